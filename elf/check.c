@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Between plan and prepare: is the object still what its program headers say?  Constructors that ran earlier may have
+   remapped it, reprotected it or written to it, and a uprobe puts its breakpoint into a private page of the text: copied
+   along, that is a SIGTRAP nobody handles. */
+#include "move.h"
+
+#include <linux/mman.h>
+
+static int segment_protection(const struct hl_segment *segment) {
+    return (segment->flags & PF_R ? PROT_READ : 0) | (segment->flags & PF_W ? PROT_WRITE : 0) |
+           (segment->flags & PF_X ? PROT_EXEC : 0);
+}
+
+/* Whether private mappings with protection PROT, without a hole, are what is at [start, end). */
+static bool is_mapped_as(const struct hl_maps *maps, uint64_t start, uint64_t end, int prot) {
+    for (size_t i = hl_find_mapping(maps, start); start < end; i++) {
+        if (i == maps->n || maps->mapping[i].start > start)
+            return false;
+        if (maps->mapping[i].shared || maps->mapping[i].prot != prot)
+            return false;
+        start = maps->mapping[i].end;
+    }
+    return true;
+}
+
+/* Between segments there may be nothing, or the inaccessible mapping with which a dynamic linker keeps an object's
+   place. */
+static bool is_free_gap(const struct hl_maps *maps, uint64_t start, uint64_t end) {
+    if (start == end)
+        return true;
+    for (size_t i = hl_find_mapping(maps, start); i < maps->n && maps->mapping[i].start < end; i++)
+        if (maps->mapping[i].prot != PROT_NONE || maps->mapping[i].shared)
+            return false;
+    return true;
+}
+
+static int check_mappings(const struct hl_process *process, const struct hl_object *object,
+                          const struct hl_span *span) {
+    uint64_t gap = span->start;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+        if (bytes == 0)
+            continue;
+        uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
+        if (!is_mapped_as(&process->maps, start, start + bytes, segment_protection(segment)))
+            return HL_SKIP_MAPPING_CHANGED;
+        if (!is_free_gap(&process->maps, gap, start))
+            return HL_SKIP_GAP_OCCUPIED;
+        gap = start + bytes;
+    }
+    return is_free_gap(&process->maps, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
+}
+
+static int check_source(const struct hl_process *process, const struct hl_object *object,
+                        const struct hl_span *span) {
+    if (hl_is_writable(span))
+        return 0;
+    if (process->pagemap < 0)
+        return HL_SKIP_NO_PROC;
+    int result = 0;
+    for (unsigned i = 0; result == 0 && i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+        uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
+        result = hl_check_unmodified((int)process->pagemap, start, start + bytes, process->geometry.page_bytes);
+    }
+    return result;
+}
+
+int hl_check_object(struct hl_process *process, struct hl_work *work) {
+    if (process->has_threads)
+        return HL_SKIP_THREADS;
+    int result = 0;
+    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
+        result = check_mappings(process, &work->object, &work->plan.span[i]);
+        if (result == 0)
+            result = check_source(process, &work->object, &work->plan.span[i]);
+    }
+    return result;
+}

@@ -1,0 +1,291 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 5, commit: the new memory of an object comes into place, all spans or none.
+
+   Old mappings are never overwritten, only moved, so that the way back exists until everything stands:
+
+       object      | old | old  |old|           aside  |    PROT_NONE    |
+                      \     \     \_____________________________\
+                       \     \________________________\          \
+       object      | hole            |          aside  | old | old  |old|
+                          ^
+       scratch     | new, filled     |
+
+   One mremap per old mapping: one call over several stops half-way at a sealed one (6.18), and destroys what it does not
+   move (6.12 and older).  Each step is in a list made beforehand; rolling back walks it in reverse.
+
+   At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are taken before the first
+   step and given up before rolling back.  24 were enough from every step with 6 mappings left (measured on 6.18).
+
+   Between the first and the last step runs nothing but this file, with every signal blocked, in the only thread: it
+   calls nothing outside the core, whose own object is never moved. */
+#include "move.h"
+#include "sys.h"
+#include "text.h"
+
+#include <linux/mman.h>
+
+#define BALLAST_MAPPINGS 24
+
+/* One old mapping (as far as it lies inside a span), or one gap that is claimed for the time. */
+struct step {
+    uint64_t at, bytes, aside;
+    unsigned span;
+    bool claim;
+};
+
+struct commit {
+    struct hl_process *process;
+    struct hl_work *work;
+    struct step *step;
+    size_t n_steps, n_done;
+    uint64_t step_bytes;
+    uint64_t aside, aside_bytes;
+    uint64_t ballast;
+};
+
+static bool is_prepared(const struct commit *c, unsigned span) {
+    return c->work->move[span].backend != HL_NO_BACKEND;
+}
+
+static uint64_t bytes_of(const struct commit *c, unsigned span) {
+    return c->work->plan.span[span].end - c->work->plan.span[span].start;
+}
+
+/* At most every mapping in the span, and a gap after each. */
+static size_t count_steps(const struct commit *c) {
+    const struct hl_maps *maps = &c->process->maps;
+    size_t n = 0;
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
+        const struct hl_span *span = &c->work->plan.span[i];
+        size_t first = hl_find_mapping(maps, span->start);
+        n += 2 * (hl_find_mapping(maps, span->end - 1) - first + 1) + 1;
+    }
+    return n;
+}
+
+static void add_step(struct commit *c, unsigned span, uint64_t start, uint64_t end, bool claim) {
+    struct step *step = &c->step[c->n_steps++];
+    step->at = start;
+    step->bytes = end - start;
+    step->aside = c->work->move[span].aside + (start - c->work->plan.span[span].start);
+    step->span = span;
+    step->claim = claim;
+}
+
+/* Lists what is in a span now: its mappings, and claims for the gaps between them. */
+static void list_steps(struct commit *c, unsigned i) {
+    const struct hl_maps *maps = &c->process->maps;
+    const struct hl_span *span = &c->work->plan.span[i];
+    uint64_t at = span->start;
+    for (size_t m = hl_find_mapping(maps, at); m < maps->n && maps->mapping[m].start < span->end; m++) {
+        uint64_t start = maps->mapping[m].start > at ? maps->mapping[m].start : at;
+        uint64_t end = maps->mapping[m].end < span->end ? maps->mapping[m].end : span->end;
+        if (at < start)
+            add_step(c, i, at, start, true);
+        add_step(c, i, start, end, false);
+        at = end;
+    }
+    if (at < span->end)
+        add_step(c, i, at, span->end, true);
+}
+
+static uint64_t map_unusable(uint64_t bytes) {
+    long at = hl_mmap(0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return hl_is_error(at) ? 0 : (uint64_t)at;
+}
+
+/* Everything that needs memory, before the first step. */
+static int allocate(struct commit *c) {
+    c->step_bytes = hl_round_up(count_steps(c) * sizeof *c->step, c->process->geometry.page_bytes);
+    long at = hl_mmap(0, c->step_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (hl_is_error(at))
+        return HL_SKIP_NO_MEMORY;
+    c->step = (struct step *)at;
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++)
+        if (is_prepared(c, i))
+            c->aside_bytes += bytes_of(c, i);
+    c->aside = map_unusable(c->aside_bytes);
+    if (c->aside == 0)
+        return HL_SKIP_NO_MEMORY;
+    uint64_t aside = c->aside;
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
+        if (!is_prepared(c, i))
+            continue;
+        c->work->move[i].aside = aside;
+        aside += bytes_of(c, i);
+        list_steps(c, i);
+    }
+    return 0;
+}
+
+/* Pages of alternating protection, so that the kernel cannot merge them.  The first and the last may merge with a
+   neighbour; they do not count. */
+static int take_ballast(struct commit *c) {
+    uint64_t page = c->process->geometry.page_bytes;
+    c->ballast = map_unusable((BALLAST_MAPPINGS + 2) * page);
+    if (c->ballast == 0)
+        return HL_SKIP_MAP_COUNT;
+    for (unsigned i = 1; i <= BALLAST_MAPPINGS; i += 2)
+        if (hl_is_error(hl_mprotect(c->ballast + i * page, page, PROT_READ)))
+            return HL_SKIP_MAP_COUNT;
+    return 0;
+}
+
+/* Releasing whole mappings first needs no new one, also at the limit. */
+static void drop_ballast(struct commit *c) {
+    uint64_t page = c->process->geometry.page_bytes;
+    if (c->ballast == 0)
+        return;
+    hl_munmap(c->ballast + page, BALLAST_MAPPINGS * page);
+    hl_munmap(c->ballast, (BALLAST_MAPPINGS + 2) * page);
+    c->ballast = 0;
+}
+
+/* Takes the gaps, so that nothing of anybody's is in the way: looking would not be enough. */
+static int claim_gaps(struct commit *c) {
+    for (size_t i = 0; i < c->n_steps; i++) {
+        struct step *step = &c->step[i];
+        if (!step->claim)
+            continue;
+        long at = hl_mmap(step->at, step->bytes, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+        if (at == (long)step->at)
+            continue;
+        if (!hl_is_error(at)) /* before 4.17 the flag is unknown and the address a wish */
+            hl_munmap((uint64_t)at, step->bytes);
+        for (size_t j = i; j < c->n_steps; j++)
+            c->step[j].claim = false; /* not ours */
+        return HL_SKIP_GAP_OCCUPIED;
+    }
+    return 0;
+}
+
+static void release_claims(struct commit *c) {
+    for (size_t i = 0; i < c->n_steps; i++)
+        if (c->step[i].claim)
+            hl_munmap(c->step[i].at, c->step[i].bytes);
+}
+
+static int move_aside(struct commit *c, unsigned span) {
+    for (; c->n_done < c->n_steps && c->step[c->n_done].span == span; c->n_done++) {
+        const struct step *step = &c->step[c->n_done];
+        long result = hl_move_mapping(step->at, step->bytes, step->aside);
+        if (hl_is_error(result))
+            return result == -12 /* ENOMEM */ ? HL_SKIP_MAP_COUNT : HL_SKIP_SEALED;
+    }
+    return 0;
+}
+
+static int place(struct commit *c, unsigned i) {
+    const struct hl_span *span = &c->work->plan.span[i];
+    struct hl_move *move = &c->work->move[i];
+    long result;
+    if (move->memfd < 0)
+        result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
+    else
+        result = hl_mmap(span->start, bytes_of(c, i), PROT_READ | (span->flags & PF_X ? PROT_EXEC : 0),
+                         MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, move->memfd, 0);
+    if (hl_is_error(result))
+        return result == -12 /* ENOMEM */ ? HL_SKIP_MAP_COUNT : HL_SKIP_NO_MREMAP;
+    move->placed = true;
+    if (move->memfd < 0)
+        move->memory = 0;
+    return 0;
+}
+
+/* A uprobe may have been set since the check: it is in the old pages then, wherever they are. */
+static int check_old_pages(const struct commit *c) {
+    int result = 0;
+    for (size_t i = 0; result == 0 && i < c->n_steps; i++)
+        if (!c->step[i].claim && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
+            result = hl_check_unmodified((int)c->process->pagemap, c->step[i].aside,
+                                         c->step[i].aside + c->step[i].bytes, c->process->geometry.page_bytes);
+    return result;
+}
+
+static int swap(struct commit *c) {
+    int result = 0;
+    for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
+        if (!is_prepared(c, i))
+            continue;
+        result = move_aside(c, i);
+        if (result == 0)
+            result = place(c, i);
+    }
+    return result != 0 ? result : check_old_pages(c);
+}
+
+static void roll_back(struct commit *c) {
+    drop_ballast(c);
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++)
+        if (c->work->move[i].placed) {
+            hl_munmap(c->work->plan.span[i].start, bytes_of(c, i));
+            c->work->move[i].placed = false;
+        }
+    while (c->n_done > 0) {
+        const struct step *step = &c->step[--c->n_done];
+        hl_move_mapping(step->aside, step->bytes, step->at);
+    }
+}
+
+/* The contract: everything is as it was. */
+static void compare_with_before(struct commit *c) {
+    struct hl_maps now;
+    const struct hl_object *object = &c->work->object;
+    if (hl_read_maps(&now) != 0)
+        return;
+    if (!hl_same_maps(&c->process->maps, &now, object->segment[0].first_page,
+                      object->segment[object->n_segments - 1].end_page))
+        hl_report_broken(c->work);
+    hl_free_maps(&now);
+}
+
+static void flush_text(struct commit *c) {
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++)
+        if (c->work->move[i].placed && (c->work->plan.span[i].flags & PF_X))
+            hl_flush_icache(c->work->plan.span[i].start, c->work->plan.span[i].end);
+}
+
+/* New memory that did not come into place, and what surrounded the one that did. */
+static void free_scratch(struct commit *c) {
+    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
+        struct hl_move *move = &c->work->move[i];
+        enum hl_backend backend = move->backend;
+        hl_free_memory(move, &c->work->plan.span[i]);
+        if (move->placed)
+            move->backend = backend;
+    }
+}
+
+int hl_commit_object(struct hl_process *process, struct hl_work *work) {
+    struct commit c;
+    c.process = process;
+    c.work = work;
+    c.step = NULL;
+    c.n_steps = c.n_done = 0;
+    c.step_bytes = c.aside = c.aside_bytes = c.ballast = 0;
+
+    int result = allocate(&c);
+    if (result == 0)
+        result = take_ballast(&c);
+    if (result == 0)
+        result = claim_gaps(&c);
+    if (result == 0) {
+        result = swap(&c);
+        if (result != 0)
+            roll_back(&c);
+    }
+    drop_ballast(&c);
+    if (result == 0)
+        flush_text(&c);
+    else
+        release_claims(&c);
+    if (c.aside != 0)
+        hl_munmap(c.aside, c.aside_bytes);
+    free_scratch(&c);
+    if (c.step != NULL)
+        hl_munmap((uint64_t)c.step, c.step_bytes);
+    if (result != 0)
+        compare_with_before(&c);
+    return result;
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the pipeline's steps hand to each other: objects, segments, spans, plans.
+
+   The core is freestanding: it includes compiler headers, <elf.h>, kernel UAPI headers and itself, calls no
+   library, touches no TLS and allocates nothing from the program's heap.
+
+   Results, everywhere: 0 is done, a positive value is an enum hl_skip (a decision, not an error), a negative one a
+   negated errno.  Addresses are uint64_t, so that the command can plan another machine's ELF64 file with the same
+   code.  Ranges are [start, end). */
+#ifndef HL_HUGELD_H
+#define HL_HUGELD_H
+
+#include <elf.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* No linker makes more PT_LOADs than a handful (node has six, a linker script may have ten); an object with more
+   is left alone. */
+#define HL_SEGMENTS_MAX 32
+/* Between two neighbouring segments at most one boundary span arises. */
+#define HL_SPANS_MAX (2 * HL_SEGMENTS_MAX + 1)
+
+/* Why something stays where it is.  HL_MOVED is 0: nothing is in the way. */
+enum hl_skip {
+    HL_MOVED = 0,
+#define SKIP(id, name, sentence, remedy) HL_SKIP_##id,
+#include "skip.def"
+#undef SKIP
+    HL_SKIP_COUNT
+};
+
+/* The words of skip.def.  SKIP must be a positive enum hl_skip; the strings are static. */
+const char *hl_skip_name(enum hl_skip skip);
+const char *hl_skip_sentence(enum hl_skip skip);
+const char *hl_skip_remedy(enum hl_skip skip);
+
+/* Sizes that come from the kernel and are never assumed. */
+struct hl_geometry {
+    uint64_t page_bytes;      /* AT_PAGESZ */
+    uint64_t huge_page_bytes; /* the default huge page's size, a power of two, larger than page_bytes */
+};
+
+enum hl_kind { HL_TEXT, HL_RODATA, HL_DATA, HL_BSS, HL_KINDS };
+
+/* "text", "rodata", "data", "bss"; static. */
+const char *hl_kind_name(enum hl_kind kind);
+
+/* One PT_LOAD with p_memsz > 0, at its load address. */
+struct hl_segment {
+    uint64_t start, end;           /* its bytes: p_vaddr and p_vaddr + p_memsz */
+    uint64_t file_end;             /* p_vaddr + p_filesz: from here to end it is zero-initialised */
+    uint64_t first_page, end_page; /* the pages that hold them */
+    uint32_t flags;                /* PF_R, PF_W, PF_X */
+};
+
+/* The executable or one DSO.  The strings belong to whoever made the object and live as long as it does. */
+struct hl_object {
+    const char *path;   /* as the dynamic linker knows it; the executable's is the file it runs */
+    const char *soname; /* DT_SONAME, or NULL */
+    bool is_main;       /* the executable */
+    bool text_relocations;
+    uint64_t load_bias;
+    uint64_t relro_start, relro_end; /* PT_GNU_RELRO rounded out to pages; equal if there is none */
+    unsigned n_segments;
+    struct hl_segment segment[HL_SEGMENTS_MAX]; /* ascending, no two share a page */
+};
+
+/* Whole huge pages of one object that get one protection. */
+struct hl_span {
+    uint64_t start, end; /* multiples of huge_page_bytes */
+    uint32_t flags;      /* PF_R, with PF_X for text, with PF_W for data; never both */
+    enum hl_kind kind;
+};
+
+struct hl_plan {
+    unsigned n_spans;
+    struct hl_span span[HL_SPANS_MAX]; /* ascending, disjoint */
+    enum hl_skip skip[HL_SEGMENTS_MAX]; /* for each segment of the object: HL_MOVED if a span covers a part of it */
+    uint64_t covered_bytes[HL_SEGMENTS_MAX];
+    uint64_t pages[HL_KINDS];     /* huge pages needed, by the kind of span */
+    uint64_t text_bytes;          /* bytes of the segments with PF_X, */
+    uint64_t text_covered_bytes;  /* and how many of them spans cover */
+    uint64_t made_executable_bytes; /* bytes of read-only data inside text spans */
+};
+
+/* Step 1, read.  Fills OBJECT (its strings and is_main are the caller's) from PHNUM program headers in this
+   machine's byte order and the load bias.  0, or HL_SKIP_MALFORMED when the numbers contradict each other or overflow,
+   HL_SKIP_MANY_SEGMENTS.  PHDR may be hostile; nothing outside it is read. */
+int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
+                     const struct hl_geometry *geometry);
+
+/* Step 1, read.  Notes text relocations from at most N entries of the object's dynamic section and returns the value
+   of DT_SONAME's string table offset through SONAME_OFFSET and of DT_STRTAB through STRTAB (0 if absent). */
+void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
+                     uint64_t *soname_offset);
+
+struct hl_options;
+
+/* Step 2, plan.  Pure: no system calls, no allocation.  OBJECT comes from hl_read_segments; PLAN is overwritten.
+   0 when at least one span is planned, else the reason why the object as a whole stays. */
+int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const struct hl_options *options,
+                   const struct hl_geometry *geometry);
+
+/* Bytes of [a, b) that lie in [c, d). */
+static inline uint64_t hl_overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
+    uint64_t start = a > c ? a : c, end = b < d ? b : d;
+    return start < end ? end - start : 0;
+}
+
+/* A - B, or 0 where that is negative. */
+static inline uint64_t hl_subtract(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+/* X rounded to a multiple of UNIT, a power of two. */
+static inline uint64_t hl_round_down(uint64_t x, uint64_t unit) { return x & ~(unit - 1); }
+static inline uint64_t hl_round_up(uint64_t x, uint64_t unit) { return (x + unit - 1) & ~(unit - 1); }
+
+#endif

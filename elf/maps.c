@@ -1,0 +1,134 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* /proc/self/maps and /proc/self/pagemap. */
+#include "maps.h"
+#include "sys.h"
+#include "text.h"
+
+#include <linux/fcntl.h>
+#include <linux/mman.h>
+
+/* Documentation/admin-guide/mm/pagemap.rst */
+#define PAGEMAP_PRESENT ((uint64_t)1 << 63)
+#define PAGEMAP_SWAPPED ((uint64_t)1 << 62) /* or migrating; bit 61 is right then too */
+#define PAGEMAP_FILE ((uint64_t)1 << 61)
+
+#define MAPPINGS_FIRST 1024
+
+/* Skips one character C. */
+static bool skip_char(const char **at, const char *end, char c) {
+    if (*at >= end || **at != c)
+        return false;
+    ++*at;
+    return true;
+}
+
+/* "start-end perm offset MM:mm inode  name" */
+static bool parse_line(struct hl_mapping *m, const char *at, const char *end) {
+    uint64_t major, minor;
+    if (!hl_scan_number(&at, end, 16, &m->start) || !skip_char(&at, end, '-') ||
+        !hl_scan_number(&at, end, 16, &m->end) || !skip_char(&at, end, ' ') || end - at < 5)
+        return false;
+    m->prot = (at[0] == 'r' ? PROT_READ : 0) | (at[1] == 'w' ? PROT_WRITE : 0) | (at[2] == 'x' ? PROT_EXEC : 0);
+    m->shared = at[3] == 's';
+    at += 5;
+    if (!hl_scan_number(&at, end, 16, &m->offset) || !skip_char(&at, end, ' ') ||
+        !hl_scan_number(&at, end, 16, &major) || !skip_char(&at, end, ':') ||
+        !hl_scan_number(&at, end, 16, &minor) || !skip_char(&at, end, ' ') ||
+        !hl_scan_number(&at, end, 10, &m->inode))
+        return false;
+    m->device = major << 32 | minor;
+    return true;
+}
+
+/* Makes room for one more mapping. */
+static int grow_maps(struct hl_maps *maps) {
+    uint64_t bytes = maps->allocated_bytes * 2;
+    long at;
+    if ((maps->n + 1) * sizeof *maps->mapping <= maps->allocated_bytes)
+        return 0;
+    if (bytes == 0) {
+        bytes = MAPPINGS_FIRST * sizeof *maps->mapping;
+        at = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    } else {
+        at = HL_CALL(__NR_mremap, maps->mapping, maps->allocated_bytes, bytes, MREMAP_MAYMOVE, 0, 0);
+    }
+    if (hl_is_error(at))
+        return HL_SKIP_NO_MEMORY;
+    maps->mapping = (struct hl_mapping *)at;
+    maps->allocated_bytes = bytes;
+    return 0;
+}
+
+int hl_read_maps(struct hl_maps *maps) {
+    struct hl_lines lines;
+    const char *at, *end;
+    int result = 0;
+    maps->mapping = NULL;
+    maps->n = 0;
+    maps->allocated_bytes = 0;
+    hl_open_lines(&lines, "/proc/self/maps");
+    while (result == 0 && hl_next_line(&lines, &at, &end)) {
+        result = grow_maps(maps);
+        if (result == 0 && parse_line(&maps->mapping[maps->n], at, end))
+            maps->n++;
+        else if (result == 0)
+            result = HL_SKIP_NO_PROC;
+    }
+    hl_close_lines(&lines);
+    if (result == 0 && maps->n == 0)
+        result = HL_SKIP_NO_PROC;
+    if (result != 0)
+        hl_free_maps(maps);
+    return result;
+}
+
+void hl_free_maps(struct hl_maps *maps) {
+    if (maps->mapping != NULL)
+        hl_munmap((uint64_t)maps->mapping, maps->allocated_bytes);
+    maps->mapping = NULL;
+    maps->n = 0;
+}
+
+size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address) {
+    size_t low = 0, high = maps->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (maps->mapping[middle].end <= address)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static bool same_mapping(const struct hl_mapping *a, const struct hl_mapping *b) {
+    return a->start == b->start && a->end == b->end && a->offset == b->offset && a->device == b->device &&
+           a->inode == b->inode && a->prot == b->prot && a->shared == b->shared;
+}
+
+bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end) {
+    size_t i = hl_find_mapping(a, start), j = hl_find_mapping(b, start);
+    for (; i < a->n && a->mapping[i].start < end; i++, j++)
+        if (j >= b->n || !same_mapping(&a->mapping[i], &b->mapping[j]))
+            return false;
+    return j >= b->n || b->mapping[j].start >= end;
+}
+
+long hl_open_pagemap(void) { return hl_open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
+
+int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes) {
+    uint64_t entry[2048];
+    for (uint64_t at = start; at < end;) {
+        size_t n = (size_t)((end - at) / page_bytes);
+        if (n > sizeof entry / sizeof entry[0])
+            n = sizeof entry / sizeof entry[0];
+        if (hl_pread(pagemap, entry, n * sizeof entry[0], at / page_bytes * sizeof entry[0]) !=
+            (long)(n * sizeof entry[0]))
+            return HL_SKIP_NO_PROC;
+        for (size_t i = 0; i < n; i++)
+            if ((entry[i] & (PAGEMAP_PRESENT | PAGEMAP_SWAPPED)) != 0 && !(entry[i] & PAGEMAP_FILE))
+                return HL_SKIP_TEXT_MODIFIED;
+        at += n * page_bytes;
+    }
+    return 0;
+}

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The few memory operations that more than one step needs. */
+#include "memory.h"
+#include "sys.h"
+
+#include <linux/fcntl.h>
+#include <linux/ioctl.h>
+#include <linux/memfd.h>
+#include <linux/mman.h>
+#include <linux/uio.h>
+#include <linux/userfaultfd.h>
+
+int hl_hugetlb_flags(const struct hl_geometry *geometry) {
+    return MAP_HUGETLB | __builtin_ctzll(geometry->huge_page_bytes) << MAP_HUGE_SHIFT;
+}
+
+long hl_create_hugetlb_memfd(const struct hl_geometry *geometry) {
+    unsigned flags = MFD_CLOEXEC | MFD_HUGETLB |
+                     (unsigned)__builtin_ctzll(geometry->huge_page_bytes) << MFD_HUGE_SHIFT;
+    return HL_CALL(__NR_memfd_create, "hugeld", flags, 0, 0, 0, 0);
+}
+
+long hl_open_userfaultfd(void) {
+    long fd = HL_CALL(__NR_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY, 0, 0, 0, 0, 0);
+    if (hl_is_error(fd))
+        return fd;
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_MISSING_HUGETLBFS};
+    long result = hl_ioctl((int)fd, UFFDIO_API, &api);
+    if (!hl_is_error(result))
+        return fd;
+    hl_close((int)fd);
+    return result;
+}
+
+long hl_read_memory(void *to, uint64_t from, size_t bytes) {
+    struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)from, bytes};
+    return HL_CALL(__NR_process_vm_readv, hl_getpid(), &local, 1, &remote, 1, 0);
+}

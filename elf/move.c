@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The pipeline, from the environment to the report.
+
+       objects  ->  plan  ->  check  ->  pool check  ->  prepare  ->  commit  ->  report
+       (read)      (pure)    (/proc)     (per node)     (scratch)    (swap)
+
+   Every object is planned before anything moves, all text is prepared before any read-only data, and the executable
+   before its DSOs: where the pool is short, that is the order in which it is spent. */
+#include "move.h"
+#include "sys.h"
+#include "text.h"
+
+#include <linux/mman.h>
+
+#define WORK_FIRST 8
+
+static const char *find_variable(const char *const *envp, const char *name) {
+    size_t bytes = hl_text_bytes(name);
+    for (; envp != NULL && *envp != NULL; envp++)
+        if (hl_text_bytes(*envp) > bytes && (*envp)[bytes] == '=' && hl_same_bytes(*envp, name, bytes))
+            return *envp + bytes + 1;
+    return NULL;
+}
+
+bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
+              const char *default_objects, uint64_t page_bytes) {
+    static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
+    process->executable = executable;
+    process->pagemap = -1;
+    process->maps.mapping = NULL;
+    process->work = NULL;
+    process->n_work = process->work_capacity = 0;
+
+    hl_default_options(&process->options);
+    const char *text = find_variable(envp, options_name);
+    if (text != NULL) {
+        const struct hl_complaints complaints = {hl_report_mistake, (void *)options_name};
+        hl_parse_options(&process->options, text, &complaints);
+    }
+    const char *objects = find_variable(envp, "LD_HUGEPAGES");
+    objects = objects != NULL ? objects : default_objects;
+    process->options.objects = (struct hl_string){objects, hl_text_bytes(objects)};
+    if (process->options.objects.bytes == 0 || !hl_match_only(&process->options, executable))
+        return false;
+    hl_read_geometry(&process->geometry, &hl_system_roots, page_bytes);
+    return true;
+}
+
+/* Room for one more object, or NULL. */
+static struct hl_work *grow_work(struct hl_process *process) {
+    uint64_t bytes = process->work_capacity * sizeof *process->work;
+    if (process->n_work < process->work_capacity)
+        return &process->work[process->n_work];
+    long at;
+    if (bytes == 0)
+        at = hl_mmap(0, WORK_FIRST * sizeof *process->work, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                     0);
+    else
+        at = HL_CALL(__NR_mremap, process->work, bytes, 2 * bytes, MREMAP_MAYMOVE, 0, 0);
+    if (hl_is_error(at))
+        return NULL;
+    process->work = (struct hl_work *)at;
+    process->work_capacity = bytes == 0 ? WORK_FIRST : 2 * process->work_capacity;
+    return &process->work[process->n_work];
+}
+
+void hl_add_object(struct hl_process *process, const struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum) {
+    enum hl_selection selection = hl_select_object(process->options.objects, object);
+    struct hl_work *work = selection == HL_NOT_SELECTED ? NULL : grow_work(process);
+    if (work == NULL)
+        return;
+    process->n_work++;
+    work->selection = selection;
+    work->object.path = object->path;
+    work->object.soname = object->soname;
+    work->object.is_main = object->is_main;
+    int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &process->geometry);
+    work->object.text_relocations = object->text_relocations;
+    if (result == 0) {
+        result = hl_plan_object(&work->plan, &work->object, &process->options, &process->geometry);
+    } else {
+        work->object.n_segments = 0;
+        work->plan.n_spans = 0;
+    }
+    work->skip = (enum hl_skip)result;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        struct hl_move *move = &work->move[i];
+        move->backend = HL_NO_BACKEND;
+        move->skip = HL_MOVED;
+        move->memory = move->reserved = move->reserved_bytes = move->aside = 0;
+        move->memfd = -1;
+        move->placed = false;
+    }
+}
+
+/* What every object needs to be checked against.  0 or the reason why none can move. */
+static int read_process(struct hl_process *process) {
+    char status[8192];
+    uint64_t threads = 0;
+    if (hl_read_file("/proc/self/status", status, sizeof status) <= 0 ||
+        !hl_find_number(status, "Threads:", &threads))
+        return HL_SKIP_NO_PROC;
+    process->has_threads = threads != 1;
+    process->pagemap = hl_open_pagemap();
+    int result = hl_read_maps(&process->maps);
+    if (result == 0)
+        hl_probe_kernel(&process->kernel, &process->geometry);
+    return result;
+}
+
+static void prepare_kind(struct hl_process *process, enum hl_kind kind) {
+    for (size_t i = 0; i < process->n_work; i++)
+        if (process->work[i].skip == HL_MOVED && process->work[i].plan.pages[kind] > 0)
+            hl_prepare_spans(process, &process->work[i], kind);
+}
+
+static bool is_anything_prepared(const struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (work->move[i].backend != HL_NO_BACKEND)
+            return true;
+    return false;
+}
+
+static void move_planned(struct hl_process *process) {
+    int result = read_process(process);
+    for (size_t i = 0; i < process->n_work; i++) {
+        struct hl_work *work = &process->work[i];
+        if (work->skip == HL_MOVED)
+            work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(process, work));
+    }
+    prepare_kind(process, HL_TEXT);
+    prepare_kind(process, HL_RODATA);
+    prepare_kind(process, HL_DATA);
+    for (size_t i = 0; i < process->n_work; i++) {
+        struct hl_work *work = &process->work[i];
+        if (work->skip == HL_MOVED && is_anything_prepared(work))
+            work->skip = (enum hl_skip)hl_commit_object(process, work);
+    }
+}
+
+static bool is_anything_planned(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_work; i++)
+        if (process->work[i].skip == HL_MOVED)
+            return true;
+    return false;
+}
+
+/* strict=on: an object named without a wildcard that stays where its plan says it should not. */
+static bool is_refused(const struct hl_process *process, const struct hl_work *work) {
+    if (!process->options.strict || work->selection != HL_SELECTED_BY_NAME || work->plan.n_spans == 0)
+        return false;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        bool counts = work->plan.span[i].kind == HL_TEXT || work->plan.pages[HL_TEXT] == 0;
+        if (counts && work->move[i].backend == HL_NO_BACKEND)
+            return true;
+    }
+    return false;
+}
+
+int hl_move_objects(struct hl_process *process) {
+    int status = 0;
+    if (is_anything_planned(process)) {
+        uint64_t all = ~(uint64_t)0, old;
+        HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, &old, sizeof old, 0, 0);
+        move_planned(process);
+        HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &old, 0, sizeof old, 0, 0);
+    }
+    for (size_t i = 0; i < process->n_work; i++) {
+        hl_report_object(process, &process->work[i]);
+        if (is_refused(process, &process->work[i])) {
+            hl_report_strict(&process->work[i]);
+            status = 127;
+        }
+    }
+    return status;
+}
+
+void hl_end(struct hl_process *process) {
+    if (process->work != NULL)
+        hl_munmap((uint64_t)process->work, process->work_capacity * sizeof *process->work);
+    if (process->pagemap >= 0)
+        hl_close((int)process->pagemap);
+    hl_free_maps(&process->maps);
+}

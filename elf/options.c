@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The variables: option.def makes the parser, and patterns are matched where they stand in the environment. */
+#include "options.h"
+
+/* Each CHOICE's values, and the rows that help and manual are printed from. */
+#define CHOICE(field, name, help, ...) static const char *const field##_values[] = {__VA_ARGS__, NULL};
+#define NUMBER(field, name, help)
+#define GLOB(field, name, help)
+#include "option.def"
+#undef CHOICE
+#undef NUMBER
+#undef GLOB
+
+#define CHOICE(field, name, help, ...) {name, help, HL_CHOICE, field##_values},
+#define NUMBER(field, name, help) {name, help, HL_NUMBER, NULL},
+#define GLOB(field, name, help) {name, help, HL_GLOB, NULL},
+const struct hl_option_row hl_option_rows[] = {
+#include "option.def"
+};
+#undef CHOICE
+#undef NUMBER
+#undef GLOB
+const size_t hl_option_row_count = sizeof hl_option_rows / sizeof hl_option_rows[0];
+
+void hl_default_options(struct hl_options *options) {
+    options->objects = (struct hl_string){NULL, 0};
+#define CHOICE(field, name, help, ...) options->field = 0;
+#define NUMBER(field, name, help) options->field = 0;
+#define GLOB(field, name, help) options->field = (struct hl_string){"*", 1};
+#include "option.def"
+#undef CHOICE
+#undef NUMBER
+#undef GLOB
+}
+
+static bool string_is(struct hl_string string, const char *text) {
+    size_t i = 0;
+    while (i < string.bytes && text[i] != '\0' && string.at[i] == text[i])
+        i++;
+    return i == string.bytes && text[i] == '\0';
+}
+
+static const char *parse_choice(unsigned *field, struct hl_string value, const char *const *values) {
+    for (unsigned i = 0; values[i] != NULL; i++) {
+        if (string_is(value, values[i])) {
+            *field = i;
+            return NULL;
+        }
+    }
+    return "has no such value";
+}
+
+static const char *parse_number(uint64_t *field, struct hl_string value) {
+    uint64_t number = 0;
+    if (value.bytes == 0)
+        return "is not a number";
+    for (size_t i = 0; i < value.bytes; i++) {
+        if (value.at[i] < '0' || value.at[i] > '9')
+            return "is not a number";
+        /* Nothing counted here comes near 2^32; the bound keeps sums of it from overflowing. */
+        number = number * 10 + (uint64_t)(value.at[i] - '0');
+        if (number > UINT32_MAX)
+            return "is too large";
+    }
+    *field = number;
+    return NULL;
+}
+
+static const char *parse_glob(struct hl_string *field, struct hl_string value) {
+    if (value.bytes == 0)
+        return "is empty";
+    *field = value;
+    return NULL;
+}
+
+/* Sets what NAME names to VALUE.  NULL, or what is wrong. */
+static const char *set_option(struct hl_options *options, struct hl_string name, struct hl_string value) {
+#define CHOICE(field, text, help, ...)                                                                       \
+    if (string_is(name, text))                                                                               \
+        return parse_choice(&options->field, value, field##_values);
+#define NUMBER(field, text, help)                                                                            \
+    if (string_is(name, text))                                                                               \
+        return parse_number(&options->field, value);
+#define GLOB(field, text, help)                                                                              \
+    if (string_is(name, text))                                                                               \
+        return parse_glob(&options->field, value);
+#include "option.def"
+#undef CHOICE
+#undef NUMBER
+#undef GLOB
+    return "is not an option";
+}
+
+/* The part of [text, end) before the first STOP, or all of it. */
+static struct hl_string cut_string(const char *text, const char *end, char stop) {
+    struct hl_string string = {text, 0};
+    while (text + string.bytes < end && text[string.bytes] != stop)
+        string.bytes++;
+    return string;
+}
+
+static size_t string_bytes(const char *text) {
+    size_t bytes = 0;
+    while (text[bytes] != '\0')
+        bytes++;
+    return bytes;
+}
+
+unsigned hl_parse_options(struct hl_options *options, const char *text, const struct hl_complaints *complaints) {
+    unsigned mistakes = 0;
+    const char *end = text + string_bytes(text);
+    for (const char *at = text; at < end;) {
+        struct hl_string option = cut_string(at, end, ',');
+        at += option.bytes + 1;
+        if (option.bytes == 0)
+            continue;
+        const char *option_end = option.at + option.bytes;
+        struct hl_string name = cut_string(option.at, option_end, '=');
+        const char *what = "needs a value";
+        if (name.bytes < option.bytes) {
+            const char *value = name.at + name.bytes + 1;
+            what = set_option(options, name, (struct hl_string){value, (size_t)(option_end - value)});
+        }
+        if (what == NULL)
+            continue;
+        mistakes++;
+        if (complaints != NULL)
+            complaints->tell(complaints->data, option, what);
+    }
+    return mistakes;
+}
+
+/* Matches one character C against the bracket expression that begins after PATTERN's '['.  Sets *AFTER past its ']';
+   a '[' that is never closed stands for itself, and *AFTER is NULL. */
+static bool match_bracket(const char *pattern, const char *end, unsigned char c, const char **after) {
+    const char *p = pattern;
+    bool negated = p < end && (*p == '!' || *p == '^'), found = false;
+    if (negated)
+        p++;
+    for (const char *first = p; p < end && (*p != ']' || p == first); p++) {
+        unsigned char low = (unsigned char)*p, high = low;
+        if (p + 2 < end && p[1] == '-' && p[2] != ']') {
+            high = (unsigned char)p[2];
+            p += 2;
+        }
+        found = found || (low <= c && c <= high);
+    }
+    *after = p < end ? p + 1 : NULL;
+    return found != negated;
+}
+
+/* Matches one character of a pattern (not a star) against C and returns the pattern's rest, or NULL. */
+static const char *match_one(const char *p, const char *end, char c) {
+    const char *after;
+    if (*p == '?')
+        return p + 1;
+    if (*p == '[') {
+        bool matched = match_bracket(p + 1, end, (unsigned char)c, &after);
+        if (after != NULL)
+            return matched ? after : NULL;
+    }
+    if (*p == '\\' && p + 1 < end)
+        p++;
+    return *p == c ? p + 1 : NULL;
+}
+
+bool hl_match_glob(struct hl_string pattern, const char *text) {
+    /* The classical two pointers: on a mismatch the last star takes one character more.  Going back further than
+       the last star can never help. */
+    const char *p = pattern.at, *end = pattern.at + pattern.bytes;
+    const char *star = NULL, *star_text = NULL;
+    for (;;) {
+        if (p < end && *p == '*') {
+            star = ++p;
+            star_text = text;
+            continue;
+        }
+        if (*text == '\0')
+            return p == end;
+        const char *rest = p < end ? match_one(p, end, *text) : NULL;
+        if (rest != NULL) {
+            p = rest;
+            text++;
+        } else if (star != NULL) {
+            p = star;
+            text = ++star_text;
+        } else {
+            return false;
+        }
+    }
+}
+
+const char *hl_base_name(const char *path) {
+    const char *base = path;
+    for (const char *p = path; *p != '\0'; p++)
+        if (*p == '/')
+            base = p + 1;
+    return base;
+}
+
+static bool contains_any(struct hl_string string, const char *characters) {
+    for (size_t i = 0; i < string.bytes; i++)
+        for (const char *c = characters; *c != '\0'; c++)
+            if (string.at[i] == *c)
+                return true;
+    return false;
+}
+
+static bool match_file(struct hl_string pattern, const char *path, const char *soname) {
+    if (contains_any(pattern, "/"))
+        return hl_match_glob(pattern, path);
+    return hl_match_glob(pattern, hl_base_name(path)) || (soname != NULL && hl_match_glob(pattern, soname));
+}
+
+enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_object *object) {
+    enum hl_selection selection = HL_NOT_SELECTED;
+    const char *end = patterns.at + patterns.bytes;
+    for (const char *at = patterns.at; at < end;) {
+        struct hl_string pattern = cut_string(at, end, ':');
+        at += pattern.bytes + 1;
+        bool excludes = pattern.bytes > 0 && pattern.at[0] == '!';
+        if (excludes)
+            pattern = (struct hl_string){pattern.at + 1, pattern.bytes - 1};
+        if (pattern.bytes == 0)
+            continue;
+        bool names_main = object->is_main && string_is(pattern, "main");
+        if (!names_main && !match_file(pattern, object->path, object->soname))
+            continue;
+        if (excludes)
+            return HL_NOT_SELECTED;
+        if (!contains_any(pattern, "*?["))
+            selection = HL_SELECTED_BY_NAME;
+        else if (selection == HL_NOT_SELECTED)
+            selection = HL_SELECTED_BY_WILDCARD;
+    }
+    return selection;
+}
+
+bool hl_match_only(const struct hl_options *options, const char *path) {
+    return match_file(options->only, path, NULL);
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 2, plan: segments become spans of whole huge pages.  Pure: no system calls, no allocation.
+
+   A stock binary is linked at 4 KiB, so text (T) begins and ends inside a huge page, and its neighbour on both sides
+   is read-only data (r):
+
+       huge pages  |         |         |         |         |         |
+       object          rrrrrr TTTTTTTTTTTTTTTTTTTTTTT rrrrrrrr wwwww
+       merge                 [        r-x span        ][ r-- ]
+       keep                   ....[    r-x span   ]....
+
+   edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is ever
+   taken in: a region ends at the first writable page and never passes the object's end.  edges=keep takes only huge
+   pages that begin inside a segment and hold nothing of another one.
+
+   Within a region which huge pages get which protection changes only where a segment begins or ends, so the planner
+   cuts there and never walks page by page: a hostile p_memsz of 2^60 costs what an honest one does. */
+#include "hugeld.h"
+#include "options.h"
+
+/* Each segment contributes its first and last page, rounded down and up. */
+#define CUTS_MAX (4 * HL_SEGMENTS_MAX)
+
+struct planner {
+    struct hl_plan *plan;
+    const struct hl_object *object;
+    const struct hl_options *options;
+    uint64_t huge_page_bytes;
+    uint64_t cut[CUTS_MAX];
+    unsigned n_cuts;
+};
+
+/* Segments that text and read-only spans are made of. */
+static bool is_read_only(const struct hl_segment *segment) {
+    return (segment->flags & (PF_R | PF_W)) == PF_R;
+}
+
+static void add_cut(struct planner *p, uint64_t at) {
+    unsigned i = p->n_cuts++;
+    for (; i > 0 && p->cut[i - 1] > at; i--)
+        p->cut[i] = p->cut[i - 1];
+    p->cut[i] = at;
+}
+
+/* Appends [start, end), joined to the span before it if that one ends here and looks the same. */
+static void add_span(struct planner *p, uint64_t start, uint64_t end, uint32_t flags, enum hl_kind kind) {
+    struct hl_plan *plan = p->plan;
+    struct hl_span *last = plan->n_spans > 0 ? &plan->span[plan->n_spans - 1] : NULL;
+    if (last != NULL && last->end == start && last->flags == flags && last->kind == kind) {
+        last->end = end;
+    } else if (plan->n_spans < HL_SPANS_MAX) {
+        plan->span[plan->n_spans++] = (struct hl_span){start, end, flags, kind};
+    } else {
+        return;
+    }
+    plan->pages[kind] += (end - start) / p->huge_page_bytes;
+}
+
+/* Plans [start, end), between two neighbouring cuts of the region that segments [first, last) form. */
+static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_t start, uint64_t end) {
+    uint32_t flags = 0;
+    unsigned inside = 0;
+    bool begins_inside = false;
+    for (unsigned i = first; i < last; i++) {
+        const struct hl_segment *segment = &p->object->segment[i];
+        if (hl_overlap(segment->first_page, segment->end_page, start, end) == 0)
+            continue;
+        flags |= segment->flags;
+        inside++;
+        begins_inside = segment->first_page <= start;
+    }
+    if (inside == 0)
+        return; /* nothing but a gap */
+    if (p->options->edges == HL_EDGES_KEEP && (inside > 1 || !begins_inside))
+        return;
+    if (p->options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
+        return;
+    add_span(p, start, end, flags, flags & PF_X ? HL_TEXT : HL_RODATA);
+}
+
+/* Plans the read-only segments [first, last), which have nothing writable or unreadable between them.  The pages of
+   their region reach from the first segment's to the next object byte that is none of theirs. */
+static void plan_region(struct planner *p, unsigned first, unsigned last) {
+    const struct hl_segment *segment = p->object->segment;
+    uint64_t limit = last < p->object->n_segments ? segment[last].first_page : segment[last - 1].end_page;
+    uint64_t start = hl_round_up(segment[first].first_page, p->huge_page_bytes);
+    uint64_t end = hl_round_down(limit, p->huge_page_bytes);
+
+    p->n_cuts = 0;
+    for (unsigned i = first; i < last; i++) {
+        add_cut(p, hl_round_down(segment[i].first_page, p->huge_page_bytes));
+        add_cut(p, hl_round_up(segment[i].first_page, p->huge_page_bytes));
+        add_cut(p, hl_round_down(segment[i].end_page, p->huge_page_bytes));
+        add_cut(p, hl_round_up(segment[i].end_page, p->huge_page_bytes));
+    }
+    for (unsigned i = 0; i + 1 < p->n_cuts; i++) {
+        uint64_t from = p->cut[i] > start ? p->cut[i] : start;
+        uint64_t to = p->cut[i + 1] < end ? p->cut[i + 1] : end;
+        if (from < to)
+            plan_piece(p, first, last, from, to);
+    }
+}
+
+/* Plans whole huge pages of initialised data outside RELRO, whose pages are reprotected 4 KiB at a time. */
+static void plan_data(struct planner *p, const struct hl_segment *segment) {
+    uint64_t start = segment->first_page, end = segment->file_end;
+    const struct hl_object *object = p->object;
+    if (hl_overlap(object->relro_start, object->relro_end, start, end) > 0) {
+        if (object->relro_start <= start)
+            start = object->relro_end;
+        else
+            end = object->relro_start;
+    }
+    start = hl_round_up(start, p->huge_page_bytes);
+    end = hl_round_down(end, p->huge_page_bytes);
+    if (start < end)
+        add_span(p, start, end, PF_R | PF_W, HL_DATA);
+}
+
+/* Why a segment that no span touches stays. */
+static enum hl_skip explain_segment(const struct planner *p, const struct hl_segment *segment) {
+    const struct hl_options *options = p->options;
+    if (!(segment->flags & PF_R))
+        return HL_SKIP_NO_READ;
+    if ((segment->flags & (PF_W | PF_X)) == (PF_W | PF_X))
+        return HL_SKIP_WRITABLE_TEXT;
+    if (segment->flags & PF_W) {
+        if (segment->file_end == segment->start)
+            return HL_SKIP_OPTION_BSS;
+        if (options->data == HL_DATA_OFF)
+            return HL_SKIP_OPTION_DATA;
+        if (segment->file_end <= p->object->relro_end && segment->first_page >= p->object->relro_start)
+            return HL_SKIP_RELRO;
+        return HL_SKIP_TOO_SMALL;
+    }
+    if (options->segments == HL_SEGMENTS_TEXT && !(segment->flags & PF_X))
+        return HL_SKIP_OPTION_SEGMENTS;
+    return HL_SKIP_TOO_SMALL;
+}
+
+static void measure_segments(struct planner *p) {
+    struct hl_plan *plan = p->plan;
+    for (unsigned i = 0; i < p->object->n_segments; i++) {
+        const struct hl_segment *segment = &p->object->segment[i];
+        for (unsigned j = 0; j < plan->n_spans; j++) {
+            const struct hl_span *span = &plan->span[j];
+            uint64_t bytes = hl_overlap(segment->start, segment->end, span->start, span->end);
+            plan->covered_bytes[i] += bytes;
+            if (span->kind == HL_TEXT && !(segment->flags & PF_X))
+                plan->made_executable_bytes += bytes;
+        }
+        if (plan->covered_bytes[i] == 0)
+            plan->skip[i] = explain_segment(p, segment);
+        if (segment->flags & PF_X) {
+            plan->text_bytes += segment->end - segment->start;
+            plan->text_covered_bytes += plan->covered_bytes[i];
+        }
+    }
+}
+
+static void clear_plan(struct hl_plan *plan) {
+    plan->n_spans = 0;
+    for (unsigned i = 0; i < HL_SEGMENTS_MAX; i++) {
+        plan->skip[i] = HL_MOVED;
+        plan->covered_bytes[i] = 0;
+    }
+    for (unsigned i = 0; i < HL_KINDS; i++)
+        plan->pages[i] = 0;
+    plan->text_bytes = plan->text_covered_bytes = plan->made_executable_bytes = 0;
+}
+
+/* Why an object without spans stays: its text's reason says most, else the first segment's. */
+static enum hl_skip explain_object(const struct hl_plan *plan, const struct hl_object *object) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].flags & PF_X)
+            return plan->skip[i];
+    return plan->skip[0];
+}
+
+int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const struct hl_options *options,
+                   const struct hl_geometry *geometry) {
+    struct planner p;
+    p.plan = plan;
+    p.object = object;
+    p.options = options;
+    p.huge_page_bytes = geometry->huge_page_bytes;
+
+    clear_plan(plan);
+    for (unsigned i = 0; i < object->n_segments && !object->text_relocations;) {
+        const struct hl_segment *segment = &object->segment[i];
+        unsigned first = i;
+        while (i < object->n_segments && is_read_only(&object->segment[i]))
+            i++;
+        if (i > first) {
+            plan_region(&p, first, i);
+            continue;
+        }
+        if (segment->flags == (PF_R | PF_W) && options->data != HL_DATA_OFF)
+            plan_data(&p, segment);
+        i++;
+    }
+    measure_segments(&p);
+    if (object->text_relocations) {
+        for (unsigned i = 0; i < object->n_segments; i++)
+            plan->skip[i] = HL_SKIP_TEXT_RELOCATIONS;
+        return HL_SKIP_TEXT_RELOCATIONS;
+    }
+    return plan->n_spans > 0 ? 0 : explain_object(plan, object);
+}

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 3, the pool check.  The kernel keeps one pool of huge pages per node and counts reservations for the whole
+   machine only.  Two processes can hold promises for the same page, a cgroup or the policy of a mapping can refuse it:
+   what is read here spares work that cannot succeed, and prepare proves the rest. */
+#include "pool.h"
+#include "text.h"
+
+static void add_pool_directory(struct hl_text *path, const struct hl_geometry *geometry) {
+    hl_add_text(path, "/hugepages/hugepages-");
+    hl_add_number(path, geometry->huge_page_bytes / 1024);
+    hl_add_text(path, "kB/");
+}
+
+static uint64_t read_count(const struct hl_text *directory, const char *name) {
+    struct hl_text path;
+    uint64_t number = 0;
+    hl_set_text(&path, directory->at);
+    hl_add_text(&path, name);
+    /* Counts are of pages in one machine; a larger number is not believed, so that sums cannot overflow. */
+    return hl_read_number(path.at, &number) && number <= UINT32_MAX ? number : 0;
+}
+
+static bool read_number_range(const char **at, const char *end, uint64_t *first, uint64_t *last) {
+    if (!hl_scan_number(at, end, 10, first))
+        return false;
+    *last = *first;
+    if (*at < end && **at == '-') {
+        ++*at;
+        if (!hl_scan_number(at, end, 10, last))
+            return false;
+    }
+    if (*at < end && **at == ',')
+        ++*at;
+    return true;
+}
+
+static bool list_contains(const char *list, uint64_t number) {
+    const char *end = list + hl_text_bytes(list);
+    uint64_t first, last;
+    while (read_number_range(&list, end, &first, &last))
+        if (first <= number && number <= last)
+            return true;
+    return false;
+}
+
+/* The nodes that the process's cpuset allows, as a list like "0-1,4", in BUFFER; everything if it can't be read. */
+static const char *read_allowed_nodes(const struct hl_roots *roots, char *buffer, size_t buffer_bytes) {
+    struct hl_text path;
+    hl_set_text(&path, roots->proc);
+    hl_add_text(&path, "/self/status");
+    static const char key[] = "Mems_allowed_list:\t";
+    if (hl_read_file(path.at, buffer, buffer_bytes) > 0)
+        for (const char *p = buffer; *p != '\0'; p++)
+            if ((p == buffer || p[-1] == '\n') && hl_text_bytes(p) >= sizeof key - 1 &&
+                hl_same_bytes(p, key, sizeof key - 1))
+                return p + sizeof key - 1;
+    return "0-4294967295";
+}
+
+static void read_node(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,
+                      uint64_t number, const char *allowed) {
+    struct hl_pool_node *node = &pool->node[pool->n_nodes++];
+    struct hl_text directory;
+    hl_set_text(&directory, roots->sys);
+    hl_add_text(&directory, "/devices/system/node/node");
+    hl_add_number(&directory, number);
+    add_pool_directory(&directory, geometry);
+    node->node = (unsigned)number;
+    node->allowed = list_contains(allowed, number);
+    node->total_pages = read_count(&directory, "nr_hugepages");
+    node->free_pages = read_count(&directory, "free_hugepages");
+    node->surplus_pages = read_count(&directory, "surplus_hugepages");
+}
+
+static void read_nodes(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry) {
+    struct hl_text path;
+    char online[1024], status[8192];
+    hl_set_text(&path, roots->sys);
+    hl_add_text(&path, "/devices/system/node/online");
+    long bytes = hl_read_file(path.at, online, sizeof online);
+    if (bytes <= 0)
+        return;
+    const char *allowed = read_allowed_nodes(roots, status, sizeof status);
+    const char *at = online;
+    uint64_t first, last;
+    while (read_number_range(&at, online + bytes, &first, &last))
+        for (uint64_t i = first; i <= last && i <= UINT32_MAX && pool->n_nodes < HL_NODES_MAX; i++)
+            read_node(pool, roots, geometry, i, allowed);
+}
+
+int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry) {
+    struct hl_text directory, probe;
+    uint64_t number;
+    pool->total_pages = pool->free_pages = pool->reserved_pages = 0;
+    pool->surplus_pages = pool->overcommit_pages = 0;
+    pool->n_nodes = 0;
+
+    hl_set_text(&directory, roots->sys);
+    hl_add_text(&directory, "/kernel/mm");
+    add_pool_directory(&directory, geometry);
+    hl_set_text(&probe, directory.at);
+    hl_add_text(&probe, "nr_hugepages");
+    if (!hl_read_number(probe.at, &number))
+        return HL_SKIP_NO_HUGETLB;
+    pool->total_pages = read_count(&directory, "nr_hugepages");
+    pool->free_pages = read_count(&directory, "free_hugepages");
+    pool->reserved_pages = read_count(&directory, "resv_hugepages");
+    pool->surplus_pages = read_count(&directory, "surplus_hugepages");
+    pool->overcommit_pages = read_count(&directory, "nr_overcommit_hugepages");
+    read_nodes(pool, roots, geometry);
+    return 0;
+}
+
+uint64_t hl_pool_available(const struct hl_pool *pool, uint64_t reserve_pages) {
+    uint64_t available = hl_subtract(pool->free_pages, pool->reserved_pages), allowed = 0;
+    for (unsigned i = 0; i < pool->n_nodes; i++)
+        if (pool->node[i].allowed)
+            allowed += pool->node[i].free_pages;
+    if (pool->n_nodes > 0 && allowed < available)
+        available = allowed;
+    return hl_subtract(available + hl_subtract(pool->overcommit_pages, pool->surplus_pages), reserve_pages);
+}

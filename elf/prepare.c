@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 4, prepare: new memory at a scratch address, filled, with its final protection.  The program has not been
+   touched yet; any failure frees the scratch and nothing happened.
+
+   Read-only hugetlb spans are mapped MAP_NORESERVE.  A private mapping that owns a reservation can later take a page
+   away from a forked child and kill it (a debugger's write into the parent is enough); one that owns none gives the
+   debugger an error.  What a reservation would promise is proved by filling.
+
+   Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator, affordable
+   under every limit, and proved to be huge.  A span on anonymous 4 KiB pages is a pure loss. */
+#include "limits.h"
+#include "memory.h"
+#include "move.h"
+#include "pool.h"
+#include "sys.h"
+#include "text.h"
+
+#include <linux/mempolicy.h>
+#include <linux/mman.h>
+
+static uint64_t span_bytes(const struct hl_span *span) { return span->end - span->start; }
+
+static int span_protection(const struct hl_span *span) {
+    return (span->flags & PF_R ? PROT_READ : 0) | (span->flags & PF_W ? PROT_WRITE : 0) |
+           (span->flags & PF_X ? PROT_EXEC : 0);
+}
+
+void hl_free_memory(struct hl_move *move, const struct hl_span *span) {
+    if (move->memory != 0)
+        hl_munmap(move->memory, span_bytes(span));
+    if (move->reserved != 0)
+        hl_munmap(move->reserved, move->reserved_bytes);
+    if (move->memfd >= 0)
+        hl_close(move->memfd);
+    move->memory = move->reserved = 0;
+    move->memfd = -1;
+    move->backend = HL_NO_BACKEND;
+}
+
+/* numa=: a policy of the new mapping.  It stays with the mapping and decides where its pages come from. */
+static void set_policy(const struct hl_process *process, uint64_t memory, uint64_t bytes) {
+    unsigned long nodes[HL_NODES_MAX / (8 * sizeof(long))];
+    int mode = MPOL_INTERLEAVE;
+    for (unsigned i = 0; i < sizeof nodes / sizeof nodes[0]; i++)
+        nodes[i] = 0;
+    if (process->options.numa == HL_NUMA_LOCAL) {
+        unsigned cpu = 0, node = 0;
+        HL_CALL(__NR_getcpu, &cpu, &node, 0, 0, 0, 0);
+        if (node >= HL_NODES_MAX)
+            return;
+        nodes[node / (8 * sizeof(long))] |= 1ul << node % (8 * sizeof(long));
+        mode = MPOL_BIND;
+    } else if (hl_is_error(HL_CALL(__NR_get_mempolicy, 0, nodes, HL_NODES_MAX, 0, MPOL_F_MEMS_ALLOWED, 0))) {
+        return;
+    }
+    HL_CALL(__NR_mbind, memory, bytes, mode, nodes, HL_NODES_MAX + 1, 0);
+}
+
+/* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
+static int map_hugetlb(const struct hl_process *process, struct hl_move *move, const struct hl_span *span) {
+    const struct hl_kernel *kernel = &process->kernel;
+    bool by_mremap = kernel->hugetlb_mremap && (kernel->executable_memory || !(span->flags & PF_X));
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | hl_hugetlb_flags(&process->geometry);
+    if (!by_mremap) {
+        if (!kernel->hugetlb_memfd || (span->flags & PF_W))
+            return HL_SKIP_NO_MREMAP;
+        long fd = hl_create_hugetlb_memfd(&process->geometry);
+        if (hl_is_error(fd))
+            return HL_SKIP_NO_MREMAP;
+        move->memfd = (int)fd;
+        if (hl_is_error(HL_CALL(__NR_ftruncate, fd, span_bytes(span), 0, 0, 0, 0)))
+            return HL_SKIP_POOL_SHORT;
+        flags = MAP_SHARED;
+    }
+    long at = hl_mmap(0, span_bytes(span), PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, move->memfd, 0);
+    if (hl_is_error(at))
+        return HL_SKIP_NO_MEMORY;
+    move->memory = (uint64_t)at;
+    return 0;
+}
+
+/* Maps room for transparent huge pages: aligned, with a margin of unusable address space on both sides, so that it
+   remains a mapping of its own and smaps says something about it alone. */
+static int map_thp(const struct hl_process *process, struct hl_move *move, const struct hl_span *span) {
+    uint64_t huge = process->geometry.huge_page_bytes, bytes = span_bytes(span);
+    long at = hl_mmap(0, bytes + 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (hl_is_error(at))
+        return HL_SKIP_NO_MEMORY;
+    move->reserved = (uint64_t)at;
+    move->reserved_bytes = bytes + 2 * huge;
+    move->memory = hl_round_up((uint64_t)at + process->geometry.page_bytes, huge);
+    if (hl_is_error(hl_mprotect(move->memory, bytes, PROT_READ | PROT_WRITE)))
+        return HL_SKIP_NO_MEMORY;
+    if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
+        return HL_SKIP_THP_UNAVAILABLE;
+    return 0;
+}
+
+/* AnonHugePages of the mapping that begins at ADDRESS, in bytes; 0 if that can't be told. */
+static uint64_t read_thp_bytes(uint64_t address) {
+    static const char field[] = "AnonHugePages:";
+    struct hl_lines lines;
+    const char *at, *end;
+    bool inside = false;
+    uint64_t found = 0, number;
+    hl_open_lines(&lines, "/proc/self/smaps");
+    while (hl_next_line(&lines, &at, &end)) {
+        const char *start = at;
+        if (hl_scan_number(&at, end, 16, &number) && at < end && *at == '-') {
+            if (inside)
+                break;
+            inside = number == address;
+        } else if (inside && (size_t)(end - start) >= sizeof field && hl_same_bytes(start, field, sizeof field - 1)) {
+            for (at = start + sizeof field - 1; at < end && *at == ' '; at++)
+                ;
+            if (hl_scan_number(&at, end, 10, &number))
+                found = number * 1024;
+        }
+    }
+    hl_close_lines(&lines);
+    return found;
+}
+
+static int prove_thp(const struct hl_process *process, const struct hl_move *move, uint64_t bytes) {
+    if (read_thp_bytes(move->memory) == bytes)
+        return 0;
+    if (process->kernel.collapse && !hl_is_error(hl_madvise(move->memory, bytes, MADV_COLLAPSE)) &&
+        read_thp_bytes(move->memory) == bytes)
+        return 0;
+    return HL_SKIP_THP_UNAVAILABLE;
+}
+
+static int prepare_span(struct hl_process *process, const struct hl_object *object, struct hl_move *move,
+                        const struct hl_span *span) {
+    if (move->backend == HL_THP && (span->flags & PF_X) && !process->kernel.executable_memory)
+        return HL_SKIP_EXEC_DENIED;
+    int result = move->backend == HL_HUGETLB ? map_hugetlb(process, move, span) : map_thp(process, move, span);
+    if (result != 0)
+        return result;
+    if (process->options.numa != HL_NUMA_ANY)
+        set_policy(process, move->memory, span_bytes(span));
+    result = hl_fill_span(process, object, span, move);
+    if (result == 0 && move->backend == HL_THP)
+        result = prove_thp(process, move, span_bytes(span));
+    if (result != 0 || move->memfd >= 0)
+        return result;
+    if (hl_is_error(hl_mprotect(move->memory, span_bytes(span), span_protection(span))))
+        return span->flags & PF_X ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MEMORY;
+    return 0;
+}
+
+static bool is_of_kind(const struct hl_work *work, unsigned i, enum hl_kind kind) {
+    return work->plan.span[i].kind == kind;
+}
+
+static void free_kind(struct hl_work *work, enum hl_kind kind) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (is_of_kind(work, i, kind))
+            hl_free_memory(&work->move[i], &work->plan.span[i]);
+}
+
+/* The pool check for the pages of one kind. */
+static int check_pool(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
+    struct hl_pool pool;
+    if (!process->kernel.hugetlb || hl_read_pool(&pool, &hl_system_roots, &process->geometry) != 0)
+        return HL_SKIP_NO_HUGETLB;
+    uint64_t available = hl_pool_available(&pool, process->options.reserve_pages);
+    return work->plan.pages[kind] <= available ? 0 : HL_SKIP_POOL_SHORT;
+}
+
+/* The three conditions under which transparent huge pages may stand in; that they are huge is proved afterwards. */
+static int check_thp(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
+    int result = hl_check_thp_policy(&hl_system_roots);
+    if (result != 0)
+        return result;
+    uint64_t bytes = work->plan.pages[kind] * process->geometry.huge_page_bytes;
+    return 2 * bytes <= hl_read_memory_headroom(&hl_system_roots) ? 0 : HL_SKIP_MEMORY_LIMIT;
+}
+
+static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_kind kind, enum hl_backend backend) {
+    int result = backend == HL_HUGETLB ? check_pool(process, work, kind) : check_thp(process, work, kind);
+    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
+        if (!is_of_kind(work, i, kind))
+            continue;
+        work->move[i].backend = backend;
+        result = prepare_span(process, &work->object, &work->move[i], &work->plan.span[i]);
+    }
+    if (result != 0)
+        free_kind(work, kind);
+    return result;
+}
+
+int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
+    unsigned wanted = kind == HL_DATA ? HL_BACKEND_THP : process->options.backend;
+    int result = HL_SKIP_NO_HUGETLB, instead = 0;
+    if (wanted != HL_BACKEND_THP)
+        result = prepare_on(process, work, kind, HL_HUGETLB);
+    if (result != 0 && wanted != HL_BACKEND_HUGETLB) {
+        instead = prepare_on(process, work, kind, HL_THP);
+        /* Where the pool was tried first, its shortage is what the user can do something about. */
+        if (instead == 0 || wanted == HL_BACKEND_THP)
+            result = instead;
+    }
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (is_of_kind(work, i, kind))
+            work->move[i].skip = (enum hl_skip)result;
+    return result;
+}

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 6, report: lines for people, each written with one write(2) to standard error.
+
+       hugeld: cc1plus: text 10 pages hugetlb, rodata 5 pages hugetlb     verbose=2, for each object
+       hugeld: bash: text stays: no whole huge page lies inside           verbose=2
+       hugeld: cc1plus: text stays: the huge page pool ...                verbose=1: what should have moved, and how to
+       hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb      verbose=3, for each span and segment */
+#include "move.h"
+#include "pool.h"
+#include "sys.h"
+#include "text.h"
+
+static void begin_line(struct hl_text *line, const struct hl_work *work) {
+    const char *name = hl_base_name(work->object.path);
+    hl_set_text(line, "hugeld: ");
+    hl_add_foreign(line, (struct hl_string){name, hl_text_bytes(name)});
+    hl_add_text(line, ": ");
+}
+
+static void write_line(struct hl_text *line) {
+    hl_add_text(line, "\n");
+    line->at[line->bytes - 1] = '\n'; /* also where the line was too long */
+    hl_write(2, line->at, line->bytes);
+}
+
+static const char *backend_name(enum hl_backend backend) { return backend == HL_HUGETLB ? "hugetlb" : "thp"; }
+
+static void add_pages(struct hl_text *line, uint64_t pages) {
+    hl_add_number(line, pages);
+    hl_add_text(line, pages == 1 ? " page" : " pages");
+}
+
+static void add_range(struct hl_text *line, uint64_t start, uint64_t end, uint32_t flags) {
+    hl_add_hex(line, start);
+    hl_add_text(line, "-");
+    hl_add_hex(line, end);
+    hl_add_text(line, flags & PF_R ? " r" : " -");
+    hl_add_text(line, flags & PF_W ? "w" : "-");
+    hl_add_text(line, flags & PF_X ? "x" : "-");
+}
+
+static void add_reason(struct hl_text *line, enum hl_skip skip) {
+    hl_add_text(line, " stays: ");
+    hl_add_text(line, hl_skip_sentence(skip));
+}
+
+/* "; N of M pages are missing: sysctl vm.nr_hugepages=K" */
+static void add_pool_remedy(struct hl_text *line, const struct hl_process *process, const struct hl_work *work,
+                            enum hl_kind kind) {
+    struct hl_pool pool;
+    uint64_t needed = work->plan.pages[kind];
+    if (hl_read_pool(&pool, &hl_system_roots, &process->geometry) != 0)
+        return;
+    uint64_t missing = hl_subtract(needed, hl_pool_available(&pool, process->options.reserve_pages));
+    hl_add_text(line, "; ");
+    hl_add_number(line, missing);
+    hl_add_text(line, " of ");
+    add_pages(line, needed);
+    hl_add_text(line, " missing: sysctl vm.nr_hugepages=");
+    hl_add_number(line, pool.total_pages - hl_subtract(pool.surplus_pages, 0) + missing);
+}
+
+static void report_failure(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
+                           enum hl_skip skip) {
+    struct hl_text line;
+    begin_line(&line, work);
+    hl_add_text(&line, hl_kind_name(kind));
+    add_reason(&line, skip);
+    if (skip == HL_SKIP_POOL_SHORT) {
+        add_pool_remedy(&line, process, work, kind);
+    } else {
+        hl_add_text(&line, "; ");
+        hl_add_text(&line, hl_skip_remedy(skip));
+    }
+    write_line(&line);
+}
+
+/* Every kind that was planned and stays: the promise that was not kept. */
+static void report_failures(const struct hl_process *process, const struct hl_work *work) {
+    bool told[HL_KINDS];
+    for (unsigned kind = 0; kind < HL_KINDS; kind++)
+        told[kind] = false;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        enum hl_kind kind = work->plan.span[i].kind;
+        enum hl_skip skip = work->skip != HL_MOVED ? work->skip : work->move[i].skip;
+        if (work->move[i].backend == HL_NO_BACKEND && !told[kind])
+            report_failure(process, work, kind, skip);
+        told[kind] = true;
+    }
+}
+
+static uint64_t pages_moved(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
+                            enum hl_backend backend) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (work->plan.span[i].kind == kind && work->move[i].backend == backend)
+            bytes += work->plan.span[i].end - work->plan.span[i].start;
+    return bytes / process->geometry.huge_page_bytes;
+}
+
+static void report_summary(const struct hl_process *process, const struct hl_work *work) {
+    struct hl_text line;
+    bool any = false;
+    begin_line(&line, work);
+    for (unsigned kind = 0; kind < HL_KINDS; kind++) {
+        for (unsigned backend = HL_HUGETLB; backend <= HL_THP; backend++) {
+            uint64_t pages = pages_moved(process, work, (enum hl_kind)kind, (enum hl_backend)backend);
+            if (pages == 0)
+                continue;
+            hl_add_text(&line, any ? ", " : "");
+            hl_add_text(&line, hl_kind_name((enum hl_kind)kind));
+            hl_add_text(&line, " ");
+            add_pages(&line, pages);
+            hl_add_text(&line, " ");
+            hl_add_text(&line, backend_name((enum hl_backend)backend));
+            any = true;
+        }
+    }
+    if (!any && work->plan.n_spans > 0)
+        return; /* its failures say it */
+    if (!any) {
+        hl_add_text(&line, "text");
+        add_reason(&line, work->skip);
+    }
+    write_line(&line);
+}
+
+static void report_details(const struct hl_process *process, const struct hl_work *work) {
+    struct hl_text line;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (work->move[i].backend == HL_NO_BACKEND)
+            continue;
+        begin_line(&line, work);
+        add_range(&line, span->start, span->end, span->flags);
+        hl_add_text(&line, " ");
+        hl_add_text(&line, hl_kind_name(span->kind));
+        hl_add_text(&line, " ");
+        add_pages(&line, (span->end - span->start) / process->geometry.huge_page_bytes);
+        hl_add_text(&line, " ");
+        hl_add_text(&line, backend_name(work->move[i].backend));
+        write_line(&line);
+    }
+    for (unsigned i = 0; i < work->object.n_segments; i++) {
+        const struct hl_segment *segment = &work->object.segment[i];
+        if (work->plan.skip[i] == HL_MOVED)
+            continue;
+        begin_line(&line, work);
+        add_range(&line, segment->start, segment->end, segment->flags);
+        add_reason(&line, work->plan.skip[i]);
+        write_line(&line);
+    }
+}
+
+void hl_report_object(const struct hl_process *process, const struct hl_work *work) {
+    if (process->options.verbose >= 1)
+        report_failures(process, work);
+    if (process->options.verbose >= 2)
+        report_summary(process, work);
+    if (process->options.verbose >= 3)
+        report_details(process, work);
+}
+
+void hl_report_mistake(void *variable, struct hl_string option, const char *what) {
+    struct hl_text line;
+    hl_set_text(&line, "hugeld: ");
+    hl_add_text(&line, variable);
+    hl_add_text(&line, ": ");
+    hl_add_foreign(&line, option);
+    hl_add_text(&line, " ");
+    hl_add_text(&line, what);
+    hl_add_text(&line, "; the default stays");
+    write_line(&line);
+}
+
+void hl_report_strict(const struct hl_work *work) {
+    struct hl_text line;
+    begin_line(&line, work);
+    hl_add_text(&line, "text");
+    enum hl_skip skip = work->skip;
+    for (unsigned i = 0; skip == HL_MOVED && i < work->plan.n_spans; i++)
+        skip = work->move[i].skip;
+    add_reason(&line, skip);
+    hl_add_text(&line, "; strict=on ends the program");
+    write_line(&line);
+}
+
+void hl_report_broken(const struct hl_work *work) {
+    struct hl_text line;
+    begin_line(&line, work);
+    hl_add_text(&line, "rolled back, but its mappings are not what they were before");
+    write_line(&line);
+}

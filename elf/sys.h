@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* System calls without libc: no errno, no PLT, no TLS.  Each returns the kernel's value: errors are -4095 to -1
+   (hl_is_error), and nothing else is. */
+#ifndef HL_SYS_H
+#define HL_SYS_H
+
+#include <asm/unistd.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined __x86_64__
+#include "sys-x86_64.h"
+#elif defined __aarch64__
+#include "sys-aarch64.h"
+#else
+#error "hugeld knows x86-64 and AArch64"
+#endif
+
+#define HL_CALL(number, a, b, c, d, e, f)                                                                    \
+    hl_syscall6((number), (long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f))
+
+static inline bool hl_is_error(long result) { return result >= -4095 && result <= -1; }
+
+static inline long hl_mmap(uint64_t at, uint64_t bytes, int prot, int flags, int fd, uint64_t offset) {
+    return HL_CALL(__NR_mmap, at, bytes, prot, flags, fd, offset);
+}
+
+static inline long hl_munmap(uint64_t at, uint64_t bytes) { return HL_CALL(__NR_munmap, at, bytes, 0, 0, 0, 0); }
+
+static inline long hl_mprotect(uint64_t at, uint64_t bytes, int prot) {
+    return HL_CALL(__NR_mprotect, at, bytes, prot, 0, 0, 0);
+}
+
+static inline long hl_madvise(uint64_t at, uint64_t bytes, int advice) {
+    return HL_CALL(__NR_madvise, at, bytes, advice, 0, 0, 0);
+}
+
+/* mremap(2) with MREMAP_MAYMOVE and MREMAP_FIXED: the mapping [from, from + bytes) becomes [to, to + bytes). */
+static inline long hl_move_mapping(uint64_t from, uint64_t bytes, uint64_t to) {
+    return HL_CALL(__NR_mremap, from, bytes, bytes, 3, to, 0);
+}
+
+static inline long hl_open(const char *path, int flags) {
+    return HL_CALL(__NR_openat, -100 /* AT_FDCWD */, path, flags, 0, 0, 0);
+}
+
+static inline long hl_read(int fd, void *to, size_t bytes) { return HL_CALL(__NR_read, fd, to, bytes, 0, 0, 0); }
+
+static inline long hl_pread(int fd, void *to, size_t bytes, uint64_t offset) {
+    return HL_CALL(__NR_pread64, fd, to, bytes, offset, 0, 0);
+}
+
+static inline long hl_write(int fd, const void *from, size_t bytes) {
+    return HL_CALL(__NR_write, fd, from, bytes, 0, 0, 0);
+}
+
+static inline long hl_close(int fd) { return HL_CALL(__NR_close, fd, 0, 0, 0, 0, 0); }
+
+static inline long hl_ioctl(int fd, unsigned long request, void *argument) {
+    return HL_CALL(__NR_ioctl, fd, request, argument, 0, 0, 0);
+}
+
+static inline long hl_prctl(int option, unsigned long a, unsigned long b) {
+    return HL_CALL(__NR_prctl, option, a, b, 0, 0, 0);
+}
+
+static inline long hl_getpid(void) { return HL_CALL(__NR_getpid, 0, 0, 0, 0, 0, 0); }
+
+#endif
