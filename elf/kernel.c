@@ -50,16 +50,12 @@ static void probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *ge
     long scratch = map_scratch(geometry, &aligned);
     if (!hl_is_error(scratch)) {
         kernel->hugetlb_mremap = !hl_is_error(hl_move_mapping((uint64_t)huge, bytes, aligned));
-        if (kernel->hugetlb_mremap) {
-            hl_munmap(aligned, bytes);
-            huge = 0;
-        }
-        /* The pieces of it that are left around the huge page, or all of it. */
-        hl_munmap((uint64_t)scratch, aligned - (uint64_t)scratch);
-        hl_munmap(aligned, (uint64_t)scratch + 2 * bytes - aligned);
+        if (kernel->hugetlb_mremap)
+            huge = (long)aligned;
     }
-    if (huge != 0)
-        hl_munmap((uint64_t)huge, bytes);
+    hl_munmap((uint64_t)huge, bytes);
+    if (!hl_is_error(scratch))
+        hl_munmap((uint64_t)scratch, 2 * bytes);
 }
 
 static bool probe_memfd(const struct hl_geometry *geometry) {

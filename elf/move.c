@@ -22,6 +22,20 @@ static const char *find_variable(const char *const *envp, const char *name) {
     return NULL;
 }
 
+/* What the table of options has and this version does not do yet. */
+static void drop_unsupported(struct hl_options *options, const char *variable) {
+    if (options->data == HL_DATA_HUGETLB)
+        hl_report_mistake((void *)variable, (struct hl_string){"data=hugetlb", 12}, "not in this version");
+    if (options->bss != HL_BSS_OFF)
+        hl_report_mistake((void *)variable, (struct hl_string){"bss", 3}, "not in this version");
+    if (options->perf_map)
+        hl_report_mistake((void *)variable, (struct hl_string){"perf_map=on", 11}, "not in this version");
+    if (options->backend == HL_BACKEND_FILE) {
+        hl_report_mistake((void *)variable, (struct hl_string){"backend=file", 12}, "needs the patched linker");
+        options->backend = HL_BACKEND_AUTO;
+    }
+}
+
 bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
               const char *default_objects, uint64_t page_bytes) {
     static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
@@ -37,6 +51,7 @@ bool hl_begin(struct hl_process *process, const char *const *envp, const char *e
         const struct hl_complaints complaints = {hl_report_mistake, (void *)options_name};
         hl_parse_options(&process->options, text, &complaints);
     }
+    drop_unsupported(&process->options, options_name);
     const char *objects = find_variable(envp, "LD_HUGEPAGES");
     objects = objects != NULL ? objects : default_objects;
     process->options.objects = (struct hl_string){objects, hl_text_bytes(objects)};

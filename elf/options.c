@@ -47,20 +47,20 @@ static const char *parse_choice(unsigned *field, struct hl_string value, const c
             return NULL;
         }
     }
-    return "has no such value";
+    return "no such value";
 }
 
 static const char *parse_number(uint64_t *field, struct hl_string value) {
     uint64_t number = 0;
     if (value.bytes == 0)
-        return "is not a number";
+        return "not a number";
     for (size_t i = 0; i < value.bytes; i++) {
         if (value.at[i] < '0' || value.at[i] > '9')
-            return "is not a number";
+            return "not a number";
         /* Nothing counted here comes near 2^32; the bound keeps sums of it from overflowing. */
         number = number * 10 + (uint64_t)(value.at[i] - '0');
         if (number > UINT32_MAX)
-            return "is too large";
+            return "too large";
     }
     *field = number;
     return NULL;
@@ -68,7 +68,7 @@ static const char *parse_number(uint64_t *field, struct hl_string value) {
 
 static const char *parse_glob(struct hl_string *field, struct hl_string value) {
     if (value.bytes == 0)
-        return "is empty";
+        return "empty";
     *field = value;
     return NULL;
 }
@@ -88,7 +88,7 @@ static const char *set_option(struct hl_options *options, struct hl_string name,
 #undef CHOICE
 #undef NUMBER
 #undef GLOB
-    return "is not an option";
+    return "no such option";
 }
 
 /* The part of [text, end) before the first STOP, or all of it. */

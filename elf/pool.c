@@ -89,8 +89,7 @@ static void read_nodes(struct hl_pool *pool, const struct hl_roots *roots, const
 }
 
 int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry) {
-    struct hl_text directory, probe;
-    uint64_t number;
+    struct hl_text directory, path;
     pool->total_pages = pool->free_pages = pool->reserved_pages = 0;
     pool->surplus_pages = pool->overcommit_pages = 0;
     pool->n_nodes = 0;
@@ -98,11 +97,10 @@ int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struc
     hl_set_text(&directory, roots->sys);
     hl_add_text(&directory, "/kernel/mm");
     add_pool_directory(&directory, geometry);
-    hl_set_text(&probe, directory.at);
-    hl_add_text(&probe, "nr_hugepages");
-    if (!hl_read_number(probe.at, &number))
+    hl_set_text(&path, directory.at);
+    hl_add_text(&path, "nr_hugepages");
+    if (!hl_read_number(path.at, &pool->total_pages))
         return HL_SKIP_NO_HUGETLB;
-    pool->total_pages = read_count(&directory, "nr_hugepages");
     pool->free_pages = read_count(&directory, "free_hugepages");
     pool->reserved_pages = read_count(&directory, "resv_hugepages");
     pool->surplus_pages = read_count(&directory, "surplus_hugepages");

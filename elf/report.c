@@ -44,20 +44,33 @@ static void add_reason(struct hl_text *line, enum hl_skip skip) {
     hl_add_text(line, hl_skip_sentence(skip));
 }
 
-/* "; N of M pages are missing: sysctl vm.nr_hugepages=K" */
-static void add_pool_remedy(struct hl_text *line, const struct hl_process *process, const struct hl_work *work,
-                            enum hl_kind kind) {
+/* Pages that the pool could not serve, of all objects. */
+static uint64_t count_short_pages(const struct hl_process *process) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < process->n_work; i++)
+        for (unsigned j = 0; j < process->work[i].plan.n_spans; j++)
+            if (process->work[i].move[j].skip == HL_SKIP_POOL_SHORT)
+                bytes += process->work[i].plan.span[j].end - process->work[i].plan.span[j].start;
+    return bytes / process->geometry.huge_page_bytes;
+}
+
+/* How many pages are missing, and the command that adds them: enough for every object of this process. */
+static void add_pool_remedy(struct hl_text *line, const struct hl_process *process, uint64_t needed) {
     struct hl_pool pool;
-    uint64_t needed = work->plan.pages[kind];
     if (hl_read_pool(&pool, &hl_system_roots, &process->geometry) != 0)
         return;
-    uint64_t missing = hl_subtract(needed, hl_pool_available(&pool, process->options.reserve_pages));
+    uint64_t available = hl_pool_available(&pool, process->options.reserve_pages);
     hl_add_text(line, "; ");
-    hl_add_number(line, missing);
+    if (available >= needed) {
+        add_pages(line, available);
+        hl_add_text(line, " are free, but not for this process: check its cpuset, memory policy and hugetlb cgroup");
+        return;
+    }
+    hl_add_number(line, needed - available);
     hl_add_text(line, " of ");
     add_pages(line, needed);
     hl_add_text(line, " missing: sysctl vm.nr_hugepages=");
-    hl_add_number(line, pool.total_pages - hl_subtract(pool.surplus_pages, 0) + missing);
+    hl_add_number(line, hl_subtract(pool.total_pages, pool.surplus_pages) + count_short_pages(process) - available);
 }
 
 static void report_failure(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
@@ -67,8 +80,8 @@ static void report_failure(const struct hl_process *process, const struct hl_wor
     hl_add_text(&line, hl_kind_name(kind));
     add_reason(&line, skip);
     if (skip == HL_SKIP_POOL_SHORT) {
-        add_pool_remedy(&line, process, work, kind);
-    } else {
+        add_pool_remedy(&line, process, work->plan.pages[kind]);
+    } else if (!hl_same_bytes(hl_skip_remedy(skip), "none", sizeof "none")) {
         hl_add_text(&line, "; ");
         hl_add_text(&line, hl_skip_remedy(skip));
     }
@@ -167,9 +180,9 @@ void hl_report_mistake(void *variable, struct hl_string option, const char *what
     hl_add_text(&line, variable);
     hl_add_text(&line, ": ");
     hl_add_foreign(&line, option);
-    hl_add_text(&line, " ");
+    hl_add_text(&line, ": ");
     hl_add_text(&line, what);
-    hl_add_text(&line, "; the default stays");
+    hl_add_text(&line, "; ignored");
     write_line(&line);
 }
 

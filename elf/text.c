@@ -147,8 +147,12 @@ void hl_close_lines(struct hl_lines *lines) {
 
 bool hl_read_number(const char *path, uint64_t *number) {
     char buffer[64];
-    long bytes = hl_read_file(path, buffer, sizeof buffer);
     const char *at = buffer;
+    long fd = hl_open(path, O_RDONLY | O_CLOEXEC);
+    if (hl_is_error(fd))
+        return false;
+    long bytes = hl_read((int)fd, buffer, sizeof buffer); /* sysfs gives a number in one piece */
+    hl_close((int)fd);
     return bytes > 0 && hl_scan_number(&at, buffer + bytes, 10, number);
 }
 
