@@ -69,8 +69,6 @@ static int check_source(const struct hl_process *process, const struct hl_object
 }
 
 int hl_check_object(struct hl_process *process, struct hl_work *work) {
-    if (process->has_threads)
-        return HL_SKIP_THREADS;
     int result = 0;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         result = check_mappings(process, &work->object, &work->plan.span[i]);

@@ -17,7 +17,13 @@
    step and given up before rolling back.  24 were enough from every step with 6 mappings left (measured on 6.18).
 
    Between the first and the last step runs nothing but this file, with every signal blocked, in the only thread: it
-   calls nothing outside the core, whose own object is never moved. */
+   calls nothing outside the core, whose own object is never moved.
+
+   With other threads running there must never be a hole: they execute what is being moved, and their mmap would land in
+   it.  Then each span is replaced by one call, which other threads see done or not done.  That call is the only thing
+   here without a way back: should the kernel fail inside it, after unmapping (to allocate page tables), the text is gone.
+   So everything that it checks first is checked before: the ability on scratch memory, the mappings, and room under
+   vm.max_map_count by holding the ballast until just before. */
 #include "move.h"
 #include "sys.h"
 #include "text.h"
@@ -160,9 +166,10 @@ static int claim_gaps(struct commit *c) {
     return 0;
 }
 
+/* Gaps of spans that are not in place are free again. */
 static void release_claims(struct commit *c) {
     for (size_t i = 0; i < c->n_steps; i++)
-        if (c->step[i].claim)
+        if (c->step[i].claim && !c->work->move[c->step[i].span].placed)
             hl_munmap(c->step[i].at, c->step[i].bytes);
 }
 
@@ -203,6 +210,25 @@ static int check_old_pages(const struct commit *c) {
     return result;
 }
 
+/* Other threads run: one call per span.  A span that fails stays; those before it are good. */
+static int replace(struct commit *c) {
+    hl_free_maps(&c->process->maps); /* the other threads went on */
+    int result = hl_read_maps(&c->process->maps);
+    if (result == 0)
+        result = hl_check_object(c->process, c->work);
+    drop_ballast(c);
+    bool any = false;
+    for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
+        if (!is_prepared(c, i))
+            continue;
+        result = place(c, i);
+        c->work->move[i].skip = (enum hl_skip)result;
+        any = any || result == 0;
+    }
+    return any ? 0 : result;
+}
+
+/* Only this thread runs: every step can be taken back. */
 static int swap(struct commit *c) {
     int result = 0;
     for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
@@ -270,22 +296,22 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work) {
         result = take_ballast(&c);
     if (result == 0)
         result = claim_gaps(&c);
-    if (result == 0) {
+    if (result == 0 && process->has_threads) {
+        result = replace(&c);
+    } else if (result == 0) {
         result = swap(&c);
         if (result != 0)
             roll_back(&c);
     }
     drop_ballast(&c);
-    if (result == 0)
-        flush_text(&c);
-    else
-        release_claims(&c);
+    flush_text(&c);
+    release_claims(&c);
     if (c.aside != 0)
         hl_munmap(c.aside, c.aside_bytes);
     free_scratch(&c);
     if (c.step != NULL)
         hl_munmap((uint64_t)c.step, c.step_bytes);
-    if (result != 0)
+    if (result != 0 && !process->has_threads)
         compare_with_before(&c);
     return result;
 }

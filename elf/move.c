@@ -129,6 +129,14 @@ static void prepare_kind(struct hl_process *process, enum hl_kind kind) {
             hl_prepare_spans(process, &process->work[i], kind);
 }
 
+/* Another thread could write between filling and commit. */
+static void leave_data(struct hl_process *process) {
+    for (size_t i = 0; i < process->n_work; i++)
+        for (unsigned j = 0; j < process->work[i].plan.n_spans; j++)
+            if (hl_is_writable(&process->work[i].plan.span[j]))
+                process->work[i].move[j].skip = HL_SKIP_THREADS;
+}
+
 static bool is_anything_prepared(const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (work->move[i].backend != HL_NO_BACKEND)
@@ -145,7 +153,10 @@ static void move_planned(struct hl_process *process) {
     }
     prepare_kind(process, HL_TEXT);
     prepare_kind(process, HL_RODATA);
-    prepare_kind(process, HL_DATA);
+    if (process->has_threads)
+        leave_data(process);
+    else
+        prepare_kind(process, HL_DATA);
     for (size_t i = 0; i < process->n_work; i++) {
         struct hl_work *work = &process->work[i];
         if (work->skip == HL_MOVED && is_anything_prepared(work))
