@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Between plan and prepare: is the object still what its program headers say?  Constructors that ran earlier may have
-   remapped it, reprotected it or written to it, and a uprobe puts its breakpoint into a private page of the text: copied
-   along, that is a SIGTRAP nobody handles. */
+/* Between plan and prepare: is the object still what its program headers say?  Constructors that ran earlier
+   may have remapped it, reprotected it or written to it, and a uprobe puts its breakpoint into a private page
+   of the text: copied along, that is a SIGTRAP nobody handles. */
 #include "move.h"
 
 #include <linux/mman.h>
@@ -23,8 +23,8 @@ static bool is_mapped_as(const struct hl_maps *maps, uint64_t start, uint64_t en
     return true;
 }
 
-/* Between segments there may be nothing, or the inaccessible mapping with which a dynamic linker keeps an object's
-   place. */
+/* Between segments there may be nothing, or the inaccessible mapping with which a dynamic linker keeps an
+   object's place. */
 static bool is_free_gap(const struct hl_maps *maps, uint64_t start, uint64_t end) {
     if (start == end)
         return true;
@@ -63,7 +63,8 @@ static int check_source(const struct hl_process *process, const struct hl_object
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        result = hl_check_unmodified((int)process->pagemap, start, start + bytes, process->geometry.page_bytes);
+        result =
+            hl_check_unmodified((int)process->pagemap, start, start + bytes, process->geometry.page_bytes);
     }
     return result;
 }

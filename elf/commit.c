@@ -10,20 +10,23 @@
                           ^
        scratch     | new, filled     |
 
-   One mremap per old mapping: one call over several stops half-way at a sealed one (6.18), and destroys what it does not
-   move (6.12 and older).  Each step is in a list made beforehand; rolling back walks it in reverse.
+   One mremap per old mapping: one call over several stops half-way at a sealed one (6.18), and destroys what
+   it does not move (6.12 and older).  Each step is in a list made beforehand; rolling back walks it in
+   reverse.
 
-   At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are taken before the first
-   step and given up before rolling back.  24 were enough from every step with 6 mappings left (measured on 6.18).
+   At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are taken before the
+   first step and given up before rolling back.  24 were enough from every step with 6 mappings left (measured
+   on 6.18).
 
-   Between the first and the last step runs nothing but this file, with every signal blocked, in the only thread: it
-   calls nothing outside the core, whose own object is never moved.
+   Between the first and the last step runs nothing but this file, with every signal blocked, in the only
+   thread: it calls nothing outside the core, whose own object is never moved.
 
-   With other threads running there must never be a hole: they execute what is being moved, and their mmap would land in
-   it.  Then each span is replaced by one call, which other threads see done or not done.  That call is the only thing
-   here without a way back: should the kernel fail inside it, after unmapping (to allocate page tables), the text is gone.
-   So everything that it checks first is checked before: the ability on scratch memory, the mappings, and room under
-   vm.max_map_count by holding the ballast until just before. */
+   With other threads running there must never be a hole: they execute what is being moved, and their mmap
+   would land in it.  Then each span is replaced by one call, which other threads see done or not done.  That
+   call is the only thing here without a way back: should the kernel fail inside it, after unmapping (to
+   allocate page tables), the text is gone. So everything that it checks first is checked before: the ability
+   on scratch memory, the mappings, and room under vm.max_map_count by holding the ballast until just before.
+ */
 #include "move.h"
 #include "sys.h"
 #include "text.h"
@@ -124,8 +127,8 @@ static int allocate(struct commit *c) {
     return 0;
 }
 
-/* Pages of alternating protection, so that the kernel cannot merge them.  The first and the last may merge with a
-   neighbour; they do not count. */
+/* Pages of alternating protection, so that the kernel cannot merge them.  The first and the last may merge
+   with a neighbour; they do not count. */
 static int take_ballast(struct commit *c) {
     uint64_t page = c->process->geometry.page_bytes;
     c->ballast = map_unusable((BALLAST_MAPPINGS + 2) * page);
@@ -205,8 +208,9 @@ static int check_old_pages(const struct commit *c) {
     int result = 0;
     for (size_t i = 0; result == 0 && i < c->n_steps; i++)
         if (!c->step[i].claim && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
-            result = hl_check_unmodified((int)c->process->pagemap, c->step[i].aside,
-                                         c->step[i].aside + c->step[i].bytes, c->process->geometry.page_bytes);
+            result =
+                hl_check_unmodified((int)c->process->pagemap, c->step[i].aside,
+                                    c->step[i].aside + c->step[i].bytes, c->process->geometry.page_bytes);
     return result;
 }
 

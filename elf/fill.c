@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 4, prepare: what a span holds goes into its new memory.
 
-   Two things kill a program here if a bare load or store meets them: a huge page that was promised and is not there, and
-   a page of the file that cannot be read (past the end of a truncated file, a bad block, a dead mount).  So bytes go by
-   calls that report both as errors.  The ladder, best first:
+   Two things kill a program here if a bare load or store meets them: a huge page that was promised and is not
+   there, and a page of the file that cannot be read (past the end of a truncated file, a bad block, a dead
+   mount).  So bytes go by calls that report both as errors.  The ladder, best first:
 
      UFFDIO_COPY          a huge page is allocated and copied into without being cleared first: half the cost
      process_vm_readv     the kernel clears the page, then copies; every kernel
      populate and copy    both sides are proved present by madvise(2), then copied by us
 
-   A huge page that holds a gap between two segments is composed apart: only pages of PT_LOADs are read (an executable
-   that the kernel mapped has nothing at all in its gaps), the rest becomes trap instructions. */
+   A huge page that holds a gap between two segments is composed apart: only pages of PT_LOADs are read (an
+   executable that the kernel mapped has nothing at all in its gaps), the rest becomes trap instructions. */
 #include "memory.h"
 #include "move.h"
 #include "sys.h"
@@ -22,8 +22,8 @@
 #define EAGAIN_RESULT (-11)
 #define EFAULT_RESULT (-14)
 
-/* UFFDIO_COPY says EAGAIN with the bytes done when a page is missing, and ENOMEM the next time.  Other reasons for
-   EAGAIN pass by themselves. */
+/* UFFDIO_COPY says EAGAIN with the bytes done when a page is missing, and ENOMEM the next time.  Other
+   reasons for EAGAIN pass by themselves. */
 #define COPY_TRIES 100
 
 enum way { COPY_BY_USERFAULTFD, COPY_BY_CALL, COPY_POPULATED };
@@ -76,8 +76,9 @@ static int copy_populated(uint64_t to, uint64_t from, uint64_t bytes, uint64_t p
     return 0;
 }
 
-/* Faults the source in, as far as the kernel can by request.  It tells an unreadable file from a missing huge page, and
-   UFFDIO_COPY from pages that are not there yet takes twice the time (128 MiB: 20 against 10 ms on 6.18). */
+/* Faults the source in, as far as the kernel can by request.  It tells an unreadable file from a missing huge
+   page, and UFFDIO_COPY from pages that are not there yet takes twice the time (128 MiB: 20 against 10 ms
+   on 6.18). */
 static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
     if (!f->process->kernel.populate || !hl_is_error(hl_madvise(from, bytes, MADV_POPULATE_READ)))
         return 0;
@@ -109,8 +110,8 @@ static void fill_with_traps(uint64_t start, uint64_t end) {
 #endif
 }
 
-/* Composes the huge page at address FROM of the object at TO: its segments' pages first (each by a call that proves the
-   page at TO), then traps into what is left. */
+/* Composes the huge page at address FROM of the object at TO: its segments' pages first (each by a call that
+   proves the page at TO), then traps into what is left. */
 static int compose_page(const struct filler *f, uint64_t to, uint64_t from) {
     uint64_t end = from + f->process->geometry.huge_page_bytes, gap = from;
     for (int pass = 0; pass < 2; pass++) {
@@ -182,8 +183,8 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
     f.bounce = 0;
     choose_way(&f, move, span->end - span->start);
 
-    /* Reading ahead in one piece is what makes a cold start sequential; where the file is cached already it costs
-       nothing to speak of.  Only a hint: in a gap it fails. */
+    /* Reading ahead in one piece is what makes a cold start sequential; where the file is cached already it
+       costs nothing to speak of.  Only a hint: in a gap it fails. */
     hl_madvise(span->start, span->end - span->start, MADV_WILLNEED);
 
     uint64_t huge = process->geometry.huge_page_bytes;

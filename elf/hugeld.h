@@ -4,9 +4,9 @@
    The core is freestanding: it includes compiler headers, <elf.h>, kernel UAPI headers and itself, calls no
    library, touches no TLS and allocates nothing from the program's heap.
 
-   Results, everywhere: 0 is done, a positive value is an enum hl_skip (a decision, not an error), a negative one a
-   negated errno.  Addresses are uint64_t, so that the command can plan another machine's ELF64 file with the same
-   code.  Ranges are [start, end). */
+   Results, everywhere: 0 is done, a positive value is an enum hl_skip (a decision, not an error), a negative
+   one a negated errno.  Addresses are uint64_t, so that the command can plan another machine's ELF64 file
+   with the same code.  Ranges are [start, end). */
 #ifndef HL_HUGELD_H
 #define HL_HUGELD_H
 
@@ -15,8 +15,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* No linker makes more PT_LOADs than a handful (node has six, a linker script may have ten); an object with more
-   is left alone. */
+/* No linker makes more PT_LOADs than a handful (node has six, a linker script may have ten); an object with
+   more is left alone. */
 #define HL_SEGMENTS_MAX 32
 /* Between two neighbouring segments at most one boundary span arises. */
 #define HL_SPANS_MAX (2 * HL_SEGMENTS_MAX + 1)
@@ -75,30 +75,31 @@ struct hl_span {
 
 struct hl_plan {
     unsigned n_spans;
-    struct hl_span span[HL_SPANS_MAX]; /* ascending, disjoint */
-    enum hl_skip skip[HL_SEGMENTS_MAX]; /* for each segment of the object: HL_MOVED if a span covers a part of it */
+    struct hl_span span[HL_SPANS_MAX];  /* ascending, disjoint */
+    enum hl_skip skip[HL_SEGMENTS_MAX]; /* for each segment: HL_MOVED if a span covers a part of it */
     uint64_t covered_bytes[HL_SEGMENTS_MAX];
-    uint64_t pages[HL_KINDS];     /* huge pages needed, by the kind of span */
-    uint64_t text_bytes;          /* bytes of the segments with PF_X, */
-    uint64_t text_covered_bytes;  /* and how many of them spans cover */
+    uint64_t pages[HL_KINDS];       /* huge pages needed, by the kind of span */
+    uint64_t text_bytes;            /* bytes of the segments with PF_X, */
+    uint64_t text_covered_bytes;    /* and how many of them spans cover */
     uint64_t made_executable_bytes; /* bytes of read-only data inside text spans */
 };
 
 /* Step 1, read.  Fills OBJECT (its strings and is_main are the caller's) from PHNUM program headers in this
-   machine's byte order and the load bias.  0, or HL_SKIP_MALFORMED when the numbers contradict each other or overflow,
-   HL_SKIP_MANY_SEGMENTS.  PHDR may be hostile; nothing outside it is read. */
+   machine's byte order and the load bias.  0, or HL_SKIP_MALFORMED when the numbers contradict each other or
+   overflow, HL_SKIP_MANY_SEGMENTS.  PHDR may be hostile; nothing outside it is read. */
 int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
                      const struct hl_geometry *geometry);
 
-/* Step 1, read.  Notes text relocations from at most N entries of the object's dynamic section and returns the value
-   of DT_SONAME's string table offset through SONAME_OFFSET and of DT_STRTAB through STRTAB (0 if absent). */
+/* Step 1, read.  Notes text relocations from at most N entries of the object's dynamic section and returns
+   the value of DT_SONAME's string table offset through SONAME_OFFSET and of DT_STRTAB through STRTAB (0 if
+   absent). */
 void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
                      uint64_t *soname_offset);
 
 struct hl_options;
 
-/* Step 2, plan.  Pure: no system calls, no allocation.  OBJECT comes from hl_read_segments; PLAN is overwritten.
-   0 when at least one span is planned, else the reason why the object as a whole stays. */
+/* Step 2, plan.  Pure: no system calls, no allocation.  OBJECT comes from hl_read_segments; PLAN is
+   overwritten. 0 when at least one span is planned, else the reason why the object as a whole stays. */
 int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const struct hl_options *options,
                    const struct hl_geometry *geometry);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What this kernel can do for this process.  Version numbers lie (backports, seccomp, SELinux), so everything is tried
-   out on scratch memory; nothing here takes a page from the pool. */
+/* What this kernel can do for this process.  Version numbers lie (backports, seccomp, SELinux), so everything
+   is tried out on scratch memory; nothing here takes a page from the pool. */
 #include "kernel.h"
 #include "memory.h"
 #include "sys.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* When transparent huge pages may stand in.  File text is shared with every process that runs it and can be dropped
-   under pressure; a copy in anonymous memory is neither, and is charged to the process's memory cgroup.  A container
-   of 40 MiB runs 64 MiB of file text happily and is killed by a copy of it. */
+/* When transparent huge pages may stand in.  File text is shared with every process that runs it and can be
+   dropped under pressure; a copy in anonymous memory is neither, and is charged to the process's memory
+   cgroup.  A container of 40 MiB runs 64 MiB of file text happily and is killed by a copy of it. */
 #include "limits.h"
 #include "sys.h"
 #include "text.h"
@@ -54,7 +54,8 @@ static bool read_number_in(const struct hl_text *directory, const char *name, ui
 }
 
 /* What the group at DIRECTORY uses and could not give back by dropping file pages. */
-static uint64_t read_fixed_usage(const struct hl_text *directory, const char *usage_name, const char *prefix) {
+static uint64_t read_fixed_usage(const struct hl_text *directory, const char *usage_name,
+                                 const char *prefix) {
     struct hl_text path, key;
     char stat[16384];
     uint64_t usage = 0, active = 0, inactive = 0;
@@ -84,11 +85,11 @@ static uint64_t read_group_headroom(const struct hl_text *directory, bool v1) {
     if (limit == UINT64_MAX)
         return limit;
     return hl_subtract(limit, v1 ? read_fixed_usage(directory, "/memory.usage_in_bytes", "total_")
-                              : read_fixed_usage(directory, "/memory.current", ""));
+                                 : read_fixed_usage(directory, "/memory.current", ""));
 }
 
-/* The least headroom of the group at PATH under MOUNT and of all its ancestors up to the mount itself, which inside a
-   container is the container's own group. */
+/* The least headroom of the group at PATH under MOUNT and of all its ancestors up to the mount itself, which
+   inside a container is the container's own group. */
 static uint64_t read_ancestors_headroom(const char *mount, struct hl_string path, bool v1) {
     uint64_t least = UINT64_MAX;
     for (size_t bytes = path.bytes;;) {
@@ -154,7 +155,8 @@ uint64_t hl_read_memory_headroom(const struct hl_roots *roots) {
     hl_set_text(&path, roots->proc);
     size_t proc_bytes = path.bytes;
     hl_add_text(&path, "/meminfo");
-    if (hl_read_file(path.at, buffer, sizeof buffer) > 0 && hl_find_number(buffer, "MemAvailable:", &available))
+    if (hl_read_file(path.at, buffer, sizeof buffer) > 0 &&
+        hl_find_number(buffer, "MemAvailable:", &available))
         least = available * 1024;
 
     path.bytes = proc_bytes;

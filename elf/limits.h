@@ -9,9 +9,9 @@
    (HL_SKIP_THP_DISABLED). */
 int hl_check_thp_policy(const struct hl_roots *roots);
 
-/* Bytes that this process can still charge: the least of MemAvailable and, for every ancestor memory cgroup (v2
-   memory.max and memory.high, v1 memory.limit_in_bytes), its limit less what it uses and cannot reclaim.  UINT64_MAX
-   if nothing can be read. */
+/* Bytes that this process can still charge: the least of MemAvailable and, for every ancestor memory cgroup
+   (v2 memory.max and memory.high, v1 memory.limit_in_bytes), its limit less what it uses and cannot reclaim.
+   UINT64_MAX if nothing can be read. */
 uint64_t hl_read_memory_headroom(const struct hl_roots *roots);
 
 #endif

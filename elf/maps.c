@@ -28,7 +28,8 @@ static bool parse_line(struct hl_mapping *m, const char *at, const char *end) {
     if (!hl_scan_number(&at, end, 16, &m->start) || !skip_char(&at, end, '-') ||
         !hl_scan_number(&at, end, 16, &m->end) || !skip_char(&at, end, ' ') || end - at < 5)
         return false;
-    m->prot = (at[0] == 'r' ? PROT_READ : 0) | (at[1] == 'w' ? PROT_WRITE : 0) | (at[2] == 'x' ? PROT_EXEC : 0);
+    m->prot =
+        (at[0] == 'r' ? PROT_READ : 0) | (at[1] == 'w' ? PROT_WRITE : 0) | (at[2] == 'x' ? PROT_EXEC : 0);
     m->shared = at[3] == 's';
     at += 5;
     if (!hl_scan_number(&at, end, 16, &m->offset) || !skip_char(&at, end, ' ') ||

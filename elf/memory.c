@@ -15,8 +15,8 @@ int hl_hugetlb_flags(const struct hl_geometry *geometry) {
 }
 
 long hl_create_hugetlb_memfd(const struct hl_geometry *geometry) {
-    unsigned flags = MFD_CLOEXEC | MFD_HUGETLB |
-                     (unsigned)__builtin_ctzll(geometry->huge_page_bytes) << MFD_HUGE_SHIFT;
+    unsigned flags =
+        MFD_CLOEXEC | MFD_HUGETLB | (unsigned)__builtin_ctzll(geometry->huge_page_bytes) << MFD_HUGE_SHIFT;
     return HL_CALL(__NR_memfd_create, "hugeld", flags, 0, 0, 0, 0);
 }
 

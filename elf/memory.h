@@ -11,12 +11,13 @@ int hl_hugetlb_flags(const struct hl_geometry *geometry);
 /* An empty MFD_HUGETLB descriptor, close-on-exec, or a negated errno.  The caller closes it. */
 long hl_create_hugetlb_memfd(const struct hl_geometry *geometry);
 
-/* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes it. */
+/* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes it.
+ */
 long hl_open_userfaultfd(void);
 
-/* Copies BYTES at address FROM of this process to TO by a system call: a page that cannot be read, or a huge page at
-   TO that is not to be had, is an error here and no signal.  The number of bytes copied, which may be fewer, or a
-   negated errno. */
+/* Copies BYTES at address FROM of this process to TO by a system call: a page that cannot be read, or a huge
+   page at TO that is not to be had, is an error here and no signal.  The number of bytes copied, which may be
+   fewer, or a negated errno. */
 long hl_read_memory(void *to, uint64_t from, size_t bytes);
 
 #endif

@@ -4,8 +4,8 @@
        objects  ->  plan  ->  check  ->  pool check  ->  prepare  ->  commit  ->  report
        (read)      (pure)    (/proc)     (per node)     (scratch)    (swap)
 
-   Every object is planned before anything moves, all text is prepared before any read-only data, and the executable
-   before its DSOs: where the pool is short, that is the order in which it is spent. */
+   Every object is planned before anything moves, all text is prepared before any read-only data, and the
+   executable before its DSOs: where the pool is short, that is the order in which it is spent. */
 #include "move.h"
 #include "sys.h"
 #include "text.h"
@@ -31,7 +31,8 @@ static void drop_unsupported(struct hl_options *options, const char *variable) {
     if (options->perf_map)
         hl_report_mistake((void *)variable, (struct hl_string){"perf_map=on", 11}, "not in this version");
     if (options->backend == HL_BACKEND_FILE) {
-        hl_report_mistake((void *)variable, (struct hl_string){"backend=file", 12}, "needs the patched linker");
+        hl_report_mistake((void *)variable, (struct hl_string){"backend=file", 12},
+                          "needs the patched linker");
         options->backend = HL_BACKEND_AUTO;
     }
 }
@@ -68,8 +69,8 @@ static struct hl_work *grow_work(struct hl_process *process) {
         return &process->work[process->n_work];
     long at;
     if (bytes == 0)
-        at = hl_mmap(0, WORK_FIRST * sizeof *process->work, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
-                     0);
+        at = hl_mmap(0, WORK_FIRST * sizeof *process->work, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     else
         at = HL_CALL(__NR_mremap, process->work, bytes, 2 * bytes, MREMAP_MAYMOVE, 0, 0);
     if (hl_is_error(at))
@@ -79,7 +80,8 @@ static struct hl_work *grow_work(struct hl_process *process) {
     return &process->work[process->n_work];
 }
 
-void hl_add_object(struct hl_process *process, const struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum) {
+void hl_add_object(struct hl_process *process, const struct hl_object *object, const Elf64_Phdr *phdr,
+                   size_t phnum) {
     enum hl_selection selection = hl_select_object(process->options.objects, object);
     struct hl_work *work = selection == HL_NOT_SELECTED ? NULL : grow_work(process);
     if (work == NULL)

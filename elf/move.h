@@ -13,11 +13,11 @@ enum hl_backend { HL_NO_BACKEND, HL_HUGETLB, HL_THP };
 struct hl_move {
     enum hl_backend backend; /* HL_NO_BACKEND: the span stays */
     enum hl_skip skip;       /* why it stays */
-    uint64_t memory;         /* the new memory's scratch address, span-sized and filled; 0 once it is in place */
-    int memfd;               /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
+    uint64_t memory; /* the new memory's scratch address, span-sized and filled; 0 once it is in place */
+    int memfd;       /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
     uint64_t reserved, reserved_bytes; /* address space around the new memory, freed with it; may be 0 */
-    uint64_t aside;          /* commit: where the old mappings are kept */
-    bool placed;             /* commit: the new memory is in place */
+    uint64_t aside;                    /* commit: where the old mappings are kept */
+    bool placed;                       /* commit: the new memory is in place */
 };
 
 /* A selected object with everything that is decided about it. */
@@ -25,7 +25,7 @@ struct hl_work {
     struct hl_object object;
     struct hl_plan plan;
     enum hl_selection selection;
-    enum hl_skip skip;       /* why the whole object stays; HL_MOVED otherwise */
+    enum hl_skip skip;                 /* why the whole object stays; HL_MOVED otherwise */
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
 };
 
@@ -34,26 +34,26 @@ struct hl_process {
     struct hl_options options;
     const char *executable; /* its path */
     struct hl_kernel kernel;
-    struct hl_maps maps;    /* as they were before anything moved */
-    long pagemap;           /* descriptor, or a negated errno */
+    struct hl_maps maps; /* as they were before anything moved */
+    long pagemap;        /* descriptor, or a negated errno */
     bool has_threads;
     struct hl_work *work;
     size_t n_work, work_capacity;
 };
 
-/* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel.  DEFAULT_OBJECTS are
-   the patterns where LD_HUGEPAGES is unset.  False if hugeld has nothing to do in this process (only=, or no patterns);
-   then nothing was taken.  The strings must live until hl_end. */
+/* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel.
+   DEFAULT_OBJECTS are the patterns where LD_HUGEPAGES is unset.  False if hugeld has nothing to do in this
+   process (only=, or no patterns); then nothing was taken.  The strings must live until hl_end. */
 bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
               const char *default_objects, uint64_t page_bytes);
 
-/* Selects and plans one object: path, soname, is_main and text_relocations of OBJECT are set.  Objects come in the
-   order in which they are served: the executable first.  The strings must live until hl_end. */
+/* Selects and plans one object: path, soname, is_main and text_relocations of OBJECT are set.  Objects come
+   in the order in which they are served: the executable first.  The strings must live until hl_end. */
 void hl_add_object(struct hl_process *process, const struct hl_object *object, const Elf64_Phdr *phdr,
                    size_t phnum);
 
-/* Steps 3 to 6 for everything added; afterwards each object is either on huge pages or exactly as it was.  Runs with
-   every signal blocked.  Returns 0, or 127 when strict=on demands that the program ends. */
+/* Steps 3 to 6 for everything added; afterwards each object is either on huge pages or exactly as it was.
+   Runs with every signal blocked.  Returns 0, or 127 when strict=on demands that the program ends. */
 int hl_move_objects(struct hl_process *process);
 
 /* Frees what the above took. */
@@ -62,12 +62,12 @@ void hl_end(struct hl_process *process);
 /* Whether SPAN is writable data. */
 static inline bool hl_is_writable(const struct hl_span *span) { return (span->flags & PF_W) != 0; }
 
-/* Between plan and prepare: whether the object's mappings are what its program headers say and nobody wrote to its
-   read-only pages.  0, or the reason why the object stays. */
+/* Between plan and prepare: whether the object's mappings are what its program headers say and nobody wrote
+   to its read-only pages.  0, or the reason why the object stays. */
 int hl_check_object(struct hl_process *process, struct hl_work *work);
 
-/* Step 4, prepare: new memory, filled and with its final protection, for the spans of one KIND of one object, all or
-   none.  0, or the reason, which then stands in each of these spans' moves; nothing is left behind. */
+/* Step 4, prepare: new memory, filled and with its final protection, for the spans of one KIND of one object,
+   all or none.  0, or the reason, which then stands in each of these spans' moves; nothing is left behind. */
 int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_kind kind);
 
 /* Step 4: fills MOVE's memory with what SPAN holds.  0, HL_SKIP_POOL_SHORT, HL_SKIP_SOURCE_UNREADABLE,
@@ -78,8 +78,8 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
 /* Gives back the new memory of a move that is not in place. */
 void hl_free_memory(struct hl_move *move, const struct hl_span *span);
 
-/* Step 5, commit: all prepared spans of an object come into place, or none and everything is as it was before.  0, or
-   the reason. */
+/* Step 5, commit: all prepared spans of an object come into place, or none and everything is as it was
+   before.  0, or the reason. */
 int hl_commit_object(struct hl_process *process, struct hl_work *work);
 
 /* Step 6, report: the lines that verbose= asks for. */

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 1, read: program headers become checked segments.
 
-   Whatever reaches the later steps has passed here, so this is where hostile numbers end: sums that overflow, segments
-   out of order or sharing a page, a file size above the memory size.  The later steps then add and round addresses
-   without looking back. */
+   Whatever reaches the later steps has passed here, so this is where hostile numbers end: sums that overflow,
+   segments out of order or sharing a page, a file size above the memory size.  The later steps then add and
+   round addresses without looking back. */
 #include "hugeld.h"
 
 /* A user address plus a huge page must not overflow; no machine's user addresses come near. */
@@ -14,7 +14,8 @@ static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struc
         return HL_SKIP_MANY_SEGMENTS;
     if (ph->p_filesz > ph->p_memsz || ph->p_memsz > ADDRESS_LIMIT || (ph->p_align & (ph->p_align - 1)) != 0)
         return HL_SKIP_MALFORMED;
-    /* The bias of an object that was linked above its load address is "negative": the sum wraps, and that is right. */
+    /* The bias of an object that was linked above its load address is "negative": the sum wraps, and that is
+     * right. */
     uint64_t start = object->load_bias + ph->p_vaddr;
     if (start > ADDRESS_LIMIT || start + ph->p_memsz > ADDRESS_LIMIT)
         return HL_SKIP_MALFORMED;

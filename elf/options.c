@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The variables: option.def makes the parser, and patterns are matched where they stand in the environment. */
+/* The variables: option.def makes the parser, and patterns are matched where they stand in the environment.
+ */
 #include "options.h"
 
 /* Each CHOICE's values, and the rows that help and manual are printed from. */
@@ -106,7 +107,8 @@ static size_t string_bytes(const char *text) {
     return bytes;
 }
 
-unsigned hl_parse_options(struct hl_options *options, const char *text, const struct hl_complaints *complaints) {
+unsigned hl_parse_options(struct hl_options *options, const char *text,
+                          const struct hl_complaints *complaints) {
     unsigned mistakes = 0;
     const char *end = text + string_bytes(text);
     for (const char *at = text; at < end;) {
@@ -130,8 +132,8 @@ unsigned hl_parse_options(struct hl_options *options, const char *text, const st
     return mistakes;
 }
 
-/* Matches one character C against the bracket expression that begins after PATTERN's '['.  Sets *AFTER past its ']';
-   a '[' that is never closed stands for itself, and *AFTER is NULL. */
+/* Matches one character C against the bracket expression that begins after PATTERN's '['.  Sets *AFTER past
+   its ']'; a '[' that is never closed stands for itself, and *AFTER is NULL. */
 static bool match_bracket(const char *pattern, const char *end, unsigned char c, const char **after) {
     const char *p = pattern;
     bool negated = p < end && (*p == '!' || *p == '^'), found = false;
@@ -165,8 +167,8 @@ static const char *match_one(const char *p, const char *end, char c) {
 }
 
 bool hl_match_glob(struct hl_string pattern, const char *text) {
-    /* The classical two pointers: on a mismatch the last star takes one character more.  Going back further than
-       the last star can never help. */
+    /* The classical two pointers: on a mismatch the last star takes one character more.  Going back further
+       than the last star can never help. */
     const char *p = pattern.at, *end = pattern.at + pattern.bytes;
     const char *star = NULL, *star_text = NULL;
     for (;;) {

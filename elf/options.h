@@ -44,18 +44,20 @@ extern const size_t hl_option_row_count;
 /* Sets every option to its default and objects to unset. */
 void hl_default_options(struct hl_options *options);
 
-/* Called for each mistake in a text of options: OPTION as written, and the sentence that says what is wrong. */
+/* Called for each mistake in a text of options: OPTION as written, and the sentence that says what is wrong.
+ */
 struct hl_complaints {
     void (*tell)(void *data, struct hl_string option, const char *what);
     void *data;
 };
 
-/* Sets OPTIONS from TEXT, "name=value,name=value".  A wrong one leaves that option as it was and is told to COMPLAINTS
-   (which may be NULL).  Returns the number of mistakes.  OPTIONS keeps pointers into TEXT. */
-unsigned hl_parse_options(struct hl_options *options, const char *text, const struct hl_complaints *complaints);
+/* Sets OPTIONS from TEXT, "name=value,name=value".  A wrong one leaves that option as it was and is told to
+   COMPLAINTS (which may be NULL).  Returns the number of mistakes.  OPTIONS keeps pointers into TEXT. */
+unsigned hl_parse_options(struct hl_options *options, const char *text,
+                          const struct hl_complaints *complaints);
 
-/* Whether PATTERN, a shell glob (* ? [set] and \), matches all of TEXT.  Linear space, no recursion; a pattern of
-   64 KiB costs at most its length times the text's. */
+/* Whether PATTERN, a shell glob (* ? [set] and \), matches all of TEXT.  Linear space, no recursion; a
+   pattern of 64 KiB costs at most its length times the text's. */
 bool hl_match_glob(struct hl_string pattern, const char *text);
 
 enum hl_selection {
@@ -64,9 +66,9 @@ enum hl_selection {
     HL_SELECTED_BY_NAME /* by a pattern without a wildcard: strict=on means this object */
 };
 
-/* Whether the colon-separated PATTERNS select OBJECT (its path, soname and is_main).  A pattern that begins with !
-   excludes, wherever it stands.  A pattern with a slash is matched against the path, else against base name and
-   soname; main is the executable. */
+/* Whether the colon-separated PATTERNS select OBJECT (its path, soname and is_main).  A pattern that begins
+   with ! excludes, wherever it stands.  A pattern with a slash is matched against the path, else against base
+   name and soname; main is the executable. */
 enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_object *object);
 
 /* Whether the executable at PATH is one that only= lets hugeld act in. */

@@ -1,20 +1,21 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 2, plan: segments become spans of whole huge pages.  Pure: no system calls, no allocation.
 
-   A stock binary is linked at 4 KiB, so text (T) begins and ends inside a huge page, and its neighbour on both sides
-   is read-only data (r):
+   A stock binary is linked at 4 KiB, so text (T) begins and ends inside a huge page, and its neighbour on
+   both sides is read-only data (r):
 
        huge pages  |         |         |         |         |         |
        object          rrrrrr TTTTTTTTTTTTTTTTTTTTTTT rrrrrrrr wwwww
        merge                 [        r-x span        ][ r-- ]
        keep                   ....[    r-x span   ]....
 
-   edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is ever
-   taken in: a region ends at the first writable page and never passes the object's end.  edges=keep takes only huge
-   pages that begin inside a segment and hold nothing of another one.
+   edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is
+   ever taken in: a region ends at the first writable page and never passes the object's end.  edges=keep
+   takes only huge pages that begin inside a segment and hold nothing of another one.
 
-   Within a region which huge pages get which protection changes only where a segment begins or ends, so the planner
-   cuts there and never walks page by page: a hostile p_memsz of 2^60 costs what an honest one does. */
+   Within a region which huge pages get which protection changes only where a segment begins or ends, so the
+   planner cuts there and never walks page by page: a hostile p_memsz of 2^60 costs what an honest one does.
+ */
 #include "hugeld.h"
 #include "options.h"
 
@@ -78,8 +79,8 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
     add_span(p, start, end, flags, flags & PF_X ? HL_TEXT : HL_RODATA);
 }
 
-/* Plans the read-only segments [first, last), which have nothing writable or unreadable between them.  The pages of
-   their region reach from the first segment's to the next object byte that is none of theirs. */
+/* Plans the read-only segments [first, last), which have nothing writable or unreadable between them.  The
+   pages of their region reach from the first segment's to the next object byte that is none of theirs. */
 static void plan_region(struct planner *p, unsigned first, unsigned last) {
     const struct hl_segment *segment = p->object->segment;
     uint64_t limit = last < p->object->n_segments ? segment[last].first_page : segment[last - 1].end_page;

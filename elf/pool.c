@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 3, the pool check.  The kernel keeps one pool of huge pages per node and counts reservations for the whole
-   machine only.  Two processes can hold promises for the same page, a cgroup or the policy of a mapping can refuse it:
-   what is read here spares work that cannot succeed, and prepare proves the rest. */
+/* Step 3, the pool check.  The kernel keeps one pool of huge pages per node and counts reservations for the
+   whole machine only.  Two processes can hold promises for the same page, a cgroup or the policy of a mapping
+   can refuse it: what is read here spares work that cannot succeed, and prepare proves the rest. */
 #include "pool.h"
 #include "text.h"
 
@@ -43,7 +43,8 @@ static bool list_contains(const char *list, uint64_t number) {
     return false;
 }
 
-/* The nodes that the process's cpuset allows, as a list like "0-1,4", in BUFFER; everything if it can't be read. */
+/* The nodes that the process's cpuset allows, as a list like "0-1,4", in BUFFER; everything if it can't be
+ * read. */
 static const char *read_allowed_nodes(const struct hl_roots *roots, char *buffer, size_t buffer_bytes) {
     struct hl_text path;
     hl_set_text(&path, roots->proc);
@@ -72,7 +73,8 @@ static void read_node(struct hl_pool *pool, const struct hl_roots *roots, const 
     node->surplus_pages = read_count(&directory, "surplus_hugepages");
 }
 
-static void read_nodes(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry) {
+static void read_nodes(struct hl_pool *pool, const struct hl_roots *roots,
+                       const struct hl_geometry *geometry) {
     struct hl_text path;
     char online[1024], status[8192];
     hl_set_text(&path, roots->sys);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 3, the pool check: how many huge pages this process could get.  A hint that saves work, never the proof. */
+/* Step 3, the pool check: how many huge pages this process could get.  A hint that saves work, never the
+ * proof. */
 #ifndef HL_POOL_H
 #define HL_POOL_H
 
@@ -14,17 +15,18 @@ struct hl_pool_node {
 };
 
 struct hl_pool {
-    uint64_t total_pages, free_pages, reserved_pages, surplus_pages, overcommit_pages; /* the whole machine's */
-    unsigned n_nodes; /* 0 where sysfs has no nodes */
+    uint64_t total_pages, free_pages, reserved_pages, surplus_pages,
+        overcommit_pages; /* the whole machine's */
+    unsigned n_nodes;     /* 0 where sysfs has no nodes */
     struct hl_pool_node node[HL_NODES_MAX];
 };
 
-/* Reads the pool of pages of geometry->huge_page_bytes.  0, or HL_SKIP_NO_HUGETLB where the kernel has none of that
-   size (POOL is then all zero). */
+/* Reads the pool of pages of geometry->huge_page_bytes.  0, or HL_SKIP_NO_HUGETLB where the kernel has none
+   of that size (POOL is then all zero). */
 int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry);
 
-/* Pages that a process may expect: free and not reserved on the allowed nodes, and what overcommit could add, less
-   RESERVE_PAGES; 0 if that is negative. */
+/* Pages that a process may expect: free and not reserved on the allowed nodes, and what overcommit could add,
+   less RESERVE_PAGES; 0 if that is negative. */
 uint64_t hl_pool_available(const struct hl_pool *pool, uint64_t reserve_pages);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 4, prepare: new memory at a scratch address, filled, with its final protection.  The program has not been
-   touched yet; any failure frees the scratch and nothing happened.
+/* Step 4, prepare: new memory at a scratch address, filled, with its final protection.  The program has not
+   been touched yet; any failure frees the scratch and nothing happened.
 
-   Read-only hugetlb spans are mapped MAP_NORESERVE.  A private mapping that owns a reservation can later take a page
-   away from a forked child and kill it (a debugger's write into the parent is enough); one that owns none gives the
-   debugger an error.  What a reservation would promise is proved by filling.
+   Read-only hugetlb spans are mapped MAP_NORESERVE.  A private mapping that owns a reservation can later take
+   a page away from a forked child and kill it (a debugger's write into the parent is enough); one that owns
+   none gives the debugger an error.  What a reservation would promise is proved by filling.
 
-   Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator, affordable
-   under every limit, and proved to be huge.  A span on anonymous 4 KiB pages is a pure loss. */
+   Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator,
+   affordable under every limit, and proved to be huge.  A span on anonymous 4 KiB pages is a pure loss. */
 #include "limits.h"
 #include "memory.h"
 #include "move.h"
@@ -79,8 +79,8 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
     return 0;
 }
 
-/* Maps room for transparent huge pages: aligned, with a margin of unusable address space on both sides, so that it
-   remains a mapping of its own and smaps says something about it alone. */
+/* Maps room for transparent huge pages: aligned, with a margin of unusable address space on both sides, so
+   that it remains a mapping of its own and smaps says something about it alone. */
 static int map_thp(const struct hl_process *process, struct hl_move *move, const struct hl_span *span) {
     uint64_t huge = process->geometry.huge_page_bytes, bytes = span_bytes(span);
     long at = hl_mmap(0, bytes + 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -110,7 +110,8 @@ static uint64_t read_thp_bytes(uint64_t address) {
             if (inside)
                 break;
             inside = number == address;
-        } else if (inside && (size_t)(end - start) >= sizeof field && hl_same_bytes(start, field, sizeof field - 1)) {
+        } else if (inside && (size_t)(end - start) >= sizeof field &&
+                   hl_same_bytes(start, field, sizeof field - 1)) {
             for (at = start + sizeof field - 1; at < end && *at == ' '; at++)
                 ;
             if (hl_scan_number(&at, end, 10, &number))
@@ -134,7 +135,8 @@ static int prepare_span(struct hl_process *process, const struct hl_object *obje
                         const struct hl_span *span) {
     if (move->backend == HL_THP && (span->flags & PF_X) && !process->kernel.executable_memory)
         return HL_SKIP_EXEC_DENIED;
-    int result = move->backend == HL_HUGETLB ? map_hugetlb(process, move, span) : map_thp(process, move, span);
+    int result =
+        move->backend == HL_HUGETLB ? map_hugetlb(process, move, span) : map_thp(process, move, span);
     if (result != 0)
         return result;
     if (process->options.numa != HL_NUMA_ANY)
@@ -168,7 +170,8 @@ static int check_pool(struct hl_process *process, struct hl_work *work, enum hl_
     return work->plan.pages[kind] <= available ? 0 : HL_SKIP_POOL_SHORT;
 }
 
-/* The three conditions under which transparent huge pages may stand in; that they are huge is proved afterwards. */
+/* The three conditions under which transparent huge pages may stand in; that they are huge is proved
+ * afterwards. */
 static int check_thp(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
     int result = hl_check_thp_policy(&hl_system_roots);
     if (result != 0)
@@ -177,7 +180,8 @@ static int check_thp(struct hl_process *process, struct hl_work *work, enum hl_k
     return 2 * bytes <= hl_read_memory_headroom(&hl_system_roots) ? 0 : HL_SKIP_MEMORY_LIMIT;
 }
 
-static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_kind kind, enum hl_backend backend) {
+static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
+                      enum hl_backend backend) {
     int result = backend == HL_HUGETLB ? check_pool(process, work, kind) : check_thp(process, work, kind);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         if (!is_of_kind(work, i, kind))

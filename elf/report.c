@@ -3,8 +3,9 @@
 
        hugeld: cc1plus: text 10 pages hugetlb, rodata 5 pages hugetlb     verbose=2, for each object
        hugeld: bash: text stays: no whole huge page lies inside           verbose=2
-       hugeld: cc1plus: text stays: the huge page pool ...                verbose=1: what should have moved, and how to
-       hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb      verbose=3, for each span and segment */
+       hugeld: cc1plus: text stays: the huge page pool ...                verbose=1: what should have moved,
+   and how to hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb      verbose=3, for each span and
+   segment */
 #include "move.h"
 #include "pool.h"
 #include "sys.h"
@@ -63,14 +64,16 @@ static void add_pool_remedy(struct hl_text *line, const struct hl_process *proce
     hl_add_text(line, "; ");
     if (available >= needed) {
         add_pages(line, available);
-        hl_add_text(line, " are free, but not for this process: check its cpuset, memory policy and hugetlb cgroup");
+        hl_add_text(
+            line, " are free, but not for this process: check its cpuset, memory policy and hugetlb cgroup");
         return;
     }
     hl_add_number(line, needed - available);
     hl_add_text(line, " of ");
     add_pages(line, needed);
     hl_add_text(line, " missing: sysctl vm.nr_hugepages=");
-    hl_add_number(line, hl_subtract(pool.total_pages, pool.surplus_pages) + count_short_pages(process) - available);
+    hl_add_number(line,
+                  hl_subtract(pool.total_pages, pool.surplus_pages) + count_short_pages(process) - available);
 }
 
 static void report_failure(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* AArch64: the system call instruction, the trap that fills gaps, and an instruction cache that must be told. */
+/* AArch64: the system call instruction, the trap that fills gaps, and an instruction cache that must be told.
+ */
 #ifndef HL_SYS_AARCH64_H
 #define HL_SYS_AARCH64_H
 
@@ -14,10 +15,7 @@ static inline long hl_syscall6(long number, long a, long b, long c, long d, long
     register long x3 __asm__("x3") = d;
     register long x4 __asm__("x4") = e;
     register long x5 __asm__("x5") = f;
-    __asm__ volatile("svc 0"
-                     : "+r"(x0)
-                     : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
-                     : "memory");
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
     return x0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* System calls without libc: no errno, no PLT, no TLS.  Each returns the kernel's value: errors are -4095 to -1
-   (hl_is_error), and nothing else is. */
+/* System calls without libc: no errno, no PLT, no TLS.  Each returns the kernel's value: errors are -4095 to
+   -1 (hl_is_error), and nothing else is. */
 #ifndef HL_SYS_H
 #define HL_SYS_H
 
@@ -26,7 +26,9 @@ static inline long hl_mmap(uint64_t at, uint64_t bytes, int prot, int flags, int
     return HL_CALL(__NR_mmap, at, bytes, prot, flags, fd, offset);
 }
 
-static inline long hl_munmap(uint64_t at, uint64_t bytes) { return HL_CALL(__NR_munmap, at, bytes, 0, 0, 0, 0); }
+static inline long hl_munmap(uint64_t at, uint64_t bytes) {
+    return HL_CALL(__NR_munmap, at, bytes, 0, 0, 0, 0);
+}
 
 static inline long hl_mprotect(uint64_t at, uint64_t bytes, int prot) {
     return HL_CALL(__NR_mprotect, at, bytes, prot, 0, 0, 0);
@@ -36,7 +38,7 @@ static inline long hl_madvise(uint64_t at, uint64_t bytes, int advice) {
     return HL_CALL(__NR_madvise, at, bytes, advice, 0, 0, 0);
 }
 
-/* mremap(2) with MREMAP_MAYMOVE and MREMAP_FIXED: the mapping [from, from + bytes) becomes [to, to + bytes). */
+/* mremap(2) with MREMAP_MAYMOVE and MREMAP_FIXED: the mapping [from, from + bytes) is at TO then. */
 static inline long hl_move_mapping(uint64_t from, uint64_t bytes, uint64_t to) {
     return HL_CALL(__NR_mremap, from, bytes, bytes, 3, to, 0);
 }
@@ -45,7 +47,9 @@ static inline long hl_open(const char *path, int flags) {
     return HL_CALL(__NR_openat, -100 /* AT_FDCWD */, path, flags, 0, 0, 0);
 }
 
-static inline long hl_read(int fd, void *to, size_t bytes) { return HL_CALL(__NR_read, fd, to, bytes, 0, 0, 0); }
+static inline long hl_read(int fd, void *to, size_t bytes) {
+    return HL_CALL(__NR_read, fd, to, bytes, 0, 0, 0);
+}
 
 static inline long hl_pread(int fd, void *to, size_t bytes, uint64_t offset) {
     return HL_CALL(__NR_pread64, fd, to, bytes, offset, 0, 0);

@@ -72,7 +72,8 @@ bool hl_scan_number(const char **at, const char *end, unsigned base, uint64_t *n
     const char *p = *at;
     uint64_t value = 0;
     for (; p < end && digit_value(*p) < base; p++)
-        if (__builtin_mul_overflow(value, base, &value) || __builtin_add_overflow(value, digit_value(*p), &value))
+        if (__builtin_mul_overflow(value, base, &value) ||
+            __builtin_add_overflow(value, digit_value(*p), &value))
             return false;
     if (p == *at)
         return false;
@@ -103,7 +104,8 @@ void hl_open_lines(struct hl_lines *lines, const char *path) {
     lines->next = lines->filled = 0;
 }
 
-/* Reads more behind what is in the buffer already, which moves to its beginning.  False at the end of the file. */
+/* Reads more behind what is in the buffer already, which moves to its beginning.  False at the end of the
+ * file. */
 static bool read_more(struct hl_lines *lines) {
     for (size_t i = lines->next; i < lines->filled; i++)
         lines->buffer[i - lines->next] = lines->buffer[i];

@@ -23,8 +23,8 @@ void hl_add_hex(struct hl_text *text, uint64_t number);
 size_t hl_text_bytes(const char *text);
 bool hl_same_bytes(const char *a, const char *b, size_t bytes);
 
-/* Reads a number in BASE 10 or 16 at *AT, not beyond END, and moves *AT behind it.  False if there is no digit or it
-   exceeds 64 bits. */
+/* Reads a number in BASE 10 or 16 at *AT, not beyond END, and moves *AT behind it.  False if there is no
+   digit or it exceeds 64 bits. */
 bool hl_scan_number(const char **at, const char *end, unsigned base, uint64_t *number);
 
 /* Reads a whole small file (one that fits) into BUFFER and terminates it.  Its length, or a negated errno;
@@ -36,20 +36,20 @@ bool hl_read_number(const char *path, uint64_t *number);
 
 /* A text file read line by line, in constant space. */
 struct hl_lines {
-    long fd; /* or a negated errno */
+    long fd;             /* or a negated errno */
     size_t next, filled; /* in buffer: where the next line begins, and how much is read */
     char buffer[8192];
 };
 
 /* Opens PATH; a file that cannot be opened has no lines, and lines->fd says why. */
 void hl_open_lines(struct hl_lines *lines, const char *path);
-/* The next line, [*at, *end) without its newline, valid until the next call; one longer than the buffer comes in
-   pieces.  False at the end. */
+/* The next line, [*at, *end) without its newline, valid until the next call; one longer than the buffer comes
+   in pieces.  False at the end. */
 bool hl_next_line(struct hl_lines *lines, const char **at, const char **end);
 void hl_close_lines(struct hl_lines *lines);
 
-/* Finds "KEY" at the start of a line of TEXT and reads the number after it and any blanks (KEY brings its colon).
-   False if there is none. */
+/* Finds "KEY" at the start of a line of TEXT and reads the number after it and any blanks (KEY brings its
+   colon). False if there is none. */
 bool hl_find_number(const char *text, const char *key, uint64_t *number);
 
 #endif

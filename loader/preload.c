@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* libhugeld.so: LD_PRELOAD=libhugeld.so PROGRAM.
 
-   Its constructor finds the objects that are loaded and gives them to the core.  Linked with -z initfirst it runs before
-   every other constructor, libc's included (unless another such object comes later): environ is not set yet, so the
-   environment is the constructor's third argument, and of libc only getauxval and dl_iterate_phdr are called, both
-   ready by then and both before anything moves. */
+   Its constructor finds the objects that are loaded and gives them to the core.  Linked with -z initfirst it
+   runs before every other constructor, libc's included (unless another such object comes later): environ is
+   not set yet, so the environment is the constructor's third argument, and of libc only getauxval and
+   dl_iterate_phdr are called, both ready by then and both before anything moves. */
 #include "move.h"
 #include "sys.h"
 
@@ -70,7 +70,8 @@ static int add_object(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
-/* The program's path in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE, /proc/self/exe is ld.so. */
+/* The program's path in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE, /proc/self/exe is
+ * ld.so. */
 static const char *find_executable(char *buffer, char *const *argv) {
     long bytes = HL_CALL(__NR_readlinkat, -100 /* AT_FDCWD */, "/proc/self/exe", buffer, PATH_MAX - 1, 0, 0);
     if (!hl_is_error(bytes) && getauxval(AT_BASE) != 0) {
