@@ -25,8 +25,7 @@
    would land in it.  Then each span is replaced by one call, which other threads see done or not done.  That
    call is the only thing here without a way back: should the kernel fail inside it, after unmapping (to
    allocate page tables), the text is gone. So everything that it checks first is checked before: the ability
-   on scratch memory, the mappings, and room under vm.max_map_count by holding the ballast until just before.
- */
+   on scratch memory, the mappings, and room under vm.max_map_count (the ballast is held until then). */
 #include "move.h"
 #include "sys.h"
 #include "text.h"

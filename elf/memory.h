@@ -11,8 +11,7 @@ int hl_hugetlb_flags(const struct hl_geometry *geometry);
 /* An empty MFD_HUGETLB descriptor, close-on-exec, or a negated errno.  The caller closes it. */
 long hl_create_hugetlb_memfd(const struct hl_geometry *geometry);
 
-/* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes it.
- */
+/* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes. */
 long hl_open_userfaultfd(void);
 
 /* Copies BYTES at address FROM of this process to TO by a system call: a page that cannot be read, or a huge

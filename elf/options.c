@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The variables: option.def makes the parser, and patterns are matched where they stand in the environment.
- */
+/* The variables: option.def makes the parser, and patterns are matched in place. */
 #include "options.h"
 
 /* Each CHOICE's values, and the rows that help and manual are printed from. */

@@ -44,8 +44,7 @@ extern const size_t hl_option_row_count;
 /* Sets every option to its default and objects to unset. */
 void hl_default_options(struct hl_options *options);
 
-/* Called for each mistake in a text of options: OPTION as written, and the sentence that says what is wrong.
- */
+/* Called for each mistake in a text of options: OPTION as written, and what is wrong with it. */
 struct hl_complaints {
     void (*tell)(void *data, struct hl_string option, const char *what);
     void *data;

@@ -14,8 +14,7 @@
    takes only huge pages that begin inside a segment and hold nothing of another one.
 
    Within a region which huge pages get which protection changes only where a segment begins or ends, so the
-   planner cuts there and never walks page by page: a hostile p_memsz of 2^60 costs what an honest one does.
- */
+   planner cuts there and never walks page by page: a hostile p_memsz of 2^60 costs nothing more. */
 #include "hugeld.h"
 #include "options.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* AArch64: the system call instruction, the trap that fills gaps, and an instruction cache that must be told.
- */
+/* AArch64: the system call instruction, the trap that fills gaps, and the instruction cache. */
 #ifndef HL_SYS_AARCH64_H
 #define HL_SYS_AARCH64_H
 
