@@ -33,7 +33,7 @@ bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t sta
 long hl_open_pagemap(void);
 
 /* Whether a page of [start, end), a private mapping of a file, was written to: it is there and is not the
-   file's (bit 61 of pagemap clear).  0, HL_SKIP_TEXT_MODIFIED, or HL_SKIP_NO_PROC if PAGEMAP is unreadable. */
+   file's (bit 61 of pagemap clear).  0, HL_SKIP_TEXT_MODIFIED, or HL_SKIP_NO_PROC (no pagemap). */
 int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes);
 
 #endif

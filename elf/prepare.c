@@ -8,7 +8,7 @@
 
    Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator,
    affordable under every limit, and proved to be huge.  A span on anonymous 4 KiB pages is a pure loss. */
-#include "limits.h"
+#include "thp.h"
 #include "memory.h"
 #include "move.h"
 #include "pool.h"

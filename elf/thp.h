@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* When transparent huge pages may stand in: anonymous text is private and charged, file text is neither. */
-#ifndef HL_LIMITS_H
-#define HL_LIMITS_H
+#ifndef HL_THP_H
+#define HL_THP_H
 
 #include "kernel.h"
 

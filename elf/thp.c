@@ -2,7 +2,7 @@
 /* When transparent huge pages may stand in.  File text is shared with every process that runs it and can be
    dropped under pressure; a copy in anonymous memory is neither, and is charged to the process's memory
    cgroup.  A container of 40 MiB runs 64 MiB of file text happily and is killed by a copy of it. */
-#include "limits.h"
+#include "thp.h"
 #include "sys.h"
 #include "text.h"
 

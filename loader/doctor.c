@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld doctor: what this machine can do for a process started from here, and the command that mends what it
+   can't.
+
+   Everything is asked of the same functions that decide at run time, so a container, a cpuset or a service's
+   sandbox shows what a program inside it will meet.
+
+   --json: usable: {hugetlb, thp} (bool: can be used now), kernel (release), page_bytes, huge_page_bytes,
+     pool: {total_pages, free_pages, reserved_pages, surplus_pages, overcommit_pages, available_pages,
+            nodes: [node, allowed, total_pages, free_pages, surplus_pages]},
+     thp_skip (a name of skip.def, or null), memory_headroom_bytes (null: unknown), max_map_count (null:
+   unknown), abilities: {hugetlb, hugetlb_mremap, hugetlb_memfd, executable_memory, userfaultfd, read_by_call,
+   populate, collapse} (bool), libhugeld (path or null), findings: [name, state ("ok", "warn", "bad"),
+   sentence, remedy (string or null)] */
+#include "command.h"
+#include "thp.h"
+#include "pool.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+/* What linkers, interpreters and databases need beside ours: the kernel's own default. */
+#define MAP_COUNT_USUAL 65530
+/* Pages that a large program's text takes (design: 128 MiB is the largest measured). */
+#define PAGES_SUGGESTED 128
+#define HEADROOM_SMALL_BYTES ((uint64_t)256 << 20)
+
+enum state { OK, WARN, BAD };
+static const char *const state_names[] = {"ok", "warn", "bad"};
+
+struct machine {
+    struct utsname system;
+    struct hl_geometry geometry;
+    struct hl_kernel kernel;
+    struct hl_pool pool;
+    int pool_skip, thp_skip;
+    uint64_t available_pages, headroom_bytes, max_map_count;
+    bool knows_map_count;
+    char *library;
+    bool can_hugetlb, can_thp;
+};
+
+struct request {
+    bool json;
+    json_t *findings;
+};
+
+static const struct argp_option argp_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        hl_say("doctor: %s is one too many; it takes no arguments", argument);
+        return EINVAL;
+    default:
+        return hl_parse_common(key, state, "hugeld doctor", false);
+    }
+}
+
+static bool read_number(const char *path, uint64_t *number) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    bool found = fscanf(file, "%" SCNu64, number) == 1;
+    fclose(file);
+    return found;
+}
+
+static void examine(struct machine *machine) {
+    const struct hl_kernel *kernel = &machine->kernel;
+    uname(&machine->system);
+    hl_read_geometry(&machine->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_probe_kernel(&machine->kernel, &machine->geometry);
+    machine->pool_skip = hl_read_pool(&machine->pool, &hl_system_roots, &machine->geometry);
+    machine->available_pages = machine->pool_skip == 0 ? hl_pool_available(&machine->pool, 0) : 0;
+    machine->thp_skip = hl_check_thp_policy(&hl_system_roots);
+    machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots);
+    machine->knows_map_count = read_number("/proc/sys/vm/max_map_count", &machine->max_map_count);
+    machine->library = hl_find_library();
+    machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
+                           ((kernel->hugetlb_mremap && kernel->executable_memory) || kernel->hugetlb_memfd);
+    machine->can_thp = machine->thp_skip == 0 && kernel->executable_memory;
+}
+
+/* Adds a finding and takes SENTENCE over.  REMEDY is NULL if nothing has to be mended. */
+static void add_finding(struct request *request, const char *name, enum state state, char *sentence,
+                        const char *remedy) {
+    if (!request->json)
+        hl_print("%-4s  %-18s %s%s%s", state_names[state], name, sentence, remedy != NULL ? "; mend: " : "",
+                 remedy != NULL ? remedy : "");
+    json_array_append_new(request->findings,
+                          json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", state_names[state],
+                                    "sentence", hl_json_text(sentence), "remedy",
+                                    remedy != NULL ? hl_json_text(remedy) : json_null()));
+    free(sentence);
+}
+
+static void find_pool(struct request *request, const struct machine *machine) {
+    const struct hl_pool *pool = &machine->pool;
+    if (machine->pool_skip != 0) {
+        add_finding(request, "pool", BAD, hl_format("%s", hl_skip_sentence((enum hl_skip)machine->pool_skip)),
+                    hl_skip_remedy((enum hl_skip)machine->pool_skip));
+        return;
+    }
+    char *remedy = hl_format("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
+    add_finding(request, "pool", machine->available_pages > 0 ? OK : BAD,
+                hl_format("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
+                          " reserved; %" PRIu64 " available for this process",
+                          pool->total_pages, machine->geometry.huge_page_bytes / 1024, pool->free_pages,
+                          pool->reserved_pages, machine->available_pages),
+                machine->available_pages > 0 ? NULL : remedy);
+    add_finding(request, "overcommit", OK,
+                hl_format("the pool may grow by %" PRIu64
+                          " pages when it is empty (vm.nr_overcommit_hugepages)",
+                          pool->overcommit_pages),
+                NULL);
+    free(remedy);
+}
+
+static void find_nodes(struct request *request, const struct machine *machine) {
+    const struct hl_pool *pool = &machine->pool;
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        const struct hl_pool_node *node = &pool->node[i];
+        char *name = hl_format("node%u", node->node);
+        char *remedy = hl_format(
+            "echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
+            "kB/nr_hugepages",
+            node->total_pages + PAGES_SUGGESTED, node->node, machine->geometry.huge_page_bytes / 1024);
+        bool lacks = node->allowed && node->free_pages == 0 && pool->free_pages > 0;
+        add_finding(request, name, lacks ? WARN : OK,
+                    hl_format("%" PRIu64 " huge pages, %" PRIu64 " free, %" PRIu64 " surplus%s",
+                              node->total_pages, node->free_pages, node->surplus_pages,
+                              node->allowed ? "" : "; not allowed for this process"),
+                    lacks ? remedy : NULL);
+        free(remedy);
+        free(name);
+    }
+}
+
+static void find_thp(struct request *request, const struct machine *machine) {
+    if (machine->thp_skip == 0)
+        add_finding(request, "thp", OK, hl_format("transparent huge pages may be used"), NULL);
+    else
+        add_finding(request, "thp", WARN, hl_format("%s", hl_skip_sentence((enum hl_skip)machine->thp_skip)),
+                    hl_skip_remedy((enum hl_skip)machine->thp_skip));
+}
+
+static void find_memory(struct request *request, const struct machine *machine) {
+    uint64_t bytes = machine->headroom_bytes;
+    if (bytes == UINT64_MAX)
+        add_finding(request, "memory", WARN, hl_format("neither MemAvailable nor a memory limit can be read"),
+                    "mount /proc and /sys/fs/cgroup");
+    else
+        add_finding(request, "memory", bytes < HEADROOM_SMALL_BYTES ? WARN : OK,
+                    hl_format("%" PRIu64 " MiB can still be charged; a span on thp needs twice its size",
+                              bytes >> 20),
+                    bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory" : NULL);
+}
+
+/* Each ability: what it means when it is there and when not. */
+static void find_abilities(struct request *request, const struct hl_kernel *kernel) {
+    bool can_map = kernel->hugetlb_mremap || kernel->hugetlb_memfd;
+    const struct {
+        const char *name;
+        bool there;
+        enum state state; /* if it is not */
+        const char *yes, *no, *remedy;
+    } abilities[] = {
+        {"hugetlb", kernel->hugetlb, BAD, "the kernel maps huge pages", "the kernel maps no huge pages",
+         "boot a kernel with CONFIG_HUGETLBFS, or use backend=thp"},
+        {"hugetlb_mremap", kernel->hugetlb_mremap, can_map ? WARN : BAD,
+         "huge pages can be moved onto the program",
+         can_map ? "huge pages cannot be moved; a memfd stands in"
+                 : "huge pages can neither be moved nor come from a memfd",
+         "boot Linux 5.16 or newer"},
+        {"hugetlb_memfd", kernel->hugetlb_memfd, WARN, "a memfd can hold huge pages",
+         "no memfd can hold huge pages", "boot Linux 4.14 or newer"},
+        {"executable_memory", kernel->executable_memory, WARN, "written memory may become executable",
+         "a policy forbids making written memory executable: no thp, and hugetlb only by memfd",
+         "systemctl edit the unit: MemoryDenyWriteExecute=no"},
+        {"userfaultfd", kernel->userfaultfd, WARN, "pages are filled without zeroing them first",
+         "pages are zeroed before they are filled: starts are slower",
+         "boot Linux 5.11 or newer; in a container allow userfaultfd in its seccomp profile"},
+        {"read_by_call", kernel->read_by_call, WARN, "the program's bytes are read by a system call",
+         "the program's bytes cannot be read by a system call",
+         "in a container allow process_vm_readv in its seccomp profile"},
+        {"populate", kernel->populate, WARN, "MADV_POPULATE_READ and _WRITE work",
+         "no MADV_POPULATE_READ and _WRITE", "boot Linux 5.14 or newer"},
+        {"collapse", kernel->collapse, WARN, "MADV_COLLAPSE works: thp do not depend on luck",
+         "no MADV_COLLAPSE: thp come only when memory is not fragmented", "boot Linux 6.1 or newer"},
+    };
+    for (size_t i = 0; i < sizeof abilities / sizeof abilities[0]; i++)
+        add_finding(request, abilities[i].name, abilities[i].there ? OK : abilities[i].state,
+                    hl_format("%s", abilities[i].there ? abilities[i].yes : abilities[i].no),
+                    abilities[i].there ? NULL : abilities[i].remedy);
+}
+
+static void find_map_count(struct request *request, const struct machine *machine) {
+    if (!machine->knows_map_count) {
+        add_finding(request, "max_map_count", WARN, hl_format("vm.max_map_count cannot be read"),
+                    "mount /proc");
+        return;
+    }
+    bool low = machine->max_map_count < MAP_COUNT_USUAL;
+    add_finding(request, "max_map_count", low ? WARN : OK,
+                hl_format("a process may have %" PRIu64 " mappings", machine->max_map_count),
+                low ? "sysctl vm.max_map_count=65530" : NULL);
+}
+
+static void find_library(struct request *request, const struct machine *machine) {
+    if (machine->library != NULL)
+        add_finding(request, "libhugeld", OK, hl_format("%s", machine->library), NULL);
+    else
+        add_finding(request, "libhugeld", BAD,
+                    hl_format("libhugeld.so was not found: 'hugeld run' cannot work"), "make");
+}
+
+static void find_everything(struct request *request, const struct machine *machine) {
+    add_finding(
+        request, "kernel", OK,
+        hl_format("%s %s on %s", machine->system.sysname, machine->system.release, machine->system.machine),
+        NULL);
+    find_pool(request, machine);
+    find_nodes(request, machine);
+    find_thp(request, machine);
+    find_memory(request, machine);
+    find_abilities(request, &machine->kernel);
+    find_map_count(request, machine);
+    find_library(request, machine);
+    if (!request->json)
+        hl_print("now: hugetlb %s, thp %s", machine->can_hugetlb ? "yes" : "no",
+                 machine->can_thp ? "yes" : "no");
+}
+
+static json_t *make_json_pool(const struct machine *machine) {
+    const struct hl_pool *pool = &machine->pool;
+    json_t *nodes = json_array();
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        const struct hl_pool_node *node = &pool->node[i];
+        json_array_append_new(
+            nodes, json_pack("{s:i, s:b, s:I, s:I, s:I}", "node", (int)node->node, "allowed", node->allowed,
+                             "total_pages", (json_int_t)node->total_pages, "free_pages",
+                             (json_int_t)node->free_pages, "surplus_pages", (json_int_t)node->surplus_pages));
+    }
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "total_pages", (json_int_t)pool->total_pages,
+                     "free_pages", (json_int_t)pool->free_pages, "reserved_pages",
+                     (json_int_t)pool->reserved_pages, "surplus_pages", (json_int_t)pool->surplus_pages,
+                     "overcommit_pages", (json_int_t)pool->overcommit_pages, "available_pages",
+                     (json_int_t)machine->available_pages, "nodes", nodes);
+}
+
+static json_t *make_json_abilities(const struct hl_kernel *kernel) {
+    return json_pack("{s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b}", "hugetlb", kernel->hugetlb, "hugetlb_mremap",
+                     kernel->hugetlb_mremap, "hugetlb_memfd", kernel->hugetlb_memfd, "executable_memory",
+                     kernel->executable_memory, "userfaultfd", kernel->userfaultfd, "read_by_call",
+                     kernel->read_by_call, "populate", kernel->populate, "collapse", kernel->collapse);
+}
+
+static json_t *make_json(const struct request *request, const struct machine *machine) {
+    json_t *json = json_pack("{s:{s:b, s:b}, s:s, s:I, s:I, s:o}", "usable", "hugetlb", machine->can_hugetlb,
+                             "thp", machine->can_thp, "kernel", machine->system.release, "page_bytes",
+                             (json_int_t)machine->geometry.page_bytes, "huge_page_bytes",
+                             (json_int_t)machine->geometry.huge_page_bytes, "pool", make_json_pool(machine));
+    json_object_set_new(json, "thp_skip",
+                        machine->thp_skip == 0 ? json_null()
+                                               : json_string(hl_skip_name((enum hl_skip)machine->thp_skip)));
+    json_object_set_new(json, "memory_headroom_bytes",
+                        machine->headroom_bytes == UINT64_MAX
+                            ? json_null()
+                            : json_integer((json_int_t)machine->headroom_bytes));
+    json_object_set_new(json, "max_map_count",
+                        machine->knows_map_count ? json_integer((json_int_t)machine->max_map_count)
+                                                 : json_null());
+    json_object_set_new(json, "abilities", make_json_abilities(&machine->kernel));
+    json_object_set_new(json, "libhugeld",
+                        machine->library != NULL ? hl_json_text(machine->library) : json_null());
+    json_object_set(json, "findings", request->findings);
+    return json;
+}
+
+int hl_examine_machine(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        NULL,
+        "Prints what this machine can do, and the command that mends what it cannot.\v"
+        "Exit status: 0 when hugetlb or thp can be used now, else 1.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    struct machine machine = {0};
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
+        return HL_EXIT_USAGE;
+    request.findings = json_array();
+    examine(&machine);
+    find_everything(&request, &machine);
+    if (request.json)
+        hl_print_json(make_json(&request, &machine));
+    json_decref(request.findings);
+    free(machine.library);
+    return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
+}

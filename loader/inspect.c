@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld inspect: prints the plan of a file, made by the same code that plans at run time.
+
+   A position-independent object gets another address in every start, and how much of it whole huge pages
+   cover depends on that address modulo the huge page.  So the planner runs once for each such offset (512 of
+   them) and what is printed is the range; --pid takes the address that a process got.
+
+   --json: {"files": [FILE...]}; a FILE that cannot be planned is {"path", "error"}, else
+
+     path, type ("exec", "pie", "dso"), machine, static (no PT_INTERP in an executable: hugeld never runs
+   there), page_bytes, huge_page_bytes, text_bytes, plan: load_bias ("0x..."), pages, text_share (0 to 1),
+   made_executable_bytes, skip (a name of skip.def, or null), sentence, remedy (strings, or null): why the
+   whole object stays, spans: [start, end ("0x..."), kind, flags ("r-x"), pages], segments: [start, end,
+   flags, covered_bytes, skip, sentence, remedy] range (only without --pid, for pie and dso): starts (how many
+   offsets there are), pages_min, pages_max, text_share_min, text_share_max, made_executable_bytes_max,
+   starts_full_share (0 to 1: the starts in which all text is covered) */
+#include "command.h"
+#include "kernel.h"
+#include "process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct request {
+    char *options_text;
+    struct hl_options options;
+    pid_t pid; /* 0: none */
+    struct hl_process process;
+    json_t *files; /* NULL: print text */
+    bool json, failed;
+    int first; /* the first FILE in argv, or 0 */
+};
+
+/* What is known of one file. */
+struct report {
+    const char *path;
+    const struct hl_elf_file *file;
+    struct hl_geometry geometry;
+    struct hl_object object;
+    struct hl_plan plan;
+    int skip; /* why the whole object stays, or 0 */
+};
+
+/* Over all load addresses. */
+struct range {
+    uint64_t starts, full_starts, pages_min, pages_max, covered_min, covered_max, made_executable_max;
+};
+
+static const struct argp_option argp_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"pid", 'P', "PID", 0, "At the addresses that this process has; FILE may be left out: its executable", 0},
+    {"options", 'o', "NAME=VALUE,...", 0, "Plan with these options, as for 'hugeld run'", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case 'P':
+        request->pid = hl_parse_pid(argument);
+        if (request->pid == 0)
+            hl_say("--pid=%s: not a process ID; give a number, as ps prints it", argument);
+        return request->pid == 0 ? EINVAL : 0;
+    case 'o': {
+        if (!hl_check_options(argument))
+            return EINVAL;
+        char *joined = hl_join_options(request->options_text, argument);
+        free(request->options_text);
+        request->options_text = joined;
+        return 0;
+    }
+    case ARGP_KEY_ARGS: /* argp has moved the options to the front */
+        request->first = state->next;
+        return 0;
+    default:
+        return hl_parse_common(key, state, "hugeld inspect", true);
+    }
+}
+
+static uint64_t count_pages(const struct hl_plan *plan) {
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < HL_KINDS; i++)
+        pages += plan->pages[i];
+    return pages;
+}
+
+static bool is_static(const struct hl_elf_file *file) {
+    return !file->has_interpreter && strcmp(hl_elf_type(file), "dso") != 0;
+}
+
+static void read_geometry(struct hl_geometry *geometry, const struct hl_elf_file *file) {
+    *geometry =
+        (struct hl_geometry){4096, (uint64_t)2 << 20}; /* another machine's; not known, but the common one */
+    if (hl_is_native(file))
+        hl_read_geometry(geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+}
+
+static void plan_report(struct report *report, const struct hl_options *options, uint64_t load_bias) {
+    report->skip = hl_load_object(&report->object, report->file, report->path, load_bias, &report->geometry);
+    if (report->skip != 0) {
+        memset(&report->plan, 0, sizeof report->plan);
+        report->object.n_segments = 0;
+        return;
+    }
+    report->skip = hl_plan_object(&report->plan, &report->object, options, &report->geometry);
+}
+
+/* Plans for every load address that differs modulo the huge page. */
+static void measure_range(struct range *range, const struct report *report,
+                          const struct hl_options *options) {
+    struct report at = *report;
+    uint64_t step = hl_load_alignment(report->file, report->geometry.page_bytes);
+    *range = (struct range){.pages_min = UINT64_MAX, .covered_min = UINT64_MAX};
+    for (uint64_t bias = 0; bias == 0 || bias < report->geometry.huge_page_bytes; bias += step) {
+        plan_report(&at, options, bias);
+        uint64_t pages = count_pages(&at.plan), covered = at.plan.text_covered_bytes;
+        range->starts++;
+        range->full_starts += covered > 0 && covered == at.plan.text_bytes;
+        range->pages_min = pages < range->pages_min ? pages : range->pages_min;
+        range->pages_max = pages > range->pages_max ? pages : range->pages_max;
+        range->covered_min = covered < range->covered_min ? covered : range->covered_min;
+        range->covered_max = covered > range->covered_max ? covered : range->covered_max;
+        if (at.plan.made_executable_bytes > range->made_executable_max)
+            range->made_executable_max = at.plan.made_executable_bytes;
+    }
+}
+
+static uint64_t to_kib(uint64_t bytes) { return bytes / 1024 + (bytes % 1024 != 0); }
+
+/* " (remedy)", or nothing where skip.def has none.  The caller frees it. */
+static char *format_remedy(enum hl_skip skip) {
+    const char *remedy = hl_skip_remedy(skip);
+    return strcmp(remedy, "none") == 0 ? hl_format("%s", "") : hl_format(" (%s)", remedy);
+}
+
+static void print_span(const struct report *report, const struct hl_span *span) {
+    const struct hl_object *object = &report->object;
+    char *segments = hl_format("%s", "");
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        if (hl_overlap(span->start, span->end, object->segment[i].first_page, object->segment[i].end_page) ==
+            0)
+            continue;
+        char *longer = hl_format("%s%s%u", segments, segments[0] != '\0' ? "," : "", i);
+        free(segments);
+        segments = longer;
+    }
+    uint64_t pages = (span->end - span->start) / report->geometry.huge_page_bytes;
+    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %6" PRIu64 " %-5s of segment %s", span->start,
+             span->end, hl_flags_text(span->flags), hl_kind_name(span->kind), pages,
+             pages == 1 ? "page" : "pages", segments);
+    free(segments);
+}
+
+/* What of segment I stays, and why. */
+static void print_segment(const struct report *report, unsigned i) {
+    const struct hl_segment *segment = &report->object.segment[i];
+    uint64_t bytes = segment->end - segment->start, covered = report->plan.covered_bytes[i];
+    enum hl_skip skip = report->plan.skip[i];
+    if (skip == HL_MOVED && covered >= bytes)
+        return;
+    char *head = hl_format("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64, i, hl_flags_text(segment->flags),
+                           segment->start, segment->end);
+    if (skip == HL_MOVED) {
+        hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s", head, to_kib(bytes - covered), to_kib(bytes),
+                 segment->flags & PF_W
+                     ? "edges, RELRO, zero-initialised data"
+                     : "edges, outside whole huge pages (link with -z max-page-size=0x200000)");
+    } else {
+        char *remedy = format_remedy(skip);
+        hl_print("%s stays: %s%s", head, hl_skip_sentence(skip), remedy);
+        free(remedy);
+    }
+    free(head);
+}
+
+static void print_range(const struct report *report, const struct range *range) {
+    unsigned least = hl_permille(range->covered_min, report->plan.text_bytes);
+    unsigned most = hl_permille(range->covered_max, report->plan.text_bytes);
+    unsigned full = hl_permille(range->full_starts, range->starts);
+    hl_print("  over its %" PRIu64 " load addresses: %" PRIu64 " to %" PRIu64
+             " pages, %u.%u to %u.%u %% of the text, "
+             "all of it in %u.%u %% of starts; up to %" PRIu64 " KiB of read-only data become executable",
+             range->starts, range->pages_min, range->pages_max, least / 10, least % 10, most / 10, most % 10,
+             full / 10, full % 10, to_kib(range->made_executable_max));
+}
+
+static void print_report(const struct report *report, const struct range *range) {
+    const struct hl_plan *plan = &report->plan;
+    const char *machine = hl_machine_name(report->file->header.e_machine);
+    unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
+    hl_print("%s: %s, %s, %" PRIu64 " KiB of text", report->path, hl_elf_type(report->file),
+             machine != NULL ? machine : "unknown machine", to_kib(plan->text_bytes));
+    if (is_static(report->file))
+        hl_print("  static: the dynamic linker never runs, so nothing moves (link it dynamically)");
+    if (range != NULL)
+        print_range(report, range);
+    char *start = range == NULL ? hl_format("plan")
+                                : hl_format("as an example, loaded at a %" PRIu64 " MiB boundary",
+                                            report->geometry.huge_page_bytes >> 20);
+    hl_print("  %s: pages of %" PRIu64 " KiB: %" PRIu64 "; %u.%u %% of the text; %" PRIu64
+             " KiB of read-only data become executable",
+             start, report->geometry.huge_page_bytes / 1024, count_pages(plan), share / 10, share % 10,
+             to_kib(plan->made_executable_bytes));
+    free(start);
+    for (unsigned i = 0; i < plan->n_spans; i++)
+        print_span(report, &plan->span[i]);
+    for (unsigned i = 0; i < report->object.n_segments; i++)
+        print_segment(report, i);
+    if (report->skip != 0 && report->object.n_segments == 0) {
+        char *remedy = format_remedy((enum hl_skip)report->skip);
+        hl_print("    stays: %s%s", hl_skip_sentence((enum hl_skip)report->skip), remedy);
+        free(remedy);
+    }
+}
+
+/* Adds skip, sentence and remedy, null where nothing is in the way. */
+static void add_json_skip(json_t *to, enum hl_skip skip) {
+    json_object_set_new(to, "skip", skip == HL_MOVED ? json_null() : json_string(hl_skip_name(skip)));
+    json_object_set_new(to, "sentence", skip == HL_MOVED ? json_null() : json_string(hl_skip_sentence(skip)));
+    json_object_set_new(to, "remedy", skip == HL_MOVED ? json_null() : json_string(hl_skip_remedy(skip)));
+}
+
+static json_t *make_json_spans(const struct report *report) {
+    json_t *spans = json_array();
+    for (unsigned i = 0; i < report->plan.n_spans; i++) {
+        const struct hl_span *span = &report->plan.span[i];
+        json_array_append_new(
+            spans, json_pack("{s:o, s:o, s:s, s:s, s:I}", "start", hl_json_hex(span->start), "end",
+                             hl_json_hex(span->end), "kind", hl_kind_name(span->kind), "flags",
+                             hl_flags_text(span->flags), "pages",
+                             (json_int_t)((span->end - span->start) / report->geometry.huge_page_bytes)));
+    }
+    return spans;
+}
+
+static json_t *make_json_segments(const struct report *report) {
+    json_t *segments = json_array();
+    for (unsigned i = 0; i < report->object.n_segments; i++) {
+        const struct hl_segment *segment = &report->object.segment[i];
+        json_t *row = json_pack("{s:o, s:o, s:s, s:I}", "start", hl_json_hex(segment->start), "end",
+                                hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
+                                "covered_bytes", (json_int_t)report->plan.covered_bytes[i]);
+        add_json_skip(row, report->plan.skip[i]);
+        json_array_append_new(segments, row);
+    }
+    return segments;
+}
+
+static json_t *make_json_range(const struct report *report, const struct range *range) {
+    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:I, s:o}", "starts", (json_int_t)range->starts, "pages_min",
+                     (json_int_t)range->pages_min, "pages_max", (json_int_t)range->pages_max,
+                     "text_share_min", hl_json_share(range->covered_min, report->plan.text_bytes),
+                     "text_share_max", hl_json_share(range->covered_max, report->plan.text_bytes),
+                     "made_executable_bytes_max", (json_int_t)range->made_executable_max, "starts_full_share",
+                     hl_json_share(range->full_starts, range->starts));
+}
+
+static json_t *make_json(const struct report *report, const struct range *range) {
+    const char *machine = hl_machine_name(report->file->header.e_machine);
+    const struct hl_plan *plan = &report->plan;
+    json_t *json_plan = json_pack("{s:o, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias),
+                                  "pages", (json_int_t)count_pages(plan), "text_share",
+                                  hl_json_share(plan->text_covered_bytes, plan->text_bytes),
+                                  "made_executable_bytes", (json_int_t)plan->made_executable_bytes);
+    add_json_skip(json_plan, (enum hl_skip)report->skip);
+    json_object_set_new(json_plan, "spans", make_json_spans(report));
+    json_object_set_new(json_plan, "segments", make_json_segments(report));
+
+    json_t *json =
+        json_pack("{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o}", "path", hl_json_text(report->path), "type",
+                  hl_elf_type(report->file), "machine", machine != NULL ? machine : "unknown", "static",
+                  is_static(report->file), "page_bytes", (json_int_t)report->geometry.page_bytes,
+                  "huge_page_bytes", (json_int_t)report->geometry.huge_page_bytes, "text_bytes",
+                  (json_int_t)plan->text_bytes, "plan", json_plan);
+    if (range != NULL)
+        json_object_set_new(json, "range", make_json_range(report, range));
+    return json;
+}
+
+/* FILE at its own address (ET_EXEC), at any (RANGE is printed), or at LOAD_BIAS of a process. */
+static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
+                        const uint64_t *load_bias) {
+    struct report report = {.path = path, .file = file};
+    struct range range;
+    bool any_address = load_bias == NULL && hl_is_position_independent(file);
+    read_geometry(&report.geometry, file);
+    plan_report(&report, &request->options, load_bias != NULL ? *load_bias : 0);
+    if (report.object.n_segments == 0) {
+        any_address = false;
+        request->failed = true;
+    }
+    if (any_address)
+        measure_range(&range, &report, &request->options);
+    if (request->json)
+        json_array_append_new(request->files, make_json(&report, any_address ? &range : NULL));
+    else
+        print_report(&report, any_address ? &range : NULL);
+}
+
+static void report_problem(struct request *request, const char *path, const char *sentence) {
+    request->failed = true;
+    if (request->json)
+        json_array_append_new(request->files,
+                              json_pack("{s:o, s:s}", "path", hl_json_text(path), "error", sentence));
+    hl_say("%s: %s", path, sentence);
+}
+
+/* The object of the process that was loaded from the file at PATH; NULL if none was. */
+static const struct hl_loaded *find_in_process(const struct hl_process *process, const char *path) {
+    struct stat stat_buffer;
+    const struct hl_loaded *found = NULL;
+    char *real = realpath(path, NULL);
+    bool known = stat(path, &stat_buffer) == 0;
+    for (size_t i = 0; i < process->n_loaded && found == NULL; i++) {
+        const struct hl_loaded *loaded = &process->loaded[i];
+        if ((known && loaded->file->stat.st_dev == stat_buffer.st_dev &&
+             loaded->file->stat.st_ino == stat_buffer.st_ino) ||
+            (real != NULL && strcmp(real, loaded->object.path) == 0))
+            found = loaded;
+    }
+    free(real);
+    return found;
+}
+
+static void inspect_file(struct request *request, const char *path) {
+    struct hl_elf_file file;
+    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
+    if (problem != HL_ELF_FINE) {
+        report_problem(request, path, hl_elf_problem_sentence(problem));
+        return;
+    }
+    const struct hl_loaded *loaded = request->pid != 0 ? find_in_process(&request->process, path) : NULL;
+    if (loaded != NULL)
+        report_file(request, path, loaded->file, &loaded->object.load_bias);
+    else if (request->pid != 0)
+        report_problem(request, path, "the process has not loaded it; 'hugeld status' lists what it has");
+    else
+        report_file(request, path, &file, NULL);
+    hl_close_elf(&file);
+}
+
+static void inspect_executable(struct request *request) {
+    const struct hl_process *process = &request->process;
+    if (process->n_loaded > 0 && process->loaded[0].object.is_main)
+        report_file(request, process->loaded[0].object.path, process->loaded[0].file,
+                    &process->loaded[0].object.load_bias);
+    else
+        report_problem(request, process->executable != NULL ? process->executable : process->name,
+                       "the executable of this process is no ELF64 file that can be read; name a file");
+}
+
+/* 0, or the exit code. */
+static int read_process(struct request *request) {
+    struct hl_geometry geometry;
+    int result = hl_open_process(&request->process, request->pid);
+    if (result == 0)
+        result = hl_read_process(&request->process);
+    if (result != 0) {
+        hl_say_unreadable(request->pid, result);
+        return HL_EXIT_NO;
+    }
+    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_find_loaded(&request->process, &geometry);
+    return 0;
+}
+
+/* Options as a run in this environment would have them. */
+static void read_options(struct request *request) {
+    char *joined = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options_text);
+    free(request->options_text);
+    request->options_text = joined;
+    hl_default_options(&request->options);
+    hl_parse_options(&request->options, joined, NULL);
+}
+
+int hl_inspect_files(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "FILE...",
+        "Prints the plan: which ranges of FILE go to huge pages, and why the rest stays.\v"
+        "FILE is an ELF64 program or library, of any machine.  Nothing is moved and no privilege is needed.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {.process.folder = -1};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
+        goto out;
+    if (request.first == 0 && request.pid == 0) {
+        hl_say("inspect: no file given; try 'hugeld inspect /usr/bin/python3'");
+        goto out;
+    }
+    read_options(&request);
+    code = request.pid != 0 ? read_process(&request) : 0;
+    if (code != 0)
+        goto out;
+    request.files = json_array();
+    for (int i = request.first; i > 0 && i < argc; i++)
+        inspect_file(&request, argv[i]);
+    if (request.first == 0)
+        inspect_executable(&request);
+    if (request.json)
+        hl_print_json(json_pack("{s:O}", "files", request.files));
+    json_decref(request.files);
+    code = request.failed ? HL_EXIT_NO : HL_EXIT_DONE;
+out:
+    hl_close_process(&request.process);
+    free(request.options_text);
+    return code;
+}

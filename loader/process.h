@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Another process: its memory as /proc/PID shows it, and the ELF objects that it has loaded. */
+#ifndef HL_PROCESS_H
+#define HL_PROCESS_H
+
+#include "elf-file.h"
+
+#include <sys/types.h>
+
+#define HL_PROCESS_NODES 128
+
+/* One mapping: a paragraph of /proc/PID/smaps. */
+struct hl_region {
+    uint64_t start, end;
+    uint32_t flags; /* PF_R, PF_W, PF_X */
+    bool shared;
+    uint64_t offset;
+    dev_t device;
+    ino_t inode;         /* 0: anonymous */
+    char *name;          /* as the kernel writes it, so a newline is \012; "" if it has none */
+    uint64_t page_bytes; /* KernelPageSize */
+    uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
+    uint64_t
+        *node_bytes; /* resident bytes on each of HL_PROCESS_NODES nodes; NULL where nothing huge is mapped */
+};
+
+struct hl_loaded;
+
+struct hl_process {
+    pid_t pid;
+    int folder; /* /proc/PID: whatever is read through it is this process and no later one with its number */
+    char *name; /* comm */
+    char *executable; /* what /proc/PID/exe names; NULL if that can't be read */
+    uint64_t entry;   /* AT_ENTRY, or 0 */
+    size_t n_regions;
+    struct hl_region *region; /* ascending */
+    size_t n_loaded;
+    struct hl_loaded *loaded; /* from hl_find_loaded */
+    size_t n_files;
+    struct hl_process_file *file;
+};
+
+/* An ELF object of a process. */
+struct hl_loaded {
+    struct hl_object object; /* at its load bias; path is a region's name or the executable */
+    const struct hl_elf_file *file;
+    dev_t device; /* as the regions say, which on some file systems is not what stat says */
+    ino_t inode;
+};
+
+/* Opens /proc/PID.  0, or a negated errno. */
+int hl_open_process(struct hl_process *process, pid_t pid);
+void hl_close_process(struct hl_process *process);
+
+/* Whether anything huge is mapped, cheaply (smaps_rollup): false also when it may not be read. */
+bool hl_has_huge_pages(const struct hl_process *process);
+
+/* Reads regions (with nodes), executable and entry.  0, or a negated errno: -EACCES for someone else's,
+   -ENOENT or -ESRCH for one that has ended, -ENODATA for one without memory (a kernel thread, or about to
+   end). */
+int hl_read_process(struct hl_process *process);
+
+/* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the
+   executable first. */
+void hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
+
+/* Says in one line why PROCESS could not be read, RESULT being the negated errno. */
+void hl_say_unreadable(pid_t pid, int result);
+
+/* The bytes of REGION that are on huge pages of hugetlb. */
+static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {
+    return region->private_hugetlb_bytes + region->shared_hugetlb_bytes;
+}
+
+#endif
