@@ -63,9 +63,9 @@ static void add_pool_remedy(struct hl_text *line, const struct hl_process *proce
     uint64_t available = hl_pool_available(&pool, process->options.reserve_pages);
     hl_add_text(line, "; ");
     if (available >= needed) {
-        add_pages(line, available);
-        hl_add_text(
-            line, " are free, but not for this process: check its cpuset, memory policy and hugetlb cgroup");
+        hl_add_number(line, available);
+        hl_add_text(line,
+                    " free, but not for this process: check its cpuset, memory policy and hugetlb cgroup");
         return;
     }
     hl_add_number(line, needed - available);
