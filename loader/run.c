@@ -183,13 +183,22 @@ static const char *explain_no_library(const char *library) {
     return NULL;
 }
 
-/* Puts LIBRARY first in LD_PRELOAD. */
+/* The folder LIBRARY is in, as a printf precision. */
+static int folder_bytes(const char *library) { return (int)(hl_base_name(library) - library); }
+
+/* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of
+   program, and each dynamic linker takes its own ($LIB): 32-bit children complain of nothing. */
 static void set_preload(const char *library) {
     const char *inherited = getenv("LD_PRELOAD");
-    char *both = hl_format("%s%s%s", library, inherited != NULL && inherited[0] != '\0' ? ":" : "",
+    char *folder = hl_format("%.*spreload", folder_bytes(library), library);
+    char *name =
+        access(folder, X_OK) == 0 ? hl_format("%s/$LIB/libhugeld.so", folder) : hl_format("%s", library);
+    char *both = hl_format("%s%s%s", name, inherited != NULL && inherited[0] != '\0' ? ":" : "",
                            inherited != NULL ? inherited : "");
     setenv("LD_PRELOAD", both, 1);
     free(both);
+    free(name);
+    free(folder);
 }
 
 /* Sets the environment for the program at PATH.  0, or the exit code. */
