@@ -102,6 +102,17 @@ size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address) {
     return low;
 }
 
+/* MAPPING as far as it lies in [start, end).  Beyond, anonymous memory may grow together with a neighbour. */
+static struct hl_mapping clip_mapping(const struct hl_mapping *mapping, uint64_t start, uint64_t end) {
+    struct hl_mapping clipped = *mapping;
+    if (mapping->start < start) {
+        clipped.start = start;
+        clipped.offset += mapping->inode != 0 ? start - mapping->start : 0;
+    }
+    clipped.end = mapping->end < end ? mapping->end : end;
+    return clipped;
+}
+
 static bool same_mapping(const struct hl_mapping *a, const struct hl_mapping *b) {
     return a->start == b->start && a->end == b->end && a->offset == b->offset && a->device == b->device &&
            a->inode == b->inode && a->prot == b->prot && a->shared == b->shared;
@@ -109,10 +120,13 @@ static bool same_mapping(const struct hl_mapping *a, const struct hl_mapping *b)
 
 bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end) {
     size_t i = hl_find_mapping(a, start), j = hl_find_mapping(b, start);
-    for (; i < a->n && a->mapping[i].start < end; i++, j++)
-        if (j >= b->n || !same_mapping(&a->mapping[i], &b->mapping[j]))
+    for (; i < a->n && j < b->n && a->mapping[i].start < end && b->mapping[j].start < end; i++, j++) {
+        struct hl_mapping in_a = clip_mapping(&a->mapping[i], start, end);
+        struct hl_mapping in_b = clip_mapping(&b->mapping[j], start, end);
+        if (!same_mapping(&in_a, &in_b))
             return false;
-    return j >= b->n || b->mapping[j].start >= end;
+    }
+    return (i == a->n || a->mapping[i].start >= end) && (j == b->n || b->mapping[j].start >= end);
 }
 
 long hl_open_pagemap(void) { return hl_open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
