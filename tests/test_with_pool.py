@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""tests/with-pool gives COMMAND its pages, passes its exit status on, and puts the pool back, also when it is killed."""
+
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+WITH_POOL = pathlib.Path(__file__).resolve().parent / "with-pool"
+SETTING = pathlib.Path("/proc/sys/vm/nr_hugepages")
+
+
+def read_pool():
+    return int(SETTING.read_text())
+
+
+@pytest.fixture(autouse=True)
+def previous(pool_lock):
+    """The pool before the test, to which it must return."""
+    if os.getuid() != 0 or not SETTING.exists():
+        pytest.skip("changing the pool needs root and hugetlb")
+    value = read_pool()
+    yield value
+    deadline = time.monotonic() + 5
+    while read_pool() != value and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert read_pool() == value
+
+
+@pytest.fixture
+def command(previous):
+    """The command line that wants two pages more than are free now, and its environment."""
+    free = int(next(line.split()[1] for line in open("/proc/meminfo") if line.startswith("HugePages_Free")))
+    # pool_lock holds the lock, so this one must not wait for it.
+    env = {"WITH_POOL_OUTERMOST": str(previous), **os.environ}
+    return lambda *argv: ([WITH_POOL, str(free + 2), "--", *argv], env)
+
+
+def run(command, *argv):
+    argv, env = command(*argv)
+    return subprocess.run(argv, env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_pages_are_there_and_go(command, previous):
+    outcome = run(command, "cat", SETTING)
+    assert outcome.returncode == 0
+    assert int(outcome.stdout) == previous + 2
+    assert read_pool() == previous
+
+
+@pytest.mark.parametrize("script, status", [("exit 0", 0), ("exit 77", 77), ("kill -TERM $$", 143), ("kill -KILL $$", 137)])
+def test_exit_status(command, script, status):
+    assert run(command, "sh", "-c", script).returncode == status
+
+
+def test_command_that_is_not_there(command):
+    assert run(command, "/nowhere/at-all").returncode == 127
+
+
+def test_standard_input_arrives(command):
+    argv, env = command("cat")
+    assert subprocess.run(argv, env=env, input=b"through", stdout=subprocess.PIPE, timeout=60).stdout == b"through"
+
+
+def test_command_changes_the_pool(command, previous):
+    assert run(command, "sh", "-c", f"echo {previous + 1} > {SETTING}").returncode == 0
+    assert read_pool() == previous
+
+
+def test_nested(command, previous):
+    inner = f"{WITH_POOL} 5 -- true; cat {SETTING}"
+    assert int(run(command, "sh", "-c", inner).stdout) == previous + 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_signal_reaches_the_command(command, number):
+    argv, env = command("sh", "-c", "echo started; exec sleep 60")
+    with subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        process.send_signal(number)
+        assert process.wait(timeout=10) == 128 + number
+
+
+def test_killed(command, previous):
+    argv, env = command("sh", "-c", "echo $$; exec sleep 60")
+    with subprocess.Popen(argv, env=env, stdout=subprocess.PIPE) as process:
+        left_alone = int(process.stdout.readline())
+        assert read_pool() == previous + 2
+        process.kill()
+        os.kill(left_alone, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("arguments", [[], ["x", "--", "true"], ["1", "true"], ["1", "--"], ["-1", "--", "true"]])
+def test_wrong_use(arguments):
+    outcome = subprocess.run([WITH_POOL, *arguments], capture_output=True, text=True, timeout=10)
+    assert outcome.returncode == 2
+    assert outcome.stderr.count("\n") == 1 and "usage" in outcome.stderr
