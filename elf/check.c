@@ -24,13 +24,18 @@ static bool is_mapped_as(const struct hl_maps *maps, uint64_t start, uint64_t en
 }
 
 /* Between segments there may be nothing, or the inaccessible mapping with which a dynamic linker keeps an
-   object's place. */
-static bool is_free_gap(const struct hl_maps *maps, uint64_t start, uint64_t end) {
+   object's place; after the last one also the heap. */
+static bool is_free_gap(const struct hl_process *process, uint64_t start, uint64_t end) {
+    const struct hl_maps *maps = &process->maps;
     if (start == end)
         return true;
-    for (size_t i = hl_find_mapping(maps, start); i < maps->n && maps->mapping[i].start < end; i++)
-        if (maps->mapping[i].prot != PROT_NONE || maps->mapping[i].shared)
+    for (size_t i = hl_find_mapping(maps, start); i < maps->n && maps->mapping[i].start < end; i++) {
+        const struct hl_mapping *mapping = &maps->mapping[i];
+        bool is_heap = mapping->end <= process->heap.end && mapping->end > process->heap.start &&
+                       mapping->prot == (PROT_READ | PROT_WRITE);
+        if (mapping->shared || (mapping->prot != PROT_NONE && !is_heap))
             return false;
+    }
     return true;
 }
 
@@ -45,11 +50,11 @@ static int check_mappings(const struct hl_process *process, const struct hl_obje
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         if (!is_mapped_as(&process->maps, start, start + bytes, segment_protection(segment)))
             return HL_SKIP_MAPPING_CHANGED;
-        if (!is_free_gap(&process->maps, gap, start))
+        if (!is_free_gap(process, gap, start))
             return HL_SKIP_GAP_OCCUPIED;
         gap = start + bytes;
     }
-    return is_free_gap(&process->maps, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
+    return is_free_gap(process, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
 }
 
 static int check_source(const struct hl_process *process, const struct hl_object *object,
@@ -72,9 +77,16 @@ static int check_source(const struct hl_process *process, const struct hl_object
 int hl_check_object(struct hl_process *process, struct hl_work *work) {
     int result = 0;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
-        result = check_mappings(process, &work->object, &work->plan.span[i]);
+        const struct hl_span *span = &work->plan.span[i];
+        if (work->move[i].skip != HL_MOVED)
+            continue;
+        result = check_mappings(process, &work->object, span);
         if (result == 0)
-            result = check_source(process, &work->object, &work->plan.span[i]);
+            result = check_source(process, &work->object, span);
+        if (hl_is_writable(span)) { /* it stays alone */
+            work->move[i].skip = (enum hl_skip)result;
+            result = 0;
+        }
     }
     return result;
 }

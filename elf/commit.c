@@ -52,7 +52,8 @@ struct commit {
 };
 
 static bool is_prepared(const struct commit *c, unsigned span) {
-    return c->work->move[span].backend != HL_NO_BACKEND;
+    enum hl_backend backend = c->work->move[span].backend;
+    return backend == HL_HUGETLB || backend == HL_THP;
 }
 
 static uint64_t bytes_of(const struct commit *c, unsigned span) {
@@ -280,6 +281,8 @@ static void free_scratch(struct commit *c) {
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         struct hl_move *move = &c->work->move[i];
         enum hl_backend backend = move->backend;
+        if (backend == HL_ADVISED)
+            continue;
         hl_free_memory(move, &c->work->plan.span[i]);
         if (move->placed)
             move->backend = backend;

@@ -10,7 +10,8 @@
      populate and copy    both sides are proved present by madvise(2), then copied by us
 
    A huge page that holds a gap between two segments is composed apart: only pages of PT_LOADs are read (an
-   executable that the kernel mapped has nothing at all in its gaps), the rest becomes trap instructions. */
+   executable that the kernel mapped has nothing at all in its gaps), the rest becomes trap instructions, or
+   zero in writable data.  The page after .bss may hold the heap's beginning, which is read like a segment. */
 #include "memory.h"
 #include "move.h"
 #include "sys.h"
@@ -33,6 +34,7 @@ struct filler {
     const struct hl_object *object;
     enum way way;       /* for whole huge pages, */
     enum way plain_way; /* and for parts of one */
+    bool writable;
     int userfaultfd;
     uint64_t bounce; /* a huge page's worth of memory to compose in; 0 until needed */
 };
@@ -100,38 +102,57 @@ static int copy_pages(const struct filler *f, enum way way, uint64_t to, uint64_
     }
 }
 
-static void fill_with_traps(uint64_t start, uint64_t end) {
+/* Fills a gap: with trap instructions where it becomes part of text or read-only data. */
+static void fill_gap(const struct filler *f, uint64_t start, uint64_t end) {
 #if HL_TRAP_BYTES == 1
+    unsigned char value = f->writable ? 0 : HL_TRAP;
     for (unsigned char *p = (unsigned char *)start; p < (unsigned char *)end; p++)
-        *(volatile unsigned char *)p = HL_TRAP;
+        *(volatile unsigned char *)p = value;
 #else
+    uint32_t value = f->writable ? 0 : HL_TRAP;
     for (uint32_t *p = (uint32_t *)start; p < (uint32_t *)end; p++)
-        *(volatile uint32_t *)p = HL_TRAP;
+        *(volatile uint32_t *)p = value;
 #endif
 }
 
-/* Composes the huge page at address FROM of the object at TO: its segments' pages first (each by a call that
-   proves the page at TO), then traps into what is left. */
+/* The I-th of the ranges that are copied, in ascending order: the segments' pages, then the heap behind them.
+ */
+static bool source_range(const struct filler *f, unsigned i, struct hl_range *range) {
+    const struct hl_object *object = f->object;
+    if (i < object->n_segments) {
+        *range = (struct hl_range){object->segment[i].first_page, object->segment[i].end_page};
+        return true;
+    }
+    uint64_t object_end = object->segment[object->n_segments - 1].end_page;
+    *range = (struct hl_range){f->process->heap.start,
+                               hl_round_up(f->process->heap.end, f->process->geometry.page_bytes)};
+    if (range->start < object_end)
+        range->start = object_end;
+    return i == object->n_segments && object->is_main && f->writable && range->start < range->end;
+}
+
+/* Composes the huge page at address FROM of the object at TO: its sources first (each by a call that proves
+   the page at TO), then what is left. */
 static int compose_page(const struct filler *f, uint64_t to, uint64_t from) {
     uint64_t end = from + f->process->geometry.huge_page_bytes, gap = from;
+    struct hl_range range;
     for (int pass = 0; pass < 2; pass++) {
-        for (unsigned i = 0; i < f->object->n_segments; i++) {
-            const struct hl_segment *segment = &f->object->segment[i];
-            uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, from, end);
+        for (unsigned i = 0; source_range(f, i, &range); i++) {
+            uint64_t bytes = hl_overlap(range.start, range.end, from, end);
             if (bytes == 0)
                 continue;
-            uint64_t start = segment->first_page > from ? segment->first_page : from;
+            uint64_t start = range.start > from ? range.start : from;
             if (pass == 0) {
                 int result = copy_pages(f, f->plain_way, to + (start - from), start, bytes);
                 if (result != 0)
                     return result;
             } else {
-                fill_with_traps(to + (gap - from), to + (start - from));
+                fill_gap(f, to + (gap - from), to + (start - from));
                 gap = start + bytes;
             }
         }
     }
-    fill_with_traps(to + (gap - from), to + (end - from));
+    fill_gap(f, to + (gap - from), to + (end - from));
     return 0;
 }
 
@@ -149,12 +170,12 @@ static int fill_page_with_gap(struct filler *f, uint64_t to, uint64_t from) {
     return result != 0 ? result : copy_by_userfaultfd(f, to, f->bounce, bytes);
 }
 
-/* Whether segments fill the huge page at ADDRESS without a gap. */
+/* Whether what is copied fills the huge page at ADDRESS without a gap. */
 static bool is_whole(const struct filler *f, uint64_t address) {
     uint64_t bytes = f->process->geometry.huge_page_bytes, filled = 0;
-    for (unsigned i = 0; i < f->object->n_segments; i++)
-        filled += hl_overlap(f->object->segment[i].first_page, f->object->segment[i].end_page, address,
-                             address + bytes);
+    struct hl_range range;
+    for (unsigned i = 0; source_range(f, i, &range); i++)
+        filled += hl_overlap(range.start, range.end, address, address + bytes);
     return filled == bytes;
 }
 
@@ -179,6 +200,7 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
     struct filler f;
     f.process = process;
     f.object = object;
+    f.writable = hl_is_writable(span);
     f.userfaultfd = -1;
     f.bounce = 0;
     choose_way(&f, move, span->end - span->start);

@@ -18,8 +18,9 @@
 /* No linker makes more PT_LOADs than a handful (node has six, a linker script may have ten); an object with
    more is left alone. */
 #define HL_SEGMENTS_MAX 32
-/* Between two neighbouring segments at most one boundary span arises. */
-#define HL_SPANS_MAX (2 * HL_SEGMENTS_MAX + 1)
+/* Between two neighbouring read-only segments at most one boundary span arises; a writable one has at most
+ * three. */
+#define HL_SPANS_MAX (3 * HL_SEGMENTS_MAX)
 
 /* Why something stays where it is.  HL_MOVED is 0: nothing is in the way. */
 enum hl_skip {
@@ -71,6 +72,7 @@ struct hl_span {
     uint64_t start, end; /* multiples of huge_page_bytes */
     uint32_t flags;      /* PF_R, with PF_X for text, with PF_W for data; never both */
     enum hl_kind kind;
+    bool rounds_out; /* its end lies past the object's: bss=hugetlb, the last page */
 };
 
 struct hl_plan {

@@ -6,6 +6,7 @@
 
    Every object is planned before anything moves, all text is prepared before any read-only data, and the
    executable before its DSOs: where the pool is short, that is the order in which it is spent. */
+#include "heap.h"
 #include "move.h"
 #include "sys.h"
 #include "text.h"
@@ -24,10 +25,6 @@ static const char *find_variable(const char *const *envp, const char *name) {
 
 /* What the table of options has and this version does not do yet. */
 static void drop_unsupported(struct hl_options *options, const char *variable) {
-    if (options->data == HL_DATA_HUGETLB)
-        hl_report_mistake((void *)variable, (struct hl_string){"data=hugetlb", 12}, "not in this version");
-    if (options->bss != HL_BSS_OFF)
-        hl_report_mistake((void *)variable, (struct hl_string){"bss", 3}, "not in this version");
     if (options->perf_map)
         hl_report_mistake((void *)variable, (struct hl_string){"perf_map=on", 11}, "not in this version");
     if (options->backend == HL_BACKEND_FILE) {
@@ -112,17 +109,14 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
 
 /* What every object needs to be checked against.  0 or the reason why none can move. */
 static int read_process(struct hl_process *process) {
-    char status[8192];
-    uint64_t threads = 0;
-    if (hl_read_file("/proc/self/status", status, sizeof status) <= 0 ||
-        !hl_find_number(status, "Threads:", &threads))
-        return HL_SKIP_NO_PROC;
-    process->has_threads = threads != 1;
+    process->has_threads = !hl_is_single_threaded();
     process->pagemap = hl_open_pagemap();
     int result = hl_read_maps(&process->maps);
-    if (result == 0)
-        hl_probe_kernel(&process->kernel, &process->geometry);
-    return result;
+    if (result != 0)
+        return result;
+    hl_read_heap(process);
+    hl_probe_kernel(&process->kernel, &process->geometry);
+    return 0;
 }
 
 static void prepare_kind(struct hl_process *process, enum hl_kind kind) {
@@ -139,6 +133,22 @@ static void leave_data(struct hl_process *process) {
                 process->work[i].move[j].skip = HL_SKIP_THREADS;
 }
 
+/* A span that rounds out needs the heap out of its way.  Only the executable's is followed by it. */
+static void carry_break(struct hl_process *process, struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (work->plan.span[i].rounds_out && work->object.is_main && work->move[i].skip == HL_MOVED)
+            work->move[i].skip = (enum hl_skip)hl_carry_break(process, work->plan.span[i].end);
+}
+
+/* Where that span did not move, the break goes back. */
+static void restore_break(struct hl_process *process) {
+    for (size_t i = 0; i < process->n_work; i++)
+        for (unsigned j = 0; j < process->work[i].plan.n_spans; j++)
+            if (process->work[i].plan.span[j].rounds_out && process->work[i].move[j].placed)
+                return;
+    hl_restore_break(process);
+}
+
 static bool is_anything_prepared(const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (work->move[i].backend != HL_NO_BACKEND)
@@ -148,22 +158,29 @@ static bool is_anything_prepared(const struct hl_work *work) {
 
 static void move_planned(struct hl_process *process) {
     int result = read_process(process);
+    if (result == 0 && process->has_threads)
+        leave_data(process);
     for (size_t i = 0; i < process->n_work; i++) {
         struct hl_work *work = &process->work[i];
-        if (work->skip == HL_MOVED)
-            work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(process, work));
+        if (work->skip != HL_MOVED)
+            continue;
+        if (result == 0)
+            carry_break(process, work);
+        work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(process, work));
     }
     prepare_kind(process, HL_TEXT);
     prepare_kind(process, HL_RODATA);
-    if (process->has_threads)
-        leave_data(process);
-    else
-        prepare_kind(process, HL_DATA);
+    prepare_kind(process, HL_DATA);
+    if (process->options.bss == HL_BSS_HUGETLB)
+        prepare_kind(process, HL_BSS);
     for (size_t i = 0; i < process->n_work; i++) {
         struct hl_work *work = &process->work[i];
         if (work->skip == HL_MOVED && is_anything_prepared(work))
             work->skip = (enum hl_skip)hl_commit_object(process, work);
     }
+    restore_break(process);
+    if (process->options.bss == HL_BSS_THP) /* advice splits mappings, and commit compares them */
+        prepare_kind(process, HL_BSS);
 }
 
 static bool is_anything_planned(const struct hl_process *process) {

@@ -7,7 +7,16 @@
 #include "maps.h"
 #include "options.h"
 
-enum hl_backend { HL_NO_BACKEND, HL_HUGETLB, HL_THP };
+enum hl_backend {
+    HL_NO_BACKEND,
+    HL_HUGETLB,
+    HL_THP,
+    HL_ADVISED /* bss=thp: nothing moves, the kernel is told */
+};
+
+struct hl_range {
+    uint64_t start, end;
+};
 
 /* A span on its way.  Prepare gives it new memory, commit brings that into place. */
 struct hl_move {
@@ -37,6 +46,8 @@ struct hl_process {
     struct hl_maps maps; /* as they were before anything moved */
     long pagemap;        /* descriptor, or a negated errno */
     bool has_threads;
+    struct hl_range heap; /* from where the heap begins to the break; or nothing */
+    uint64_t old_break;   /* where the break was, if it was carried; else 0 */
     struct hl_work *work;
     size_t n_work, work_capacity;
 };

@@ -49,7 +49,7 @@ static void add_span(struct planner *p, uint64_t start, uint64_t end, uint32_t f
     if (last != NULL && last->end == start && last->flags == flags && last->kind == kind) {
         last->end = end;
     } else if (plan->n_spans < HL_SPANS_MAX) {
-        plan->span[plan->n_spans++] = (struct hl_span){start, end, flags, kind};
+        plan->span[plan->n_spans++] = (struct hl_span){start, end, flags, kind, false};
     } else {
         return;
     }
@@ -101,20 +101,39 @@ static void plan_region(struct planner *p, unsigned first, unsigned last) {
     }
 }
 
-/* Plans whole huge pages of initialised data outside RELRO, whose pages are reprotected 4 KiB at a time. */
-static void plan_data(struct planner *p, const struct hl_segment *segment) {
-    uint64_t start = segment->first_page, end = segment->file_end;
+/* Plans a writable segment, the INDEX-th.  RELRO is left out: its pages become read-only 4 KiB at a time.
+
+       object   RELRO ddddddddddddddddddddddddd bbbbbbbbbbbbbbbbbb
+       huge       |       |       |       |       |       |       |
+                          [     data      ][ bss: mixed ][ bss ]...   its last page rounds out
+
+   The page in which initialised data ends counts as bss, because it needs both to be wanted.  The last page
+   may round out past the object, into the heap's beginning, and is a span of its own: it can fail without the
+   rest. */
+static void plan_writable(struct planner *p, unsigned index) {
     const struct hl_object *object = p->object;
-    if (hl_overlap(object->relro_start, object->relro_end, start, end) > 0) {
-        if (object->relro_start <= start)
-            start = object->relro_end;
-        else
-            end = object->relro_start;
+    const struct hl_segment *segment = &object->segment[index];
+    const struct hl_options *options = p->options;
+    uint64_t start = segment->first_page, huge = p->huge_page_bytes;
+    uint64_t limit = index + 1 < object->n_segments ? segment[1].first_page : UINT64_MAX;
+    if (hl_overlap(object->relro_start, object->relro_end, start, segment->end_page) > 0)
+        start = object->relro_end;
+    start = hl_round_up(start, huge);
+
+    uint64_t data_end = hl_round_down(segment->file_end, huge), end = hl_round_down(segment->end_page, huge);
+    if (options->data != HL_DATA_OFF && start < data_end)
+        add_span(p, start, data_end, PF_R | PF_W, HL_DATA);
+    if (options->bss == HL_BSS_OFF)
+        return;
+    uint64_t bss = options->bss == HL_BSS_HUGETLB ? data_end : hl_round_up(segment->file_end, huge);
+    bss = bss > start ? bss : start;
+    if (bss < end)
+        add_span(p, bss, end, PF_R | PF_W, HL_BSS);
+    bool rounds_out = end < segment->end_page && end >= start && end + huge <= limit;
+    if (options->bss == HL_BSS_HUGETLB && rounds_out && p->plan->n_spans < HL_SPANS_MAX) {
+        p->plan->span[p->plan->n_spans++] = (struct hl_span){end, end + huge, PF_R | PF_W, HL_BSS, true};
+        p->plan->pages[HL_BSS]++;
     }
-    start = hl_round_up(start, p->huge_page_bytes);
-    end = hl_round_down(end, p->huge_page_bytes);
-    if (start < end)
-        add_span(p, start, end, PF_R | PF_W, HL_DATA);
 }
 
 /* Why a segment that no span touches stays. */
@@ -126,7 +145,7 @@ static enum hl_skip explain_segment(const struct planner *p, const struct hl_seg
         return HL_SKIP_WRITABLE_TEXT;
     if (segment->flags & PF_W) {
         if (segment->file_end == segment->start)
-            return HL_SKIP_OPTION_BSS;
+            return options->bss == HL_BSS_OFF ? HL_SKIP_OPTION_BSS : HL_SKIP_TOO_SMALL;
         if (options->data == HL_DATA_OFF)
             return HL_SKIP_OPTION_DATA;
         if (segment->file_end <= p->object->relro_end && segment->first_page >= p->object->relro_start)
@@ -195,8 +214,8 @@ int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const s
             plan_region(&p, first, i);
             continue;
         }
-        if (segment->flags == (PF_R | PF_W) && options->data != HL_DATA_OFF)
-            plan_data(&p, segment);
+        if (segment->flags == (PF_R | PF_W))
+            plan_writable(&p, i);
         i++;
     }
     measure_segments(&p);

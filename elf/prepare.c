@@ -61,6 +61,8 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
     const struct hl_kernel *kernel = &process->kernel;
     bool by_mremap = kernel->hugetlb_mremap && (kernel->executable_memory || !(span->flags & PF_X));
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | hl_hugetlb_flags(&process->geometry);
+    if (!(span->flags & PF_W))
+        flags |= MAP_NORESERVE;
     if (!by_mremap) {
         if (!kernel->hugetlb_memfd || (span->flags & PF_W))
             return HL_SKIP_NO_MREMAP;
@@ -70,11 +72,11 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
         move->memfd = (int)fd;
         if (hl_is_error(HL_CALL(__NR_ftruncate, fd, span_bytes(span), 0, 0, 0, 0)))
             return HL_SKIP_POOL_SHORT;
-        flags = MAP_SHARED;
+        flags = MAP_SHARED | MAP_NORESERVE;
     }
-    long at = hl_mmap(0, span_bytes(span), PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, move->memfd, 0);
+    long at = hl_mmap(0, span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd, 0);
     if (hl_is_error(at))
-        return HL_SKIP_NO_MEMORY;
+        return span->flags & PF_W ? HL_SKIP_POOL_SHORT : HL_SKIP_NO_MEMORY;
     move->memory = (uint64_t)at;
     return 0;
 }
@@ -151,8 +153,17 @@ static int prepare_span(struct hl_process *process, const struct hl_object *obje
     return 0;
 }
 
+/* Whether span I is of KIND and nothing has spoken against it yet. */
 static bool is_of_kind(const struct hl_work *work, unsigned i, enum hl_kind kind) {
-    return work->plan.span[i].kind == kind;
+    return work->plan.span[i].kind == kind && work->move[i].skip == HL_MOVED;
+}
+
+static uint64_t bytes_of_kind(const struct hl_work *work, enum hl_kind kind) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (is_of_kind(work, i, kind))
+            bytes += span_bytes(&work->plan.span[i]);
+    return bytes;
 }
 
 static void free_kind(struct hl_work *work, enum hl_kind kind) {
@@ -167,22 +178,23 @@ static int check_pool(struct hl_process *process, struct hl_work *work, enum hl_
     if (!process->kernel.hugetlb || hl_read_pool(&pool, &hl_system_roots, &process->geometry) != 0)
         return HL_SKIP_NO_HUGETLB;
     uint64_t available = hl_pool_available(&pool, process->options.reserve_pages);
-    return work->plan.pages[kind] <= available ? 0 : HL_SKIP_POOL_SHORT;
+    uint64_t needed = bytes_of_kind(work, kind) / process->geometry.huge_page_bytes;
+    return needed <= available ? 0 : HL_SKIP_POOL_SHORT;
 }
 
 /* The three conditions under which transparent huge pages may stand in; that they are huge is proved
  * afterwards. */
-static int check_thp(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
+static int check_thp(struct hl_work *work, enum hl_kind kind) {
     int result = hl_check_thp_policy(&hl_system_roots);
     if (result != 0)
         return result;
-    uint64_t bytes = work->plan.pages[kind] * process->geometry.huge_page_bytes;
-    return 2 * bytes <= hl_read_memory_headroom(&hl_system_roots) ? 0 : HL_SKIP_MEMORY_LIMIT;
+    return 2 * bytes_of_kind(work, kind) <= hl_read_memory_headroom(&hl_system_roots) ? 0
+                                                                                      : HL_SKIP_MEMORY_LIMIT;
 }
 
 static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
                       enum hl_backend backend) {
-    int result = backend == HL_HUGETLB ? check_pool(process, work, kind) : check_thp(process, work, kind);
+    int result = backend == HL_HUGETLB ? check_pool(process, work, kind) : check_thp(work, kind);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         if (!is_of_kind(work, i, kind))
             continue;
@@ -194,19 +206,48 @@ static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_
     return result;
 }
 
-int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
-    unsigned wanted = kind == HL_DATA ? HL_BACKEND_THP : process->options.backend;
-    int result = HL_SKIP_NO_HUGETLB, instead = 0;
+/* bss=thp: the kernel gives huge pages as the program touches them. */
+static int advise_spans(struct hl_work *work, enum hl_kind kind) {
+    int result = hl_check_thp_policy(&hl_system_roots);
+    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (!is_of_kind(work, i, kind))
+            continue;
+        if (hl_is_error(hl_madvise(span->start, span_bytes(span), MADV_HUGEPAGE)))
+            result = HL_SKIP_THP_UNAVAILABLE;
+        else
+            work->move[i].backend = HL_ADVISED;
+    }
+    return result;
+}
+
+/* Tries hugetlb and thp as far as they are WANTED. */
+static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
+                          unsigned wanted) {
+    int result = HL_SKIP_NO_HUGETLB;
     if (wanted != HL_BACKEND_THP)
         result = prepare_on(process, work, kind, HL_HUGETLB);
-    if (result != 0 && wanted != HL_BACKEND_HUGETLB) {
-        instead = prepare_on(process, work, kind, HL_THP);
-        /* Where the pool was tried first, its shortage is what the user can do something about. */
-        if (instead == 0 || wanted == HL_BACKEND_THP)
-            result = instead;
-    }
+    if (result == 0 || wanted == HL_BACKEND_HUGETLB)
+        return result;
+    int instead = prepare_on(process, work, kind, HL_THP);
+    /* Where the pool was tried first, its shortage is what the user can do something about. */
+    return instead == 0 || wanted == HL_BACKEND_THP ? instead : result;
+}
+
+int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
+    const struct hl_options *options = &process->options;
+    int result;
+    if (kind == HL_BSS && options->bss == HL_BSS_THP)
+        result = advise_spans(work, kind);
+    else if (kind == HL_BSS) /* on thp it would fill memory that the program never touches */
+        result = prepare_wanted(process, work, kind, HL_BACKEND_HUGETLB);
+    else if (kind == HL_DATA)
+        result = prepare_wanted(process, work, kind,
+                                options->data == HL_DATA_THP ? HL_BACKEND_THP : options->backend);
+    else
+        result = prepare_wanted(process, work, kind, options->backend);
     for (unsigned i = 0; i < work->plan.n_spans; i++)
-        if (is_of_kind(work, i, kind))
+        if (is_of_kind(work, i, kind) && work->move[i].backend == HL_NO_BACKEND)
             work->move[i].skip = (enum hl_skip)result;
     return result;
 }

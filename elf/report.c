@@ -24,7 +24,9 @@ static void write_line(struct hl_text *line) {
     hl_write(2, line->at, line->bytes);
 }
 
-static const char *backend_name(enum hl_backend backend) { return backend == HL_HUGETLB ? "hugetlb" : "thp"; }
+static const char *backend_name(enum hl_backend backend) {
+    return backend == HL_HUGETLB ? "hugetlb" : backend == HL_THP ? "thp" : "thp (advised)";
+}
 
 static void add_pages(struct hl_text *line, uint64_t pages) {
     hl_add_number(line, pages);
@@ -119,7 +121,7 @@ static void report_summary(const struct hl_process *process, const struct hl_wor
     bool any = false;
     begin_line(&line, work);
     for (unsigned kind = 0; kind < HL_KINDS; kind++) {
-        for (unsigned backend = HL_HUGETLB; backend <= HL_THP; backend++) {
+        for (unsigned backend = HL_HUGETLB; backend <= HL_ADVISED; backend++) {
             uint64_t pages = pages_moved(process, work, (enum hl_kind)kind, (enum hl_backend)backend);
             if (pages == 0)
                 continue;

@@ -5,11 +5,12 @@
    runs before every other constructor, libc's included (unless another such object comes later): environ is
    not set yet, so the environment is the constructor's third argument, and of libc only getauxval and
    dl_iterate_phdr are called, both ready by then and both before anything moves. */
-#include "move.h"
+#include "heap.h"
 #include "sys.h"
 
 #include <linux/limits.h>
 #include <link.h>
+#include <pthread.h>
 #include <sys/auxv.h>
 
 struct finder {
@@ -81,6 +82,57 @@ static const char *find_executable(char *buffer, char *const *argv) {
     return argv != NULL && argv[0] != NULL ? argv[0] : "main";
 }
 
+/* Writable hugetlb spans of this process, until its first fork. */
+static struct hl_range writable[16];
+static unsigned n_writable;
+static struct hl_geometry geometry;
+static bool verbose;
+
+static void say(const char *line) {
+    size_t bytes = 0;
+    while (line[bytes] != '\0')
+        bytes++;
+    if (verbose)
+        hl_write(2, line, bytes);
+}
+
+/* After fork a write to a writable hugetlb page needs a new one.  Where the pool is empty the kernel takes
+   the child's and kills it with SIGBUS, so the spans go back to small pages first.  Other threads could write
+   meanwhile: then there is no safe way. */
+static void before_fork(void) {
+    uint64_t all = ~(uint64_t)0, old;
+    if (n_writable == 0)
+        return;
+    if (!hl_is_single_threaded()) {
+        say("hugeld: fork with threads: data stays on hugetlb, and a child may die when the pool is empty; "
+            "use data=thp\n");
+        return;
+    }
+    HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, &old, sizeof old, 0, 0);
+    while (n_writable > 0 && hl_move_back(&writable[n_writable - 1], &geometry) == 0)
+        n_writable--;
+    HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &old, 0, sizeof old, 0, 0);
+    say(n_writable == 0 ? "hugeld: fork: data is back on small pages\n"
+                        : "hugeld: fork: data stays on hugetlb, there is no memory for a copy\n");
+}
+
+/* Notes the writable hugetlb spans that have come into place. */
+static void note_writable(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_work; i++) {
+        const struct hl_work *work = &process->work[i];
+        for (unsigned j = 0; j < work->plan.n_spans; j++) {
+            const struct hl_span *span = &work->plan.span[j];
+            if (hl_is_writable(span) && work->move[j].placed && work->move[j].backend == HL_HUGETLB &&
+                n_writable < sizeof writable / sizeof writable[0])
+                writable[n_writable++] = (struct hl_range){span->start, span->end};
+        }
+    }
+    geometry = process->geometry;
+    verbose = process->options.verbose >= 1;
+    if (n_writable > 0)
+        pthread_atfork(before_fork, NULL, NULL);
+}
+
 __attribute__((constructor)) static void start(int argc, char **argv, char **envp) {
     char path[PATH_MAX];
     struct hl_process process;
@@ -92,6 +144,7 @@ __attribute__((constructor)) static void start(int argc, char **argv, char **env
         return;
     dl_iterate_phdr(add_object, &finder);
     int status = hl_move_objects(&process);
+    note_writable(&process);
     hl_end(&process);
     if (status != 0)
         HL_CALL(__NR_exit_group, status, 0, 0, 0, 0, 0);

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The heap that grows from the end of .bss, and writable huge pages at fork(2).
+
+   Without address-space randomisation the heap begins in the last, partly used huge page of the object:
+
+       object   ... bbbbbbbbbbbbbbbb|hhhhhh              b .bss, h heap up to the break
+       huge     [    span    ][     last      ]
+                                               ^ the break is carried here, and what is between becomes heap
+
+   A hugetlb mapping over the break refuses growing as well as shrinking; one that ends at the break lets the
+   heap grow, and shrink down to there (measured on 6.18).  So the break goes to the boundary first, then the
+   heap's bytes move along. The other way, PR_SET_MM_MAP with a new start_brk, has the same effect on the
+   kernel's side, but needs CONFIG_CHECKPOINT_RESTORE and tells the kernel of eleven more addresses that are
+   none of ours; and libc keeps its own idea of the break either way.  A break that is higher than libc
+   believes is what every malloc expects of a foreign sbrk. */
+#include "heap.h"
+#include "sys.h"
+#include "text.h"
+
+#include <linux/mman.h>
+
+static uint64_t set_break(uint64_t at) { return (uint64_t)HL_CALL(__NR_brk, at, 0, 0, 0, 0, 0); }
+
+void hl_read_heap(struct hl_process *process) {
+    const struct hl_maps *maps = &process->maps;
+    process->heap.end = set_break(0);
+    process->heap.start = process->heap.end;
+    for (size_t i = 0; i < maps->n; i++)
+        if (maps->mapping[i].is_heap && maps->mapping[i].start < process->heap.start)
+            process->heap.start = maps->mapping[i].start;
+    process->old_break = 0;
+}
+
+int hl_carry_break(struct hl_process *process, uint64_t boundary) {
+    if (process->heap.start >= boundary || process->heap.end >= boundary)
+        return 0;
+    uint64_t old = process->heap.end;
+    if (set_break(boundary) != boundary)
+        return HL_SKIP_HEAP;
+    hl_free_maps(&process->maps);
+    int result = hl_read_maps(&process->maps);
+    hl_read_heap(process);
+    process->old_break = old;
+    return result;
+}
+
+void hl_restore_break(struct hl_process *process) {
+    if (process->old_break != 0)
+        set_break(process->old_break);
+    process->old_break = 0;
+}
+
+bool hl_is_single_threaded(void) {
+    char status[8192];
+    uint64_t threads;
+    return hl_read_file("/proc/self/status", status, sizeof status) > 0 &&
+           hl_find_number(status, "Threads:", &threads) && threads == 1;
+}
+
+int hl_move_back(const struct hl_range *range, const struct hl_geometry *geometry) {
+    uint64_t bytes = range->end - range->start, huge = geometry->huge_page_bytes;
+    long small = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (hl_is_error(small))
+        return (int)small;
+    long reserved = hl_mmap(0, bytes + huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    long result = reserved;
+    uint64_t aside = hl_round_up((uint64_t)reserved, huge);
+    if (!hl_is_error(reserved)) {
+        hl_copy_bytes((void *)small, (const void *)range->start, bytes);
+        result = hl_move_mapping(range->start, bytes, aside);
+    }
+    if (!hl_is_error(result)) {
+        result = hl_move_mapping((uint64_t)small, bytes, range->start);
+        if (hl_is_error(result))
+            hl_move_mapping(aside, bytes, range->start);
+        else
+            small = 0;
+        /* What moved away left a hole in the reserved address space: each part is unmapped by itself. */
+        hl_munmap(aside, bytes);
+    }
+    if (!hl_is_error(reserved))
+        hl_munmap((uint64_t)reserved, bytes + huge);
+    if (small != 0)
+        hl_munmap((uint64_t)small, bytes);
+    return hl_is_error(result) ? (int)result : 0;
+}
