@@ -32,11 +32,10 @@ enum way { COPY_BY_USERFAULTFD, COPY_BY_CALL, COPY_POPULATED };
 struct filler {
     const struct hl_process *process;
     const struct hl_object *object;
-    enum way way;       /* for whole huge pages, */
-    enum way plain_way; /* and for parts of one */
-    bool writable;
-    int userfaultfd;
-    uint64_t bounce; /* a huge page's worth of memory to compose in; 0 until needed */
+    const struct hl_span *span;
+    uint64_t memory; /* the span's new memory */
+    enum way way;
+    int userfaultfd; /* or -1 */
 };
 
 static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
@@ -87,12 +86,14 @@ static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
     return HL_SKIP_SOURCE_UNREADABLE;
 }
 
-/* Copies whole pages of the source.  TO may be part of a huge page if WAY is not COPY_BY_USERFAULTFD. */
-static int copy_pages(const struct filler *f, enum way way, uint64_t to, uint64_t from, uint64_t bytes) {
+/* Copies pages of the source at FROM to where they belong.  Of a huge page only a part may be copied if the
+   way is not COPY_BY_USERFAULTFD. */
+static int copy_pages(const struct filler *f, uint64_t from, uint64_t bytes) {
+    uint64_t to = f->memory + (from - f->span->start);
     int result = prove_source(f, from, bytes);
     if (result != 0)
         return result;
-    switch (way) {
+    switch (f->way) {
     case COPY_BY_USERFAULTFD:
         return copy_by_userfaultfd(f, to, from, bytes);
     case COPY_BY_CALL:
@@ -102,17 +103,11 @@ static int copy_pages(const struct filler *f, enum way way, uint64_t to, uint64_
     }
 }
 
-/* Fills a gap: with trap instructions where it becomes part of text or read-only data. */
+/* Fills the gap [start, end) of the span; its huge page is there, and zero so far. */
 static void fill_gap(const struct filler *f, uint64_t start, uint64_t end) {
-#if HL_TRAP_BYTES == 1
-    unsigned char value = f->writable ? 0 : HL_TRAP;
-    for (unsigned char *p = (unsigned char *)start; p < (unsigned char *)end; p++)
-        *(volatile unsigned char *)p = value;
-#else
-    uint32_t value = f->writable ? 0 : HL_TRAP;
-    for (uint32_t *p = (uint32_t *)start; p < (uint32_t *)end; p++)
-        *(volatile uint32_t *)p = value;
-#endif
+    uint64_t to = f->memory + (start - f->span->start);
+    if (f->span->flags & PF_X)
+        hl_fill_with_traps((void *)to, end - start);
 }
 
 /* The I-th of the ranges that are copied, in ascending order: the segments' pages, then the heap behind them.
@@ -128,46 +123,31 @@ static bool source_range(const struct filler *f, unsigned i, struct hl_range *ra
                                hl_round_up(f->process->heap.end, f->process->geometry.page_bytes)};
     if (range->start < object_end)
         range->start = object_end;
-    return i == object->n_segments && object->is_main && f->writable && range->start < range->end;
+    return i == object->n_segments && object->is_main && hl_is_writable(f->span) && range->start < range->end;
 }
 
-/* Composes the huge page at address FROM of the object at TO: its sources first (each by a call that proves
-   the page at TO), then what is left. */
-static int compose_page(const struct filler *f, uint64_t to, uint64_t from) {
+/* Composes the huge page at address FROM: its sources first (each by a call that proves the new page), then
+   what is left. */
+static int compose_page(const struct filler *f, uint64_t from) {
     uint64_t end = from + f->process->geometry.huge_page_bytes, gap = from;
     struct hl_range range;
     for (int pass = 0; pass < 2; pass++) {
         for (unsigned i = 0; source_range(f, i, &range); i++) {
             uint64_t bytes = hl_overlap(range.start, range.end, from, end);
+            uint64_t start = range.start > from ? range.start : from;
             if (bytes == 0)
                 continue;
-            uint64_t start = range.start > from ? range.start : from;
-            if (pass == 0) {
-                int result = copy_pages(f, f->plain_way, to + (start - from), start, bytes);
-                if (result != 0)
-                    return result;
-            } else {
-                fill_gap(f, to + (gap - from), to + (start - from));
+            int result = pass == 0 ? copy_pages(f, start, bytes) : 0;
+            if (result != 0)
+                return result;
+            if (pass == 1) {
+                fill_gap(f, gap, start);
                 gap = start + bytes;
             }
         }
     }
-    fill_gap(f, to + (gap - from), to + (end - from));
+    fill_gap(f, gap, end);
     return 0;
-}
-
-static int fill_page_with_gap(struct filler *f, uint64_t to, uint64_t from) {
-    uint64_t bytes = f->process->geometry.huge_page_bytes;
-    if (f->way != COPY_BY_USERFAULTFD)
-        return compose_page(f, to, from);
-    if (f->bounce == 0) {
-        long at = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (hl_is_error(at))
-            return HL_SKIP_NO_MEMORY;
-        f->bounce = (uint64_t)at;
-    }
-    int result = compose_page(f, f->bounce, from);
-    return result != 0 ? result : copy_by_userfaultfd(f, to, f->bounce, bytes);
 }
 
 /* Whether what is copied fills the huge page at ADDRESS without a gap. */
@@ -179,20 +159,49 @@ static bool is_whole(const struct filler *f, uint64_t address) {
     return filled == bytes;
 }
 
-static void choose_way(struct filler *f, const struct hl_move *move, uint64_t bytes) {
-    f->way = f->plain_way = f->process->kernel.read_by_call ? COPY_BY_CALL : COPY_POPULATED;
-    if (move->backend != HL_HUGETLB || !f->process->kernel.userfaultfd)
-        return;
+static int fill_whole_pages(const struct filler *f) {
+    uint64_t huge = f->process->geometry.huge_page_bytes;
+    int result = 0;
+    for (uint64_t at = f->span->start, run; result == 0 && at < f->span->end; at = run) {
+        for (run = at; run < f->span->end && is_whole(f, run); run += huge)
+            ;
+        if (run > at)
+            result = copy_pages(f, at, run - at);
+        else
+            run += huge;
+    }
+    return result;
+}
+
+static int fill_other_pages(const struct filler *f) {
+    uint64_t huge = f->process->geometry.huge_page_bytes;
+    int result = 0;
+    for (uint64_t at = f->span->start; result == 0 && at < f->span->end; at += huge)
+        if (!is_whole(f, at))
+            result = compose_page(f, at);
+    return result;
+}
+
+static void open_userfaultfd(struct filler *f) {
     long fd = hl_open_userfaultfd();
     if (hl_is_error(fd))
         return;
-    struct uffdio_register range = {.range = {move->memory, bytes}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+    struct uffdio_register range = {.range = {f->memory, f->span->end - f->span->start},
+                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
     if (hl_is_error(hl_ioctl((int)fd, UFFDIO_REGISTER, &range))) {
         hl_close((int)fd);
         return;
     }
-    f->way = COPY_BY_USERFAULTFD;
     f->userfaultfd = (int)fd;
+    f->way = COPY_BY_USERFAULTFD;
+}
+
+/* Closing it makes missing pages ordinary again, so that calls can fill parts of them. */
+static void close_userfaultfd(struct filler *f) {
+    if (f->userfaultfd >= 0)
+        hl_close(f->userfaultfd);
+    f->userfaultfd = -1;
+    f->way = f->process->kernel.read_by_call ? COPY_BY_CALL : COPY_POPULATED;
 }
 
 int hl_fill_span(struct hl_process *process, const struct hl_object *object, const struct hl_span *span,
@@ -200,33 +209,21 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
     struct filler f;
     f.process = process;
     f.object = object;
-    f.writable = hl_is_writable(span);
+    f.span = span;
+    f.memory = move->memory;
     f.userfaultfd = -1;
-    f.bounce = 0;
-    choose_way(&f, move, span->end - span->start);
+    close_userfaultfd(&f);
+    if (move->backend == HL_HUGETLB && process->kernel.userfaultfd)
+        open_userfaultfd(&f);
 
     /* Reading ahead in one piece is what makes a cold start sequential; where the file is cached already it
        costs nothing to speak of.  Only a hint: in a gap it fails. */
     hl_madvise(span->start, span->end - span->start, MADV_WILLNEED);
 
-    uint64_t huge = process->geometry.huge_page_bytes;
-    int result = 0;
-    for (uint64_t at = span->start; result == 0 && at < span->end;) {
-        uint64_t to = move->memory + (at - span->start), run = at;
-        while (run < span->end && is_whole(&f, run))
-            run += huge;
-        if (run > at) {
-            result = copy_pages(&f, f.way, to, at, run - at);
-            at = run;
-        } else {
-            result = fill_page_with_gap(&f, to, at);
-            at += huge;
-        }
-    }
-    if (f.userfaultfd >= 0)
-        hl_close(f.userfaultfd);
-    if (f.bounce != 0)
-        hl_munmap(f.bounce, huge);
+    int result = fill_whole_pages(&f);
+    close_userfaultfd(&f);
+    if (result == 0)
+        result = fill_other_pages(&f);
     if (result == HL_SKIP_POOL_SHORT && move->backend == HL_THP)
         result = HL_SKIP_NO_MEMORY;
     return result;

@@ -3,9 +3,6 @@
 #ifndef HL_SYS_AARCH64_H
 #define HL_SYS_AARCH64_H
 
-#define HL_TRAP_BYTES 4
-#define HL_TRAP 0xd4200000u /* brk #0 */
-
 static inline long hl_syscall6(long number, long a, long b, long c, long d, long e, long f) {
     register long x8 __asm__("x8") = number;
     register long x0 __asm__("x0") = a;
@@ -28,6 +25,12 @@ static inline void hl_copy_bytes(void *to, const void *from, size_t bytes) {
     }
     for (; bytes > 0; bytes--)
         *t++ = *f++;
+}
+
+/* brk #0; TO is aligned to 4 bytes. */
+static inline void hl_fill_with_traps(void *to, size_t bytes) {
+    for (uint32_t *p = to; bytes >= 4; bytes -= 4)
+        *(volatile uint32_t *)p++ = 0xd4200000u;
 }
 
 /* Arm ARM B2.4: clean the data cache to the point of unification, then invalidate the instruction cache. */

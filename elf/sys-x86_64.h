@@ -3,9 +3,10 @@
 #ifndef HL_SYS_X86_64_H
 #define HL_SYS_X86_64_H
 
-#define HL_TRAP_BYTES 1
-#define HL_TRAP 0xcc /* int3 */
-
+#ifdef __clang_analyzer__ /* it cannot see what the kernel writes, and would warn of uninitialised buffers   \
+                           */
+long hl_syscall6(long number, long a, long b, long c, long d, long e, long f);
+#else
 static inline long hl_syscall6(long number, long a, long b, long c, long d, long e, long f) {
     long result;
     register long r10 __asm__("r10") = d;
@@ -17,9 +18,15 @@ static inline long hl_syscall6(long number, long a, long b, long c, long d, long
                      : "rcx", "r11", "memory");
     return result;
 }
+#endif
 
 static inline void hl_copy_bytes(void *to, const void *from, size_t bytes) {
     __asm__ volatile("rep movsb" : "+D"(to), "+S"(from), "+c"(bytes) : : "memory");
+}
+
+/* int3 */
+static inline void hl_fill_with_traps(void *to, size_t bytes) {
+    __asm__ volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(0xcc) : "memory");
 }
 
 static inline void hl_flush_icache(uint64_t start, uint64_t end) {
