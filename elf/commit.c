@@ -33,6 +33,7 @@
 #include <linux/mman.h>
 
 #define BALLAST_MAPPINGS 24
+#define ENOMEM_RESULT (-12)
 
 /* One old mapping (as far as it lies inside a span), or one gap that is claimed for the time. */
 struct step {
@@ -164,7 +165,7 @@ static int claim_gaps(struct commit *c) {
             hl_munmap((uint64_t)at, step->bytes);
         for (size_t j = i; j < c->n_steps; j++)
             c->step[j].claim = false; /* not ours */
-        return HL_SKIP_GAP_OCCUPIED;
+        return at == ENOMEM_RESULT ? HL_SKIP_MAP_COUNT : HL_SKIP_GAP_OCCUPIED;
     }
     return 0;
 }
@@ -181,7 +182,7 @@ static int move_aside(struct commit *c, unsigned span) {
         const struct step *step = &c->step[c->n_done];
         long result = hl_move_mapping(step->at, step->bytes, step->aside);
         if (hl_is_error(result))
-            return result == -12 /* ENOMEM */ ? HL_SKIP_MAP_COUNT : HL_SKIP_SEALED;
+            return result == ENOMEM_RESULT ? HL_SKIP_MAP_COUNT : HL_SKIP_SEALED;
     }
     return 0;
 }
@@ -196,10 +197,14 @@ static int place(struct commit *c, unsigned i) {
         result = hl_mmap(span->start, bytes_of(c, i), PROT_READ | (span->flags & PF_X ? PROT_EXEC : 0),
                          MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, move->memfd, 0);
     if (hl_is_error(result))
-        return result == -12 /* ENOMEM */ ? HL_SKIP_MAP_COUNT : HL_SKIP_NO_MREMAP;
+        return result == ENOMEM_RESULT ? HL_SKIP_MAP_COUNT : HL_SKIP_NO_MREMAP;
     move->placed = true;
     if (move->memfd < 0)
         move->memory = 0;
+    else if (c->process->kernel.populate &&
+             hl_is_error(hl_madvise(span->start, bytes_of(c, i), MADV_POPULATE_READ)))
+        return HL_SKIP_POOL_SHORT; /* the pages are the memfd's; this maps them, so that nobody faults later
+                                    */
     return 0;
 }
 

@@ -42,6 +42,7 @@ bool hl_begin(struct hl_process *process, const char *const *envp, const char *e
     process->maps.mapping = NULL;
     process->work = NULL;
     process->n_work = process->work_capacity = 0;
+    process->dropped_named = false;
 
     hl_default_options(&process->options);
     const char *text = find_variable(envp, options_name);
@@ -80,9 +81,14 @@ static struct hl_work *grow_work(struct hl_process *process) {
 void hl_add_object(struct hl_process *process, const struct hl_object *object, const Elf64_Phdr *phdr,
                    size_t phnum) {
     enum hl_selection selection = hl_select_object(process->options.objects, object);
-    struct hl_work *work = selection == HL_NOT_SELECTED ? NULL : grow_work(process);
-    if (work == NULL)
+    if (selection == HL_NOT_SELECTED)
         return;
+    struct hl_work *work = grow_work(process);
+    if (work == NULL) {
+        hl_report_dropped(process, object);
+        process->dropped_named = process->dropped_named || selection == HL_SELECTED_BY_NAME;
+        return;
+    }
     process->n_work++;
     work->selection = selection;
     work->object.path = object->path;
@@ -203,7 +209,7 @@ static bool is_refused(const struct hl_process *process, const struct hl_work *w
 }
 
 int hl_move_objects(struct hl_process *process) {
-    int status = 0;
+    int status = process->options.strict && process->dropped_named ? 127 : 0;
     if (is_anything_planned(process)) {
         uint64_t all = ~(uint64_t)0, old;
         HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, &old, sizeof old, 0, 0);

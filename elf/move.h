@@ -50,6 +50,7 @@ struct hl_process {
     uint64_t old_break;   /* where the break was, if it was carried; else 0 */
     struct hl_work *work;
     size_t n_work, work_capacity;
+    bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
 };
 
 /* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel.
@@ -95,6 +96,9 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work);
 
 /* Step 6, report: the lines that verbose= asks for. */
 void hl_report_object(const struct hl_process *process, const struct hl_work *work);
+
+/* Says that there is no memory even to plan OBJECT; from verbose=1. */
+void hl_report_dropped(const struct hl_process *process, const struct hl_object *object);
 
 /* Complains about a variable; shown at every verbosity. */
 void hl_report_mistake(void *variable, struct hl_string option, const char *what);

@@ -11,8 +11,8 @@
 #include "sys.h"
 #include "text.h"
 
-static void begin_line(struct hl_text *line, const struct hl_work *work) {
-    const char *name = hl_base_name(work->object.path);
+static void begin_line(struct hl_text *line, const struct hl_object *object) {
+    const char *name = hl_base_name(object->path);
     hl_set_text(line, "hugeld: ");
     hl_add_foreign(line, (struct hl_string){name, hl_text_bytes(name)});
     hl_add_text(line, ": ");
@@ -81,7 +81,7 @@ static void add_pool_remedy(struct hl_text *line, const struct hl_process *proce
 static void report_failure(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
                            enum hl_skip skip) {
     struct hl_text line;
-    begin_line(&line, work);
+    begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
     add_reason(&line, skip);
     if (skip == HL_SKIP_POOL_SHORT) {
@@ -119,7 +119,7 @@ static uint64_t pages_moved(const struct hl_process *process, const struct hl_wo
 static void report_summary(const struct hl_process *process, const struct hl_work *work) {
     struct hl_text line;
     bool any = false;
-    begin_line(&line, work);
+    begin_line(&line, &work->object);
     for (unsigned kind = 0; kind < HL_KINDS; kind++) {
         for (unsigned backend = HL_HUGETLB; backend <= HL_ADVISED; backend++) {
             uint64_t pages = pages_moved(process, work, (enum hl_kind)kind, (enum hl_backend)backend);
@@ -149,7 +149,7 @@ static void report_details(const struct hl_process *process, const struct hl_wor
         const struct hl_span *span = &work->plan.span[i];
         if (work->move[i].backend == HL_NO_BACKEND)
             continue;
-        begin_line(&line, work);
+        begin_line(&line, &work->object);
         add_range(&line, span->start, span->end, span->flags);
         hl_add_text(&line, " ");
         hl_add_text(&line, hl_kind_name(span->kind));
@@ -163,7 +163,7 @@ static void report_details(const struct hl_process *process, const struct hl_wor
         const struct hl_segment *segment = &work->object.segment[i];
         if (work->plan.skip[i] == HL_MOVED)
             continue;
-        begin_line(&line, work);
+        begin_line(&line, &work->object);
         add_range(&line, segment->start, segment->end, segment->flags);
         add_reason(&line, work->plan.skip[i]);
         write_line(&line);
@@ -177,6 +177,15 @@ void hl_report_object(const struct hl_process *process, const struct hl_work *wo
         report_summary(process, work);
     if (process->options.verbose >= 3)
         report_details(process, work);
+}
+
+void hl_report_dropped(const struct hl_process *process, const struct hl_object *object) {
+    struct hl_text line;
+    begin_line(&line, object);
+    hl_add_text(&line, "text");
+    add_reason(&line, HL_SKIP_NO_MEMORY);
+    if (process->options.verbose >= 1 || process->options.strict)
+        write_line(&line);
 }
 
 void hl_report_mistake(void *variable, struct hl_string option, const char *what) {
@@ -193,7 +202,7 @@ void hl_report_mistake(void *variable, struct hl_string option, const char *what
 
 void hl_report_strict(const struct hl_work *work) {
     struct hl_text line;
-    begin_line(&line, work);
+    begin_line(&line, &work->object);
     hl_add_text(&line, "text");
     enum hl_skip skip = work->skip;
     for (unsigned i = 0; skip == HL_MOVED && i < work->plan.n_spans; i++)
@@ -205,7 +214,7 @@ void hl_report_strict(const struct hl_work *work) {
 
 void hl_report_broken(const struct hl_work *work) {
     struct hl_text line;
-    begin_line(&line, work);
+    begin_line(&line, &work->object);
     hl_add_text(&line, "rolled back, but its mappings are not what they were before");
     write_line(&line);
 }

@@ -13,6 +13,9 @@
 #include <pthread.h>
 #include <sys/auxv.h>
 
+/* A function of ld.so's.  (AT_BASE does not find it when it was started as "ld.so PROGRAM".) */
+extern void *__tls_get_addr(void *);
+
 struct finder {
     struct hl_process *process;
     const char *executable;
@@ -32,8 +35,8 @@ static bool contains(const struct dl_phdr_info *info, uint64_t address) {
 /* ld.so, the vdso and this object are never touched. */
 static bool is_off_limits(const struct dl_phdr_info *info) {
     static const char own;
-    unsigned long linker = getauxval(AT_BASE), vdso = getauxval(AT_SYSINFO_EHDR);
-    return contains(info, (uint64_t)&own) || (linker != 0 && contains(info, linker)) ||
+    unsigned long vdso = getauxval(AT_SYSINFO_EHDR);
+    return contains(info, (uint64_t)&own) || contains(info, (uint64_t)&__tls_get_addr) ||
            (vdso != 0 && contains(info, vdso));
 }
 
