@@ -202,9 +202,9 @@ static int place(struct commit *c, unsigned i) {
     if (move->memfd < 0)
         move->memory = 0;
     else if (c->process->kernel.populate &&
-             hl_is_error(hl_madvise(span->start, bytes_of(c, i), MADV_POPULATE_READ)))
-        return HL_SKIP_POOL_SHORT; /* the pages are the memfd's; this maps them, so that nobody faults later
-                                    */
+             hl_is_error(hl_madvise(span->start, bytes_of(c, i), MADV_POPULATE_READ)) &&
+             !c->process->has_threads) /* the pages are the memfd's; mapped now, nobody faults later */
+        return HL_SKIP_POOL_SHORT;
     return 0;
 }
 
