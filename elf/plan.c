@@ -107,7 +107,7 @@ static void plan_region(struct planner *p, unsigned first, unsigned last) {
        huge       |       |       |       |       |       |       |
                           [     data      ][ bss: mixed ][ bss ]...   its last page rounds out
 
-   The page in which initialised data ends counts as bss, because it needs both to be wanted.  The last page
+   The page in which initialised data ends counts as bss.  The last page
    may round out past the object, into the heap's beginning, and is a span of its own: it can fail without the
    rest. */
 static void plan_writable(struct planner *p, unsigned index) {

@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What every test gets: the pool for itself, the proof that nothing is left behind, and STRICT=1.
+
+A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.
+"""
+
+import contextlib
+import fcntl
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import typing
+
+import pytest
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE / "system")]
+
+import helpers  # noqa: E402  (its folder has just been added)
+import programs  # noqa: E402
+
+NR_HUGEPAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    report = outcome.get_result()
+    if os.environ.get("STRICT") == "1" and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid}: skipped with STRICT=1: {call.excinfo.value}"
+
+
+@pytest.fixture(scope="session")
+def pool_lock():
+    """The machine's pool for this run alone: the lock that tests/with-pool holds, unless it started us."""
+    if "WITH_POOL_OUTERMOST" in os.environ or os.getuid() != 0:
+        yield
+        return
+    with open(NR_HUGEPAGES) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def set_free_pages(wanted):
+    """Makes exactly WANTED huge pages free and not reserved."""
+    for attempt in range(3):
+        free = helpers.free_pages()
+        if free == wanted:
+            return
+        NR_HUGEPAGES.write_text(str(int(NR_HUGEPAGES.read_text()) + wanted - free))
+        if attempt:
+            pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
+    if helpers.free_pages() != wanted:
+        pytest.skip(f"{wanted} huge pages cannot be had: {helpers.free_pages()} are free")
+
+
+@pytest.fixture
+def pool(pool_lock):
+    """pool(n): exactly n huge pages are free, for this test."""
+    if not os.access(NR_HUGEPAGES, os.W_OK):
+        pytest.skip("needs root: sets vm.nr_hugepages")
+    before = NR_HUGEPAGES.read_text()
+    yield set_free_pages
+    NR_HUGEPAGES.write_text(before)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """After each test the pool has as many free pages as before, and no process of ours is left."""
+    before = helpers.pool_counts()
+    yield
+    left = helpers.marked_processes()
+    for pid in left:  # each was started by this test run: it carries our mark
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    end = time.monotonic() + 5
+    while helpers.pool_counts() != before and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not left, f"still running: {left}"
+    assert helpers.pool_counts() == before, "the pool (total, free, reserved, surplus) is not as before"
+
+
+@pytest.fixture
+def root():
+    if os.getuid() != 0:
+        pytest.skip("needs root")
+
+
+@pytest.fixture
+def cgroup(root):
+    """cgroup(controller, v2=(file, value), v1=(file, value)): a command prefix that joins a new cgroup with this limit,
+    in version 2 where the controller is there, else in version 1."""
+    groups = []
+
+    def find(controller):
+        for _, mount, kind, options, *_ in map(str.split, pathlib.Path("/proc/mounts").read_text().splitlines()):
+            if kind == "cgroup2" and controller in pathlib.Path(mount, "cgroup.controllers").read_text().split():
+                pathlib.Path(mount, "cgroup.subtree_control").write_text(f"+{controller}")
+                return pathlib.Path(mount), 2
+            if kind == "cgroup" and controller in options.split(","):
+                return pathlib.Path(mount), 1
+        pytest.skip(f"no cgroup with the {controller} controller")
+
+    def limit(controller, v2, v1):
+        try:
+            mount, version = find(controller)
+            group = mount / f"hugeld-test-{helpers.MARK_VALUE}-{controller}"
+            group.mkdir()
+            groups.append(group)
+            file, value = v2 if version == 2 else v1
+            (group / file).write_text(str(value))
+        except OSError as error:
+            pytest.skip(f"cannot make a cgroup: {error}")
+        return ["/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+
+    yield limit
+    for group in groups:
+        helpers.wait_until(lambda: not (group / "cgroup.procs").read_text(), what="the group becoming empty")
+        group.rmdir()
+
+
+def pytest_report_header():
+    total, free, reserved, _ = helpers.pool_counts()
+    kernel = os.uname().release
+    return f"hugeld: {helpers.BUILD}, Linux {kernel}, pool {total} pages, {free} free, {reserved} reserved"
+
+
+def compile_shared(source, output):
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", output, source], check=True, timeout=60)
+    return output
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory):
+    """A folder that other users may enter too, with libhugeld.so, pause.so and noop/libhugeld.so."""
+    folder = tmp_path_factory.mktemp("shared")
+    for parent in [folder, *folder.parents][:3]:
+        if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
+            parent.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def library(shared_folder):
+    """libhugeld.so where every user can read it, beside the command `hugeld`."""
+    folder = shared_folder / "real"
+    folder.mkdir()
+    for file in (helpers.HUGELD, helpers.LIBRARY):
+        copy = folder / file.name
+        copy.write_bytes(file.read_bytes())
+        copy.chmod(0o755)
+    return folder / "libhugeld.so"
+
+
+@pytest.fixture(scope="session")
+def pause_library(shared_folder):
+    return compile_shared(HERE / "system" / "pause.c", shared_folder / "pause.so")
+
+
+@pytest.fixture(scope="session")
+def empty_library(shared_folder):
+    """Does nothing, has libhugeld.so's name and a path as long as library's: what the plain run preloads, so that the
+    dynamic linker's own memory is the same in both."""
+    folder = shared_folder / "none"
+    folder.mkdir()
+    source = folder / "empty.c"
+    source.write_text("")
+    return compile_shared(source, folder / "libhugeld.so")
+
+
+@pytest.fixture(scope="session")
+def builder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("programs")
+    yield programs.Builder(folder)
+    shutil.rmtree(folder)  # pytest would keep hundreds of MiB of the last runs
+
+
+class Proof(typing.NamedTuple):
+    pages: int  # on huge pages
+    plans: dict  # helpers.Plan by base name
+    plain: tuple  # (returncode, stdout, stderr)
+    moved: tuple
+
+
+@pytest.fixture
+def prove(library, empty_library, pause_library):
+    """prove(argv, moved, ...): runs ARGV plainly and on huge pages, stopped after its constructors each time, proves
+    with smaps that exactly the plan is on huge pages, and that exit status and output are the plain run's.
+
+    MOVED: base name of each object that must move -> kinds of span.  NAME: the program's base name, if not argv[0]'s.
+    BY_COMMAND: through `hugeld run`.  WORK(process): what to do with the stopped process instead of letting it run to
+    its end; its result counts as the program's.  SAME(plain, moved) compares the results; else they must be equal.
+    ALWAYS=False: at some load addresses nothing is planned."""
+
+    def run(argv, moved, patterns=None, options="", backend="hugetlb", data_backend="thp", by_command=False, name=None,
+            same=None, work=None, always=True, timeout=60, **changes):
+        name = name or os.path.basename(os.path.realpath(argv[0]))
+        finish = work or (lambda process: process.finish())
+        env = helpers.preload(empty_library, pause_library, **changes)
+        with helpers.paused(argv, env, name, timeout) as process:
+            plain_image = helpers.read_image(process.pid)
+            plain = finish(process)
+        command = list(argv)
+        if by_command:
+            env = helpers.preload(pause_library, **changes)
+            arguments = ["-p", patterns] if patterns is not None else []
+            arguments += ["-o", options] if options else []
+            command = [library.parent / "hugeld", "run", *arguments, "--", *argv]
+        else:
+            env = helpers.preload(library, pause_library, patterns=patterns, options=options or None, **changes)
+        free = helpers.free_pages()
+        with helpers.paused(command, env, name, timeout) as process:
+            image = helpers.read_image(process.pid)
+            paths = [o.path for o in image.objects if o.name in moved]
+            plans = helpers.read_plans(process.pid, paths, options)
+            pages = helpers.check_memory(image, plain_image, plans, moved, backend, data_backend, always)
+            if backend == "hugetlb" and data_backend == "thp":
+                taken = sum(plans[name].pages(*({*kinds} & {"text", "rodata"} or {""})) for name, kinds in moved.items())
+                assert free - helpers.free_pages() == taken, "the pool gave more than the plan, or less"
+            result = finish(process)
+        assert (same or (lambda a, b: a == b))(plain, result), f"plain: {plain}\nmoved: {result}"
+        return Proof(pages, plans, plain, result)
+
+    return run
+
+
+@pytest.fixture
+def thp():
+    """Transparent huge pages are allowed by the administrator."""
+    enabled = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not enabled.exists() or "[never]" in enabled.read_text():
+        pytest.skip("transparent huge pages are switched off")

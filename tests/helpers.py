@@ -1,0 +1,492 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the tests share: running programs so that nothing of them is left, stopping one right after its constructors,
+and comparing what /proc/PID/smaps shows with the plan.
+
+The proof reads smaps itself and never asks `hugeld status`; the plan comes from `hugeld inspect --pid`, and the planner
+is proved by tests/unit.  A libhugeld.so that does nothing fails every test that calls check_memory().
+"""
+
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import pathlib
+import re
+import signal
+import struct
+import subprocess
+import time
+import uuid
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BUILD = pathlib.Path(os.environ.get("B", ROOT / "build"))
+HUGELD = BUILD / "hugeld"
+LIBRARY = BUILD / "libhugeld.so"
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+HUGE = 2 << 20
+
+# In the environment of everything that a test starts, so that what it leaves behind can be found.
+MARK = "T_HUGELD_TEST"
+MARK_VALUE = str(uuid.uuid4())
+
+
+# --- running programs ---
+
+
+def environment(**changes):
+    """This process's environment without anything that concerns the dynamic linker, and CHANGES (None removes)."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "GLIBC_TUNABLES", "PYTHON"))}
+    env[MARK] = MARK_VALUE
+    env["LC_ALL"] = "C"
+    for name, value in changes.items():
+        env.pop(name, None)
+        if value is not None:
+            env[name] = str(value)
+    return env
+
+
+def end_process(process):
+    """Kills what start() started, with its whole process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(timeout=30)
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None:
+            stream.close()
+
+
+def start(argv, env=None, **options):
+    """Starts ARGV as the leader of a process group of its own."""
+    options.setdefault("stdin", subprocess.DEVNULL)
+    options.setdefault("stdout", subprocess.PIPE)
+    options.setdefault("stderr", subprocess.PIPE)
+    return subprocess.Popen(
+        [str(a) for a in argv], env=env or environment(), start_new_session=True, text=True, errors="replace", **options
+    )
+
+
+def run(argv, env=None, timeout=60, **options):
+    """Runs ARGV to its end; the result has returncode, stdout and stderr."""
+    text = options.pop("input", None)
+    if text is not None:
+        options["stdin"] = subprocess.PIPE
+    process = start(argv, env, **options)
+    try:
+        stdout, stderr = process.communicate(text, timeout=timeout)
+        return subprocess.CompletedProcess(argv, process.returncode, stdout, stderr)
+    finally:
+        end_process(process)
+
+
+def hugeld(*arguments, **options):
+    """Runs the hugeld command."""
+    return run([HUGELD, *arguments], **options)
+
+
+def hugeld_json(command, *arguments):
+    """What `hugeld COMMAND --json ARGUMENTS` prints; it must succeed."""
+    result = hugeld(command, "--json", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def preload(*libraries, patterns=None, options=None, **changes):
+    """The environment of a program that runs with LIBRARIES preloaded."""
+    return environment(
+        LD_PRELOAD=":".join(map(str, libraries)) or None,
+        LD_HUGEPAGES=patterns,
+        LD_HUGEPAGES_OPTIONS=options,
+        **changes,
+    )
+
+
+def run_preloaded(argv, patterns=None, options=None, library=LIBRARY, timeout=60, **changes):
+    """Runs ARGV the way a user would: LD_PRELOAD=libhugeld.so ARGV."""
+    return run(argv, preload(library, patterns=patterns, options=options, **changes), timeout)
+
+
+def marked_processes():
+    """PIDs of everything still there that this test run started."""
+    wanted = f"{MARK}={MARK_VALUE}".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            with open(f"/proc/{entry.name}/environ", "rb") as file:
+                if wanted in file.read().split(b"\0"):
+                    found.append(int(entry.name))
+    return found
+
+
+def state_of(pid):
+    """The letter of /proc/PID/stat, or '' when it has ended."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    return ""
+
+
+def wait_until(condition, timeout=30, what="it"):
+    """Waits until CONDITION() is true and returns what it returned."""
+    end = time.monotonic() + timeout
+    while True:
+        result = condition()
+        if result:
+            return result
+        assert time.monotonic() < end, f"{what} did not happen in {timeout} s"
+        time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def paused(argv, env, name, timeout=60, **options):
+    """Starts ARGV, whose environment preloads pause.so, and stops at the end of the constructors of the program NAME.
+
+    Gives a Popen with resume(), which lets it go on, and finish(), which also waits for its end and returns
+    (returncode, stdout, stderr)."""
+    process = start(argv, dict(env, T_PAUSE=name), **options)
+    process.resume = lambda: os.kill(process.pid, signal.SIGCONT)
+
+    def finish():
+        process.resume()
+        stdout, stderr = process.communicate(timeout=timeout)
+        return process.returncode, stdout, stderr
+
+    process.finish = finish
+    try:
+        wait_until(lambda: state_of(process.pid) in ("T", "Z", ""), timeout, f"{name} stopping")
+        if state_of(process.pid) != "T":
+            stdout, stderr = process.communicate(timeout=timeout)
+            raise AssertionError(f"{name} ended before it stopped: {process.returncode}\n{stdout}\n{stderr}")
+        yield process
+    finally:
+        end_process(process)
+
+
+# --- the pool ---
+
+
+def pool_counts():
+    """(total, free, reserved, surplus) huge pages of the machine."""
+    text = pathlib.Path("/proc/meminfo").read_text()
+    names = ("Total", "Free", "Rsvd", "Surp")
+    return tuple(int(re.search(rf"^HugePages_{name}:\s+(\d+)", text, re.M)[1]) for name in names)
+
+
+def free_pages():
+    """Huge pages that anybody may still take."""
+    _, free, reserved, _ = pool_counts()
+    return free - reserved
+
+
+# --- memory of a process ---
+
+
+@dataclasses.dataclass
+class Mapping:
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    inode: int
+    name: str
+    kb: dict
+
+    @property
+    def bytes(self):
+        return self.end - self.start
+
+    @property
+    def hugetlb_bytes(self):
+        return (self.kb["Private_Hugetlb"] + self.kb["Shared_Hugetlb"]) * 1024
+
+    @property
+    def is_hugetlb(self):
+        return self.kb["KernelPageSize"] * 1024 > PAGE
+
+    @property
+    def thp_bytes(self):
+        return self.kb["AnonHugePages"] * 1024
+
+
+def read_smaps(pid):
+    """The mappings of PID, ascending."""
+    mappings = []
+    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text(errors="surrogateescape").split("\n"):
+        head = re.match(r"([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) \S+ (\d+) *(.*)$", line)
+        if head:
+            start_, end, permissions, offset, inode, name = head.groups()
+            mappings.append(Mapping(int(start_, 16), int(end, 16), permissions, int(offset, 16), int(inode), name, {}))
+        elif line.endswith(" kB"):
+            key, value = line[:-3].split(":")
+            mappings[-1].kb[key] = int(value)
+    return mappings
+
+
+def pieces(mappings, start, end):
+    """[start, end) cut at mappings: (start, end, permissions), '' where nothing is mapped; equal neighbours join."""
+    found, at = [], start
+
+    def add(to, permissions):
+        nonlocal at
+        if to > at:
+            if found and found[-1][2] == permissions:
+                found[-1] = (found[-1][0], to, permissions)
+            else:
+                found.append((at, to, permissions))
+            at = to
+
+    for mapping in mappings:
+        if mapping.end > start and mapping.start < end:
+            add(mapping.start, "")
+            add(min(mapping.end, end), mapping.permissions)
+    add(end, "")
+    return found
+
+
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_PHDR, PT_GNU_RELRO = 1, 2, 3, 6, 0x6474E552
+PF_X, PF_W, PF_R = 1, 2, 4
+
+
+@dataclasses.dataclass
+class Header:
+    type: int
+    flags: int
+    offset: int
+    vaddr: int
+    file_bytes: int
+    memory_bytes: int
+    position: int  # in the file
+
+
+def read_headers(path):
+    """The program headers of an ELF64 file of this machine's byte order."""
+    with open(path, "rb") as file:
+        head = file.read(64)
+        assert head[:5] == b"\x7fELF\x02", path
+        phoff, phentsize, phnum = struct.unpack_from("<Q", head, 32)[0], *struct.unpack_from("<HH", head, 54)
+        file.seek(phoff)
+        table = file.read(phentsize * phnum)
+    headers = []
+    for i in range(phnum):
+        kind, flags, offset, vaddr, _, filesz, memsz, _ = struct.unpack_from("<IIQQQQQQ", table, i * phentsize)
+        headers.append(Header(kind, flags, offset, vaddr, filesz, memsz, phoff + i * phentsize))
+    return headers
+
+
+def page_down(address):
+    return address & -PAGE
+
+
+def page_up(address):
+    return -(-address // PAGE) * PAGE
+
+
+def read_auxv(pid):
+    words = struct.iter_unpack("QQ", pathlib.Path(f"/proc/{pid}/auxv").read_bytes())
+    return dict(words)
+
+
+@dataclasses.dataclass
+class Object:
+    """An ELF file as it lies in a process."""
+
+    path: str
+    bias: int
+    start: int
+    end: int
+    relro: tuple
+    loads: list
+
+    @property
+    def name(self):
+        return os.path.basename(self.path)
+
+
+def object_at(path, bias):
+    headers = read_headers(path)
+    loads = [h for h in headers if h.type == PT_LOAD and h.memory_bytes]
+    relro = [h for h in headers if h.type == PT_GNU_RELRO]
+    # The dynamic linker protects whole pages inside it.
+    relro = [(page_down(bias + h.vaddr), page_down(bias + h.vaddr + h.memory_bytes)) for h in relro] or [(0, 0)]
+    start_ = bias + page_down(min(h.vaddr for h in loads))
+    end = bias + page_up(max(h.vaddr + h.memory_bytes for h in loads))
+    return Object(path, bias, start_, end, relro[0], loads)
+
+
+def find_bias(path, mappings):
+    """The load bias that most of the file mappings of PATH vote for."""
+    votes = collections.Counter()
+    for mapping in mappings:
+        for h in read_headers(path):
+            in_file = page_down(h.offset) <= mapping.offset < h.offset + h.file_bytes
+            if h.type == PT_LOAD and in_file:
+                votes[mapping.start - mapping.offset + page_down(h.offset) - page_down(h.vaddr)] += 1
+    return votes.most_common(1)[0][0]
+
+
+def read_objects(pid, mappings):
+    """The ELF objects of PID, the executable first, from what is left of their file mappings."""
+    executable = os.readlink(f"/proc/{pid}/exe")
+    by_name = collections.defaultdict(list)
+    for mapping in mappings:
+        if mapping.inode and mapping.name.startswith("/") and not mapping.is_hugetlb:
+            by_name[mapping.name].append(mapping)
+    objects = []
+    entry = read_auxv(pid)[9]  # AT_ENTRY
+    with open(executable, "rb") as file:
+        objects.append(object_at(executable, entry - struct.unpack("<Q", file.read(32)[24:])[0]))
+    for name, found in by_name.items():
+        if name == executable or not os.path.exists(name):
+            continue
+        with open(name, "rb") as file:
+            if file.read(4) != b"\x7fELF":
+                continue
+        objects.append(object_at(name, find_bias(name, found)))
+    return objects
+
+
+# --- the plan ---
+
+
+@dataclasses.dataclass
+class Span:
+    start: int
+    end: int
+    kind: str  # text, rodata, data, bss
+
+    @property
+    def permissions(self):
+        return {"text": "r-xp", "rodata": "r--p"}.get(self.kind, "rw-p")
+
+    @property
+    def pages(self):
+        return (self.end - self.start) // HUGE
+
+
+@dataclasses.dataclass
+class Plan:
+    path: str
+    spans: list
+    json: dict
+
+    def pages(self, *kinds):
+        return sum(s.pages for s in self.spans if not kinds or s.kind in kinds)
+
+
+def read_plans(pid, paths, options=None):
+    """The plans of the objects at PATHS in the process PID by base name, as `hugeld inspect --pid` tells them."""
+    arguments = ["-o", options] if options else []
+    plans = {}
+    for found in hugeld_json("inspect", "--pid", pid, *arguments, "--", *paths)["files"]:
+        spans = [Span(int(s["start"], 0), int(s["end"], 0), s["kind"]) for s in found["plan"]["spans"]]
+        plans[os.path.basename(found["path"])] = Plan(found["path"], spans, found)
+    return plans
+
+
+# --- the proof ---
+
+
+def bytes_outside(mappings, objects):
+    """Bytes by file and protection outside all objects: scratch memory, or old pages, that were forgotten show here."""
+    total = collections.Counter()
+    for mapping in mappings:
+        if not mapping.name.startswith("["):
+            for start_, end, permissions in outside(mapping, objects):
+                total[mapping.name, permissions] += end - start_
+    return dict(total)
+
+
+def outside(mapping, objects):
+    """The pieces of MAPPING that lie in no object."""
+    left = [(mapping.start, mapping.end)]
+    for o in objects:
+        left = [
+            piece
+            for a, b in left
+            for piece in ((a, min(b, o.start)), (max(a, o.end), b))
+            if piece[0] < piece[1]
+        ]
+    return [(a, b, mapping.permissions) for a, b in left]
+
+
+@dataclasses.dataclass
+class Image:
+    """What the memory and descriptors of a stopped process are."""
+
+    mappings: list
+    objects: list
+    descriptors: list
+
+    def find(self, name):
+        return next(o for o in self.objects if o.name == name)
+
+
+def read_image(pid):
+    mappings = read_smaps(pid)
+    return Image(mappings, read_objects(pid, mappings), sorted(os.listdir(f"/proc/{pid}/fd"), key=int))
+
+
+def check_span(image, span, backend):
+    """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else."""
+    inside = [m for m in image.mappings if m.end > span.start and m.start < span.end]
+    where = f"{span} on {backend}: {inside}"
+    assert pieces(inside, span.start, span.end) == [(span.start, span.end, span.permissions)], where
+    if backend == "hugetlb":
+        assert all(m.is_hugetlb and m.start >= span.start and m.end <= span.end for m in inside), where
+        assert sum(m.hugetlb_bytes for m in inside) == span.end - span.start, where
+    elif span.kind in ("text", "rodata"):
+        assert all(m.start >= span.start and m.end <= span.end for m in inside), where
+        assert sum(m.thp_bytes for m in inside) == span.end - span.start, where
+        assert sum(m.kb["Rss"] for m in inside) * 1024 == span.end - span.start, where
+        assert all(m.inode == 0 for m in inside), where
+    else:  # data: it may have become one mapping with .bss
+        assert sum(m.thp_bytes for m in inside) >= span.end - span.start, where
+
+
+def check_object(image, plain, name, spans):
+    """Outside SPANS the object NAME lies as it does in the plain run, page by page; RELRO is read-only."""
+    moved, original = image.find(name), plain.find(name)
+    at = moved.start
+    for span in [*spans, Span(moved.end, moved.end, "")]:
+        distance = original.bias - moved.bias
+        here = [(a + distance, b + distance, p) for a, b, p in pieces(image.mappings, at, max(at, span.start))]
+        there = pieces(plain.mappings, at + distance, max(at, span.start) + distance)
+        assert here == there, f"{name}: [{at:#x}, {span.start:#x}) is not as in the plain run"
+        at = max(at, span.end)
+    start_, end = moved.relro
+    if end > start_:
+        assert pieces(image.mappings, start_, end) == [(start_, end, "r--p")], f"{name}: RELRO"
+
+
+def check_memory(image, plain, plans, moved, backend="hugetlb", data_backend="thp", always=True):
+    """The proof.  MOVED maps base names of objects to the kinds of span that must be on huge pages there; everything
+    else must be as in the image of the plain run.  ALWAYS: each of these objects has such spans at any load address.
+    Returns the pages that moved."""
+    moved_spans, hugetlb = [], []
+    for object_ in image.objects:
+        kinds = moved.get(object_.name, ())
+        spans = [s for s in plans[object_.name].spans if s.kind in kinds] if kinds else []
+        assert spans or not kinds or not always, f"{object_.name}: nothing is planned: {plans[object_.name].json}"
+        for span in spans:
+            chosen = backend if span.kind in ("text", "rodata") else data_backend
+            check_span(image, span, chosen)
+            if chosen == "hugetlb":
+                hugetlb.append(span)
+        moved_spans += spans
+        if object_.name != LIBRARY.name:
+            check_object(image, plain, object_.name, spans)
+    assert set(moved) <= {o.name for o in image.objects}, "an object is not loaded"
+
+    for mapping in image.mappings:
+        if mapping.is_hugetlb:
+            assert any(s.start <= mapping.start and mapping.end <= s.end for s in hugetlb), f"not planned: {mapping}"
+        assert not ("w" in mapping.permissions and "x" in mapping.permissions), mapping
+    elsewhere = [m for m in image.mappings if not any(m.start < s.end and s.start < m.end for s in moved_spans)]
+    assert sum(m.thp_bytes for m in elsewhere) <= sum(m.thp_bytes for m in plain.mappings)
+    assert image.descriptors == plain.descriptors
+    # A span may end behind its object: bss=hugetlb rounds out into the beginning of the heap.
+    here = bytes_outside(image.mappings, [*image.objects, *moved_spans])
+    assert here == bytes_outside(plain.mappings, plain.objects)
+    return sum(s.pages for s in moved_spans)

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Database servers answer the same queries: mariadbd (PIE, one process, many threads) and postgres (PIE, a process for
+each connection), each as a user of its own, on a socket in a temporary folder."""
+
+import glob
+import os
+import pwd
+import re
+import shutil
+import signal
+
+import pytest
+
+import helpers
+
+BOTH = pytest.mark.parametrize("by_command", [False, True], ids=["preload", "run"])
+
+QUERIES = """
+    DROP TABLE IF EXISTS t;
+    CREATE TABLE t (id INT PRIMARY KEY, word VARCHAR(40), x DOUBLE);
+    INSERT INTO t SELECT seq, MD5(seq), SQRT(seq) FROM {numbers};
+    SELECT COUNT(*), SUM(id), ROUND(CAST(SUM(x) AS DECIMAL(20,6)), 3) FROM t;
+    SELECT word FROM t WHERE id = 777;
+    SELECT a.word FROM t a JOIN t b ON a.id = b.id + 1 WHERE b.word LIKE 'ab%' ORDER BY a.word LIMIT 5;
+    UPDATE t SET x = x * 2 WHERE id < 500;
+    SELECT ROUND(CAST(SUM(x) AS DECIMAL(20,6)), 3) FROM t;
+"""
+
+
+def user_or_skip(name):
+    try:
+        return pwd.getpwnam(name)
+    except KeyError:
+        pytest.skip(f"there is no user {name}")
+
+
+def make_folder(parent, name, user):
+    folder = parent / name
+    folder.mkdir()
+    os.chown(folder, user.pw_uid, user.pw_gid)
+    return folder
+
+
+# --- MariaDB ---
+
+
+@pytest.fixture(scope="module")
+def mariadb(shared_folder):
+    """(folder, argv) of a server with an empty database."""
+    if os.getuid() != 0 or not shutil.which("mariadbd") or not shutil.which("mariadb-install-db"):
+        pytest.skip("needs root and mariadbd with its client (mariadb-server, mariadb-client)")
+    folder = make_folder(shared_folder, "mariadb", user_or_skip("mysql"))
+    result = helpers.run(["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={folder}/data",
+                          "--auth-root-authentication-method=socket", "--skip-test-db"], timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return folder, [shutil.which("mariadbd"), "--no-defaults", "--user=mysql", f"--datadir={folder}/data",
+                    f"--socket={folder}/socket", f"--pid-file={folder}/pid", "--skip-networking",
+                    "--innodb-buffer-pool-size=16M", "--performance-schema=OFF"]
+
+
+@BOTH
+def test_mariadbd(prove, pool, mariadb, by_command):
+    folder, argv = mariadb
+    client = ["mariadb", "--no-defaults", f"--socket={folder}/socket", "-N"]
+
+    def work(process):
+        process.resume()
+        helpers.wait_until(lambda: helpers.run([*client, "-e", "SELECT 1"]).returncode == 0, what="mariadbd answering")
+        answer = helpers.run([*client, "-e", "CREATE DATABASE IF NOT EXISTS d; USE d;"
+                              + QUERIES.format(numbers="seq_1_to_3000")], timeout=60)
+        shutdown = helpers.run(["mariadb-admin", "--no-defaults", f"--socket={folder}/socket", "shutdown"])
+        process.communicate(timeout=60)
+        return answer.returncode, answer.stdout, answer.stderr, shutdown.returncode, process.returncode
+
+    pool(64)
+    proof = prove(argv, {"mariadbd": ("text", "rodata")}, options="backend=hugetlb", by_command=by_command, work=work)
+    assert proof.moved[0] == proof.moved[3] == proof.moved[4] == 0 and proof.moved[1].startswith("3000\t4501500\t")
+    plan = proof.plans["mariadbd"].json["plan"]
+    assert plan["text_share"] == 1
+
+
+# --- PostgreSQL ---
+
+
+@pytest.fixture(scope="module")
+def postgres(shared_folder):
+    """(folder, bin, argv) of a cluster with pgbench's tables to come."""
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
+    if os.getuid() != 0 or not found:
+        pytest.skip("needs root and postgres (postgresql)")
+    binaries = os.path.dirname(found[-1])
+    folder = make_folder(shared_folder, "postgres", user_or_skip("postgres"))
+    result = helpers.run([*AS_POSTGRES, f"{binaries}/initdb", "-A", "trust", "-N", "-D", folder / "data"], timeout=120,
+                         cwd=folder)
+    assert result.returncode == 0, result.stdout + result.stderr
+    argv = [*AS_POSTGRES, f"{binaries}/postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=", "-c",
+            "shared_buffers=16MB", "-c", "huge_pages=off", "-c", "fsync=off"]
+    return folder, binaries, argv
+
+
+AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+
+
+@BOTH
+def test_postgres(prove, pool, postgres, by_command):
+    """pgbench's numbers are times; that no transaction fails and that all run is what counts."""
+    folder, binaries, argv = postgres
+    to_server = ["-h", folder, "-U", "postgres"]
+
+    def call(program, *arguments):
+        return helpers.run([f"{binaries}/{program}", *to_server, *arguments], timeout=60, cwd=folder)
+
+    def work(process):
+        process.resume()
+        helpers.wait_until(lambda: call("psql", "-c", "SELECT 1").returncode == 0, what="postgres answering")
+        filled = call("pgbench", "-q", "-i", "-s", "1", "postgres")
+        bench = call("pgbench", "-n", "-S", "-c", "2", "-t", "500", "postgres")
+        numbers = "(SELECT generate_series(1, 3000) AS seq) AS numbers"
+        queries = QUERIES.format(numbers=numbers).replace("MD5(seq)", "MD5(seq::text)").replace("DOUBLE", "FLOAT")
+        answer = call("psql", "-At", "-c", queries, "-c", "SELECT SUM(abalance), COUNT(*) FROM pgbench_accounts")
+        process.send_signal(signal.SIGINT)  # fast shutdown
+        process.communicate(timeout=60)
+        transactions = re.search(r"actually processed: (\d+/\d+)", bench.stdout)
+        return filled.returncode, transactions and transactions[1], answer.stdout, answer.returncode, process.returncode
+
+    pool(64)
+    proof = prove(argv, {"postgres": ("text", "rodata")}, options="backend=hugetlb", by_command=by_command, work=work,
+                  name="postgres")
+    assert proof.moved[:2] == (0, "1000/1000") and "3000|4501500" in proof.moved[2] and proof.moved[3:] == (0, 0)
+    assert proof.plans["postgres"].json["plan"]["text_share"] > 0.75
+
+
+def test_fork_with_an_empty_pool(pool, postgres, library, pause_library):
+    """Every page of the pool is taken by the text: the server forks, its children run, nobody dies by SIGBUS."""
+    folder, binaries, argv = postgres
+    pool(6)
+    env = helpers.preload(library, pause_library, options="backend=hugetlb,data=off")
+    with helpers.paused(argv, env, "postgres") as process:
+        assert any(m.is_hugetlb for m in helpers.read_smaps(process.pid))
+        process.resume()
+        psql = [f"{binaries}/psql", "-h", folder, "-U", "postgres", "-At", "-c"]
+        helpers.wait_until(lambda: helpers.run([*psql, "SELECT 1"]).returncode == 0, what="postgres answering")
+        pool(0)  # the free ones go; what the server has stays
+        for _ in range(5):
+            assert helpers.run([*psql, "SELECT COUNT(*) FROM pg_class a, pg_class b"]).returncode == 0
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+        assert process.returncode == 0

@@ -1,0 +1,488 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The hugeld command: what it answers, in words and as JSON, and one clear line for every kind of bad input."""
+
+import contextlib
+import json
+import os
+import random
+import struct
+import subprocess
+
+import pytest
+
+import helpers
+from helpers import hugeld, hugeld_json
+
+AARCH64 = "/usr/aarch64-linux-gnu/lib/libc.so.6"
+
+
+def one_line(result, status, *words):
+    """RESULT says WORDS in one line on stderr, nothing on stdout, and ends with STATUS."""
+    assert result.returncode == status, result.stderr
+    assert result.stderr.startswith("hugeld: ") and result.stderr.count("\n") == 1, result.stderr
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr
+    return result
+
+
+def outcome(result):
+    return result.returncode, result.stdout, result.stderr
+
+
+# --- wrong use ---
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["no-such-command"], ["inspect"], ["status"], ["run"], ["run", "--"], ["doctor", "extra"],
+    ["inspect", "--pid", "x", "f"], ["inspect", "--pid", "0", "f"], ["inspect", "--pid", "-1", "f"],
+    ["status", "1", "2"],
+    ["inspect", "--no-such-option"], ["run", "--no-such-option", "true"], ["run", "-o", "backend=nonsense", "true"],
+    ["run", "-o", "nonsense=1", "true"], ["run", "-o", "backend", "true"], ["inspect", "-o", "edges=x", "/bin/true"],
+    ["status", "--all", "1"], ["status", "99999999999999999999"], ["run", "-p"], ["run", "--loader=nonsense", "true"],
+], ids=" ".join)
+def test_wrong_use(arguments):
+    one_line(hugeld(*arguments), 2)
+
+
+@pytest.mark.parametrize("command", [[], ["run"], ["inspect"], ["status"], ["doctor"]], ids=" ".join)
+def test_help(command):
+    result = hugeld(*command, "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "hugeld" in result.stdout
+    if command == ["run"]:
+        for word in ("backend", "text+rodata", "edges", "reserve_pages", "strict", "verbose"):
+            assert word in result.stdout
+
+
+# --- run ---
+
+
+def test_run_is_the_program(builder, pool):
+    """The same process, arguments, exit status and streams."""
+    pool(64)
+    app = builder.executable("nopie")
+    argv = [app, "an argument", "--verbose"]
+    result = hugeld("run", "-o", "verbose=2", *argv[:1], *argv[1:2])
+    assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
+    assert (result.returncode, result.stdout) == outcome(helpers.run(argv[:2]))[:2]
+    assert hugeld("run", "sh", "-c", "kill -TERM $$").returncode == -15
+    assert hugeld("run", "cat", input="in\n").stdout == "in\n"
+
+
+def test_run_keeps_what_is_preloaded(builder, pool, pause_library):
+    env = helpers.environment(LD_PRELOAD=pause_library)
+    result = hugeld("run", "sh", "-c", "echo $LD_PRELOAD", env=env)
+    assert result.stdout.endswith(f"/libhugeld.so:{pause_library}\n") and result.stdout.count(":") == 1
+
+
+def test_run_options_join_the_environment(builder, pool):
+    """-o comes after LD_HUGEPAGES_OPTIONS, so it wins; -p replaces LD_HUGEPAGES."""
+    env = helpers.environment(LD_HUGEPAGES="none", LD_HUGEPAGES_OPTIONS="verbose=1,edges=keep")
+    result = hugeld("run", "-p", "main:libx*", "-o", "verbose=2", "-o", "data=off", "sh", "-c",
+                    "echo $LD_HUGEPAGES; echo $LD_HUGEPAGES_OPTIONS", env=env)
+    assert result.stdout == "main:libx*\nverbose=1,edges=keep,verbose=2,data=off\n"
+
+
+def test_run_missing_program():
+    env = helpers.environment(PATH="/usr/bin:/bin")
+    one_line(hugeld("run", "no-such-program-anywhere", env=env), 127, "no-such-program-anywhere")
+    one_line(hugeld("run", "/no/such/program"), 127, "/no/such/program")
+    one_line(hugeld("run", ""), 127)
+
+
+def test_run_not_executable(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("text")
+    one_line(hugeld("run", file), 126, "file")
+    one_line(hugeld("run", tmp_path), 126)
+
+
+def test_run_broken_program(tmp_path):
+    """Executable by its mode, but nothing that the kernel runs: as env(1), 126."""
+    file = tmp_path / "broken"
+    file.write_bytes(b"\x7fELF" + bytes(100))
+    file.chmod(0o755)
+    one_line(hugeld("run", file), 126, "broken")
+
+
+def test_run_script(builder, pool, tmp_path):
+    pool(64)
+    script = tmp_path / "script"
+    script.write_text(f'#!/bin/sh\nexec {builder.executable("nopie")} "$@"\n')
+    script.chmod(0o755)
+    result = hugeld("run", "-o", "verbose=2,only=app*", script)
+    assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
+    assert (result.returncode, result.stdout) == outcome(helpers.run([script]))[:2]
+
+
+def test_run_static_program(builder):
+    app = builder.tiny("-static")
+    result = hugeld("run", app)
+    assert (result.returncode, result.stdout) == (4, "tiny\n")
+    assert result.stderr.count("\n") == 1 and "static, the dynamic linker never runs" in result.stderr
+    result = hugeld("run", "-o", "strict=on", app)
+    assert (result.returncode, result.stdout) == (127, "")
+    result = hugeld("run", "-o", "strict=on,only=other", app)
+    assert (result.returncode, result.stdout) == (4, "tiny\n")
+
+
+def test_run_set_user_id_program(builder, root, shared_folder):
+    copy = shared_folder / "setuid-tiny"
+    copy.write_bytes(builder.tiny().read_bytes())
+    os.chown(copy, 65534, 65534)
+    copy.chmod(0o4755)
+    result = hugeld("run", copy)
+    assert (result.returncode, result.stdout) == (4, "tiny\n")
+    assert result.stderr.count("\n") == 1 and "hugeld does nothing" in result.stderr
+    copy.unlink()
+
+
+def test_run_32_bit_program(tmp_path):
+    """Said in a line of ours and not in one of the dynamic linker's; that it runs is up to the machine."""
+    program = tmp_path / "program32"
+    program.write_bytes(thirty_two_bit())
+    program.chmod(0o755)
+    result = hugeld("run", program)
+    assert result.stderr.startswith("hugeld: ") and "32-bit" in result.stderr
+    assert "wrong ELF class" not in result.stderr
+
+
+# --- inspect ---
+
+
+def check_plan(file):
+    keys = {"load_bias", "pages", "text_share", "made_executable_bytes", "skip", "spans", "segments"}
+    assert keys <= set(file["plan"])
+    before = 0
+    for span in file["plan"]["spans"]:
+        start, end = int(span["start"], 16), int(span["end"], 16)
+        assert before <= start < end and start % file["huge_page_bytes"] == 0 == end % file["huge_page_bytes"]
+        assert span["pages"] * file["huge_page_bytes"] == end - start
+        assert (span["kind"], span["flags"]) in (("text", "r-x"), ("rodata", "r--"), ("data", "rw-"))
+        before = end
+    assert file["plan"]["pages"] == sum(s["pages"] for s in file["plan"]["spans"])
+
+
+def test_inspect_executable(builder):
+    [file] = hugeld_json("inspect", builder.executable("nopie"))["files"]
+    check_plan(file)
+    assert (file["type"], file["machine"], file["static"]) == ("exec", "x86-64", False)
+    assert [(s["start"], s["end"], s["kind"]) for s in file["plan"]["spans"]] == [
+        ("0x400000", "0xe00000", "text"), ("0xe00000", "0x1000000", "rodata")]
+    assert file["plan"]["text_share"] == 1
+    assert "range" not in file
+    # The headers before the text and the beginning of the read-only data lie in the text's pages.
+    headers, _, rodata, _ = (h for h in helpers.read_headers(builder.executable("nopie")) if h.type == helpers.PT_LOAD)
+    assert file["plan"]["made_executable_bytes"] == headers.memory_bytes + 0xE00000 - rodata.vaddr
+
+
+def test_inspect_ranges_over_load_addresses(builder):
+    [file] = hugeld_json("inspect", builder.executable("pie"))["files"]
+    check_plan(file)
+    range_ = file["range"]
+    assert range_["starts"] == 512
+    # A span may begin only inside the object, so where the first page is cut, the text begins small.
+    assert 0.7 < range_["text_share_min"] < 0.8 and range_["text_share_max"] == 1
+    assert 0 < range_["starts_full_share"] < 1
+    assert range_["pages_min"] in (5, 6) and range_["pages_max"] in (6, 7)
+    [aligned] = hugeld_json("inspect", builder.executable("aligned-pie"))["files"]
+    assert aligned["range"]["starts"] == 1 and aligned["range"]["text_share_min"] == 1
+
+
+def test_inspect_options(builder):
+    app = builder.executable("nopie")
+    [keep] = hugeld_json("inspect", "-o", "edges=keep", app)["files"]
+    spans = [(s["start"], s["end"]) for s in keep["plan"]["spans"]]
+    assert spans == [("0x600000", "0xc00000"), ("0xe00000", "0x1000000")]
+    [text] = hugeld_json("inspect", "-o", "segments=text", app)["files"]
+    assert [s["kind"] for s in text["plan"]["spans"]] == ["text"]
+
+
+def test_inspect_words(builder):
+    """For people: every number of the plan, and why the rest stays."""
+    result = hugeld("inspect", builder.executable("nopie"))
+    assert (result.returncode, result.stderr) == (0, "")
+    for word in ("app-nopie", "100.0 %", "0x000000400000-0x000000e00000", "r-x", "5 pages",
+                 "KiB of read-only data become"):
+        assert word in result.stdout
+    assert "no whole huge page lies inside" in hugeld("inspect", builder.tiny()).stdout
+
+
+def test_inspect_why_not(builder):
+    [file] = hugeld_json("inspect", builder.tiny())["files"]
+    assert file["plan"]["skip"] == "too-small" and file["plan"]["sentence"] and file["plan"]["remedy"]
+    [file] = hugeld_json("inspect", builder.with_library("dso-textrel")[1][0])["files"]
+    assert file["plan"]["skip"] == "text-relocations"
+    [file] = hugeld_json("inspect", builder.tiny("-static"))["files"]
+    assert file["static"] is True
+
+
+def test_inspect_several_files(builder):
+    result = hugeld("inspect", "--json", builder.tiny(), "/no/such/file", builder.executable("pie"))
+    assert result.returncode == 1
+    files = json.loads(result.stdout)["files"]
+    assert ["error" in f for f in files] == [False, True, False]
+    assert result.stderr.count("\n") == 1
+
+
+def test_inspect_aarch64():
+    if not os.path.exists(AARCH64):
+        pytest.skip(f"{AARCH64} is missing (libc6-arm64-cross)")
+    [file] = hugeld_json("inspect", AARCH64)["files"]
+    check_plan(file)
+    assert file["machine"] == "aarch64"
+
+
+def foreign(path, machine, big_endian):
+    """A made-up ELF64 library of another machine: 8 MiB of text at 2 MiB."""
+    order = ">" if big_endian else "<"
+    ident = b"\x7fELF\x02" + (b"\x02" if big_endian else b"\x01") + b"\x01" + bytes(9)
+    header = ident + struct.pack(order + "HHIQQQIHHHHHH", 3, machine, 1, 0, 64, 0, 0, 64, 56, 2, 0, 0, 0)
+    loads = [(5, 0, 0x800000), (6, 0x800000, 0x1000)]
+    for flags, vaddr, size in loads:
+        header += struct.pack(order + "IIQQQQQQ", 1, flags, vaddr, vaddr, vaddr, size, size, 0x10000)
+    path.write_bytes(header)
+    os.truncate(path, 0x801000)
+    return path
+
+
+@pytest.mark.parametrize("machine, big_endian, name", [
+    (183, False, "aarch64"), (22, True, "s390x"), (21, True, "ppc64"), (243, False, "riscv64"), (9999, False, "unknown"),
+])
+def test_inspect_foreign_machine(tmp_path, machine, big_endian, name):
+    [file] = hugeld_json("inspect", foreign(tmp_path / "foreign", machine, big_endian))["files"]
+    check_plan(file)
+    assert file["machine"] == name
+    assert (file["range"]["pages_min"], file["range"]["pages_max"]) == (3, 4)
+
+
+def thirty_two_bit():
+    return b"\x7fELF\x01\x01\x01" + bytes(9) + struct.pack("<HHIIIIIHHHHHH", 2, 3, 1, 0, 52, 0, 0, 52, 32, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize("content, word", [
+    (b"", "empty"), (b"#!/bin/sh\n", "script"), (b"text\n", "no ELF"), (thirty_two_bit(), "32-bit"),
+    (b"\x7fELF", "truncated"), (b"\x7fELF\x02\x01\x01" + bytes(57), ""), (b"\x7fELF\x07" + bytes(200), ""),
+    (bytes(4096), "no ELF"),
+], ids=["empty", "script", "text", "32-bit", "four bytes", "zeros", "class", "zero page"])
+def test_inspect_bad_file(tmp_path, content, word):
+    file = tmp_path / "bad"
+    file.write_bytes(content)
+    one_line(hugeld("inspect", file), 1, "bad", word)
+
+
+def test_inspect_no_file(tmp_path):
+    one_line(hugeld("inspect", "/no/such/file"), 1, "/no/such/file")
+    one_line(hugeld("inspect", tmp_path), 1, "directory")
+    one_line(hugeld("inspect", "/dev/zero"), 1, "regular")
+    os.mkfifo(tmp_path / "fifo")
+    one_line(hugeld("inspect", tmp_path / "fifo", timeout=10), 1)
+
+
+def test_inspect_hostile_name(tmp_path):
+    file = tmp_path / "a\x1b[2Jb\nc"
+    file.write_text("text")
+    assert "\x1b" not in one_line(hugeld("inspect", file), 1).stderr
+    broken = os.fsencode(tmp_path) + b"/\xff\xfe"
+    os.link(file, broken)
+    result = subprocess.run([helpers.HUGELD, "inspect", "--json", broken], capture_output=True, timeout=20)
+    assert result.returncode == 1 and json.loads(result.stdout)["files"][0]["error"]
+
+
+def ends_well(file):
+    """Whatever FILE holds: an answer, or one line; no crash, no sanitizer's report."""
+    result = hugeld("inspect", file, timeout=20)
+    assert result.returncode in (0, 1), f"{result.returncode} {result.stderr}"
+    assert result.stderr.count("\n") == (1 if result.stderr else 0)
+
+
+def test_inspect_truncated(builder, tmp_path):
+    """Cut anywhere: in the header, the program headers, the dynamic section, the strings."""
+    whole = builder.tiny().read_bytes()
+    lengths = {*range(0, 64, 7), 63, *range(64, 64 + 56 * 13, 45), *range(1024, len(whole), len(whole) // 30)}
+    for length in sorted(lengths):
+        file = tmp_path / "cut"
+        file.write_bytes(whole[:length])
+        ends_well(file)
+
+
+def test_inspect_corrupted(builder, tmp_path):
+    """Wild numbers in the headers and the dynamic section."""
+    whole = builder.tiny().read_bytes()
+    dynamic = next(h for h in helpers.read_headers(builder.tiny()) if h.type == helpers.PT_DYNAMIC)
+    places = [*range(16, 64, 2), *range(64, 64 + 56 * 12, 4)]
+    places += range(dynamic.offset, dynamic.offset + dynamic.file_bytes, 8)
+    wild = [0, 1, 0xFFFF, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1, 2**64 - 4096]
+    dice = random.Random(1)
+    for _ in range(150):
+        content = bytearray(whole)
+        for place in dice.sample(places, dice.choice((1, 1, 2, 5))):
+            content[place:place + 8] = struct.pack("<Q", dice.choice([*wild, dice.getrandbits(64)]))
+        file = tmp_path / "wild"
+        file.write_bytes(content)
+        ends_well(file)
+
+
+def test_inspect_needs_no_privileges(builder, root, library, shared_folder):
+    copy = shared_folder / "readable"
+    copy.write_bytes(builder.executable("pie").read_bytes())
+    result = helpers.run([*NOBODY, library.parent / "hugeld", "inspect", copy])
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+# --- processes: status, inspect --pid ---
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@contextlib.contextmanager
+def on_huge_pages(app, library, pause_library, options, patterns=None):
+    env = helpers.preload(library, pause_library, options=options, patterns=patterns)
+    with helpers.paused([app], env, app.name) as process:
+        yield process
+
+
+def status_of(pid):
+    [process] = hugeld_json("status", pid)["processes"]
+    return process
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_status(builder, library, pause_library, pool, thp, backend):
+    """What smaps says, per object, range and backend."""
+    pool(64)
+    app = builder.executable("nopie")
+    with on_huge_pages(app, library, pause_library, f"backend={backend}") as process:
+        told = status_of(process.pid)
+        by_name = hugeld_json("status", app.name)["processes"]
+        words = hugeld("status", process.pid)
+        everything = hugeld_json("status", "--all")["processes"]
+        mappings = helpers.read_smaps(process.pid)
+    assert by_name == [told] and told["pid"] in [p["pid"] for p in everything]
+    assert told["name"] == app.name and told["executable"] == str(app) and told["text_share"] == 1
+    main = told["objects"][0]
+    assert main["is_main"] and main["path"] == str(app)
+    assert {r["backend"] for r in main["ranges"]} == {backend}
+    assert [(int(r["start"], 16), int(r["end"], 16), r["kind"], r["pages"]) for r in main["ranges"]] == [
+        (0x400000, 0xE00000, "text", 5), (0xE00000, 0x1000000, "rodata", 1)]
+    assert main["backends"] == {"hugetlb_pages": 0, "thp_pages": 0, "file_pages": 0, f"{backend}_pages": 6}
+    assert main["private_hugetlb_bytes"] == sum(m.hugetlb_bytes for m in mappings)
+    assert main["anon_huge_bytes"] == sum(m.thp_bytes for m in mappings)
+    assert sum(n["bytes"] for n in main["nodes"]) == 6 * helpers.HUGE
+    assert told["own"]["hugetlb_bytes"] == told["own"]["thp_bytes"] == 0
+    assert "100.0 %" in words.stdout and words.returncode == 0
+
+
+def test_status_of_library(builder, library, pause_library, pool):
+    pool(64)
+    app, [big] = builder.with_library("dso")
+    with on_huge_pages(app, library, pause_library, "backend=hugetlb", "libbig*") as process:
+        told = status_of(process.pid)
+        [planned] = hugeld_json("inspect", "--pid", process.pid, big)["files"]
+    found = {os.path.basename(o["path"]): o for o in told["objects"]}
+    assert found[big.name]["pages"] == planned["plan"]["pages"] > 0
+    assert found[app.name]["pages"] == 0
+    assert int(found[big.name]["load_bias"], 16) == int(planned["plan"]["load_bias"], 16)
+    assert "range" not in planned
+
+
+def test_status_tells_the_programs_own_pages(builder, pool, tmp_path):
+    """Huge pages that a program maps by itself are not moved text."""
+    pool(8)
+    source = tmp_path / "own.c"
+    source.write_text("""
+        #define _GNU_SOURCE
+        #include <signal.h>
+        #include <string.h>
+        #include <sys/mman.h>
+        int main(void) {
+            char *at = mmap(0, 4 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0);
+            memset(at, 1, 4 << 20);
+            raise(SIGSTOP);
+        }""")
+    app = builder.compile(tmp_path / "own", source)
+    process = helpers.start([app])
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "T")
+        result = hugeld("status", "--json", process.pid)
+    finally:
+        helpers.end_process(process)
+    [told] = json.loads(result.stdout)["processes"]
+    assert result.returncode == 1
+    assert told["own"]["hugetlb_bytes"] == 4 << 20
+    assert all(o["pages"] == o["backends"]["file_pages"] for o in told["objects"])
+
+
+def test_status_of_nothing():
+    process = helpers.start(["sleep", "60"])
+    try:
+        result = hugeld("status", process.pid)
+        assert (result.returncode, result.stderr) == (1, "")
+    finally:
+        helpers.end_process(process)
+
+
+def ended_pid():
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_vanished_process():
+    pid = ended_pid()
+    one_line(hugeld("status", pid), 1, str(pid))
+    one_line(hugeld("inspect", "--pid", pid, "/bin/true"), 1, str(pid))
+    one_line(hugeld("status", "no-such-name-anywhere"), 1, "no-such-name-anywhere")
+
+
+def test_zombie():
+    process = subprocess.Popen(["true"])
+    helpers.wait_until(lambda: helpers.state_of(process.pid) == "Z")
+    one_line(hugeld("status", process.pid), 1)
+    process.wait()
+
+
+def test_process_of_someone_else(root, library):
+    command = library.parent / "hugeld"
+    one_line(helpers.run([*NOBODY, command, "status", os.getpid()]), 1, "someone else")
+    one_line(helpers.run([*NOBODY, command, "inspect", "--pid", os.getpid(), "/bin/true"]), 1, "someone else")
+    result = helpers.run([*NOBODY, command, "status", "--all"])
+    assert result.stderr == ""
+
+
+def test_inspect_file_that_is_not_loaded():
+    one_line(hugeld("inspect", "--pid", os.getpid(), "/bin/true"), 1, "/bin/true")
+
+
+# --- doctor ---
+
+
+def test_doctor(pool):
+    pool(7)
+    total = helpers.pool_counts()[0]
+    told = hugeld_json("doctor")
+    assert told["usable"]["hugetlb"] is True
+    assert (told["page_bytes"], told["huge_page_bytes"]) == (helpers.PAGE, helpers.HUGE)
+    assert (told["pool"]["total_pages"], told["pool"]["available_pages"]) == (total, 7)
+    assert sum(n["free_pages"] for n in told["pool"]["nodes"]) == told["pool"]["free_pages"]
+    assert all(isinstance(v, bool) for v in told["abilities"].values()) and "hugetlb_mremap" in told["abilities"]
+    assert told["libhugeld"] == str(helpers.LIBRARY.resolve())
+    for finding in told["findings"]:
+        assert finding["name"] and finding["sentence"] and finding["state"] in ("ok", "warn", "bad")
+        assert finding["state"] == "ok" or finding["remedy"]
+
+
+def test_doctor_empty_pool(pool):
+    """The finding brings the command that mends it."""
+    pool(0)
+    told = hugeld_json("doctor") if hugeld("doctor").returncode == 0 else json.loads(hugeld("doctor", "--json").stdout)
+    assert told["usable"]["hugetlb"] is False
+    assert any(f["state"] != "ok" and "vm.nr_hugepages" in (f["remedy"] or "") for f in told["findings"])
+    assert "vm.nr_hugepages" in hugeld("doctor").stdout
+
+
+def test_doctor_takes_nothing(pool):
+    pool(2)
+    hugeld("doctor")
+    assert helpers.free_pages() == 2

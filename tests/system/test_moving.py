@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Programs and libraries linked in every way that matters really are on huge pages, exactly as planned, and do what
+they do without: smaps right after the constructors, then output and exit status."""
+
+import pytest
+
+import helpers
+import programs
+
+ALL = ("text", "rodata")
+
+# What has no read-only data of its own beside the text, or none that fills a huge page of its own.
+ONLY_TEXT = ("noseparate", "norosegment", "dso-noseparate", "dso-norosegment")
+
+
+def kinds(variant):
+    return ("text",) if variant in ONLY_TEXT else ALL
+
+
+@pytest.mark.parametrize("by_command", [False, True], ids=["preload", "run"])
+@pytest.mark.parametrize("variant", programs.EXECUTABLES)
+def test_executable_hugetlb(builder, prove, pool, variant, by_command):
+    pool(64)
+    app = builder.executable(variant)
+    prove([app], {app.name: kinds(variant)}, options="backend=hugetlb", by_command=by_command)
+
+
+@pytest.mark.parametrize("variant", programs.EXECUTABLES)
+def test_executable_thp(builder, prove, thp, variant):
+    app = builder.executable(variant)
+    prove([app], {app.name: kinds(variant)}, options="backend=thp", backend="thp")
+
+
+@pytest.mark.parametrize("variant", [v for v in programs.LIBRARIES if v != "dso-textrel"])
+def test_library_hugetlb(builder, prove, pool, variant):
+    pool(64)
+    app, [library] = builder.with_library(variant)
+    prove([app], {library.name: kinds(variant)}, patterns="libbig*", options="backend=hugetlb")
+
+
+@pytest.mark.parametrize("variant", ["dso", "dso-hole", "dso-aligned"])
+def test_library_thp(builder, prove, thp, variant):
+    app, [library] = builder.with_library(variant)
+    prove([app], {library.name: ALL}, patterns="libbig.so.1", options="backend=thp", backend="thp")
+
+
+@pytest.mark.parametrize("options", ["edges=keep", "segments=text", "edges=keep,segments=text"])
+@pytest.mark.parametrize("variant", ["nopie", "pie", "aligned", "six", "dso"])
+def test_edges_and_segments(builder, prove, pool, variant, options):
+    pool(64)
+    moved = ("text",) if "segments" in options else ALL
+    if variant == "dso":
+        app, [library] = builder.with_library(variant)
+        pages = prove([app], {library.name: moved}, patterns="libbig*", options=options).pages
+    else:
+        app = builder.executable(variant)
+        pages = prove([app], {app.name: moved}, options=options).pages
+    if variant in ("nopie", "aligned"):
+        # Text 0x401000 to 0xc040e1; linked at 2 MiB 0x600000 to 0xe030e1; read-only data 5.2 MiB behind it.
+        wanted = {"nopie": {"edges=keep": 5, "segments=text": 5, "edges=keep,segments=text": 3},
+                  "aligned": {"edges=keep": 7, "segments=text": 5, "edges=keep,segments=text": 5}}[variant]
+        if variant in wanted:
+            assert pages == wanted[variant][options]
+
+
+def test_executable_and_libraries(builder, prove, pool):
+    pool(64)
+    app, libraries = builder.with_library("dso", 2)
+    moved = {library.name: ALL for library in libraries}
+    prove([app], moved, patterns="main:libbig*")
+    prove([app], {libraries[1].name: ALL}, patterns="libbig*:!libbig.so*")
+    prove([app], {libraries[0].name: ALL}, patterns=str(libraries[0].parent) + "/libbig.so*")
+
+
+@pytest.mark.parametrize("data", ["thp", "off", "hugetlb"])
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
+def test_data(builder, prove, pool, thp, variant, data):
+    """6 MiB of initialised data, which the program then writes and forks with."""
+    pool(64)
+    app = builder.executable(variant, words=6 * 2**17)
+    moved = ALL if data == "off" else (*ALL, "data")
+    prove([app], {app.name: moved}, options=f"data={data}", data_backend=data)
+
+
+def test_fork_with_data_on_hugetlb(builder, prove, pool):
+    """Not one page is left for what parent and child write after fork(): nobody dies by SIGBUS."""
+    app = builder.executable("nopie", words=6 * 2**17)
+    [file] = helpers.hugeld_json("inspect", app)["files"]
+    pool(file["plan"]["pages"])
+    prove([app], {app.name: (*ALL, "data")}, options="backend=hugetlb,data=hugetlb", data_backend="hugetlb")
+
+
+@pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
+def test_bss(builder, prove, pool, variant, random):
+    """Zero-initialised data and what it rounds out into: the heap, which without address-space randomisation begins in
+    the last huge page of .bss, grows and shrinks as before."""
+    pool(64)
+    app = builder.executable(variant, words=6 * 2**17)
+    prefix = [] if random else ["setarch", "-R"]
+    for options, kinds_, data_backend in (("data=hugetlb,bss=hugetlb", (*ALL, "data", "bss"), "hugetlb"),
+                                          ("bss=thp", (*ALL, "data"), "thp")):
+        proof = prove([*prefix, app], {app.name: kinds_}, options=f"backend=hugetlb,{options}", name=app.name,
+                      data_backend=data_backend)
+        assert "break grows and shrinks" in proof.moved[1]
+
+
+def test_data_default_is_thp(builder, prove, pool, thp):
+    pool(64)
+    app = builder.executable("pie", words=6 * 2**17)
+    prove([app], {app.name: (*ALL, "data")})
+
+
+def test_auto_takes_thp_where_the_pool_is_empty(builder, prove, pool, thp):
+    pool(0)
+    app = builder.executable("nopie")
+    _, _, stderr = prove([app], {app.name: ALL}, options="verbose=0", backend="thp").moved
+    assert stderr == ""
+
+
+@pytest.mark.parametrize("numa", ["any", "local", "interleave"])
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_numa(builder, prove, pool, thp, numa, backend):
+    pool(64)
+    app = builder.executable("nopie")
+    prove([app], {app.name: ALL}, options=f"backend={backend},numa={numa}", backend=backend)
+
+
+def test_exceptions_through_moved_text(builder, prove, pool):
+    pool(64)
+    app = builder.exceptions()
+    status, stdout, _ = prove([app], {app.name: ALL}).moved
+    assert (status, stdout) == (0, "caught: thrown 5\n")
+
+
+def stays(app, patterns=None, options="verbose=2", library=helpers.LIBRARY):
+    """What hugeld says of a program in which nothing moves, which runs as it would without."""
+    plain = helpers.run([app])
+    if plain.returncode < 0:
+        pytest.skip(f"it does not run here without hugeld either: signal {-plain.returncode}")
+    moved = helpers.run_preloaded([app], patterns, options, library)
+    assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout)
+    return moved.stderr
+
+
+def test_text_without_read_permission(builder, pool):
+    pool(64)
+    app = builder.patched(builder.executable("nopie"), "noread", helpers.PF_X)
+    assert "hugeld: noread: text stays: the segment may not be read" in stays(app) or "rodata" in stays(app)
+    assert "may not be read" in stays(app, options="verbose=3")
+
+
+def test_writable_text(builder, pool):
+    pool(64)
+    app = builder.patched(builder.executable("nopie"), "rwx", helpers.PF_R | helpers.PF_W | helpers.PF_X)
+    assert "the segment is writable and executable" in stays(app, options="verbose=3,data=off")
+
+
+def test_text_relocations(builder, pool):
+    pool(64)
+    app, _ = builder.with_library("dso-textrel")
+    assert stays(app, "libbig*") == "hugeld: libbig.so.1: text stays: it has text relocations\n"
+
+
+def test_tiny(builder, pool):
+    pool(64)
+    assert stays(builder.tiny()) == "hugeld: tiny: text stays: no whole huge page lies inside\n"
+
+
+def test_own_objects_are_never_touched(builder, pool):
+    """Not ld.so, not the vdso, not libhugeld.so itself, whatever the patterns say."""
+    pool(64)
+    said = stays(builder.tiny(), "*", "verbose=3")
+    assert "tiny" in said and "libc" in said
+    assert "ld-linux" not in said and "libhugeld" not in said and "vdso" not in said

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Transparent huge pages stand in only where they may: not against the administrator's or the process's word, not beyond
+half of what a memory cgroup leaves; elsewhere the program stays as it is and verbose=1 says why."""
+
+import pathlib
+
+import pytest
+
+import helpers
+
+SETTING = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def same_but_stderr(plain, moved):
+    return plain[:2] == moved[:2]
+
+
+def stays_because(prove, prefix, app, sentence, backend="thp"):
+    proof = prove([*prefix, app], {}, options=f"backend={backend},verbose=1", name=app.name, same=same_but_stderr)
+    assert f"hugeld: {app.name}: text stays: {sentence}" in proof.moved[2]
+    assert f"hugeld: {app.name}: rodata stays: " in proof.moved[2]
+
+
+def test_switched_off(builder, prove, root, thp, tmp_path):
+    """The setting as this process sees it, in a mount namespace of its own."""
+    if helpers.run(["unshare", "-m", "true"]).returncode != 0:
+        pytest.skip("unshare -m is not allowed")
+    never = tmp_path / "enabled"
+    never.write_text("always madvise [never]\n")
+    script = f'mount --make-rprivate / && mount --bind {never} {SETTING} && exec "$@"'
+    prefix = ["unshare", "-m", "/bin/sh", "-c", script, "sh"]
+    sentence = "transparent huge pages are switched off by the administrator"
+    stays_because(prove, prefix, builder.executable("nopie"), sentence)
+
+
+def test_disabled_for_the_process(builder, prove, thp):
+    script = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    prefix = ["/usr/bin/python3", "-c", script]  # 41: PR_SET_THP_DISABLE
+    sentence = "transparent huge pages are disabled for this process (PR_SET_THP_DISABLE)"
+    stays_because(prove, prefix, builder.executable("nopie"), sentence)
+
+
+@pytest.fixture
+def memory_group(cgroup):
+    """memory_group(bytes): a command prefix that joins a cgroup with this memory limit."""
+    return lambda wanted: cgroup("memory", ("memory.max", wanted), ("memory.limit_in_bytes", wanted))
+
+
+def test_memory_limit(builder, prove, thp, memory_group):
+    """Ten MiB of text: twice that does not fit under 16 MiB, and the program, whose file pages can go, runs."""
+    prefix = memory_group(16 << 20)
+    app = builder.executable("nopie")
+    proof = prove([*prefix, app], {app.name: ("rodata",)}, options="backend=thp,verbose=1", name=app.name,
+                  backend="thp", same=same_but_stderr)
+    sentence = "private copies would not fit under the memory limit"
+    assert proof.moved[2].startswith(f"hugeld: {app.name}: text stays: {sentence}")
+
+
+def test_memory_limit_does_not_concern_hugetlb(builder, prove, pool, memory_group):
+    pool(64)
+    prefix = memory_group(16 << 20)
+    app = builder.executable("nopie")
+    prove([*prefix, app], {app.name: ("text", "rodata")}, options="backend=hugetlb", name=app.name)
+
+
+def test_memory_limit_is_wide_enough(builder, prove, thp, memory_group):
+    prefix = memory_group(64 << 20)
+    app = builder.executable("nopie")
+    prove([*prefix, app], {app.name: ("text", "rodata")}, options="backend=thp", name=app.name, backend="thp")
+
+
+def test_written_data_stays_intact(builder, prove, thp):
+    """fork() and writing to data on thp: the child and the parent each see their own."""
+    app = builder.executable("pie", words=6 * 2**17)
+    prove([app], {app.name: ("text", "rodata", "data")}, options="backend=thp", backend="thp")

@@ -1,0 +1,277 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The pool check on made-up machines: one node, many, numbers with gaps, a cpuset, files missing or full of
+ * rubbish. */
+#include "tree.h"
+
+#include "../../elf/pool.h"
+
+#define MACHINE "sys/kernel/mm/hugepages/hugepages-2048kB/"
+
+struct node {
+    unsigned number, total, free, surplus;
+};
+
+static void write_in(struct t_tree *tree, const char *directory, const char *name, uint64_t number) {
+    char path[400];
+    snprintf(path, sizeof path, "%s%s", directory, name);
+    t_write_number(tree, path, number);
+}
+
+static void write_machine(struct t_tree *tree, const uint64_t counts[5]) {
+    static const char *const names[] = {"nr_hugepages", "free_hugepages", "resv_hugepages",
+                                        "surplus_hugepages", "nr_overcommit_hugepages"};
+    for (unsigned i = 0; i < 5; i++)
+        write_in(tree, MACHINE, names[i], counts[i]);
+}
+
+static void write_nodes(struct t_tree *tree, const struct node *node, unsigned n, const char *online,
+                        const char *allowed) {
+    char text[300];
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(text, sizeof text, "sys/devices/system/node/node%u/hugepages/hugepages-2048kB/",
+                 node[i].number);
+        write_in(tree, text, "nr_hugepages", node[i].total);
+        write_in(tree, text, "free_hugepages", node[i].free);
+        write_in(tree, text, "surplus_hugepages", node[i].surplus);
+    }
+    t_write(tree, "sys/devices/system/node/online", online);
+    snprintf(text, sizeof text,
+             "Name:\tapp\nMems_allowed:\t00000000,000000ff\nMems_allowed_list:\t%s\nThreads:\t1\n", allowed);
+    t_write(tree, "proc/self/status", text);
+}
+
+static void read_pool(struct hl_pool *pool, struct t_tree *tree) {
+    memset(pool, 0xa5, sizeof *pool);
+    assert_int_equal(hl_read_pool(pool, &tree->roots, &t_geometry), 0);
+}
+
+static void test_one_node(void **state) {
+    (void)state;
+    struct t_tree tree;
+    struct hl_pool pool;
+    t_make_tree(&tree);
+    write_machine(&tree, (uint64_t[]){64, 60, 10, 4, 6});
+    write_nodes(&tree, (struct node[]){{0, 64, 60, 4}}, 1, "0\n", "0");
+    read_pool(&pool, &tree);
+    assert_int_equal(pool.total_pages, 64);
+    assert_int_equal(pool.free_pages, 60);
+    assert_int_equal(pool.reserved_pages, 10);
+    assert_int_equal(pool.surplus_pages, 4);
+    assert_int_equal(pool.overcommit_pages, 6);
+    assert_int_equal(pool.n_nodes, 1);
+    assert_int_equal(pool.node[0].node, 0);
+    assert_true(pool.node[0].allowed);
+    assert_int_equal(pool.node[0].total_pages, 64);
+    assert_int_equal(pool.node[0].free_pages, 60);
+    assert_int_equal(pool.node[0].surplus_pages, 4);
+    assert_int_equal(hl_pool_available(&pool, 0),
+                     50 + 2); /* free and not reserved, and what overcommit may add */
+    assert_int_equal(hl_pool_available(&pool, 50), 2);
+    assert_int_equal(hl_pool_available(&pool, 52), 0);
+    assert_int_equal(hl_pool_available(&pool, 1000), 0);
+    assert_int_equal(hl_pool_available(&pool, UINT64_MAX), 0);
+    t_remove_tree(&tree);
+}
+
+static void test_empty_pool(void **state) {
+    (void)state;
+    struct t_tree tree;
+    struct hl_pool pool;
+    t_make_tree(&tree);
+    write_machine(&tree, (uint64_t[]){0, 0, 0, 0, 0});
+    write_nodes(&tree, (struct node[]){{0, 0, 0, 0}}, 1, "0\n", "0");
+    read_pool(&pool, &tree);
+    assert_int_equal(hl_pool_available(&pool, 0), 0);
+    write_machine(&tree,
+                  (uint64_t[]){8, 3, 5, 9, 7}); /* more reserved than free, more surplus than overcommit */
+    read_pool(&pool, &tree);
+    assert_int_equal(hl_pool_available(&pool, 0), 0);
+    t_remove_tree(&tree);
+}
+
+/* Only the pages of nodes that the cpuset allows count. */
+static void test_nodes(void **state) {
+    (void)state;
+    static const struct {
+        const char *online, *allowed;
+        unsigned n;
+        struct node node[8];
+        unsigned available;
+    } row[] = {
+        {"0-1\n", "0-1", 2, {{0, 10, 7, 0}, {1, 10, 5, 0}}, 12},
+        {"0-1\n", "1", 2, {{0, 10, 7, 0}, {1, 10, 5, 0}}, 5},
+        {"0-1\n", "0", 2, {{0, 10, 7, 0}, {1, 10, 5, 0}}, 7},
+        {"0-1\n", "1", 2, {{0, 10, 7, 0}, {1, 10, 0, 0}}, 0},
+        {"0,2-3,17\n", "2-17", 4, {{0, 9, 1, 0}, {2, 9, 2, 0}, {3, 9, 4, 0}, {17, 9, 8, 0}}, 14},
+        {"0,2-3,17\n", "0,3", 4, {{0, 9, 1, 0}, {2, 9, 2, 0}, {3, 9, 4, 0}, {17, 9, 8, 0}}, 5},
+        {"0-7\n",
+         "0-7",
+         8,
+         {{0, 9, 1, 0},
+          {1, 9, 1, 0},
+          {2, 9, 1, 0},
+          {3, 9, 1, 0},
+          {4, 9, 1, 0},
+          {5, 9, 1, 0},
+          {6, 9, 1, 0},
+          {7, 9, 9, 0}},
+         16},
+        {"0-7\n",
+         "1,6-7",
+         8,
+         {{0, 9, 1, 0},
+          {1, 9, 1, 0},
+          {2, 9, 1, 0},
+          {3, 9, 1, 0},
+          {4, 9, 1, 0},
+          {5, 9, 1, 0},
+          {6, 9, 1, 0},
+          {7, 9, 9, 0}},
+         11},
+    };
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        struct t_tree tree;
+        struct hl_pool pool;
+        uint64_t total = 0, free_pages = 0;
+        t_make_tree(&tree);
+        for (unsigned j = 0; j < row[i].n; j++) {
+            total += row[i].node[j].total;
+            free_pages += row[i].node[j].free;
+        }
+        write_machine(&tree, (uint64_t[]){total, free_pages, 0, 0, 0});
+        write_nodes(&tree, row[i].node, row[i].n, row[i].online, row[i].allowed);
+        read_pool(&pool, &tree);
+        assert_int_equal(pool.n_nodes, row[i].n);
+        for (unsigned j = 0; j < row[i].n; j++) {
+            assert_int_equal(pool.node[j].node, row[i].node[j].number);
+            assert_int_equal(pool.node[j].free_pages, row[i].node[j].free);
+        }
+        if (hl_pool_available(&pool, 0) != row[i].available)
+            fail_msg("row %u: %ju available", i, (uintmax_t)hl_pool_available(&pool, 0));
+        t_remove_tree(&tree);
+    }
+}
+
+static void test_missing_files(void **state) {
+    (void)state;
+    struct t_tree tree;
+    struct hl_pool pool;
+    t_make_tree(&tree);
+    memset(&pool, 0xa5, sizeof pool);
+    assert_int_equal(hl_read_pool(&pool, &tree.roots, &t_geometry), HL_SKIP_NO_HUGETLB);
+    assert_int_equal(
+        pool.total_pages + pool.free_pages + pool.reserved_pages + pool.surplus_pages + pool.n_nodes, 0);
+    assert_int_equal(hl_pool_available(&pool, 0), 0);
+
+    /* No nodes in sysfs (CONFIG_NUMA=n): the machine's numbers alone. */
+    write_machine(&tree, (uint64_t[]){64, 60, 10, 0, 0});
+    read_pool(&pool, &tree);
+    assert_int_equal(pool.n_nodes, 0);
+    assert_int_equal(hl_pool_available(&pool, 0), 50);
+
+    /* A node without files (memory hot-plugged away): no pages. */
+    t_write(&tree, "sys/devices/system/node/online", "0-1");
+    read_pool(&pool, &tree);
+    assert_int_equal(pool.n_nodes, 2);
+    assert_int_equal(hl_pool_available(&pool, 0), 0);
+
+    /* Another size of page is another pool. */
+    assert_int_equal(hl_read_pool(&pool, &tree.roots, &(struct hl_geometry){T_PAGE, 32 << 20}),
+                     HL_SKIP_NO_HUGETLB);
+    t_remove_tree(&tree);
+}
+
+/* Rubbish in the files: no crash, no endless loop, nothing beyond the table, nothing available that is not
+ * there. */
+static void test_hostile_contents(void **state) {
+    (void)state;
+    static const char *const rubbish[] = {"",
+                                          "\n",
+                                          "-1\n",
+                                          "x",
+                                          "99999999999999999999999999",
+                                          "0-",
+                                          "0-4294967295",
+                                          "4294967295-0",
+                                          "5-3",
+                                          ",,,",
+                                          "0,0,0,0",
+                                          "1 2 3",
+                                          "0x10",
+                                          "0-18446744073709551615",
+                                          "\xff\xfe"};
+    char *endless = malloc(100001);
+    assert_non_null(endless);
+    memset(endless, '1', 100000);
+    endless[100000] = '\0';
+    for (unsigned i = 0; i <= T_COUNT(rubbish); i++) {
+        const char *text = i < T_COUNT(rubbish) ? rubbish[i] : endless;
+        struct t_tree tree;
+        struct hl_pool pool;
+        t_make_tree(&tree);
+        write_machine(&tree, (uint64_t[]){8, 8, 0, 0, 0});
+        t_write(&tree, "sys/devices/system/node/online", text);
+        read_pool(&pool, &tree);
+        assert_true(pool.n_nodes <= HL_NODES_MAX);
+        assert_true(hl_pool_available(&pool, 0) <= 8);
+
+        write_nodes(&tree, (struct node[]){{0, 8, 8, 0}}, 1, "0\n", "0");
+        t_write(&tree, "proc/self/status", text);
+        read_pool(&pool, &tree);
+        assert_true(hl_pool_available(&pool, 0) <= 8);
+
+        t_write(&tree, "sys/devices/system/node/node0/hugepages/hugepages-2048kB/free_hugepages", text);
+        t_write(&tree, MACHINE "resv_hugepages", text);
+        t_write(&tree, MACHINE "surplus_hugepages", text);
+        read_pool(&pool, &tree);
+        assert_true(hl_pool_available(&pool, 0) <= 8);
+        t_write(&tree, MACHINE "free_hugepages", text);
+        read_pool(&pool, &tree);
+        hl_pool_available(&pool, UINT64_MAX);
+        t_remove_tree(&tree);
+    }
+    free(endless);
+}
+
+static void test_geometry(void **state) {
+    (void)state;
+    static const struct {
+        const char *pmd, *meminfo;
+        uint64_t page_bytes, huge_page_bytes;
+    } row[] = {
+        {NULL, NULL, 4096, 2 << 20},
+        {"2097152\n", NULL, 4096, 2 << 20},
+        {"33554432\n", "Hugepagesize:       2048 kB\n", 16384, 32 << 20},
+        {NULL, "MemTotal: 1 kB\nHugepagesize:      32768 kB\n", 16384, 32 << 20},
+        {"0\n", NULL, 4096, 2 << 20},
+        {"-2\n", NULL, 4096, 2 << 20},
+        {"4096\n", NULL, 4096, 2 << 20},
+        {"3000000\n", NULL, 4096, 2 << 20},
+        {"18446744073709551615\n", "Hugepagesize: 99999999999999999999 kB", 4096, 2 << 20},
+    };
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        struct t_tree tree;
+        struct hl_geometry geometry;
+        t_make_tree(&tree);
+        if (row[i].pmd != NULL)
+            t_write(&tree, "sys/kernel/mm/transparent_hugepage/hpage_pmd_size", row[i].pmd);
+        if (row[i].meminfo != NULL)
+            t_write(&tree, "proc/meminfo", row[i].meminfo);
+        hl_read_geometry(&geometry, &tree.roots, row[i].page_bytes);
+        assert_int_equal(geometry.page_bytes, row[i].page_bytes);
+        assert_int_equal(geometry.huge_page_bytes, row[i].huge_page_bytes);
+        t_remove_tree(&tree);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_node),
+        cmocka_unit_test(test_empty_pool),
+        cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_missing_files),
+        cmocka_unit_test(test_hostile_contents),
+        cmocka_unit_test(test_geometry),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Program headers from hostile files: refused with a reason, or so harmless that the planner may add and
+   round them without looking. */
+#include "unit.h"
+
+#define LOAD(vaddr, filesz, memsz)                                                                           \
+    {                                                                                                        \
+        .p_type = PT_LOAD, .p_flags = PF_R, .p_vaddr = vaddr, .p_filesz = filesz, .p_memsz = memsz,          \
+        .p_align = 0x1000                                                                                    \
+    }
+
+static int read_headers(struct hl_object *object, const Elf64_Phdr *phdr, size_t n, uint64_t bias) {
+    memset(object, 0xa5, sizeof *object);
+    object->path = "hostile";
+    object->soname = NULL;
+    return hl_read_segments(object, phdr, n, bias, &t_geometry);
+}
+
+static void test_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        Elf64_Phdr phdr[3];
+    } row[] = {
+        {"no PT_LOAD", {{.p_type = PT_NOTE, .p_memsz = 1}}},
+        {"only an empty PT_LOAD", {LOAD(0, 0, 0)}},
+        {"filesz > memsz", {LOAD(0, 0x2001, 0x2000)}},
+        {"memsz overflows", {LOAD(0x1000, 0, UINT64_MAX)}},
+        {"memsz overflows to a small end", {LOAD(0x3000, 0, UINT64_MAX - 0x1000)}},
+        {"vaddr at the very top", {LOAD(UINT64_MAX - 0xfff, 0x1000, 0x1000)}},
+        {"vaddr beyond user space", {LOAD(UINT64_C(1) << 63, 1, 1)}},
+        {"end beyond user space", {LOAD(UINT64_C(1) << 61, 0, (UINT64_C(1) << 62) - 1)}},
+        {"unsorted", {LOAD(0x10000, 0x1000, 0x1000), LOAD(0, 0x1000, 0x1000)}},
+        {"overlapping", {LOAD(0, 0x3000, 0x3000), LOAD(0x2000, 0x1000, 0x1000)}},
+        {"sharing a page", {LOAD(0, 0x1800, 0x1800), LOAD(0x1900, 0x1000, 0x1000)}},
+        {"the same twice", {LOAD(0, 0x1000, 0x1000), LOAD(0, 0x1000, 0x1000)}},
+        {"third inside the first",
+         {LOAD(0, 0x1000, 0x9000), LOAD(0x9000, 0x1000, 0x1000), LOAD(0x8000, 0x1000, 0x1000)}},
+        {"alignment not a power of two",
+         {{.p_type = PT_LOAD, .p_flags = PF_R, .p_filesz = 9, .p_memsz = 9, .p_align = 0x3000}}},
+        {"RELRO beyond everything",
+         {LOAD(0, 9, 9), {.p_type = PT_GNU_RELRO, .p_vaddr = 8, .p_memsz = UINT64_MAX}}},
+        {"RELRO at the top",
+         {LOAD(0, 9, 9), {.p_type = PT_GNU_RELRO, .p_vaddr = UINT64_MAX - 1, .p_memsz = 1}}},
+    };
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        struct hl_object object;
+        if (read_headers(&object, row[i].phdr, 3, 0) != HL_SKIP_MALFORMED)
+            fail_msg("%s: not refused", row[i].name);
+    }
+}
+
+static void test_no_headers(void **state) {
+    (void)state;
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, NULL, 0, 0), HL_SKIP_MALFORMED);
+}
+
+static void test_fields(void **state) {
+    (void)state;
+    const Elf64_Phdr phdr[] = {
+        {.p_type = PT_PHDR, .p_memsz = 9},
+        {.p_type = PT_LOAD,
+         .p_flags = PF_R | PF_X | 0xff00000,
+         .p_vaddr = 0x123,
+         .p_filesz = 0x1000,
+         .p_memsz = 0x1000},
+        LOAD(0x9000, 0, 0),
+        {.p_type = PT_LOAD,
+         .p_flags = PF_R | PF_W,
+         .p_vaddr = 0x3ffe,
+         .p_filesz = 1,
+         .p_memsz = 3,
+         .p_align = 0},
+        {.p_type = PT_GNU_RELRO, .p_vaddr = 0x3ffe, .p_memsz = 2},
+    };
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, T_COUNT(phdr), 0x100000), 0);
+    assert_int_equal(object.n_segments, 2);
+    assert_int_equal(object.load_bias, 0x100000);
+    assert_false(object.text_relocations);
+    const struct hl_segment *text = &object.segment[0], *data = &object.segment[1];
+    assert_int_equal(text->start, 0x100123);
+    assert_int_equal(text->end, 0x101123);
+    assert_int_equal(text->first_page, 0x100000);
+    assert_int_equal(text->end_page, 0x102000);
+    assert_int_equal(text->flags, PF_R | PF_X);
+    assert_int_equal(data->file_end, 0x103fff);
+    assert_int_equal(data->end, 0x104001);
+    assert_int_equal(data->end_page, 0x105000);
+    assert_int_equal(object.relro_start, 0x103000);
+    assert_int_equal(object.relro_end, 0x104000);
+}
+
+/* An object that was linked above its load address has a bias that wraps: right, and not malformed. */
+static void test_negative_bias(void **state) {
+    (void)state;
+    const Elf64_Phdr phdr[] = {LOAD(0x7f0000000000, 0x1000, 0x1000)};
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, 1, (uint64_t)-0x7effffc00000), 0);
+    assert_int_equal(object.segment[0].start, 0x400000);
+}
+
+static void test_empty_loads_are_ignored(void **state) {
+    (void)state;
+    /* Anywhere, in any order: an empty PT_LOAD maps nothing. */
+    const Elf64_Phdr phdr[] = {LOAD(0x9000, 0, 0), LOAD(0, 1, 1), LOAD(0, 0, 0), LOAD(0x1000, 1, 1)};
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, T_COUNT(phdr), 0), 0);
+    assert_int_equal(object.n_segments, 2);
+}
+
+static void test_many_segments(void **state) {
+    (void)state;
+    Elf64_Phdr phdr[HL_SEGMENTS_MAX + 1];
+    for (unsigned i = 0; i < T_COUNT(phdr); i++)
+        phdr[i] = (Elf64_Phdr)LOAD(i * T_PAGE, 1, 1);
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, HL_SEGMENTS_MAX, 0), 0);
+    assert_int_equal(object.n_segments, HL_SEGMENTS_MAX);
+    assert_int_equal(read_headers(&object, phdr, HL_SEGMENTS_MAX + 1, 0), HL_SKIP_MANY_SEGMENTS);
+}
+
+static void test_65535_headers(void **state) {
+    (void)state;
+    Elf64_Phdr *phdr = calloc(65535, sizeof *phdr);
+    assert_non_null(phdr);
+    for (unsigned i = 0; i < 65535; i++)
+        phdr[i].p_type = i % 2 ? PT_NULL : PT_NOTE;
+    phdr[65534] = (Elf64_Phdr)LOAD(0x1000, 7, 7);
+    struct hl_object object;
+    assert_int_equal(read_headers(&object, phdr, 65535, 0), 0);
+    assert_int_equal(object.segment[0].start, 0x1000);
+    for (unsigned i = 0; i < 65535; i++)
+        phdr[i] = (Elf64_Phdr)LOAD(i * T_PAGE, 1, 1);
+    assert_int_equal(read_headers(&object, phdr, 65535, 0), HL_SKIP_MANY_SEGMENTS);
+    free(phdr);
+}
+
+/* What passes can be planned: a wild number in every field, many times. */
+static void test_wild_numbers(void **state) {
+    (void)state;
+    static const uint64_t wild[] = {
+        0,       1,          0xfff,     0x1000,     0x1fffff,          0x200000,      0x3fe123,
+        1 << 30, UINT32_MAX, INT64_MAX, UINT64_MAX, UINT64_C(1) << 62, 0x7ffffffff000};
+    uint64_t seed = 7;
+    unsigned accepted = 0;
+    for (unsigned round = 0; round < 200000; round++) {
+        Elf64_Phdr phdr[4];
+        for (unsigned i = 0; i < T_COUNT(phdr); i++)
+            phdr[i] = (Elf64_Phdr){.p_type = t_random(&seed) % 5 ? PT_LOAD : PT_GNU_RELRO,
+                                   .p_flags = (Elf64_Word)t_random(&seed),
+                                   .p_vaddr = wild[t_random(&seed) % T_COUNT(wild)],
+                                   .p_filesz = wild[t_random(&seed) % T_COUNT(wild)],
+                                   .p_memsz = wild[t_random(&seed) % T_COUNT(wild)],
+                                   .p_align = t_random(&seed) % 2 ? 0x1000 : 0};
+        struct hl_object object;
+        struct hl_plan plan;
+        struct hl_options options;
+        hl_default_options(&options);
+        options.edges = (unsigned)(t_random(&seed) % 2);
+        int result =
+            read_headers(&object, phdr, 1 + t_random(&seed) % 4, wild[t_random(&seed) % T_COUNT(wild)]);
+        assert_true(result == 0 || result == HL_SKIP_MALFORMED);
+        if (result != 0)
+            continue;
+        accepted++;
+        for (unsigned i = 0; i < object.n_segments; i++) {
+            const struct hl_segment *segment = &object.segment[i];
+            assert_true(segment->first_page <= segment->start && segment->start < segment->end);
+            assert_true(segment->file_end <= segment->end && segment->end <= segment->end_page);
+            assert_true(i == 0 || segment[-1].end_page <= segment->first_page);
+        }
+        hl_plan_object(&plan, &object, &options, &t_geometry);
+        for (unsigned i = 0; i < plan.n_spans; i++) {
+            assert_true(plan.span[i].start < plan.span[i].end);
+            assert_true(plan.span[i].start >= object.segment[0].first_page);
+            assert_true(plan.span[i].end <= object.segment[object.n_segments - 1].end_page);
+            assert_true(i == 0 || plan.span[i - 1].end <= plan.span[i].start);
+        }
+    }
+    assert_true(accepted > 1000);
+}
+
+static void test_dynamic_section(void **state) {
+    (void)state;
+    const Elf64_Dyn dyn[] = {{.d_tag = DT_NEEDED, .d_un.d_val = 1},
+                             {.d_tag = DT_STRTAB, .d_un.d_ptr = 0x400},
+                             {.d_tag = DT_SONAME, .d_un.d_val = 77},
+                             {.d_tag = DT_FLAGS, .d_un.d_val = DF_BIND_NOW},
+                             {.d_tag = DT_FLAGS, .d_un.d_val = DF_TEXTREL | DF_ORIGIN},
+                             {.d_tag = DT_NULL},
+                             {.d_tag = DT_SONAME, .d_un.d_val = 99}};
+    uint64_t strtab, soname;
+    struct hl_object object = {.path = "dynamic"};
+    hl_read_dynamic(&object, dyn, 4, &strtab, &soname);
+    assert_int_equal(strtab, 0x400);
+    assert_int_equal(soname, 77);
+    assert_false(object.text_relocations);
+    hl_read_dynamic(&object, dyn, T_COUNT(dyn), &strtab, &soname);
+    assert_int_equal(soname, 77);
+    assert_true(object.text_relocations);
+
+    const Elf64_Dyn old[] = {{.d_tag = DT_TEXTREL}};
+    object.text_relocations = false;
+    hl_read_dynamic(&object, old, 1, &strtab, &soname); /* no DT_NULL: N ends it */
+    assert_true(object.text_relocations);
+    assert_int_equal(strtab, 0);
+    assert_int_equal(soname, 0);
+}
+
+/* The words that people and scripts read: there, different, and fit for a line. */
+static void test_reasons_have_words(void **state) {
+    (void)state;
+    for (int i = 1; i < HL_SKIP_COUNT; i++) {
+        assert_true(strlen(hl_skip_name(i)) > 2);
+        assert_true(strlen(hl_skip_sentence(i)) > 5);
+        assert_true(strlen(hl_skip_remedy(i)) > 2);
+        assert_null(strpbrk(hl_skip_name(i), " \n_ABCDEFGHIJKLMNOPQRSTUVWXYZ"));
+        assert_null(strchr(hl_skip_sentence(i), '\n'));
+        for (int j = 1; j < i; j++)
+            assert_string_not_equal(hl_skip_name(i), hl_skip_name(j));
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_no_headers),
+        cmocka_unit_test(test_fields),
+        cmocka_unit_test(test_negative_bias),
+        cmocka_unit_test(test_empty_loads_are_ignored),
+        cmocka_unit_test(test_many_segments),
+        cmocka_unit_test(test_65535_headers),
+        cmocka_unit_test(test_wild_numbers),
+        cmocka_unit_test(test_dynamic_section),
+        cmocka_unit_test(test_reasons_have_words),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
