@@ -34,6 +34,7 @@
 
 #define BALLAST_MAPPINGS 24
 #define ENOMEM_RESULT (-12)
+#define EPERM_RESULT (-1)
 
 /* One old mapping (as far as it lies inside a span), or one gap that is claimed for the time. */
 struct step {
@@ -177,12 +178,19 @@ static void release_claims(struct commit *c) {
             hl_munmap(c->step[i].at, c->step[i].bytes);
 }
 
+/* Why mremap or a fixed mmap refused. */
+static int explain_error(long result) {
+    if (result == ENOMEM_RESULT)
+        return HL_SKIP_MAP_COUNT;
+    return result == EPERM_RESULT ? HL_SKIP_SEALED : HL_SKIP_NO_MREMAP;
+}
+
 static int move_aside(struct commit *c, unsigned span) {
     for (; c->n_done < c->n_steps && c->step[c->n_done].span == span; c->n_done++) {
         const struct step *step = &c->step[c->n_done];
         long result = hl_move_mapping(step->at, step->bytes, step->aside);
         if (hl_is_error(result))
-            return result == ENOMEM_RESULT ? HL_SKIP_MAP_COUNT : HL_SKIP_SEALED;
+            return explain_error(result);
     }
     return 0;
 }
@@ -197,7 +205,7 @@ static int place(struct commit *c, unsigned i) {
         result = hl_mmap(span->start, bytes_of(c, i), PROT_READ | (span->flags & PF_X ? PROT_EXEC : 0),
                          MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, move->memfd, 0);
     if (hl_is_error(result))
-        return result == ENOMEM_RESULT ? HL_SKIP_MAP_COUNT : HL_SKIP_NO_MREMAP;
+        return explain_error(result);
     move->placed = true;
     if (move->memfd < 0)
         move->memory = 0;

@@ -22,6 +22,7 @@
 
 #define EAGAIN_RESULT (-11)
 #define EFAULT_RESULT (-14)
+#define EEXIST_RESULT (-17)
 
 /* UFFDIO_COPY says EAGAIN with the bytes done when a page is missing, and ENOMEM the next time.  Other
    reasons for EAGAIN pass by themselves. */
@@ -38,23 +39,6 @@ struct filler {
     int userfaultfd; /* or -1 */
 };
 
-static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
-    unsigned tries = 0;
-    while (bytes > 0) {
-        struct uffdio_copy copy = {.dst = to, .src = from, .len = bytes};
-        long result = hl_ioctl(f->userfaultfd, UFFDIO_COPY, &copy);
-        if (copy.copy > 0) {
-            to += (uint64_t)copy.copy;
-            from += (uint64_t)copy.copy;
-            bytes -= (uint64_t)copy.copy;
-            tries = 0;
-        } else if (result != EAGAIN_RESULT || ++tries == COPY_TRIES) {
-            return result == EFAULT_RESULT ? HL_SKIP_SOURCE_UNREADABLE : HL_SKIP_POOL_SHORT;
-        }
-    }
-    return 0;
-}
-
 static int copy_by_call(uint64_t to, uint64_t from, uint64_t bytes) {
     while (bytes > 0) {
         /* One call copies at most MAX_RW_COUNT (2 GiB less a page). */
@@ -65,6 +49,25 @@ static int copy_by_call(uint64_t to, uint64_t from, uint64_t bytes) {
         to += (uint64_t)done;
         from += (uint64_t)done;
         bytes -= (uint64_t)done;
+    }
+    return 0;
+}
+
+static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
+    unsigned tries = 0;
+    while (bytes > 0) {
+        struct uffdio_copy copy = {.dst = to, .src = from, .len = bytes};
+        long result = hl_ioctl(f->userfaultfd, UFFDIO_COPY, &copy);
+        if (copy.copy > 0) {
+            to += (uint64_t)copy.copy;
+            from += (uint64_t)copy.copy;
+            bytes -= (uint64_t)copy.copy;
+            tries = 0;
+        } else if (result == EEXIST_RESULT) {
+            return copy_by_call(to, from, bytes); /* under mlockall(MCL_FUTURE) mmap has filled it already */
+        } else if (result != EAGAIN_RESULT || ++tries == COPY_TRIES) {
+            return result == EFAULT_RESULT ? HL_SKIP_SOURCE_UNREADABLE : HL_SKIP_POOL_SHORT;
+        }
     }
     return 0;
 }

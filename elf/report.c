@@ -101,8 +101,9 @@ static void report_failures(const struct hl_process *process, const struct hl_wo
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         enum hl_kind kind = work->plan.span[i].kind;
         enum hl_skip skip = work->skip != HL_MOVED ? work->skip : work->move[i].skip;
-        if (work->move[i].backend == HL_NO_BACKEND && !told[kind])
-            report_failure(process, work, kind, skip);
+        if (work->move[i].backend != HL_NO_BACKEND || told[kind])
+            continue;
+        report_failure(process, work, kind, skip);
         told[kind] = true;
     }
 }
