@@ -8,11 +8,14 @@
                                                ^ the break is carried here, and what is between becomes heap
 
    A hugetlb mapping over the break refuses growing as well as shrinking; one that ends at the break lets the
-   heap grow, and shrink down to there (measured on 6.18).  So the break goes to the boundary first, then the
-   heap's bytes move along. The other way, PR_SET_MM_MAP with a new start_brk, has the same effect on the
-   kernel's side, but needs CONFIG_CHECKPOINT_RESTORE and tells the kernel of eleven more addresses that are
-   none of ours; and libc keeps its own idea of the break either way.  A break that is higher than libc
-   believes is what every malloc expects of a foreign sbrk. */
+   heap grow, and shrink down to there.  So the break goes to the boundary first, then the heap's bytes move
+   along.
+
+   The other way was tried too, on 6.18: PR_SET_MM_MAP with start_brk and brk at the boundary.  It needs no
+   mapping in between, but tells the kernel of eleven more addresses that are none of ours, can never shrink
+   below the boundary (this one can after hl_move_back), and wants the same of libc: libc's sbrk keeps a break
+   of its own, and unless that is told (brk(3) in loader/preload.c) malloc finds its heap corrupted either
+   way. */
 #include "heap.h"
 #include "sys.h"
 #include "text.h"

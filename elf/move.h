@@ -47,7 +47,7 @@ struct hl_process {
     long pagemap;        /* descriptor, or a negated errno */
     bool has_threads;
     struct hl_range heap; /* from where the heap begins to the break; or nothing */
-    uint64_t old_break;   /* where the break was, if it was carried; else 0 */
+    uint64_t old_break;   /* where the break was, if it was carried (to heap.end); else 0 */
     struct hl_work *work;
     size_t n_work, work_capacity;
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */

@@ -75,8 +75,15 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
         flags = MAP_SHARED | MAP_NORESERVE;
     }
     long at = hl_mmap(0, span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd, 0);
+    if (hl_is_error(at) && !(flags & MAP_NORESERVE)) { /* was it the reservation? */
+        at = hl_mmap(0, span_bytes(span), PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, -1, 0);
+        if (!hl_is_error(at)) {
+            hl_munmap((uint64_t)at, span_bytes(span));
+            return HL_SKIP_POOL_SHORT;
+        }
+    }
     if (hl_is_error(at))
-        return span->flags & PF_W ? HL_SKIP_POOL_SHORT : HL_SKIP_NO_MEMORY;
+        return HL_SKIP_NO_MEMORY;
     move->memory = (uint64_t)at;
     return 0;
 }

@@ -12,6 +12,7 @@
 #include <link.h>
 #include <pthread.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 /* A function of ld.so's.  (AT_BASE does not find it when it was started as "ld.so PROGRAM".) */
 extern void *__tls_get_addr(void *);
@@ -148,6 +149,8 @@ __attribute__((constructor)) static void start(int argc, char **argv, char **env
     dl_iterate_phdr(add_object, &finder);
     int status = hl_move_objects(&process);
     note_writable(&process);
+    if (process.old_break != 0)
+        brk((void *)process.heap.end); /* libc keeps a break of its own, and malloc believes it */
     hl_end(&process);
     if (status != 0)
         HL_CALL(__NR_exit_group, status, 0, 0, 0, 0, 0);

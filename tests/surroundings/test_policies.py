@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Policies of service managers and container engines: the program moves by the route that is allowed, or stays with the
+reason, and is never killed.  confine.c sets them."""
+
+import re
+
+import pytest
+
+import helpers
+from surroundings import ALL
+
+ANONYMOUS, MEMFD = "/anon_hugepage", "/memfd:hugeld"
+EXEC_DENIED = "a policy forbids making written memory executable"
+
+
+def expand_group(name):
+    """The system calls of one of systemd's groups, as the installed systemd has it."""
+    try:
+        result = helpers.run(["systemd-analyze", "syscall-filter", name])
+    except FileNotFoundError:
+        pytest.skip("needs systemd-analyze")
+    calls = set()
+    for line in result.stdout.splitlines():
+        line = line.strip()
+        if line.startswith("@") and line != name and not line.startswith(f"{name} "):
+            calls |= expand_group(line.split()[0])
+        elif re.fullmatch(r"[a-z]\w*", line):
+            calls.add(line)
+    assert calls, result
+    return calls
+
+
+@pytest.fixture(scope="module")
+def system_service():
+    return "only=" + ",".join(sorted(expand_group("@system-service")))
+
+
+# rules -> the route that text on hugetlb takes, and the reason on thp (None: it moves)
+POLICIES = {
+    "mdwe": (["mdwe"], MEMFD, EXEC_DENIED),
+    "MemoryDenyWriteExecute": (["no-write-execute"], MEMFD, EXEC_DENIED),
+    "both": (["mdwe", "no-write-execute"], MEMFD, EXEC_DENIED),
+    "docker": (["deny=userfaultfd"], ANONYMOUS, None),
+    "docker before 4.8": (["deny=userfaultfd,process_vm_readv,process_vm_writev,ptrace"], ANONYMOUS, None),
+    "no memfd": (["deny=memfd_create"], ANONYMOUS, None),
+    "system-service": (["SYSTEM-SERVICE"], ANONYMOUS, None),
+    "hardened service": (["mdwe", "no-write-execute", "SYSTEM-SERVICE"], MEMFD, EXEC_DENIED),
+    "hardened container": (["no-write-execute", "deny=userfaultfd,process_vm_readv"], MEMFD, EXEC_DENIED),
+    "nothing allowed": (["mdwe", "deny=memfd_create"], None, EXEC_DENIED),
+    "no mremap": (["deny=mremap"], None, "refuses to move"),
+}
+
+
+@pytest.fixture(params=POLICIES)
+def policy(request, confine, system_service):
+    rules, route, thp_reason = POLICIES[request.param]
+    return confine(*(system_service if r == "SYSTEM-SERVICE" else r for r in rules)), route, thp_reason
+
+
+def test_hugetlb(builder, surround, pool, policy):
+    """Text by the allowed route.  Read-only data never becomes executable and moves in any case, unless the object as a
+    whole cannot."""
+    pool(64)
+    prefix, route, _ = policy
+    app = builder.executable("nopie")
+    moved = ALL if route else ("rodata",) if "mdwe" in prefix else ()
+    outcome = surround([app], {app.name: moved} if moved else {}, prefix=prefix, route=route or "",
+                       options="backend=hugetlb,verbose=1")
+    assert (outcome.stderr == "") == bool(route), outcome.stderr
+
+
+def test_thp(builder, surround, pool, thp, policy):
+    pool(0)
+    prefix, _, reason = policy
+    app = builder.executable("nopie")
+    moved = ("rodata",) if reason == EXEC_DENIED else () if reason else ALL
+    outcome = surround([app], {app.name: moved} if moved else {}, prefix=prefix, options="backend=thp,verbose=1",
+                       backend="thp")
+    assert reason in outcome.stderr if reason else outcome.stderr == ""
+
+
+@pytest.mark.parametrize("rules", [["mdwe"], ["no-write-execute"]], ids=lambda r: r[0])
+def test_library(builder, surround, pool, confine, rules):
+    """A library, and an executable with holes, by memfd too."""
+    pool(64)
+    app, [library] = builder.with_library("dso-six")
+    surround([app], {library.name: ALL}, prefix=confine(*rules), patterns="libbig*", options="backend=hugetlb", route=MEMFD)
+    app = builder.executable("six")
+    surround([app], {app.name: ALL}, prefix=confine(*rules), options="backend=hugetlb", route=MEMFD)
+
+
+def test_the_filter_kills(confine, system_service):
+    """What the tests above rely on: a call outside the list is the end."""
+    result = helpers.run([*confine(system_service), "/usr/bin/unshare", "-m", "true"])
+    assert result.returncode == -31, "SIGSYS"  # and nothing that these programs need is missing:
+    assert helpers.run([*confine(system_service), "/bin/true"]).returncode == 0

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Programs that a preloaded library breaks or never reaches: `hugeld run` says so and runs them plainly; what a moved
+program starts runs as it would."""
+
+import pathlib
+import platform
+
+import pytest
+
+import helpers
+from surroundings import RODATA, TEXT
+
+
+# Starts the program that is its argument, in every way, and says what became of it.
+STARTER = r"""
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char **environ;
+unsigned long big_sum(unsigned long x);
+int main(int argc, char **argv) {
+    int status = 0;
+    pid_t pid;
+    printf("sum %lx\n", big_sum(argc));
+    fflush(stdout);
+    if (posix_spawn(&pid, argv[1], NULL, NULL, argv + 1, environ) == 0)
+        waitpid(pid, &status, 0);
+    printf("spawned: %d\n", WEXITSTATUS(status));
+    fflush(stdout);
+    if ((pid = fork()) == 0)
+        execv(argv[1], argv + 1);
+    waitpid(pid, &status, 0);
+    printf("executed: %d\n", WEXITSTATUS(status));
+    printf("shell: %d\n", WEXITSTATUS(system(argv[1])));
+    return 0;
+}
+"""
+# Needs no 32-bit headers.
+CHILD32 = r"""
+int puts(const char *);
+void exit(int);
+void _start(void) {
+    __asm__("andl $-16, %esp");
+    puts("32 bits");
+    exit(5);
+}
+"""
+STATIC32 = r"""
+void _start(void) {
+    int result;
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(4), "b"(1), "c"("32 bits\n"), "d"(8) : "memory");
+    __asm__ volatile("int $0x80" : "=a"(result) : "a"(1), "b"(5));
+}
+"""
+
+
+@pytest.fixture
+def asan_program(builder):
+    source = builder.write("asan.c", '#include <stdio.h>\nint main(void) { puts("sanitized"); return 6; }\n')
+    return builder.once("asan", lambda folder: builder.compile(folder / "asan", source, "-fsanitize=address"))
+
+
+def test_address_sanitizer(asan_program):
+    """The preload alone makes it abort; `hugeld run` says so and does not preload."""
+    assert helpers.run_preloaded([asan_program]).returncode not in (0, 6)
+    result = helpers.hugeld("run", "--", asan_program)
+    assert (result.returncode, result.stdout) == (6, "sanitized\n")
+    assert result.stderr == (f"hugeld: {asan_program}: built with AddressSanitizer, which aborts with any preloaded library; "
+                             "it runs on small pages\n")
+
+
+def test_address_sanitizer_strict(asan_program):
+    result = helpers.hugeld("run", "-o", "strict=on", "--", asan_program)
+    assert (result.returncode, result.stdout) == (127, "")
+    assert "AddressSanitizer" in result.stderr
+
+
+@pytest.fixture(params=["static", "dynamic"])
+def child32(request, builder):
+    """A 32-bit program, which prints and exits with 5."""
+    if platform.machine() != "x86_64":
+        pytest.skip("32-bit programs are x86's here")
+    name = f"child32-{request.param}"
+    if request.param == "static":
+        source = builder.write(f"{name}.c", STATIC32)
+        arguments = ["-static"]
+    else:
+        libc = pathlib.Path("/usr/lib32/libc.so.6")
+        if not libc.exists():
+            pytest.skip("needs libc6-i386")
+        source = builder.write(f"{name}.c", CHILD32)
+        arguments = [libc, "-Wl,-dynamic-linker,/lib/ld-linux.so.2"]
+    child = builder.once(name, lambda folder: builder.compile(
+        folder / name, "-m32", "-nostdlib", "-fno-pie", "-no-pie", "-fno-stack-protector", source, *arguments))
+    if helpers.run([child]).returncode != 5:
+        pytest.skip("32-bit programs do not run here")
+    return child
+
+
+def test_run_32_bits(child32):
+    result = helpers.hugeld("run", "--", child32)
+    assert (result.returncode, result.stdout) == (5, "32 bits\n")
+    assert result.stderr.endswith("; it runs on small pages\n")
+
+
+@pytest.mark.parametrize("way", ["preload", "run"])
+def test_child_of_32_bits(builder, library, pool, child32, way):
+    """The 64-bit program moves and its children run.  By hand the 32-bit ld.so says that it cannot preload a 64-bit
+    library; by `hugeld run`, which has one for it, nobody says anything."""
+    pool(64)
+    source = builder.write("starter.c", STARTER)
+    starter = builder.once("starter", lambda folder: builder.compile(folder / "starter", source, *builder.object(), "-no-pie"))
+    plain = helpers.run([starter, child32])
+    if way == "run":
+        moved = helpers.run([helpers.HUGELD, "run", "-o", "verbose=2,only=*/starter", "--", starter, child32])
+    else:
+        moved = helpers.run_preloaded([starter, child32], options="verbose=2,only=*/starter", library=library)
+    assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout)
+    said = moved.stderr.splitlines()
+    assert said[0] == f"hugeld: starter: text {TEXT} pages hugetlb, rodata {RODATA} page hugetlb"
+    allowed = f"ERROR: ld.so: object '{library}' from LD_PRELOAD cannot be preloaded (wrong ELF class: ELFCLASS64): ignored."
+    assert set(said[1:]) <= ({allowed} if way == "preload" else set())

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The file of the text is worse than it looks: cut off, on a bad block, on a file system that gives up.  A program that
+never touches those pages runs; copying them must not be what kills it.  Whatever way the bytes go, what cannot be read
+stays where it is, and the rest moves."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+from surroundings import ALL, at_end
+
+TAIL = 4 << 20
+TAIL_SOURCE = f"""
+    .section tail,"FLAGS",@progbits
+    .p2align 12
+    .fill {TAIL // 8},8,0x1234567
+    .section .note.GNU-stack,"",@progbits
+"""
+
+# The ways in which bytes can go, by what a policy forbids.
+WAYS = {"userfaultfd": [], "call": ["deny=userfaultfd"], "populate": ["deny=userfaultfd,process_vm_readv"]}
+
+
+@pytest.fixture(params=WAYS)
+def way(request, confine):
+    return confine(*WAYS[request.param])
+
+
+@pytest.fixture(params=["rodata", "text"])
+def kind(request):
+    """The kind of the segment that nobody touches."""
+    return request.param
+
+
+@pytest.fixture
+def program(builder, sum_program, kind):
+    """Its last segment, at the end of the file, is 4 MiB that are never touched."""
+    source = builder.write(f"tail-{kind}.s", TAIL_SOURCE.replace("FLAGS", {"rodata": "a", "text": "ax"}[kind]))
+    return sum_program("nopie", source, "-Wl,--section-start=tail=0x8000000", name=f"sum-{kind}-tail")
+
+
+def tail_of(path):
+    return max((h for h in helpers.read_headers(path) if h.type == helpers.PT_LOAD), key=lambda h: h.vaddr)
+
+
+def test_whole_file(surround, pool, way, program):
+    """Nothing is wrong with it, and all of it moves: the programs are what the tests below take them for."""
+    pool(64)
+    header = tail_of(program)
+    assert header.vaddr == 0x8000000 and header.file_bytes == TAIL and not header.flags & helpers.PF_W
+    outcome = surround([program], {program.name: ALL}, prefix=way, options="backend=hugetlb,verbose=1")
+    assert outcome.stderr == "" and outcome.pages == 8
+
+
+def runs_without_tail(surround, way, kind, program, intact):
+    """The tail's kind of span stays, the other one moves."""
+    moved = [k for k in ALL if k != kind]
+    with contextlib.ExitStack() as stack:
+
+        def repair():
+            subprocess.run(["mount", "--bind", intact, program], check=True)
+            stack.enter_context(at_end('umount "$1"', program))
+
+        outcome = surround([program], {program.name: moved}, prefix=way, options="backend=hugetlb,verbose=1", repair=repair,
+                           intact=intact)
+    assert outcome.stderr.startswith(f"hugeld: {program.name}: {kind} stays: its file cannot be read to the end")
+    assert (outcome.returncode, outcome.stdout.count("sum")) == (3, 2)
+
+
+@pytest.mark.parametrize("left", [0, helpers.PAGE, TAIL // 2 + helpers.PAGE, TAIL - helpers.PAGE])
+def test_truncated(surround, root, pool, way, kind, program, tmp_path, left):
+    """LEFT bytes of the last segment are there."""
+    pool(64)
+    copy = tmp_path / program.name
+    shutil.copy(program, copy)
+    os.truncate(copy, tail_of(program).offset + left)
+    runs_without_tail(surround, way, kind, copy, program)
+
+
+@pytest.fixture
+def bad_blocks(root, tool, tmp_path):
+    """bad_blocks(file, start, end, how): where a copy of FILE is in which [start, end) cannot be read."""
+    if not os.path.exists("/dev/fuse") or subprocess.run(["pkg-config", "fuse3"]).returncode != 0:
+        pytest.skip("needs FUSE and libfuse3-dev")
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], capture_output=True, text=True, check=True)
+    server = tool("bad-blocks", *flags.stdout.split())
+    folder = tmp_path / "mounted"
+    folder.mkdir()
+    with contextlib.ExitStack() as stack:
+
+        def mount(file, start, end, how):
+            stack.enter_context(at_end('umount -l "$1"', folder))
+            process = helpers.start([server, file, start, end, how, folder])
+            stack.callback(helpers.end_process, process)
+            helpers.wait_until(lambda: os.path.ismount(folder) or process.poll() is not None, what="the mount")
+            return folder / file.name
+
+        yield mount
+
+
+@pytest.mark.parametrize("how", ["eio", "exit"])
+def test_bad_block(surround, pool, way, kind, program, bad_blocks, how):
+    """A block in the middle gives EIO; or asking for it ends the file system."""
+    pool(64)
+    start = tail_of(program).offset + TAIL // 2
+    copy = bad_blocks(program, start, start + helpers.PAGE, how)
+    runs_without_tail(surround, way, kind, copy, program)

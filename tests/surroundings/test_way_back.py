@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What earlier constructors did to the object's mappings: many of them, sealed ones, ones with another protection or
+advice.  It moves as a whole, or the maps are what they were."""
+
+import collections
+import re
+
+import pytest
+
+import helpers
+from surroundings import ALL
+
+# Relative to the first page of a program like app-nopie: a page in the middle of the text's first whole huge page, one
+# in the middle of the read-only data that is merged into the text's last one, and one in the read-only data's own.
+IN_TEXT, IN_MERGED, IN_RODATA = 0x300000, 0x980000, 0xB00000
+MAP_COUNT = "vm.max_map_count is nearly reached"
+NO_MEMORY = "no address space or memory for the copy"
+
+
+@pytest.fixture(params=[("hugetlb", []), ("hugetlb", ["mdwe"]), ("thp", [])], ids=["hugetlb", "memfd", "thp"])
+def route(request, pool, thp, confine):
+    """(backend, prefix): every way into place."""
+    pool(64)
+    backend, rules = request.param
+    return backend, confine(*rules)
+
+
+@pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
+@pytest.mark.parametrize("at", [0, 0x1000, IN_TEXT, IN_MERGED, IN_RODATA], ids=hex)
+def test_sealed(sum_program, surround, first, route, at, before):
+    """One page is sealed (mseal): whatever moved before it goes back.  With threads running each span moves by itself, and
+    those before the sealed one are good."""
+    backend, prefix = route
+    app = sum_program()
+    moved = {app.name: ("text",)} if before and at == IN_RODATA else {}
+    outcome = surround([app], moved, first=[first], prefix=prefix, options=f"backend={backend},verbose=1", backend=backend,
+                       T_FIRST=f"{before}seal:{at:x}:1000")
+    kind = "rodata" if moved else "text"
+    assert f"{app.name}: {kind} stays: one of its mappings is sealed" in outcome.stderr
+    assert "rolled back, but" not in outcome.stderr
+
+
+def test_sealed_executable_and_its_library(builder, surround, pool, first):
+    """The executable, small and sealed, stays; its library moves."""
+    pool(64)
+    app, [library] = builder.with_library("dso-aligned")
+    outcome = surround([app], {library.name: ALL}, first=[first], patterns="main:libbig*", options="verbose=1",
+                       T_FIRST="seal:1000:1000")
+    assert outcome.stderr == ""
+
+
+CHANGES = {
+    # What may stand in the way of nothing: the same protection, in several mappings.
+    "random": (f"advise:{IN_TEXT:x}:5000:1", None),
+    "dontdump": (f"advise:{IN_TEXT:x}:1000:10,advise:{IN_RODATA:x}:3000:10", None),
+    "dontfork": (f"advise:{IN_MERGED:x}:1000:a", None),
+    "locked": (f"lock:{IN_TEXT:x}:200000", None),
+    "dropped": (f"advise:{IN_TEXT:x}:100000:4", None),
+    "there and back": (f"protect:{IN_TEXT:x}:1000:1,protect:{IN_TEXT:x}:1000:5", None),
+    # What the core must not copy over.
+    "less": (f"protect:{IN_TEXT:x}:1000:1", "its mappings are not as its program headers say"),
+    "more": (f"protect:{IN_RODATA:x}:1000:5", "its mappings are not as its program headers say"),
+    "shared": (f"share:{IN_TEXT:x}:2000", "its mappings are not as its program headers say"),
+    "written": (f"write:{IN_TEXT:x}", "somebody wrote to it"),
+}
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
+def test_changed_before(sum_program, surround, pool, thp, first, change, backend, before):
+    pool(64)
+    action, reason = CHANGES[change]
+    app = sum_program()
+    moved = {} if reason else {app.name: ALL}
+    outcome = surround([app], moved, first=[first], options=f"backend={backend},verbose=1", backend=backend,
+                       T_FIRST=before + action)
+    assert (f"text stays: {reason}" in outcome.stderr) if reason else outcome.stderr == ""
+
+
+@pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
+def test_hole_in_use(sum_program, surround, first, route, before):
+    """Somebody mapped a page between two segments, where the kernel had left a hole."""
+    backend, prefix = route
+    app = sum_program("six")
+    loads = [h for h in helpers.read_headers(app) if h.type == helpers.PT_LOAD]
+    holes = [helpers.page_up(a.vaddr + a.memory_bytes) for a, b in zip(loads, loads[1:])
+             if a.flags & b.flags & helpers.PF_X and b.vaddr - a.vaddr - a.memory_bytes > 2 * helpers.PAGE]
+    at = holes[0] + helpers.PAGE - helpers.page_down(loads[0].vaddr)
+    outcome = surround([app], {}, first=[first], prefix=prefix, options=f"backend={backend},verbose=1",
+                       T_FIRST=f"{before}fill:{at:x}:1000")
+    assert f"{app.name}: text stays: something else is mapped between its segments" in outcome.stderr
+
+
+# --- vm.max_map_count ---
+
+
+def object_maps(pid, end):
+    """The lines of /proc/PID/maps below END: smaps of 65530 mappings takes seconds."""
+    with open(f"/proc/{pid}/maps") as file:
+        lines = [line.split() for line in file]
+    return [tuple(line) for line in lines if int(line[0].split("-")[0], 16) < end]
+
+
+def run_occupied(app, env, name):
+    with helpers.paused([app], env, name) as process:
+        maps = object_maps(process.pid, 0x10000000)
+        with open(f"/proc/{process.pid}/status") as file:
+            huge = int(re.search(r"HugetlbPages:\s+(\d+)", file.read())[1]) // 2048
+        return maps, huge, process.finish()
+
+
+@pytest.mark.parametrize("variant", ["nopie", "six"])
+def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_library, pool, first, variant):
+    """Every step of commit is once the one that fails, and the ballast brings everything back."""
+    pool(64)
+    app = sum_program(variant)
+    spans = plan_pages(app)
+
+    def environment(hugeld, left):
+        options = "backend=hugetlb,verbose=1"
+        return helpers.preload(pause_library, hugeld, first, options=options, T_FIRST=f"occupy:{left:x}")
+
+    seen = collections.Counter()
+    plain_maps, _, plain = run_occupied(app, environment(empty_library, 60), app.name)
+    # With the ballast the steps fail from 41 mappings left downwards, without it they'd do so below 16.
+    for left in (*range(43, 29, -1), *range(15, -1, -1)):
+        maps, huge, (status, stdout, stderr) = run_occupied(app, environment(library, left), app.name)
+        assert (status, stdout) == plain[:2], f"{left} left: {stderr}"
+        assert "rolled back, but" not in stderr
+        assert huge in (0, spans), f"{left} left: half of it moved"
+        reasons = set(re.findall(r" stays: (.*);", stderr))
+        assert bool(huge) == (not stderr), f"{left} left: moved {huge} pages: {stderr}"
+        assert reasons <= {MAP_COUNT, NO_MEMORY}, f"{left} left: {stderr}"
+        if not huge:
+            assert maps == plain_maps, f"{left} left: {stderr}"
+        seen.update(reasons or {"moved"})
+    assert seen["moved"] and seen[MAP_COUNT] >= 10, seen
+
+
+def plan_pages(app):
+    [found] = helpers.hugeld_json("inspect", app)["files"]
+    return found["plan"]["pages"]
