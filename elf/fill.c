@@ -113,8 +113,7 @@ static void fill_gap(const struct filler *f, uint64_t start, uint64_t end) {
         hl_fill_with_traps((void *)to, end - start);
 }
 
-/* The I-th of the ranges that are copied, in ascending order: the segments' pages, then the heap behind them.
- */
+/* The I-th of the ranges that are copied, in ascending order: the segments' pages, then the heap. */
 static bool source_range(const struct filler *f, unsigned i, struct hl_range *range) {
     const struct hl_object *object = f->object;
     if (i < object->n_segments) {
