@@ -11,6 +11,8 @@ B = build
 CONFIG = config.mk
 PYTHON = /usr/bin/python3
 MAKEFLAGS += --no-print-directory
+# One short line for each file; V=1 shows the commands.
+Q = $(if $(V),,@echo "  $@";)
 
 # These install what they need before anything is configured, and build by calling make again.
 first_install = check check-unit demo lint bench clean
@@ -38,66 +40,66 @@ $(CONFIG): configure
 
 # No symbol is looked up after the library is loaded (now), and its constructor runs before all others (initfirst).
 $B/libhugeld.so: $(core) $(preload)
-	$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,libhugeld.so -Wl,-z,now,-z,relro,-z,initfirst,-z,noexecstack,-z,defs \
+	$(Q)$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,libhugeld.so -Wl,-z,now,-z,relro,-z,initfirst,-z,noexecstack,-z,defs \
 	    -Wl,--hash-style=gnu -o $@ $^
 
 # 32-bit children inherit LD_PRELOAD and complain of a 64-bit library.  preload/$$LIB/libhugeld.so, where each dynamic
 # linker puts its own folder for $$LIB, leads them to an empty one.
 $B/preload: $B/libhugeld.so
-	rm -rf $@
-	mkdir -p $@/$(NATIVE_LIB)
-	ln -s $(abspath $<) $@/$(NATIVE_LIB)/libhugeld.so
-	for lib in lib lib32 lib/i386-linux-gnu; do \
+	@rm -rf $@
+	@mkdir -p $@/$(NATIVE_LIB)
+	@ln -s $(abspath $<) $@/$(NATIVE_LIB)/libhugeld.so
+	$(Q)for lib in lib lib32 lib/i386-linux-gnu; do \
 	    if [ ! -e $@/$$lib/libhugeld.so ]; then mkdir -p $@/$$lib && \
 	    $(CC) -m32 -shared -nostdlib -Wl,-soname,libhugeld.so -x c -o $@/$$lib/libhugeld.so /dev/null; fi || exit 1; \
 	done
 
 $B/hugeld: $(core) $(command)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lelf -ljansson
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lelf -ljansson
 
 # All of the core in one object, for looking at what it leaves undefined (tests/lint): nothing.
 $B/core.o: $(core)
-	$(CC) -r -nostdlib -o $@ $^
+	$(Q)$(CC) -r -nostdlib -o $@ $^
 
 $B/elf/%.o: elf/%.c $(CONFIG)
 	@mkdir -p $(@D)
-	$(CC) $(CORE) -c -o $@ $<
+	$(Q)$(CC) $(CORE) -c -o $@ $<
 
 $(preload): loader/preload.c $(CONFIG)
 	@mkdir -p $(@D)
-	$(CC) $(CORE) $(HOSTED) -c -o $@ $<
+	$(Q)$(CC) $(CORE) $(HOSTED) -c -o $@ $<
 
 $B/loader/%.o: loader/%.c $(CONFIG)
 	@mkdir -p $(@D)
-	$(CC) $(BASE) $(HOSTED) -c -o $@ $<
+	$(Q)$(CC) $(BASE) $(HOSTED) -c -o $@ $<
 
 $B/tests/%: tests/unit/%.c $(core) $(CONFIG)
 	@mkdir -p $(@D)
-	$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $< $(core) -lcmocka
+	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $< $(core) -lcmocka
 
 demo:
-	tests/install-packages build demo
-	$(MAKE) all
-	tests/demo
+	@tests/install-packages build demo
+	@$(MAKE) all
+	@tests/demo
 
 check:
-	tests/install-packages build check $(if $(filter 1,$(STRICT)),real)
-	$(MAKE) all unit-tests
-	tests/with-pool 1024 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider tests
+	@tests/install-packages build check $(if $(filter 1,$(STRICT)),real)
+	@$(MAKE) all unit-tests
+	@tests/with-pool 1024 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider tests
 
 check-unit:
-	tests/install-packages build check
-	$(MAKE) unit-tests
-	$(PYTHON) -B -m pytest -q -p no:cacheprovider tests/unit
+	@tests/install-packages build check
+	@$(MAKE) unit-tests
+	@$(PYTHON) -B -m pytest -q -p no:cacheprovider tests/unit
 
 lint:
-	tests/install-packages build check lint
-	tests/lint
+	@tests/install-packages build check lint
+	@tests/lint
 
 bench:
-	tests/install-packages build bench
-	$(MAKE) all
-	tests/with-pool 256 -- bench/start
+	@tests/install-packages build bench
+	@$(MAKE) all
+	@tests/with-pool 256 -- bench/start
 
 clean:
 	rm -rf $B $(CONFIG)
