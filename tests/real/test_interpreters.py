@@ -4,7 +4,6 @@ and perl, bash and small tools, where often or always nothing can move and the r
 
 import os
 import re
-import shutil
 
 import pytest
 
@@ -41,7 +40,7 @@ if (!isMainThread) {
 
 @BOTH
 def test_node(prove, pool, tmp_path, by_command):
-    node = shutil.which("node")
+    node = helpers.find_node()
     if not node:
         pytest.skip("node is not installed")
     pool(128)

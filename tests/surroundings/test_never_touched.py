@@ -2,7 +2,6 @@
 """What hugeld leaves alone whatever the patterns say: ld.so, the vdso, itself, segments that may not be read, objects with
 text relocations; and programs that remap their own text, which must still be able to."""
 
-import shutil
 
 import pytest
 
@@ -118,7 +117,7 @@ def test_remaps_itself(builder, surround, pool, thp, tool, backend, how):
 
 def test_node_with_its_own_large_pages(library, pool, thp):
     """node's option looks for its own text in /proc/self/maps and remaps it."""
-    node = shutil.which("node")
+    node = helpers.find_node()
     if not node:
         pytest.skip("needs node")
     pool(128)
