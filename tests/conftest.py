@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import pathlib
+import re
 import shutil
 import signal
 import subprocess
@@ -164,13 +165,16 @@ def pause_library(shared_folder):
 
 
 @pytest.fixture(scope="session")
-def empty_library(shared_folder):
-    """Does nothing, has libhugeld.so's name and a path as long as library's: what the plain run preloads, so that the
-    dynamic linker's own memory is the same in both."""
+def empty_library(shared_folder, library):
+    """Does nothing, has libhugeld.so's name, a path as long as library's and needs the same symbols: what the plain run
+    preloads, so that the dynamic linker's own memory is the same in both."""
     folder = shared_folder / "none"
     folder.mkdir()
+    listing = subprocess.run(["nm", "-D", "--undefined-only", library], check=True, capture_output=True, text=True).stdout
+    names = re.findall(r" U ([a-z_]+)", listing)
+    assert "getauxval" in names
     source = folder / "empty.c"
-    source.write_text("")
+    source.write_text("".join(f"extern char {name}[]; char *needed_{name} = {name};\n" for name in names))
     return compile_shared(source, folder / "libhugeld.so")
 
 
