@@ -100,6 +100,7 @@ bench:
 	@tests/install-packages build bench
 	@$(MAKE) all
 	@tests/with-pool 256 -- bench/start
+	@tests/with-pool 640 -- bench/arrays
 
 clean:
 	rm -rf $B $(CONFIG)

@@ -146,3 +146,27 @@ def test_fork_with_an_empty_pool(pool, postgres, library, pause_library):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=60)
         assert process.returncode == 0
+
+
+@pytest.mark.parametrize("options", ["data=thp,bss=thp", "backend=hugetlb,data=hugetlb,bss=hugetlb"])
+def test_prefork(pool, thp, postgres, library, pause_library, options):
+    """20 clients that connect anew for each transaction, each served by a child of its own, with an exhausted pool."""
+    folder, binaries, argv = postgres
+    pool(64)
+    env = helpers.preload(library, pause_library, patterns="main:libc.so*:libcrypto*", options=options)
+    with helpers.paused(argv, env, "postgres") as process:
+        assert any(m.is_hugetlb and "x" in m.permissions for m in helpers.read_smaps(process.pid))
+        pool(0)
+        process.resume()
+
+        def call(program, *arguments):
+            return helpers.run([f"{binaries}/{program}", "-h", folder, "-U", "postgres", *arguments], cwd=folder)
+
+        helpers.wait_until(lambda: call("psql", "-c", "SELECT 1").returncode == 0, what="postgres answering")
+        assert call("pgbench", "-q", "-i", "-s", "1", "postgres").returncode == 0
+        bench = call("pgbench", "-n", "-c", "20", "-C", "-t", "20", "postgres")
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=60)
+    assert (process.returncode, bench.returncode) == (0, 0), (stderr, bench)
+    assert re.search(r"actually processed: 400/400", bench.stdout), bench
+    assert "terminated by signal" not in stderr

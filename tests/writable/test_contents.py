@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Writable data is on the backend that was asked for, exactly as planned, and not one byte of it changes; what the
+program never touches takes no memory."""
+
+import re
+
+import pytest
+
+import helpers
+from writable import ALL, FIXED, read_flags
+
+BACKENDS = {
+    # options -> kinds that move, their backend
+    "": (("data",), "thp"),
+    "data=off": ((), None),
+    "data=hugetlb": (("data",), "hugetlb"),
+    "bss=thp": (("data",), "thp"),
+    "data=hugetlb,bss=hugetlb": (("data", "bss"), "hugetlb"),
+    "data=off,bss=hugetlb": (("bss",), "hugetlb"),
+}
+
+
+@pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
+@pytest.mark.parametrize("variant", ["nopie", "pie", "aligned", "aligned-pie"])
+@pytest.mark.parametrize("options", BACKENDS, ids=lambda o: o or "default")
+def test_every_byte(program, compare, pool, thp, variant, random, options):
+    """Written by an earlier constructor, with a heap behind them; looked at by main."""
+    pool(64)
+    moved, backend = BACKENDS[options]
+    app = program(variant)
+    before = "fill,sbrk:30000,malloc:30000"
+    outcome = compare([app], (*ALL, *moved), before, [] if random else FIXED, options=options, data_backend=backend)
+    assert outcome.stderr == ""
+    plan, object_ = outcome.plans[app.name], outcome.image.objects[0]
+    # 6 MiB of .data fill two huge pages or three; .bss has 5 MiB, whose last page rounds out where it is to be moved.
+    assert "data" not in moved or plan.pages("data") >= 2
+    last = max(s.end for s in plan.spans)
+    assert (last > object_.end) == ("bss" in moved), "the rounded-out page"
+
+
+@pytest.mark.parametrize("options", ["", "data=hugetlb,bss=hugetlb"], ids=lambda o: o or "default")
+def test_signal_handler(program, library, empty_library, early, pool, thp, options):
+    """A handler writes to the data every 50 us; not one write is lost between filling and commit."""
+    pool(64)
+    for _ in range(20):
+        for lib in (empty_library, library):
+            result = helpers.run([program("nopie")], helpers.preload(lib, early, options=f"verbose=1,{options}",
+                                                                     T_EARLY="timer:32"))
+            assert (result.returncode, result.stderr) == (0, "") and "contents: right" in result.stdout, result
+
+
+@pytest.mark.parametrize("variant", ["nopie", "aligned-pie"])
+def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
+    """bss=thp: exactly the planned range is advised; nothing of it is there until it is touched, then it is huge."""
+    pool(0)
+    app = program(variant)
+    env = helpers.preload(library, pause_library, options="backend=thp,bss=thp")
+    with helpers.paused([app, "fork", "1", "0", "stop"], env, app.name) as process:
+        [plan] = helpers.read_plans(process.pid, [app], "bss=thp").values()
+        [span] = [s for s in plan.spans if s.kind == "bss"]
+        assert span.pages >= 1
+
+        def bss():
+            return [m for m in helpers.read_smaps(process.pid) if m.start >= span.start and m.end <= span.end]
+
+        advised = [(a, b) for a, b, flags in read_flags(process.pid) if "hg" in flags and b > span.start]
+        assert [(max(a, span.start), b) for a, b in advised] == [(span.start, span.end)]
+        assert sum(m.kb["Rss"] for m in bss()) == 0
+        process.resume()
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "T", what="the program's own stop")
+        assert sum(m.thp_bytes for m in bss()) >= helpers.HUGE
+        assert process.finish()[0] == 0
+
+
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
+@pytest.mark.parametrize("options", ["", "backend=thp"])
+def test_sparse(program, library, empty_library, pool, thp, variant, options):
+    """1 GiB of .bss, one byte touched in every MiB: it costs at most what was moved.  (bss=thp costs the whole GiB.)"""
+    pool(64)
+    app = program(variant, "-DBSS_WORDS=134217728")
+    plain, moved = (helpers.run_preloaded([app, "sparse"], options=f"verbose=2,{options}", library=lib)
+                    for lib in (empty_library, library))
+    pages = sum(map(int, re.findall(r"(\d+) pages? thp\b(?! .advised)", moved.stderr)))
+    rss = [int(re.fullmatch(r"VmRSS:\s+(\d+) kB\n", r.stdout)[1]) * 1024 for r in (plain, moved)]
+    # The library itself takes room too.
+    assert pages >= 2 and rss[1] <= rss[0] + pages * helpers.HUGE + library.stat().st_size, (rss, moved.stderr)

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Under limits and policies that an earlier constructor or the administrator set, the program does what it does without
+hugeld; what cannot move stays as it was, and the reason is printed."""
+
+import pytest
+
+from surroundings import setting
+from writable import ALL, FIXED
+
+EVERYTHING = "backend=hugetlb,data=hugetlb,bss=hugetlb"
+NO_MEMORY = "no address space or memory for the copy; raise RLIMIT_AS or RLIMIT_DATA"
+NO_THP = "transparent huge pages are disabled for this process (PR_SET_THP_DISABLE)"
+NO_EXECUTE = "a policy forbids making written memory executable"
+HUGE_DATA, THP_DATA = (*ALL, "data", "bss"), (*ALL, "data")
+
+# name -> what an earlier constructor does, options, what moves all the same, the reason for what is planned and doesn't
+LIMITS = {
+    "RLIMIT_DATA, nothing": ("data:100000", "", (), NO_MEMORY),
+    "RLIMIT_DATA, nothing on thp": ("data:100000", "backend=thp", (), NO_MEMORY),
+    "RLIMIT_DATA, no text": ("data:800000", "", ("rodata", "data"), NO_MEMORY),
+    "RLIMIT_DATA, enough": ("data:1800000", EVERYTHING, HUGE_DATA, None),
+    "RLIMIT_AS, nothing": ("as:100000", "", (), NO_MEMORY),
+    "RLIMIT_AS, nothing on hugetlb": ("as:800000", EVERYTHING, (), NO_MEMORY),
+    "RLIMIT_AS, no commit": ("as:2800000", EVERYTHING, (), NO_MEMORY),
+    "RLIMIT_AS, enough": ("as:5000000", EVERYTHING, HUGE_DATA, None),
+    "mlockall": ("lock", "", THP_DATA, None),
+    "mlockall, hugetlb": ("lock", EVERYTHING, HUGE_DATA, None),
+    "mlockall, thp": ("lock", "backend=thp", THP_DATA, None),
+    "mdwe": ("mdwe", EVERYTHING, HUGE_DATA, None),
+    "mdwe, thp": ("mdwe", "backend=thp", ("rodata", "data"), NO_EXECUTE),
+    "no thp": ("no-thp", "", ALL, NO_THP),
+    "no thp, hugetlb": ("no-thp", EVERYTHING, HUGE_DATA, None),
+    "no thp, thp": ("no-thp", "backend=thp", (), NO_THP),
+    "no thp, bss": ("no-thp", "data=off,bss=thp", ALL, NO_THP),
+}
+
+
+def check(outcome, moved, reason):
+    """Every planned kind that did not move has its line."""
+    planned = {s.kind for s in outcome.plans.popitem()[1].spans}
+    for kind in planned - set(moved):
+        assert f"{kind} stays: {reason}" in outcome.stderr, outcome.stderr
+    assert outcome.stderr.count(" stays: ") == len(planned - set(moved)), outcome.stderr
+
+
+@pytest.mark.parametrize("variant, prefix", [("nopie", FIXED), ("pie", ())])
+@pytest.mark.parametrize("name", LIMITS)
+def test_limit(program, compare, pool, thp, name, variant, prefix):
+    before, options, moved, reason = LIMITS[name]
+    pool(64)
+    backend = "thp" if "backend=thp" in options else "hugetlb"
+    outcome = compare([program(variant), "check"], moved, f"fill,sbrk:8000,{before}", prefix,
+                      options=f"verbose=1,{options}", backend=backend,
+                      data_backend="hugetlb" if options == EVERYTHING else "thp")
+    check(outcome, moved, reason)
+
+
+@pytest.mark.parametrize("mode", ["check", "heap", "children"])
+@pytest.mark.parametrize("options", ["", "backend=thp", EVERYTHING])
+def test_overcommit_memory(program, compare, pool, thp, root, options, mode):
+    """vm.overcommit_memory=2: every private writable mapping counts, also the scratch one."""
+    pool(64)
+    moved = HUGE_DATA if options == EVERYTHING else THP_DATA
+    with setting("/proc/sys/vm/overcommit_memory", "2"):
+        outcome = compare([program("pie"), mode], moved, "sbrk:8000", FIXED, options=options,
+                          backend="thp" if "thp" in options else "hugetlb",
+                          data_backend="hugetlb" if options == EVERYTHING else "thp")
+    assert outcome.stderr == ""
+
+
+@pytest.mark.parametrize("variant, prefix", [("nopie", FIXED), ("pie", ())])
+@pytest.mark.parametrize("options", ["", EVERYTHING, "bss=hugetlb", "backend=thp,bss=thp"])
+def test_threads(program, compare, pool, thp, variant, prefix, options):
+    """Threads write to the data while hugeld is at work: writable spans stay, with the reason."""
+    pool(64)
+    backend = "thp" if "backend=thp" in options else "hugetlb"
+    outcome = compare([program(variant), "check"], ALL, "fill,malloc:8000,threads:4", prefix,
+                      options=f"verbose=1,{options}", backend=backend)
+    check(outcome, ALL, "threads that could write to it run already; preload hugeld as the last object")
