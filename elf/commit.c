@@ -33,8 +33,6 @@
 #include <linux/mman.h>
 
 #define BALLAST_MAPPINGS 24
-#define ENOMEM_RESULT (-12)
-#define EPERM_RESULT (-1)
 
 /* One old mapping (as far as it lies inside a span), or one gap that is claimed for the time. */
 struct step {
@@ -166,7 +164,7 @@ static int claim_gaps(struct commit *c) {
             hl_munmap((uint64_t)at, step->bytes);
         for (size_t j = i; j < c->n_steps; j++)
             c->step[j].claim = false; /* not ours */
-        return at == ENOMEM_RESULT ? HL_SKIP_MAP_COUNT : HL_SKIP_GAP_OCCUPIED;
+        return at == -ENOMEM ? HL_SKIP_MAP_COUNT : HL_SKIP_GAP_OCCUPIED;
     }
     return 0;
 }
@@ -180,9 +178,9 @@ static void release_claims(struct commit *c) {
 
 /* Why mremap or a fixed mmap refused. */
 static int explain_error(long result) {
-    if (result == ENOMEM_RESULT)
+    if (result == -ENOMEM)
         return HL_SKIP_MAP_COUNT;
-    return result == EPERM_RESULT ? HL_SKIP_SEALED : HL_SKIP_NO_MREMAP;
+    return result == -EPERM ? HL_SKIP_SEALED : HL_SKIP_NO_MREMAP;
 }
 
 static int move_aside(struct commit *c, unsigned span) {

@@ -20,10 +20,6 @@
 #include <linux/mman.h>
 #include <linux/userfaultfd.h>
 
-#define EAGAIN_RESULT (-11)
-#define EFAULT_RESULT (-14)
-#define EEXIST_RESULT (-17)
-
 /* UFFDIO_COPY says EAGAIN with the bytes done when a page is missing, and ENOMEM the next time.  Other
    reasons for EAGAIN pass by themselves. */
 #define COPY_TRIES 100
@@ -63,10 +59,10 @@ static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t fro
             from += (uint64_t)copy.copy;
             bytes -= (uint64_t)copy.copy;
             tries = 0;
-        } else if (result == EEXIST_RESULT) {
+        } else if (result == -EEXIST) {
             return copy_by_call(to, from, bytes); /* under mlockall(MCL_FUTURE) mmap has filled it already */
-        } else if (result != EAGAIN_RESULT || ++tries == COPY_TRIES) {
-            return result == EFAULT_RESULT ? HL_SKIP_SOURCE_UNREADABLE : HL_SKIP_POOL_SHORT;
+        } else if (result != -EAGAIN || ++tries == COPY_TRIES) {
+            return result == -EFAULT ? HL_SKIP_SOURCE_UNREADABLE : HL_SKIP_POOL_SHORT;
         }
     }
     return 0;

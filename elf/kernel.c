@@ -10,8 +10,6 @@
 #include <linux/mman.h>
 #include <linux/uio.h>
 
-#define ENOMEM_RESULT (-12)
-
 const struct hl_roots hl_system_roots = {"/proc", "/sys"};
 
 void hl_read_geometry(struct hl_geometry *geometry, const struct hl_roots *roots, uint64_t page_bytes) {
@@ -46,7 +44,7 @@ static void probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *ge
     uint64_t bytes = geometry->huge_page_bytes, aligned = 0;
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(geometry);
     long huge = hl_mmap(0, bytes, PROT_READ, flags, -1, 0);
-    kernel->hugetlb = !hl_is_error(huge) || huge == ENOMEM_RESULT; /* EINVAL: no pages of this size */
+    kernel->hugetlb = !hl_is_error(huge) || huge == -ENOMEM; /* EINVAL: no pages of this size */
     if (hl_is_error(huge))
         return;
     long scratch = map_scratch(geometry, &aligned);

@@ -4,6 +4,7 @@
 #ifndef HL_SYS_H
 #define HL_SYS_H
 
+#include <asm/errno.h>
 #include <asm/unistd.h>
 #include <stdbool.h>
 #include <stddef.h>

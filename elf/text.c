@@ -94,7 +94,7 @@ long hl_read_file(const char *path, char *buffer, size_t buffer_bytes) {
     if (hl_is_error(n))
         return n;
     if (filled == buffer_bytes)
-        return -27; /* EFBIG */
+        return -EFBIG;
     buffer[filled] = '\0';
     return (long)filled;
 }

@@ -28,7 +28,7 @@ bool hl_same_bytes(const char *a, const char *b, size_t bytes);
 bool hl_scan_number(const char **at, const char *end, unsigned base, uint64_t *number);
 
 /* Reads a whole small file (one that fits) into BUFFER and terminates it.  Its length, or a negated errno;
-   -EFBIG (-27) if it is longer than BUFFER_BYTES - 1. */
+   -EFBIG if it is longer than BUFFER_BYTES - 1. */
 long hl_read_file(const char *path, char *buffer, size_t buffer_bytes);
 
 /* Reads the file at PATH, which holds one decimal number.  False if it can't be read or holds none. */
