@@ -15,8 +15,7 @@
    reverse.
 
    At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are taken before the
-   first step and given up before rolling back.  24 were enough from every step with 6 mappings left (measured
-   on 6.18).
+   first step and given up before rolling back.
 
    Between the first and the last step runs nothing but this file, with every signal blocked, in the only
    thread: it calls nothing outside the core, whose own object is never moved.
@@ -26,13 +25,12 @@
    call is the only thing here without a way back: should the kernel fail inside it, after unmapping (to
    allocate page tables), the text is gone. So everything that it checks first is checked before: the ability
    on scratch memory, the mappings, and room under vm.max_map_count (the ballast is held until then). */
+#include "memory.h"
 #include "move.h"
 #include "sys.h"
 #include "text.h"
 
 #include <linux/mman.h>
-
-#define BALLAST_MAPPINGS 24
 
 /* One old mapping (as far as it lies inside a span), or one gap that is claimed for the time. */
 struct step {
@@ -48,7 +46,7 @@ struct commit {
     size_t n_steps, n_done;
     uint64_t step_bytes;
     uint64_t aside, aside_bytes;
-    uint64_t ballast;
+    struct hl_ballast ballast;
 };
 
 static bool is_prepared(const struct commit *c, unsigned span) {
@@ -98,11 +96,6 @@ static void list_steps(struct commit *c, unsigned i) {
         add_step(c, i, at, span->end, true);
 }
 
-static uint64_t map_unusable(uint64_t bytes) {
-    long at = hl_mmap(0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return hl_is_error(at) ? 0 : (uint64_t)at;
-}
-
 /* Everything that needs memory, before the first step. */
 static int allocate(struct commit *c) {
     c->step_bytes = hl_round_up(count_steps(c) * sizeof *c->step, c->process->geometry.page_bytes);
@@ -113,7 +106,7 @@ static int allocate(struct commit *c) {
     for (unsigned i = 0; i < c->work->plan.n_spans; i++)
         if (is_prepared(c, i))
             c->aside_bytes += bytes_of(c, i);
-    c->aside = map_unusable(c->aside_bytes);
+    c->aside = hl_map_unusable(c->aside_bytes);
     if (c->aside == 0)
         return HL_SKIP_NO_MEMORY;
     uint64_t aside = c->aside;
@@ -125,29 +118,6 @@ static int allocate(struct commit *c) {
         list_steps(c, i);
     }
     return 0;
-}
-
-/* Pages of alternating protection, so that the kernel cannot merge them.  The first and the last may merge
-   with a neighbour; they do not count. */
-static int take_ballast(struct commit *c) {
-    uint64_t page = c->process->geometry.page_bytes;
-    c->ballast = map_unusable((BALLAST_MAPPINGS + 2) * page);
-    if (c->ballast == 0)
-        return HL_SKIP_MAP_COUNT;
-    for (unsigned i = 1; i <= BALLAST_MAPPINGS; i += 2)
-        if (hl_is_error(hl_mprotect(c->ballast + i * page, page, PROT_READ)))
-            return HL_SKIP_MAP_COUNT;
-    return 0;
-}
-
-/* Releasing whole mappings first needs no new one, also at the limit. */
-static void drop_ballast(struct commit *c) {
-    uint64_t page = c->process->geometry.page_bytes;
-    if (c->ballast == 0)
-        return;
-    hl_munmap(c->ballast + page, BALLAST_MAPPINGS * page);
-    hl_munmap(c->ballast, (BALLAST_MAPPINGS + 2) * page);
-    c->ballast = 0;
 }
 
 /* Takes the gaps, so that nothing of anybody's is in the way: looking would not be enough. */
@@ -231,7 +201,7 @@ static int replace(struct commit *c) {
     int result = hl_read_maps(&c->process->maps);
     if (result == 0)
         result = hl_check_object(c->process, c->work);
-    drop_ballast(c);
+    hl_drop_ballast(&c->ballast);
     bool any = false;
     for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
         if (!is_prepared(c, i))
@@ -257,7 +227,7 @@ static int swap(struct commit *c) {
 }
 
 static void roll_back(struct commit *c) {
-    drop_ballast(c);
+    hl_drop_ballast(&c->ballast);
     for (unsigned i = 0; i < c->work->plan.n_spans; i++)
         if (c->work->move[i].placed) {
             hl_munmap(c->work->plan.span[i].start, bytes_of(c, i));
@@ -306,11 +276,12 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work) {
     c.work = work;
     c.step = NULL;
     c.n_steps = c.n_done = 0;
-    c.step_bytes = c.aside = c.aside_bytes = c.ballast = 0;
+    c.step_bytes = c.aside = c.aside_bytes = 0;
+    c.ballast.at = 0;
 
     int result = allocate(&c);
     if (result == 0)
-        result = take_ballast(&c);
+        result = hl_take_ballast(&c.ballast, process->geometry.page_bytes);
     if (result == 0)
         result = claim_gaps(&c);
     if (result == 0 && process->has_threads) {
@@ -320,7 +291,7 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work) {
         if (result != 0)
             roll_back(&c);
     }
-    drop_ballast(&c);
+    hl_drop_ballast(&c.ballast);
     flush_text(&c);
     release_claims(&c);
     if (c.aside != 0)

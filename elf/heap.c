@@ -17,6 +17,7 @@
    of its own, and unless that is told (brk(3) in loader/preload.c) malloc finds its heap corrupted either
    way. */
 #include "heap.h"
+#include "memory.h"
 #include "sys.h"
 #include "text.h"
 
@@ -60,30 +61,40 @@ bool hl_is_single_threaded(void) {
            hl_find_number(status, "Threads:", &threads) && threads == 1;
 }
 
+/* Brings SMALL into the place of RANGE, which is kept at ASIDE until that has worked. */
+static long swap_range(const struct hl_range *range, uint64_t small, uint64_t aside, uint64_t page_bytes) {
+    uint64_t bytes = range->end - range->start;
+    struct hl_ballast ballast;
+    long result = hl_take_ballast(&ballast, page_bytes) == 0 ? 0 : -ENOMEM;
+    if (result == 0)
+        result = hl_move_mapping(range->start, bytes, aside);
+    if (!hl_is_error(result)) {
+        result = hl_move_mapping(small, bytes, range->start);
+        if (hl_is_error(result)) {
+            hl_drop_ballast(&ballast);
+            hl_move_mapping(aside, bytes, range->start);
+        }
+    }
+    hl_drop_ballast(&ballast);
+    return result;
+}
+
 int hl_move_back(const struct hl_range *range, const struct hl_geometry *geometry) {
     uint64_t bytes = range->end - range->start, huge = geometry->huge_page_bytes;
-    long small = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (hl_is_error(small))
-        return (int)small;
-    long reserved = hl_mmap(0, bytes + huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    long result = reserved;
-    uint64_t aside = hl_round_up((uint64_t)reserved, huge);
-    if (!hl_is_error(reserved)) {
-        hl_copy_bytes((void *)small, (const void *)range->start, bytes);
-        result = hl_move_mapping(range->start, bytes, aside);
-    }
+    uint64_t reserved = hl_map_unusable(bytes + huge), aside = hl_round_up(reserved, huge);
+    long result = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    uint64_t small = hl_is_error(result) ? 0 : (uint64_t)result;
+    if (reserved == 0)
+        result = -ENOMEM;
     if (!hl_is_error(result)) {
-        result = hl_move_mapping((uint64_t)small, bytes, range->start);
-        if (hl_is_error(result))
-            hl_move_mapping(aside, bytes, range->start);
-        else
-            small = 0;
-        /* What moved away left a hole in the reserved address space: each part is unmapped by itself. */
-        hl_munmap(aside, bytes);
+        hl_copy_bytes((void *)small, (const void *)range->start, bytes);
+        result = swap_range(range, small, aside, geometry->page_bytes);
     }
-    if (!hl_is_error(reserved))
-        hl_munmap((uint64_t)reserved, bytes + huge);
-    if (small != 0)
-        hl_munmap((uint64_t)small, bytes);
+    if (small != 0 && hl_is_error(result))
+        hl_munmap(small, bytes);
+    if (reserved != 0) {
+        hl_munmap(aside, bytes); /* the huge pages, if they are there: by themselves, as they must be */
+        hl_munmap(reserved, bytes + huge);
+    }
     return hl_is_error(result) ? (int)result : 0;
 }

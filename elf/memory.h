@@ -19,4 +19,18 @@ long hl_open_userfaultfd(void);
    fewer, or a negated errno. */
 long hl_read_memory(void *to, uint64_t from, size_t bytes);
 
+/* BYTES of address space that nobody can use, to keep a place; 0 if there is none. */
+uint64_t hl_map_unusable(uint64_t bytes);
+
+/* Spare mappings against vm.max_map_count: where it is nearly reached, the way back from half-moved mappings
+   would fail as well.  Taken before the first step, dropped before the way back. */
+struct hl_ballast {
+    uint64_t at; /* 0: none */
+    uint64_t page_bytes;
+};
+
+/* 0, or HL_SKIP_MAP_COUNT; drop it in either case. */
+int hl_take_ballast(struct hl_ballast *ballast, uint64_t page_bytes);
+void hl_drop_ballast(struct hl_ballast *ballast);
+
 #endif
