@@ -240,3 +240,18 @@ def thp():
     enabled = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not enabled.exists() or "[never]" in enabled.read_text():
         pytest.skip("transparent huge pages are switched off")
+
+
+@pytest.fixture(scope="module")
+def strace():
+    """strace(call, error, when): a command prefix that lets calls number WHEN ("3", "3+") fail."""
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    if helpers.run(["strace", "-D", "-o", "/dev/null", "true"]).returncode != 0:
+        pytest.skip("strace cannot trace here (ptrace is forbidden)")
+
+    def prefix(call, error, when):
+        fault = f"inject={call}:error={error}:when={when}"
+        return ["strace", "-D", "-o", "/dev/null", "-e", f"trace={call}", "-e", fault]
+
+    return prefix

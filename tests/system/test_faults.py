@@ -3,26 +3,10 @@
 nothing behind.  strace injects the errors; it also makes this the test of a traced process."""
 
 import contextlib
-import shutil
 
 import pytest
 
 import helpers
-
-
-@pytest.fixture(scope="module")
-def strace():
-    """strace(call, error, when): a command prefix that lets calls number WHEN ("3", "3+") fail."""
-    if not shutil.which("strace"):
-        pytest.skip("strace is not installed")
-    if helpers.run(["strace", "-D", "-o", "/dev/null", "true"]).returncode != 0:
-        pytest.skip("strace cannot trace here (ptrace is forbidden)")
-
-    def prefix(call, error, when):
-        fault = f"inject={call}:error={error}:when={when}"
-        return ["strace", "-D", "-o", "/dev/null", "-e", f"trace={call}", "-e", fault]
-
-    return prefix
 
 
 @contextlib.contextmanager

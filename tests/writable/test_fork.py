@@ -77,6 +77,23 @@ def test_first_fork_moves_back(program, run_exhausted, pool, variant, prefix, ba
     assert stderr == BACK
 
 
+def test_moving_back_fails(program, pool, library, strace, tmp_path):
+    """Each mremap fails once, those of the handler among them: what is not moved back stays on huge pages, unchanged."""
+    pool(64)
+    argv = [program("nopie"), "fork", 3, 0]
+    plain = helpers.run(argv)
+    options = f"backend=hugetlb,data=hugetlb,bss=hugetlb,verbose=1,only={argv[0].name}"
+    env = helpers.preload(library, options=options)
+    helpers.run(["strace", "-e", "trace=mremap", "-o", tmp_path / "trace", *argv], env)
+    calls = (tmp_path / "trace").read_text().count("mremap(")
+    stayed = 0
+    for when in range(1, calls + 1):
+        result = helpers.run([*strace("mremap", "ENOMEM", when), *argv], env)
+        assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), when
+        stayed += "hugeld: fork: data stays on hugetlb" in result.stderr
+    assert 2 <= stayed < calls
+
+
 def test_threads_are_warned_of(program, run_exhausted, pool):
     """data=hugetlb with threads cannot be made safe; it is said.  Whether children live is the kernel's affair."""
     app = program("nopie")
