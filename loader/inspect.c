@@ -205,9 +205,9 @@ static void print_report(const struct report *report, const struct range *range)
     char *start = range == NULL ? hl_format("plan")
                                 : hl_format("as an example, loaded at a %" PRIu64 " MiB boundary",
                                             report->geometry.huge_page_bytes >> 20);
-    hl_print("  %s: pages of %" PRIu64 " KiB: %" PRIu64 "; %u.%u %% of the text; %" PRIu64
+    hl_print("  %s: %" PRIu64 " huge pages of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
              " KiB of read-only data become executable",
-             start, report->geometry.huge_page_bytes / 1024, count_pages(plan), share / 10, share % 10,
+             start, count_pages(plan), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
              to_kib(plan->made_executable_bytes));
     free(start);
     for (unsigned i = 0; i < plan->n_spans; i++)
