@@ -32,7 +32,6 @@ void hl_read_heap(struct hl_process *process) {
     for (size_t i = 0; i < maps->n; i++)
         if (maps->mapping[i].is_heap && maps->mapping[i].start < process->heap.start)
             process->heap.start = maps->mapping[i].start;
-    process->old_break = 0;
 }
 
 int hl_carry_break(struct hl_process *process, uint64_t boundary) {

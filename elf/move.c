@@ -37,8 +37,8 @@ static void drop_unsupported(struct hl_options *options, const char *variable) {
 bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
               const char *default_objects, uint64_t page_bytes) {
     static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
-    process->executable = executable;
     process->pagemap = -1;
+    process->old_break = 0;
     process->maps.mapping = NULL;
     process->work = NULL;
     process->n_work = process->work_capacity = 0;

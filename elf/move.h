@@ -41,7 +41,6 @@ struct hl_work {
 struct hl_process {
     struct hl_geometry geometry;
     struct hl_options options;
-    const char *executable; /* its path */
     struct hl_kernel kernel;
     struct hl_maps maps; /* as they were before anything moved */
     long pagemap;        /* descriptor, or a negated errno */

@@ -234,3 +234,15 @@ def test_resource_limits(builder, pool, limit):
         moved = helpers.run([*argv[:2], f'ulimit {limit}; LD_PRELOAD=$T_LIBRARY exec "$@"', "bash", app], env)
         if plain.returncode == 3:
             assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout), moved.stderr
+
+
+@pytest.mark.parametrize("options", ["", "data=hugetlb,bss=hugetlb"])
+def test_nothing_to_move_touches_nothing(strace, library, empty_library, options):
+    """Where nothing is planned the break stays untouched, and no mapping is moved or reprotected."""
+    def calls(preloaded):
+        env = helpers.preload(preloaded, options=f"{options},only=true")
+        result = helpers.run(["strace", "-e", "trace=brk,mremap,madvise", "/bin/true"], env)
+        assert result.returncode == 0
+        return re.findall(r"^(brk|mremap|madvise)\(", result.stderr, re.M)
+
+    assert calls(library) == calls(empty_library)
