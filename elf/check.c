@@ -2,14 +2,10 @@
 /* Between plan and prepare: is the object still what its program headers say?  Constructors that ran earlier
    may have remapped it, reprotected it or written to it, and a uprobe puts its breakpoint into a private page
    of the text: copied along, that is a SIGTRAP nobody handles. */
+#include "memory.h"
 #include "move.h"
 
 #include <linux/mman.h>
-
-static int segment_protection(const struct hl_segment *segment) {
-    return (segment->flags & PF_R ? PROT_READ : 0) | (segment->flags & PF_W ? PROT_WRITE : 0) |
-           (segment->flags & PF_X ? PROT_EXEC : 0);
-}
 
 /* Whether private mappings with protection PROT, without a hole, are what is at [start, end). */
 static bool is_mapped_as(const struct hl_maps *maps, uint64_t start, uint64_t end, int prot) {
@@ -48,7 +44,7 @@ static int check_mappings(const struct hl_process *process, const struct hl_obje
         if (bytes == 0)
             continue;
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        if (!is_mapped_as(&process->maps, start, start + bytes, segment_protection(segment)))
+        if (!is_mapped_as(&process->maps, start, start + bytes, hl_protection(segment->flags)))
             return HL_SKIP_MAPPING_CHANGED;
         if (!is_free_gap(process, gap, start))
             return HL_SKIP_GAP_OCCUPIED;

@@ -50,12 +50,11 @@ struct commit {
 };
 
 static bool is_prepared(const struct commit *c, unsigned span) {
-    enum hl_backend backend = c->work->move[span].backend;
-    return backend == HL_HUGETLB || backend == HL_THP;
+    return c->work->move[span].backend != HL_NO_BACKEND;
 }
 
 static uint64_t bytes_of(const struct commit *c, unsigned span) {
-    return c->work->plan.span[span].end - c->work->plan.span[span].start;
+    return hl_span_bytes(&c->work->plan.span[span]);
 }
 
 /* At most every mapping in the span, and a gap after each. */
@@ -170,7 +169,7 @@ static int place(struct commit *c, unsigned i) {
     if (move->memfd < 0)
         result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
     else
-        result = hl_mmap(span->start, bytes_of(c, i), PROT_READ | (span->flags & PF_X ? PROT_EXEC : 0),
+        result = hl_mmap(span->start, bytes_of(c, i), hl_protection(span->flags),
                          MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, move->memfd, 0);
     if (hl_is_error(result))
         return explain_error(result);
@@ -262,8 +261,6 @@ static void free_scratch(struct commit *c) {
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         struct hl_move *move = &c->work->move[i];
         enum hl_backend backend = move->backend;
-        if (backend == HL_ADVISED)
-            continue;
         hl_free_memory(move, &c->work->plan.span[i]);
         if (move->placed)
             move->backend = backend;

@@ -9,9 +9,10 @@
      process_vm_readv     the kernel clears the page, then copies; every kernel
      populate and copy    both sides are proved present by madvise(2), then copied by us
 
-   A huge page that holds a gap between two segments is composed apart: only pages of PT_LOADs are read (an
-   executable that the kernel mapped has nothing at all in its gaps), the rest becomes trap instructions, or
-   zero in writable data.  The page after .bss may hold the heap's beginning, which is read like a segment. */
+   Huge pages that hold a gap between two segments are composed last and piece by piece: only pages of
+   PT_LOADs are read (an executable that the kernel mapped has nothing at all in its gaps), the rest becomes
+   trap instructions, or stays zero where nothing can be executed.  The page after .bss may hold the heap's
+   beginning, which is read like a segment. */
 #include "memory.h"
 #include "move.h"
 #include "sys.h"

@@ -75,6 +75,8 @@ struct hl_span {
     bool rounds_out; /* its end lies past the object's: bss=hugetlb, the last page */
 };
 
+static inline uint64_t hl_span_bytes(const struct hl_span *span) { return span->end - span->start; }
+
 struct hl_plan {
     unsigned n_spans;
     struct hl_span span[HL_SPANS_MAX];  /* ascending, disjoint */

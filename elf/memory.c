@@ -10,6 +10,10 @@
 #include <linux/uio.h>
 #include <linux/userfaultfd.h>
 
+int hl_protection(uint32_t flags) {
+    return (flags & PF_R ? PROT_READ : 0) | (flags & PF_W ? PROT_WRITE : 0) | (flags & PF_X ? PROT_EXEC : 0);
+}
+
 int hl_hugetlb_flags(const struct hl_geometry *geometry) {
     return MAP_HUGETLB | __builtin_ctzll(geometry->huge_page_bytes) << MAP_HUGE_SHIFT;
 }

@@ -5,6 +5,9 @@
 
 #include "kernel.h"
 
+/* PROT_READ, PROT_WRITE and PROT_EXEC for PF_R, PF_W and PF_X. */
+int hl_protection(uint32_t flags);
+
 /* MAP_HUGETLB (or MFD_HUGETLB's) with the size named: the default size need not be ours. */
 int hl_hugetlb_flags(const struct hl_geometry *geometry);
 

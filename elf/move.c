@@ -211,10 +211,9 @@ static bool is_refused(const struct hl_process *process, const struct hl_work *w
 int hl_move_objects(struct hl_process *process) {
     int status = process->options.strict && process->dropped_named ? 127 : 0;
     if (is_anything_planned(process)) {
-        uint64_t all = ~(uint64_t)0, old;
-        HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, &old, sizeof old, 0, 0);
+        uint64_t signals = hl_block_signals();
         move_planned(process);
-        HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &old, 0, sizeof old, 0, 0);
+        hl_restore_signals(signals);
     }
     for (size_t i = 0; i < process->n_work; i++) {
         hl_report_object(process, &process->work[i]);

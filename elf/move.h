@@ -11,7 +11,7 @@ enum hl_backend {
     HL_NO_BACKEND,
     HL_HUGETLB,
     HL_THP,
-    HL_ADVISED /* bss=thp: nothing moves, the kernel is told */
+    HL_ADVISED /* bss=thp: nothing moves, the kernel is told, after commit */
 };
 
 struct hl_range {

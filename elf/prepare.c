@@ -18,16 +18,9 @@
 #include <linux/mempolicy.h>
 #include <linux/mman.h>
 
-static uint64_t span_bytes(const struct hl_span *span) { return span->end - span->start; }
-
-static int span_protection(const struct hl_span *span) {
-    return (span->flags & PF_R ? PROT_READ : 0) | (span->flags & PF_W ? PROT_WRITE : 0) |
-           (span->flags & PF_X ? PROT_EXEC : 0);
-}
-
 void hl_free_memory(struct hl_move *move, const struct hl_span *span) {
     if (move->memory != 0)
-        hl_munmap(move->memory, span_bytes(span));
+        hl_munmap(move->memory, hl_span_bytes(span));
     if (move->reserved != 0)
         hl_munmap(move->reserved, move->reserved_bytes);
     if (move->memfd >= 0)
@@ -70,15 +63,15 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
         if (hl_is_error(fd))
             return HL_SKIP_NO_MREMAP;
         move->memfd = (int)fd;
-        if (hl_is_error(HL_CALL(__NR_ftruncate, fd, span_bytes(span), 0, 0, 0, 0)))
+        if (hl_is_error(HL_CALL(__NR_ftruncate, fd, hl_span_bytes(span), 0, 0, 0, 0)))
             return HL_SKIP_POOL_SHORT;
         flags = MAP_SHARED | MAP_NORESERVE;
     }
-    long at = hl_mmap(0, span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd, 0);
+    long at = hl_mmap(0, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd, 0);
     if (hl_is_error(at) && !(flags & MAP_NORESERVE)) { /* was it the reservation? */
-        at = hl_mmap(0, span_bytes(span), PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, -1, 0);
+        at = hl_mmap(0, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, -1, 0);
         if (!hl_is_error(at)) {
-            hl_munmap((uint64_t)at, span_bytes(span));
+            hl_munmap((uint64_t)at, hl_span_bytes(span));
             return HL_SKIP_POOL_SHORT;
         }
     }
@@ -91,7 +84,7 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
 /* Maps room for transparent huge pages: aligned, with a margin of unusable address space on both sides, so
    that it remains a mapping of its own and smaps says something about it alone. */
 static int map_thp(const struct hl_process *process, struct hl_move *move, const struct hl_span *span) {
-    uint64_t huge = process->geometry.huge_page_bytes, bytes = span_bytes(span);
+    uint64_t huge = process->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
     long at = hl_mmap(0, bytes + 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (hl_is_error(at))
         return HL_SKIP_NO_MEMORY;
@@ -149,13 +142,13 @@ static int prepare_span(struct hl_process *process, const struct hl_object *obje
     if (result != 0)
         return result;
     if (process->options.numa != HL_NUMA_ANY)
-        set_policy(process, move->memory, span_bytes(span));
+        set_policy(process, move->memory, hl_span_bytes(span));
     result = hl_fill_span(process, object, span, move);
     if (result == 0 && move->backend == HL_THP)
-        result = prove_thp(process, move, span_bytes(span));
+        result = prove_thp(process, move, hl_span_bytes(span));
     if (result != 0 || move->memfd >= 0)
         return result;
-    if (hl_is_error(hl_mprotect(move->memory, span_bytes(span), span_protection(span))))
+    if (hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), hl_protection(span->flags))))
         return span->flags & PF_X ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MEMORY;
     return 0;
 }
@@ -169,7 +162,7 @@ static uint64_t bytes_of_kind(const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind))
-            bytes += span_bytes(&work->plan.span[i]);
+            bytes += hl_span_bytes(&work->plan.span[i]);
     return bytes;
 }
 
@@ -220,7 +213,7 @@ static int advise_spans(struct hl_work *work, enum hl_kind kind) {
         const struct hl_span *span = &work->plan.span[i];
         if (!is_of_kind(work, i, kind))
             continue;
-        if (hl_is_error(hl_madvise(span->start, span_bytes(span), MADV_HUGEPAGE)))
+        if (hl_is_error(hl_madvise(span->start, hl_span_bytes(span), MADV_HUGEPAGE)))
             result = HL_SKIP_THP_UNAVAILABLE;
         else
             work->move[i].backend = HL_ADVISED;

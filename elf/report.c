@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 6, report: lines for people, each written with one write(2) to standard error.
 
-       hugeld: cc1plus: text 10 pages hugetlb, rodata 5 pages hugetlb     verbose=2, for each object
-       hugeld: bash: text stays: no whole huge page lies inside           verbose=2
-       hugeld: cc1plus: text stays: the huge page pool ...                verbose=1: what should have moved,
-   and how to hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb      verbose=3, for each span and
-   segment */
+       hugeld: cc1plus: text 10 pages hugetlb, rodata 5 pages hugetlb    verbose=2: each object
+       hugeld: bash: text stays: no whole huge page lies inside          verbose=2
+       hugeld: cc1plus: text stays: the huge page pool ...; remedy       verbose=1: planned, and stays
+       hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb     verbose=3: each span and segment */
 #include "move.h"
 #include "pool.h"
 #include "sys.h"
@@ -53,7 +52,7 @@ static uint64_t count_short_pages(const struct hl_process *process) {
     for (size_t i = 0; i < process->n_work; i++)
         for (unsigned j = 0; j < process->work[i].plan.n_spans; j++)
             if (process->work[i].move[j].skip == HL_SKIP_POOL_SHORT)
-                bytes += process->work[i].plan.span[j].end - process->work[i].plan.span[j].start;
+                bytes += hl_span_bytes(&process->work[i].plan.span[j]);
     return bytes / process->geometry.huge_page_bytes;
 }
 
@@ -113,7 +112,7 @@ static uint64_t pages_moved(const struct hl_process *process, const struct hl_wo
     uint64_t bytes = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (work->plan.span[i].kind == kind && work->move[i].backend == backend)
-            bytes += work->plan.span[i].end - work->plan.span[i].start;
+            bytes += hl_span_bytes(&work->plan.span[i]);
     return bytes / process->geometry.huge_page_bytes;
 }
 
@@ -155,7 +154,7 @@ static void report_details(const struct hl_process *process, const struct hl_wor
         hl_add_text(&line, " ");
         hl_add_text(&line, hl_kind_name(span->kind));
         hl_add_text(&line, " ");
-        add_pages(&line, (span->end - span->start) / process->geometry.huge_page_bytes);
+        add_pages(&line, hl_span_bytes(span) / process->geometry.huge_page_bytes);
         hl_add_text(&line, " ");
         hl_add_text(&line, backend_name(work->move[i].backend));
         write_line(&line);

@@ -70,6 +70,17 @@ static inline long hl_prctl(int option, unsigned long a, unsigned long b) {
     return HL_CALL(__NR_prctl, option, a, b, 0, 0, 0);
 }
 
+/* Blocks every signal that can be blocked; the mask to restore. */
+static inline uint64_t hl_block_signals(void) {
+    uint64_t all = ~(uint64_t)0, old = 0;
+    HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, &old, sizeof old, 0, 0);
+    return old;
+}
+
+static inline void hl_restore_signals(uint64_t old) {
+    HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &old, 0, sizeof old, 0, 0);
+}
+
 static inline long hl_getpid(void) { return HL_CALL(__NR_getpid, 0, 0, 0, 0, 0, 0); }
 
 #endif

@@ -51,8 +51,9 @@ pid_t hl_parse_pid(const char *text);
 /* "A,B"; either may be NULL or empty.  Frees nothing; the caller owns the result, which is never NULL. */
 char *hl_join_options(const char *a, const char *b);
 
-/* Checks what the user gave with -o and tells every mistake in one line each.  Whether there was none. */
-bool hl_check_options(const char *text);
+/* Adds what the user gave with one -o to those before it, *JOINED, which the caller frees.  Every mistake in
+   it is told in one line each, and the result is EINVAL. */
+error_t hl_add_options(char **joined, const char *text);
 
 /* libhugeld.so: beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
    none of them; else the caller owns the path. */

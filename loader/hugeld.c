@@ -150,11 +150,16 @@ static void tell_mistake(void *data, struct hl_string option, const char *what) 
            (int)(option.bytes < 200 ? option.bytes : 200), option.at, what);
 }
 
-bool hl_check_options(const char *text) {
+error_t hl_add_options(char **joined, const char *text) {
     struct hl_options options;
     const struct hl_complaints complaints = {tell_mistake, NULL};
     hl_default_options(&options);
-    return hl_parse_options(&options, text, &complaints) == 0;
+    if (hl_parse_options(&options, text, &complaints) != 0)
+        return EINVAL;
+    char *both = hl_join_options(*joined, text);
+    free(*joined);
+    *joined = both;
+    return 0;
 }
 
 const char *hl_flags_text(uint32_t flags) {

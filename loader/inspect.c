@@ -69,14 +69,8 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         if (request->pid == 0)
             hl_say("--pid=%s: not a process ID; give a number, as ps prints it", argument);
         return request->pid == 0 ? EINVAL : 0;
-    case 'o': {
-        if (!hl_check_options(argument))
-            return EINVAL;
-        char *joined = hl_join_options(request->options_text, argument);
-        free(request->options_text);
-        request->options_text = joined;
-        return 0;
-    }
+    case 'o':
+        return hl_add_options(&request->options_text, argument);
     case ARGP_KEY_ARGS: /* argp has moved the options to the front */
         request->first = state->next;
         return 0;

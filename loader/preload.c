@@ -3,10 +3,11 @@
 
    Its constructor finds the objects that are loaded and gives them to the core.  Linked with -z initfirst it
    runs before every other constructor, libc's included (unless another such object comes later): environ is
-   not set yet, so the environment is the constructor's third argument, and of libc only getauxval and
-   dl_iterate_phdr are called, both ready by then and both before anything moves. */
+   not set yet, so the environment is the constructor's third argument.  Of libc are called getauxval and
+   dl_iterate_phdr before anything moves, pthread_atfork and brk after; all four work by then. */
 #include "heap.h"
 #include "sys.h"
+#include "text.h"
 
 #include <linux/limits.h>
 #include <link.h>
@@ -93,18 +94,14 @@ static struct hl_geometry geometry;
 static bool verbose;
 
 static void say(const char *line) {
-    size_t bytes = 0;
-    while (line[bytes] != '\0')
-        bytes++;
     if (verbose)
-        hl_write(2, line, bytes);
+        hl_write(2, line, hl_text_bytes(line));
 }
 
 /* After fork a write to a writable hugetlb page needs a new one.  Where the pool is empty the kernel takes
    the child's and kills it with SIGBUS, so the spans go back to small pages first.  Other threads could write
    meanwhile: then there is no safe way. */
 static void before_fork(void) {
-    uint64_t all = ~(uint64_t)0, old;
     if (n_writable == 0)
         return;
     if (!hl_is_single_threaded()) {
@@ -112,27 +109,37 @@ static void before_fork(void) {
             "use data=thp\n");
         return;
     }
-    HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, &old, sizeof old, 0, 0);
+    uint64_t signals = hl_block_signals();
     while (n_writable > 0 && hl_move_back(&writable[n_writable - 1], &geometry) == 0)
         n_writable--;
-    HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &old, 0, sizeof old, 0, 0);
+    hl_restore_signals(signals);
     say(n_writable == 0 ? "hugeld: fork: data is back on small pages\n"
                         : "hugeld: fork: data stays on hugetlb, there is no memory for a copy\n");
 }
 
+/* Notes one for the first fork; one too many goes back to small pages at once. */
+static void note_range(struct hl_range range) {
+    if (n_writable < sizeof writable / sizeof writable[0]) {
+        writable[n_writable++] = range;
+        return;
+    }
+    uint64_t signals = hl_block_signals();
+    hl_move_back(&range, &geometry);
+    hl_restore_signals(signals);
+}
+
 /* Notes the writable hugetlb spans that have come into place. */
 static void note_writable(const struct hl_process *process) {
+    geometry = process->geometry;
+    verbose = process->options.verbose >= 1;
     for (size_t i = 0; i < process->n_work; i++) {
         const struct hl_work *work = &process->work[i];
         for (unsigned j = 0; j < work->plan.n_spans; j++) {
             const struct hl_span *span = &work->plan.span[j];
-            if (hl_is_writable(span) && work->move[j].placed && work->move[j].backend == HL_HUGETLB &&
-                n_writable < sizeof writable / sizeof writable[0])
-                writable[n_writable++] = (struct hl_range){span->start, span->end};
+            if (hl_is_writable(span) && work->move[j].placed && work->move[j].backend == HL_HUGETLB)
+                note_range((struct hl_range){span->start, span->end});
         }
     }
-    geometry = process->geometry;
-    verbose = process->options.verbose >= 1;
     if (n_writable > 0)
         pthread_atfork(before_fork, NULL, NULL);
 }

@@ -50,14 +50,8 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case 'p':
         request->patterns = argument;
         return 0;
-    case 'o': {
-        if (!hl_check_options(argument))
-            return EINVAL;
-        char *joined = hl_join_options(request->options, argument);
-        free(request->options);
-        request->options = joined;
-        return 0;
-    }
+    case 'o':
+        return hl_add_options(&request->options, argument);
     case 'l':
         return set_loader(request, argument);
     case ARGP_KEY_ARG: /* what follows is the program's */
