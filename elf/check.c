@@ -4,6 +4,7 @@
    of the text: copied along, that is a SIGTRAP nobody handles. */
 #include "memory.h"
 #include "move.h"
+#include "sys.h"
 
 #include <linux/mman.h>
 
@@ -70,6 +71,21 @@ static int check_source(const struct hl_process *process, const struct hl_object
     return result;
 }
 
+/* Decides what the new memory is mapped with.  AArch64 has text whose pages refuse indirect branches to
+   anything but a landing pad (PROT_BTI).  The kernel or the dynamic linker set it after looking at the
+   object's note, the processor, and itself; whether they did is known only from the mapping, and what it says
+   is kept. */
+static int choose_protection(struct hl_move *move, const struct hl_span *span) {
+    int extra = 0, result = 0;
+    if (HL_PROT_BTI != 0 && (span->flags & PF_X))
+        result = hl_read_branch_protection(span->start, span->end, &extra);
+    int prot = hl_protection(span->flags) | extra;
+    if (move->backend != HL_NO_BACKEND && move->prot != prot) /* it is prepared already */
+        return HL_SKIP_MAPPING_CHANGED;
+    move->prot = prot;
+    return result;
+}
+
 int hl_check_object(struct hl_process *process, struct hl_work *work) {
     int result = 0;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
@@ -79,6 +95,8 @@ int hl_check_object(struct hl_process *process, struct hl_work *work) {
         result = check_mappings(process, &work->object, span);
         if (result == 0)
             result = check_source(process, &work->object, span);
+        if (result == 0)
+            result = choose_protection(&work->move[i], span);
         if (hl_is_writable(span)) { /* it stays alone */
             work->move[i].skip = (enum hl_skip)result;
             result = 0;

@@ -169,8 +169,8 @@ static int place(struct commit *c, unsigned i) {
     if (move->memfd < 0)
         result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
     else
-        result = hl_mmap(span->start, bytes_of(c, i), hl_protection(span->flags),
-                         MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, move->memfd, 0);
+        result = hl_mmap(span->start, bytes_of(c, i), move->prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                         move->memfd, 0);
     if (hl_is_error(result))
         return explain_error(result);
     move->placed = true;
@@ -250,12 +250,6 @@ static void compare_with_before(struct commit *c) {
     hl_free_maps(&now);
 }
 
-static void flush_text(struct commit *c) {
-    for (unsigned i = 0; i < c->work->plan.n_spans; i++)
-        if (c->work->move[i].placed && (c->work->plan.span[i].flags & PF_X))
-            hl_flush_icache(c->work->plan.span[i].start, c->work->plan.span[i].end);
-}
-
 /* New memory that did not come into place, and what surrounded the one that did. */
 static void free_scratch(struct commit *c) {
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
@@ -289,7 +283,6 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work) {
             roll_back(&c);
     }
     hl_drop_ballast(&c.ballast);
-    flush_text(&c);
     release_claims(&c);
     if (c.aside != 0)
         hl_munmap(c.aside, c.aside_bytes);

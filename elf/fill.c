@@ -8,6 +8,7 @@
      UFFDIO_COPY          a huge page is allocated and copied into without being cleared first: half the cost
      process_vm_readv     the kernel clears the page, then copies; every kernel
      populate and copy    both sides are proved present by madvise(2), then copied by us
+     pread                of /proc/self/mem: copied twice, but even old kernels and strict filters have it
 
    Huge pages that hold a gap between two segments are composed last and piece by piece: only pages of
    PT_LOADs are read (an executable that the kernel mapped has nothing at all in its gaps), the rest becomes
@@ -17,6 +18,7 @@
 #include "move.h"
 #include "sys.h"
 
+#include <linux/fcntl.h>
 #include <linux/ioctl.h>
 #include <linux/mman.h>
 #include <linux/userfaultfd.h>
@@ -34,13 +36,15 @@ struct filler {
     uint64_t memory; /* the span's new memory */
     enum way way;
     int userfaultfd; /* or -1 */
+    int memory_file; /* /proc/self/mem, where process_vm_readv and populating are both forbidden; else -1 */
 };
 
-static int copy_by_call(uint64_t to, uint64_t from, uint64_t bytes) {
+static int copy_by_call(const struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
     while (bytes > 0) {
         /* One call copies at most MAX_RW_COUNT (2 GiB less a page). */
         size_t part = bytes < (1u << 30) ? bytes : 1u << 30;
-        long done = hl_read_memory((void *)to, from, part);
+        long done = f->memory_file >= 0 ? hl_pread(f->memory_file, (void *)to, part, from)
+                                        : hl_read_memory((void *)to, from, part);
         if (hl_is_error(done) || done == 0)
             return HL_SKIP_POOL_SHORT;
         to += (uint64_t)done;
@@ -61,7 +65,8 @@ static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t fro
             bytes -= (uint64_t)copy.copy;
             tries = 0;
         } else if (result == -EEXIST) {
-            return copy_by_call(to, from, bytes); /* under mlockall(MCL_FUTURE) mmap has filled it already */
+            return copy_by_call(f, to, from,
+                                bytes); /* under mlockall(MCL_FUTURE) mmap has filled it already */
         } else if (result != -EAGAIN || ++tries == COPY_TRIES) {
             return result == -EFAULT ? HL_SKIP_SOURCE_UNREADABLE : HL_SKIP_POOL_SHORT;
         }
@@ -97,7 +102,7 @@ static int copy_pages(const struct filler *f, uint64_t from, uint64_t bytes) {
     case COPY_BY_USERFAULTFD:
         return copy_by_userfaultfd(f, to, from, bytes);
     case COPY_BY_CALL:
-        return copy_by_call(to, from, bytes);
+        return copy_by_call(f, to, from, bytes);
     default:
         return copy_populated(to, from, bytes, f->process->geometry.page_bytes);
     }
@@ -200,7 +205,7 @@ static void close_userfaultfd(struct filler *f) {
     if (f->userfaultfd >= 0)
         hl_close(f->userfaultfd);
     f->userfaultfd = -1;
-    f->way = f->process->kernel.read_by_call ? COPY_BY_CALL : COPY_POPULATED;
+    f->way = f->process->kernel.read_by_call || f->memory_file >= 0 ? COPY_BY_CALL : COPY_POPULATED;
 }
 
 int hl_fill_span(struct hl_process *process, const struct hl_object *object, const struct hl_span *span,
@@ -210,7 +215,13 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
     f.object = object;
     f.span = span;
     f.memory = move->memory;
-    f.userfaultfd = -1;
+    f.userfaultfd = f.memory_file = -1;
+    if (!process->kernel.read_by_call && !process->kernel.populate) {
+        long fd = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+        if (hl_is_error(fd))
+            return HL_SKIP_NO_PROC;
+        f.memory_file = (int)fd;
+    }
     close_userfaultfd(&f);
     if (move->backend == HL_HUGETLB && process->kernel.userfaultfd)
         open_userfaultfd(&f);
@@ -223,6 +234,8 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
     close_userfaultfd(&f);
     if (result == 0)
         result = fill_other_pages(&f);
+    if (f.memory_file >= 0)
+        hl_close(f.memory_file);
     if (result == HL_SKIP_POOL_SHORT && move->backend == HL_THP)
         result = HL_SKIP_NO_MEMORY;
     return result;

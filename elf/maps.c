@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* /proc/self/maps and /proc/self/pagemap. */
+/* /proc/self/maps, smaps and pagemap. */
 #include "maps.h"
 #include "sys.h"
-#include "text.h"
 
 #include <linux/fcntl.h>
 #include <linux/mman.h>
@@ -128,6 +127,69 @@ bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t sta
             return false;
     }
     return (i == a->n || a->mapping[i].start >= end) && (j == b->n || b->mapping[j].start >= end);
+}
+
+void hl_open_smaps(struct hl_smaps *smaps) { hl_open_lines(&smaps->lines, "/proc/self/smaps"); }
+
+void hl_close_smaps(struct hl_smaps *smaps) { hl_close_lines(&smaps->lines); }
+
+/* Moves AT behind KEY, if the line begins with it. */
+static bool skip_key(const char **at, const char *end, const char *key) {
+    size_t bytes = hl_text_bytes(key);
+    if ((size_t)(end - *at) < bytes || !hl_same_bytes(*at, key, bytes))
+        return false;
+    *at += bytes;
+    return true;
+}
+
+/* Whether a line of two-letter flags has FLAG. */
+static bool has_flag(const char *at, const char *end, const char *flag) {
+    for (; end - at >= 2; at++)
+        if (hl_same_bytes(at, flag, 2) && at[-1] == ' ')
+            return true;
+    return false;
+}
+
+/* A mapping begins with its line of maps and ends with its VmFlags (proc(5), since Linux 3.8). */
+bool hl_next_smaps(struct hl_smaps *smaps) {
+    struct hl_mapping mapping;
+    const char *at, *end;
+    uint64_t number;
+    smaps->thp_bytes = 0;
+    while (hl_next_line(&smaps->lines, &at, &end)) {
+        if (skip_key(&at, end, "VmFlags:")) {
+            smaps->is_guarded = has_flag(at, end, "bt");
+            return true;
+        }
+        if (skip_key(&at, end, "AnonHugePages:")) {
+            while (skip_char(&at, end, ' '))
+                ;
+            if (hl_scan_number(&at, end, 10, &number))
+                smaps->thp_bytes = number * 1024;
+        } else if (parse_line(&mapping, at, end)) {
+            smaps->mapping = mapping;
+        }
+    }
+    return false;
+}
+
+int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra) {
+    struct hl_smaps smaps;
+    unsigned with = 0, without = 0;
+    hl_open_smaps(&smaps);
+    while (hl_next_smaps(&smaps) && smaps.mapping.start < end) {
+        if (smaps.mapping.end <= start || !(smaps.mapping.prot & PROT_EXEC))
+            continue;
+        if (smaps.is_guarded)
+            with++;
+        else
+            without++;
+    }
+    hl_close_smaps(&smaps);
+    *extra = with > 0 ? HL_PROT_BTI : 0;
+    if (with + without == 0)
+        return HL_SKIP_NO_PROC;
+    return with > 0 && without > 0 ? HL_SKIP_MAPPING_CHANGED : 0;
 }
 
 long hl_open_pagemap(void) { return hl_open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }

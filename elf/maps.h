@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* /proc/self/maps and /proc/self/pagemap: what is mapped where, and whether somebody wrote to it. */
+/* /proc/self/maps, smaps and pagemap: what is mapped where, as what, and whether somebody wrote to it. */
 #ifndef HL_MAPS_H
 #define HL_MAPS_H
 
-#include "hugeld.h"
+#include "text.h"
 
 struct hl_mapping {
     uint64_t start, end;
@@ -29,6 +29,24 @@ size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address);
 
 /* Whether A and B say the same about [start, end). */
 bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end);
+
+/* /proc/self/smaps, mapping by mapping, in constant space.  The kernel walks the page tables of each mapping
+   that is read, so stop reading at the last one that is wanted. */
+struct hl_smaps {
+    struct hl_lines lines;
+    struct hl_mapping mapping; /* the one that hl_next_smaps read; prot without PROT_BTI */
+    uint64_t thp_bytes;        /* AnonHugePages */
+    bool is_guarded;           /* VmFlags has bt: PROT_BTI, AArch64 */
+};
+
+/* A file that cannot be opened has no mappings. */
+void hl_open_smaps(struct hl_smaps *smaps);
+bool hl_next_smaps(struct hl_smaps *smaps);
+void hl_close_smaps(struct hl_smaps *smaps);
+
+/* What the executable mappings in [start, end) have beside PROT_READ and PROT_EXEC, through EXTRA:
+   HL_PROT_BTI or nothing.  0; HL_SKIP_MAPPING_CHANGED where some have it and some don't; HL_SKIP_NO_PROC. */
+int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra);
 
 /* An open /proc/self/pagemap, or a negated errno.  The caller closes it. */
 long hl_open_pagemap(void);

@@ -25,8 +25,6 @@ static const char *find_variable(const char *const *envp, const char *name) {
 
 /* What the table of options has and this version does not do yet. */
 static void drop_unsupported(struct hl_options *options, const char *variable) {
-    if (options->perf_map)
-        hl_report_mistake((void *)variable, (struct hl_string){"perf_map=on", 11}, "not in this version");
     if (options->backend == HL_BACKEND_FILE) {
         hl_report_mistake((void *)variable, (struct hl_string){"backend=file", 12},
                           "needs the patched linker");
@@ -122,6 +120,7 @@ static int read_process(struct hl_process *process) {
         return result;
     hl_read_heap(process);
     hl_probe_kernel(&process->kernel, &process->geometry);
+    hl_read_placement(&process->placement, &hl_system_roots, process->options.numa);
     return 0;
 }
 

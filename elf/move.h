@@ -5,7 +5,7 @@
 
 #include "kernel.h"
 #include "maps.h"
-#include "options.h"
+#include "pool.h"
 
 enum hl_backend {
     HL_NO_BACKEND,
@@ -22,6 +22,7 @@ struct hl_range {
 struct hl_move {
     enum hl_backend backend; /* HL_NO_BACKEND: the span stays */
     enum hl_skip skip;       /* why it stays */
+    int prot;                /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
     uint64_t memory; /* the new memory's scratch address, span-sized and filled; 0 once it is in place */
     int memfd;       /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
     uint64_t reserved, reserved_bytes; /* address space around the new memory, freed with it; may be 0 */
@@ -42,6 +43,7 @@ struct hl_process {
     struct hl_geometry geometry;
     struct hl_options options;
     struct hl_kernel kernel;
+    struct hl_placement placement;
     struct hl_maps maps; /* as they were before anything moved */
     long pagemap;        /* descriptor, or a negated errno */
     bool has_threads;
@@ -82,7 +84,7 @@ int hl_check_object(struct hl_process *process, struct hl_work *work);
 int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_kind kind);
 
 /* Step 4: fills MOVE's memory with what SPAN holds.  0, HL_SKIP_POOL_SHORT, HL_SKIP_SOURCE_UNREADABLE,
-   HL_SKIP_NO_MEMORY. */
+   HL_SKIP_NO_MEMORY, HL_SKIP_NO_PROC. */
 int hl_fill_span(struct hl_process *process, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move);
 
@@ -92,6 +94,10 @@ void hl_free_memory(struct hl_move *move, const struct hl_span *span);
 /* Step 5, commit: all prepared spans of an object come into place, or none and everything is as it was
    before.  0, or the reason. */
 int hl_commit_object(struct hl_process *process, struct hl_work *work);
+
+/* Step 3, the pool check: what it saw and decided for NEEDED pages of one KIND; from verbose=3. */
+void hl_report_pool(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
+                    uint64_t needed, const struct hl_pool *pool);
 
 /* Step 6, report: the lines that verbose= asks for. */
 void hl_report_object(const struct hl_process *process, const struct hl_work *work);

@@ -20,46 +20,8 @@ static uint64_t read_count(const struct hl_text *directory, const char *name) {
     return hl_read_number(path.at, &number) && number <= UINT32_MAX ? number : 0;
 }
 
-static bool read_number_range(const char **at, const char *end, uint64_t *first, uint64_t *last) {
-    if (!hl_scan_number(at, end, 10, first))
-        return false;
-    *last = *first;
-    if (*at < end && **at == '-') {
-        ++*at;
-        if (!hl_scan_number(at, end, 10, last))
-            return false;
-    }
-    if (*at < end && **at == ',')
-        ++*at;
-    return true;
-}
-
-static bool list_contains(const char *list, uint64_t number) {
-    const char *end = list + hl_text_bytes(list);
-    uint64_t first, last;
-    while (read_number_range(&list, end, &first, &last))
-        if (first <= number && number <= last)
-            return true;
-    return false;
-}
-
-/* The nodes that the process's cpuset allows, as a list like "0-1,4", in BUFFER; everything if it can't be
- * read. */
-static const char *read_allowed_nodes(const struct hl_roots *roots, char *buffer, size_t buffer_bytes) {
-    struct hl_text path;
-    hl_set_text(&path, roots->proc);
-    hl_add_text(&path, "/self/status");
-    static const char key[] = "Mems_allowed_list:\t";
-    if (hl_read_file(path.at, buffer, buffer_bytes) > 0)
-        for (const char *p = buffer; *p != '\0'; p++)
-            if ((p == buffer || p[-1] == '\n') && hl_text_bytes(p) >= sizeof key - 1 &&
-                hl_same_bytes(p, key, sizeof key - 1))
-                return p + sizeof key - 1;
-    return "0-4294967295";
-}
-
 static void read_node(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,
-                      uint64_t number, const char *allowed) {
+                      uint64_t number) {
     struct hl_pool_node *node = &pool->node[pool->n_nodes++];
     struct hl_text directory;
     hl_set_text(&directory, roots->sys);
@@ -67,7 +29,6 @@ static void read_node(struct hl_pool *pool, const struct hl_roots *roots, const 
     hl_add_number(&directory, number);
     add_pool_directory(&directory, geometry);
     node->node = (unsigned)number;
-    node->allowed = list_contains(allowed, number);
     node->total_pages = read_count(&directory, "nr_hugepages");
     node->free_pages = read_count(&directory, "free_hugepages");
     node->surplus_pages = read_count(&directory, "surplus_hugepages");
@@ -76,21 +37,21 @@ static void read_node(struct hl_pool *pool, const struct hl_roots *roots, const 
 static void read_nodes(struct hl_pool *pool, const struct hl_roots *roots,
                        const struct hl_geometry *geometry) {
     struct hl_text path;
-    char online[1024], status[8192];
+    char online[1024];
     hl_set_text(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/online");
     long bytes = hl_read_file(path.at, online, sizeof online);
     if (bytes <= 0)
         return;
-    const char *allowed = read_allowed_nodes(roots, status, sizeof status);
     const char *at = online;
     uint64_t first, last;
-    while (read_number_range(&at, online + bytes, &first, &last))
-        for (uint64_t i = first; i <= last && i <= UINT32_MAX && pool->n_nodes < HL_NODES_MAX; i++)
-            read_node(pool, roots, geometry, i, allowed);
+    while (hl_scan_range(&at, online + bytes, &first, &last))
+        for (uint64_t i = first; i <= last && i < HL_NODE_NUMBERS && pool->n_nodes < HL_NODES_MAX; i++)
+            read_node(pool, roots, geometry, i);
 }
 
-int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry) {
+int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,
+                 const struct hl_placement *placement) {
     struct hl_text directory, path;
     pool->total_pages = pool->free_pages = pool->reserved_pages = 0;
     pool->surplus_pages = pool->overcommit_pages = 0;
@@ -108,15 +69,25 @@ int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struc
     pool->surplus_pages = read_count(&directory, "surplus_hugepages");
     pool->overcommit_pages = read_count(&directory, "nr_overcommit_hugepages");
     read_nodes(pool, roots, geometry);
+    for (unsigned i = 0; i < pool->n_nodes; i++)
+        pool->node[i].use = hl_find_node_use(placement, pool->node[i].node);
     return 0;
 }
 
-uint64_t hl_pool_available(const struct hl_pool *pool, uint64_t reserve_pages) {
-    uint64_t available = hl_subtract(pool->free_pages, pool->reserved_pages), allowed = 0;
+uint64_t hl_pool_usable_free(const struct hl_pool *pool) {
+    uint64_t free_pages = pool->n_nodes > 0 ? 0 : pool->free_pages;
     for (unsigned i = 0; i < pool->n_nodes; i++)
-        if (pool->node[i].allowed)
-            allowed += pool->node[i].free_pages;
-    if (pool->n_nodes > 0 && allowed < available)
-        available = allowed;
-    return hl_subtract(available + hl_subtract(pool->overcommit_pages, pool->surplus_pages), reserve_pages);
+        if (pool->node[i].use == HL_NODE_USABLE)
+            free_pages += pool->node[i].free_pages;
+    return free_pages;
+}
+
+uint64_t hl_pool_growth(const struct hl_pool *pool) {
+    return hl_subtract(pool->overcommit_pages, pool->surplus_pages);
+}
+
+uint64_t hl_pool_available(const struct hl_pool *pool, uint64_t reserve_pages) {
+    uint64_t available = hl_subtract(pool->free_pages, pool->reserved_pages);
+    uint64_t usable = hl_pool_usable_free(pool);
+    return hl_subtract((usable < available ? usable : available) + hl_pool_growth(pool), reserve_pages);
 }

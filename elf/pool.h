@@ -4,13 +4,13 @@
 #ifndef HL_POOL_H
 #define HL_POOL_H
 
-#include "kernel.h"
+#include "numa.h"
 
 #define HL_NODES_MAX 128
 
 struct hl_pool_node {
     unsigned node; /* its number; numbers may have gaps */
-    bool allowed;  /* this process may take pages from it (cpuset) */
+    enum hl_node_use use;
     uint64_t total_pages, free_pages, surplus_pages;
 };
 
@@ -23,10 +23,16 @@ struct hl_pool {
 
 /* Reads the pool of pages of geometry->huge_page_bytes.  0, or HL_SKIP_NO_HUGETLB where the kernel has none
    of that size (POOL is then all zero). */
-int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry);
+int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,
+                 const struct hl_placement *placement);
 
-/* Pages that a process may expect: free and not reserved on the allowed nodes, and what overcommit could add,
-   less RESERVE_PAGES; 0 if that is negative. */
+/* Pages that the process may expect: the lesser of what is free and not reserved (which the kernel counts for
+   the whole machine) and what is free on usable nodes, and what overcommit could add, less RESERVE_PAGES; 0
+   if that is negative. */
 uint64_t hl_pool_available(const struct hl_pool *pool, uint64_t reserve_pages);
+
+/* Its parts.  Where sysfs has no nodes, all free pages count as free on usable ones. */
+uint64_t hl_pool_usable_free(const struct hl_pool *pool);
+uint64_t hl_pool_growth(const struct hl_pool *pool);
 
 #endif

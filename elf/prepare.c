@@ -11,11 +11,9 @@
 #include "thp.h"
 #include "memory.h"
 #include "move.h"
-#include "pool.h"
 #include "sys.h"
 #include "text.h"
 
-#include <linux/mempolicy.h>
 #include <linux/mman.h>
 
 void hl_free_memory(struct hl_move *move, const struct hl_span *span) {
@@ -28,25 +26,6 @@ void hl_free_memory(struct hl_move *move, const struct hl_span *span) {
     move->memory = move->reserved = 0;
     move->memfd = -1;
     move->backend = HL_NO_BACKEND;
-}
-
-/* numa=: a policy of the new mapping.  It stays with the mapping and decides where its pages come from. */
-static void set_policy(const struct hl_process *process, uint64_t memory, uint64_t bytes) {
-    unsigned long nodes[HL_NODES_MAX / (8 * sizeof(long))];
-    int mode = MPOL_INTERLEAVE;
-    for (unsigned i = 0; i < sizeof nodes / sizeof nodes[0]; i++)
-        nodes[i] = 0;
-    if (process->options.numa == HL_NUMA_LOCAL) {
-        unsigned cpu = 0, node = 0;
-        HL_CALL(__NR_getcpu, &cpu, &node, 0, 0, 0, 0);
-        if (node >= HL_NODES_MAX)
-            return;
-        nodes[node / (8 * sizeof(long))] |= 1ul << node % (8 * sizeof(long));
-        mode = MPOL_BIND;
-    } else if (hl_is_error(HL_CALL(__NR_get_mempolicy, 0, nodes, HL_NODES_MAX, 0, MPOL_F_MEMS_ALLOWED, 0))) {
-        return;
-    }
-    HL_CALL(__NR_mbind, memory, bytes, mode, nodes, HL_NODES_MAX + 1, 0);
 }
 
 /* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
@@ -100,27 +79,13 @@ static int map_thp(const struct hl_process *process, struct hl_move *move, const
 
 /* AnonHugePages of the mapping that begins at ADDRESS, in bytes; 0 if that can't be told. */
 static uint64_t read_thp_bytes(uint64_t address) {
-    static const char field[] = "AnonHugePages:";
-    struct hl_lines lines;
-    const char *at, *end;
-    bool inside = false;
-    uint64_t found = 0, number;
-    hl_open_lines(&lines, "/proc/self/smaps");
-    while (hl_next_line(&lines, &at, &end)) {
-        const char *start = at;
-        if (hl_scan_number(&at, end, 16, &number) && at < end && *at == '-') {
-            if (inside)
-                break;
-            inside = number == address;
-        } else if (inside && (size_t)(end - start) >= sizeof field &&
-                   hl_same_bytes(start, field, sizeof field - 1)) {
-            for (at = start + sizeof field - 1; at < end && *at == ' '; at++)
-                ;
-            if (hl_scan_number(&at, end, 10, &number))
-                found = number * 1024;
-        }
-    }
-    hl_close_lines(&lines);
+    struct hl_smaps smaps;
+    uint64_t found = 0;
+    hl_open_smaps(&smaps);
+    while (found == 0 && hl_next_smaps(&smaps) && smaps.mapping.start <= address)
+        if (smaps.mapping.start == address)
+            found = smaps.thp_bytes;
+    hl_close_smaps(&smaps);
     return found;
 }
 
@@ -133,6 +98,13 @@ static int prove_thp(const struct hl_process *process, const struct hl_move *mov
     return HL_SKIP_THP_UNAVAILABLE;
 }
 
+/* Instructions were written as data.  They are flushed here and not in their place, because other threads
+   execute them as soon as they are there; and after prove_thp, which may have copied them.  The scratch address
+   serves: data caches go by physical address, and an instruction cache that is indexed by virtual address has
+   index bits below the size of a huge page, in which scratch and place agree.  Threads that run meanwhile need
+   no ISB: what they have fetched from the old pages are the same instructions, and where the gaps are, none. */
+static void flush_text(uint64_t memory, uint64_t bytes) { hl_flush_icache(memory, memory + bytes); }
+
 static int prepare_span(struct hl_process *process, const struct hl_object *object, struct hl_move *move,
                         const struct hl_span *span) {
     if (move->backend == HL_THP && (span->flags & PF_X) && !process->kernel.executable_memory)
@@ -141,15 +113,17 @@ static int prepare_span(struct hl_process *process, const struct hl_object *obje
         move->backend == HL_HUGETLB ? map_hugetlb(process, move, span) : map_thp(process, move, span);
     if (result != 0)
         return result;
-    if (process->options.numa != HL_NUMA_ANY)
-        set_policy(process, move->memory, hl_span_bytes(span));
-    result = hl_fill_span(process, object, span, move);
+    result = hl_place_memory(&process->placement, move->memory, hl_span_bytes(span));
+    if (result == 0)
+        result = hl_fill_span(process, object, span, move);
     if (result == 0 && move->backend == HL_THP)
         result = prove_thp(process, move, hl_span_bytes(span));
-    if (result != 0 || move->memfd >= 0)
+    if (result != 0)
         return result;
-    if (hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), hl_protection(span->flags))))
+    if (move->memfd < 0 && hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), move->prot)))
         return span->flags & PF_X ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MEMORY;
+    if (span->flags & PF_X)
+        flush_text(move->memory, hl_span_bytes(span));
     return 0;
 }
 
@@ -175,26 +149,28 @@ static void free_kind(struct hl_work *work, enum hl_kind kind) {
 /* The pool check for the pages of one kind. */
 static int check_pool(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
-    if (!process->kernel.hugetlb || hl_read_pool(&pool, &hl_system_roots, &process->geometry) != 0)
+    if (!process->kernel.hugetlb ||
+        hl_read_pool(&pool, &hl_system_roots, &process->geometry, &process->placement) != 0)
         return HL_SKIP_NO_HUGETLB;
-    uint64_t available = hl_pool_available(&pool, process->options.reserve_pages);
     uint64_t needed = bytes_of_kind(work, kind) / process->geometry.huge_page_bytes;
-    return needed <= available ? 0 : HL_SKIP_POOL_SHORT;
+    hl_report_pool(process, work, kind, needed, &pool);
+    return needed <= hl_pool_available(&pool, process->options.reserve_pages) ? 0 : HL_SKIP_POOL_SHORT;
 }
 
 /* The three conditions under which transparent huge pages may stand in; that they are huge is proved
  * afterwards. */
-static int check_thp(struct hl_work *work, enum hl_kind kind) {
+static int check_thp(const struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
     int result = hl_check_thp_policy(&hl_system_roots);
     if (result != 0)
         return result;
-    return 2 * bytes_of_kind(work, kind) <= hl_read_memory_headroom(&hl_system_roots) ? 0
-                                                                                      : HL_SKIP_MEMORY_LIMIT;
+    return 2 * bytes_of_kind(work, kind) <= hl_read_memory_headroom(&hl_system_roots, &process->placement)
+               ? 0
+               : HL_SKIP_MEMORY_LIMIT;
 }
 
 static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
                       enum hl_backend backend) {
-    int result = backend == HL_HUGETLB ? check_pool(process, work, kind) : check_thp(work, kind);
+    int result = backend == HL_HUGETLB ? check_pool(process, work, kind) : check_thp(process, work, kind);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         if (!is_of_kind(work, i, kind))
             continue;

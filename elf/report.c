@@ -6,7 +6,6 @@
        hugeld: cc1plus: text stays: the huge page pool ...; remedy       verbose=1: planned, and stays
        hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb     verbose=3: each span and segment */
 #include "move.h"
-#include "pool.h"
 #include "sys.h"
 #include "text.h"
 
@@ -56,10 +55,23 @@ static uint64_t count_short_pages(const struct hl_process *process) {
     return bytes / process->geometry.huge_page_bytes;
 }
 
+/* A usable node, if only some are; else NULL. */
+static const struct hl_pool_node *find_node_to_fill(const struct hl_pool *pool) {
+    const struct hl_pool_node *usable = NULL;
+    bool restricted = false;
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        if (pool->node[i].use != HL_NODE_USABLE)
+            restricted = true;
+        else if (usable == NULL)
+            usable = &pool->node[i];
+    }
+    return restricted ? usable : NULL;
+}
+
 /* How many pages are missing, and the command that adds them: enough for every object of this process. */
 static void add_pool_remedy(struct hl_text *line, const struct hl_process *process, uint64_t needed) {
     struct hl_pool pool;
-    if (hl_read_pool(&pool, &hl_system_roots, &process->geometry) != 0)
+    if (hl_read_pool(&pool, &hl_system_roots, &process->geometry, &process->placement) != 0)
         return;
     uint64_t available = hl_pool_available(&pool, process->options.reserve_pages);
     hl_add_text(line, "; ");
@@ -72,9 +84,53 @@ static void add_pool_remedy(struct hl_text *line, const struct hl_process *proce
     hl_add_number(line, needed - available);
     hl_add_text(line, " of ");
     add_pages(line, needed);
-    hl_add_text(line, " missing: sysctl vm.nr_hugepages=");
-    hl_add_number(line,
-                  hl_subtract(pool.total_pages, pool.surplus_pages) + count_short_pages(process) - available);
+    uint64_t more = count_short_pages(process) - available;
+    const struct hl_pool_node *node = find_node_to_fill(&pool);
+    if (node == NULL) {
+        hl_add_text(line, " missing: sysctl vm.nr_hugepages=");
+        hl_add_number(line, hl_subtract(pool.total_pages, pool.surplus_pages) + more);
+        return;
+    }
+    hl_add_text(line, " missing: echo ");
+    hl_add_number(line, hl_subtract(node->total_pages, node->surplus_pages) + more);
+    hl_add_text(line, " > /sys/devices/system/node/node");
+    hl_add_number(line, node->node);
+    hl_add_text(line, "/hugepages/hugepages-");
+    hl_add_number(line, process->geometry.huge_page_bytes / 1024);
+    hl_add_text(line, "kB/nr_hugepages");
+}
+
+static void add_count(struct hl_text *line, const char *before, uint64_t number, const char *after) {
+    hl_add_text(line, before);
+    hl_add_number(line, number);
+    hl_add_text(line, after);
+}
+
+void hl_report_pool(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
+                    uint64_t needed, const struct hl_pool *pool) {
+    static const char *const why[] = {"", ", not in its cpuset", ", not in its memory policy",
+                                      ", not local (numa=local)"};
+    struct hl_text line;
+    if (process->options.verbose < 3)
+        return;
+    begin_line(&line, &work->object);
+    hl_add_text(&line, hl_kind_name(kind));
+    hl_add_text(&line, " needs ");
+    add_pages(&line, needed);
+    add_count(&line, ", ", hl_pool_available(pool, process->options.reserve_pages), " available: ");
+    add_count(&line, "", hl_subtract(pool->free_pages, pool->reserved_pages), " free and not reserved");
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        const struct hl_pool_node *node = &pool->node[i];
+        add_count(&line, i == 0 ? " (node " : "; node ", node->node, ": ");
+        hl_add_number(&line, node->free_pages);
+        hl_add_text(&line, why[node->use]);
+    }
+    hl_add_text(&line, pool->n_nodes > 0 ? ")" : "");
+    if (pool->overcommit_pages > 0)
+        add_count(&line, ", ", hl_pool_growth(pool), " by overcommit");
+    if (process->options.reserve_pages > 0)
+        add_count(&line, ", less ", process->options.reserve_pages, " (reserve_pages)");
+    write_line(&line);
 }
 
 static void report_failure(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* AArch64: the system call instruction, the trap that fills gaps, and the instruction cache. */
+/* AArch64: the system call instruction, the trap that fills gaps, branch targets and the instruction cache.
+ */
 #ifndef HL_SYS_AARCH64_H
 #define HL_SYS_AARCH64_H
 
@@ -33,15 +34,21 @@ static inline void hl_fill_with_traps(void *to, size_t bytes) {
         *(volatile uint32_t *)p++ = 0xd4200000u;
 }
 
-/* Arm ARM B2.4: clean the data cache to the point of unification, then invalidate the instruction cache. */
+/* PROT_BTI of <asm/mman.h>, where not every libc's headers have it. */
+#define HL_PROT_BTI 0x10
+
+/* Makes instructions that were written to [start, end) the ones that every processor fetches: cleans the data
+   cache to the point of unification, then invalidates the instruction cache (Arm ARM B2.4, D7.5).  The range
+   must be readable.  CTR_EL0 says how large the lines are and what the hardware does by itself: IDC, bit 28,
+   the first; DIC, bit 29, the second. */
 static inline void hl_flush_icache(uint64_t start, uint64_t end) {
     uint64_t ctr;
     __asm__("mrs %0, ctr_el0" : "=r"(ctr));
     uint64_t data_line = (uint64_t)4 << ((ctr >> 16) & 15), text_line = (uint64_t)4 << (ctr & 15);
-    for (uint64_t at = start; at < end; at += data_line)
+    for (uint64_t at = start; !(ctr >> 28 & 1) && at < end; at += data_line)
         __asm__ volatile("dc cvau, %0" : : "r"(at) : "memory");
     __asm__ volatile("dsb ish" : : : "memory");
-    for (uint64_t at = start; at < end; at += text_line)
+    for (uint64_t at = start; !(ctr >> 29 & 1) && at < end; at += text_line)
         __asm__ volatile("ic ivau, %0" : : "r"(at) : "memory");
     __asm__ volatile("dsb ish\n\tisb" : : : "memory");
 }

@@ -29,6 +29,9 @@ static inline void hl_fill_with_traps(void *to, size_t bytes) {
     __asm__ volatile("rep stosb" : "+D"(to), "+c"(bytes) : "a"(0xcc) : "memory");
 }
 
+/* There is no protection of indirect branches by page. */
+#define HL_PROT_BTI 0
+
 static inline void hl_flush_icache(uint64_t start, uint64_t end) {
     (void)start;
     (void)end;

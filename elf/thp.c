@@ -148,15 +148,58 @@ static uint64_t read_line_headroom(const struct hl_roots *roots, const char *lin
     return unified < hybrid ? unified : hybrid;
 }
 
-uint64_t hl_read_memory_headroom(const struct hl_roots *roots) {
+/* The number after NAME in node NODE's meminfo ("Node 0 MemFree:   4711 kB"), in bytes; 0 if it isn't there.
+ */
+static uint64_t read_node_field(const char *meminfo, uint64_t node, const char *name) {
+    struct hl_text key;
+    uint64_t number = 0;
+    hl_set_text(&key, "Node ");
+    hl_add_number(&key, node);
+    hl_add_text(&key, name);
+    return hl_find_number(meminfo, key.at, &number) ? number * 1024 : 0;
+}
+
+/* Free memory and file pages of the usable nodes; UINT64_MAX where all are usable or none can be read. */
+static uint64_t read_nodes_headroom(const struct hl_roots *roots, const struct hl_placement *placement) {
+    struct hl_text path;
+    char online[1024], meminfo[8192];
+    uint64_t sum = 0, first, last;
+    bool restricted = false, read = false;
+    hl_set_text(&path, roots->sys);
+    hl_add_text(&path, "/devices/system/node/");
+    size_t directory_bytes = path.bytes;
+    hl_add_text(&path, "online");
+    long bytes = hl_read_file(path.at, online, sizeof online);
+    for (const char *at = online; bytes > 0 && hl_scan_range(&at, online + bytes, &first, &last);) {
+        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++) {
+            if (hl_find_node_use(placement, node) != HL_NODE_USABLE) {
+                restricted = true;
+                continue;
+            }
+            path.bytes = directory_bytes;
+            hl_add_text(&path, "node");
+            hl_add_number(&path, node);
+            hl_add_text(&path, "/meminfo");
+            if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
+                continue;
+            read = true;
+            sum += read_node_field(meminfo, node, " MemFree:") +
+                   read_node_field(meminfo, node, " Active(file):") +
+                   read_node_field(meminfo, node, " Inactive(file):");
+        }
+    }
+    return restricted && read ? sum : UINT64_MAX;
+}
+
+uint64_t hl_read_memory_headroom(const struct hl_roots *roots, const struct hl_placement *placement) {
     struct hl_text path;
     char buffer[8192];
-    uint64_t least = UINT64_MAX, available;
+    uint64_t least = read_nodes_headroom(roots, placement), available;
     hl_set_text(&path, roots->proc);
     size_t proc_bytes = path.bytes;
     hl_add_text(&path, "/meminfo");
     if (hl_read_file(path.at, buffer, sizeof buffer) > 0 &&
-        hl_find_number(buffer, "MemAvailable:", &available))
+        hl_find_number(buffer, "MemAvailable:", &available) && available * 1024 < least)
         least = available * 1024;
 
     path.bytes = proc_bytes;

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Database servers answer the same queries: mariadbd (PIE, one process, many threads) and postgres (PIE, a process for
-each connection), each as a user of its own, on a socket in a temporary folder."""
+each connection)."""
 
-import glob
-import os
-import pwd
 import re
-import shutil
 import signal
 
 import pytest
 
+import databases
 import helpers
 
 BOTH = pytest.mark.parametrize("by_command", [False, True], ids=["preload", "run"])
@@ -27,35 +24,13 @@ QUERIES = """
 """
 
 
-def user_or_skip(name):
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        pytest.skip(f"there is no user {name}")
-
-
-def make_folder(parent, name, user):
-    folder = parent / name
-    folder.mkdir()
-    os.chown(folder, user.pw_uid, user.pw_gid)
-    return folder
-
-
 # --- MariaDB ---
 
 
 @pytest.fixture(scope="module")
 def mariadb(shared_folder):
     """(folder, argv) of a server with an empty database."""
-    if os.getuid() != 0 or not shutil.which("mariadbd") or not shutil.which("mariadb-install-db"):
-        pytest.skip("needs root and mariadbd with its client (mariadb-server, mariadb-client)")
-    folder = make_folder(shared_folder, "mariadb", user_or_skip("mysql"))
-    result = helpers.run(["mariadb-install-db", "--no-defaults", "--user=mysql", f"--datadir={folder}/data",
-                          "--auth-root-authentication-method=socket", "--skip-test-db"], timeout=120)
-    assert result.returncode == 0, result.stdout + result.stderr
-    return folder, [shutil.which("mariadbd"), "--no-defaults", "--user=mysql", f"--datadir={folder}/data",
-                    f"--socket={folder}/socket", f"--pid-file={folder}/pid", "--skip-networking",
-                    "--innodb-buffer-pool-size=16M", "--performance-schema=OFF"]
+    return databases.make_mariadb(shared_folder)
 
 
 @BOTH
@@ -85,20 +60,7 @@ def test_mariadbd(prove, pool, mariadb, by_command):
 @pytest.fixture(scope="module")
 def postgres(shared_folder):
     """(folder, bin, argv) of a cluster with pgbench's tables to come."""
-    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
-    if os.getuid() != 0 or not found:
-        pytest.skip("needs root and postgres (postgresql)")
-    binaries = os.path.dirname(found[-1])
-    folder = make_folder(shared_folder, "postgres", user_or_skip("postgres"))
-    result = helpers.run([*AS_POSTGRES, f"{binaries}/initdb", "-A", "trust", "-N", "-D", folder / "data"], timeout=120,
-                         cwd=folder)
-    assert result.returncode == 0, result.stdout + result.stderr
-    argv = [*AS_POSTGRES, f"{binaries}/postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=", "-c",
-            "shared_buffers=16MB", "-c", "huge_pages=off", "-c", "fsync=off"]
-    return folder, binaries, argv
-
-
-AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+    return databases.make_postgres(shared_folder)
 
 
 @BOTH

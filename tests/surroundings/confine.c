@@ -4,6 +4,7 @@
 
      mdwe               PR_SET_MDWE: written memory never becomes executable (Linux 6.3)
      no-thp             PR_SET_THP_DISABLE
+     no-populate        madvise(2) knows no MADV_POPULATE_READ and _WRITE, as before Linux 5.14
      no-write-execute   systemd's MemoryDenyWriteExecute= as a seccomp filter: the same rules
      deny=CALL,...      these system calls give EPERM
      pretend=CALL,...   these system calls do nothing and succeed
@@ -52,6 +53,14 @@ static void deny_write_execute(scmp_filter_ctx filter) {
     deny_bits(filter, SCMP_SYS(shmat), SHM_EXEC);
 }
 
+static void deny_populate(scmp_filter_ctx filter) {
+    for (int advice = MADV_POPULATE_READ; advice <= MADV_POPULATE_WRITE; advice++) {
+        struct scmp_arg_cmp same = SCMP_A2(SCMP_CMP_EQ, (scmp_datum_t)advice);
+        check(seccomp_rule_add_array(filter, SCMP_ACT_ERRNO(EINVAL), SCMP_SYS(madvise), 1, &same),
+              "no-populate");
+    }
+}
+
 static void set_rule(char *rule) {
     scmp_filter_ctx filter =
         seccomp_init(strncmp(rule, "only=", 5) == 0 ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ALLOW);
@@ -61,6 +70,8 @@ static void set_rule(char *rule) {
         check(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), rule);
     else if (strcmp(rule, "no-write-execute") == 0)
         deny_write_execute(filter);
+    else if (strcmp(rule, "no-populate") == 0)
+        deny_populate(filter);
     else if (strncmp(rule, "deny=", 5) == 0)
         add_calls(filter, SCMP_ACT_ERRNO(EPERM), rule + 5);
     else if (strncmp(rule, "pretend=", 8) == 0)

@@ -42,6 +42,7 @@ POLICIES = {
     "both": (["mdwe", "no-write-execute"], MEMFD, EXEC_DENIED),
     "docker": (["deny=userfaultfd"], ANONYMOUS, None),
     "docker before 4.8": (["deny=userfaultfd,process_vm_readv,process_vm_writev,ptrace"], ANONYMOUS, None),
+    "docker before 4.8, old kernel": (["deny=userfaultfd,process_vm_readv", "no-populate"], ANONYMOUS, None),
     "no memfd": (["deny=memfd_create"], ANONYMOUS, None),
     "system-service": (["SYSTEM-SERVICE"], ANONYMOUS, None),
     "hardened service": (["mdwe", "no-write-execute", "SYSTEM-SERVICE"], MEMFD, EXEC_DENIED),

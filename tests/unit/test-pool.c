@@ -4,6 +4,7 @@
 #include "tree.h"
 
 #include "../../elf/pool.h"
+#include "../../elf/sys.h"
 
 #define MACHINE "sys/kernel/mm/hugepages/hugepages-2048kB/"
 
@@ -40,10 +41,18 @@ static void write_nodes(struct t_tree *tree, const struct node *node, unsigned n
     t_write(tree, "proc/self/status", text);
 }
 
-static void read_pool(struct hl_pool *pool, struct t_tree *tree) {
+/* Reads the machine for a process whose placement is what TREE and numa=any leave, with CHANGE made to it. */
+static void read_placed(struct hl_pool *pool, struct t_tree *tree, void (*change)(struct hl_placement *)) {
+    struct hl_placement placement;
     memset(pool, 0xa5, sizeof *pool);
-    assert_int_equal(hl_read_pool(pool, &tree->roots, &t_geometry), 0);
+    memset(&placement, 0xa5, sizeof placement);
+    hl_read_placement(&placement, &tree->roots, HL_NUMA_ANY);
+    if (change != NULL)
+        change(&placement);
+    assert_int_equal(hl_read_pool(pool, &tree->roots, &t_geometry, &placement), 0);
 }
+
+static void read_pool(struct hl_pool *pool, struct t_tree *tree) { read_placed(pool, tree, NULL); }
 
 static void test_one_node(void **state) {
     (void)state;
@@ -60,7 +69,7 @@ static void test_one_node(void **state) {
     assert_int_equal(pool.overcommit_pages, 6);
     assert_int_equal(pool.n_nodes, 1);
     assert_int_equal(pool.node[0].node, 0);
-    assert_true(pool.node[0].allowed);
+    assert_int_equal(pool.node[0].use, HL_NODE_USABLE);
     assert_int_equal(pool.node[0].total_pages, 64);
     assert_int_equal(pool.node[0].free_pages, 60);
     assert_int_equal(pool.node[0].surplus_pages, 4);
@@ -152,13 +161,153 @@ static void test_nodes(void **state) {
     }
 }
 
+static void bind_to_1_and_3(struct hl_placement *placement) {
+    memset(&placement->bound, 0, sizeof placement->bound);
+    placement->binds = true;
+    placement->bound.bits[0] = 1u << 1 | 1u << 3;
+}
+
+static void local_on_3(struct hl_placement *placement) {
+    placement->numa = HL_NUMA_LOCAL;
+    placement->local_node = 3;
+}
+
+static void local_on_2_bound(struct hl_placement *placement) {
+    bind_to_1_and_3(placement);
+    placement->numa = HL_NUMA_LOCAL;
+    placement->local_node = 2;
+}
+
+static void interleave_bound(struct hl_placement *placement) {
+    bind_to_1_and_3(placement);
+    placement->numa = HL_NUMA_INTERLEAVE;
+}
+
+static void local_on_1000(struct hl_placement *placement) {
+    placement->numa = HL_NUMA_LOCAL;
+    placement->local_node = 1000;
+}
+
+#define OK HL_NODE_USABLE
+#define CPUSET HL_NODE_NOT_IN_CPUSET
+#define POLICY HL_NODE_NOT_IN_POLICY
+#define LOCAL HL_NODE_NOT_LOCAL
+
+/* The memory policy and numa= take nodes away from what the cpuset allows. */
+static void test_policy(void **state) {
+    (void)state;
+    static const struct {
+        const char *allowed;
+        void (*change)(struct hl_placement *);
+        enum hl_node_use use[4];
+        unsigned available;
+    } row[] = {
+        {"0-3", NULL, {OK, OK, OK, OK}, 15},
+        {"0-3", bind_to_1_and_3, {POLICY, OK, POLICY, OK}, 10},
+        {"0-2", bind_to_1_and_3, {POLICY, OK, POLICY, CPUSET}, 2},
+        {"0-3", local_on_3, {LOCAL, LOCAL, LOCAL, OK}, 8},
+        {"0-2", local_on_3, {LOCAL, LOCAL, LOCAL, CPUSET}, 0},
+        {"0-3", local_on_2_bound, {POLICY, LOCAL, POLICY, LOCAL}, 0},
+        {"0-3", interleave_bound, {POLICY, OK, POLICY, OK}, 10},
+        {"0-3", local_on_1000, {LOCAL, LOCAL, LOCAL, LOCAL}, 0},
+    };
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        struct t_tree tree;
+        struct hl_pool pool;
+        t_make_tree(&tree);
+        write_machine(&tree, (uint64_t[]){20, 15, 0, 0, 0});
+        write_nodes(&tree, (struct node[]){{0, 5, 1, 0}, {1, 5, 2, 0}, {2, 5, 4, 0}, {3, 5, 8, 0}}, 4,
+                    "0-3\n", row[i].allowed);
+        read_placed(&pool, &tree, row[i].change);
+        for (unsigned j = 0; j < 4; j++)
+            if (pool.node[j].use != row[i].use[j])
+                fail_msg("row %u: node %u is %s", i, j, hl_node_use_name(pool.node[j].use));
+        assert_int_equal(hl_pool_available(&pool, 0), row[i].available);
+        t_remove_tree(&tree);
+    }
+}
+
+/* What the kernel says of this process is what counts: MPOL_BIND binds, the preferences don't. */
+static void test_own_policy(void **state) {
+    (void)state;
+    struct t_tree tree;
+    struct hl_placement placement;
+    uint64_t node_0 = 1;
+    t_make_tree(&tree);
+    t_write(&tree, "proc/self/status", "Mems_allowed_list:\t0-3\n");
+    hl_read_placement(&placement, &tree.roots, HL_NUMA_ANY);
+    assert_false(placement.binds);
+    static const struct {
+        int mode;
+        bool binds;
+    } row[] = {{2 /* MPOL_BIND */, true},
+               {2 | 1 << 15 /* MPOL_F_STATIC_NODES */, true},
+               {2 | 1 << 14 /* MPOL_F_RELATIVE_NODES: their numbers name no nodes */, false},
+               {1 /* MPOL_PREFERRED */, false},
+               {3 /* MPOL_INTERLEAVE */, false}};
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        if (hl_is_error(HL_CALL(__NR_set_mempolicy, row[i].mode, &node_0, 64, 0, 0, 0))) {
+            print_message("skipped: a kernel or container without set_mempolicy\n");
+            skip();
+        }
+        hl_read_placement(&placement, &tree.roots, HL_NUMA_ANY);
+        assert_int_equal(placement.binds, row[i].binds);
+        if (row[i].binds) {
+            assert_int_equal(hl_find_node_use(&placement, 0), HL_NODE_USABLE);
+            assert_int_equal(hl_find_node_use(&placement, 1), HL_NODE_NOT_IN_POLICY);
+        }
+    }
+    assert_int_equal(HL_CALL(__NR_set_mempolicy, 0, 0, 0, 0, 0, 0), 0);
+    assert_int_equal(hl_find_node_use(&placement, UINT64_MAX), HL_NODE_NOT_IN_CPUSET);
+    t_remove_tree(&tree);
+}
+
+/* numa= becomes a policy of the mapping, made of usable nodes; one that the kernel refuses is a reason. */
+static void test_place_memory(void **state) {
+    (void)state;
+    enum { PREFERS_NOTHING = 0, BIND = 2, INTERLEAVE = 3, OF_ADDRESS = 2 /* MPOL_F_ADDR */ };
+    static const struct {
+        uint64_t cpuset, bound;
+        unsigned numa, local_node;
+        int result, mode;
+    } row[] = {
+        {3, 0, HL_NUMA_ANY, 0, 0, PREFERS_NOTHING},
+        {3, 0, HL_NUMA_INTERLEAVE, 0, 0, INTERLEAVE},
+        {3, 0, HL_NUMA_LOCAL, 0, 0, BIND},
+        {3, 0, HL_NUMA_LOCAL, 900, HL_SKIP_NUMA, PREFERS_NOTHING},
+        {3, 1, HL_NUMA_INTERLEAVE, 0, 0, INTERLEAVE},
+        {1, 0, HL_NUMA_INTERLEAVE, 0, 0, PREFERS_NOTHING}, /* one node: there is no choice */
+        {1, 0, HL_NUMA_LOCAL, 0, 0, PREFERS_NOTHING},
+        {1, 0, HL_NUMA_LOCAL, 1, HL_SKIP_NUMA, PREFERS_NOTHING}, /* the CPU's node is not in the cpuset */
+    };
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        struct hl_placement placement;
+        int mode = -1;
+        memset(&placement, 0, sizeof placement);
+        placement.numa = row[i].numa;
+        placement.cpuset.bits[0] = row[i].cpuset;
+        placement.binds = row[i].bound != 0;
+        placement.bound.bits[0] = row[i].bound;
+        placement.local_node = row[i].local_node;
+        long at = hl_mmap(0, 4096, 3, 0x22, -1, 0);
+        assert_false(hl_is_error(at));
+        int result = hl_place_memory(&placement, (uint64_t)at, 4096);
+        assert_false(hl_is_error(HL_CALL(__NR_get_mempolicy, &mode, 0, 0, at, OF_ADDRESS, 0)));
+        if (result != row[i].result || mode != row[i].mode)
+            fail_msg("row %u: result %d, mode %d", i, result, mode);
+        hl_munmap((uint64_t)at, 4096);
+    }
+}
+
 static void test_missing_files(void **state) {
     (void)state;
     struct t_tree tree;
     struct hl_pool pool;
     t_make_tree(&tree);
+    struct hl_placement placement;
+    hl_read_placement(&placement, &tree.roots, HL_NUMA_ANY);
     memset(&pool, 0xa5, sizeof pool);
-    assert_int_equal(hl_read_pool(&pool, &tree.roots, &t_geometry), HL_SKIP_NO_HUGETLB);
+    assert_int_equal(hl_read_pool(&pool, &tree.roots, &t_geometry, &placement), HL_SKIP_NO_HUGETLB);
     assert_int_equal(
         pool.total_pages + pool.free_pages + pool.reserved_pages + pool.surplus_pages + pool.n_nodes, 0);
     assert_int_equal(hl_pool_available(&pool, 0), 0);
@@ -176,7 +325,7 @@ static void test_missing_files(void **state) {
     assert_int_equal(hl_pool_available(&pool, 0), 0);
 
     /* Another size of page is another pool. */
-    assert_int_equal(hl_read_pool(&pool, &tree.roots, &(struct hl_geometry){T_PAGE, 32 << 20}),
+    assert_int_equal(hl_read_pool(&pool, &tree.roots, &(struct hl_geometry){T_PAGE, 32 << 20}, &placement),
                      HL_SKIP_NO_HUGETLB);
     t_remove_tree(&tree);
 }
@@ -266,11 +415,10 @@ static void test_geometry(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_node),
-        cmocka_unit_test(test_empty_pool),
-        cmocka_unit_test(test_nodes),
-        cmocka_unit_test(test_missing_files),
-        cmocka_unit_test(test_hostile_contents),
+        cmocka_unit_test(test_one_node),      cmocka_unit_test(test_empty_pool),
+        cmocka_unit_test(test_nodes),         cmocka_unit_test(test_policy),
+        cmocka_unit_test(test_own_policy),    cmocka_unit_test(test_place_memory),
+        cmocka_unit_test(test_missing_files), cmocka_unit_test(test_hostile_contents),
         cmocka_unit_test(test_geometry),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

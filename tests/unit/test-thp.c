@@ -63,12 +63,15 @@ static uint64_t headroom_of(const struct file *files, unsigned n) {
     t_make_tree(&tree);
     for (unsigned i = 0; i < n && files[i].path != NULL; i++)
         t_write(&tree, files[i].path, files[i].text);
-    uint64_t headroom = hl_read_memory_headroom(&tree.roots);
+    struct hl_placement placement;
+    hl_read_placement(&placement, &tree.roots, HL_NUMA_ANY);
+    uint64_t headroom = hl_read_memory_headroom(&tree.roots, &placement);
     t_remove_tree(&tree);
     return headroom;
 }
 
 #define CGROUP "sys/fs/cgroup/"
+#define NODES "sys/devices/system/node/"
 #define MEMINFO                                                                                              \
     { "proc/meminfo", "MemTotal:  4194304 kB\nMemFree:  1 kB\nMemAvailable:   1048576 kB\n" }
 
@@ -81,6 +84,21 @@ static void test_headroom(void **state) {
     } row[] = {
         {"nothing can be read", {{NULL, NULL}}, UINT64_MAX},
         {"only the machine", {MEMINFO}, 1024 * MIB},
+        {"one node of two: what is free there, and its file pages",
+         {MEMINFO,
+          {"proc/self/status", "Mems_allowed_list:\t1\n"},
+          {NODES "online", "0-1\n"},
+          {NODES "node0/meminfo", "Node 0 MemFree: 999999 kB\n"},
+          {NODES "node1/meminfo", "Node 1 MemTotal: 2097152 kB\nNode 1 MemFree:  10240 kB\n"
+                                  "Node 1 Active(file):  20480 kB\nNode 1 Inactive(file):    30720 kB\n"}},
+         60 * MIB},
+        {"both nodes: the machine's figure",
+         {MEMINFO,
+          {"proc/self/status", "Mems_allowed_list:\t0-1\n"},
+          {NODES "online", "0-1\n"},
+          {NODES "node0/meminfo", "Node 0 MemFree: 1024 kB\n"},
+          {NODES "node1/meminfo", "Node 1 MemFree: 1024 kB\n"}},
+         1024 * MIB},
         {"v2: max, less what is used",
          {MEMINFO,
           {"proc/self/cgroup", "0::/app\n"},

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* From which NUMA nodes a span's pages may come: the cpuset, the memory policy, and numa=. */
+#ifndef HL_NUMA_H
+#define HL_NUMA_H
+
+#include "kernel.h"
+#include "options.h"
+
+/* As many as the kernel can be built for (NODES_SHIFT is 10 at most). */
+#define HL_NODE_NUMBERS 1024
+
+struct hl_nodes {
+    uint64_t bits[HL_NODE_NUMBERS / 64];
+};
+
+struct hl_placement {
+    unsigned numa;          /* of HL_NUMA_ANY, _LOCAL, _INTERLEAVE */
+    struct hl_nodes cpuset; /* Mems_allowed; all where that can't be read */
+    bool binds;             /* the process's memory policy takes pages from these nodes alone: */
+    struct hl_nodes bound;
+    unsigned local_node; /* of the CPU that this runs on */
+};
+
+/* Why a node serves this process, or doesn't. */
+enum hl_node_use { HL_NODE_USABLE, HL_NODE_NOT_IN_CPUSET, HL_NODE_NOT_IN_POLICY, HL_NODE_NOT_LOCAL };
+
+/* "usable", "cpuset", "policy", "local"; static. */
+const char *hl_node_use_name(enum hl_node_use use);
+
+/* What holds for this process, with numa=NUMA.  A container may forbid asking for the memory policy: then it
+   counts as none. */
+void hl_read_placement(struct hl_placement *placement, const struct hl_roots *roots, unsigned numa);
+
+/* Pure.  A NODE beyond HL_NODE_NUMBERS is in no cpuset. */
+enum hl_node_use hl_find_node_use(const struct hl_placement *placement, uint64_t node);
+
+/* Gives the new mapping [memory, memory + bytes) the memory policy that numa= asks for; it decides where its
+   pages come from.  0, or HL_SKIP_NUMA. */
+int hl_place_memory(const struct hl_placement *placement, uint64_t memory, uint64_t bytes);
+
+/* Reads one number or range of a list like "0-1,4" at *AT, and the comma behind it.  False at its end. */
+bool hl_scan_range(const char **at, const char *end, uint64_t *first, uint64_t *last);
+
+#endif
