@@ -166,11 +166,14 @@ static int place(struct commit *c, unsigned i) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_move *move = &c->work->move[i];
     long result;
+    /* The pages are the memfd's; mapped now, nobody faults later.  Before Linux 5.14 that can't be checked.
+     */
+    int populate = c->process->kernel.populate ? 0 : MAP_POPULATE;
     if (move->memfd < 0)
         result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
     else
-        result = hl_mmap(span->start, bytes_of(c, i), move->prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                         move->memfd, 0);
+        result = hl_mmap(span->start, bytes_of(c, i), move->prot,
+                         MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | populate, move->memfd, 0);
     if (hl_is_error(result))
         return explain_error(result);
     move->placed = true;
@@ -178,7 +181,7 @@ static int place(struct commit *c, unsigned i) {
         move->memory = 0;
     else if (c->process->kernel.populate &&
              hl_is_error(hl_madvise(span->start, bytes_of(c, i), MADV_POPULATE_READ)) &&
-             !c->process->has_threads) /* the pages are the memfd's; mapped now, nobody faults later */
+             !c->process->has_threads)
         return HL_SKIP_POOL_SHORT;
     return 0;
 }
