@@ -52,6 +52,7 @@ struct hl_segment {
     uint64_t start, end;           /* its bytes: p_vaddr and p_vaddr + p_memsz */
     uint64_t file_end;             /* p_vaddr + p_filesz: from here to end it is zero-initialised */
     uint64_t first_page, end_page; /* the pages that hold them */
+    uint64_t offset;               /* where in the file first_page's bytes are */
     uint32_t flags;                /* PF_R, PF_W, PF_X */
 };
 
@@ -61,6 +62,9 @@ struct hl_object {
     const char *soname; /* DT_SONAME, or NULL */
     bool is_main;       /* the executable */
     bool text_relocations;
+    bool is_new;    /* the dynamic linker has just mapped it from FILE: nobody else sees it or runs it yet */
+    int file;       /* a descriptor that is open as long as the object is new */
+    bool is_placed; /* its address was chosen such that its text begins on a boundary of huge pages */
     uint64_t load_bias;
     uint64_t relro_start, relro_end; /* PT_GNU_RELRO rounded out to pages; equal if there is none */
     unsigned n_segments;
@@ -89,8 +93,9 @@ struct hl_plan {
 };
 
 /* Step 1, read.  Fills OBJECT (its strings and is_main are the caller's) from PHNUM program headers in this
-   machine's byte order and the load bias.  0, or HL_SKIP_MALFORMED when the numbers contradict each other or
-   overflow, HL_SKIP_MANY_SEGMENTS.  PHDR may be hostile; nothing outside it is read. */
+   machine's byte order and the load bias; what they don't say is false, and file -1.  0, or HL_SKIP_MALFORMED
+   when the numbers contradict each other or overflow, HL_SKIP_MANY_SEGMENTS.  PHDR may be hostile; nothing
+   outside it is read. */
 int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
                      const struct hl_geometry *geometry);
 

@@ -23,34 +23,45 @@ static const char *find_variable(const char *const *envp, const char *name) {
     return NULL;
 }
 
-/* What the table of options has and this version does not do yet. */
-static void drop_unsupported(struct hl_options *options, const char *variable) {
-    if (options->backend == HL_BACKEND_FILE) {
+/* What the table of options has and this way in cannot do. */
+static void drop_unsupported(struct hl_options *options, enum hl_way_in way_in, const char *variable) {
+    if (options->backend == HL_BACKEND_FILE && way_in != HL_LINKER) {
         hl_report_mistake((void *)variable, (struct hl_string){"backend=file", 12},
                           "needs the patched linker");
         options->backend = HL_BACKEND_AUTO;
     }
 }
 
-bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
-              const char *default_objects, uint64_t page_bytes) {
-    static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
+/* Nothing is taken. */
+static void clear_process(struct hl_process *process) {
     process->pagemap = -1;
     process->old_break = 0;
     process->maps.mapping = NULL;
     process->work = NULL;
     process->n_work = process->work_capacity = 0;
     process->dropped_named = false;
+}
+
+bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
+              enum hl_way_in way_in, uint64_t page_bytes) {
+    static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
+    clear_process(process);
+    process->way_in = way_in;
+    process->kernel_is_probed = false;
+    process->trace = NULL;
 
     hl_default_options(&process->options);
+    if (way_in == HL_LINKER)
+        process->options.edges = HL_EDGES_BY_PLACE;
     const char *text = find_variable(envp, options_name);
     if (text != NULL) {
         const struct hl_complaints complaints = {hl_report_mistake, (void *)options_name};
         hl_parse_options(&process->options, text, &complaints);
     }
-    drop_unsupported(&process->options, options_name);
+    drop_unsupported(&process->options, way_in, options_name);
     const char *objects = find_variable(envp, "LD_HUGEPAGES");
-    objects = objects != NULL ? objects : default_objects;
+    if (objects == NULL)
+        objects = way_in == HL_PRELOADER ? "main" : "";
     process->options.objects = (struct hl_string){objects, hl_text_bytes(objects)};
     if (process->options.objects.bytes == 0 || !hl_match_only(&process->options, executable))
         return false;
@@ -94,6 +105,9 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
     work->object.is_main = object->is_main;
     int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &process->geometry);
     work->object.text_relocations = object->text_relocations;
+    work->object.is_new = object->is_new;
+    work->object.file = object->file;
+    work->object.is_placed = object->is_placed;
     if (result == 0) {
         result = hl_plan_object(&work->plan, &work->object, &process->options, &process->geometry);
     } else {
@@ -119,7 +133,9 @@ static int read_process(struct hl_process *process) {
     if (result != 0)
         return result;
     hl_read_heap(process);
-    hl_probe_kernel(&process->kernel, &process->geometry);
+    if (!process->kernel_is_probed)
+        hl_probe_kernel(&process->kernel, &process->geometry);
+    process->kernel_is_probed = true;
     hl_read_placement(&process->placement, &hl_system_roots, process->options.numa);
     return 0;
 }
@@ -130,12 +146,14 @@ static void prepare_kind(struct hl_process *process, enum hl_kind kind) {
             hl_prepare_spans(process, &process->work[i], kind);
 }
 
-/* Another thread could write between filling and commit. */
+/* Another thread could write between filling and commit; but not to an object that it does not see yet. */
 static void leave_data(struct hl_process *process) {
-    for (size_t i = 0; i < process->n_work; i++)
-        for (unsigned j = 0; j < process->work[i].plan.n_spans; j++)
-            if (hl_is_writable(&process->work[i].plan.span[j]))
-                process->work[i].move[j].skip = HL_SKIP_THREADS;
+    for (size_t i = 0; i < process->n_work; i++) {
+        struct hl_work *work = &process->work[i];
+        for (unsigned j = 0; j < work->plan.n_spans && !work->object.is_new; j++)
+            if (hl_is_writable(&work->plan.span[j]))
+                work->move[j].skip = HL_SKIP_THREADS;
+    }
 }
 
 /* A span that rounds out needs the heap out of its way.  Only the executable's is followed by it. */
@@ -172,6 +190,7 @@ static void move_planned(struct hl_process *process) {
         if (result == 0)
             carry_break(process, work);
         work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(process, work));
+        work->rewrites_text = work->plan.pages[HL_TEXT] > 0 && hl_rewrites_text(&work->object);
     }
     prepare_kind(process, HL_TEXT);
     prepare_kind(process, HL_RODATA);
@@ -230,4 +249,5 @@ void hl_end(struct hl_process *process) {
     if (process->pagemap >= 0)
         hl_close((int)process->pagemap);
     hl_free_maps(&process->maps);
+    clear_process(process);
 }

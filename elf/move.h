@@ -22,7 +22,7 @@ struct hl_range {
 struct hl_move {
     enum hl_backend backend; /* HL_NO_BACKEND: the span stays */
     enum hl_skip skip;       /* why it stays */
-    int prot;                /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
+    int prot;        /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
     uint64_t memory; /* the new memory's scratch address, span-sized and filled; 0 once it is in place */
     int memfd;       /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
     uint64_t reserved, reserved_bytes; /* address space around the new memory, freed with it; may be 0 */
@@ -36,13 +36,22 @@ struct hl_work {
     struct hl_plan plan;
     enum hl_selection selection;
     enum hl_skip skip;                 /* why the whole object stays; HL_MOVED otherwise */
+    bool rewrites_text;                /* it will: its text can't be on hugetlb */
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
 };
 
+/* How hugeld came into the process. */
+enum hl_way_in {
+    HL_PRELOADER, /* takes main where LD_HUGEPAGES is unset */
+    HL_LINKER     /* takes nothing then; knows backend=file, because it can choose addresses */
+};
+
 struct hl_process {
+    enum hl_way_in way_in;
     struct hl_geometry geometry;
     struct hl_options options;
     struct hl_kernel kernel;
+    bool kernel_is_probed;
     struct hl_placement placement;
     struct hl_maps maps; /* as they were before anything moved */
     long pagemap;        /* descriptor, or a negated errno */
@@ -52,16 +61,18 @@ struct hl_process {
     struct hl_work *work;
     size_t n_work, work_capacity;
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
+    void (*trace)(
+        const char *line); /* gets what verbose=3 says, whatever verbose= is; or NULL, the default */
 };
 
 /* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel.
-   DEFAULT_OBJECTS are the patterns where LD_HUGEPAGES is unset.  False if hugeld has nothing to do in this
-   process (only=, or no patterns); then nothing was taken.  The strings must live until hl_end. */
+   False if hugeld has nothing to do in this process (only=, or no patterns); then nothing was taken.  ENVP's
+   strings must live as long as PROCESS is used. */
 bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
-              const char *default_objects, uint64_t page_bytes);
+              enum hl_way_in way_in, uint64_t page_bytes);
 
-/* Selects and plans one object: path, soname, is_main and text_relocations of OBJECT are set.  Objects come
-   in the order in which they are served: the executable first.  The strings must live until hl_end. */
+/* Selects and plans one object: everything in OBJECT before its load bias is set.  Objects come in the order
+   in which they are served: the executable first.  The strings must live until hl_end. */
 void hl_add_object(struct hl_process *process, const struct hl_object *object, const Elf64_Phdr *phdr,
                    size_t phnum);
 
@@ -69,7 +80,7 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
    Runs with every signal blocked.  Returns 0, or 127 when strict=on demands that the program ends. */
 int hl_move_objects(struct hl_process *process);
 
-/* Frees what the above took. */
+/* Frees what the above took.  More objects may come then, those that a program loads later. */
 void hl_end(struct hl_process *process);
 
 /* Whether SPAN is writable data. */
@@ -78,6 +89,9 @@ static inline bool hl_is_writable(const struct hl_span *span) { return (span->fl
 /* Between plan and prepare: whether the object's mappings are what its program headers say and nobody wrote
    to its read-only pages.  0, or the reason why the object stays. */
 int hl_check_object(struct hl_process *process, struct hl_work *work);
+
+/* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.def). */
+bool hl_rewrites_text(const struct hl_object *object);
 
 /* Step 4, prepare: new memory, filled and with its final protection, for the spans of one KIND of one object,
    all or none.  0, or the reason, which then stands in each of these spans' moves; nothing is left behind. */
@@ -110,6 +124,9 @@ void hl_report_mistake(void *variable, struct hl_string option, const char *what
 
 /* Says that rolling back did not restore the mappings: a bug, or a kernel's.  Shown at every verbosity. */
 void hl_report_broken(const struct hl_work *work);
+
+/* Says why objects that come later will stay. */
+void hl_report_unwatched(enum hl_skip skip);
 
 /* Says that strict=on ends the program because of WORK. */
 void hl_report_strict(const struct hl_work *work);

@@ -26,6 +26,7 @@ static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struc
     segment->file_end = start + ph->p_filesz;
     segment->first_page = hl_round_down(segment->start, geometry->page_bytes);
     segment->end_page = hl_round_up(segment->end, geometry->page_bytes);
+    segment->offset = hl_round_down(ph->p_offset, geometry->page_bytes);
     segment->flags = ph->p_flags & (PF_R | PF_W | PF_X);
     if (object->n_segments > 0 && segment->first_page < segment[-1].end_page)
         return HL_SKIP_MALFORMED;
@@ -54,7 +55,8 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
     object->load_bias = load_bias;
     object->n_segments = 0;
     object->relro_start = object->relro_end = 0;
-    object->text_relocations = false;
+    object->text_relocations = object->is_new = object->is_placed = false;
+    object->file = -1;
     for (size_t i = 0; i < phnum; i++) {
         int result = 0;
         if (phdr[i].p_type == PT_LOAD && phdr[i].p_memsz > 0)

@@ -237,6 +237,17 @@ enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_ob
     return selection;
 }
 
+bool hl_selects_other_objects(struct hl_string patterns) {
+    const char *end = patterns.at + patterns.bytes;
+    for (const char *at = patterns.at; at < end;) {
+        struct hl_string pattern = cut_string(at, end, ':');
+        at += pattern.bytes + 1;
+        if (pattern.bytes > 0 && pattern.at[0] != '!' && !string_is(pattern, "main"))
+            return true;
+    }
+    return false;
+}
+
 bool hl_match_only(const struct hl_options *options, const char *path) {
     return match_file(options->only, path, NULL);
 }

@@ -10,7 +10,8 @@ enum { HL_BACKEND_AUTO, HL_BACKEND_HUGETLB, HL_BACKEND_THP, HL_BACKEND_FILE };
 enum { HL_SEGMENTS_ALL, HL_SEGMENTS_TEXT };
 enum { HL_DATA_THP, HL_DATA_OFF, HL_DATA_HUGETLB };
 enum { HL_BSS_OFF, HL_BSS_THP, HL_BSS_HUGETLB };
-enum { HL_EDGES_MERGE, HL_EDGES_KEEP };
+/* The third is no value that can be said: merge, and keep for an object that was placed. */
+enum { HL_EDGES_MERGE, HL_EDGES_KEEP, HL_EDGES_BY_PLACE };
 enum { HL_NUMA_ANY, HL_NUMA_LOCAL, HL_NUMA_INTERLEAVE };
 
 /* A piece of the environment, not terminated. */
@@ -69,6 +70,9 @@ enum hl_selection {
    with ! excludes, wherever it stands.  A pattern with a slash is matched against the path, else against base
    name and soname; main is the executable. */
 enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_object *object);
+
+/* Whether PATTERNS could select anything but the executable. */
+bool hl_selects_other_objects(struct hl_string patterns);
 
 /* Whether the executable at PATH is one that only= lets hugeld act in. */
 bool hl_match_only(const struct hl_options *options, const char *path);

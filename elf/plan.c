@@ -11,7 +11,8 @@
 
    edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is
    ever taken in: a region ends at the first writable page and never passes the object's end.  edges=keep
-   takes only huge pages that begin inside a segment and hold nothing of another one.
+   takes only huge pages that begin inside a segment and hold nothing of another one.  Where the dynamic
+   linker has put text on a boundary that is the default: merge would gain one page at most.
 
    Within a region which huge pages get which protection changes only where a segment begins or ends, so the
    planner cuts there and never walks page by page: a hostile p_memsz of 2^60 costs nothing more. */
@@ -33,6 +34,12 @@ struct planner {
 /* Segments that text and read-only spans are made of. */
 static bool is_read_only(const struct hl_segment *segment) {
     return (segment->flags & (PF_R | PF_W)) == PF_R;
+}
+
+/* edges=keep, which is also the default where the dynamic linker has put text on a boundary. */
+static bool keeps_edges(const struct planner *p) {
+    return p->options->edges == HL_EDGES_KEEP ||
+           (p->options->edges == HL_EDGES_BY_PLACE && p->object->is_placed);
 }
 
 static void add_cut(struct planner *p, uint64_t at) {
@@ -71,7 +78,7 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
     }
     if (inside == 0)
         return; /* nothing but a gap */
-    if (p->options->edges == HL_EDGES_KEEP && (inside > 1 || !begins_inside))
+    if (keeps_edges(p) && (inside > 1 || !begins_inside))
         return;
     if (p->options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
         return;
@@ -109,7 +116,8 @@ static void plan_region(struct planner *p, unsigned first, unsigned last) {
 
    The page in which initialised data ends counts as bss.  The last page
    may round out past the object, into the heap's beginning, and is a span of its own: it can fail without the
-   rest. */
+   rest.  A DSO's that the dynamic linker has just mapped doesn't: dlclose unmaps from its first page to its
+   last, and the kernel unmaps no half of a huge page. */
 static void plan_writable(struct planner *p, unsigned index) {
     const struct hl_object *object = p->object;
     const struct hl_segment *segment = &object->segment[index];
@@ -129,7 +137,8 @@ static void plan_writable(struct planner *p, unsigned index) {
     bss = bss > start ? bss : start;
     if (bss < end)
         add_span(p, bss, end, PF_R | PF_W, HL_BSS);
-    bool rounds_out = end < segment->end_page && end >= start && end + huge <= limit;
+    bool rounds_out = end < segment->end_page && end >= start && end + huge <= limit &&
+                      (object->is_main || !object->is_new);
     if (options->bss == HL_BSS_HUGETLB && rounds_out && p->plan->n_spans < HL_SPANS_MAX) {
         p->plan->span[p->plan->n_spans++] = (struct hl_span){end, end + huge, PF_R | PF_W, HL_BSS, true};
         p->plan->pages[HL_BSS]++;

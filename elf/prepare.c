@@ -99,10 +99,11 @@ static int prove_thp(const struct hl_process *process, const struct hl_move *mov
 }
 
 /* Instructions were written as data.  They are flushed here and not in their place, because other threads
-   execute them as soon as they are there; and after prove_thp, which may have copied them.  The scratch address
-   serves: data caches go by physical address, and an instruction cache that is indexed by virtual address has
-   index bits below the size of a huge page, in which scratch and place agree.  Threads that run meanwhile need
-   no ISB: what they have fetched from the old pages are the same instructions, and where the gaps are, none. */
+   execute them as soon as they are there; and after prove_thp, which may have copied them.  The scratch
+   address serves: data caches go by physical address, and an instruction cache that is indexed by virtual
+   address has index bits below the size of a huge page, in which scratch and place agree.  Threads that run
+   meanwhile need no ISB: what they have fetched from the old pages are the same instructions, and where the
+   gaps are, none. */
 static void flush_text(uint64_t memory, uint64_t bytes) { hl_flush_icache(memory, memory + bytes); }
 
 static int prepare_span(struct hl_process *process, const struct hl_object *object, struct hl_move *move,
@@ -201,7 +202,9 @@ static int advise_spans(struct hl_work *work, enum hl_kind kind) {
 static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_SKIP_NO_HUGETLB;
-    if (wanted != HL_BACKEND_THP)
+    if (kind == HL_TEXT && work->rewrites_text)
+        result = HL_SKIP_REWRITES_TEXT;
+    else if (wanted != HL_BACKEND_THP)
         result = prepare_on(process, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;

@@ -22,6 +22,19 @@ static void write_line(struct hl_text *line) {
     hl_write(2, line->at, line->bytes);
 }
 
+/* Whether somebody wants lines that belong to verbose=VERBOSE. */
+static bool is_wanted(const struct hl_process *process, unsigned verbose) {
+    return process->options.verbose >= verbose || process->trace != NULL;
+}
+
+/* Writes a line that belongs to verbose=VERBOSE where it is wanted. */
+static void tell(const struct hl_process *process, unsigned verbose, struct hl_text *line) {
+    if (process->trace != NULL)
+        process->trace(line->at);
+    if (process->options.verbose >= verbose)
+        write_line(line);
+}
+
 static const char *backend_name(enum hl_backend backend) {
     return backend == HL_HUGETLB ? "hugetlb" : backend == HL_THP ? "thp" : "thp (advised)";
 }
@@ -111,7 +124,7 @@ void hl_report_pool(const struct hl_process *process, const struct hl_work *work
     static const char *const why[] = {"", ", not in its cpuset", ", not in its memory policy",
                                       ", not local (numa=local)"};
     struct hl_text line;
-    if (process->options.verbose < 3)
+    if (!is_wanted(process, 3))
         return;
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
@@ -130,7 +143,7 @@ void hl_report_pool(const struct hl_process *process, const struct hl_work *work
         add_count(&line, ", ", hl_pool_growth(pool), " by overcommit");
     if (process->options.reserve_pages > 0)
         add_count(&line, ", less ", process->options.reserve_pages, " (reserve_pages)");
-    write_line(&line);
+    tell(process, 3, &line);
 }
 
 static void report_failure(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
@@ -145,7 +158,7 @@ static void report_failure(const struct hl_process *process, const struct hl_wor
         hl_add_text(&line, "; ");
         hl_add_text(&line, hl_skip_remedy(skip));
     }
-    write_line(&line);
+    tell(process, 1, &line);
 }
 
 /* Every kind that was planned and stays: the promise that was not kept. */
@@ -196,7 +209,7 @@ static void report_summary(const struct hl_process *process, const struct hl_wor
         hl_add_text(&line, "text");
         add_reason(&line, work->skip);
     }
-    write_line(&line);
+    tell(process, 2, &line);
 }
 
 static void report_details(const struct hl_process *process, const struct hl_work *work) {
@@ -213,7 +226,7 @@ static void report_details(const struct hl_process *process, const struct hl_wor
         add_pages(&line, hl_span_bytes(span) / process->geometry.huge_page_bytes);
         hl_add_text(&line, " ");
         hl_add_text(&line, backend_name(work->move[i].backend));
-        write_line(&line);
+        tell(process, 3, &line);
     }
     for (unsigned i = 0; i < work->object.n_segments; i++) {
         const struct hl_segment *segment = &work->object.segment[i];
@@ -222,16 +235,16 @@ static void report_details(const struct hl_process *process, const struct hl_wor
         begin_line(&line, &work->object);
         add_range(&line, segment->start, segment->end, segment->flags);
         add_reason(&line, work->plan.skip[i]);
-        write_line(&line);
+        tell(process, 3, &line);
     }
 }
 
 void hl_report_object(const struct hl_process *process, const struct hl_work *work) {
-    if (process->options.verbose >= 1)
+    if (is_wanted(process, 1))
         report_failures(process, work);
-    if (process->options.verbose >= 2)
+    if (is_wanted(process, 2))
         report_summary(process, work);
-    if (process->options.verbose >= 3)
+    if (is_wanted(process, 3))
         report_details(process, work);
 }
 
@@ -253,6 +266,15 @@ void hl_report_mistake(void *variable, struct hl_string option, const char *what
     hl_add_text(&line, ": ");
     hl_add_text(&line, what);
     hl_add_text(&line, "; ignored");
+    write_line(&line);
+}
+
+void hl_report_unwatched(enum hl_skip skip) {
+    struct hl_text line;
+    hl_set_text(&line, "hugeld: what comes by dlopen");
+    add_reason(&line, skip);
+    hl_add_text(&line, "; ");
+    hl_add_text(&line, hl_skip_remedy(skip));
     write_line(&line);
 }
 
