@@ -2,6 +2,9 @@
 # make         builds build/hugeld and build/libhugeld.so; they run from there
 # make demo    shows it: the C++ compiler, plainly and on huge pages
 # make check   runs every test          make check-unit   only those of the core
+# make check-vm    boots Debian's kernels in QEMU and runs tests inside
+# make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
+# make check-glibc    runs glibc's own tests with it
 # make lint    compilers, analysers, formatting
 # make bench   measures, and is part of no test
 # make clean
@@ -15,7 +18,7 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-unit demo lint bench clean
+first_install = check check-unit check-vm check-glibc ldso demo lint bench clean
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -26,8 +29,8 @@ BASE = -std=gnu11 $(WARNINGS) -iquote . -iquote elf -MMD -MP $(CFLAGS)
 CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions -fPIC -fvisibility=hidden $(CORE_FLAGS)
 HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)"'
 
-core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c))
-preload = $B/loader/preload.o
+core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
+preload = $B/loader/preload.o $B/loader/later.o $B/loader/linked.o
 command = $(filter-out $(preload),$(patsubst %.c,$B/%.o,$(wildcard loader/*.c)))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 
@@ -40,7 +43,7 @@ $(CONFIG): configure
 
 # No symbol is looked up after the library is loaded (now), and its constructor runs before all others (initfirst).
 $B/libhugeld.so: $(core) $(preload)
-	$(Q)$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,libhugeld.so -Wl,-z,now,-z,relro,-z,initfirst,-z,noexecstack,-z,defs \
+	$(Q)$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,libhugeld.so -Wl,-z,now,-z,relro,-z,initfirst,-z,nodelete,-z,noexecstack,-z,defs \
 	    -Wl,--hash-style=gnu -o $@ $^
 
 # 32-bit children inherit LD_PRELOAD and complain of a 64-bit library.  preload/$$LIB/libhugeld.so, where each dynamic
@@ -55,7 +58,7 @@ $B/preload: $B/libhugeld.so
 	done
 
 $B/hugeld: $(core) $(command)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lelf -ljansson
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -ldw -lelf -liberty -ljansson
 
 # All of the core in one object, for looking at what it leaves undefined (tests/lint): nothing.
 $B/core.o: $(core)
@@ -65,7 +68,11 @@ $B/elf/%.o: elf/%.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CORE) -c -o $@ $<
 
-$(preload): loader/preload.c $(CONFIG)
+$B/perf-maps/%.o: perf-maps/%.c $(CONFIG)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CORE) -c -o $@ $<
+
+$(preload): $B/%.o: %.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CORE) $(HOSTED) -c -o $@ $<
 
@@ -92,6 +99,18 @@ check-unit:
 	@$(MAKE) unit-tests
 	@$(PYTHON) -B -m pytest -q -p no:cacheprovider tests/unit
 
+check-vm:
+	@tests/install-packages build check vm
+	@$(MAKE) all
+	@tests/vm/run $(VM)
+
+ldso:
+	@tests/install-packages build ldso
+	@glibc-patches/build -d $B/ldso
+
+check-glibc: ldso
+	@tests/with-pool 256 -- glibc-patches/check $B/ldso/ld.so
+
 lint:
 	@tests/install-packages build check lint
 	@tests/lint
@@ -105,5 +124,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all unit-tests core demo check check-unit lint bench clean
+.PHONY: all unit-tests core demo check check-unit check-vm ldso check-glibc lint bench clean
 -include $(wildcard $B/*/*.d)

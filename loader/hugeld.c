@@ -26,6 +26,7 @@ static const struct command {
     {"inspect", hl_inspect_files},
     {"status", hl_show_status},
     {"doctor", hl_examine_machine},
+    {"perf-map", hl_map_functions},
 };
 
 static const char doc[] =
@@ -36,6 +37,7 @@ static const char doc[] =
     "  inspect FILE...               the plan: spans, pages, share, why not\n"
     "  status PID|NAME|--all         what is on huge pages now\n"
     "  doctor                        what this machine can do, what mends the rest\n"
+    "  perf-map PID                  name its moved functions for perf\n"
     "\n"
     "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use; "
     "run: the program's, 126 it cannot be run, 127 it was not found.";

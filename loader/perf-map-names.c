@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Which text of a process has no file any more, and how its functions are called.
+
+   A file with .symtab is read by the same code as inside the process.  A stripped one is given to libdw,
+   which knows where debug files are and unpacks .gnu_debugdata.  Then names are demangled as perf does it:
+   without the parameters, so that a map and a plain profile say the same. */
+#include "command.h"
+#include "perf-map.h"
+
+#include <libiberty/demangle.h>
+#include <elfutils/libdwfl.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The demangler takes its time with long ones, and nobody reads them. */
+#define DEMANGLED_MAX 16384
+
+/* Whether REGION has what was moved out of LOADED. */
+static bool is_moved(const struct hl_region *region, const struct hl_loaded *loaded) {
+    if (!(region->flags & PF_X) || region->name[0] == '[')
+        return false;
+    if (region->inode != 0 && hl_hugetlb_bytes(region) == 0 && strncmp(region->name, "/memfd:", 7) != 0)
+        return false;
+    const struct hl_object *object = &loaded->object;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if ((object->segment[i].flags & PF_X) &&
+            hl_overlap(region->start, region->end, object->segment[i].first_page,
+                       object->segment[i].end_page) > 0)
+            return true;
+    return false;
+}
+
+static void add_range(struct hl_moved *moved, const struct hl_region *region) {
+    struct hl_text_range *last = moved->n_ranges > 0 ? &moved->range[moved->n_ranges - 1] : NULL;
+    if (last != NULL && last->end == region->start) {
+        last->end = region->end;
+        return;
+    }
+    moved->range = hl_resize(moved->range, (moved->n_ranges + 1) * sizeof *moved->range);
+    moved->range[moved->n_ranges++] = (struct hl_text_range){region->start, region->end};
+}
+
+static int compare_moved(const void *a, const void *b) {
+    const struct hl_moved *left = a, *right = b;
+    return (left->range->start > right->range->start) - (left->range->start < right->range->start);
+}
+
+struct hl_moved *hl_find_moved(const struct hl_process *process, size_t *n) {
+    struct hl_moved *all = hl_allocate(process->n_loaded * sizeof *all);
+    *n = 0;
+    for (size_t i = 0; i < process->n_loaded; i++) {
+        struct hl_moved moved = {&process->loaded[i], 0, NULL};
+        for (size_t j = 0; j < process->n_regions; j++)
+            if (is_moved(&process->region[j], moved.loaded))
+                add_range(&moved, &process->region[j]);
+        if (moved.n_ranges > 0)
+            all[(*n)++] = moved;
+    }
+    qsort(all, *n, sizeof *all, compare_moved);
+    return all;
+}
+
+/* What libdw finds for a stripped file. */
+struct debug_names {
+    Dwfl *dwfl;
+    char *folders; /* where debug files are looked for */
+    Dwfl_Callbacks callbacks;
+};
+
+/* A process in a mount namespace of its own has debug files of its own, if any. */
+static void open_debug_names(struct debug_names *names, const struct hl_process *process) {
+    names->folders = hl_format(":.debug:/usr/lib/debug:/proc/%d/root/usr/lib/debug", process->pid);
+    names->callbacks = (Dwfl_Callbacks){
+        .find_elf = dwfl_build_id_find_elf,
+        .find_debuginfo = dwfl_standard_find_debuginfo,
+        .debuginfo_path = &names->folders,
+    };
+    names->dwfl = dwfl_begin(&names->callbacks);
+}
+
+static void close_debug_names(struct debug_names *names) {
+    dwfl_end(names->dwfl);
+    free(names->folders);
+}
+
+static Dwfl_Module *report_file(struct debug_names *names, const struct hl_loaded *loaded) {
+    int fd = dup(loaded->file->fd); /* libdw closes it */
+    if (fd < 0)
+        return NULL;
+    dwfl_report_begin(names->dwfl);
+    Dwfl_Module *module = dwfl_report_elf(names->dwfl, loaded->object.path, loaded->object.path, fd,
+                                          loaded->object.load_bias, true);
+    if (module == NULL)
+        close(fd);
+    dwfl_report_end(names->dwfl, NULL, NULL);
+    GElf_Addr bias;
+    return module != NULL && dwfl_module_getelf(module, &bias) != NULL && bias == loaded->object.load_bias
+               ? module
+               : NULL;
+}
+
+/* Adds what the debug file or .gnu_debugdata has.  The names live until close_debug_names. */
+static int add_debug_names(struct hl_symbols *symbols, struct debug_names *names,
+                           const struct hl_loaded *loaded) {
+    Dwfl_Module *module = names->dwfl != NULL ? report_file(names, loaded) : NULL;
+    int n = module != NULL ? dwfl_module_getsymtab(module) : 0;
+    for (int i = 1; i < n; i++) {
+        GElf_Sym sym;
+        GElf_Addr address;
+        struct hl_symbol symbol;
+        const char *name = dwfl_module_getsym_info(module, i, &sym, &address, NULL, NULL, NULL);
+        if (name == NULL || !hl_classify_symbol(&sym, name, &symbol))
+            continue;
+        symbol.start = address;
+        int result = hl_add_symbol(symbols, &symbol, sym.st_size);
+        if (result != 0)
+            return result;
+    }
+    return 0;
+}
+
+static bool is_in(const struct hl_symbol *symbol, const struct hl_moved *moved) {
+    for (size_t i = 0; i < moved->n_ranges; i++)
+        if (hl_overlap(symbol->start, symbol->start + symbol->bytes, moved->range[i].start,
+                       moved->range[i].end) > 0)
+            return true;
+    return false;
+}
+
+/* Demangles the names that will be written; to be freed by free_demangled. */
+static char **demangle_names(struct hl_symbols *symbols, const struct hl_moved *moved) {
+    char **demangled = hl_allocate(symbols->n_chosen * sizeof *demangled);
+    for (size_t i = 0; i < symbols->n_chosen; i++) {
+        struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i]];
+        if (symbol->kind == HL_IFUNC_STUB || symbol->name[0] != '_' ||
+            (symbol->name[1] != 'Z' && symbol->name[1] != 'R') || !is_in(symbol, moved) ||
+            strlen(symbol->name) > DEMANGLED_MAX)
+            continue;
+        demangled[i] = cplus_demangle(symbol->name, DMGL_AUTO);
+        if (demangled[i] != NULL && demangled[i][0] != '\0')
+            symbol->name = demangled[i];
+    }
+    return demangled;
+}
+
+static void free_demangled(char **demangled, size_t n) {
+    for (size_t i = 0; demangled != NULL && i < n; i++)
+        free(demangled[i]);
+    free(demangled);
+}
+
+void hl_add_names(struct hl_map_text *text, const struct hl_process *process, const struct hl_moved *moved,
+                  bool demangle) {
+    const struct hl_loaded *loaded = moved->loaded;
+    struct hl_symbols symbols;
+    struct debug_names names = {0};
+    char **demangled = NULL;
+    uint64_t lines = text->lines;
+    hl_begin_symbols(&symbols, loaded->object.load_bias);
+    int result = hl_read_symbols(&symbols, loaded->file->fd);
+    if (symbols.table != SHT_SYMTAB) {
+        open_debug_names(&names, process);
+        int added = add_debug_names(&symbols, &names, loaded);
+        result = result != 0 ? result : added;
+    }
+    size_t n = 0;
+    if (hl_choose_symbols(&symbols) == 0) {
+        n = symbols.n_chosen;
+        if (demangle)
+            demangled = demangle_names(&symbols, moved);
+        hl_write_symbols(text, &symbols, moved->range, moved->n_ranges);
+    } else {
+        text->result = -ENOMEM;
+    }
+    free_demangled(demangled, n);
+    hl_free_symbols(&symbols);
+    close_debug_names(&names);
+    if (result != 0)
+        hl_say("%s: its symbols cannot be read: %s; check it with readelf -sW", loaded->object.path,
+               result == -ENOEXEC ? "the symbol table is broken" : strerror(-result));
+    else if (text->lines == lines)
+        hl_say("%s: names no function in the moved text; install its debug symbols", loaded->object.path);
+}

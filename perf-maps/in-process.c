@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* perf_map=on: writes the functions of moved text to /tmp/perf-PID.map, from inside, before main.
+
+   The names come from the files that were mapped.  The executable is /proc/self/exe, whatever its name means
+   by now; another object is opened by its name, and then it must be the file that was mapped before it moved:
+   on the same device with the same inode, or, where a file system gives stat(2) other numbers than maps has
+   (btrfs, overlayfs), with the same first page.  A file that was replaced is not read: its functions are
+   elsewhere.
+
+   Names stay as they are in the file, mangled: perf prints a map as it stands. */
+#include "in-process.h"
+#include "memory.h"
+#include "sys.h"
+#include "text.h"
+#include "write.h"
+
+#include <linux/fcntl.h>
+#include <linux/magic.h>
+#include <linux/stat.h>
+
+/* <linux/stat.h> leaves these to libc's headers wherever there are any. */
+#define HL_S_IFMT 0170000
+#define HL_S_IFREG 0100000
+
+#define RANGES_MAX HL_SPANS_MAX
+
+static void write_line(struct hl_text *line) {
+    hl_add_text(line, "\n");
+    line->at[line->bytes - 1] = '\n';
+    hl_write(2, line->at, line->bytes);
+}
+
+static const char *error_sentence(int result) {
+    switch (-result) {
+    case EPERM:
+    case EACCES:
+        return "another user's file or folder is in the way; remove it, or use hugeld perf-map --output";
+    case EISDIR:
+        return "a folder has its name; remove it";
+    case ENOSPC:
+    case EDQUOT:
+        return "there is no room in /tmp; make some";
+    case EFBIG:
+        return "it is larger than the limit for files; raise ulimit -f";
+    case EROFS:
+    case ENOENT:
+    case ENOTDIR:
+        return "/tmp is no folder that can be written to; mount one";
+    case ENOMEM:
+        return "there is no memory for it";
+    case EMFILE:
+    case ENFILE:
+        return "there is no file descriptor left; raise ulimit -n";
+    case ENOEXEC:
+        return "its file has a broken symbol table; check it with readelf -sW";
+    case ESTALE:
+        return "its file was replaced since it was mapped; start the program again";
+    case ENODATA:
+        return "its file names no function there; install its debug symbols and use hugeld perf-map";
+    default:
+        return NULL;
+    }
+}
+
+/* "hugeld: WHAT: not written: ...". */
+static void tell_failure(const struct hl_process *process, const char *what, const char *consequence,
+                         int result) {
+    struct hl_text line;
+    const char *sentence = error_sentence(result);
+    if (process->options.verbose < 1)
+        return;
+    hl_set_text(&line, "hugeld: ");
+    hl_add_foreign(&line, (struct hl_string){what, hl_text_bytes(what)});
+    hl_add_text(&line, consequence);
+    if (sentence != NULL) {
+        hl_add_text(&line, sentence);
+    } else {
+        hl_add_text(&line, "error ");
+        hl_add_number(&line, (uint64_t)-result);
+        hl_add_text(&line, "; see errno(3)");
+    }
+    write_line(&line);
+}
+
+/* The moved text of WORK, ascending; neighbours are one range. */
+static size_t find_ranges(const struct hl_work *work, struct hl_text_range *range) {
+    size_t n = 0;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (!work->move[i].placed || !(span->flags & PF_X))
+            continue;
+        if (n > 0 && range[n - 1].end == span->start) {
+            range[n - 1].end = span->end;
+            continue;
+        }
+        range[n].start = span->start;
+        range[n++].end = span->end;
+    }
+    return n;
+}
+
+static bool is_overlay(int fd) {
+    /* struct statfs begins with f_type on every 64-bit Linux. */
+    long fs[32];
+    long result = HL_CALL(__NR_fstatfs, fd, fs, 0, 0, 0, 0);
+    return !hl_is_error(result) && (fs[0] == OVERLAYFS_SUPER_MAGIC || fs[0] == BTRFS_SUPER_MAGIC);
+}
+
+/* Whether FD begins with the bytes that are mapped at the object's first page. */
+static bool has_same_head(const struct hl_process *process, const struct hl_object *object, int fd) {
+    char in_file[1024], in_memory[1024];
+    size_t n = process->maps.n;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        size_t at = hl_find_mapping(&process->maps, segment->first_page);
+        if (at == n || process->maps.mapping[at].start != segment->first_page ||
+            process->maps.mapping[at].offset != 0)
+            continue;
+        return hl_pread(fd, in_file, sizeof in_file, 0) == sizeof in_file &&
+               hl_read_memory(in_memory, segment->first_page, sizeof in_memory) == sizeof in_memory &&
+               hl_same_bytes(in_file, in_memory, sizeof in_file);
+    }
+    return false;
+}
+
+/* Whether FD is the file that was mapped at ADDRESS. */
+static bool is_mapped_file(const struct hl_process *process, const struct hl_object *object, uint64_t address,
+                           int fd) {
+    struct statx stat;
+    size_t at = hl_find_mapping(&process->maps, address);
+    long result = HL_CALL(__NR_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, STATX_INO, &stat, 0);
+    if (hl_is_error(result) || at == process->maps.n || process->maps.mapping[at].start > address)
+        return false;
+    const struct hl_mapping *mapping = &process->maps.mapping[at];
+    uint64_t device = (uint64_t)stat.stx_dev_major << 32 | stat.stx_dev_minor;
+    if (stat.stx_ino == mapping->inode && device == mapping->device)
+        return true;
+    return is_overlay(fd) && has_same_head(process, object, fd);
+}
+
+static long open_if_mapped(const struct hl_process *process, const struct hl_object *object, uint64_t address,
+                           const char *path) {
+    long fd = hl_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (hl_is_error(fd) || is_mapped_file(process, object, address, (int)fd))
+        return fd;
+    hl_close((int)fd);
+    return -ESTALE;
+}
+
+static long open_object(const struct hl_process *process, const struct hl_object *object, uint64_t address) {
+    long fd = -ENOENT;
+    if (object->is_main)
+        fd = open_if_mapped(process, object, address, "/proc/self/exe");
+    if (hl_is_error(fd)) /* also when it was started as "ld.so PROGRAM" */
+        fd = open_if_mapped(process, object, address, object->path);
+    return fd == -ENOENT ? -ESTALE : fd;
+}
+
+/* Adds the lines of one object. */
+static void add_object(const struct hl_process *process, const struct hl_work *work,
+                       struct hl_map_text *text) {
+    struct hl_text_range range[RANGES_MAX];
+    struct hl_symbols symbols;
+    size_t n = find_ranges(work, range);
+    uint64_t lines = text->lines;
+    long fd = open_object(process, &work->object, range[0].start);
+    int result = hl_is_error(fd) ? (int)fd : 0;
+    hl_begin_symbols(&symbols, work->object.load_bias);
+    if (result == 0) {
+        result = hl_read_symbols(&symbols, (int)fd);
+        int chosen = hl_choose_symbols(&symbols);
+        result = result != 0 ? result : chosen;
+        if (chosen == 0)
+            hl_write_symbols(text, &symbols, range, n);
+        hl_close((int)fd);
+    }
+    hl_free_symbols(&symbols);
+    if (result == 0 && text->result == 0 && text->lines == lines)
+        result = -ENODATA;
+    if (result != 0)
+        tell_failure(process, hl_base_name(work->object.path), ": functions stay unnamed: ", result);
+}
+
+/* The object with moved text that begins at or after ADDRESS, the first such; or NULL. */
+static const struct hl_work *find_next(const struct hl_process *process, uint64_t address) {
+    struct hl_text_range range[RANGES_MAX];
+    const struct hl_work *best = NULL;
+    uint64_t start = UINT64_MAX;
+    for (size_t i = 0; i < process->n_work; i++) {
+        const struct hl_work *work = &process->work[i];
+        if (find_ranges(work, range) > 0 && range[0].start >= address && range[0].start < start) {
+            best = work;
+            start = range[0].start;
+        }
+    }
+    return best;
+}
+
+static uint64_t begins_at(const struct hl_work *work) {
+    struct hl_text_range range[RANGES_MAX];
+    return find_ranges(work, range) > 0 ? range[0].start : 0;
+}
+
+static int write_map(const struct hl_process *process, int folder, uint64_t *lines) {
+    struct hl_new_map map;
+    struct hl_map_text text;
+    int result = hl_create_map(&map, folder, (uint64_t)hl_getpid());
+    if (result != 0)
+        return result;
+    hl_begin_map(&text, map.fd);
+    for (const struct hl_work *work = find_next(process, 0); work != NULL && text.result == 0;
+         work = find_next(process, begins_at(work) + 1))
+        add_object(process, work, &text);
+    result = hl_finish_map(&text);
+    *lines = text.lines;
+    hl_free_map(&text);
+    if (result != 0 || *lines == 0) {
+        hl_drop_map(&map);
+        return result;
+    }
+    return hl_place_map(&map);
+}
+
+/* A map of this number that is ours is an earlier process's: nobody in this one has run yet. */
+static void remove_stale_map(int folder) {
+    char name[HL_MAP_NAME_BYTES];
+    struct statx stat;
+    hl_name_map(name, (uint64_t)hl_getpid());
+    long result =
+        HL_CALL(__NR_statx, folder, name, 0x100 /* AT_SYMLINK_NOFOLLOW */, STATX_TYPE | STATX_UID, &stat, 0);
+    if (!hl_is_error(result) && (stat.stx_mode & HL_S_IFMT) == HL_S_IFREG &&
+        stat.stx_uid == (uint32_t)HL_CALL(__NR_geteuid, 0, 0, 0, 0, 0, 0))
+        HL_CALL(__NR_unlinkat, folder, name, 0, 0, 0, 0);
+}
+
+static void tell_written(const struct hl_process *process, uint64_t lines) {
+    struct hl_text line;
+    char name[HL_MAP_NAME_BYTES];
+    if (process->options.verbose < 2)
+        return;
+    hl_name_map(name, (uint64_t)hl_getpid());
+    hl_set_text(&line, "hugeld: /tmp/");
+    hl_add_text(&line, name);
+    hl_add_text(&line, ": ");
+    hl_add_number(&line, lines);
+    hl_add_text(&line, lines == 1 ? " function" : " functions");
+    write_line(&line);
+}
+
+void hl_write_own_map(const struct hl_process *process) {
+    char name[HL_MAP_NAME_BYTES];
+    uint64_t lines = 0;
+    if (!process->options.perf_map)
+        return;
+    uint64_t signals = hl_block_signals(); /* so that no unfinished file is left */
+    long folder = hl_open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int result = hl_is_error(folder) ? (int)folder : 0;
+    if (result == 0) {
+        remove_stale_map((int)folder);
+        if (find_next(process, 0) != NULL)
+            result = write_map(process, (int)folder, &lines);
+        hl_close((int)folder);
+    }
+    hl_restore_signals(signals);
+    hl_name_map(name, (uint64_t)hl_getpid());
+    if (result != 0)
+        tell_failure(process, name, " is not written: ", result);
+    else if (lines > 0)
+        tell_written(process, lines);
+}

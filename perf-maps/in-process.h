@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* perf_map=on: the process writes its own map. */
+#ifndef HL_IN_PROCESS_H
+#define HL_IN_PROCESS_H
+
+#include "move.h"
+
+/* After hl_move_objects and before hl_end: writes /tmp/perf-PID.map with the functions of all text that
+   moved, if the options ask for it.  Whatever goes wrong costs only the map; verbose=1 says what. */
+void hl_write_own_map(const struct hl_process *process);
+
+#endif

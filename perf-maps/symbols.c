@@ -1,0 +1,651 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Reads the functions of an ELF64 file: the symbol table and the PLT.
+
+   The file is whatever the process was started from, or what another process's maps name, so every offset is
+   compared with the file's size, every sum may overflow and every string ends where its table does.  It is
+   read with pread(2) into scratch memory, whole tables at a time: a mapped file that somebody truncates is
+   SIGBUS, inside a program that only wanted to start.  The copy costs less than the page faults of a mapping.
+
+   Stubs of the PLT have no symbols.  Each jumps through a slot of the GOT, and a relocation says which
+   function's address goes into that slot; the jump is decoded rather than counted, because linkers differ in
+   what stands before the first stub, in their order and in their number. */
+#include "symbols.h"
+#include "sys.h"
+#include "text.h"
+
+#include <linux/mman.h>
+#include <linux/stat.h>
+
+#if defined __x86_64__
+#define MACHINE EM_X86_64
+#define R_SLOT R_X86_64_JUMP_SLOT
+#define R_DATA R_X86_64_GLOB_DAT
+#define R_IFUNC R_X86_64_IRELATIVE
+#else
+#define MACHINE EM_AARCH64
+#define R_SLOT R_AARCH64_JUMP_SLOT
+#define R_DATA R_AARCH64_GLOB_DAT
+#define R_IFUNC R_AARCH64_IRELATIVE
+#endif
+
+/* No table of any known program comes near; what a hostile file can make us take ends here. */
+#define TABLE_BYTES_MAX ((uint64_t)1 << 30)
+#define SECTIONS_READ_MAX 65536
+#define ENTRIES_AT_ONCE 4096
+#define SYMBOLS_FIRST 4096
+#define SCRATCH_PAGE ((uint64_t)65536) /* a multiple of every page size */
+/* Longer names in .dynsym lose their end where .symtab is read too. */
+#define STUB_NAME_BYTES 4096
+/* What a large scratch is aligned to, so that the kernel can use huge pages: faults are most of its cost, and
+   names are read in an order that TLBs do not like. */
+#define SCRATCH_ALIGNMENT ((uint64_t)2 << 20)
+
+/* BYTES of a mapping that begins at a multiple of SCRATCH_ALIGNMENT. */
+static void *take_aligned(uint64_t bytes) {
+    bytes = hl_round_up(bytes, SCRATCH_PAGE);
+    long at =
+        hl_mmap(0, bytes + SCRATCH_ALIGNMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (hl_is_error(at))
+        return NULL;
+    uint64_t start = hl_round_up((uint64_t)at, SCRATCH_ALIGNMENT),
+             end = (uint64_t)at + bytes + SCRATCH_ALIGNMENT;
+    if (start > (uint64_t)at)
+        hl_munmap((uint64_t)at, start - (uint64_t)at);
+    hl_munmap(start + bytes, end - (start + bytes));
+    hl_madvise(start, bytes, MADV_HUGEPAGE);
+    hl_madvise(start, bytes, MADV_POPULATE_WRITE); /* both are only faster */
+    return (void *)start;
+}
+
+void *hl_take_scratch(uint64_t bytes) {
+    if (bytes >= SCRATCH_ALIGNMENT)
+        return take_aligned(bytes);
+    long at = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return hl_is_error(at) ? NULL : (void *)at;
+}
+
+void hl_release_scratch(void *at, uint64_t bytes) {
+    if (at != NULL)
+        hl_munmap((uint64_t)at, bytes >= SCRATCH_ALIGNMENT ? hl_round_up(bytes, SCRATCH_PAGE) : bytes);
+}
+
+/* A piece of the file in memory: [first, first + bytes) of a table. */
+struct table {
+    const void *at; /* followed by a zero byte; NULL if there is none */
+    uint64_t first, bytes;
+};
+
+/* A stub of the PLT and the slot it jumps through, at link-time addresses. */
+struct stub {
+    uint64_t start, bytes, slot;
+    uint64_t target; /* R_IFUNC: the address of the function that finds the function */
+    uint32_t symbol; /* in .dynsym; 0: none */
+    bool named;
+};
+
+struct image {
+    int fd;
+    uint64_t bytes;
+    Elf64_Ehdr header;
+    uint64_t n_sections;
+    struct table sections, names; /* Elf64_Shdr; the section names */
+    size_t n_stubs, n_named;
+    struct stub *stub; /* by slot */
+    uint64_t stub_bytes;
+};
+
+void hl_begin_symbols(struct hl_symbols *symbols, uint64_t load_bias) {
+    symbols->load_bias = load_bias;
+    symbols->table = 0;
+    symbols->n = 0;
+    symbols->symbol = NULL;
+    symbols->allocated_bytes = 0;
+    symbols->n_chosen = 0;
+    symbols->chosen = NULL;
+    symbols->chosen_bytes = 0;
+    symbols->n_sections = symbols->n_blocks = 0;
+}
+
+void hl_free_symbols(struct hl_symbols *symbols) {
+    hl_release_scratch(symbols->symbol, symbols->allocated_bytes);
+    hl_release_scratch(symbols->chosen, symbols->chosen_bytes);
+    for (unsigned i = 0; i < symbols->n_blocks; i++)
+        hl_release_scratch(symbols->block[i].at, symbols->block[i].bytes);
+    hl_begin_symbols(symbols, 0);
+}
+
+/* Reads [offset, offset + bytes) of the file, all of it. */
+static int read_at(const struct image *image, void *to, uint64_t offset, uint64_t bytes) {
+    if (bytes > image->bytes || offset > image->bytes - bytes)
+        return -ENOEXEC;
+    for (uint64_t done = 0; done < bytes;) {
+        long n = hl_pread(image->fd, (char *)to + done, bytes - done, offset + done);
+        if (n == -EINTR)
+            continue;
+        if (hl_is_error(n) || n == 0)
+            return n == 0 ? -ENOEXEC : (int)n; /* it has shrunk */
+        done += (uint64_t)n;
+    }
+    return 0;
+}
+
+static void begin_table(struct table *table) {
+    table->at = NULL;
+    table->first = table->bytes = 0;
+}
+
+/* Reads a table into a block that lives as long as SYMBOLS. */
+static int read_table(struct hl_symbols *symbols, const struct image *image, uint64_t offset, uint64_t bytes,
+                      struct table *table) {
+    begin_table(table);
+    if (bytes == 0 || bytes > TABLE_BYTES_MAX || symbols->n_blocks == HL_BLOCKS_MAX)
+        return bytes == 0 ? 0 : -ENOEXEC;
+    if (bytes > image->bytes || offset > image->bytes - bytes)
+        return -ENOEXEC;
+    void *at = hl_take_scratch(bytes + 1);
+    if (at == NULL)
+        return -ENOMEM;
+    symbols->block[symbols->n_blocks].at = at;
+    symbols->block[symbols->n_blocks++].bytes = bytes + 1;
+    int result = read_at(image, at, offset, bytes);
+    if (result != 0)
+        return result;
+    table->at = at;
+    table->bytes = bytes;
+    return 0;
+}
+
+static const Elf64_Shdr *section_at(const struct image *image, uint64_t index) {
+    return index < image->n_sections ? (const Elf64_Shdr *)image->sections.at + index : NULL;
+}
+
+/* The string at OFFSET of TABLE, which a zero byte follows; "" outside. */
+static const char *string_at(const struct table *table, uint64_t offset) {
+    return table->at != NULL && offset - table->first < table->bytes
+               ? (const char *)table->at + (offset - table->first)
+               : "";
+}
+
+static int read_section(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
+                        struct table *table) {
+    begin_table(table);
+    if (section->sh_type == SHT_NOBITS)
+        return 0;
+    return read_table(symbols, image, section->sh_offset, section->sh_size, table);
+}
+
+/* e_ident, machine and the section headers.  Their number may stand in the first one (elf(5)). */
+static int read_headers(struct hl_symbols *symbols, struct image *image) {
+    Elf64_Shdr first;
+    Elf64_Ehdr *header = &image->header;
+    if (read_at(image, header, 0, sizeof *header) != 0 ||
+        !hl_same_bytes((const char *)header->e_ident, ELFMAG, SELFMAG) ||
+        header->e_ident[EI_CLASS] != ELFCLASS64 || header->e_ident[EI_DATA] != ELFDATA2LSB ||
+        header->e_machine != MACHINE || (header->e_type != ET_EXEC && header->e_type != ET_DYN))
+        return -ENOEXEC;
+    if (header->e_shoff == 0)
+        return 0;
+    if (header->e_shentsize != sizeof first || read_at(image, &first, header->e_shoff, sizeof first) != 0)
+        return -ENOEXEC;
+    uint64_t n = header->e_shnum != 0 ? header->e_shnum : first.sh_size;
+    uint64_t names = header->e_shstrndx != SHN_XINDEX ? header->e_shstrndx : first.sh_link;
+    if (n > SECTIONS_READ_MAX)
+        return -ENOEXEC;
+    int result = read_table(symbols, image, header->e_shoff, n * sizeof first, &image->sections);
+    image->n_sections = result == 0 ? n : 0;
+    const Elf64_Shdr *section = section_at(image, names);
+    if (result == 0 && section != NULL)
+        result = read_section(symbols, image, section, &image->names);
+    return result;
+}
+
+static bool is_executable(const Elf64_Shdr *section) {
+    return (section->sh_flags & (SHF_ALLOC | SHF_EXECINSTR)) == (SHF_ALLOC | SHF_EXECINSTR) &&
+           section->sh_size > 0 && section->sh_addr + section->sh_size > section->sh_addr;
+}
+
+/* One range for each executable section; what is too much makes the last one larger. */
+static void find_text(struct hl_symbols *symbols, const struct image *image) {
+    for (uint64_t i = 0; i < image->n_sections; i++) {
+        const Elf64_Shdr *section = section_at(image, i);
+        if (!is_executable(section))
+            continue;
+        uint64_t start = symbols->load_bias + section->sh_addr, end = start + section->sh_size;
+        if (end <= start)
+            continue;
+        if (symbols->n_sections < HL_SECTIONS_MAX) {
+            symbols->section[symbols->n_sections].start = start;
+            symbols->section[symbols->n_sections++].end = end;
+            continue;
+        }
+        struct hl_text_range *last = &symbols->section[HL_SECTIONS_MAX - 1];
+        last->start = start < last->start ? start : last->start;
+        last->end = end > last->end ? end : last->end;
+    }
+}
+
+/* Room for N more. */
+static int reserve_symbols(struct hl_symbols *symbols, uint64_t n) {
+    uint64_t needed = hl_round_up((symbols->n + n) * sizeof *symbols->symbol, SCRATCH_PAGE),
+             had = symbols->allocated_bytes;
+    uint64_t wanted = needed > 2 * had ? needed : 2 * had;
+    if (needed <= had)
+        return 0;
+    if (had == 0) {
+        symbols->symbol = hl_take_scratch(needed);
+        symbols->allocated_bytes = symbols->symbol != NULL ? needed : 0;
+        return symbols->symbol != NULL ? 0 : -ENOMEM;
+    }
+    long at = HL_CALL(__NR_mremap, symbols->symbol, had, wanted, MREMAP_MAYMOVE, 0, 0);
+    if (hl_is_error(at))
+        return -ENOMEM;
+    symbols->symbol = (struct hl_symbol *)at;
+    symbols->allocated_bytes = wanted;
+    return 0;
+}
+
+int hl_add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes) {
+    unsigned i = 0;
+    while (i < symbols->n_sections &&
+           symbol->start - symbols->section[i].start >= symbols->section[i].end - symbols->section[i].start)
+        i++;
+    if (i == symbols->n_sections)
+        return 0;
+    int result = (symbols->n + 1) * sizeof *symbol <= symbols->allocated_bytes
+                     ? 0
+                     : reserve_symbols(symbols, SYMBOLS_FIRST);
+    if (result != 0)
+        return result;
+    struct hl_symbol *to = &symbols->symbol[symbols->n++];
+    uint64_t most = symbols->section[i].end - symbol->start;
+    bytes = bytes < most ? bytes : most;
+    *to = *symbol;
+    to->bytes = bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
+    return 0;
+}
+
+/* "$x", "$d.5": where code and data begin, on AArch64.  ".L...": the compiler's own. */
+static bool is_marker(const char *name) {
+    if (name[0] == '$')
+        return (name[1] == 'x' || name[1] == 'd' || name[1] == 'a' || name[1] == 't') &&
+               (name[2] == '\0' || name[2] == '.');
+    return name[0] == '.' && name[1] == 'L';
+}
+
+/* Looks at the names of labels only: the others are all over the string table, which is not in the cache. */
+bool hl_classify_symbol(const Elf64_Sym *sym, const char *name, struct hl_symbol *symbol) {
+    unsigned type = ELF64_ST_TYPE(sym->st_info), visibility = ELF64_ST_VISIBILITY(sym->st_other);
+    if (sym->st_shndx == SHN_UNDEF || sym->st_shndx == SHN_ABS || sym->st_shndx == SHN_COMMON)
+        return false;
+    symbol->name = name;
+    symbol->binding = ELF64_ST_BIND(sym->st_info);
+    symbol->kind = type == STT_NOTYPE ? HL_LABEL : HL_FUNCTION;
+    if (type == STT_FUNC || type == STT_GNU_IFUNC)
+        return true;
+    return type == STT_NOTYPE && visibility != STV_HIDDEN && visibility != STV_INTERNAL && !is_marker(name);
+}
+
+static int add_some(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t n,
+                    const struct table *strings) {
+    struct hl_symbol symbol;
+    for (uint64_t i = 0; i < n; i++) {
+        if (sym[i].st_name == 0 || sym[i].st_name >= strings->bytes ||
+            !hl_classify_symbol(&sym[i], (const char *)strings->at + sym[i].st_name, &symbol))
+            continue;
+        symbol.start = symbols->load_bias + sym[i].st_value;
+        int result = hl_add_symbol(symbols, &symbol, sym[i].st_size);
+        if (result != 0)
+            return result;
+    }
+    return 0;
+}
+
+/* Adds what the symbol table SECTION has, read piece by piece; its names are in STRINGS. */
+static int add_symbols(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
+                       const struct table *strings) {
+    uint64_t n = section->sh_size / sizeof(Elf64_Sym);
+    if (section->sh_size > image->bytes)
+        return -ENOEXEC;
+    int result = reserve_symbols(symbols, n + 1);
+    Elf64_Sym *piece = hl_take_scratch(ENTRIES_AT_ONCE * sizeof *piece);
+    if (piece == NULL)
+        return -ENOMEM;
+    for (uint64_t done = 0, some; done < n && result == 0; done += some) {
+        some = n - done < ENTRIES_AT_ONCE ? n - done : ENTRIES_AT_ONCE;
+        result = read_at(image, piece, section->sh_offset + done * sizeof *piece, some * sizeof *piece);
+        if (result == 0)
+            result = add_some(symbols, piece, some, strings);
+    }
+    hl_release_scratch(piece, ENTRIES_AT_ONCE * sizeof *piece);
+    return result;
+}
+
+/* The first section of TYPE; NULL if there is none. */
+static const Elf64_Shdr *find_table(const struct image *image, uint32_t type) {
+    for (uint64_t i = 0; i < image->n_sections; i++) {
+        const Elf64_Shdr *section = section_at(image, i);
+        if (section->sh_type == type)
+            return section;
+    }
+    return NULL;
+}
+
+/* The string table of SECTION; NULL if either is not what it should be. */
+static const Elf64_Shdr *find_strings(const struct image *image, const Elf64_Shdr *section) {
+    const Elf64_Shdr *linked = section_at(image, section->sh_link);
+    return section->sh_entsize == sizeof(Elf64_Sym) && linked != NULL && linked->sh_type == SHT_STRTAB
+               ? linked
+               : NULL;
+}
+
+/* The slot that the stub at CODE, at address AT, with ROOM bytes, jumps through; 0 if it is none. */
+#if defined __x86_64__
+static uint64_t decode_stub(const unsigned char *code, uint64_t room, uint64_t at) {
+    unsigned n = 0;
+    int32_t distance;
+    if (room >= 4 && code[0] == 0xf3 && code[1] == 0x0f && code[2] == 0x1e && code[3] == 0xfa)
+        n = 4; /* endbr64 */
+    if (room > n && code[n] == 0xf2)
+        n++; /* bnd */
+    if (room < n + 6 || code[n] != 0xff || code[n + 1] != 0x25)
+        return 0;
+    __builtin_memcpy(&distance, code + n + 2, sizeof distance); /* jmp *distance(%rip) */
+    return at + n + 6 + (uint64_t)(int64_t)distance;
+}
+
+static uint64_t stub_step(const Elf64_Shdr *section) {
+    if (section->sh_entsize == 8 || section->sh_entsize == 16)
+        return section->sh_entsize;
+    return section->sh_addralign == 8 ? 8 : 16;
+}
+
+static const uint64_t stub_has_bytes = true;
+#else
+static uint64_t decode_stub(const unsigned char *code, uint64_t room, uint64_t at) {
+    uint32_t word[3];
+    if (room < 8)
+        return 0;
+    __builtin_memcpy(word, code, 8);
+    if (word[0] == 0xd503245f && room >= 12) { /* bti c */
+        __builtin_memcpy(word, code + 4, 8);
+        at += 4;
+    }
+    if ((word[0] & 0x9f00001f) != 0x90000010 || (word[1] & 0xffc003ff) != 0xf9400211)
+        return 0; /* adrp x16, page; ldr x17, [x16, #offset] */
+    uint64_t pages = (uint64_t)(word[0] >> 5 & 0x7ffff) << 2 | (word[0] >> 29 & 3);
+    uint64_t distance = (pages ^ ((uint64_t)1 << 20)) - ((uint64_t)1 << 20); /* 21 bits, signed */
+    return (at & ~(uint64_t)4095) + (distance << 12) + (word[1] >> 10 & 0xfff) * 8;
+}
+
+static uint64_t stub_step(const Elf64_Shdr *section) {
+    (void)section;
+    return 4;
+}
+
+static const uint64_t stub_has_bytes = false; /* 16 or 24: up to the next one */
+#endif
+
+/* Whether NAME is a section with stubs: .plt, .plt.got, .plt.sec, .iplt. */
+static bool is_plt(const char *name) {
+    return hl_same_bytes(name, ".plt", sizeof ".plt") || hl_same_bytes(name, ".plt.got", sizeof ".plt.got") ||
+           hl_same_bytes(name, ".plt.sec", sizeof ".plt.sec") || hl_same_bytes(name, ".iplt", sizeof ".iplt");
+}
+
+/* Decodes the stubs of one section into IMAGE->stub, which has room, and names the section as a whole: what
+   is no stub in it. */
+static int decode_section(struct hl_symbols *symbols, struct image *image, const Elf64_Shdr *section) {
+    struct table code;
+    int result = read_section(symbols, image, section, &code);
+    if (result != 0 || code.at == NULL)
+        return result;
+    uint64_t step = stub_step(section);
+    for (uint64_t at = 0; at + step <= code.bytes; at += step) {
+        uint64_t room = stub_has_bytes ? step : code.bytes - at;
+        uint64_t slot = decode_stub((const unsigned char *)code.at + at, room, section->sh_addr + at);
+        if (slot == 0)
+            continue;
+        struct stub *stub = &image->stub[image->n_stubs++];
+        stub->start = section->sh_addr + at;
+        stub->bytes = stub_has_bytes ? step : 0;
+        stub->slot = slot;
+        stub->target = 0;
+        stub->symbol = 0;
+        stub->named = false;
+        at += stub_has_bytes ? 0 : 8;
+    }
+    struct hl_symbol whole;
+    whole.start = symbols->load_bias + section->sh_addr;
+
+    whole.name = string_at(&image->names, section->sh_name);
+    whole.kind = HL_LABEL; /* a stub at the same address is preferred */
+    whole.binding = STB_GLOBAL;
+    return hl_add_symbol(symbols, &whole, section->sh_size);
+}
+
+static void copy_stub(struct stub *to, const struct stub *from) { hl_copy_bytes(to, from, sizeof *to); }
+
+/* A heap sort: no recursion, and no input makes it slow. */
+static void sift_stub(struct stub *stub, size_t at, size_t n) {
+    struct stub moving;
+    uint64_t slot = stub[at].slot;
+    copy_stub(&moving, &stub[at]);
+    for (size_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && stub[child + 1].slot > stub[child].slot)
+            child++;
+        if (stub[child].slot <= slot)
+            break;
+        copy_stub(&stub[at], &stub[child]);
+    }
+    copy_stub(&stub[at], &moving);
+}
+
+static void sort_stubs(struct stub *stub, size_t n) {
+    for (size_t i = n / 2; i-- > 0;)
+        sift_stub(stub, i, n);
+    for (size_t i = n; i-- > 1;) {
+        struct stub top;
+        copy_stub(&top, &stub[0]);
+        copy_stub(&stub[0], &stub[i]);
+        copy_stub(&stub[i], &top);
+        sift_stub(stub, 0, i);
+    }
+}
+
+static int find_stubs(struct hl_symbols *symbols, struct image *image) {
+    uint64_t bytes = 0;
+    for (uint64_t i = 0; i < image->n_sections; i++) {
+        const Elf64_Shdr *section = section_at(image, i);
+        if (is_executable(section) && is_plt(string_at(&image->names, section->sh_name)) &&
+            section->sh_size <= image->bytes)
+            bytes += section->sh_size / 8 * sizeof(struct stub);
+    }
+    if (bytes == 0 || bytes > TABLE_BYTES_MAX)
+        return 0;
+    image->stub = hl_take_scratch(bytes);
+    if (image->stub == NULL)
+        return -ENOMEM;
+    image->stub_bytes = bytes;
+    int result = 0;
+    for (uint64_t i = 0; i < image->n_sections && result == 0; i++) {
+        const Elf64_Shdr *section = section_at(image, i);
+        if (is_executable(section) && is_plt(string_at(&image->names, section->sh_name)) &&
+            section->sh_size <= image->bytes)
+            result = decode_section(symbols, image, section);
+    }
+    sort_stubs(image->stub, image->n_stubs);
+    return result;
+}
+
+/* The first stub that jumps through SLOT, or n_stubs. */
+static size_t find_slot(const struct image *image, uint64_t slot) {
+    size_t low = 0, high = image->n_stubs;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (image->stub[middle].slot < slot)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Notes what one relocation says of the stubs.  .plt.got and .plt may have one each for the same slot. */
+static void note_relocation(const struct hl_symbols *symbols, struct image *image, const Elf64_Rela *rela) {
+    uint64_t type = ELF64_R_TYPE(rela->r_info);
+    if (type != R_SLOT && type != R_DATA && type != R_IFUNC)
+        return;
+    for (size_t i = find_slot(image, rela->r_offset);
+         i < image->n_stubs && image->stub[i].slot == rela->r_offset && !image->stub[i].named; i++) {
+        image->stub[i].named = true;
+        image->stub[i].symbol = (uint32_t)ELF64_R_SYM(rela->r_info);
+        image->stub[i].target = symbols->load_bias + (uint64_t)rela->r_addend;
+        image->n_named++;
+    }
+}
+
+static int read_relocations(const struct hl_symbols *symbols, struct image *image, const Elf64_Shdr *section,
+                            Elf64_Rela *piece) {
+    uint64_t n = section->sh_size / sizeof *piece;
+    for (uint64_t done = 0, some; done < n && image->n_named < image->n_stubs; done += some) {
+        some = n - done < ENTRIES_AT_ONCE ? n - done : ENTRIES_AT_ONCE;
+        int result = read_at(image, piece, section->sh_offset + done * sizeof *piece, some * sizeof *piece);
+        if (result != 0)
+            return result;
+        for (uint64_t i = 0; i < some; i++)
+            note_relocation(symbols, image, &piece[i]);
+    }
+    return 0;
+}
+
+/* The relocations of .plt are in .rela.plt, those of .plt.got in .rela.dyn.  The former is far smaller and
+   comes second, so it is read first. */
+static int resolve_stubs(const struct hl_symbols *symbols, struct image *image) {
+    Elf64_Rela *piece = hl_take_scratch(ENTRIES_AT_ONCE * sizeof *piece);
+    int result = piece != NULL ? 0 : -ENOMEM;
+    for (uint64_t i = image->n_sections; i-- > 0 && result == 0;) {
+        const Elf64_Shdr *section = section_at(image, i);
+        if (section->sh_type == SHT_RELA && (section->sh_flags & SHF_ALLOC) &&
+            section->sh_entsize == sizeof(Elf64_Rela))
+            result = read_relocations(symbols, image, section, piece);
+    }
+    hl_release_scratch(piece, ENTRIES_AT_ONCE * sizeof *piece);
+    return result;
+}
+
+/* [first, first + bytes) of SECTION, cut to its end. */
+static int read_window(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
+                       uint64_t first, uint64_t bytes, struct table *table) {
+    begin_table(table);
+    if (section->sh_type == SHT_NOBITS || first >= section->sh_size || section->sh_offset > image->bytes)
+        return 0;
+    bytes = bytes < section->sh_size - first ? bytes : section->sh_size - first;
+    int result = read_table(symbols, image, section->sh_offset + first, bytes, table);
+    table->first = first;
+    return result;
+}
+
+static const Elf64_Sym *symbol_at(const struct table *table, uint32_t index) {
+    uint64_t offset = index * sizeof(Elf64_Sym) - table->first;
+    return table->at != NULL && table->bytes >= sizeof(Elf64_Sym) &&
+                   offset <= table->bytes - sizeof(Elf64_Sym)
+               ? (const Elf64_Sym *)((const char *)table->at + offset)
+               : NULL;
+}
+
+/* What the stubs need of .dynsym and of its names: usually a small part. */
+static int read_stub_names(struct hl_symbols *symbols, const struct image *image, struct table *table,
+                           struct table *strings) {
+    const Elf64_Shdr *section = find_table(image, SHT_DYNSYM);
+    const Elf64_Shdr *names = section != NULL ? find_strings(image, section) : NULL;
+    uint64_t least = UINT32_MAX, most = 0;
+    begin_table(table);
+    begin_table(strings);
+    for (size_t i = 0; i < image->n_stubs; i++) {
+        uint64_t index = image->stub[i].symbol;
+        least = index != 0 && index < least ? index : least;
+        most = index > most ? index : most;
+    }
+    if (names == NULL || most == 0)
+        return 0;
+    int result = read_window(symbols, image, section, least * sizeof(Elf64_Sym),
+                             (most - least + 1) * sizeof(Elf64_Sym), table);
+    least = UINT32_MAX;
+    most = 0;
+    for (size_t i = 0; i < image->n_stubs && result == 0; i++) {
+        const Elf64_Sym *sym = image->stub[i].symbol != 0 ? symbol_at(table, image->stub[i].symbol) : NULL;
+        if (sym == NULL)
+            continue;
+        least = sym->st_name < least ? sym->st_name : least;
+        most = sym->st_name > most ? sym->st_name : most;
+    }
+    if (result == 0 && most > 0)
+        result = read_window(symbols, image, names, least, most - least + STUB_NAME_BYTES, strings);
+    return result;
+}
+
+static int read_stubs(struct hl_symbols *symbols, struct image *image) {
+    struct table table, strings;
+    struct hl_symbol symbol;
+    int result = find_stubs(symbols, image);
+    if (result == 0 && image->n_stubs > 0)
+        result = resolve_stubs(symbols, image);
+    if (result == 0)
+        result = read_stub_names(symbols, image, &table, &strings);
+    for (size_t i = 0; i < image->n_stubs && result == 0; i++) {
+        const struct stub *stub = &image->stub[i];
+        const Elf64_Sym *sym = stub->symbol != 0 ? symbol_at(&table, stub->symbol) : NULL;
+        if (!stub->named || (stub->symbol != 0 && sym == NULL))
+            continue;
+        symbol.start = symbols->load_bias + stub->start;
+        symbol.binding = STB_GLOBAL;
+        symbol.kind = sym == NULL ? HL_IFUNC_STUB : HL_STUB;
+        if (sym == NULL)
+            symbol.target = stub->target;
+        else
+            symbol.name = string_at(&strings, sym->st_name);
+        result = hl_add_symbol(symbols, &symbol, stub->bytes);
+    }
+    return result;
+}
+
+/* .symtab, else .dynsym. */
+static int read_tables(struct hl_symbols *symbols, struct image *image) {
+    const Elf64_Shdr *section = find_table(image, SHT_SYMTAB);
+    struct table strings;
+    if (section == NULL)
+        section = find_table(image, SHT_DYNSYM);
+    if (section == NULL)
+        return 0;
+    const Elf64_Shdr *names = find_strings(image, section);
+    int result = names != NULL ? read_section(symbols, image, names, &strings) : -ENOEXEC;
+    if (result != 0)
+        return result;
+    symbols->table = section->sh_type;
+    return add_symbols(symbols, image, section, &strings);
+}
+
+int hl_read_symbols(struct hl_symbols *symbols, int fd) {
+    struct image image;
+    struct statx stat;
+    long result = HL_CALL(__NR_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, STATX_SIZE, &stat, 0);
+    if (hl_is_error(result))
+        return (int)result;
+    image.fd = fd;
+    image.bytes = stat.stx_size;
+    image.n_sections = 0;
+    image.n_stubs = image.n_named = 0;
+    image.stub = NULL;
+    image.stub_bytes = 0;
+    begin_table(&image.sections);
+    begin_table(&image.names);
+
+    result = read_headers(symbols, &image);
+    if (result == 0) {
+        find_text(symbols, &image);
+        result = read_tables(symbols, &image);
+    }
+    if (result == 0)
+        result = read_stubs(symbols, &image);
+    hl_release_scratch(image.stub, image.stub_bytes);
+    return (int)result;
+}

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The functions of one object, as a perf map names them.
+
+   hl_begin_symbols, then hl_read_symbols and hl_add_symbol in any order, hl_choose_symbols once, and
+   hl_write_symbols (write.h); hl_free_symbols in any case.  Freestanding like elf/: memory comes from mmap(2)
+   alone.  Results: 0, or a negated errno. */
+#ifndef HL_SYMBOLS_H
+#define HL_SYMBOLS_H
+
+#include "hugeld.h"
+
+enum hl_symbol_kind {
+    HL_FUNCTION,
+    HL_LABEL,     /* no type: hand-written assembler.  Counts where no function is */
+    HL_STUB,      /* of the PLT: its name is followed by "@plt" */
+    HL_IFUNC_STUB /* of the PLT, for a function that has no name there: target says which */
+};
+
+struct hl_symbol {
+    uint64_t start; /* at its load address */
+    union {
+        const char *name; /* terminated, and not to be trusted: it may hold anything, or nothing */
+        uint64_t target;  /* HL_IFUNC_STUB: the address of the function that finds the function */
+    };
+    uint32_t bytes;  /* 0 where the file doesn't say; larger ones are cut to what fits */
+    uint8_t kind;    /* enum hl_symbol_kind */
+    uint8_t binding; /* STB_LOCAL, ... */
+};
+
+/* An executable section, or a range that was moved: [start, end). */
+struct hl_text_range {
+    uint64_t start, end;
+};
+
+#define HL_SECTIONS_MAX 64
+#define HL_BLOCKS_MAX 16
+
+struct hl_symbols {
+    uint64_t load_bias;
+    unsigned table; /* SHT_SYMTAB or SHT_DYNSYM, whichever hl_read_symbols found; 0: none */
+    size_t n;
+    struct hl_symbol *symbol;
+    uint64_t allocated_bytes;
+    size_t n_chosen; /* by hl_choose_symbols: these of them, ascending, each start once, each with its size */
+    uint64_t *chosen;
+    uint64_t chosen_bytes;
+    unsigned n_sections;
+    struct hl_text_range section[HL_SECTIONS_MAX]; /* at their load addresses */
+    unsigned n_blocks;
+    struct {
+        void *at;
+        uint64_t bytes;
+    } block[HL_BLOCKS_MAX]; /* memory that names point into */
+};
+
+void hl_begin_symbols(struct hl_symbols *symbols, uint64_t load_bias);
+void hl_free_symbols(struct hl_symbols *symbols);
+
+/* Adds the functions in the executable sections of the ELF64 file FD, of this machine's byte order and
+   architecture: those of .symtab, else of .dynsym, and the stubs of the PLT.  The file may be hostile, and
+   may shrink meanwhile: it is read, never mapped.  0 also when it names nothing; -ENOEXEC: it is no such
+   file, or its headers contradict each other; -ENOMEM; or what pread(2) says.  After an error what was found
+   until then stands. */
+int hl_read_symbols(struct hl_symbols *symbols, int fd);
+
+/* Adds one more, of BYTES (0: not known); its own field is not looked at.  Its name must live until
+   hl_free_symbols.  One that begins in no executable section is left out. */
+int hl_add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes);
+
+/* Sorts, keeps one of those that begin at the same address (the one that perf would show) and gives each
+   without a size the bytes up to the next one or its section's end. */
+int hl_choose_symbols(struct hl_symbols *symbols);
+
+/* Whether SYM, called NAME, is worth a line, and as what: fills SYMBOL's name, kind and binding. */
+bool hl_classify_symbol(const Elf64_Sym *sym, const char *name, struct hl_symbol *symbol);
+
+/* BYTES of zeroed scratch memory, or NULL.  hl_release takes the same number. */
+void *hl_take_scratch(uint64_t bytes);
+void hl_release_scratch(void *at, uint64_t bytes);
+
+#endif

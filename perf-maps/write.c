@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Formats a perf map and puts it where everybody may write.
+
+   The names come from a file, so a newline in one must not begin a line.  Names are most of the bytes: they
+   are copied eight at a time, and the next ones fetched meanwhile, because sorted by address they lie all
+   over the string table. */
+#include "write.h"
+#include "sys.h"
+
+#include <linux/fcntl.h>
+#include <linux/mman.h>
+#include <linux/resource.h>
+
+#define BUFFER_BYTES ((uint64_t)256 << 10)
+/* Two numbers, their blanks, "*ABS*+0x...@plt" and the newline. */
+#define LINE_BYTES 96
+/* Longer than any compiler's (Rust's reach some thousand). */
+#define NAME_BYTES_MAX ((uint64_t)64 << 10)
+/* perf leaves out a line with a shorter one (dso__load_perf_map, Linux 6.1 to 6.18). */
+#define SHORTEST_NAME 3
+#define PAGE_MASK 4095
+#define AHEAD ((size_t)8)
+
+void hl_begin_map(struct hl_map_text *text, int fd) {
+    uint64_t limit[2];
+    text->fd = fd;
+    text->filled = text->written = text->lines = 0;
+    text->allocated_bytes = BUFFER_BYTES;
+    text->at = hl_take_scratch(BUFFER_BYTES);
+    text->result = text->at == NULL ? -ENOMEM : 0;
+    long result = HL_CALL(__NR_prlimit64, 0, RLIMIT_FSIZE, 0, limit, 0, 0);
+    text->most_bytes = hl_is_error(result) ? UINT64_MAX : limit[0];
+}
+
+void hl_free_map(struct hl_map_text *text) {
+    hl_release_scratch(text->at, text->allocated_bytes);
+    text->at = NULL;
+}
+
+static void flush(struct hl_map_text *text) {
+    for (uint64_t done = 0; done < text->filled && text->result == 0;) {
+        if (text->most_bytes - text->written < text->filled - done) {
+            text->result = -EFBIG;
+            return;
+        }
+        long n = hl_write(text->fd, text->at + done, text->filled - done);
+        if (n == -EINTR)
+            continue;
+        if (hl_is_error(n) || n == 0) {
+            text->result = n == 0 ? -EIO : (int)n;
+            return;
+        }
+        done += (uint64_t)n;
+        text->written += (uint64_t)n;
+    }
+    text->filled = 0;
+}
+
+/* Room for BYTES more, at most BUFFER_BYTES. */
+static bool make_room(struct hl_map_text *text, uint64_t bytes) {
+    if (text->result == 0 && text->allocated_bytes - text->filled >= bytes)
+        return true;
+    if (text->result != 0)
+        return false;
+    if (text->fd >= 0) {
+        flush(text);
+        return text->result == 0;
+    }
+    long at = HL_CALL(__NR_mremap, text->at, text->allocated_bytes, 2 * text->allocated_bytes, MREMAP_MAYMOVE,
+                      0, 0);
+    if (hl_is_error(at)) {
+        text->result = -ENOMEM;
+        return false;
+    }
+    text->at = (char *)at;
+    text->allocated_bytes *= 2;
+    return true;
+}
+
+static char *put_hex(char *to, uint64_t number) {
+    unsigned shift = number == 0 ? 0 : (63 - (unsigned)__builtin_clzll(number)) & ~3u;
+    for (;; shift -= 4) {
+        *to++ = "0123456789abcdef"[number >> shift & 15];
+        if (shift == 0)
+            return to;
+    }
+}
+
+static char *put_text(char *to, const char *from) {
+    while (*from != '\0')
+        *to++ = *from++;
+    return to;
+}
+
+#define EVERY_BYTE(x) ((uint64_t)-1 / 255 * (x))
+
+/* Whether one of WORD's bytes is zero, a control character or 0x7f. */
+static bool is_special(uint64_t word) {
+    uint64_t del = word ^ EVERY_BYTE(0x7f);
+    uint64_t low = (word - EVERY_BYTE(0x20)) & ~word, none = (del - EVERY_BYTE(1)) & ~del;
+    return ((low | none) & EVERY_BYTE(0x80)) != 0;
+}
+
+/* At most NAME_BYTES_MAX of NAME, control characters as '?'.  Eight bytes may reach beyond its end, but never
+   into another page. */
+static char *put_name(char *to, const char *name) {
+    const char *end = to + NAME_BYTES_MAX;
+    while (to < end) {
+        uint64_t word;
+        if (((uintptr_t)name & PAGE_MASK) <= PAGE_MASK - 7) {
+            __builtin_memcpy(&word, name, sizeof word);
+            if (!is_special(word)) {
+                __builtin_memcpy(to, &word, sizeof word);
+                name += 8;
+                to += 8;
+                continue;
+            }
+        }
+        for (unsigned i = 0; i < 8; i++) {
+            unsigned char c = (unsigned char)*name++;
+            if (c == '\0')
+                return to;
+            *to++ = (char)(c < ' ' || c == 0x7f ? '?' : c);
+        }
+    }
+    return to;
+}
+
+static void put_line(struct hl_map_text *text, uint64_t start, uint64_t end, const struct hl_symbols *symbols,
+                     const struct hl_symbol *symbol) {
+    if (symbol->kind != HL_IFUNC_STUB && symbol->name[0] == '\0')
+        return;
+    if (!make_room(text, LINE_BYTES + NAME_BYTES_MAX + 8))
+        return;
+    char *to = put_hex(text->at + text->filled, start);
+    *to++ = ' ';
+    to = put_hex(to, end - start);
+    *to++ = ' ';
+    const char *name = to;
+    if (symbol->kind == HL_IFUNC_STUB)
+        to = put_hex(put_text(to, "*ABS*+0x"), symbol->target - symbols->load_bias);
+    else
+        to = put_name(to, symbol->name);
+    if (symbol->kind >= HL_STUB)
+        to = put_text(to, "@plt");
+    while (to - name < SHORTEST_NAME)
+        *to++ = ' ';
+    *to++ = '\n';
+    text->filled = (uint64_t)(to - text->at);
+    text->lines++;
+}
+
+/* The ranges, and how far the lines have come in them. */
+struct cursor {
+    const struct hl_text_range *range;
+    size_t n;
+    uint64_t at; /* everything below is done */
+};
+
+/* The bytes [cursor->at, end) belong to SYMBOL: a line for each part that moved. */
+static void put_piece(struct hl_map_text *text, struct cursor *cursor, uint64_t end,
+                      const struct hl_symbols *symbols, const struct hl_symbol *symbol) {
+    uint64_t start = cursor->at;
+    if (end <= start)
+        return;
+    cursor->at = end;
+    for (; cursor->n > 0; cursor->range++, cursor->n--) {
+        uint64_t from = start > cursor->range->start ? start : cursor->range->start;
+        uint64_t to = end < cursor->range->end ? end : cursor->range->end;
+        if (from < to)
+            put_line(text, from, to, symbols, symbol);
+        if (cursor->range->end > end)
+            return;
+    }
+}
+
+/* Ends the open functions that end at or before START; whether one is left that holds START. */
+static bool close_until(struct hl_map_text *text, struct cursor *cursor, const struct hl_symbols *symbols,
+                        const uint32_t *open, size_t *n_open, uint64_t start) {
+    for (; *n_open > 0; --*n_open) {
+        const struct hl_symbol *top = &symbols->symbol[open[*n_open - 1]];
+        if (top->start + top->bytes > start)
+            return true;
+        put_piece(text, cursor, top->start + top->bytes, symbols, top);
+    }
+    return false;
+}
+
+/* Fetches the name, and further on the symbol, that come after number I.  Inlined, because gcc 12 takes a
+   call of a function that only prefetches for one without effect. */
+__attribute__((always_inline)) static inline void fetch_ahead(const struct hl_symbols *symbols, size_t i) {
+    if (i + 2 * AHEAD < symbols->n_chosen)
+        __builtin_prefetch(&symbols->symbol[symbols->chosen[i + 2 * AHEAD]]);
+    if (i + AHEAD < symbols->n_chosen) {
+        const struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i + AHEAD]];
+        if (symbol->kind != HL_IFUNC_STUB)
+            __builtin_prefetch(symbol->name);
+    }
+}
+
+/* Sweeps over the addresses with a stack of the functions that are open. */
+void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
+                      const struct hl_text_range *range, size_t n) {
+    struct cursor cursor = {range, n, 0};
+    size_t n_open = 0;
+    if (symbols->n_chosen == 0 || text->result != 0)
+        return;
+    uint64_t open_bytes = symbols->n_chosen * sizeof(uint32_t);
+    uint32_t *open = hl_take_scratch(open_bytes);
+    if (open == NULL) {
+        text->result = -ENOMEM;
+        return;
+    }
+    for (size_t i = 0; i < symbols->n_chosen; i++) {
+        const struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i]];
+        fetch_ahead(symbols, i);
+        bool inside = close_until(text, &cursor, symbols, open, &n_open, symbol->start);
+        if (symbol->bytes == 0 || (inside && symbol->kind == HL_LABEL))
+            continue; /* a label inside a function names no function */
+        if (inside)
+            put_piece(text, &cursor, symbol->start, symbols, &symbols->symbol[open[n_open - 1]]);
+        cursor.at = symbol->start;
+        open[n_open++] = (uint32_t)symbols->chosen[i];
+    }
+    close_until(text, &cursor, symbols, open, &n_open, UINT64_MAX);
+    hl_release_scratch(open, open_bytes);
+}
+
+int hl_finish_map(struct hl_map_text *text) {
+    if (text->fd >= 0 && text->result == 0)
+        flush(text);
+    return text->result;
+}
+
+/* NUMBER in decimal behind TO, which has room; terminated. */
+static char *put_number(char *to, uint64_t number) {
+    char digits[20];
+    unsigned n = 0;
+    do
+        digits[n++] = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    while (n > 0)
+        *to++ = digits[--n];
+    return to;
+}
+
+void hl_name_map(char name[HL_MAP_NAME_BYTES], uint64_t pid) {
+    char *to = put_text(put_number(put_text(name, "perf-"), pid), ".map");
+    *to = '\0';
+}
+
+int hl_create_map(struct hl_new_map *map, int folder, uint64_t pid) {
+    uint64_t random = 0;
+    map->folder = folder;
+    hl_name_map(map->name, pid);
+    for (unsigned try = 0; try < 8; try++) {
+        long n = HL_CALL(__NR_getrandom, &random, sizeof random, 1 /* GRND_NONBLOCK */, 0, 0, 0);
+        if (n != sizeof random) /* a young machine: any name will do, O_EXCL sees to the rest */
+            random = (uint64_t)&random + random * 3 + try;
+        char *to = put_text(put_text(map->temporary, "."), map->name);
+        to = put_hex(put_text(to, "."), random);
+        *to = '\0';
+        long fd = HL_CALL(__NR_openat, folder, map->temporary,
+                          O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600, 0, 0);
+        map->fd = (int)fd;
+        if (fd != -EEXIST)
+            return hl_is_error(fd) ? (int)fd : 0;
+    }
+    return -EEXIST;
+}
+
+static void unlink_map(const struct hl_new_map *map) {
+    HL_CALL(__NR_unlinkat, map->folder, map->temporary, 0, 0, 0, 0);
+}
+
+int hl_place_map(struct hl_new_map *map) {
+    hl_close(map->fd);
+    long result = HL_CALL(__NR_renameat2, map->folder, map->temporary, map->folder, map->name, 0, 0);
+    if (hl_is_error(result))
+        unlink_map(map);
+    return hl_is_error(result) ? (int)result : 0;
+}
+
+void hl_drop_map(struct hl_new_map *map) {
+    hl_close(map->fd);
+    unlink_map(map);
+}

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The perf map: its lines, and the file in a folder that others can write to.
+
+       START SIZE NAME        in hexadecimal without 0x, one line for each piece of a function
+
+   perf reads /tmp/perf-PID.map for executable memory that has no file: PID is the one of the process's own
+   PID namespace, /tmp the one of its mount namespace (tools/perf/util/dso.c, namespaces.c). */
+#ifndef HL_WRITE_H
+#define HL_WRITE_H
+
+#include "symbols.h"
+
+/* Text under construction.  With a descriptor it is written whenever the buffer is full, else the buffer
+   grows. */
+struct hl_map_text {
+    int fd; /* or -1 */
+    char *at;
+    uint64_t filled, allocated_bytes;
+    uint64_t written, most_bytes; /* to fd; RLIMIT_FSIZE: a write beyond is SIGXFSZ */
+    uint64_t lines;
+    int result; /* the first error, negated; then nothing more is added */
+};
+
+/* Begins TEXT; an error (-ENOMEM) stands in TEXT->result. */
+void hl_begin_map(struct hl_map_text *text, int fd);
+
+/* Adds the pieces of SYMBOLS, which are chosen, that lie in the N ranges: ascending and disjoint, like the
+   lines.  Where functions overlap, the one that begins last has the bytes. */
+void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
+                      const struct hl_text_range *range, size_t n);
+
+/* Writes what is left in the buffer, if there is a descriptor, and returns TEXT->result. */
+int hl_finish_map(struct hl_map_text *text);
+void hl_free_map(struct hl_map_text *text);
+
+/* "perf-PID.map". */
+#define HL_MAP_NAME_BYTES 32
+void hl_name_map(char name[HL_MAP_NAME_BYTES], uint64_t pid);
+
+/* A file under a name that nobody can guess in the folder FOLDER, created for this process alone: O_EXCL,
+   mode 0600.  It gets the name of the map when it is complete, so that a reader sees all of it or nothing. */
+struct hl_new_map {
+    int folder; /* the caller's */
+    int fd;
+    char name[HL_MAP_NAME_BYTES];               /* what it will be called */
+    char temporary[HL_MAP_NAME_BYTES + 2 + 16]; /* ".perf-PID.map.0123456789abcdef" */
+};
+
+/* 0, or a negated errno and nothing is left.  After 0 it is to be placed or dropped. */
+int hl_create_map(struct hl_new_map *map, int folder, uint64_t pid);
+
+/* Renames it, whatever has the map's name: a file of another user in a sticky folder is in the way (-EPERM),
+   a folder is (-EISDIR), a link is replaced and never followed.  After an error nothing is left. */
+int hl_place_map(struct hl_new_map *map);
+void hl_drop_map(struct hl_new_map *map);
+
+#endif

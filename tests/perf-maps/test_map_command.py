@@ -1,0 +1,444 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld perf-map: the map of a process that runs already, made by others than itself."""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+from helpers import hugeld
+from perfmaps import NOBODY, leftovers, map_path, names_by_start, read_map, text_ranges
+
+RAISED = r"(\d+): /tmp/perf-(\d+)\.map: (\d+) functions\n"
+
+
+def one_line(result, status, *words):
+    assert result.returncode == status, result.stderr
+    assert result.stderr.startswith("hugeld: ") and result.stderr.count("\n") == 1, result.stderr
+    for word in words:
+        assert word in result.stderr
+    return result
+
+
+def write_map(process, *options):
+    """The lines that the command writes for PROCESS."""
+    result = hugeld("perf-map", *options, process.pid)
+    assert (result.returncode, result.stderr) == (0, "")
+    pid, _, count = re.fullmatch(RAISED, result.stdout).groups()
+    lines = read_map(map_path(process).read_text())
+    assert int(pid) == process.pid and int(count) == len(lines)
+    return lines
+
+
+# --- what is in it ---
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_like_from_inside(moved_app, clean_tmp, thp, backend):
+    process, _ = moved_app(f"perf_map=on,backend={backend}")
+    inside = map_path(process).read_text()
+    assert hugeld("perf-map", "--no-demangle", "-O", "-", process.pid).stdout == inside
+    map_path(process).unlink()
+    write_map(process, "--no-demangle")
+    assert map_path(process).read_text() == inside and len(inside) > 10000
+
+
+def test_demangled(moved_app, named, clean_tmp):
+    """As perf prints names: without parameters."""
+    aligned = named("large-exec", "-no-pie", "-Wl,-z,max-page-size=0x200000", filler=2048)
+    process, _ = moved_app("backend=hugetlb", app=aligned)
+    mangled = read_map(hugeld("perf-map", "--no-demangle", "-O", "-", process.pid).stdout)
+    plain = write_map(process)
+    assert [line[:2] for line in plain] == [line[:2] for line in mangled]
+    names = {a.name: b.name for a, b in zip(mangled, plain)}
+    assert names["_ZN5space5twiceERKNS_5shapeEi"] == "space::twice"
+    assert names["hand_written"] == "hand_written"
+    assert all(b == a for a, b in names.items() if not a.startswith(("_Z", "_R")))
+
+
+RUST = {"_ZN4core3fmt9Formatter3pad17h0123456789abcdefE": "core::fmt::Formatter::pad",
+        "_RNvCs1234_7mycrate3foo": "mycrate::foo"}
+
+
+def test_rust_names(builder, pool, library, pause_library, clean_tmp):
+    """Both manglings."""
+    pool(64)
+    lines = "".join(f".globl {name}\n.type {name}, @function\n{name}: .skip 4194304, 0xcc\n.size {name}, 4194304\n"
+                    for name in RUST)
+    source = builder.write("rust.s", f'.text\n{lines}.section .note.GNU-stack,""\n')
+    main = builder.write("tiny-main.c", "int main(void) { return 0; }\n")
+    app = builder.once("rusty", lambda folder: builder.compile(folder / "rusty", main, source))
+    env = helpers.preload(library, pause_library, options="backend=hugetlb")
+    with helpers.paused([app], env, "rusty") as process:
+        assert {line.name for line in write_map(process)} >= set(RUST.values())
+
+
+@pytest.fixture
+def debug_file(named, tmp_path):
+    """debug_file(how): a stripped copy of the large program whose names are where HOW says, and it before stripping."""
+    made = []
+
+    def run(*argv):
+        subprocess.run(argv, check=True, timeout=60)
+
+    def make(how):
+        app, full, debug = tmp_path / "large", tmp_path / "whole", tmp_path / "names"
+        shutil.copy(named("large-id", "-no-pie", "-Wl,--build-id=sha1", filler=2048), full)
+        run("objcopy", "--only-keep-debug", full, debug)
+        run("strip", "-o", app, full)
+        if how == "debuglink":
+            (tmp_path / ".debug").mkdir()
+            debug = debug.rename(tmp_path / ".debug" / "names")
+            run("objcopy", f"--add-gnu-debuglink={debug}", app)
+        elif how == "minidebug":
+            keep = tmp_path / "keep"
+            keep.write_text("".join(f"{name}\n" for names in names_by_start(full).values() for name in names))
+            run("objcopy", "-S", f"--keep-symbols={keep}", debug)
+            run("xz", debug)
+            run("objcopy", "--add-section", f".gnu_debugdata={debug}.xz", app)
+        elif how == "build-id":
+            notes = subprocess.run(["readelf", "-n", app], check=True, capture_output=True, text=True).stdout
+            identity = re.search(r"Build ID: ([0-9a-f]+)", notes)[1]
+            made.append(pathlib.Path("/usr/lib/debug/.build-id", identity[:2], f"{identity[2:]}.debug"))
+            made[0].parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(debug, made[0])
+        return app, full
+
+    yield make
+    for path in made:
+        path.unlink()
+        with contextlib.suppress(OSError):
+            path.parent.rmdir()
+
+
+@pytest.mark.parametrize("how", ["debuglink", "build-id", "minidebug", "none"])
+def test_separate_debug_files(debug_file, moved_app, map_file, how, root):
+    """A stripped program has the same map as before stripping, wherever its names are."""
+    app, full = debug_file(how)
+    process, _ = moved_app("backend=hugetlb", app=app)
+    lines = hugeld("perf-map", "--no-demangle", "-O", "-", process.pid).stdout
+    place = text_ranges(process.pid, app)
+    assert lines == map_file(app if how == "none" else full, *place)
+    assert lines.count(" filler_") > 2000 or how == "none"
+
+
+def test_nothing_moved(builder, library, pause_library, clean_tmp):
+    env = helpers.preload(library, pause_library)
+    with helpers.paused([builder.tiny()], env, "tiny") as process:
+        one_line(hugeld("perf-map", process.pid), 1, "none of its text was moved")
+        assert not map_path(process).exists()
+
+
+def test_stripped(named, moved_app, tmp_path):
+    app = tmp_path / "large"
+    subprocess.run(["strip", "-o", app, named("large", "-pie", filler=2048)], check=True, timeout=60)
+    process, _ = moved_app("edges=keep", app=app)
+    one_line(hugeld("perf-map", process.pid), 1, "names no function in the moved text; install its debug symbols")
+
+
+# --- wrong use ---
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["x"], ["0"], ["-1"], ["1", "2"], ["--clean", "1"], ["--clean", "--append"], ["--output", "f"],
+    ["--output", "f", "--append", "1"], ["--output", "f", "--children", "1"], ["--no-such-option", "1"],
+    ["99999999999999999999"],
+], ids=" ".join)
+def test_wrong_use(arguments):
+    one_line(hugeld("perf-map", *arguments), 2)
+
+
+def test_no_process():
+    process = helpers.start(["true"])
+    process.wait(timeout=30)
+    helpers.end_process(process)
+    one_line(hugeld("perf-map", process.pid), 1, "no such process")
+
+
+def test_help():
+    result = hugeld("perf-map", "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    for word in ("--append", "--children", "--clean", "--no-demangle", "--output", "build ID", "namespace"):
+        assert word in result.stdout
+
+
+def test_output(moved_app, tmp_path):
+    process, _ = moved_app("backend=hugetlb")
+    file = tmp_path / "map"
+    result = hugeld("perf-map", "--output", file, process.pid)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert len(read_map(file.read_text())) > 1000 and not map_path(process).exists()
+    one_line(hugeld("perf-map", "--output", tmp_path / "no" / "folder", process.pid), 1, "is not written")
+    with open("/dev/full", "w") as full:
+        result = hugeld("perf-map", "--output", "-", process.pid, stdout=full)
+    assert result.returncode == 1 and "there is no room" in result.stderr
+
+
+# --- where it goes ---
+
+
+@pytest.fixture
+def stopped(own_tmp, named, pool):
+    """stopped(script, ...): the large program as another user, stopped, with a /tmp of its own."""
+    pool(64)
+
+    def start(script, options="backend=hugetlb", **changes):
+        app = named("large", "-pie", filler=2048)
+        argv, env = own_tmp(script, app, options=options, **changes)
+        return helpers.paused(argv, env, app.name)
+
+    return start
+
+
+def test_in_another_mount_namespace(stopped):
+    """Its /tmp, its user, mode 0600; the caller's /tmp stays as it is."""
+    with stopped("true") as process:
+        assert len(write_map(process)) > 1000
+        stat = map_path(process).stat()
+        assert (stat.st_uid, stat.st_gid, stat.st_mode & 0o7777) == (NOBODY, NOBODY, 0o600)
+        assert not pathlib.Path(f"/tmp/perf-{process.pid}.map").exists()
+
+
+def test_tmp_is_a_link(stopped):
+    """A link inside the namespace's root is resolved there, and does not lead into the caller's root."""
+    with stopped("umount /tmp; mount -t tmpfs none /mnt; mkdir -m 1777 /mnt/etc; mkdir /mnt/root; "
+                 "mount --rbind / /mnt/root; true") as process:
+        assert len(write_map(process)) > 1000
+        pathlib.Path(f"/tmp/perf-{process.pid}.map").unlink()
+
+
+def test_in_a_user_namespace(own_tmp, named, pool):
+    """root is nobody there, and the file is made all the same, as the process's user."""
+    pool(64)
+    app = named("large", "-pie", filler=2048)
+    argv, env = own_tmp("true", app, options="backend=hugetlb", user=0)
+    argv = ["setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", *argv[:1], "-r", *argv[1:]]
+    if helpers.run(["setpriv", "--reuid=1234", "--regid=1234", "--clear-groups", "unshare", "-rm", "true"]).returncode != 0:
+        pytest.skip("user namespaces are not allowed")
+    with helpers.paused(argv, env, app.name) as process:
+        assert len(write_map(process)) > 1000
+        assert map_path(process).stat().st_uid == 1234
+
+
+PLANTED = {
+    "file": "echo precious > /tmp/perf-$$.map",
+    "symlink": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln -s victim /tmp/perf-$$.map",
+    "hard-link": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln /tmp/victim /tmp/perf-$$.map",
+    "folder": "mkdir /tmp/perf-$$.map; chmod 777 /tmp/perf-$$.map",
+    "fifo": "mkfifo -m 666 /tmp/perf-$$.map",
+}
+
+
+@pytest.mark.parametrize("option", ["replace", "--append"])
+@pytest.mark.parametrize("what", PLANTED)
+def test_planted(stopped, what, option):
+    """What a third user put there is neither followed nor written through, also by root."""
+    script = f"{PLANTED[what]}; chown -h 4321 /tmp/*"
+    with stopped(script) as process:
+        folder = pathlib.Path(f"/proc/{process.pid}/root/tmp")
+        options = [option] if option != "replace" else []
+        one_line(hugeld("perf-map", *options, process.pid), 1, "is not written: ")
+        for name in ("victim", map_path(process).name):
+            assert not (folder / name).is_file() or (folder / name).read_text() == "precious\n"
+        assert map_path(process).lstat().st_uid == 4321 and leftovers(folder) == []
+
+
+def test_by_another_user(stopped, library):
+    with stopped("true") as process:
+        command = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", library.parent / "hugeld"]
+        one_line(helpers.run([*command, "perf-map", process.pid]), 1, "belongs to someone else")
+
+
+def test_by_its_own_user(own_tmp, named, pool, library, clean_tmp):
+    """Without privileges, in the same namespace."""
+    pool(64)
+    app = named("large", "-pie", filler=2048)
+    argv, env = own_tmp("umount /tmp", app, options="backend=hugetlb")
+    with helpers.paused(argv, env, app.name) as process:
+        # The same mount namespace, as one who logs in later would have it.
+        user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        result = helpers.run(["nsenter", "-t", process.pid, "-m", *user, library.parent / "hugeld", "perf-map", process.pid])
+        assert result.returncode == 0, result.stderr
+        assert map_path(process).stat().st_uid == NOBODY
+
+
+# --- --append ---
+
+
+def test_append(moved_app, clean_tmp):
+    """What is there stays; the lines come once, in one write."""
+    process, _ = moved_app("backend=hugetlb")
+    path = map_path(process)
+    path.write_text("3000 10 jitted\n3010 20 half a li")
+    path.chmod(0o600)
+    lines = write_map_text(process, "--append")
+    assert lines.startswith("3000 10 jitted\n3010 20 half a li\n") and lines.count("jitted") == 1
+    assert len(read_map(lines)) > 1000
+    result = hugeld("perf-map", "--append", process.pid)
+    assert result.returncode == 0 and result.stdout.endswith("functions, there already\n")
+    assert path.read_text() == lines
+
+
+def write_map_text(process, *options):
+    write = hugeld("perf-map", *options, process.pid)
+    assert (write.returncode, write.stderr) == (0, "")
+    return map_path(process).read_text()
+
+
+def test_append_is_one_write(moved_app, clean_tmp, strace):
+    process, _ = moved_app("backend=hugetlb")
+    map_path(process).write_text("3000 10 jitted\n")
+    result = helpers.run(["strace", "-e", "trace=openat,write", helpers.HUGELD, "perf-map", "--append", process.pid])
+    assert result.returncode == 0
+    opened = re.search(r'openat\((\d+), "perf-\d+\.map", (\S+)\) = (\d+)', result.stderr)
+    assert {"O_APPEND", "O_NOFOLLOW"} <= set(opened[2].split("|")) and "O_CREAT" not in opened[2]
+    assert len(re.findall(rf"^write\({opened[3]}, ", result.stderr, re.M)) == 1
+
+
+def test_append_creates(moved_app, clean_tmp):
+    process, _ = moved_app("backend=hugetlb")
+    assert len(write_map(process, "--append")) > 1000
+
+
+NODE = ("let i = 0; const fs = require('fs'); process.on('SIGUSR2', () => { for (let j = 0; j < 300; j++) "
+        "{ const f = new Function('x', `let s=0; for (let k=0;k<x;k++) s+=k^${j}; return s`); f(3); } console.log('more'); }); "
+        "console.log('ready'); setInterval(() => {}, 1000);")
+
+
+def test_append_to_what_node_writes(pool, library, clean_tmp):
+    """node --perf-basic-prof goes on writing at its own offset: its lines stay whole, and ours are still there."""
+    node = helpers.find_node()
+    if node is None:
+        pytest.skip("node is not installed as one large executable")
+    pool(256)
+    env = helpers.preload(library, options="perf_map=on,only=node*")
+    process = helpers.start([node, "--perf-basic-prof", "-e", NODE], env)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        before = map_path(process).read_text()
+        assert "JS:" in before and "_ZN4node" not in before  # node began the file anew
+        after = write_map_text(process, "--append", "--no-demangle")
+        assert after.startswith(before)
+        os.kill(process.pid, 12)
+        assert process.stdout.readline() == "more\n"
+        os.kill(process.pid, 12)
+        assert process.stdout.readline() == "more\n"
+        grown = map_path(process).read_text()
+        ours = [line for line in after[len(before):].splitlines() if line]
+        assert len(ours) > 10000 and set(ours) <= set(grown.splitlines())
+        assert grown.startswith(before) and grown.count("JS:") > before.count("JS:")
+    finally:
+        helpers.end_process(process)
+
+
+# --- --children, --clean ---
+
+
+FORKS = r"""
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+extern char big[];
+int main(void) {
+    for (int i = 0; i < 2; i++)
+        if (fork() == 0) {
+            if (i == 0 && fork() == 0)
+                pause();
+            if (i == 1)
+                execl("/bin/sleep", "sleep", "100", (char *)0);
+            pause();
+        }
+    sleep(1);
+    puts("ready");
+    fflush(stdout);
+    pause();
+    return big[0];
+}
+"""
+
+
+def test_children(builder, pool, library, clean_tmp):
+    """A map for each descendant that shares the moved text; what became another program has none."""
+    pool(64)
+    source = builder.write("forks.c", FORKS)
+    text = builder.write("forks.s", '.text\n.globl big\n.type big, @function\nbig: .skip 8388608, 0xcc\n.size big, 8388608\n'
+                                    '.section .note.GNU-stack,""\n')
+    app = builder.once("forks", lambda folder: builder.compile(folder / "forks", source, text))
+    process = helpers.start([app], helpers.preload(library, options="backend=hugetlb,only=forks"))
+    try:
+        assert process.stdout.readline() == "ready\n"
+        result = hugeld("perf-map", "--children", process.pid)
+        assert (result.returncode, result.stderr) == (0, "")
+        pids = [int(pid) for pid, *_ in re.findall(RAISED, result.stdout)]
+        assert len(pids) == 3 and pids[0] == process.pid
+        texts = {pathlib.Path(f"/tmp/perf-{pid}.map").read_text() for pid in pids}
+        assert len(texts) == 1 and " big\n" in texts.pop()
+        children = helpers.marked_processes()
+        assert len(children) == 4
+        alone = hugeld("perf-map", process.pid)
+        assert len(re.findall(RAISED, alone.stdout)) == 1
+    finally:
+        helpers.end_process(process)
+
+
+def dead_pid():
+    process = helpers.start(["true"])
+    process.wait(timeout=30)
+    helpers.end_process(process)
+    return process.pid
+
+
+def test_clean(clean_tmp):
+    """Plain files with exactly such a name, of processes that are gone."""
+    gone = dead_pid()
+    tmp = pathlib.Path("/tmp")
+    goes = [tmp / f"perf-{gone}.map", tmp / f".perf-{gone}.map.0123456789abcdef"]
+    stays = [tmp / f"perf-{os.getpid()}.map", tmp / f"perf-{gone}.map.txt", tmp / f"perf-0{gone}.map",
+             tmp / f"xperf-{gone}.map", tmp / f"perf-{gone}.map~", tmp / "perf-.map"]
+    for path in [*goes, *stays]:
+        path.write_text("")
+    link, folder = tmp / f"perf-{dead_pid()}.map", tmp / f"perf-{dead_pid()}.map"
+    link.symlink_to(stays[0])
+    folder.mkdir()
+    try:
+        result = hugeld("perf-map", "--clean")
+        assert (result.returncode, result.stderr) == (0, "")
+        assert re.fullmatch(r"\d+ maps? removed from /tmp\n", result.stdout)
+        assert not any(path.exists() for path in goes)
+        assert all(path.exists() for path in stays) and link.is_symlink() and folder.is_dir()
+    finally:
+        for path in stays:
+            path.unlink()
+
+
+def test_clean_leaves_other_users_maps(root, library, clean_tmp):
+    path = pathlib.Path(f"/tmp/perf-{dead_pid()}.map")
+    path.write_text("")
+    os.chown(path, 4321, 4321)
+    nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", library.parent / "hugeld"]
+    assert helpers.run([*nobody, "perf-map", "--clean"]).returncode == 0 and path.exists()
+    owner = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", library.parent / "hugeld"]
+    assert helpers.run([*owner, "perf-map", "--clean"]).returncode == 0 and not path.exists()
+
+
+def test_clean_knows_other_pid_namespaces(root, clean_tmp):
+    """A process of a container that shares our /tmp has another number here."""
+    script = "for i in 1 2 3 4 5 6 7 8 9; do /bin/true; done; sleep 100 & echo $!; wait"
+    process = helpers.start(["unshare", "-p", "-f", "--kill-child", "sh", "-c", script])
+    try:
+        inner = int(process.stdout.readline())
+        if os.path.exists(f"/proc/{inner}"):
+            pytest.skip(f"{inner} is a process here too")
+        path = pathlib.Path(f"/tmp/perf-{inner}.map")
+        path.write_text("")
+        hugeld("perf-map", "--clean")
+        assert path.exists()
+    finally:
+        helpers.end_process(process)
+        helpers.wait_until(lambda: not helpers.marked_processes(), what="the namespace ending")

@@ -1,0 +1,563 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The perf map's writer: hostile ELF images, which alias is kept, sizes, overlaps, and the lines. */
+#include "unit.h"
+
+#include "../../perf-maps/write.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if defined __x86_64__
+#define T_MACHINE EM_X86_64
+#else
+#define T_MACHINE EM_AARCH64
+#endif
+
+enum { NONE, TEXT, SYMTAB, STRTAB, NAMES, SECTIONS };
+
+#define TEXT_START 0x1000u
+#define TEXT_BYTES 0x1000u
+#define BIAS UINT64_C(0x7f0000000000)
+
+/* An ELF file with one executable section and a symbol table. */
+struct image {
+    Elf64_Ehdr header;
+    Elf64_Shdr section[SECTIONS];
+    Elf64_Sym symbol[64];
+    char strings[4096];
+    char names[32];
+};
+
+static struct image *new_image(void) {
+    struct image *image = calloc(1, sizeof *image);
+    assert_non_null(image);
+    memcpy(image->header.e_ident, ELFMAG, SELFMAG);
+    image->header.e_ident[EI_CLASS] = ELFCLASS64;
+    image->header.e_ident[EI_DATA] = ELFDATA2LSB;
+    image->header.e_type = ET_DYN;
+    image->header.e_machine = T_MACHINE;
+    image->header.e_shoff = offsetof(struct image, section);
+    image->header.e_shentsize = sizeof(Elf64_Shdr);
+    image->header.e_shnum = SECTIONS;
+    image->header.e_shstrndx = NAMES;
+    image->section[TEXT] = (Elf64_Shdr){.sh_type = SHT_PROGBITS,
+                                        .sh_flags = SHF_ALLOC | SHF_EXECINSTR,
+                                        .sh_addr = TEXT_START,
+                                        .sh_size = TEXT_BYTES};
+    image->section[SYMTAB] = (Elf64_Shdr){.sh_type = SHT_SYMTAB,
+                                          .sh_offset = offsetof(struct image, symbol),
+                                          .sh_size = sizeof(Elf64_Sym),
+                                          .sh_entsize = sizeof(Elf64_Sym),
+                                          .sh_link = STRTAB};
+    image->section[STRTAB] =
+        (Elf64_Shdr){.sh_type = SHT_STRTAB, .sh_offset = offsetof(struct image, strings), .sh_size = 1};
+    image->section[NAMES] = (Elf64_Shdr){
+        .sh_type = SHT_STRTAB, .sh_offset = offsetof(struct image, names), .sh_size = sizeof image->names};
+    return image;
+}
+
+/* Adds a symbol; START counts from the start of the text. */
+static Elf64_Sym *add_as(struct image *image, const char *name, uint64_t start, uint64_t bytes,
+                         unsigned binding, unsigned type) {
+    Elf64_Sym *symbol = &image->symbol[image->section[SYMTAB].sh_size / sizeof *symbol];
+    uint64_t at = image->section[STRTAB].sh_size;
+    assert_true(symbol < image->symbol + T_COUNT(image->symbol) && at + strlen(name) < sizeof image->strings);
+    strcpy(image->strings + at, name);
+    image->section[STRTAB].sh_size += strlen(name) + 1;
+    image->section[SYMTAB].sh_size += sizeof *symbol;
+    *symbol = (Elf64_Sym){.st_name = (Elf64_Word)at,
+                          .st_info = ELF64_ST_INFO(binding, type),
+                          .st_shndx = TEXT,
+                          .st_value = TEXT_START + start,
+                          .st_size = bytes};
+    return symbol;
+}
+
+static Elf64_Sym *add(struct image *image, const char *name, uint64_t start, uint64_t bytes) {
+    return add_as(image, name, start, bytes, STB_GLOBAL, STT_FUNC);
+}
+
+/* The map of the first FILE_BYTES of IMAGE, which is freed, for N ranges that count from the text; the result
+   of reading through RESULT. */
+static char *make_map(struct image *image, size_t file_bytes, const struct hl_text_range *range, size_t n,
+                      int *result) {
+    static char lines[65536];
+    struct hl_text_range moved[8];
+    struct hl_symbols symbols;
+    struct hl_map_text text;
+    int fd = memfd_create("image", MFD_CLOEXEC);
+    assert_int_equal(write(fd, image, file_bytes), file_bytes);
+    for (size_t i = 0; i < n; i++)
+        moved[i] =
+            (struct hl_text_range){BIAS + TEXT_START + range[i].start, BIAS + TEXT_START + range[i].end};
+    hl_begin_symbols(&symbols, BIAS);
+    *result = hl_read_symbols(&symbols, fd);
+    assert_int_equal(hl_choose_symbols(&symbols), 0);
+    hl_begin_map(&text, -1);
+    hl_write_symbols(&text, &symbols, moved, n);
+    assert_int_equal(hl_finish_map(&text), 0);
+    assert_true(text.filled < sizeof lines);
+    memcpy(lines, text.at, text.filled);
+    lines[text.filled] = '\0';
+    hl_free_map(&text);
+    hl_free_symbols(&symbols);
+    close(fd);
+    free(image);
+    return lines;
+}
+
+static void assert_map(struct image *image, const char *expected) {
+    const struct hl_text_range all = {0, TEXT_BYTES};
+    int result;
+    assert_string_equal(make_map(image, sizeof *image, &all, 1, &result), expected);
+    assert_int_equal(result, 0);
+}
+
+static void test_lines(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "second", 0x200, 0x10);
+    add(image, "first", 0, 0x1ff);
+    add_as(image, "chosen at run time", 0x300, 1, STB_LOCAL, STT_GNU_IFUNC);
+    add_as(image, "data", 0x400, 8, STB_GLOBAL, STT_OBJECT);
+    add_as(image, "", 0x500, 8, STB_LOCAL, STT_SECTION);
+    add(image, "imported", 0x600, 8)->st_shndx = SHN_UNDEF;
+    add(image, "number", 0x600, 8)->st_shndx = SHN_ABS;
+    add(image, "elsewhere", 0x1000, 8);
+    add(image, "f", 0x700, 8);
+    assert_map(image, "7f0000001000 1ff first\n"
+                      "7f0000001200 10 second\n"
+                      "7f0000001300 1 chosen at run time\n"
+                      "7f0000001700 8 f  \n");
+}
+
+static void test_no_symbols(void **state) {
+    (void)state;
+    assert_map(new_image(), "");
+    struct image *image = new_image();
+    image->section[SYMTAB].sh_type = SHT_NULL;
+    assert_map(image, "");
+    image = new_image();
+    image->header.e_shoff = 0;
+    image->header.e_shnum = 0;
+    assert_map(image, "");
+}
+
+static void test_dynsym_only_without_symtab(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "dynamic", 0, 4);
+    image->section[SYMTAB].sh_type = SHT_DYNSYM;
+    assert_map(image, "7f0000001000 4 dynamic\n");
+}
+
+static void test_labels(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "function", 0, 0x100);
+    add_as(image, "inside", 0x80, 0, STB_GLOBAL, STT_NOTYPE);
+    add_as(image, "assembler", 0x100, 0, STB_GLOBAL, STT_NOTYPE);
+    add_as(image, "hidden", 0x180, 0, STB_GLOBAL, STT_NOTYPE)->st_other = STV_HIDDEN;
+    add_as(image, "$x", 0x190, 0, STB_LOCAL, STT_NOTYPE);
+    add_as(image, "$d.7", 0x194, 0, STB_LOCAL, STT_NOTYPE);
+    add_as(image, ".L42", 0x198, 0, STB_LOCAL, STT_NOTYPE);
+    add_as(image, "label", 0x200, 0, STB_GLOBAL, STT_NOTYPE);
+    add(image, "typed", 0x200, 0x40);
+    assert_map(image, "7f0000001000 100 function\n"
+                      "7f0000001100 100 assembler\n"
+                      "7f0000001200 40 typed\n");
+}
+
+/* Up to the next one, the last one up to the section's end. */
+static void test_sizes_of_zero(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "last", 0xf00, 0);
+    add(image, "first", 0, 0);
+    add(image, "middle", 0x80, 0x80);
+    assert_map(image, "7f0000001000 80 first\n"
+                      "7f0000001080 80 middle\n"
+                      "7f0000001f00 100 last\n");
+}
+
+static void test_sizes_that_overflow(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "all", 0x800, UINT64_MAX);
+    add(image, "none", 0, 0)->st_value = UINT64_MAX;
+    add(image, "wraps", 0, 0x10)->st_value = (uint64_t)-BIAS;
+    assert_map(image, "7f0000001800 800 all\n");
+}
+
+/* perf's order: a size, not weak, global, fewer underscores, the longer name, the first. */
+static void test_aliases(void **state) {
+    (void)state;
+    static const struct {
+        const char *a, *b;
+        unsigned bind_a, bind_b;
+        uint64_t bytes_a, bytes_b;
+        const char *kept;
+    } cases[] = {
+        {"one", "other", STB_GLOBAL, STB_GLOBAL, 8, 8, "8 other"},
+        {"other", "one", STB_GLOBAL, STB_GLOBAL, 8, 8, "8 other"},
+        {"abc", "xyz", STB_GLOBAL, STB_GLOBAL, 8, 8, "8 abc"},
+        {"xyz", "abc", STB_GLOBAL, STB_GLOBAL, 8, 9, "8 xyz"},
+        {"__libc_open64", "open", STB_GLOBAL, STB_GLOBAL, 8, 8, "8 open"},
+        {"_a", "__longer", STB_LOCAL, STB_LOCAL, 8, 8, "8 _a "},
+        {"longer", "weak", STB_GLOBAL, STB_WEAK, 8, 8, "8 longer"},
+        {"weak_but_longer", "own", STB_WEAK, STB_LOCAL, 8, 8, "8 own"},
+        {"local_longer", "global", STB_LOCAL, STB_GLOBAL, 8, 8, "8 global"},
+        {"empty_but_longer", "sized", STB_GLOBAL, STB_LOCAL, 0, 8, "8 sized"},
+        {"sized", "empty_but_longer", STB_LOCAL, STB_GLOBAL, 8, 0,
+         "1000 empty_but_longer"}, /* the last has a size */
+        {"first_longer", "last", STB_GLOBAL, STB_GLOBAL, 0, 0, "1000 last"},
+    };
+    for (size_t i = 0; i < T_COUNT(cases); i++) {
+        char line[64];
+        struct image *image = new_image();
+        add_as(image, cases[i].a, 0, cases[i].bytes_a, cases[i].bind_a, STT_FUNC);
+        add_as(image, cases[i].b, 0, cases[i].bytes_b, cases[i].bind_b, STT_FUNC);
+        snprintf(line, sizeof line, "7f0000001000 %s\n", cases[i].kept);
+        assert_map(image, line);
+    }
+}
+
+static void test_overlaps(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "outer", 0, 0x100);
+    add(image, "inner", 0x40, 0x20);
+    add(image, "innermost", 0x48, 8);
+    add(image, "across", 0xf0, 0x20);
+    assert_map(image, "7f0000001000 40 outer\n"
+                      "7f0000001040 8 inner\n"
+                      "7f0000001048 8 innermost\n"
+                      "7f0000001050 10 inner\n"
+                      "7f0000001060 90 outer\n"
+                      "7f00000010f0 20 across\n");
+}
+
+static void test_only_moved_ranges(void **state) {
+    (void)state;
+    static const struct hl_text_range ranges[] = {{0x80, 0x100}, {0x180, 0x200}, {0x300, 0x400}};
+    struct image *image = new_image();
+    int result;
+    add(image, "before", 0, 0x80);
+    add(image, "edge", 0x60, 0x30);
+    add(image, "both", 0xf0, 0x100);
+    add(image, "between", 0x220, 0x20);
+    add(image, "behind", 0x3f0, 0x100);
+    assert_string_equal(make_map(image, sizeof *image, ranges, T_COUNT(ranges), &result),
+                        "7f0000001080 10 edge\n"
+                        "7f00000010f0 10 both\n"
+                        "7f0000001180 70 both\n"
+                        "7f00000013f0 10 behind\n");
+}
+
+/* A name must not begin a line of its own. */
+static void test_wild_names(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "a\n1000 20 forged\x7f\x1b[2J", 0, 0x10);
+    add(image, "caf\xc3\xa9, two words and more of them", 0x10, 0x10);
+    add(image, "", 0x20, 0x10);
+    assert_map(image, "7f0000001000 10 a?1000 20 forged??[2J\n"
+                      "7f0000001010 10 caf\xc3\xa9, two words and more of them\n");
+}
+
+static void test_long_name(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    char name[3000], line[3100];
+    memset(name, 'x', sizeof name - 1);
+    name[sizeof name - 1] = '\0';
+    add(image, name, 0, 1);
+    snprintf(line, sizeof line, "7f0000001000 1 %s\n", name);
+    assert_map(image, line);
+}
+
+static void test_names_out_of_range(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "good", 0, 0x10);
+    add(image, "far", 0x10, 0x10)->st_name = UINT32_MAX;
+    Elf64_Sym *symbol = add(image, "at the end", 0x20, 0x10);
+    symbol->st_name = (Elf64_Word)image->section[STRTAB].sh_size;
+    assert_map(image, "7f0000001000 10 good\n");
+}
+
+static void test_strings_without_an_end(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "good", 0, 0x10);
+    add(image, "unterminated", 0x10, 0x10);
+    image->section[STRTAB].sh_size -= 3;
+    memset(image->strings + image->section[STRTAB].sh_size, 'Z', 100);
+    assert_map(image, "7f0000001000 10 good\n"
+                      "7f0000001010 10 unterminat\n");
+}
+
+/* Each is refused, and nothing outside the file is read. */
+static void break_magic(struct image *i) { i->header.e_ident[0] = 0; }
+static void break_class(struct image *i) { i->header.e_ident[EI_CLASS] = ELFCLASS32; }
+static void break_order(struct image *i) { i->header.e_ident[EI_DATA] = ELFDATA2MSB; }
+static void break_machine(struct image *i) { i->header.e_machine = EM_PPC64; }
+static void break_type(struct image *i) { i->header.e_type = ET_REL; }
+static void break_shoff(struct image *i) { i->header.e_shoff = UINT64_MAX - 8; }
+static void break_shoff_end(struct image *i) { i->header.e_shoff = sizeof *i - 64; }
+static void break_shentsize(struct image *i) { i->header.e_shentsize = 1; }
+static void break_shnum(struct image *i) {
+    i->header.e_shnum = 0;
+    i->section[NONE].sh_size = UINT64_MAX / sizeof(Elf64_Shdr);
+}
+static void break_entsize(struct image *i) { i->section[SYMTAB].sh_entsize = 0; }
+static void break_link(struct image *i) { i->section[SYMTAB].sh_link = 0xffffff; }
+static void break_loop(struct image *i) { i->section[SYMTAB].sh_link = SYMTAB; }
+static void break_symbols(struct image *i) { i->section[SYMTAB].sh_size = sizeof(Elf64_Sym) << 32; }
+static void break_symbols_end(struct image *i) { i->section[SYMTAB].sh_size = sizeof *i; }
+static void break_symbols_at(struct image *i) { i->section[SYMTAB].sh_offset = UINT64_MAX - 24; }
+static void break_strings(struct image *i) { i->section[STRTAB].sh_size = UINT64_MAX; }
+static void break_strings_at(struct image *i) { i->section[STRTAB].sh_offset = UINT64_MAX; }
+
+static void test_refused(void **state) {
+    (void)state;
+    static void (*const breaks[])(struct image *) = {
+        break_magic,     break_class,       break_order,      break_machine, break_type,       break_shoff,
+        break_shoff_end, break_shentsize,   break_shnum,      break_entsize, break_link,       break_loop,
+        break_symbols,   break_symbols_end, break_symbols_at, break_strings, break_strings_at,
+    };
+    const struct hl_text_range all = {0, TEXT_BYTES};
+    for (size_t i = 0; i < T_COUNT(breaks); i++) {
+        int result;
+        struct image *image = new_image();
+        add(image, "function", 0, 0x10);
+        breaks[i](image);
+        make_map(image, sizeof *image, &all, 1, &result);
+        if (result != -ENOEXEC)
+            fail_msg("break %zu: %d", i, result);
+    }
+}
+
+/* The number of sections and the names' section where they don't fit into the header. */
+static void test_many_sections(void **state) {
+    (void)state;
+    struct image *image = new_image();
+    add(image, "function", 0, 0x10);
+    image->header.e_shnum = 0;
+    image->header.e_shstrndx = SHN_XINDEX;
+    image->section[NONE].sh_size = SECTIONS;
+    image->section[NONE].sh_link = NAMES;
+    assert_map(image, "7f0000001000 10 function\n");
+}
+
+/* Cut at every byte: an error, or fewer lines, never a fault. */
+static void test_truncated(void **state) {
+    (void)state;
+    const struct hl_text_range all = {0, TEXT_BYTES};
+    for (size_t bytes = 0; bytes <= offsetof(struct image, strings) + 64; bytes++) {
+        struct image *image = new_image();
+        int result;
+        add(image, "function", 0, 0x10);
+        image->section[NAMES].sh_size = 1;
+        image->section[NAMES].sh_offset = 0;
+        const char *lines = make_map(image, bytes, &all, 1, &result);
+        bool whole = bytes >= offsetof(struct image, strings) + sizeof "\0function";
+        assert_int_equal(result, whole ? 0 : -ENOEXEC);
+        assert_string_equal(lines, whole ? "7f0000001000 10 function\n" : "");
+    }
+}
+
+/* Wild numbers in every field: whatever comes out is sorted, disjoint and inside the range. */
+static void test_wild_numbers(void **state) {
+    (void)state;
+    static const uint64_t wild[] = {0,     1,      7,      8,          24,        64,
+                                    0x100, 0x1000, 0x1fff, UINT32_MAX, INT64_MAX, UINT64_MAX};
+    const struct hl_text_range all = {0, TEXT_BYTES};
+    uint64_t seed = 11;
+    unsigned with_lines = 0;
+    for (unsigned round = 0; round < 20000; round++) {
+        struct image *image = new_image();
+        for (unsigned i = 0; i < 12; i++) {
+            Elf64_Sym *symbol = add(image, i % 2 ? "name" : "longer name", t_random(&seed) % TEXT_BYTES, 0);
+            symbol->st_size =
+                t_random(&seed) % 2 ? t_random(&seed) % 64 : wild[t_random(&seed) % T_COUNT(wild)];
+            symbol->st_info = (unsigned char)t_random(&seed);
+            symbol->st_other = (unsigned char)(t_random(&seed) % 4);
+        }
+        for (unsigned i = 0; i < t_random(&seed) % 4; i++) {
+            size_t at = t_random(&seed) % (sizeof(Elf64_Ehdr) + sizeof image->section) & ~(size_t)7;
+            uint64_t value = wild[t_random(&seed) % T_COUNT(wild)];
+            memcpy((char *)image + at, &value, sizeof value);
+        }
+        int result;
+        char *line = make_map(image, sizeof *image, &all, 1, &result);
+        assert_true(result == 0 || result == -ENOEXEC);
+        uint64_t before = BIAS + TEXT_START;
+        with_lines += *line != '\0';
+        for (char *next; (next = strchr(line, '\n')) != NULL; line = next + 1) {
+            unsigned long start, bytes;
+            assert_int_equal(sscanf(line, "%lx %lx ", &start, &bytes), 2);
+            assert_true(bytes > 0 && start >= before && start + bytes <= BIAS + TEXT_START + TEXT_BYTES);
+            before = start + bytes;
+        }
+    }
+    assert_true(with_lines > 5000);
+}
+
+/* A sorted table stays stable and complete when it is large: 300000 symbols in 3 bytes each. */
+static void test_many_symbols(void **state) {
+    (void)state;
+    enum { N = 300000 };
+    static char names[N][8];
+    struct hl_symbols symbols;
+    struct hl_map_text text;
+    uint64_t seed = 5;
+    hl_begin_symbols(&symbols, 0);
+    symbols.n_sections = 1;
+    symbols.section[0] = (struct hl_text_range){0x1000, 0x1000 + 3 * N};
+    for (unsigned i = 0; i < N; i++)
+        snprintf(names[i], sizeof names[i], "%u", i);
+    uint64_t step = 100003, at = t_random(&seed) % N; /* prime to N: every place once, in a wild order */
+    for (unsigned i = 0; i < N; i++, at = (at + step) % N) {
+        struct hl_symbol symbol = {.start = 0x1000 + 3 * at, .name = names[at], .binding = STB_GLOBAL};
+        assert_int_equal(hl_add_symbol(&symbols, &symbol, 0), 0);
+    }
+    assert_int_equal(hl_choose_symbols(&symbols), 0);
+    assert_int_equal(symbols.n_chosen, N);
+    const struct hl_text_range all = {0, UINT64_MAX};
+    hl_begin_map(&text, -1);
+    hl_write_symbols(&text, &symbols, &all, 1);
+    assert_int_equal(hl_finish_map(&text), 0);
+    assert_int_equal(text.lines, N);
+    char *line = text.at;
+    for (unsigned i = 0; i < N; i++) {
+        char expected[64];
+        int bytes = snprintf(expected, sizeof expected, "%x 3 %-3u\n", 0x1000 + 3 * i, i);
+        assert_memory_equal(line, expected, (size_t)bytes);
+        line += bytes;
+    }
+    assert_ptr_equal(line, text.at + text.filled);
+    hl_free_map(&text);
+    hl_free_symbols(&symbols);
+}
+
+/* Nothing stays mapped. */
+static void test_memory_is_given_back(void **state) {
+    (void)state;
+    const struct hl_text_range all = {0, TEXT_BYTES};
+    char before[4096], after[4096];
+    for (unsigned round = 0; round < 3; round++) {
+        int result, fd = open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+        ssize_t n = read(fd, round < 2 ? before : after, sizeof before - 1);
+        close(fd);
+        assert_true(n > 0);
+        (round < 2 ? before : after)[strcspn(round < 2 ? before : after, " ")] = '\0';
+        struct image *image = new_image();
+        add(image, "function", 0, 0x10);
+        make_map(image, sizeof *image, &all, 1, &result);
+    }
+    assert_string_equal(before, after); /* pages of address space */
+}
+
+static void write_text(int folder, const char *name, const char *text) {
+    int fd = openat(folder, name, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+}
+
+static void assert_text(int folder, const char *name, const char *expected) {
+    char text[64] = "";
+    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC);
+    assert_true(fd >= 0);
+    assert_true(read(fd, text, sizeof text - 1) >= 0);
+    assert_string_equal(text, expected);
+    close(fd);
+}
+
+/* A link, a folder, a pipe under the map's name: replaced or left, never written through. */
+static void test_place(void **state) {
+    (void)state;
+    char folder_name[] = "/tmp/hugeld-unit-XXXXXX";
+    assert_non_null(mkdtemp(folder_name));
+    int folder = open(folder_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    for (unsigned what = 0; what < 6; what++) {
+        struct hl_new_map map;
+        struct stat stat;
+        write_text(folder, "victim", "precious");
+        switch (what) {
+        case 1:
+            write_text(folder, "perf-77.map", "old");
+            break;
+        case 2:
+            assert_int_equal(symlinkat("victim", folder, "perf-77.map"), 0);
+            break;
+        case 3:
+            assert_int_equal(linkat(folder, "victim", folder, "perf-77.map", 0), 0);
+            break;
+        case 4:
+            assert_int_equal(mkfifoat(folder, "perf-77.map", 0666), 0);
+            break;
+        case 5:
+            assert_int_equal(mkdirat(folder, "perf-77.map", 0777), 0);
+            break;
+        }
+        assert_int_equal(hl_create_map(&map, folder, 77), 0);
+        assert_string_equal(map.name, "perf-77.map");
+        assert_int_equal(fstat(map.fd, &stat), 0);
+        assert_int_equal(stat.st_mode & 07777, 0600);
+        assert_int_equal(write(map.fd, "new", 3), 3);
+        assert_int_equal(hl_place_map(&map), what == 5 ? -EISDIR : 0);
+        if (what != 5)
+            assert_text(folder, "perf-77.map", "new");
+        assert_text(folder, "victim", "precious");
+        assert_int_equal(faccessat(folder, map.temporary, F_OK, 0), -1);
+        assert_int_equal(unlinkat(folder, "perf-77.map", what == 5 ? AT_REMOVEDIR : 0), 0);
+    }
+    assert_int_equal(unlinkat(folder, "victim", 0), 0);
+    close(folder);
+    assert_int_equal(rmdir(folder_name), 0);
+}
+
+static void test_dropped(void **state) {
+    (void)state;
+    char folder_name[] = "/tmp/hugeld-unit-XXXXXX";
+    assert_non_null(mkdtemp(folder_name));
+    int folder = open(folder_name, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct hl_new_map map;
+    assert_int_equal(hl_create_map(&map, folder, 4194304), 0);
+    assert_string_equal(map.name, "perf-4194304.map");
+    hl_drop_map(&map);
+    close(folder);
+    assert_int_equal(rmdir(folder_name), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_lines),
+        cmocka_unit_test(test_no_symbols),
+        cmocka_unit_test(test_dynsym_only_without_symtab),
+        cmocka_unit_test(test_labels),
+        cmocka_unit_test(test_sizes_of_zero),
+        cmocka_unit_test(test_sizes_that_overflow),
+        cmocka_unit_test(test_aliases),
+        cmocka_unit_test(test_overlaps),
+        cmocka_unit_test(test_only_moved_ranges),
+        cmocka_unit_test(test_wild_names),
+        cmocka_unit_test(test_long_name),
+        cmocka_unit_test(test_names_out_of_range),
+        cmocka_unit_test(test_strings_without_an_end),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_many_sections),
+        cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_wild_numbers),
+        cmocka_unit_test(test_many_symbols),
+        cmocka_unit_test(test_memory_is_given_back),
+        cmocka_unit_test(test_place),
+        cmocka_unit_test(test_dropped),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
