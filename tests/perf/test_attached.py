@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""perf attached to a process whose text has moved: with a map its names are the plain ones, frame by frame in the same
+recording, and function by function beside a plain run; without a map there are none."""
+
+import os
+
+import profiles
+
+OPTIONS = "backend=hugetlb,perf_map=on"
+
+
+def test_names(program, start_stopped, folder, pool, figure):
+    """One recording, resolved with the file, with the map written by the process itself, with the command's, and with
+    none.  And the profile of a plain run."""
+    pool(128)
+    with start_stopped(program) as process:
+        with profiles.attached(process.pid, folder / "plain.data", frequency=program.frequency):
+            program.work(process)
+    with start_stopped(program, OPTIONS) as process:
+        own = folder / "own.map"
+        os.rename(process.map, own)
+        profiles.write_map(process.pid, "--no-demangle")
+        with profiles.attached(process.pid, folder / "moved.data", frequency=program.frequency):
+            program.work(process)
+
+    whole = profiles.read(folder / "moved.data")
+    as_file = profiles.read(profiles.as_if_in_file(folder / "moved.data", folder / "file.data", process.placed))
+    placed, map_ = process.placed, process.map
+    count = profiles.judge(figure, f"{program.name}, the command's map", as_file, whole, placed, map_)
+    assert count > 1000
+
+    # The process reads its own files only.
+    paths = {p.path for p in placed}
+    os.rename(own, map_)
+    by_own, as_file_alone = profiles.read(folder / "moved.data"), profiles.read(folder / "file.data", alone=paths)
+    profiles.judge(figure, f"{program.name}, the process's own map", as_file_alone, by_own, placed, map_)
+
+    map_.unlink()
+    for tally in profiles.compare(as_file, profiles.read(folder / "moved.data"), placed, map_):
+        assert tally.same == 0 and {seen for _, seen in tally.other} == {profiles.UNKNOWN}
+
+    plain = profiles.profile(profiles.read(folder / "plain.data"), lambda frame: frame.dso in paths)
+    moved = profiles.profile(whole, lambda frame: frame.dso == str(map_) and profiles.find(placed, frame))
+    assert not profiles.differences(plain, moved)
+    assert profiles.differences(plain, profiles.shifted(moved)), "this comparison sees nothing"
