@@ -6,19 +6,26 @@
    sandbox shows what a program inside it will meet.
 
    --json: usable: {hugetlb, thp} (bool: can be used now), kernel (release), page_bytes, huge_page_bytes,
-     pool: {total_pages, free_pages, reserved_pages, surplus_pages, overcommit_pages, available_pages,
-            nodes: [node, allowed, total_pages, free_pages, surplus_pages]},
+     pool: {total_pages, free_pages, reserved_pages, surplus_pages, overcommit_pages,
+            usable_free_pages (on the nodes that are usable), growth_pages (what overcommit can still add),
+            available_pages (the lesser of free - reserved and usable_free, + growth),
+            available: {any, local, interleave} (the same for each numa=),
+            nodes: [node, use ("usable", or what forbids it: "cpuset", "policy"), total_pages, free_pages,
+                    surplus_pages]},
+     numa: {local_node (of the CPU that doctor runs on), binds (bool: its memory policy is MPOL_BIND)},
      thp_skip (a name of skip.def, or null), memory_headroom_bytes (null: unknown), max_map_count (null:
    unknown), abilities: {hugetlb, hugetlb_mremap, hugetlb_memfd, executable_memory, userfaultfd, read_by_call,
    populate, collapse} (bool), libhugeld (path or null), findings: [name, state ("ok", "warn", "bad"),
-   sentence, remedy (string or null)] */
+   sentence, remedy (string or null)], and with a program what needs.c lists */
 #include "command.h"
+#include "needs.h"
 #include "thp.h"
-#include "pool.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -28,6 +35,9 @@
 #define PAGES_SUGGESTED 128
 #define HEADROOM_SMALL_BYTES ((uint64_t)256 << 20)
 
+/* The key of an option that has no letter. */
+enum { OWN_PAGES = 256 };
+
 enum state { OK, WARN, BAD };
 static const char *const state_names[] = {"ok", "warn", "bad"};
 
@@ -35,7 +45,9 @@ struct machine {
     struct utsname system;
     struct hl_geometry geometry;
     struct hl_kernel kernel;
+    struct hl_placement placement;
     struct hl_pool pool;
+    uint64_t available[HL_NUMA_INTERLEAVE + 1]; /* for each numa= */
     int pool_skip, thp_skip;
     uint64_t available_pages, headroom_bytes, max_map_count;
     bool knows_map_count;
@@ -46,13 +58,27 @@ struct machine {
 struct request {
     bool json;
     json_t *findings;
+    char *options; /* every -o, joined; or NULL */
+    struct hl_needs_request program;
 };
 
 static const struct argp_option argp_options[] = {
     {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"objects", 'p', "PATTERNS", 0, "Which objects of PROGRAM, as for 'hugeld run'", 0},
+    {"options", 'o', "NAME=VALUE,...", 0, "How PROGRAM will run, as for 'hugeld run'", 0},
+    {"own-pages", OWN_PAGES, "N", 0, "Huge pages that PROGRAM takes for itself, where doctor can't know", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
+
+static error_t set_own_pages(struct request *request, const char *text) {
+    size_t digits = strspn(text, "0123456789");
+    request->program.own_pages = text;
+    if (digits > 0 && digits < 10 && text[digits] == '\0')
+        return 0;
+    hl_say("--own-pages=%s: give a number of huge pages", text);
+    return EINVAL;
+}
 
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
     struct request *request = state->input;
@@ -60,11 +86,19 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case 'j':
         request->json = true;
         return 0;
-    case ARGP_KEY_ARG:
-        hl_say("doctor: %s is one too many; it takes no arguments", argument);
-        return EINVAL;
+    case 'p':
+        request->program.patterns = argument;
+        return 0;
+    case 'o':
+        return hl_add_options(&request->options, argument);
+    case OWN_PAGES:
+        return set_own_pages(request, argument);
+    case ARGP_KEY_ARG: /* what follows is the program's */
+        request->program.program = state->argv + state->next - 1;
+        state->next = state->argc;
+        return 0;
     default:
-        return hl_parse_common(key, state, "hugeld doctor", false);
+        return hl_parse_common(key, state, "hugeld doctor", true);
     }
 }
 
@@ -82,10 +116,15 @@ static void examine(struct machine *machine) {
     uname(&machine->system);
     hl_read_geometry(&machine->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_probe_kernel(&machine->kernel, &machine->geometry);
-    machine->pool_skip = hl_read_pool(&machine->pool, &hl_system_roots, &machine->geometry);
-    machine->available_pages = machine->pool_skip == 0 ? hl_pool_available(&machine->pool, 0) : 0;
+    for (unsigned numa = HL_NUMA_INTERLEAVE + 1; numa-- > 0;) { /* HL_NUMA_ANY is what stays */
+        hl_read_placement(&machine->placement, &hl_system_roots, numa);
+        machine->pool_skip =
+            hl_read_pool(&machine->pool, &hl_system_roots, &machine->geometry, &machine->placement);
+        machine->available[numa] = machine->pool_skip == 0 ? hl_pool_available(&machine->pool, 0) : 0;
+    }
+    machine->available_pages = machine->available[HL_NUMA_ANY];
     machine->thp_skip = hl_check_thp_policy(&hl_system_roots);
-    machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots);
+    machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
     machine->knows_map_count = read_number("/proc/sys/vm/max_map_count", &machine->max_map_count);
     machine->library = hl_find_library();
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
@@ -137,11 +176,12 @@ static void find_nodes(struct request *request, const struct machine *machine) {
             "echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
             "kB/nr_hugepages",
             node->total_pages + PAGES_SUGGESTED, node->node, machine->geometry.huge_page_bytes / 1024);
-        bool lacks = node->allowed && node->free_pages == 0 && pool->free_pages > 0;
+        static const char *const why[] = {"", "; not in the cpuset of this process",
+                                          "; not in the memory policy of this process", ""};
+        bool lacks = node->use == HL_NODE_USABLE && node->free_pages == 0 && pool->free_pages > 0;
         add_finding(request, name, lacks ? WARN : OK,
                     hl_format("%" PRIu64 " huge pages, %" PRIu64 " free, %" PRIu64 " surplus%s",
-                              node->total_pages, node->free_pages, node->surplus_pages,
-                              node->allowed ? "" : "; not allowed for this process"),
+                              node->total_pages, node->free_pages, node->surplus_pages, why[node->use]),
                     lacks ? remedy : NULL);
         free(remedy);
         free(name);
@@ -248,16 +288,21 @@ static json_t *make_json_pool(const struct machine *machine) {
     json_t *nodes = json_array();
     for (unsigned i = 0; i < pool->n_nodes; i++) {
         const struct hl_pool_node *node = &pool->node[i];
-        json_array_append_new(
-            nodes, json_pack("{s:i, s:b, s:I, s:I, s:I}", "node", (int)node->node, "allowed", node->allowed,
-                             "total_pages", (json_int_t)node->total_pages, "free_pages",
-                             (json_int_t)node->free_pages, "surplus_pages", (json_int_t)node->surplus_pages));
+        json_array_append_new(nodes, json_pack("{s:i, s:s, s:I, s:I, s:I}", "node", (int)node->node, "use",
+                                               hl_node_use_name(node->use), "total_pages",
+                                               (json_int_t)node->total_pages, "free_pages",
+                                               (json_int_t)node->free_pages, "surplus_pages",
+                                               (json_int_t)node->surplus_pages));
     }
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "total_pages", (json_int_t)pool->total_pages,
-                     "free_pages", (json_int_t)pool->free_pages, "reserved_pages",
-                     (json_int_t)pool->reserved_pages, "surplus_pages", (json_int_t)pool->surplus_pages,
-                     "overcommit_pages", (json_int_t)pool->overcommit_pages, "available_pages",
-                     (json_int_t)machine->available_pages, "nodes", nodes);
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:o}", "total_pages",
+        (json_int_t)pool->total_pages, "free_pages", (json_int_t)pool->free_pages, "reserved_pages",
+        (json_int_t)pool->reserved_pages, "surplus_pages", (json_int_t)pool->surplus_pages,
+        "overcommit_pages", (json_int_t)pool->overcommit_pages, "usable_free_pages",
+        (json_int_t)hl_pool_usable_free(pool), "growth_pages", (json_int_t)hl_pool_growth(pool),
+        "available_pages", (json_int_t)machine->available_pages, "available", "any",
+        (json_int_t)machine->available[HL_NUMA_ANY], "local", (json_int_t)machine->available[HL_NUMA_LOCAL],
+        "interleave", (json_int_t)machine->available[HL_NUMA_INTERLEAVE], "nodes", nodes);
 }
 
 static json_t *make_json_abilities(const struct hl_kernel *kernel) {
@@ -272,6 +317,9 @@ static json_t *make_json(const struct request *request, const struct machine *ma
                              "thp", machine->can_thp, "kernel", machine->system.release, "page_bytes",
                              (json_int_t)machine->geometry.page_bytes, "huge_page_bytes",
                              (json_int_t)machine->geometry.huge_page_bytes, "pool", make_json_pool(machine));
+    json_object_set_new(json, "numa",
+                        json_pack("{s:i, s:b}", "local_node", (int)machine->placement.local_node, "binds",
+                                  machine->placement.binds));
     json_object_set_new(json, "thp_skip",
                         machine->thp_skip == 0 ? json_null()
                                                : json_string(hl_skip_name((enum hl_skip)machine->thp_skip)));
@@ -289,27 +337,65 @@ static json_t *make_json(const struct request *request, const struct machine *ma
     return json;
 }
 
+/* doctor without a program; NEEDS is NULL then. */
+static int report_machine(struct request *request, const struct hl_needs *needs) {
+    struct machine machine = {0};
+    request->findings = json_array();
+    examine(&machine);
+    find_everything(request, &machine);
+    if (request->json) {
+        json_t *json = make_json(request, &machine);
+        if (needs != NULL)
+            json_object_set_new(json, "program", hl_json_needs(needs));
+        hl_print_json(json);
+    }
+    json_decref(request->findings);
+    free(machine.library);
+    return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+/* doctor -- PROGRAM: the machine is only in the JSON. */
+static int report_program(struct request *request) {
+    struct hl_needs needs;
+    int code = hl_find_needs(&needs, &request->program);
+    if (code == 0) {
+        if (request->json)
+            report_machine(request, &needs);
+        else
+            hl_print_needs(&needs);
+        code = needs.enough ? HL_EXIT_DONE : HL_EXIT_NO;
+    }
+    hl_free_needs(&needs);
+    return code;
+}
+
 int hl_examine_machine(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
         parse_argument,
-        NULL,
+        "[-- PROGRAM [ARGUMENT...]]",
         "Prints what this machine can do, and the command that mends what it cannot.\v"
-        "Exit status: 0 when hugetlb or thp can be used now, else 1.",
+        "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
+        "those (postgres -C, mariadbd --help), not started.\n"
+        "Exit status: 0 when hugetlb or thp can be used now, with PROGRAM when the pool can serve it; else "
+        "1. "
+        "2: wrong use, or no such PROGRAM.",
         NULL,
         NULL,
         NULL,
     };
     struct request request = {0};
-    struct machine machine = {0};
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
-        return HL_EXIT_USAGE;
-    request.findings = json_array();
-    examine(&machine);
-    find_everything(&request, &machine);
-    if (request.json)
-        hl_print_json(make_json(&request, &machine));
-    json_decref(request.findings);
-    free(machine.library);
-    return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+        goto out;
+    request.program.options = request.options;
+    if (request.program.program != NULL)
+        code = report_program(&request);
+    else if (request.options != NULL || request.program.patterns != NULL || request.program.own_pages != NULL)
+        hl_say("doctor: -o, -p and --own-pages are for a program; give one behind --");
+    else
+        code = report_machine(&request, NULL);
+out:
+    free(request.options);
+    return code;
 }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld inspect: prints the plan of a file, made by the same code that plans at run time.
 
-   A position-independent object gets another address in every start, and how much of it whole huge pages
-   cover depends on that address modulo the huge page.  So the planner runs once for each such offset (512 of
-   them) and what is printed is the range; --pid takes the address that a process got.
+   A position-independent object gets another address in every start, so what is printed is the range over all
+   of them; --pid takes the address that a process got.
 
    --json: {"files": [FILE...]}; a FILE that cannot be planned is {"path", "error"}, else
 
@@ -17,6 +16,7 @@
 #include "command.h"
 #include "kernel.h"
 #include "process.h"
+#include "starts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -33,21 +33,6 @@ struct request {
     json_t *files; /* NULL: print text */
     bool json, failed;
     int first; /* the first FILE in argv, or 0 */
-};
-
-/* What is known of one file. */
-struct report {
-    const char *path;
-    const struct hl_elf_file *file;
-    struct hl_geometry geometry;
-    struct hl_object object;
-    struct hl_plan plan;
-    int skip; /* why the whole object stays, or 0 */
-};
-
-/* Over all load addresses. */
-struct range {
-    uint64_t starts, full_starts, pages_min, pages_max, covered_min, covered_max, made_executable_max;
 };
 
 static const struct argp_option argp_options[] = {
@@ -79,52 +64,8 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     }
 }
 
-static uint64_t count_pages(const struct hl_plan *plan) {
-    uint64_t pages = 0;
-    for (unsigned i = 0; i < HL_KINDS; i++)
-        pages += plan->pages[i];
-    return pages;
-}
-
 static bool is_static(const struct hl_elf_file *file) {
     return !file->has_interpreter && strcmp(hl_elf_type(file), "dso") != 0;
-}
-
-static void read_geometry(struct hl_geometry *geometry, const struct hl_elf_file *file) {
-    *geometry =
-        (struct hl_geometry){4096, (uint64_t)2 << 20}; /* another machine's; not known, but the common one */
-    if (hl_is_native(file))
-        hl_read_geometry(geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
-}
-
-static void plan_report(struct report *report, const struct hl_options *options, uint64_t load_bias) {
-    report->skip = hl_load_object(&report->object, report->file, report->path, load_bias, &report->geometry);
-    if (report->skip != 0) {
-        memset(&report->plan, 0, sizeof report->plan);
-        report->object.n_segments = 0;
-        return;
-    }
-    report->skip = hl_plan_object(&report->plan, &report->object, options, &report->geometry);
-}
-
-/* Plans for every load address that differs modulo the huge page. */
-static void measure_range(struct range *range, const struct report *report,
-                          const struct hl_options *options) {
-    struct report at = *report;
-    uint64_t step = hl_load_alignment(report->file, report->geometry.page_bytes);
-    *range = (struct range){.pages_min = UINT64_MAX, .covered_min = UINT64_MAX};
-    for (uint64_t bias = 0; bias == 0 || bias < report->geometry.huge_page_bytes; bias += step) {
-        plan_report(&at, options, bias);
-        uint64_t pages = count_pages(&at.plan), covered = at.plan.text_covered_bytes;
-        range->starts++;
-        range->full_starts += covered > 0 && covered == at.plan.text_bytes;
-        range->pages_min = pages < range->pages_min ? pages : range->pages_min;
-        range->pages_max = pages > range->pages_max ? pages : range->pages_max;
-        range->covered_min = covered < range->covered_min ? covered : range->covered_min;
-        range->covered_max = covered > range->covered_max ? covered : range->covered_max;
-        if (at.plan.made_executable_bytes > range->made_executable_max)
-            range->made_executable_max = at.plan.made_executable_bytes;
-    }
 }
 
 static uint64_t to_kib(uint64_t bytes) { return bytes / 1024 + (bytes % 1024 != 0); }
@@ -135,7 +76,7 @@ static char *format_remedy(enum hl_skip skip) {
     return strcmp(remedy, "none") == 0 ? hl_format("%s", "") : hl_format(" (%s)", remedy);
 }
 
-static void print_span(const struct report *report, const struct hl_span *span) {
+static void print_span(const struct hl_forecast *report, const struct hl_span *span) {
     const struct hl_object *object = &report->object;
     char *segments = hl_format("%s", "");
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -154,7 +95,7 @@ static void print_span(const struct report *report, const struct hl_span *span) 
 }
 
 /* What of segment I stays, and why. */
-static void print_segment(const struct report *report, unsigned i) {
+static void print_segment(const struct hl_forecast *report, unsigned i) {
     const struct hl_segment *segment = &report->object.segment[i];
     uint64_t bytes = segment->end - segment->start, covered = report->plan.covered_bytes[i];
     enum hl_skip skip = report->plan.skip[i];
@@ -175,7 +116,7 @@ static void print_segment(const struct report *report, unsigned i) {
     free(head);
 }
 
-static void print_range(const struct report *report, const struct range *range) {
+static void print_range(const struct hl_forecast *report, const struct hl_starts *range) {
     unsigned least = hl_permille(range->covered_min, report->plan.text_bytes);
     unsigned most = hl_permille(range->covered_max, report->plan.text_bytes);
     unsigned full = hl_permille(range->full_starts, range->starts);
@@ -186,7 +127,7 @@ static void print_range(const struct report *report, const struct range *range) 
              full / 10, full % 10, to_kib(range->made_executable_max));
 }
 
-static void print_report(const struct report *report, const struct range *range) {
+static void print_report(const struct hl_forecast *report, const struct hl_starts *range) {
     const struct hl_plan *plan = &report->plan;
     const char *machine = hl_machine_name(report->file->header.e_machine);
     unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
@@ -201,7 +142,7 @@ static void print_report(const struct report *report, const struct range *range)
                                             report->geometry.huge_page_bytes >> 20);
     hl_print("  %s: %" PRIu64 " huge pages of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
              " KiB of read-only data become executable",
-             start, count_pages(plan), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
+             start, hl_count_pages(plan), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
              to_kib(plan->made_executable_bytes));
     free(start);
     for (unsigned i = 0; i < plan->n_spans; i++)
@@ -222,7 +163,7 @@ static void add_json_skip(json_t *to, enum hl_skip skip) {
     json_object_set_new(to, "remedy", skip == HL_MOVED ? json_null() : json_string(hl_skip_remedy(skip)));
 }
 
-static json_t *make_json_spans(const struct report *report) {
+static json_t *make_json_spans(const struct hl_forecast *report) {
     json_t *spans = json_array();
     for (unsigned i = 0; i < report->plan.n_spans; i++) {
         const struct hl_span *span = &report->plan.span[i];
@@ -235,7 +176,7 @@ static json_t *make_json_spans(const struct report *report) {
     return spans;
 }
 
-static json_t *make_json_segments(const struct report *report) {
+static json_t *make_json_segments(const struct hl_forecast *report) {
     json_t *segments = json_array();
     for (unsigned i = 0; i < report->object.n_segments; i++) {
         const struct hl_segment *segment = &report->object.segment[i];
@@ -248,7 +189,7 @@ static json_t *make_json_segments(const struct report *report) {
     return segments;
 }
 
-static json_t *make_json_range(const struct report *report, const struct range *range) {
+static json_t *make_json_range(const struct hl_forecast *report, const struct hl_starts *range) {
     return json_pack("{s:I, s:I, s:I, s:o, s:o, s:I, s:o}", "starts", (json_int_t)range->starts, "pages_min",
                      (json_int_t)range->pages_min, "pages_max", (json_int_t)range->pages_max,
                      "text_share_min", hl_json_share(range->covered_min, report->plan.text_bytes),
@@ -257,11 +198,11 @@ static json_t *make_json_range(const struct report *report, const struct range *
                      hl_json_share(range->full_starts, range->starts));
 }
 
-static json_t *make_json(const struct report *report, const struct range *range) {
+static json_t *make_json(const struct hl_forecast *report, const struct hl_starts *range) {
     const char *machine = hl_machine_name(report->file->header.e_machine);
     const struct hl_plan *plan = &report->plan;
     json_t *json_plan = json_pack("{s:o, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias),
-                                  "pages", (json_int_t)count_pages(plan), "text_share",
+                                  "pages", (json_int_t)hl_count_pages(plan), "text_share",
                                   hl_json_share(plan->text_covered_bytes, plan->text_bytes),
                                   "made_executable_bytes", (json_int_t)plan->made_executable_bytes);
     add_json_skip(json_plan, (enum hl_skip)report->skip);
@@ -282,17 +223,16 @@ static json_t *make_json(const struct report *report, const struct range *range)
 /* FILE at its own address (ET_EXEC), at any (RANGE is printed), or at LOAD_BIAS of a process. */
 static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
                         const uint64_t *load_bias) {
-    struct report report = {.path = path, .file = file};
-    struct range range;
+    struct hl_forecast report;
+    struct hl_starts range;
     bool any_address = load_bias == NULL && hl_is_position_independent(file);
-    read_geometry(&report.geometry, file);
-    plan_report(&report, &request->options, load_bias != NULL ? *load_bias : 0);
+    hl_forecast_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
     if (report.object.n_segments == 0) {
         any_address = false;
         request->failed = true;
     }
     if (any_address)
-        measure_range(&range, &report, &request->options);
+        hl_measure_starts(&range, &report, &request->options);
     if (request->json)
         json_array_append_new(request->files, make_json(&report, any_address ? &range : NULL));
     else

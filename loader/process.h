@@ -7,7 +7,8 @@
 
 #include <sys/types.h>
 
-#define HL_PROCESS_NODES 128
+/* As many node numbers as the kernel can be built for (NODES_SHIFT is 10 at most). */
+#define HL_PROCESS_NODES 1024
 
 /* One mapping: a paragraph of /proc/PID/smaps. */
 struct hl_region {

@@ -3,16 +3,21 @@
 
    The program's file is looked at first, because there are programs in which a preloaded library never runs,
    and one kind (AddressSanitizer) that refuses to start with any.  They run as they would without hugeld,
-   with one line that says so; with strict=on they don't run. */
+   with one line that says so; with strict=on they don't run.
+
+   --loader=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
+   names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one
+   line. */
 #include "command.h"
 #include "elf-file.h"
+#include "linker.h"
+#include "program.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 #ifndef HL_LIBDIR
@@ -23,7 +28,8 @@ struct request {
     const char *patterns; /* -p, or NULL */
     char *options;        /* every -o, joined; or NULL */
     bool use_ldso;
-    int program; /* the index of PROGRAM in argv, or 0 */
+    const char *linker; /* --ld-so, or NULL */
+    int program;        /* the index of PROGRAM in argv, or 0 */
 };
 
 static const struct argp_option argp_options[] = {
@@ -32,6 +38,7 @@ static const struct argp_option argp_options[] = {
      "How, as in LD_HUGEPAGES_OPTIONS; may be repeated, the later one wins", 0},
     {"loader", 'l', "preload|ldso", 0,
      "Which way in: libhugeld.so (the default), or the patched dynamic linker", 0},
+    {"ld-so", 'L', "FILE", 0, "The patched dynamic linker, if not the one beside this command", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -54,6 +61,10 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         return hl_add_options(&request->options, argument);
     case 'l':
         return set_loader(request, argument);
+    case 'L':
+        request->use_ldso = true;
+        request->linker = argument;
+        return 0;
     case ARGP_KEY_ARG: /* what follows is the program's */
         request->program = state->next - 1;
         state->next = state->argc;
@@ -83,45 +94,6 @@ char *hl_find_library(void) {
     return found;
 }
 
-/* Whether PATH can be executed; if not, errno says why. */
-static bool is_executable(const char *path) {
-    struct stat stat_buffer;
-    if (stat(path, &stat_buffer) != 0)
-        return false;
-    if (!S_ISREG(stat_buffer.st_mode)) {
-        errno = EACCES;
-        return false;
-    }
-    return access(path, X_OK) == 0;
-}
-
-/* Where execvp(3) finds NAME.  NULL if nowhere, and errno is EACCES if it was there but can't be run; else
-   the caller owns the path. */
-static char *find_program(const char *name) {
-    if (strchr(name, '/') != NULL)
-        return is_executable(name) ? hl_format("%s", name) : NULL;
-    const char *folder = getenv("PATH");
-    char *found = NULL;
-    int error = ENOENT;
-    if (folder == NULL)
-        folder = "/bin:/usr/bin"; /* what glibc takes */
-    while (found == NULL && name[0] != '\0') {
-        int length = (int)strcspn(folder, ":");
-        found = hl_format("%.*s%s%s", length, folder, length > 0 ? "/" : "", name);
-        if (is_executable(found))
-            break;
-        if (errno != ENOENT && errno != ENOTDIR)
-            error = errno;
-        free(found);
-        found = NULL;
-        folder += length;
-        if (*folder++ == '\0')
-            break;
-    }
-    errno = error;
-    return found;
-}
-
 /* Why PROGRAM can't be run, in the words and with the exit codes of env(1). */
 static int refuse_program(const char *name) {
     int error = errno;
@@ -131,41 +103,6 @@ static int refuse_program(const char *name) {
                                             : "check the file";
     hl_say("%s: %s; %s", name[0] != '\0' ? name : "''", strerror(error), remedy);
     return error == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
-}
-
-/* Whether the kernel will start PATH in secure mode, in which the dynamic linker takes no library from
- * LD_PRELOAD. */
-static bool is_privileged(const char *path) {
-    struct stat stat_buffer;
-    if (stat(path, &stat_buffer) != 0)
-        return false;
-    if ((stat_buffer.st_mode & S_ISUID) && stat_buffer.st_uid != getuid())
-        return true;
-    if ((stat_buffer.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && stat_buffer.st_gid != getgid())
-        return true;
-    return getuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0;
-}
-
-/* Why libhugeld.so would not work in the program at PATH; NULL if nothing speaks against it.  A script is
-   fine: its interpreter inherits the variables. */
-static const char *explain_plain_run(const char *path) {
-    struct hl_elf_file file;
-    const char *reason = NULL;
-    if (is_privileged(path))
-        return "set-user-ID, set-group-ID or with file capabilities, where hugeld does nothing";
-    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
-    if (problem == HL_ELF_32_BIT)
-        return "a 32-bit program, and libhugeld.so is a 64-bit library";
-    if (problem != HL_ELF_FINE)
-        return NULL;
-    if (!hl_is_native(&file))
-        reason = "a program for another machine";
-    else if (!file.has_interpreter)
-        reason = "static, the dynamic linker never runs";
-    else if (hl_needs_library(&file, "libasan.so"))
-        reason = "built with AddressSanitizer, which aborts with any preloaded library";
-    hl_close_elf(&file);
-    return reason;
 }
 
 /* Why LIBRARY, as hl_find_library found it, can't be preloaded; NULL if it can. */
@@ -195,8 +132,56 @@ static void set_preload(const char *library) {
     free(folder);
 }
 
-/* Sets the environment for the program at PATH.  0, or the exit code. */
-static int prepare_environment(const struct request *request, const char *name, const char *path) {
+/* How the program is started, and why not otherwise. */
+struct way {
+    const char *reason; /* why it runs on small pages; or NULL */
+    char *library;      /* to be preloaded, or NULL */
+    char *linker;       /* to be called with the program as its argument, or NULL */
+};
+
+static void choose_preload(struct way *way, const char *path) {
+    way->library = hl_find_library();
+    way->reason = hl_explain_plain_run(path);
+    if (way->reason == NULL)
+        way->reason = explain_no_library(way->library);
+    if (way->reason == NULL)
+        set_preload(way->library);
+}
+
+/* Tries the patched dynamic linker for the program at PATH, called NAME. */
+static void choose_linker(struct way *way, const struct request *request, const char *name,
+                          const char *path) {
+    char *linker = request->linker != NULL ? realpath(request->linker, NULL) : hl_find_linker();
+    char *executable = hl_find_executable(path), *real = realpath(path, NULL), *interpreter = NULL;
+    char *reason = hl_explain_no_linker(linker, executable, &interpreter);
+    int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
+    bool is_script = executable == NULL || real == NULL || strcmp(executable, real) != 0;
+    if (reason == NULL && result != 0 && is_script)
+        reason = hl_format("%s cannot be mounted here (%s)", linker, strerror(-result));
+    if (reason == NULL && result != 0) {
+        hl_say(
+            "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
+            name, linker, path, strerror(-result));
+        way->linker = linker;
+        linker = NULL;
+    }
+    if (reason != NULL) {
+        choose_preload(way, path);
+        if (way->reason == NULL)
+            hl_say("%s: %s; libhugeld.so is preloaded instead", name, reason);
+    } else if (getenv("LD_HUGEPAGES") == NULL) {
+        setenv("LD_HUGEPAGES", "main", 1); /* by itself that one takes nothing */
+    }
+    free(reason);
+    free(linker);
+    free(executable);
+    free(real);
+    free(interpreter);
+}
+
+/* Sets the environment for the program at PATH and chooses the way.  0, or the exit code. */
+static int prepare_environment(const struct request *request, const char *name, const char *path,
+                               struct way *way) {
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options);
     hl_default_options(&options);
@@ -207,24 +192,37 @@ static int prepare_environment(const struct request *request, const char *name, 
         setenv("LD_HUGEPAGES_OPTIONS", text, 1);
 
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
-    const char *reason = explain_plain_run(path);
-    char *library = hl_find_library();
-    if (reason == NULL)
-        reason = explain_no_library(library);
-    if (reason == NULL)
-        set_preload(library);
-    else if (acts)
-        hl_say("%s: %s; %s", name, reason,
+    if (request->use_ldso && !hl_is_privileged(path))
+        choose_linker(way, request, name, path);
+    else
+        choose_preload(way, path);
+    if (way->reason != NULL && acts)
+        hl_say("%s: %s; %s", name, way->reason,
                strict ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
-    free(library);
     free(text);
-    return reason != NULL && strict ? HL_EXIT_NOT_FOUND : 0;
+    return way->reason != NULL && strict ? HL_EXIT_NOT_FOUND : 0;
+}
+
+/* Becomes ld.so with the program at PATH as its argument.  Returns only when that fails. */
+static int become_linker(const char *linker, const char *path, char **program) {
+    size_t n = 0;
+    while (program[n] != NULL)
+        n++;
+    char **arguments = hl_allocate((n + 4) * sizeof *arguments);
+    const char *first[] = {linker, "--argv0", program[0], path};
+    memcpy(arguments, first, sizeof first);
+    memcpy(arguments + 4, program + 1, n * sizeof *arguments);
+    execv(linker, arguments);
+    free(arguments);
+    return refuse_program(program[0]);
 }
 
 /* Becomes the program at PATH.  Returns only when that fails.  Only what is no ELF file may be a script
    without "#!", which execvp gives to the shell: another machine's program ends there in syntax errors. */
-static int become_program(const char *path, char **program) {
+static int become_program(const struct way *way, const char *path, char **program) {
     struct hl_elf_file file;
+    if (way->linker != NULL)
+        return become_linker(way->linker, path, program);
     execv(path, program);
     if (errno == ENOEXEC) {
         if (hl_open_elf(&file, AT_FDCWD, path) == HL_ELF_OTHER)
@@ -248,6 +246,7 @@ int hl_run_program(int argc, char **argv) {
         NULL,
     };
     struct request request = {0};
+    struct way way = {0};
     char *path = NULL;
     int code = HL_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
@@ -256,20 +255,18 @@ int hl_run_program(int argc, char **argv) {
         hl_say("run: no program given; try 'hugeld run ls'");
         goto out;
     }
-    if (request.use_ldso) {
-        hl_say("--loader=ldso: this version has no patched dynamic linker; use --loader=preload");
-        goto out;
-    }
     char **program = argv + request.program;
-    path = find_program(program[0]);
+    path = hl_find_program(program[0]);
     if (path == NULL) {
         code = refuse_program(program[0]);
         goto out;
     }
-    code = prepare_environment(&request, program[0], path);
+    code = prepare_environment(&request, program[0], path, &way);
     if (code == 0)
-        code = become_program(path, program);
+        code = become_program(&way, path, program);
 out:
+    free(way.library);
+    free(way.linker);
     free(path);
     free(request.options);
     return code;

@@ -15,7 +15,8 @@
                backends: {hugetlb_pages, thp_pages, file_pages},
                nodes: [node, bytes],
                ranges: [start, end ("0x..."), flags ("r-x"), kind, backend ("hugetlb", "thp", "file"),
-   huge_bytes, pages]], own: {hugetlb_bytes, thp_bytes, file_bytes, shmem_bytes}: the program's own
+   huge_bytes, pages, nodes: [node, bytes] (of the whole mapping)]], own: {hugetlb_bytes, thp_bytes,
+   file_bytes, shmem_bytes}: the program's own
 
    The exit code is 0 when text, read-only data or initialised data of an object is on huge pages in a
    process. */
@@ -220,12 +221,13 @@ static void sum_text(const struct picture *picture, uint64_t *text_bytes, uint64
     }
 }
 
-static json_t *make_json_nodes(const struct tally *tally) {
+/* NODE_BYTES may be NULL: no node is known. */
+static json_t *make_json_nodes(const uint64_t *node_bytes) {
     json_t *nodes = json_array();
-    for (unsigned node = 0; node < HL_PROCESS_NODES; node++)
-        if (tally->node_bytes[node] > 0)
-            json_array_append_new(nodes, json_pack("{s:i, s:I}", "node", (int)node, "bytes",
-                                                   (json_int_t)tally->node_bytes[node]));
+    for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++)
+        if (node_bytes[node] > 0)
+            json_array_append_new(
+                nodes, json_pack("{s:i, s:I}", "node", (int)node, "bytes", (json_int_t)node_bytes[node]));
     return nodes;
 }
 
@@ -235,10 +237,11 @@ static json_t *make_json_ranges(const struct tally *tally) {
         const struct range *range = &tally->range[i];
         json_array_append_new(
             ranges,
-            json_pack("{s:o, s:o, s:s, s:s, s:s, s:I, s:I}", "start", hl_json_hex(range->region->start),
+            json_pack("{s:o, s:o, s:s, s:s, s:s, s:I, s:I, s:o}", "start", hl_json_hex(range->region->start),
                       "end", hl_json_hex(range->region->end), "flags", hl_flags_text(range->region->flags),
                       "kind", hl_kind_name(range->kind), "backend", backend_names[range->backend],
-                      "huge_bytes", (json_int_t)range->huge_bytes, "pages", (json_int_t)range->pages));
+                      "huge_bytes", (json_int_t)range->huge_bytes, "pages", (json_int_t)range->pages, "nodes",
+                      make_json_nodes(range->region->node_bytes)));
     }
     return ranges;
 }
@@ -261,7 +264,7 @@ static json_t *make_json_object(const struct tally *tally) {
     json_object_set_new(json, "backends",
                         json_pack("{s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB], "thp_pages",
                                   (json_int_t)pages[THP], "file_pages", (json_int_t)pages[FILE_CACHE]));
-    json_object_set_new(json, "nodes", make_json_nodes(tally));
+    json_object_set_new(json, "nodes", make_json_nodes(tally->node_bytes));
     json_object_set_new(json, "ranges", make_json_ranges(tally));
     return json;
 }
@@ -282,6 +285,29 @@ static json_t *make_json(const struct picture *picture) {
                      "shmem_bytes", (json_int_t)picture->own_shmem_bytes);
 }
 
+/* "node 0: 4096 KiB, node 1: 2048 KiB", or nothing where no node is known.  The caller frees it. */
+static char *format_nodes(const uint64_t *node_bytes) {
+    char *text = hl_format("%s", "");
+    for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++) {
+        if (node_bytes[node] == 0)
+            continue;
+        char *longer = hl_format("%s%snode %u: %" PRIu64 " KiB", text, text[0] != '\0' ? ", " : "", node,
+                                 node_bytes[node] / 1024);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static void print_range(const struct range *range) {
+    const struct hl_region *region = range->region;
+    char *nodes = format_nodes(region->node_bytes);
+    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %-7s %6" PRIu64 " %-5s  %s", region->start,
+             region->end, hl_flags_text(region->flags), hl_kind_name(range->kind),
+             backend_names[range->backend], range->pages, range->pages == 1 ? "page" : "pages", nodes);
+    free(nodes);
+}
+
 static void print_tally(const struct tally *tally) {
     unsigned share = hl_permille(tally->text_huge_bytes, tally->text_bytes);
     hl_print("  %s: %u.%u %% of the text on huge pages; hugetlb %" PRIu64 ", thp %" PRIu64 ", file %" PRIu64
@@ -294,15 +320,12 @@ static void print_tally(const struct tally *tally) {
              " KiB, FilePmdMapped %" PRIu64 " KiB",
              tally->private_hugetlb_bytes / 1024, tally->shared_hugetlb_bytes / 1024,
              tally->anon_huge_bytes / 1024, tally->file_pmd_bytes / 1024);
-    for (unsigned node = 0; node < HL_PROCESS_NODES; node++)
-        if (tally->node_bytes[node] > 0)
-            hl_print("    node %u: %" PRIu64 " KiB", node, tally->node_bytes[node] / 1024);
-    for (size_t i = 0; i < tally->n_ranges; i++) {
-        const struct range *range = &tally->range[i];
-        hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %-7s %6" PRIu64 " %s", range->region->start,
-                 range->region->end, hl_flags_text(range->region->flags), hl_kind_name(range->kind),
-                 backend_names[range->backend], range->pages, range->pages == 1 ? "page" : "pages");
-    }
+    char *nodes = format_nodes(tally->node_bytes);
+    if (nodes[0] != '\0')
+        hl_print("    %s", nodes);
+    free(nodes);
+    for (size_t i = 0; i < tally->n_ranges; i++)
+        print_range(&tally->range[i]);
 }
 
 static void print_picture(const struct picture *picture) {

@@ -466,6 +466,10 @@ def test_doctor(pool):
     assert (told["page_bytes"], told["huge_page_bytes"]) == (helpers.PAGE, helpers.HUGE)
     assert (told["pool"]["total_pages"], told["pool"]["available_pages"]) == (total, 7)
     assert sum(n["free_pages"] for n in told["pool"]["nodes"]) == told["pool"]["free_pages"]
+    usable = [n for n in told["pool"]["nodes"] if n["use"] == "usable"]
+    assert usable and told["pool"]["usable_free_pages"] == sum(n["free_pages"] for n in usable) == 7
+    assert told["pool"]["available"]["any"] == told["pool"]["available"]["interleave"] == 7
+    assert told["numa"]["local_node"] in [n["node"] for n in told["pool"]["nodes"]]
     assert all(isinstance(v, bool) for v in told["abilities"].values()) and "hugetlb_mremap" in told["abilities"]
     assert told["libhugeld"] == str(helpers.LIBRARY.resolve())
     for finding in told["findings"]:

@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`hugeld doctor -- PROGRAM`: how many pages, whether the pool has them, and the command that mends it."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import subprocess
+
+import pytest
+
+import helpers
+from helpers import hugeld, hugeld_json
+
+# app-nopie: five pages of text and one of read-only data, always.
+TEXT, RODATA = 5, 1
+APP = TEXT + RODATA
+
+
+def ask(*arguments, env=None):
+    """(exit status, "program" of the JSON)."""
+    result = hugeld("doctor", "--json", *arguments, env=env)
+    assert result.stderr == "", result.stderr
+    return result.returncode, json.loads(result.stdout)["program"]
+
+
+def pages_over_addresses(file, *options):
+    """(least, most) pages of read-only spans, from `hugeld inspect`."""
+    [found] = hugeld_json("inspect", "-o", "data=off", *options, file)["files"]
+    range_ = found.get("range", {"pages_min": found["plan"]["pages"], "pages_max": found["plan"]["pages"]})
+    return range_["pages_min"], range_["pages_max"]
+
+
+def refused(result, status, *words):
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (status, "", 1), result
+    for word in words:
+        assert word in result.stderr
+
+
+# --- hugeld's pages ---
+
+
+def test_enough(builder, pool):
+    pool(APP)
+    app = builder.executable("nopie")
+    status, told = ask("--", app)
+    assert (status, told["enough"], told["remedy"]) == (0, True, None)
+    assert (told["our_pages_min"], told["our_pages_max"], told["own_pages"]) == (APP, APP, 0)
+    assert (told["needed_pages"], told["available_pages"]) == (APP, APP)
+    assert told["objects"] == [{"path": str(app), "pages_min": APP, "pages_max": APP}]
+    assert told["path"] == str(app) and "--own-pages" in told["own_source"] and told["reason"] is None
+    words = hugeld("doctor", "--", app)
+    assert (words.returncode, words.stderr) == (0, "") and words.stdout.endswith("\nyes\n")
+
+
+def test_one_page_less(builder, prove, pool):
+    """The command it prints, done: the answer is yes, and all of it moves."""
+    pool(APP - 1)
+    app = builder.executable("nopie")
+    status, told = ask("--", app)
+    total = helpers.pool_counts()[0]
+    assert (status, told["enough"], told["remedy"]) == (1, False, f"sysctl vm.nr_hugepages={total + 1}")
+    words = hugeld("doctor", "--", app)
+    assert words.returncode == 1 and f"1 page missing; mend: {told['remedy']}\n" in words.stdout
+    subprocess.run(["sh", "-c", told["remedy"]], check=True, stdout=subprocess.DEVNULL)
+    assert ask("--", app)[0] == 0
+    prove([app], {app.name: ("text", "rodata")}, options="backend=hugetlb")
+
+
+def test_takes_and_starts_nothing(builder, pool, tmp_path):
+    pool(2)
+    app = builder.executable("nopie")
+    mark = tmp_path / "started"
+    hugeld("doctor", "--own-pages", "1", "--", "touch", mark)
+    hugeld("doctor", "-p", "*", "--", app)
+    assert helpers.free_pages() == 2 and not mark.exists()
+
+
+def test_any_load_address(builder, pool):
+    app = builder.executable("pie")
+    least, most = pages_over_addresses(app)
+    assert least < most
+    pool(most - 1)
+    status, told = ask("--", app)
+    assert (status, told["our_pages_min"], told["our_pages_max"], told["needed_pages"]) == (1, least, most, most)
+    pool(most)
+    assert ask("--", app)[0] == 0
+
+
+@pytest.mark.parametrize("options, pages", [
+    ("segments=text", TEXT), ("backend=hugetlb", APP), ("backend=thp", 0), ("edges=keep,segments=text", 3),
+    ("only=other", 0), ("only=app-*", APP), ("data=thp,bss=thp", APP),
+])
+def test_options(builder, options, pages):
+    """Only what goes to hugetlb counts."""
+    told = ask("-o", options, "--", builder.executable("nopie"))[1]
+    assert (told["our_pages_min"], told["our_pages_max"], told["needed_pages"]) == (pages, pages, pages)
+    assert (told["reason"] is None) == (pages > 0)
+    by_environment = helpers.environment(LD_HUGEPAGES_OPTIONS=options)
+    assert ask("--", builder.executable("nopie"), env=by_environment)[1] == told
+
+
+@pytest.mark.parametrize("options", ["data=hugetlb", "bss=hugetlb", "data=hugetlb,bss=hugetlb"])
+def test_writable_pages(builder, options):
+    app = builder.executable("nopie", words=640 * 1024)
+    [planned] = hugeld_json("inspect", "-o", options if "data" in options else f"data=off,{options}", app)["files"]
+    told = ask("-o", options, "--", app)[1]
+    plain = ask("--", app)[1]
+    assert told["our_pages_max"] == planned["plan"]["pages"] > plain["our_pages_max"]
+
+
+def test_patterns(builder):
+    """Libraries as the dynamic linker lists them; -p replaces LD_HUGEPAGES."""
+    app, [big] = builder.with_library("dso")
+    big = pathlib.Path(f"{big}.1")
+    most = pages_over_addresses(big)[1]
+    expected = [{"path": str(big), "pages_min": pages_over_addresses(big)[0], "pages_max": most}]
+    told = ask("-p", "libbig*", "--", app)[1]
+    assert (told["objects"], told["our_pages_max"]) == (expected, most)
+    env = helpers.environment(LD_HUGEPAGES="libbig.so.1")
+    assert ask("--", app, env=env)[1]["objects"] == expected
+    told = ask("-p", "main", "--", app, env=env)[1]
+    assert [o["path"] for o in told["objects"]] == [str(app)] and told["our_pages_max"] == 0
+    everything = ask("-p", "*", "--", app)[1]
+    assert everything["our_pages_max"] == sum(o["pages_max"] for o in everything["objects"]) >= most
+    assert str(app) in [o["path"] for o in everything["objects"]]
+    assert ask("-p", "", "--", app)[1]["objects"] == []
+    assert ask("-p", "*:!libbig*", "--", app)[1]["our_pages_max"] == everything["our_pages_max"] - most
+
+
+def test_preloaded_library(builder):
+    app, [big] = builder.executable("nopie"), builder.with_library("dso")[1]
+    env = helpers.environment(LD_PRELOAD=big)
+    assert ask("-p", "main:libbig*", "--", app, env=env)[1]["our_pages_max"] == APP + pages_over_addresses(big)[1]
+
+
+def test_program_is_found_as_by_execvp(builder):
+    app = builder.executable("nopie")
+    env = helpers.environment(PATH=f"/no/such/folder:{app.parent}:{os.environ['PATH']}")
+    assert ask("--", app.name, "-o", "an argument", env=env)[1]["path"] == str(app)
+    assert ask(app.name, env=env)[1]["path"] == str(app)
+
+
+def test_script(builder, tmp_path):
+    """The interpreter's process is what hugeld acts in, also when that is a script."""
+    app = builder.executable("nopie")
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+    for script, interpreter in ((inner, f"{app} -x"), (outer, inner)):
+        script.write_text(f"#! {interpreter}\n")
+        script.chmod(0o755)
+    for script in (inner, outer):
+        told = ask("--", script)[1]
+        assert (told["path"], told["our_pages_max"]) == (str(app), APP)
+
+
+def test_where_hugeld_does_nothing(builder, root, tmp_path):
+    static = builder.tiny("-static")
+    told = ask("--", static)[1]
+    assert told["our_pages_max"] == 0 and "static" in told["reason"]
+    app = tmp_path / "privileged"
+    app.write_bytes(builder.executable("nopie").read_bytes())
+    os.chown(app, 65534, 65534)
+    app.chmod(0o4755)
+    told = ask("-p", "*", "--", app)[1]
+    assert told["our_pages_max"] == 0 and "set-user-ID" in told["reason"]
+
+
+def test_other_dynamic_linker(builder, tmp_path):
+    """It is not run: a file may name anything as its interpreter.  The executable counts all the same."""
+    mark, linker = tmp_path / "mark", tmp_path / "linker"
+    linker.write_text(f"#!/bin/sh\ntouch {mark}\necho 'libc.so.6 => /lib/libc.so.6 (0x0)'\n")
+    linker.chmod(0o755)
+    app = builder.once("other-linker", lambda folder: builder.compile(
+        folder / "app", builder.write("main.c", "") , "-no-pie", *builder.object(), f"-Wl,-I,{linker}"))
+    told = ask("-p", "*", "--", app)[1]
+    assert told["our_pages_max"] == APP and "dynamic linker" in told["reason"]
+    assert not mark.exists()
+
+
+def test_unusual_programs(builder, tmp_path):
+    refused(hugeld("doctor", "--", "no-such-program-anywhere"), 2, "no-such-program-anywhere")
+    refused(hugeld("doctor", "--", ""), 2)
+    refused(hugeld("doctor", "--", tmp_path), 2)
+    text = tmp_path / "text"
+    text.write_text("no ELF file\n")
+    refused(hugeld("doctor", "--", text), 2, "Permission denied")
+    text.chmod(0o755)
+    refused(hugeld("doctor", "--", text), 2, "ELF")
+    loop = tmp_path / "loop"
+    loop.write_text(f"#!{loop}\n")
+    loop.chmod(0o755)
+    refused(hugeld("doctor", "--", loop), 2, "interpreter")
+
+
+@pytest.mark.parametrize("arguments", [
+    ["-o", "data=off"], ["-p", "main"], ["--own-pages", "3"], ["--own-pages", "x", "--", "true"],
+    ["--own-pages", "-1", "--", "true"], ["--own-pages", "", "--", "true"], ["--own-pages=9999999999", "--", "true"],
+    ["-o", "backend=nonsense", "--", "true"], ["--no-such-option", "--", "true"], ["--own-pages"],
+], ids=" ".join)
+def test_wrong_use(arguments):
+    refused(hugeld("doctor", *arguments), 2)
+
+
+# --- the program's own ---
+
+
+def test_own_pages_by_hand(builder, pool):
+    app = builder.executable("nopie")
+    pool(APP + 3)
+    status, told = ask("--own-pages", "3", "--", app)
+    assert (status, told["own_pages"], told["own_source"], told["needed_pages"]) == (0, 3, "--own-pages", APP + 3)
+    assert told["reserve_pages"] == 3
+    assert "set reserve_pages=3," in hugeld("doctor", "--own-pages", "3", "--", app).stdout
+    pool(APP + 2)
+    assert ask("--own-pages", "3", "--", app)[0] == 1
+
+
+@pytest.mark.parametrize("reserve, needed", [(2, APP + 3), (3, APP + 3), (7, APP + 7)])
+def test_reserve_pages(builder, pool, reserve, needed):
+    """What reserve_pages leaves alone holds the program's own, and more where it is more."""
+    app = builder.executable("nopie")
+    arguments = ["--own-pages", "3", "-o", f"reserve_pages={reserve}", "--", app]
+    pool(needed)
+    status, told = ask(*arguments)
+    assert (status, told["needed_pages"]) == (0, needed)
+    assert ("set reserve_pages=" in hugeld("doctor", *arguments).stdout) == (reserve < 3)
+    pool(needed - 1)
+    assert ask(*arguments)[0] == 1
+
+
+@pytest.fixture
+def postgres(pretender, root, shared_folder, monkeypatch):
+    """(program with its arguments, folder of its answers); the data directory belongs to nobody."""
+    folder = shared_folder / "pretender"
+    answers = folder / "answers"
+    answers.mkdir(parents=True, exist_ok=True)
+    for old in answers.iterdir():
+        old.unlink()
+    os.chown(folder, 65534, 65534)
+    copy = folder / "postgres"
+    copy.write_bytes(pretender("postgres").read_bytes())
+    copy.chmod(0o755)
+    monkeypatch.setenv("T_ANSWERS", str(answers))
+    return [copy, "-D", folder], answers
+
+
+def answer(folder, **answers):
+    for name, text in answers.items():
+        (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize("huge_pages", ["on", "try"])
+def test_postgres_tells(postgres, huge_pages):
+    argv, answers = postgres
+    answer(answers, huge_pages=f"{huge_pages}\n", huge_page_size="0\n", shared_memory_size_in_huge_pages="77\n")
+    told = ask("--", *argv)[1]
+    assert (told["own_pages"], told["reserve_pages"]) == (77, 77) and f"huge_pages={huge_pages}" in told["own_source"]
+    assert not (answers / "started").exists()
+
+
+def test_postgres_without(postgres):
+    argv, answers = postgres
+    answer(answers, huge_pages="off\n")
+    assert ask("--", *argv)[1]["own_pages"] == 0
+    answer(answers, huge_pages="try\n", huge_page_size="0\n", shared_memory_size_in_huge_pages="-1\n")
+    assert ask("--", *argv)[1]["own_pages"] == 0
+
+
+@pytest.mark.parametrize("size, pages", [("2048", 77), ("1048576", 0)])
+def test_postgres_page_size(postgres, size, pages):
+    """Pages of another size come from another pool."""
+    argv, answers = postgres
+    answer(answers, huge_pages="on\n", huge_page_size=f"{size}\n", shared_memory_size_in_huge_pages="77\n")
+    told = ask("--", *argv)[1]
+    assert told["own_pages"] == pages and ("another pool" in told["own_source"] or pages)
+
+
+@pytest.mark.parametrize("present", [[], ["huge_pages"], ["huge_pages", "huge_page_size"]], ids=len)
+def test_postgres_does_not_tell(postgres, pool, present):
+    """One that is too old, or running: the answer is no, and why; --own-pages helps."""
+    argv, answers = postgres
+    pool(64)
+    answer(answers, **{name: {"huge_pages": "on\n", "huge_page_size": "0\n"}[name] for name in present})
+    status, told = ask("--", *argv)
+    assert (status, told["own_pages"], told["enough"]) == (1, None, False)
+    assert "unrecognized configuration parameter" in told["own_source"] and "second line" not in told["own_source"]
+    assert "--own-pages" in told["remedy"] and "--own-pages" in hugeld("doctor", "--", *argv).stdout
+    assert ask("--own-pages", "5", "--", *argv)[0] == 0
+
+
+@pytest.mark.parametrize("how", ["-D", "-Djoined", "--data_directory=", "-c", "PGDATA"])
+def test_postgres_as_the_data_directory_s_owner(postgres, how):
+    """Root may not ask."""
+    (program, _, folder), answers = postgres
+    answer(answers, huge_pages="on\n", huge_page_size="0\n", shared_memory_size_in_huge_pages="77\n")
+    arguments = {"-D": ["-D", folder], "-Djoined": [f"-D{folder}"], "--data_directory=": [f"--data_directory={folder}"],
+                 "-c": ["-c", f"data_directory={folder}"], "PGDATA": []}[how]
+    env = helpers.environment(PGDATA=folder if how == "PGDATA" else None)
+    assert ask("--", program, *arguments, env=env)[1]["own_pages"] == 77
+    if how == "PGDATA":
+        told = ask("--", program)[1]
+        assert told["own_pages"] is None and "data directory" in told["own_source"]
+
+
+HELP = """
+Variables (--variable-name=value)
+and boolean options {FALSE|TRUE}  Value (after reading options)
+--------------------------------- ----------------------------------------
+aria-pagecache-buffer-size        3145729
+innodb-buffer-pool-size           17825792
+innodb-buffer-pool-size-max       8796093022208
+innodb-log-buffer-size            1048576
+key-buffer-size                   10485760
+key-cache-segments                0
+large-pages                       TRUE
+"""
+
+
+@pytest.mark.parametrize("change, pages", [
+    ((), 12 + 3 + 0 + 5 + 2),
+    (("key-cache-segments                0", "key-cache-segments 2"), 12 + 3 + 0 + 2 * 3 + 2),
+    (("1048576\n", "2097153\n"), 12 + 3 + 2 * 2 + 5 + 2),
+    (("17825792", "16777216"), 8 + 3 + 0 + 5 + 2),
+    (("key-buffer-size                   10485760", "key-buffer-size 0"), 12 + 3 + 0 + 0 + 2),
+    (("TRUE", "FALSE"), 0),
+])
+def test_mariadb_tells(pretender, tmp_path, monkeypatch, change, pages):
+    monkeypatch.setenv("T_ANSWERS", str(tmp_path))
+    (tmp_path / "help").write_text(HELP.replace(*change) if change else HELP)
+    for name in ("mysqld", "mariadbd"):
+        told = ask("--", pretender(name), "--datadir=x")[1]
+        assert told["own_pages"] == pages, told
+    assert not (tmp_path / "started").exists()
+
+
+@pytest.mark.parametrize("text", [None, "", HELP.replace("innodb-buffer-pool-size-max", "something-else")],
+                         ids=["fails", "empty", "other version"])
+def test_mariadb_does_not_tell(pretender, tmp_path, monkeypatch, pool, text):
+    pool(64)
+    monkeypatch.setenv("T_ANSWERS", str(tmp_path))
+    if text is not None:
+        (tmp_path / "help").write_text(text)
+    status, told = ask("--", pretender("mysqld"))
+    assert (status, told["own_pages"]) == (1, None) and told["own_source"]
+
+
+def test_ignored_signals(postgres):
+    """Whoever ignores SIGCHLD gets no exit status of a child; doctor inherits that and asks all the same."""
+    argv, answers = postgres
+    answer(answers, huge_pages="on\n", huge_page_size="0\n", shared_memory_size_in_huge_pages="77\n")
+    result = helpers.run(["env", "--ignore-signal=CHLD", helpers.HUGELD, "doctor", "--json", "--", *argv], timeout=20)
+    assert json.loads(result.stdout)["program"]["own_pages"] == 77
+
+
+def test_one_that_does_not_end(pretender, tmp_path, monkeypatch):
+    """SIGALRM ends it (here earlier than the 30 s that doctor waits), and the answer is no."""
+    monkeypatch.setenv("T_ANSWERS", str(tmp_path))
+    os.mkfifo(tmp_path / "help")  # opening it waits
+    doctor = helpers.start([helpers.HUGELD, "doctor", "--", pretender("mysqld")])
+    try:
+        children = pathlib.Path(f"/proc/{doctor.pid}/task/{doctor.pid}/children")
+        child = int(helpers.wait_until(lambda: children.read_text().strip(), what="doctor asking"))
+        helpers.wait_until(lambda: os.readlink(f"/proc/{child}/exe").endswith("/mysqld"), what="mysqld answering")
+        os.kill(child, signal.SIGALRM)
+        stdout, _ = doctor.communicate(timeout=20)
+    finally:
+        helpers.end_process(doctor)
+    assert doctor.returncode == 1 and "mysqld --verbose --help fails" in stdout
+
+
+# --- as ExecStartPre= ---
+
+
+@pytest.mark.parametrize("free, runs", [(APP, True), (APP - 1, False)])
+def test_in_front_of_exec(builder, library, pool, free, runs):
+    pool(free)
+    app = builder.executable("nopie")
+    script = 'hugeld doctor -- "$0" >&2 && exec env LD_PRELOAD=$LIBRARY "$0"'
+    env = helpers.environment(PATH=f"{library.parent}:{os.environ['PATH']}", LIBRARY=library,
+                              LD_HUGEPAGES_OPTIONS="backend=hugetlb,verbose=2")
+    result = helpers.run(["sh", "-c", script, app], env)
+    assert result.returncode == (3 if runs else 1)
+    assert ("text 5 pages hugetlb, rodata 1 page hugetlb" in result.stderr) == runs
+    assert result.stdout == (helpers.run([app]).stdout if runs else "")
+
+
+def test_inside_a_preloaded_environment(builder, library, pool):
+    """systemd gives ExecStartPre= the unit's environment: doctor, and whom it asks, run with libhugeld.so too."""
+    pool(APP)
+    app = builder.executable("nopie")
+    env = helpers.preload(library, patterns="*", options="backend=hugetlb,verbose=3")
+    result = helpers.run([library.parent / "hugeld", "doctor", "-p", "main", "--", app], env)
+    assert result.returncode == 0 and re.search(r"available +6 pages", result.stdout)
+
+
+# --- nodes ---
+
+
+def fake_nodes(folder, online, **pages):
+    (folder / "online").write_text(f"{online}\n")
+    for node, free in pages.items():
+        counts = folder / node / "hugepages" / "hugepages-2048kB"
+        counts.mkdir(parents=True)
+        for name, number in (("nr_hugepages", free + 2), ("free_hugepages", free), ("surplus_hugepages", 0)):
+            (counts / name).write_text(f"{number}\n")
+
+
+def test_nodes_that_are_not_allowed(builder, root, pool, tmp_path):
+    """A second node, made up, outside the cpuset: its pages don't count, and the remedy is the first node's."""
+    app = builder.executable("nopie")
+    pool(8)
+    fake_nodes(tmp_path, "0-1", node0=4, node1=4)
+    argv = ["unshare", "-m", "sh", "-c", f'mount --bind {tmp_path} /sys/devices/system/node && exec "$@"', "sh",
+            helpers.HUGELD, "doctor", "--json", "--", app]
+    result = helpers.run(argv)
+    assert result.stderr == "", result.stderr
+    told = json.loads(result.stdout)["program"]
+    assert (result.returncode, told["available_pages"]) == (1, 4)
+    assert told["remedy"] == "echo 8 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"

@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Many processes, and a thief, want the same pages: what was free at the pool check is gone when it is taken.
+
+A program runs on small pages then, with the same output and exit status as ever; its text is on huge pages as a whole
+or not at all; nothing dies, and afterwards the pool is as full as before (the fixture nothing_left)."""
+
+import collections
+import contextlib
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+import helpers
+
+# app-nopie: five pages of text and one of read-only data, always.
+TEXT, RODATA = 5, 1
+APP = TEXT + RODATA
+PROCESSES = 200
+
+SHORT = "text stays: the huge page pool cannot serve it"
+
+
+@pytest.fixture
+def expected(builder):
+    """What the program does without hugeld: (returncode, stdout)."""
+    result = helpers.run([builder.executable("nopie")])
+    return result.returncode, result.stdout
+
+
+@contextlib.contextmanager
+def waiting(gate, argv, n, env):
+    """N processes that become ARGV together, when release() is called; ended afterwards, whatever happens."""
+    processes, started = [], []
+    read_end, write_end = os.pipe()
+    try:
+        for _ in range(n):
+            processes.append(helpers.start([gate, *argv], env, stdin=read_end))
+        os.close(read_end)
+        started.append(write_end)
+
+        def release():
+            os.close(started.pop())
+
+        yield processes, release
+    finally:
+        for fd in started:
+            os.close(fd)
+        for process in processes:
+            helpers.end_process(process)
+
+
+def collect(processes):
+    """[(returncode, stdout)], and everything they said on stderr."""
+    results, errors = [], []
+    for process in processes:
+        stdout, stderr = process.communicate(timeout=120)
+        results.append((process.returncode, stdout))
+        errors.append(stderr)
+    return results, errors
+
+
+def text_and_rodata(pid):
+    """Pages of app-nopie's two spans that are on hugetlb, and bytes on thp."""
+    mappings = [m for m in helpers.read_smaps(pid) if 0x400000 <= m.start < 0x1000000]
+    text = sum(m.hugetlb_bytes for m in mappings if "x" in m.permissions)
+    rodata = sum(m.hugetlb_bytes for m in mappings if "x" not in m.permissions)
+    return text // helpers.HUGE, rodata // helpers.HUGE, sum(m.thp_bytes for m in mappings)
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "auto"])
+def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, expected, backend):
+    """They start together against a pool that serves a third of them, and hold what they got until all have it."""
+    free = PROCESSES // 3 * APP
+    pool(free)
+    app = builder.executable("nopie")
+    env = helpers.environment(T_PRELOAD=f"{library}:{pause_library}", T_PAUSE=app.name,
+                              LD_HUGEPAGES_OPTIONS=f"backend={backend},data=off")
+    with waiting(gate, [app], PROCESSES, env) as (processes, release):
+        release()
+        helpers.wait_until(lambda: all(helpers.state_of(p.pid) in "TZ" for p in processes), 120, "all stopping")
+        assert all(helpers.state_of(p.pid) == "T" for p in processes)
+        got = [text_and_rodata(p.pid) for p in processes]
+        taken = sum(text + rodata for text, rodata, _ in got)
+        assert {(text, rodata) for text, rodata, _ in got} <= {(TEXT, RODATA), (TEXT, 0), (0, RODATA), (0, 0)}
+        assert helpers.free_pages() == free - taken, "pages are neither in the pool nor in a process"
+        served = sum(text == TEXT for text, _, _ in got)
+        # Those that fail take pages from each other for a moment, but most of the pool ends where it is wanted.
+        assert PROCESSES // 12 <= served <= free // TEXT, collections.Counter(got)
+        if backend == "auto":
+            assert any(on_thp for _, _, on_thp in got)
+        for process in processes:
+            os.kill(process.pid, signal.SIGCONT)
+        results, _ = collect(processes)
+    assert set(results) == {expected}
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "auto"])
+def test_without_a_pause(builder, gate, library, pool, thp, expected, backend):
+    """The same, running through: pages come back while others look for some.  Each forks a child, too."""
+    pool(8 * APP)
+    app = builder.executable("nopie")
+    env = helpers.environment(T_PRELOAD=library, LD_HUGEPAGES_OPTIONS=f"backend={backend},verbose=2")
+    with waiting(gate, [app], PROCESSES, env) as (processes, release):
+        release()
+        results, errors = collect(processes)
+    assert set(results) == {expected}
+    assert any("text 5 pages hugetlb" in e for e in errors)
+    for error in errors:
+        assert re.search(r"text 5 pages (hugetlb|thp)", error) or SHORT in error, error
+
+
+def test_storm(builder, gate, thief, library, pool, thp, expected):
+    """Chains of programs that replace themselves, each with a child, while a thief takes pages and gives them back."""
+    pool(4 * APP)
+    app = builder.executable("nopie")
+    last = [app, "last"]
+    argv = [*["exec" if i % 2 else app for i in range(16)], *last]
+    env = helpers.environment(T_PRELOAD=library, LD_HUGEPAGES_OPTIONS="backend=hugetlb,verbose=2")
+    plain = helpers.run(argv)
+    assert plain.stdout.count("status 7") == 9 and plain.returncode == 3
+    with stealing(thief, 3 * APP), waiting(gate, argv, 24, env) as (processes, release):
+        release()
+        results, errors = collect(processes)
+    assert set(results) == {(plain.returncode, plain.stdout)}
+    said = "".join(errors)
+    assert len(re.findall("text (?:5 pages hugetlb|stays: )", said)) == 24 * 9
+    assert "text 5 pages hugetlb" in said and SHORT in said
+
+
+@contextlib.contextmanager
+def stealing(thief, pages):
+    """A thief of PAGES that takes and gives back all the time."""
+    process = helpers.start([thief, pages, "loop"], stdin=subprocess.PIPE)
+    try:
+        yield
+        assert process.poll() is None, "the thief died"
+    finally:
+        helpers.end_process(process)
+
+
+def test_thief(builder, thief, library, pool, expected):
+    """Starts one after the other while the pool is full and empty by turns, a thousand times a second."""
+    pool(APP)
+    app = builder.executable("nopie")
+    said = collections.Counter()
+    with stealing(thief, APP):
+        for _ in range(60):
+            result = helpers.run_preloaded([app], options="backend=hugetlb,verbose=2", library=library)
+            assert (result.returncode, result.stdout) == expected, result.stderr
+            said["moved" if "text 5 pages hugetlb" in result.stderr else "short"] += 1
+            assert "text 5 pages hugetlb" in result.stderr or SHORT in result.stderr
+    assert said["moved"] and said["short"], said
+
+
+# The rungs of the filling ladder: those above one are taken away.
+RUNGS = {
+    "userfaultfd": [],
+    "process_vm_readv": ["userfaultfd"],
+    "populate": ["userfaultfd", "process_vm_readv"],
+    "pread": ["userfaultfd", "process_vm_readv", "madvise"],
+}
+
+
+@pytest.mark.parametrize("edges, pages, left", [("merge", TEXT, 0), ("merge", TEXT, 3), ("keep", 3, 2)])
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.usefixtures("strace")
+def test_theft_after_the_check(builder, thief, library, pool, expected, rung, edges, pages, left):
+    """The pool check sees enough; then, while the program is held up before it fills, a thief comes, takes all but LEFT
+    pages, and stays.  With some left the failure comes half-way, and what was filled is given back.  edges=keep
+    has no page that is composed of pieces."""
+    pool(16)
+    app = builder.executable("nopie")
+    variables = [f"LD_PRELOAD={library}", f"LD_HUGEPAGES_OPTIONS=backend=hugetlb,verbose=3,edges={edges}"]
+    with start_and_end([*hold_up(RUNGS[rung]), "env", *variables, app]) as process:
+        assert f"text needs {pages} pages, 16 available" in process.stderr.readline()
+        with start_and_end([thief, 16 - left, "hold"], stdin=subprocess.PIPE) as taker:
+            assert int(taker.stdout.readline()) == 16 - left
+            stdout, stderr = process.communicate(timeout=60)
+    assert (process.returncode, stdout) == expected
+    assert SHORT in stderr and "text 3 pages" not in stderr and "text 5 pages" not in stderr, stderr
+    assert ("rodata 1 page hugetlb" in stderr) == (left >= RODATA), stderr
+
+
+def hold_up(forbidden):
+    """A command prefix: the first line written, which is the pool check's with verbose=3, takes a second to return, and
+    FORBIDDEN calls fail."""
+    faults = ["write:delay_exit=1000000:when=1", *(f"{call}:error=EPERM" for call in forbidden)]
+    injections = [argument for fault in faults for argument in ("-e", f"inject={fault}")]
+    return ["strace", "-D", "-o", "/dev/null", "-e", f"trace={','.join(['write', *forbidden])}", *injections]
+
+
+@contextlib.contextmanager
+def start_and_end(argv, **options):
+    process = helpers.start(argv, **options)
+    try:
+        yield process
+    finally:
+        helpers.end_process(process)

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* thief N hold: takes N huge pages, says so, and holds them until standard input ends.
+   thief N loop: takes as many of N as there are and gives them back, until standard input ends.
+
+   Without a reservation and by MADV_POPULATE_WRITE, so that it never gets SIGBUS itself. */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+#define HUGE_BYTES ((size_t)2 << 20)
+
+/* How many of N pages at AT it got. */
+static size_t take(char *at, size_t n) {
+    size_t taken = 0;
+    while (taken < n && madvise(at + taken * HUGE_BYTES, HUGE_BYTES, MADV_POPULATE_WRITE) == 0)
+        taken++;
+    return taken;
+}
+
+static char *map(size_t n) {
+    char *at = mmap(NULL, n * HUGE_BYTES, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED)
+        abort();
+    return at;
+}
+
+int main(int argc, char **argv) {
+    size_t n = argc == 3 ? strtoul(argv[1], NULL, 10) : 0;
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    if (n == 0)
+        return 2;
+    if (strcmp(argv[2], "hold") == 0) {
+        printf("%zu\n", take(map(n), n));
+        fflush(stdout);
+        return poll(&input, 1, -1) == 1 ? 0 : 1;
+    }
+    while (poll(&input, 1, 0) == 0) {
+        char *at = map(n);
+        take(at, n);
+        usleep(500);
+        munmap(at, n * HUGE_BYTES);
+        usleep(500);
+    }
+    return 0;
+}
