@@ -26,7 +26,15 @@ HUGELD = BUILD / "hugeld"
 LIBRARY = BUILD / "libhugeld.so"
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
-HUGE = 2 << 20
+
+
+def huge_page_bytes():
+    """What one PMD maps."""
+    size = pathlib.Path("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size")
+    return int(size.read_text()) if size.exists() else 2 << 20
+
+
+HUGE = huge_page_bytes()
 
 # In the environment of everything that a test starts, so that what it leaves behind can be found.
 MARK = "T_HUGELD_TEST"
@@ -203,6 +211,7 @@ class Mapping:
     inode: int
     name: str
     kb: dict
+    flags: list  # the kernel's two letters for each
 
     @property
     def bytes(self):
@@ -228,10 +237,13 @@ def read_smaps(pid):
         head = re.match(r"([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) \S+ (\d+) *(.*)$", line)
         if head:
             start_, end, permissions, offset, inode, name = head.groups()
-            mappings.append(Mapping(int(start_, 16), int(end, 16), permissions, int(offset, 16), int(inode), name, {}))
+            numbers = int(start_, 16), int(end, 16), permissions, int(offset, 16), int(inode)
+            mappings.append(Mapping(*numbers, name, {}, []))
         elif line.endswith(" kB"):
             key, value = line[:-3].split(":")
             mappings[-1].kb[key] = int(value)
+        elif line.startswith("VmFlags:"):
+            mappings[-1].flags += line.split()[1:]
     return mappings
 
 
@@ -456,9 +468,17 @@ def check_span(image, span, backend):
         assert sum(m.thp_bytes for m in inside) >= span.end - span.start, where
 
 
+def guards(image, object_):
+    """Whether the text of OBJECT_ has PROT_BTI (AArch64), as a set: the answers of all its mappings."""
+    inside = [m for m in image.mappings if m.end > object_.start and m.start < object_.end]
+    return {"bt" in m.flags for m in inside if "x" in m.permissions}
+
+
 def check_object(image, plain, name, spans):
-    """Outside SPANS the object NAME lies as it does in the plain run, page by page; RELRO is read-only."""
+    """Outside SPANS the object NAME lies as it does in the plain run, page by page; RELRO is read-only; all its text
+    refuses wrong branches, or none does, as there."""
     moved, original = image.find(name), plain.find(name)
+    assert guards(image, moved) == guards(plain, original), f"{name}: PROT_BTI"
     at = moved.start
     for span in [*spans, Span(moved.end, moved.end, "")]:
         distance = original.bias - moved.bias

@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The tests of the arm64 guests: the core's own, generated programs, and stock ones.
+
+Whether the text's pages refuse wrong branches (PROT_BTI) is compared by every proof (helpers.check_object), and each
+generated program tries such branches."""
+
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+
+import pytest
+
+import helpers
+import programs
+
+HERE = pathlib.Path(__file__).resolve().parent
+TESTS = HERE.parents[1]
+HUGE = int(os.environ.get("T_HUGE_BYTES", helpers.HUGE))  # of the guest, while its programs are built on the host
+IS_SMALL = HUGE <= 2 << 20
+ALL = ("text", "rodata")
+
+# The functions of programs.TEXT, with the same results.  The zeros between them are permanently undefined instructions.
+FUNCTIONS = """
+    .macro functions section, name, count
+    .section \\section, "ax", @progbits
+    .p2align 12
+    .globl \\name
+    .type \\name, @function
+\\name:
+    .set i, 0
+    .rept \\count
+    .cfi_startproc
+    hint #34 // bti c
+    add x0, x0, x0, lsl #1
+    mov w1, 12345+i*7
+    add x0, x0, x1
+    ret
+    .cfi_endproc
+    .p2align 10, 0
+    .set i, i+1
+    .endr
+    .size \\name, . - \\name
+    .endm
+
+    .macro trampoline section, name
+    .section \\section, "ax", @progbits
+    .globl \\name
+    .type \\name, @function
+\\name:
+    .cfi_startproc
+    hint #34
+    stp x29, x30, [sp, #-16]!
+    .cfi_def_cfa_offset 16
+    .cfi_offset 29, -16
+    .cfi_offset 30, -8
+    mov x29, sp
+    blr x0
+    ldp x29, x30, [sp], #16
+    .cfi_restore 30
+    .cfi_restore 29
+    .cfi_def_cfa_offset 0
+    ret
+    .cfi_endproc
+    .size \\name, . - \\name
+    .endm
+
+"""
+
+
+def make_text():
+    """programs.TEXT for this machine.  The functions stand in the middle of at least three huge pages, so that they lie
+    in whole ones wherever the program is loaded."""
+    first, last = "    functions big_a, text_a, 4096\n", "    functions big_c, text_c, 4096\n"
+    layout = programs.TEXT[programs.TEXT.index(first):]
+    assert last in layout
+    space = f"    .space {max(0, 3 * HUGE - (8 << 20)) // 2}\n"
+    return FUNCTIONS + '    .section big_a, "ax", @progbits\n' + space + layout.replace(last, last + space)
+
+
+START = ["-nostartfiles", HERE / "start.c"]
+SEPARATE = "-Wl,-z,separate-code"
+BTI = ["-mbranch-protection=standard", "-Wl,-z,force-bti"]
+
+programs.TEXT = make_text()
+# A function that another object calls needs a landing pad.
+programs.BIG = '#pragma GCC target("branch-protection=standard")\n' + programs.BIG
+programs.EXECUTABLES = {
+    "nopie": ["-no-pie", *START],
+    "pie": ["-pie", *START],
+    "separate": ["-no-pie", SEPARATE, *START],
+    "separate-pie": ["-pie", SEPARATE, *START],
+    "bti": ["-no-pie", SEPARATE, *BTI, *START],
+    "bti-pie": ["-pie", *BTI, *START],
+}
+VARIANTS = [*programs.EXECUTABLES] if IS_SMALL else ["pie", "bti"]  # the others are as large again, and no different
+WORDS = 6 * 2**17  # 6 MiB of writable data
+
+
+def load(folder, name):
+    """The module NAME of another folder of tests."""
+    sys.path.append(str(TESTS / folder))
+    spec = importlib.util.spec_from_file_location(f"{folder}_{name}", TESTS / folder / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+surroundings, faults = load("surroundings", "conftest"), load("system", "test_faults")
+surround, tool, first = surroundings.surround, surroundings.tool, surroundings.first
+
+
+@pytest.fixture(scope="session")
+def no_exec(builder):
+    """A command that becomes another, in which written memory never becomes executable."""
+    return builder.once("no-exec", lambda folder: builder.compile(folder / "no-exec", "-static", HERE / "no-exec.c"))
+
+
+def refuses(result):
+    """Whether every branch that a generated program tried was refused, or none, as its output says."""
+    count = result[1].splitlines()[0].removeprefix("branches refused: ")
+    assert count in ("0", "32"), result
+    return count == "32"
+
+
+def test_huge_page_size():
+    assert " bti" in pathlib.Path("/proc/cpuinfo").read_text()
+    assert helpers.hugeld_json("doctor")["huge_page_bytes"] == HUGE
+
+
+@pytest.mark.parametrize("variant, backend", [*((v, "hugetlb") for v in VARIANTS), ("pie", "thp"), ("bti", "thp")])
+def test_program(builder, prove, thp, variant, backend):
+    if backend == "thp":
+        pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
+    app = builder.executable(variant)
+    proof = prove([app], {app.name: ALL}, options=f"backend={backend}", backend=backend)
+    assert proof.pages >= 2
+    assert refuses(proof.moved) == variant.startswith("bti")
+
+
+@pytest.mark.parametrize("variant", ["pie", "bti"])
+def test_memfd(builder, prove, no_exec, variant):
+    names = []
+
+    def look(process):
+        names.append({m.name for m in helpers.read_smaps(process.pid) if m.is_hugetlb and "x" in m.permissions})
+        return process.finish()
+
+    app = builder.executable(variant)
+    proof = prove([no_exec, app], {app.name: ALL}, options="backend=hugetlb", name=app.name, work=look)
+    assert refuses(proof.moved) == variant.startswith("bti")
+    assert names[0] == set() and {n.split()[0] for n in names[1]} == {"/memfd:hugeld"}
+
+
+def test_threads(builder, surround, first):
+    """Two threads execute the text while it is replaced."""
+    app = builder.executable("bti")
+    outcome = surround([app], {app.name: ALL}, first=[first], options="backend=hugetlb", T_FIRST="threads:2")
+    assert outcome.returncode == 3 and refuses(outcome.plain)
+
+
+def test_rolls_back(builder, strace, library, empty_library, pause_library):
+    """The first mremap is the probe, the second brings the old text aside, the third the new one into its place."""
+    app = builder.executable("bti")
+    with faults.waiting([app], helpers.preload(empty_library, pause_library)) as process:
+        plain_image, plain_lines = helpers.read_image(process.pid), process.lines
+    env = helpers.preload(library, pause_library, options="backend=hugetlb")
+    assert not faults.run_with_fault(strace("mremap", "ENOMEM", 3), app, env, plain_image, plain_lines,
+                                     "backend=hugetlb", "hugetlb")
+
+
+def status_of(process):
+    """`hugeld status` says the same as smaps of the stopped PROCESS, which then goes on.  Its exit status is the answer
+    to whether there are huge pages."""
+    hugetlb = sum(m.hugetlb_bytes for m in helpers.read_smaps(process.pid))
+    result = helpers.hugeld("status", "--json", process.pid)
+    assert result.returncode == (0 if hugetlb else 1), result.stderr
+    [found] = json.loads(result.stdout)["processes"]
+    assert sum(o["backends"]["hugetlb_pages"] for o in found["objects"]) * HUGE == hugetlb, found
+    return process.finish()
+
+
+@pytest.mark.skipif(not IS_SMALL, reason="n/a: its text is smaller than a huge page")
+def test_python(prove):
+    script = "import json, re, sys; print(json.dumps([re.sub('a+', 'b', 'caat'), sum(range(10**5)), sys.maxsize]))"
+    argv = [os.path.realpath(sys.executable), "-S", "-c", script]
+    proof = prove(argv, {os.path.basename(argv[0]): ALL}, options="backend=hugetlb", work=status_of)
+    assert json.loads(proof.moved[1])[0] == "cbt" and proof.pages >= 2
+
+
+SOURCE = "struct list { struct list *next; int value; };\n" + "".join(
+    f"int sum_{i}(struct list *l) {{ int s = {i}; for (; l; l = l->next) s += l->value * {i}; return s; }}\n"
+    for i in range(20))
+
+
+def test_compiler(prove, tmp_path):
+    """In a huge page of 32 MiB it has no room, and stays as it is."""
+    source = tmp_path / "source.c"
+    source.write_text(SOURCE)
+    argv = ["/usr/bin/cc1", "-quiet", "-O2", "-fpreprocessed", source, "-o", "-"]
+    proof = prove(argv, {"cc1": ALL} if IS_SMALL else {}, options="backend=hugetlb", work=status_of)
+    assert proof.moved[0] == 0 and "sum_19:" in proof.moved[1]
+    assert proof.pages >= 12 or not IS_SMALL
+
+
+@pytest.mark.skipif(IS_SMALL, reason="n/a: test_compiler has a huge page to fill")
+def test_large_library(prove, tmp_path):
+    source = tmp_path / "source.ll"
+    source.write_text("define i64 @f(i64 %a) {\n  %b = mul i64 %a, 77\n  ret i64 %b\n}\n")
+    proof = prove(["/usr/bin/llc", source, "-o", "-"], {"libLLVM-14.so.1": ALL}, patterns="libLLVM*",
+                  options="backend=hugetlb", work=status_of)
+    assert proof.moved[0] == 0 and "f:" in proof.moved[1] and proof.pages >= 1
+
+
+@pytest.mark.skipif(not IS_SMALL, reason="n/a: several hundred MiB of data")
+@pytest.mark.parametrize("data, bss", [("thp", "off"), ("hugetlb", "hugetlb")])
+def test_data(builder, prove, thp, data, bss):
+    """The program forks, and its heap grows and shrinks."""
+    app = builder.executable("nopie", WORDS)
+    kinds = (*ALL, "data", *(["bss"] if bss == "hugetlb" else []))
+    prove([app], {app.name: kinds}, options=f"backend=hugetlb,data={data},bss={bss}", data_backend=data)

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every rung of the filling ladder fills huge pages on every kernel that has it, when seccomp has taken away the rungs
+above; and every rung reports a page that is not there as an error."""
+
+import platform
+
+import pytest
+
+import helpers
+from vmguest import ALL, EVERYTHING, RODATA, SHORT, can_move_hugetlb
+
+USERFAULTFD, PROCESS_VM_READV = {"x86_64": (323, 310), "aarch64": (282, 270)}[platform.machine()]
+POPULATE_READ, POPULATE_WRITE = 22, 23
+NO_USERFAULTFD = [f"deny={USERFAULTFD}"]
+NO_READV = [*NO_USERFAULTFD, f"deny={PROCESS_VM_READV}"]
+NO_POPULATE = [*NO_READV, f"deny-advice={POPULATE_READ}", f"deny-advice={POPULATE_WRITE}"]
+RUNGS = {"all": [], "no userfaultfd": NO_USERFAULTFD, "no process_vm_readv": NO_READV, "no populate": NO_POPULATE}
+
+
+@pytest.fixture(params=RUNGS)
+def rung(request, under):
+    rules = RUNGS[request.param]
+    return under(*rules) if rules else []
+
+
+@pytest.mark.parametrize("variant", ["nopie", "six"])
+def test_hugetlb(builder, row, nodes, rung, variant):
+    """Also pages that are composed of several segments and what lies between them."""
+    nodes(0, 64)
+    app = builder.executable(variant)
+    found = row([app], {app.name: ALL}, "backend=hugetlb", rung)
+    assert found.nodes == (0, found.pages) and found.stderr == ""
+
+
+def test_thp(builder, row, nodes, rung, thp):
+    nodes(0, 0)
+    app = builder.executable("nopie")
+    row([app], {app.name: ALL}, "backend=thp", rung, backend="thp")
+
+
+def test_library(builder, row, nodes, rung):
+    nodes(64, 0)
+    app, [library] = builder.with_library("dso")
+    row([app], {library.name: ALL}, "backend=hugetlb", rung, patterns="libbig*")
+
+
+@pytest.mark.parametrize("pages", [0, 2])
+def test_page_missing(builder, row, nodes, under, group, rung, pages):
+    """The pool says that there are enough, the group gives fewer."""
+    nodes(64, 0)
+    app = builder.executable("nopie")
+    folder = group("hugetlb", 2)
+    (folder / "hugetlb.2MB.max").write_text(str(pages * helpers.HUGE))
+    moved = {app.name: ("rodata",)} if pages >= RODATA else {}
+    found = row([app], moved, "backend=hugetlb", [*under(f"join={folder}"), *rung])
+    assert SHORT in found.stderr
+
+
+def test_writable_data(builder, row, nodes):
+    """On hugetlb pages where the kernel moves them; else it stays with the reason, and text moves all the same."""
+    nodes(64, 0)
+    app = builder.executable("nopie", words=6 * 2**17)
+    moved = (*ALL, "data", "bss") if can_move_hugetlb() else ALL
+    found = row([app], {app.name: moved}, EVERYTHING, data_backend="hugetlb")
+    stays = f"{app.name}: data stays: the kernel does not let huge pages into its place" in found.stderr
+    assert stays != can_move_hugetlb(), found.stderr
+
+
+def test_way_in(builder, nodes, library, pause_library):
+    """Anonymous pages by mremap where the kernel moves them, else a memfd."""
+    nodes(64, 0)
+    app = builder.executable("nopie")
+    with helpers.paused([app], helpers.preload(library, pause_library, options="backend=hugetlb"), app.name) as process:
+        names = {m.name for m in helpers.read_smaps(process.pid) if m.is_hugetlb}
+    [name] = names
+    assert name.startswith("/anon_hugepage" if can_move_hugetlb() else "/memfd:hugeld")

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Huge pages on one node and a process that is held to another: it moves with pages of the right node, or stays with
+the reason; nobody dies, and what was said to be there and is not shows before the program's own memory is touched."""
+
+import os
+
+import pytest
+
+from vmguest import ALL, EVERYTHING, RODATA, SHORT, TEXT
+
+PAGES = TEXT + RODATA
+
+
+@pytest.fixture(params=["cpuset v1", "cpuset v2", "bind"])
+def held(request, under, group):
+    """held(node): a command prefix that allows this node alone."""
+
+    def hold(node):
+        if request.param == "bind":
+            return under(f"bind={node}")
+        folder = group("cpuset", int(request.param[-1]))
+        (folder / "cpuset.cpus").write_text("0-1")
+        (folder / "cpuset.mems").write_text(str(node))
+        return under(f"join={folder}")
+
+    return hold
+
+
+# --- node 0 has pages, node 1 has none ---
+
+
+@pytest.mark.parametrize("options", ["backend=hugetlb,data=off", EVERYTHING], ids=["text", "everything"])
+def test_held_to_the_empty_node(builder, row, nodes, held, options):
+    nodes(64, 0)
+    app = builder.executable("nopie", words=6 * 2**17)
+    found = row([app], {}, options, held(1))
+    assert found.nodes == (0, 0)
+    assert f"hugeld: {app.name}: {SHORT}" in found.stderr
+
+
+def test_held_to_the_empty_node_auto(builder, row, nodes, held, thp):
+    """backend=auto: transparent huge pages instead."""
+    nodes(64, 0)
+    app = builder.executable("nopie")
+    assert row([app], {app.name: ALL}, "", held(1), backend="thp").nodes == (0, 0)
+
+
+def test_held_to_the_full_node(builder, row, nodes, held):
+    nodes(64, 0)
+    app = builder.executable("nopie")
+    assert row([app], {app.name: ALL}, "backend=hugetlb", held(0)).nodes == (PAGES, 0)
+
+
+@pytest.mark.parametrize("rule", ["prefer=1", "interleave=1"])
+def test_wish_for_the_empty_node(builder, row, nodes, under, rule):
+    """A preference is none that the kernel has to keep: the pages come from node 0."""
+    nodes(64, 0)
+    app = builder.executable("nopie")
+    found = row([app], {app.name: ALL}, "backend=hugetlb", under(rule))
+    assert (found.nodes, found.stderr) == ((PAGES, 0), "")
+
+
+@pytest.mark.parametrize("cpu", [0, 1])
+def test_local(builder, row, nodes, under, cpu):
+    """numa=local: pages of the node that the program runs on, or none."""
+    nodes(64, 0)
+    app = builder.executable("nopie")
+    found = row([app], {app.name: ALL} if cpu == 0 else {}, "backend=hugetlb,numa=local", under(f"cpu={cpu}"))
+    assert found.nodes == ((PAGES, 0) if cpu == 0 else (0, 0))
+    assert (SHORT in found.stderr) == (cpu == 1), found.stderr
+
+
+def test_interleave_with_an_empty_node(builder, row, nodes):
+    nodes(64, 0)
+    app = builder.executable("nopie")
+    assert row([app], {app.name: ALL}, "backend=hugetlb,numa=interleave").nodes == (PAGES, 0)
+
+
+# --- both nodes have pages ---
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_held(builder, row, nodes, held, node):
+    nodes(32, 32)
+    app = builder.executable("nopie")
+    assert row([app], {app.name: ALL}, "backend=hugetlb", held(node)).nodes[node] == PAGES
+
+
+@pytest.mark.parametrize("rule, options, wanted", [
+    ("prefer=1", "numa=any", (0, PAGES)),
+    ("cpu=1", "numa=local", (0, PAGES)),
+    ("cpu=0", "numa=local", (PAGES, 0)),
+    ("interleave=1", "numa=any", (PAGES // 2, PAGES // 2)),
+    ("cpu=1", "numa=interleave", (PAGES // 2, PAGES // 2)),
+])
+def test_chosen(builder, row, nodes, under, rule, options, wanted):
+    nodes(32, 32)
+    app = builder.executable("nopie")
+    found = row([app], {app.name: ALL}, f"backend=hugetlb,{options}", under(rule)).nodes
+    # Interleaving counts from an offset: two spans of 5 and 1 pages may both begin on the same node.
+    assert found == wanted or ("interleave" in rule + options and sorted(found) == [2, 4]), found
+
+
+def test_interleave_in_a_cpuset(builder, row, nodes, held):
+    """numa=interleave spreads over the nodes that are allowed, not over all."""
+    nodes(32, 32)
+    app = builder.executable("nopie")
+    assert row([app], {app.name: ALL}, "backend=hugetlb,numa=interleave", held(1)).nodes == (0, PAGES)
+
+
+# --- the own node has a few ---
+
+
+@pytest.mark.parametrize("own", [TEXT - 1, TEXT])
+def test_a_few_on_the_own_node(builder, row, nodes, held, own):
+    """Text is on huge pages as a whole or not at all, and never on the other node."""
+    nodes(64, own)
+    app = builder.executable("nopie")
+    moved = ("text",) if own == TEXT else ("rodata",)
+    found = row([app], {app.name: moved}, "backend=hugetlb", held(1))
+    assert found.nodes == (0, TEXT if own == TEXT else RODATA)
+    assert (SHORT in found.stderr) == (own < TEXT), found.stderr
+
+
+# --- surplus pages ---
+
+
+SURPLUS = {"data_backend": "hugetlb"}  # prove() would count the pages that left the pool
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_surplus(builder, row, nodes, overcommit, held, node):
+    """The pool is empty and may grow: by pages of the own node."""
+    nodes(0, 0)
+    overcommit(16)
+    app = builder.executable("nopie")
+    found = row([app], {app.name: ALL}, "backend=hugetlb", held(node), **SURPLUS)
+    assert (found.nodes[node], found.nodes[1 - node]) == (PAGES, 0)
+
+
+def test_too_little_surplus(builder, row, nodes, overcommit, held):
+    nodes(64, 0)
+    overcommit(TEXT - 1)
+    app = builder.executable("nopie")
+    found = row([app], {app.name: ("rodata",)}, "backend=hugetlb", held(1), **SURPLUS)
+    assert found.nodes == (0, RODATA) and SHORT in found.stderr
+
+
+# --- thp ---
+
+
+def test_thp(builder, row, nodes, held, thp):
+    nodes(0, 0)
+    app = builder.executable("nopie")
+    row([app], {app.name: ALL}, "backend=thp", held(1), backend="thp")
+
+
+# --- programs of the distribution ---
+
+
+SOURCE = "int f(int n) { int s = 0; for (int i = 0; i < n; i++) s += i * i; return s; }\n"
+
+
+@pytest.fixture(params=["cc1plus", "python3"])
+def stock(request, tmp_path):
+    """argv of a program of the distribution that has something to say."""
+    if request.param == "cc1plus":
+        source = tmp_path / "f.cc"
+        source.write_text(SOURCE)
+        return ["/usr/bin/cc1plus", "-quiet", "-O1", source, "-o", "-"]
+    return ["/usr/bin/python3", "-S", "-c", "import json; print(json.dumps({str(i): i * i for i in range(300)}))"]
+
+
+@pytest.mark.parametrize("rule, pages, moves", [
+    ("bind=1", (64, 0), False), ("bind=1", (32, 32), True), ("prefer=1", (64, 0), True)])
+def test_stock(row, nodes, under, stock, rule, pages, moves):
+    nodes(*pages)
+    name = os.path.basename(os.path.realpath(stock[0]))
+    found = row(stock, {name: ALL} if moves else {}, "backend=hugetlb", under(rule))
+    assert found.nodes == ((0, 0) if not moves else (found.pages, 0) if pages[1] == 0 else (0, found.pages))
+    assert moves or f"{name}: {SHORT}" in found.stderr

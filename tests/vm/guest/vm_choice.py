@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Which of the host's tests run in the x86-64 guests."""
+
+import re
+
+import pytest
+
+import vm_plugin
+import vmguest
+
+# Which of the host's tests run here too, all of them with hugeld.all on the command line: what a kernel has a say in.
+CHOSEN = [
+    r"vm/guest/.*",
+    r"system/test_moving.py::test_executable_hugetlb\[.*-preload\]",
+    r"system/test_moving.py::test_executable_thp\[(pie|nopie|aligned|six|hole)\]",
+    r"system/test_moving.py::test_library_hugetlb\[.*\]",
+    r"system/test_moving.py::test_library_thp\[dso\]",
+    r"system/test_moving.py::test_data\[.*\]",
+    r"system/test_moving.py::test_bss\[.*-fixed\]",
+    r"system/test_moving.py::test_fork_with_data_on_hugetlb",
+    r"system/test_moving.py::test_auto_takes_thp_where_the_pool_is_empty",
+    r"system/test_moving.py::test_exceptions_through_moved_text",
+    r"system/test_pool_short.py::test_(order|limit_half_way|text_does_not_fit)\[.*\]",
+    r"system/test_pool_short.py::test_(two_programs_share_the_pool|limit_half_way_auto|remedy_helps|strict_library)",
+    r"system/test_faults.py::test_call_fails\[mremap-hugetlb\]",
+    r"system/test_faults.py::test_one_mremap_of_two_objects_fails\[(10|19)\]",
+    r"writable/test_contents.py::test_every_byte\[(default|data=hugetlb,bss=hugetlb)-(nopie-fixed|pie-random)\]",
+    r"writable/test_fork.py::test_no_signal_ever\[backend=hugetlb,data=thp-alone\]",
+    r"writable/test_fork.py::test_first_fork_moves_back\[hugetlb-data=hugetlb,bss=hugetlb-nopie-.*\]",
+    r"writable/test_fork.py::test_other_ways\[nopie-.*-data=(thp|hugetlb,bss=hugetlb)\]",
+    r"writable/test_heap.py::test_glibc\[(none-pie|small-nopie|both-nopie)-fixed\]",
+    r"writable/test_heap.py::test_something_above_the_break\[nopie\]",
+    r"writable/test_limits.py::test_limit\[(mlockall, hugetlb|mdwe|no thp, thp|RLIMIT_AS, no commit)-nopie-.*\]",
+]
+
+
+# Of these, what puts writable data onto hugetlb pages: there is no memfd way for it.
+HUGETLB_DATA = re.compile(
+    r"(data|bss)=hugetlb|test_data\[.*-hugetlb\]|test_bss\[|test_fork_with_data_on_hugetlb|writable/test_heap|"
+    r"test_limit\[(mlockall, hugetlb|mdwe|RLIMIT_AS, no commit)-"
+)
+
+
+def pytest_runtest_setup(item):
+    if HUGETLB_DATA.search(item.nodeid) and not vmguest.can_move_hugetlb():
+        vmguest.absent("no mremap of hugetlb pages")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Every pattern names something: a test that was renamed would be missed."""
+    if "hugeld.all" in vm_plugin.words():
+        return
+    names = [item.nodeid.replace("tests/", "", 1) for item in items]
+    for pattern in CHOSEN:
+        if not any(re.fullmatch(pattern, name) for name in names):
+            raise pytest.UsageError(f"no test is called {pattern}")
+    chosen = [any(re.fullmatch(p, name) for p in CHOSEN) for name in names]
+    config.hook.pytest_deselected(items=[item for item, yes in zip(items, chosen) if not yes])
+    items[:] = [item for item, yes in zip(items, chosen) if yes]

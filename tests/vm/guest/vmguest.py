@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the tests of this folder use: what this kernel can do, and on which nodes huge pages are."""
+
+import collections
+import ctypes
+import functools
+import mmap
+import pathlib
+import platform
+import re
+import typing
+
+import pytest
+
+import helpers
+
+NODES = (0, 1)
+MAP_NORESERVE, MAP_HUGETLB = 0x4000, 0x40000
+MREMAP_MAYMOVE, MREMAP_FIXED = 1, 2
+MPOL_BIND = 2
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = libc.mremap.restype = ctypes.c_void_p
+FAILED = ctypes.c_void_p(-1).value
+
+ALL = ("text", "rodata")
+TEXT, RODATA = 5, 1  # app-nopie: text on 5 pages, read-only data on 1
+SHORT = "text stays: the huge page pool cannot serve it"
+EVERYTHING = "backend=hugetlb,data=hugetlb,bss=hugetlb"
+
+
+# --- what the kernel can do: tried, never told from its version ---
+
+
+def map_memory(size, flags):
+    flags |= mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return libc.mmap(None, ctypes.c_size_t(size), 0, flags, -1, ctypes.c_long(0))
+
+
+@functools.cache
+def can_move_hugetlb():
+    """mremap(2) of hugetlb pages."""
+    huge, scratch = map_memory(helpers.HUGE, MAP_NORESERVE | MAP_HUGETLB), map_memory(2 * helpers.HUGE, 0)
+    assert FAILED not in (huge, scratch)
+    to = -(-scratch // helpers.HUGE) * helpers.HUGE
+    size = ctypes.c_size_t(helpers.HUGE)
+    moved = libc.mremap(ctypes.c_void_p(huge), size, size, MREMAP_MAYMOVE | MREMAP_FIXED, ctypes.c_void_p(to)) != FAILED
+    for address, length in ((scratch, 2 * helpers.HUGE), (huge, 0 if moved else helpers.HUGE)):
+        libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(length))
+    return moved
+
+
+def absent(reason):
+    pytest.skip(f"n/a: {reason}")
+
+
+# --- nodes ---
+
+
+def node_file(node, name):
+    return pathlib.Path(f"/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/{name}")
+
+
+def node_counts(name):
+    return tuple(int(node_file(node, name).read_text()) for node in NODES)
+
+
+def bind_thread(node):
+    """Memory of the calling thread comes from NODE alone."""
+    nodes = ctypes.c_ulong(1 << node)
+    call = {"x86_64": 238, "aarch64": 237}[platform.machine()]  # set_mempolicy
+    assert libc.syscall(call, MPOL_BIND, ctypes.byref(nodes), 8 * ctypes.sizeof(nodes) + 1) == 0, "set_mempolicy"
+
+
+def pages_by_node(pid):
+    """{(is on hugetlb pages, node): pages of 2 MiB} of PID's mappings, from numa_maps."""
+    found = collections.Counter()
+    for line in pathlib.Path(f"/proc/{pid}/numa_maps").read_text().splitlines():
+        huge = "kernelpagesize_kB=2048" in line
+        for node, pages in re.findall(r" N(\d+)=(\d+)", line):
+            found[huge, int(node)] += int(pages)
+    return found
+
+
+class Row(typing.NamedTuple):
+    pages: int
+    nodes: tuple  # hugetlb pages on node 0 and node 1 while the program ran
+    stderr: str
+    plans: dict

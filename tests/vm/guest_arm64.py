@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The arm64 guests: hugeld, the core's tests and generated programs, built here by a cross compiler, and stock programs
+from Debian's arm64 packages.
+
+They live in their initramfs: Debian's kernel with pages of 16 KiB has drivers and file systems as modules only.  There
+the huge page has 32 MiB, so the programs are larger, and that guest has an image of its own."""
+
+import os
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+
+from archive import Archive, Unavailable, run
+from guest_amd64 import LEAVE, PYTEST, PYTHON
+from image import Root
+from machine import Guest
+
+HERE = pathlib.Path(__file__).resolve().parent
+TESTS = HERE.parent
+ROOT = TESTS.parent
+BUILD = pathlib.Path(os.environ.get("B", ROOT / "build")) / "arm64"
+CROSS = "aarch64-linux-gnu-"
+LIBRARIES = "usr/lib/aarch64-linux-gnu", "lib/aarch64-linux-gnu"
+
+# The programs' release: its libc is not newer than the cross compiler's, its Python has this machine's byte code.
+SUITES = ["bookworm", "bookworm-security"]
+BUILD_PACKAGES = [
+    "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libdw-dev", "libdw1", "libelf-dev", "libelf1", "libiberty-dev",
+    "libjansson-dev", "libjansson4", "liblzma5", "libzstd1", "zlib1g",
+]
+PROGRAM_PACKAGES = [
+    "busybox-static", "cpp-12", "libc6", "libexpat1", "libgcc-s1", "libgmp10", "libisl23", "libmpc3", "libmpfr6",
+    "libpython3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "python3.11-minimal", "strace",
+]
+LLVM_PACKAGES = [
+    "libbsd0", "libedit2", "libffi8", "libicu72", "libllvm14", "libmd0", "libtinfo6", "libxml2", "libz3-4",
+    "llvm-14",
+]
+COMMANDS = {
+    "python3.11": "usr/bin/python3.11", "strace": "usr/bin/strace", "cc1": "usr/lib/gcc/aarch64-linux-gnu/12/cc1",
+}
+APPLETS = ("sh", "cat", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true")
+
+# Instead of a compiler: what the cross compiler made, by its place below pytest's temporary folder, without objects.
+GCC = """#!/bin/sh
+while [ "$1" != -o ]; do shift; done
+case $2 in
+*.o) exec touch "$2" ;;
+*) exec cp "/programs/${2#/tmp/t/}" "$2" ;;
+esac
+"""
+
+# What conftest.py asks it for: the names that libhugeld.so needs.
+NM = "#!/bin/sh\nexec cat /programs/names\n"
+
+
+def build(tree):
+    """hugeld and its unit tests for arm64, in BUILD, with the libraries in TREE."""
+    config = BUILD / "config.mk"
+    folders = [tree / name for name in LIBRARIES]
+    flags = [f"-L{folders[0]}", *(f"-Wl,-rpath-link,{folder}" for folder in folders)]
+    arguments = [f"--output={config}", f"CC={CROSS}gcc", f"CFLAGS=-O2 -g -idirafter {tree}/usr/include",
+                 f"LDFLAGS={' '.join(flags)}"]
+    BUILD.mkdir(parents=True, exist_ok=True)
+    if not config.exists() or str(tree) not in config.read_text():
+        run([ROOT / "configure", *arguments], cwd=ROOT)
+    run(["make", "-j2", f"B={BUILD}", f"CONFIG={config}", "all", "unit-tests"], cwd=ROOT)
+
+
+def build_programs(folder, huge_bytes):
+    """What the tests compile, by their own fixtures, with the cross compiler in the compiler's place."""
+    tools = folder / "tools"
+    tools.mkdir()
+    for name in ("gcc", "nm"):
+        path = shutil.which(CROSS + name)
+        if path is None:
+            raise Unavailable(f"{CROSS}{name} is not installed")
+        (tools / name).symlink_to(path)
+    programs = folder / "programs"
+    argv = [PYTHON, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", folder / "t",
+            HERE / "arm64" / "prebuild.py"]
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "B": str(BUILD), "T_PREBUILT": str(programs),
+           "T_HUGE_BYTES": str(huge_bytes)}
+    result = subprocess.run([str(a) for a in argv], env=env, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise Unavailable(f"arm64/prebuild.py: {result.stdout[-2000:]}{result.stderr[-2000:]}")
+    (programs / "names").write_text(run([tools / "nm", "-D", "--undefined-only", BUILD / "libhugeld.so"]))
+    shutil.rmtree(folder / "t")
+    return programs
+
+
+def find_library(tree, name):
+    for folder in LIBRARIES:
+        if (tree / folder / name).exists():
+            return tree / folder / name
+    raise Unavailable(f"{name} is in none of the packages")
+
+
+def add_program(root, tree, path, at):
+    """The arm64 file PATH, and the libraries of TREE that it needs."""
+    if root.inside(at).exists():
+        return
+    root.add(path, at=at, libraries=False)
+    for name in re.findall(r"\(NEEDED\).*\[(.+)\]", run(["readelf", "-d", path])):
+        add_program(root, tree, find_library(tree, name), f"/usr/{LIBRARIES[0][4:]}/{name}")
+
+
+def add_python(root, tree):
+    """Python with its byte code, which takes several times as long to make in a guest, and pytest."""
+    library = "/usr/lib/python3.11"
+    root.add_tree(tree / library[1:], at=library, leave=LEAVE)
+    for name in PYTEST:
+        found = pathlib.Path("/usr/lib/python3/dist-packages", name)
+        if found.is_dir():
+            root.add_tree(found, leave=("__pycache__",))
+        elif found.exists():
+            root.add(found)
+    root.inside("/usr/bin/python3").symlink_to("python3.11")
+    for folder in (library, "/usr/lib/python3"):
+        run([PYTHON, "-m", "compileall", "-q", "-j2", "--invalidation-mode", "unchecked-hash", "-s", root.folder,
+             root.inside(folder)])
+
+
+def make_root(folder, tree, commands, huge_bytes):
+    root = Root(folder / "root")
+    root.inside("/usr/lib/ld-linux-aarch64.so.1").symlink_to("aarch64-linux-gnu/ld-linux-aarch64.so.1")
+    root.add(tree / "bin/busybox", at="/usr/bin/busybox", libraries=False)
+    for name in APPLETS:
+        root.inside(f"/usr/bin/{name}").symlink_to("busybox")
+    add_python(root, tree)
+    for name, path in commands.items():
+        add_program(root, tree, tree / path, f"/usr/bin/{name}")
+    # backtrace(3) loads it.
+    add_program(root, tree, find_library(tree, "libgcc_s.so.1"), "/usr/lib/aarch64-linux-gnu/libgcc_s.so.1")
+    for name in ("hugeld", "libhugeld.so"):
+        add_program(root, tree, BUILD / name, f"/hugeld/build/{name}")
+    for source in sorted((TESTS / "unit").glob("test-*.c")):
+        add_program(root, tree, BUILD / "tests" / source.stem, f"/hugeld/build/tests/{source.stem}")
+    for name in ("conftest.py", "helpers.py", "vm/guest/vm_plugin.py"):
+        root.add(TESTS / name, at=f"/hugeld/tests/{name}")
+    for name in ("system", "surroundings", "unit", "vm/arm64"):
+        root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))
+    root.add_tree(build_programs(folder, huge_bytes), at="/programs")
+    root.write("/usr/bin/gcc", GCC, 0o755)
+    root.write("/usr/bin/nm", NM, 0o755)
+    root.add(HERE / "arm64" / "init", at="/init", libraries=False)
+    return root
+
+
+def make_archive(root, path):
+    """The tree as an archive that the kernel unpacks.  Not compressed: that takes an emulated processor longer."""
+    names = "\0".join(str(p.relative_to(root.folder)) for p in sorted(root.folder.rglob("*")))
+    with open(path, "wb") as file:
+        result = subprocess.run(["cpio", "-0", "-o", "-H", "newc", "-R", "0:0", "--quiet"], cwd=root.folder,
+                                input=names.encode(), stdout=file, stderr=subprocess.PIPE, check=False)
+    if result.returncode != 0:
+        raise Unavailable(f"cpio: {shlex.quote(result.stderr.decode())}")
+    return path
+
+
+def make_image_of(folder, programs, commands, huge_bytes):
+    """An image with these lists of packages."""
+    archive = Archive("arm64", SUITES)
+    with archive.packages(BUILD_PACKAGES) as tree:
+        build(tree)
+    tree = folder / "tree"
+    for names in (BUILD_PACKAGES, *programs):
+        with archive.packages(names) as found:
+            shutil.copytree(found, tree, symlinks=True, dirs_exist_ok=True)
+    return make_archive(make_root(folder, tree, commands, huge_bytes), folder / "root.cpio")
+
+
+def make_image(folder):
+    return make_image_of(folder, [PROGRAM_PACKAGES], COMMANDS, 2 << 20)
+
+
+def make_image_16k(folder):
+    commands = {**COMMANDS, "llc": "usr/lib/llvm-14/bin/llc"}
+    return make_image_of(folder, [PROGRAM_PACKAGES, LLVM_PACKAGES], commands, 32 << 20)
+
+
+def guest(name, package, image, *suites, **changes):
+    # The architected algorithm of pointer authentication takes most of the emulator's time, and nothing needs it.
+    return Guest(name, "arm64", list(suites), package,
+                 ["qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"], image,
+                 initramfs=True, console="ttyAMA0", results="ttyAMA0", **changes)
+
+
+GUESTS = [
+    guest("6.1-arm64", "linux-image-arm64", make_image, "bookworm", "bookworm-security"),
+    guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security"),
+    guest("6.12-arm64-16k", "linux-image-arm64-16k", make_image_16k, "trixie", "trixie-security", memory="1024M"),
+]

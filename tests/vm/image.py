@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A guest's root file system: copies of what the tests need of this machine, with their libraries, as an ext4 image.
+
+Debian's cloud kernels have NVMe and ext4 built in, so there is no initramfs, and mke2fs fills the image without
+mounting anything."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+from archive import Unavailable, run
+
+LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
+FOLDERS = ("dev", "proc", "sys", "run", "tmp", "root", "etc", "var", "mnt")
+
+
+class Root:
+    """The tree at FOLDER, which becomes a root file system."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        for name in FOLDERS:
+            (self.folder / name).mkdir(parents=True)
+        for name, target in LINKS.items():
+            (self.folder / target).mkdir(parents=True)
+            (self.folder / name).symlink_to(target)
+
+    def inside(self, path):
+        """Where PATH of the guest is.  /bin and so on are links on the host too, or they are here."""
+        path = pathlib.Path(path)
+        first = path.parts[1]
+        return self.folder / LINKS.get(first, first) / pathlib.Path(*path.parts[2:])
+
+    def write(self, path, text, mode=0o644):
+        file = self.inside(path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        file.chmod(mode)
+
+    def add(self, path, at=None, libraries=True):
+        """A file of this machine, following links, and the libraries that the dynamic linker finds for it."""
+        file = self.inside(at or path)
+        if file.exists():
+            return
+        file.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, file)
+        if libraries:
+            self.add_libraries(path)
+
+    def add_libraries(self, path):
+        with open(path, "rb") as file:
+            if file.read(4) != b"\x7fELF":
+                return
+        found = subprocess.run(["ldd", path], capture_output=True, text=True, check=False).stdout
+        for library in re.findall(r"^\s+(?:\S+ => )?(/\S+) \(", found, re.M):
+            self.add(library, libraries=False)
+
+    def add_command(self, *names):
+        for name in names:
+            path = shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin")
+            if path is None:
+                raise Unavailable(f"{name} is not installed")
+            self.add(path)
+
+    def add_tree(self, path, at=None, leave=()):
+        """A folder of this machine without the entries whose names match one of LEAVE."""
+        shutil.copytree(path, self.inside(at or path), symlinks=True, dirs_exist_ok=True,
+                        ignore=shutil.ignore_patterns(*leave))
+        for library in pathlib.Path(path).rglob("*.so"):
+            if self.inside(at or path).joinpath(library.relative_to(path)).exists():
+                self.add_libraries(library)
+
+    def make_image(self, image):
+        """Writes the tree as an ext4 file system to IMAGE, under another name until it is complete."""
+        kib = sum((f.lstat().st_size + 4095) // 4096 * 4 + 1 for f in self.folder.rglob("*"))
+        new = image.with_suffix(f".{os.getpid()}")
+        run(["/sbin/mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E", "root_owner=0:0",
+             "-d", self.folder, new, f"{kib * 11 // 10 + 16384}k"])
+        new.rename(image)
+        return image

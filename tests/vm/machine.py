@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One guest: what QEMU starts, and what it says.
+
+The guest writes its results to a serial port, one line each, fields separated by tabs:
+
+    vm: begin   KERNEL RELEASE
+    vm: ok      TEST  SECONDS
+    vm: n/a     TEST  SECONDS  REASON       the kernel has not what this tests; found out by trying
+    vm: skipped TEST  SECONDS  REASON       a failure with STRICT=1
+    vm: FAILED  TEST  SECONDS  REASON
+    vm: |       DETAIL                      any number of them, about the line before
+    vm: end     STATUS                      the last one; a guest that ends without it has failed
+
+and then reboots, which ends QEMU (-no-reboot).  The kernel's messages go to another serial port, where there is one."""
+
+import dataclasses
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import threading
+import time
+import typing
+
+from archive import Unavailable
+
+ACCELERATED_BEGIN_SECONDS = 30  # KVM may be there and useless
+SILENT_SECONDS = 180  # more than a test takes, on a busy machine too
+
+stop = threading.Event()  # set: guests are killed, nothing more is said
+
+
+@dataclasses.dataclass
+class Guest:
+    name: str  # the column of the table
+    architecture: str  # Debian's name
+    suites: typing.List[str]  # where its kernel is looked for; the newest of all of them
+    package: str  # the meta package of the kernel
+    qemu: typing.List[str]  # emulator, machine and CPU
+    image: typing.Callable  # image(folder): makes the root file system in the empty FOLDER and returns its path
+    initramfs: bool = False  # the image is one, and holds /init; else it is an ext4 file system on an NVMe disk
+    memory: str = "768M"  # of each node
+    console: str = "ttyS0"
+    results: str = "ttyS1"  # the console itself on machines that have no other port
+    words: typing.Sequence[str] = ()  # more for the kernel's command line
+    native: str = ""  # the machine (uname -m) on which KVM can run it
+    limit: int = 900  # seconds: many times what it takes on an idle machine
+
+
+class Result(typing.NamedTuple):
+    status: str
+    test: str
+    seconds: float
+    reason: str
+    details: list
+
+
+def accelerators(guest):
+    can = guest.native == os.uname().machine and re.search(r"\b(vmx|svm)\b", pathlib.Path("/proc/cpuinfo").read_text())
+    usable = can and os.access("/dev/kvm", os.R_OK | os.W_OK)
+    return ["kvm", "tcg,thread=multi"] if usable else ["tcg,thread=multi"]
+
+
+def qemu_command(guest, kernel, image, accelerator, arguments, serial):
+    if shutil.which(guest.qemu[0]) is None:
+        raise Unavailable(f"{guest.qemu[0]} is not installed")
+    nodes = []
+    for node in (0, 1):
+        nodes += ["-object", f"memory-backend-ram,id=m{node},size={guest.memory}",
+                  "-numa", f"node,nodeid={node},cpus={node},memdev=m{node}"]
+    megabytes = 2 * int(guest.memory[:-1])
+    if guest.initramfs:
+        words, disk = ["rdinit=/init"], ["-initrd", str(image)]
+    else:
+        words = ["root=/dev/nvme0n1", "rw", "init=/init"]
+        disk = ["-drive", f"file={image},format=raw,if=none,id=root,snapshot=on",
+                "-device", "nvme,drive=root,serial=root"]
+    words += [*guest.words, f"console={guest.console}", "quiet", "panic=-1", "mitigations=off",
+             "nokaslr", f"hugeld.results={guest.results}", *arguments]
+    emulator = guest.qemu if accelerator != "kvm" else ["host" if a.startswith("max") else a for a in guest.qemu]
+    return [*emulator, "-accel", accelerator, "-smp", "2", "-m", f"{megabytes}M", *nodes, "-nodefaults",
+            "-no-user-config", "-display", "none", "-no-reboot", *serial, "-kernel", str(kernel),
+            "-append", " ".join(words), *disk]
+
+
+class Output:
+    """Complete lines of a growing file."""
+
+    def __init__(self, path):
+        path.write_bytes(b"")
+        self.file = open(path, "rb")  # closed with the object
+        self.rest = b""
+
+    def lines(self):
+        self.rest += self.file.read()
+        *whole, self.rest = self.rest.split(b"\n")
+        return [line.decode(errors="replace").rstrip("\r") for line in whole]
+
+
+class Lines:
+    """What the guest's lines say."""
+
+    def __init__(self):
+        self.begun, self.status, self.pending = False, None, None
+
+    def take(self, line):
+        """The results that are complete with LINE: a result is when the next one begins."""
+        if not line.startswith("vm: "):
+            return []
+        kind, _, text = line[4:].partition("\t")
+        if kind.strip() == "|":
+            if self.pending:
+                self.pending.details.append(text)
+            return []
+        complete = self.flush()
+        if kind == "begin":
+            self.begun = True
+        elif kind == "end":
+            self.status = text
+        else:
+            test, seconds, reason = (text + "\t\t").split("\t")[:3]
+            self.pending = Result(kind, test, float(seconds or 0), reason, [])
+        return complete
+
+    def flush(self):
+        complete, self.pending = [self.pending] if self.pending else [], None
+        return complete
+
+
+def boot(guest, kernel, image, folder, arguments=()):
+    """Boots GUEST and gives its results one by one; console.log, results.log and qemu.log stay in FOLDER."""
+    for accelerator in accelerators(guest):
+        begun = yield from boot_with(accelerator, guest, kernel, image, folder, arguments)
+        if begun:
+            return
+
+
+def boot_with(accelerator, guest, kernel, image, folder, arguments):
+    """False if the guest did not begin under KVM and should be tried without."""
+    console = folder / "console.log"
+    ports = ["-serial", f"file:{console}"]
+    output = Output(console)
+    if guest.results != guest.console:
+        ports += ["-serial", f"file:{folder}/results.log"]
+        output = Output(folder / "results.log")
+    command = qemu_command(guest, kernel, image, accelerator, arguments, ports)
+    lines, start, heard, why = Lines(), time.monotonic(), 0, None
+    with open(folder / "qemu.log", "w") as log:
+        log.write(" ".join(command) + "\n")
+        log.flush()
+        # However this process ends, the guest ends with it.
+        process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command],
+                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        while why is None:
+            running, seconds = process.poll() is None, time.monotonic() - start
+            for line in output.lines():
+                heard = seconds
+                yield from lines.take(line)
+            if stop.is_set():
+                return True
+            if not running:
+                why = "" if lines.status == "0" else f"ended without its last line (QEMU {process.returncode})"
+            elif seconds > guest.limit or seconds > heard + SILENT_SECONDS:
+                why = f"killed after {seconds:.0f} s, silent for {seconds - heard:.0f} s"
+            elif accelerator == "kvm" and not lines.begun and seconds > ACCELERATED_BEGIN_SECONDS:
+                break
+            time.sleep(0.1)
+    finally:
+        process.kill()
+        process.wait()
+    if accelerator == "kvm" and not lines.begun:
+        return False
+    yield from lines.flush()
+    if why:
+        last = console.read_text(errors="replace").splitlines()[-30:]
+        yield Result("FAILED", "guest", time.monotonic() - start, why, last)
+    return True
