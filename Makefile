@@ -120,6 +120,7 @@ bench:
 	@$(MAKE) all
 	@tests/with-pool 256 -- bench/start
 	@tests/with-pool 640 -- bench/arrays
+	@tests/with-pool 256 -- bench/perf-map
 
 clean:
 	rm -rf $B $(CONFIG)

@@ -28,8 +28,8 @@
 #include <linux/mman.h>
 #include <linux/userfaultfd.h>
 
-/* UFFDIO_COPY says EAGAIN with the bytes done when a page is missing, and ENOMEM the next time.  Other
-   reasons for EAGAIN pass by themselves. */
+/* UFFDIO_COPY says EAGAIN with the bytes done when a page is missing, and ENOMEM or (6.18) EEXIST the next
+   time.  Other reasons for EAGAIN pass by themselves. */
 #define COPY_TRIES 100
 
 enum way { COPY_BY_USERFAULTFD, COPY_BY_CALL, COPY_POPULATED };
@@ -70,8 +70,8 @@ static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t fro
             bytes -= (uint64_t)copy.copy;
             tries = 0;
         } else if (result == -EEXIST) {
-            return copy_by_call(f, to, from,
-                                bytes); /* under mlockall(MCL_FUTURE) mmap has filled it already */
+            /* mlockall(MCL_FUTURE) had mmap fill it; or it is missing, and then the call says so. */
+            return copy_by_call(f, to, from, bytes);
         } else if (result != -EAGAIN || ++tries == COPY_TRIES) {
             return result == -EFAULT ? HL_SKIP_SOURCE_UNREADABLE : HL_SKIP_POOL_SHORT;
         }

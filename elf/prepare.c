@@ -89,12 +89,19 @@ static uint64_t read_thp_bytes(uint64_t address) {
     return found;
 }
 
+/* madvise(2) says of EAGAIN that another try may help; on a busy machine one was too few (6.1). */
+#define COLLAPSE_TRIES 3
+
 static int prove_thp(const struct hl_process *process, const struct hl_move *move, uint64_t bytes) {
     if (read_thp_bytes(move->memory) == bytes)
         return 0;
-    if (process->kernel.collapse && !hl_is_error(hl_madvise(move->memory, bytes, MADV_COLLAPSE)) &&
-        read_thp_bytes(move->memory) == bytes)
-        return 0;
+    for (unsigned i = 0; process->kernel.collapse && i < COLLAPSE_TRIES; i++) {
+        long result = hl_madvise(move->memory, bytes, MADV_COLLAPSE);
+        if (!hl_is_error(result) && read_thp_bytes(move->memory) == bytes)
+            return 0;
+        if (result != -EAGAIN)
+            break;
+    }
     return HL_SKIP_THP_UNAVAILABLE;
 }
 
