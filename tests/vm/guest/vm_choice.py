@@ -44,6 +44,8 @@ HUGETLB_DATA = re.compile(
 def pytest_runtest_setup(item):
     if HUGETLB_DATA.search(item.nodeid) and not vmguest.can_move_hugetlb():
         vmguest.absent("no mremap of hugetlb pages")
+    if "[mdwe-" in item.nodeid and not vmguest.knows_mdwe():
+        vmguest.absent("no PR_SET_MDWE")
 
 
 def pytest_collection_modifyitems(config, items):

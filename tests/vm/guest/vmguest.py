@@ -49,6 +49,11 @@ def can_move_hugetlb():
     return moved
 
 
+def knows_mdwe():
+    """prctl(2)'s PR_SET_MDWE; asked by PR_GET_MDWE."""
+    return libc.prctl(66, 0, 0, 0, 0) != -1
+
+
 def absent(reason):
     pytest.skip(f"n/a: {reason}")
 
