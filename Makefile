@@ -121,6 +121,7 @@ bench:
 	@tests/with-pool 256 -- bench/start
 	@tests/with-pool 640 -- bench/arrays
 	@tests/with-pool 256 -- bench/perf-map
+	@bench/later
 
 clean:
 	rm -rf $B $(CONFIG)
