@@ -1,0 +1,310 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Objects that come by dlopen(3) or dlmopen(3).
+
+   dlopen looks at its return address to learn whose RUNPATH and namespace are meant, so nobody can stand
+   between it and its caller and run something afterwards.  The audit interface sees everything, but only
+   LD_AUDIT turns it on, and it adds more to each start and dlopen (bench/later).  What remains is the
+   notification for debuggers: the dynamic linker calls an empty function, r_brk of struct r_debug, whenever
+   its lists begin or end to change, with the lock of dlopen and dlclose held.  Its return instruction becomes
+   a jump to here:
+
+       _dl_debug_state:   ret; nop...         ->   jmp notice
+                          endbr64; ret; nop   ->   jmp notice
+
+   The page of ld.so that holds it becomes private to this process, as a debugger's breakpoint makes it.  It
+   is written through /proc/self/mem, which needs no writable mapping.  A debugger that comes later puts its
+   breakpoint over our jump and steps across it.  One that was first has its breakpoint there: then nothing is
+   done.
+
+   When RT_CONSISTENT is told (glibc before 2.41: before relocation, else after it; always before the object's
+   constructors), nobody has run the new object's text, and relocation writes to none of the pages that move
+   here.
+
+   The handler runs in whatever thread opens an object, maybe on a small stack: so the work is done on a stack
+   of its own.  It calls nothing of the dynamic linker and nothing of libc that could. */
+#include "later.h"
+#include "code.h"
+#include "linked.h"
+#include "options.h"
+#include "sys.h"
+#include "text.h"
+
+#include <linux/fcntl.h>
+#include <link.h>
+#include <linux/prctl.h>
+#include <sys/stat.h>
+
+#ifdef __x86_64__
+/* As many as glibc has (DL_NNS). */
+#define NAMESPACES_MAX 16
+#define HEADERS_MAX 64
+
+/* struct r_debug of version 2 (glibc 2.35 and newer), where each namespace has one. */
+struct debug {
+    struct r_debug base;
+    struct debug *next;
+};
+
+/* The list of one namespace's objects, to whose end new ones are added. */
+struct namespace {
+    const struct debug *debug;
+    const struct link_map *last; /* that was seen; NULL if there was none */
+    bool deleting;
+};
+
+static struct {
+    const struct debug *debug;
+    struct hl_process process;
+    uint64_t filters; /* of system calls, at start */
+    uint64_t verbose;
+    uint64_t device, inode; /* of standard error, at start */
+    struct namespace namespace[NAMESPACES_MAX];
+    unsigned n_namespaces;
+    const struct link_map *first; /* the first of those that move_objects looks at */
+    volatile bool busy;
+} watch;
+
+/* hl_call_on_stack(function, stack_end) */
+extern void hl_call_on_stack(void (*function)(void), void *stack_end) __attribute__((visibility("hidden")));
+static char stack[256 << 10] __attribute__((aligned(16)));
+
+__asm__(".pushsection .text\n"
+        ".type hl_call_on_stack, @function\n"
+        "hl_call_on_stack:\n"
+        ".cfi_startproc\n"
+        "endbr64\n"
+        "push %rbp\n"
+        ".cfi_def_cfa_offset 16\n"
+        ".cfi_offset %rbp, -16\n"
+        "mov %rsp, %rbp\n"
+        ".cfi_def_cfa_register %rbp\n"
+        "mov %rsi, %rsp\n"
+        "call *%rdi\n"
+        "leave\n"
+        ".cfi_def_cfa %rsp, 8\n"
+        "ret\n"
+        ".cfi_endproc\n"
+        ".size hl_call_on_stack, . - hl_call_on_stack\n"
+        ".popsection\n");
+
+/* The environment's bytes may be overwritten (setproctitle). */
+static char patterns[65536];
+
+/* Filters that are added after start may kill for a call that commit needs. */
+static uint64_t count_filters(void) {
+    char status[8192];
+    uint64_t filters = 0;
+    if (hl_read_file("/proc/thread-self/status", status, sizeof status) > 0 &&
+        !hl_find_number(status, "Seccomp_filters:", &filters)) /* Linux 5.9 */
+        hl_find_number(status, "Seccomp:", &filters);
+    return filters;
+}
+
+/* A program that made itself a daemon may have something else at descriptor 2 now. */
+static bool is_same_stderr(void) {
+    struct stat status;
+    return !hl_is_error(HL_CALL(__NR_fstat, 2, &status, 0, 0, 0, 0)) && status.st_dev == watch.device &&
+           status.st_ino == watch.inode;
+}
+
+/* Reads the program headers of MAP from where its file begins in memory, through the file MEMORY.  False if
+   they are not there: then they are not its own. */
+static bool read_headers(struct dl_phdr_info *info, const struct link_map *map, ElfW(Phdr) * headers,
+                         int memory) {
+    ElfW(Ehdr) file;
+    if (hl_pread(memory, &file, sizeof file, map->l_addr) != sizeof file ||
+        !hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *headers ||
+        file.e_phnum > HEADERS_MAX)
+        return false;
+    long bytes = (long)(file.e_phnum * sizeof *headers);
+    if (hl_pread(memory, headers, (size_t)bytes, map->l_addr + file.e_phoff) != bytes)
+        return false;
+    info->dlpi_addr = map->l_addr;
+    info->dlpi_name = map->l_name;
+    info->dlpi_phdr = headers;
+    info->dlpi_phnum = file.e_phnum;
+    for (unsigned i = 0; i < file.e_phnum; i++)
+        if (headers[i].p_type == PT_DYNAMIC)
+            return map->l_addr + headers[i].p_vaddr == (uintptr_t)map->l_ld;
+    return false;
+}
+
+/* Moves watch.first and what was added after it, as far as it is selected. */
+static void move_objects(void) {
+    ElfW(Phdr) headers[HEADERS_MAX];
+    struct dl_phdr_info info;
+    if (count_filters() != watch.filters)
+        return;
+    watch.process.options.verbose = is_same_stderr() ? watch.verbose : 0;
+    long memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    if (hl_is_error(memory))
+        return;
+    for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
+        if (read_headers(&info, map, headers, (int)memory))
+            hl_add_linked(&watch.process, &info, false, map->l_name);
+    hl_close((int)memory);
+    hl_move_objects(&watch.process);
+    hl_end(&watch.process);
+}
+
+static struct namespace *find_namespace(const struct debug *debug) {
+    for (unsigned i = 0; i < watch.n_namespaces; i++)
+        if (watch.namespace[i].debug == debug)
+            return &watch.namespace[i];
+    if (watch.n_namespaces == NAMESPACES_MAX)
+        return NULL;
+    struct namespace *new = &watch.namespace[watch.n_namespaces++];
+    new->debug = debug;
+    new->last = NULL;
+    new->deleting = false;
+    return new;
+}
+
+/* Goes on to the end of the list. */
+static void note_last(struct namespace *namespace) {
+    const struct link_map *map = namespace->last != NULL ? namespace->last : namespace->debug->base.r_map;
+    for (; map != NULL; map = map->l_next)
+    namespace->last = map;
+}
+
+/* Reads nothing that the dynamic linker has not read itself, and calls nothing: most objects are not meant.
+ */
+static bool is_selected(const struct link_map *map) {
+    struct hl_object object;
+    uint64_t strtab, soname_offset;
+    hl_read_dynamic(&object, map->l_ld, SIZE_MAX, &strtab, &soname_offset);
+    if (strtab < map->l_addr) /* not relocated in place */
+        strtab += map->l_addr;
+    object.is_main = false;
+    object.path = map->l_name;
+    object.soname = soname_offset != 0 ? (const char *)(strtab + soname_offset) : NULL;
+    return hl_select_object(watch.process.options.objects, &object) != HL_NOT_SELECTED;
+}
+
+static void look_at(struct namespace *namespace) {
+    const struct r_debug *debug = &namespace->debug->base;
+    if (debug->r_state == RT_DELETE) {
+        namespace->deleting = true;
+        namespace->last = NULL;
+    }
+    if (debug->r_state != RT_CONSISTENT)
+        return;
+    watch.first = namespace->last != NULL ? namespace->last->l_next : debug->r_map;
+    if (namespace->deleting)
+        watch.first = NULL;
+    while (watch.first != NULL && !is_selected(watch.first))
+        watch.first = watch.first->l_next;
+    if (watch.first != NULL)
+        hl_call_on_stack(move_objects, stack + sizeof stack);
+    namespace->deleting = false;
+    note_last(namespace);
+}
+
+/* In the place of r_brk.  A signal handler that calls dlopen (the lock is recursive) must not come onto the
+   same stack; what it opens is looked at with the next one. */
+static void notice(void) {
+    if (watch.busy)
+        return;
+    watch.busy = true;
+    for (const struct debug *debug = watch.debug; debug != NULL;
+         debug = debug->base.r_version >= 2 ? debug->next : NULL) {
+        struct namespace *namespace = find_namespace(debug);
+        if (namespace != NULL)
+            look_at(namespace);
+    }
+    watch.busy = false;
+}
+
+/* Writes the jump.  The mapping is not writable, and need not become it. */
+static int take_notification(uint64_t at) {
+    unsigned char jump[HL_JUMP_BYTES] = {0xe9};
+    int64_t distance = (int64_t)((uint64_t)notice - (at + HL_JUMP_BYTES));
+    if (!hl_is_empty_function((const unsigned char *)at, 16) || distance != (int32_t)distance)
+        return HL_SKIP_NO_NOTICE;
+    for (unsigned i = 0; i < 4; i++)
+        jump[1 + i] = (unsigned char)((uint64_t)distance >> 8 * i);
+    long fd = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    if (hl_is_error(fd))
+        return HL_SKIP_MEM_DENIED;
+    long result = HL_CALL(__NR_pwrite64, fd, jump, sizeof jump, at, 0, 0);
+    hl_close((int)fd);
+    return result == sizeof jump ? 0 : HL_SKIP_MEM_DENIED;
+}
+
+/* DT_DEBUG of the executable. */
+static int find_debug(struct dl_phdr_info *info, size_t size, void *data) {
+    const ElfW(Dyn) *dynamic = NULL;
+    (void)size;
+    for (size_t i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    for (; dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++)
+        if (dynamic->d_tag == DT_DEBUG)
+            *(const struct debug **)data = (const struct debug *)dynamic->d_un.d_ptr;
+    return 1; /* dl_iterate_phdr(3): the executable comes first */
+}
+
+static void note_stderr(void) {
+    struct stat status;
+    if (hl_is_error(HL_CALL(__NR_fstat, 2, &status, 0, 0, 0, 0)))
+        return;
+    watch.device = status.st_dev;
+    watch.inode = status.st_ino;
+}
+
+/* What holds for objects at start and not for those that come later: a program is not ended in the middle,
+   and what needs fork's prepare handler or the heap's consent is not done. */
+static void note_options(const struct hl_options *options) {
+    watch.process.options.objects.at = patterns;
+    for (size_t i = 0; i < options->objects.bytes; i++)
+        patterns[i] = options->objects.at[i];
+    watch.process.options.strict = 0;
+    if (options->data == HL_DATA_HUGETLB)
+        watch.process.options.data = HL_DATA_THP;
+    if (options->bss == HL_BSS_HUGETLB)
+        watch.process.options.bss = HL_BSS_OFF;
+    watch.verbose = options->verbose;
+}
+
+/* The links of the folder that has one for each thread, in a twentieth of the time that status takes. */
+static bool has_one_thread(void) {
+    struct stat task;
+    long result = HL_CALL(__NR_newfstatat, AT_FDCWD, "/proc/self/task", &task, 0, 0, 0);
+    return !hl_is_error(result) && task.st_nlink == 3;
+}
+
+static int start_watching(const struct hl_process *process) {
+    const struct debug *debug = NULL;
+    dl_iterate_phdr(find_debug, &debug);
+    if (debug == NULL || debug->base.r_brk == 0)
+        return HL_SKIP_NO_NOTICE;
+    if (process->options.objects.bytes > sizeof patterns)
+        return HL_SKIP_NO_MEMORY;
+    if (!has_one_thread()) /* another could be running r_brk */
+        return HL_SKIP_THREADS;
+    watch.debug = debug;
+    watch.process = *process;
+    watch.filters = hl_prctl(PR_GET_SECCOMP, 0, 0) == 0 ? 0 : count_filters(); /* the file takes longer */
+    note_options(&process->options);
+    note_stderr();
+    struct namespace *base = find_namespace(debug);
+    note_last(base);
+    return take_notification(debug->base.r_brk);
+}
+
+#else
+/* AArch64's glibc before 2.41 protects a new object's branch targets after it has told of it, 4 KiB at a
+ * time. */
+static int start_watching(const struct hl_process *process) {
+    (void)process;
+    return HL_SKIP_NO_NOTICE;
+}
+#endif
+
+void hl_watch_for_objects(const struct hl_process *process) {
+    if (!hl_selects_other_objects(process->options.objects))
+        return;
+    int result = start_watching(process);
+    if (result != 0 && process->options.verbose >= 1)
+        hl_report_unwatched((enum hl_skip)result);
+}

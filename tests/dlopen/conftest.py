@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The DSOs that come later, the programs that open them, and a proof that needs no plain image: the plan."""
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+def compile_c(source, output, *arguments):
+    subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-o", output, source,
+                    *arguments], check=True, timeout=120)
+    return output
+
+
+def link_table(output, number, *arguments):
+    """A DSO with 4 MiB of text and 4 MiB of read-only data."""
+    return compile_c(HERE / "table.S", output, "-shared", f"-DNUMBER={number}", *arguments)
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory):
+    """A folder with the DSOs and programs of this folder's tests."""
+    folder = tmp_path_factory.mktemp("later")
+    names = ["main/libpick", "caller/libpick", "main/libother", "caller/libother", "caller/libown", "main/libonly-main"]
+    for number, name in enumerate(names, 10):
+        (folder / name).parent.mkdir(exist_ok=True)
+        link_table(folder / f"{name}.so", number)
+    for number in (1, 2, 3):
+        link_table(folder / f"libtable{number}.so", number)
+    link_table(folder / "libaligned.so", 4, "-Wl,-z,max-page-size=0x200000")
+    link_table(folder / "libmissing.so", 5, "-DMISSING")
+    (folder / "text.so").write_text("no ELF file\n" * 100)
+    compile_c(HERE / "host.c", folder / "libcaller.so", "-DCALLER", "-shared", "-fPIC",
+              f"-Wl,--enable-new-dtags,-rpath,{folder}/caller")
+    compile_c(HERE / "host.c", folder / "host", f"-Wl,--enable-new-dtags,-rpath,{folder}/main")
+    compile_c(HERE / "open-close.c", folder / "open-close")
+    compile_c(HERE / "own-text.c", folder / "own-text", "-DNUMBER=1", HERE / "table.S")
+    core = sorted([*(helpers.BUILD / "elf").glob("*.o"), *(helpers.BUILD / "perf-maps").glob("*.o")])
+    compile_c(HERE / "move-under.c", folder / "move-under", "-iquote", helpers.ROOT / "elf", *core, "-lpthread")
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def later(library):
+    """later(argv, patterns, options): the environment and arguments of a program that hugeld watches."""
+
+    def start(argv, patterns, options="", **changes):
+        env = helpers.preload(library, patterns=patterns, options=options or None, **changes)
+        return helpers.start(argv, env)
+
+    return start
+
+
+def check_plans(pid, paths, options="", backend="hugetlb"):
+    """Text and read-only data of the objects at PATHS are on huge pages exactly as planned, and no other hugetlb pages
+    are there.  The number of pages."""
+    image = helpers.read_image(pid)
+    plans = helpers.read_plans(pid, [str(p) for p in paths], options)
+    spans = [s for plan in plans.values() for s in plan.spans if s.kind in ("text", "rodata")]
+    assert all(plan.pages("text") for plan in plans.values()), plans
+    for span in spans:
+        helpers.check_span(image, span, backend)
+    for mapping in image.mappings:
+        if mapping.is_hugetlb:
+            assert any(s.start <= mapping.start and mapping.end <= s.end for s in spans), f"not planned: {mapping}"
+    return sum(s.pages for s in spans)
+
+
+@pytest.fixture(scope="session", name="check_plans")
+def check_plans_fixture():
+    return check_plans

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* move-under COUNT DSO BACKEND: moves the DSO onto huge pages and back COUNT times, while eight threads call
+   the functions of its table (table.S) and read its constants, and SIGPROF asks for a backtrace a thousand
+   times a second.
+
+   It moves with the core's own code, as if the DSO had just come, and back by mapping its file again: with
+   edges=keep a span lies inside one segment, so that is one call too.  Prints one line:
+
+       moves N, calls N, wrong N, signals N, through N
+
+   wrong counts results that are not what the same functions gave before, computed by each thread over rounds
+   of calls and reads; through counts backtraces that went through the DSO. */
+#include "move.h"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <link.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define THREADS 8
+#define FUNCTIONS 4096
+#define CONSTANTS (512 * 1024)
+
+typedef uint64_t (*function)(uint64_t, void *);
+
+static function *table;
+static const uint64_t *constants;
+static uint64_t expected[16];
+static atomic_ulong calls, wrong, n_signals, through;
+static atomic_bool stop;
+
+static struct {
+    struct hl_object object;
+    ElfW(Phdr) phdr[32];
+    size_t phnum;
+    uint64_t start, end;
+} dso;
+
+static void fail(const char *what) {
+    fprintf(stderr, "move-under: %s\n", what);
+    exit(1);
+}
+
+/* Calls every function, half of them from another one, and reads every page of the constants, in an order
+   that SEED chooses. */
+static uint64_t use_all(uint64_t seed) {
+    uint64_t x = seed;
+    for (uint64_t i = 0; i < FUNCTIONS; i++) {
+        uint64_t a = (i * 1103 + seed * 17) % FUNCTIONS, b = (a * 31 + 7) % FUNCTIONS;
+        x = table[a](x, i % 2 ? (void *)table[b] : NULL);
+        x = x * 31 + constants[(i * 4099 + seed) % CONSTANTS];
+    }
+    return x;
+}
+
+static void *run(void *argument) {
+    uint64_t seed = (uint64_t)(uintptr_t)argument;
+    if (nice(10) ==
+        -1) /* Linux: this thread alone; else the one that moves would wait for these most of the time */
+        fail("nice");
+    for (; !atomic_load(&stop); seed++) {
+        if (use_all(seed % 16) != expected[seed % 16])
+            atomic_fetch_add(&wrong, 1);
+        atomic_fetch_add(&calls, FUNCTIONS + FUNCTIONS / 2);
+    }
+    return NULL;
+}
+
+static void handle(int signal) {
+    void *at[32];
+    (void)signal;
+    int depth = backtrace(at, 32);
+    for (int i = 0; i < depth; i++)
+        if ((uint64_t)(uintptr_t)at[i] - dso.start < dso.end - dso.start) {
+            atomic_fetch_add(&through, 1);
+            break;
+        }
+    atomic_fetch_add(&n_signals, 1);
+}
+
+static int find(struct dl_phdr_info *info, size_t size, void *path) {
+    (void)size;
+    if (strcmp(info->dlpi_name, path) != 0)
+        return 0;
+    dso.object.path = path;
+    dso.object.file = -1;
+    dso.object.load_bias = info->dlpi_addr;
+    dso.phnum = info->dlpi_phnum;
+    memcpy(dso.phdr, info->dlpi_phdr, dso.phnum * sizeof dso.phdr[0]);
+    for (size_t i = 0; i < dso.phnum; i++)
+        if (dso.phdr[i].p_type == PT_LOAD)
+            dso.end = info->dlpi_addr + dso.phdr[i].p_vaddr + dso.phdr[i].p_memsz;
+    dso.start = info->dlpi_addr;
+    return 1;
+}
+
+static void open_dso(char *path) {
+    void *handle = dlopen(path, RTLD_NOW);
+    if (handle == NULL)
+        fail(dlerror());
+    table = dlsym(handle, "table");
+    constants = dlsym(handle, "constants");
+    if (dl_iterate_phdr(find, path) != 1)
+        fail("the DSO is not listed");
+    for (uint64_t i = 0; i < 16; i++)
+        expected[i] = use_all(i);
+}
+
+/* The mapping that the dynamic linker made. */
+static void map_file(const struct hl_span *span, int fd) {
+    for (size_t i = 0; i < dso.phnum; i++) {
+        const ElfW(Phdr) *ph = &dso.phdr[i];
+        uint64_t start = dso.object.load_bias + ph->p_vaddr;
+        if (ph->p_type != PT_LOAD || span->start < start || span->end > start + ph->p_filesz)
+            continue;
+        void *at = mmap((void *)span->start, span->end - span->start,
+                        span->flags & PF_X ? PROT_READ | PROT_EXEC : PROT_READ, MAP_PRIVATE | MAP_FIXED, fd,
+                        (off_t)(ph->p_offset + (span->start - start)));
+        if (at == MAP_FAILED)
+            fail("it cannot go back");
+        return;
+    }
+    fail("a span is not inside one segment");
+}
+
+static void move_and_return(struct hl_process *process, int fd) {
+    hl_add_object(process, &dso.object, dso.phdr, dso.phnum);
+    if (hl_move_objects(process) != 0 || process->n_work != 1 || process->work[0].plan.n_spans < 2)
+        fail("nothing was to be moved");
+    const struct hl_work *work = &process->work[0];
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        if (!work->move[i].placed)
+            fail(hl_skip_name(work->skip != HL_MOVED ? work->skip : work->move[i].skip));
+        map_file(&work->plan.span[i], fd);
+    }
+    hl_end(process);
+}
+
+/* The kernel would give this thread, which moves, all of them. */
+static void start_timer(void) {
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGPROF};
+    struct itimerspec time = {{0, 1000000}, {0, 1000000}};
+    sigset_t set;
+    timer_t timer;
+    sigemptyset(&set);
+    sigaddset(&set, SIGPROF);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    if (timer_create(CLOCK_MONOTONIC, &event, &timer) != 0 || timer_settime(timer, 0, &time, NULL) != 0)
+        fail("no timer");
+}
+
+int main(int argc, char **argv) {
+    struct hl_process process;
+    char text[96];
+    pthread_t thread[THREADS];
+    if (argc != 4)
+        fail("usage: move-under COUNT DSO BACKEND");
+    open_dso(argv[2]);
+    snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=edges=keep,data=off,backend=%s", argv[3]);
+    const char *const environment[] = {"LD_HUGEPAGES=*", text, NULL};
+    if (!hl_begin(&process, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))
+        fail("nothing to do");
+    int fd = open(argv[2], O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        fail("the DSO cannot be opened");
+
+    void *warm_up[4];
+    backtrace(warm_up, 4); /* loads libgcc_s */
+    signal(SIGPROF, handle);
+    for (uintptr_t i = 0; i < THREADS; i++)
+        if (pthread_create(&thread[i], NULL, run, (void *)i) != 0)
+            fail("no thread");
+    start_timer();
+    int count = atoi(argv[1]);
+    for (int i = 0; i < count; i++)
+        move_and_return(&process, fd);
+    atomic_store(&stop, true);
+    for (unsigned i = 0; i < THREADS; i++)
+        pthread_join(thread[i], NULL);
+    printf("moves %d, calls %lu, wrong %lu, signals %lu, through %lu\n", count, atomic_load(&calls),
+           atomic_load(&wrong), atomic_load(&n_signals), atomic_load(&through));
+    return 0;
+}

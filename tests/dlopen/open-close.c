@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* open-close ROUNDS DSO...: opens, uses and closes each DSO, again and again.  Prints
+
+       start M F R, end M F R, least K, most K
+
+   that is the number of mappings, of descriptors, and the resident KiB without huge pages, after an eighth of
+   the rounds and after all (DSOs closed), and the least and most KiB on hugetlb pages while all were open. */
+#include <dirent.h>
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DSOS_MAX 8
+
+static long read_kib(const char *path, const char *key) {
+    FILE *file = fopen(path, "re");
+    char line[256];
+    long kib = 0;
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, key, strlen(key)) == 0)
+            kib = atol(line + strlen(key));
+    if (file != NULL)
+        fclose(file);
+    return kib;
+}
+
+static int count_lines(void) {
+    FILE *file = fopen("/proc/self/maps", "re");
+    int lines = 0;
+    for (int c; file != NULL && (c = fgetc(file)) != EOF;)
+        lines += c == '\n';
+    if (file != NULL)
+        fclose(file);
+    return lines;
+}
+
+static int count_descriptors(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int n = 0;
+    while (folder != NULL && readdir(folder) != NULL)
+        n++;
+    if (folder != NULL)
+        closedir(folder);
+    return n;
+}
+
+static void tell(const char *when) {
+    int lines = count_lines(), descriptors = count_descriptors();
+    printf("%s %d %d %ld, ", when, lines, descriptors, read_kib("/proc/self/status", "VmRSS:"));
+}
+
+static uint64_t use(void *handle) {
+    uint64_t (**table)(uint64_t, void *) = dlsym(handle, "table");
+    uint64_t x = 1;
+    for (unsigned i = 0; i < 4096; i += 16)
+        x = table[i](x, NULL);
+    return x;
+}
+
+int main(int argc, char **argv) {
+    void *handle[DSOS_MAX];
+    uint64_t first[DSOS_MAX];
+    int n = argc - 2;
+    if (n < 1 || n > DSOS_MAX)
+        return 2;
+    long rounds = atol(argv[1]), least = -1, most = 0;
+    for (long round = 0; round < rounds; round++) {
+        for (int i = 0; i < n; i++) {
+            handle[i] = dlopen(argv[i + 2], RTLD_NOW);
+            if (handle[i] == NULL) {
+                fprintf(stderr, "%s\n", dlerror());
+                return 1;
+            }
+            uint64_t x = use(handle[i]);
+            first[i] = round == 0 ? x : first[i];
+            if (x != first[i])
+                return 3;
+        }
+        long kib = read_kib("/proc/self/smaps_rollup", "Private_Hugetlb:");
+        least = least < 0 || kib < least ? kib : least;
+        most = kib > most ? kib : most;
+        for (int i = 0; i < n; i++)
+            if (dlclose(handle[i]) != 0)
+                return 4;
+        if (round == rounds / 8)
+            tell("start");
+    }
+    tell("end");
+    printf("least %ld, most %ld\n", least, most);
+    return 0;
+}

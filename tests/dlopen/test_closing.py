@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""dlclose gives the pages back, opening again moves again, and nothing is left of thousands of rounds."""
+
+import os
+import re
+
+import helpers
+
+# 10000 were run once (tests/README.md); a leak of one mapping, descriptor or page in each round shows in these.
+ROUNDS = os.environ.get("ROUNDS", "400")
+
+
+def test_rounds(workshop, later, pool):
+    pool(64)
+    dsos = [workshop / f"lib{name}.so" for name in ("table1", "table2", "aligned")]
+    process = later([workshop / "open-close", ROUNDS, *dsos], "lib*", "data=off")
+    stdout, stderr = process.communicate(timeout=1800)
+    helpers.end_process(process)
+    assert process.returncode == 0, stderr
+    numbers = [int(n) for n in re.findall(r"\d+", stdout)]
+    start, end, (least, most) = numbers[:3], numbers[3:6], numbers[6:]
+    assert start[:2] == end[:2], stdout
+    assert end[2] - start[2] < 512, stdout
+    # Where the kernel puts a DSO decides whether a boundary page counts: two or three of text, one or two of data.
+    assert least >= 3 * 3 * 2048 and most <= 3 * 6 * 2048, stdout
+    # The fixture nothing_left proves that the pool has its pages back.
+
+
+def test_pages_come_back_at_once(workshop, later, pool):
+    """With room for one DSO only, each open gets the pages that the close before gave back."""
+    pool(6)
+    argv = [workshop / "open-close", 20, workshop / "libtable1.so"]
+    process = later(argv, "lib*", "backend=hugetlb,verbose=1,data=off")
+    stdout, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert process.returncode == 0 and stderr == ""
+    assert int(re.search(r"least (\d+)", stdout)[1]) >= 3 * 2048

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Objects that come by dlopen and dlmopen move, and dlopen answers as without hugeld."""
+
+import collections
+import os
+import re
+import signal
+
+import pytest
+
+import helpers
+
+MOVED = re.compile(r"^hugeld: (\S+): (text \d pages (?:hugetlb|thp).*)$", re.M)
+
+
+def host(workshop, library, check=lambda pid: None, **variables):
+    """What host printed, and what hugeld did; CHECK looks at it while its DSOs are open."""
+    env = helpers.preload(library, **variables)
+    process = helpers.start([workshop / "host", workshop], env)
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what="host stopping")
+        check(process.pid)
+        os.kill(process.pid, signal.SIGCONT)
+        stdout, stderr = process.communicate(timeout=60)
+    finally:
+        helpers.end_process(process)
+    assert process.returncode == 0, stderr
+    return stdout, stderr
+
+
+def hugetlb_bytes(pid):
+    return sum(m.hugetlb_bytes for m in helpers.read_smaps(pid))
+
+
+def thp_text_bytes(pid):
+    return sum(m.thp_bytes for m in helpers.read_smaps(pid) if "x" in m.permissions)
+
+
+@pytest.mark.parametrize("backend, measure", [("hugetlb", hugetlb_bytes), ("thp", thp_text_bytes)])
+def test_answers(workshop, library, empty_library, pool, thp, backend, measure):
+    """The caller's RUNPATH and namespace, RTLD_NOLOAD, RTLD_NEXT, dlerror, a failing relocation, an open in an open."""
+    pool(64)
+    plain, _ = host(workshop, empty_library)
+    found = []
+    moved, told = host(workshop, library, lambda pid: found.append(measure(pid)), patterns="lib*",
+                       options=f"backend={backend},verbose=2,data=off")
+    assert moved == plain
+    assert re.search(r"another, sum [0-9a-f]{16}", plain)
+    assert "undefined symbol: nobody_defines_this; then (none)" in plain
+    assert "the caller's RUNPATH: /caller/libother.so" in plain and "not main's: error: libonly-main.so" in plain
+    counted = collections.Counter(name for name, _ in MOVED.findall(told))
+    once = ("libtable3.so", "libmissing.so", "libpick.so", "libother.so", "libown.so")
+    assert counted == {"libtable1.so": 3, "libtable2.so": 2, **dict.fromkeys(once, 1)}, told
+    # Eight are open at the stop, with at least two whole huge pages of text each.
+    assert found[0] >= 8 * 2 * helpers.HUGE
+
+
+def test_exactly_the_plan(workshop, later, check_plans, pool):
+    """Also where segments begin at 2 MiB, and where the base name in LD_HUGEPAGES is one of several."""
+    pool(64)
+    script = (f"import ctypes, os, signal\n"
+              f"a = [ctypes.CDLL('{workshop}/lib' + n + '.so') for n in ('table1', 'aligned', 'table2')]\n"
+              f"os.kill(os.getpid(), signal.SIGSTOP)\n")
+    process = later(["/usr/bin/python3", "-c", script], "libtable1.so:*/libaligned.so:!libtable2.so")
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what="python3 stopping")
+        pages = check_plans(process.pid, [workshop / "libtable1.so", workshop / "libaligned.so"])
+        assert pages >= 6
+        os.kill(process.pid, signal.SIGCONT)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode == 0 and stderr == ""
+    finally:
+        helpers.end_process(process)
+
+
+def test_default_watches_nothing(workshop, later, library, pool):
+    """LD_HUGEPAGES=main, or unset: ld.so's page stays the file's, nothing is moved."""
+    pool(64)
+    for patterns, watched in ((None, False), ("main:!libtable1.so", False), ("main:libtable1.so", True)):
+        process = later(["/usr/bin/python3", "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"], patterns)
+        try:
+            helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what="python3 stopping")
+            loader = [m for m in helpers.read_smaps(process.pid)
+                      if os.path.basename(m.name).startswith("ld-linux") and "x" in m.permissions]
+            assert sum(m.kb["Anonymous"] for m in loader) == (4 if watched else 0)
+        finally:
+            helpers.end_process(process)
+
+
+@pytest.mark.parametrize("short", [True, False], ids=["pool short", "no memory file"])
+def test_what_cannot_be_done_is_told(workshop, later, strace, pool, short):
+    """Each open with its reason; or once at start that none will move."""
+    pool(0)
+    argv = [workshop / "open-close", 2, workshop / "libtable1.so"]
+    if short:
+        process = later(argv, "libtable*", "verbose=1,backend=hugetlb")
+        expected = ["libtable1.so: text stays: the huge page pool cannot serve it; "] * 2
+    else:
+        process = later([*strace("pwrite64", "EPERM", "1+"), *argv], "libtable*", "verbose=1,only=open-close")
+        expected = ["what comes by dlopen stays: /proc/self/mem cannot be written"]
+    stdout, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert process.returncode == 0 and "least 0, most 0" in stdout
+    told = [line for line in stderr.splitlines() if "stays" in line and "rodata" not in line]
+    assert len(told) == len(expected) and all(f"hugeld: {e}" in t for e, t in zip(expected, told)), stderr
+
+
+def test_stderr_that_became_something_else(workshop, later, pool, tmp_path):
+    """A daemon's descriptor 2 may be a file of its own by then: nothing is written to it."""
+    pool(64)
+    script = (f"import ctypes, os\n"
+              f"os.dup2(os.open('{tmp_path}/data', os.O_CREAT | os.O_RDWR), 2)\n"
+              f"ctypes.CDLL('{workshop}/libtable1.so')\n"
+              f"print(open('/proc/self/smaps_rollup').read())\n")
+    process = later(["/usr/bin/python3", "-c", script], "libtable1.so", "verbose=3")
+    stdout, _ = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert process.returncode == 0 and re.search(r"Private_Hugetlb: +[1-9]", stdout)
+    assert (tmp_path / "data").read_text() == ""
+
+
+def test_environment_that_was_overwritten(workshop, later, pool):
+    """setproctitle and its like write over the environment's bytes."""
+    pool(64)
+    script = (f"import ctypes, re\n"
+              f"words = open('/proc/self/stat').read().rpartition(')')[2].split()\n"
+              f"start, end = int(words[47]), int(words[48])\n"
+              f"ctypes.memset(start, ord('x'), end - start - 1)\n"
+              f"ctypes.CDLL('{workshop}/libtable1.so')\n"
+              f"print(open('/proc/self/environ').read()[:4], open('/proc/self/smaps_rollup').read())\n")
+    process = later(["/usr/bin/python3", "-c", script], "libtable1.so")
+    stdout, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert process.returncode == 0 and stdout.startswith("xxxx"), stderr
+    assert re.search(r"Private_Hugetlb: +[1-9]", stdout)
+
+
+def test_filter_that_came_after_start(workshop, later, pool):
+    """A sandbox that forbids what a move calls, and kills for it: hugeld asks first."""
+    pool(64)
+    script = (f"import ctypes\n"
+              f"lib = ctypes.CDLL('libseccomp.so.2')\n"
+              f"lib.seccomp_init.restype = ctypes.c_void_p\n"
+              f"lib.seccomp_init.argtypes = [ctypes.c_uint32]\n"
+              f"lib.seccomp_rule_add.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint]\n"
+              f"lib.seccomp_load.argtypes = [ctypes.c_void_p]\n"
+              f"context = lib.seccomp_init(0x7fff0000)\n"  # SCMP_ACT_ALLOW
+              f"for name in (b'process_vm_readv', b'userfaultfd', b'mremap', b'madvise', b'memfd_create'):\n"
+              f"    number = lib.seccomp_syscall_resolve_name(name)\n"
+              f"    assert lib.seccomp_rule_add(context, 0x80000000, number, 0) == 0\n"  # SCMP_ACT_KILL_PROCESS
+              f"assert lib.seccomp_load(context) == 0\n"
+              f"ctypes.CDLL('{workshop}/libtable1.so')\n"
+              f"print(open('/proc/self/smaps_rollup').read())\n")
+    process = later(["/usr/bin/python3", "-c", script], "libtable1.so")
+    stdout, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert process.returncode == 0, (process.returncode, stderr)
+    assert re.search(r"Private_Hugetlb: +0 kB", stdout)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Programs that do something to their own text after it moved: what keeps working on which pages, and the marks by
+which hugeld knows beforehand.  README.md has the table; a kernel that changes it shows here."""
+
+import re
+import shutil
+import signal
+
+import pytest
+
+import conftest
+import helpers
+
+HERE = conftest.HERE
+SAME = "sum the same"
+
+
+def act(later, program, what, backend):
+    """edges=keep: no span begins before the text that the program drops."""
+    process = later([program, what], "main", f"backend={backend},verbose=2,data=off,edges=keep")
+    stdout, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert re.search(rf"text \d pages? {backend}", stderr), stderr
+    return process.returncode, stdout
+
+
+# WHAT, and whether the kernel refuses it on hugetlb (None: where the ends lie inside a huge page).  The program sees an
+# error then, and its text is what it was.
+@pytest.mark.parametrize("what, refused", [("protect", True), ("patch", True), ("remap", True), ("dontneed-4k", True),
+                                           ("dontunmap", True), ("copy-over", None), ("map-over", False)])
+def test_hugetlb_refuses(workshop, later, pool, what, refused):
+    pool(16)
+    status, stdout = act(later, workshop / "own-text", what, "hugetlb")
+    assert status == 0 and SAME in stdout, stdout
+    assert refused is None or ("Invalid argument" in stdout) == refused, stdout
+
+
+@pytest.mark.parametrize("what", ["protect", "patch", "remap", "copy-over", "map-over", "seal"])
+def test_thp_allows(workshop, later, thp, what):
+    status, stdout = act(later, workshop / "own-text", what, "thp")
+    assert status == 0 and SAME in stdout, stdout
+    if what != "seal":  # mseal: Linux 6.10
+        assert "refused 0" in stdout
+
+
+@pytest.mark.parametrize("what, backend", [("dontneed", "hugetlb"), ("dontneed", "thp"), ("dontneed-4k", "thp"),
+                                           ("dontunmap", "thp")])
+def test_known_to_end_the_program(workshop, later, pool, thp, what, backend):
+    """The limit that README.md states: dropped memory reads as zeros, and nothing in the file tells before."""
+    pool(16)
+    status, _ = act(later, workshop / "own-text", what, backend)
+    assert status in (-signal.SIGSEGV, -signal.SIGILL, -signal.SIGTRAP)
+
+
+MARKS = {
+    "__patchable_function_entries": ["-fpatchable-function-entry=5"],
+    "__mcount_loc": ["-no-pie", "-fno-pie", "-pg", "-mfentry", "-mnop-mcount", "-mrecord-mcount"],
+}
+
+
+def without_hugetlb(later, argv, **changes):
+    """ARGV with backend=auto and backend=hugetlb: its text takes thp, then stays, and both times it works."""
+    result = []
+    for backend, told in (("auto", r"text \d pages? thp"), ("hugetlb", "text stays: it rewrites its own text")):
+        process = later(argv, "main", f"backend={backend},verbose=2,data=off", **changes)
+        stdout, stderr = process.communicate(timeout=60)
+        helpers.end_process(process)
+        assert process.returncode == 0 and re.search(told, stderr), stderr
+        result.append(stdout)
+    return result
+
+
+@pytest.mark.parametrize("section", MARKS)
+def test_marked_text_takes_thp(workshop, later, pool, thp, tmp_path, section):
+    pool(16)
+    arguments = ["-DNUMBER=1", HERE / "table.S", *MARKS[section]]
+    program = conftest.compile_c(HERE / "own-text.c", tmp_path / "marked", *arguments)
+    assert section in helpers.run(["readelf", "-SW", program]).stdout
+    for stdout in without_hugetlb(later, [program, "patch"], GMON_OUT_PREFIX=tmp_path / "gmon"):
+        assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
+
+
+def test_xray(later, pool, thp, tmp_path):
+    """clang's own runtime patches the sleds of a function that lies between two large tables."""
+    clang = shutil.which("clang")
+    if not clang or helpers.run([clang, "-fxray-instrument", "-x", "c", "-o", tmp_path / "try", "-"],
+                                input="int main(void) { return 0; }").returncode != 0:
+        pytest.skip("clang or its XRay runtime (libclang-rt-dev) is not installed")
+    pool(16)
+    objects = []
+    for number in (1, 2):
+        objects.append(tmp_path / f"table{number}.o")
+        conftest.compile_c(HERE / "table.S", objects[-1], "-c", f"-DNUMBER={number}")
+        assert helpers.run(["objcopy", "--redefine-sym", f"table=table{number}", "--redefine-sym",
+                            f"constants=constants{number}", objects[-1]]).returncode == 0
+    middle, program = tmp_path / "xray.o", tmp_path / "xray"
+    for argv in ([clang, "-O1", "-fxray-instrument", "-c", "-o", middle, HERE / "xray.c"],
+                 [clang, "-fxray-instrument", "-o", program, objects[0], middle, objects[1], "-lstdc++", "-lm"]):
+        result = helpers.run(argv)
+        assert result.returncode == 0, result.stderr
+    plain = helpers.run([program]).stdout
+    assert plain == "patched 1, x 88573, seen all\n"
+    assert without_hugetlb(later, [program]) == [plain, plain]
+
+
+@pytest.mark.parametrize("option", ["--short-builtin-calls", "--use-largepages=on"])
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_node(later, pool, thp, option, backend):
+    node = helpers.find_node()
+    if not node:
+        pytest.skip("node is not installed")
+    pool(128)
+    script = ("let x = 1; for (let i = 0; i < 3e6; i++) x = Math.imul(x, 31) + (i ^ 7) | 0;"
+              "console.log(x, require('crypto').createHash('sha256').update(String(x)).digest('hex'),"
+              "[...Array(999).keys()].map(String).sort().join(',').replace(/1/g, 'q').length)")
+    plain = helpers.run([node, option, "-e", script])
+    process = later([node, option, "-e", script], "main", f"backend={backend},verbose=2")
+    stdout, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    assert (process.returncode, stdout) == (0, plain.stdout) and plain.returncode == 0
+    assert re.search(rf"node: text \d+ pages {backend}", stderr), stderr
