@@ -150,22 +150,28 @@ static bool has_flag(const char *at, const char *end, const char *flag) {
     return false;
 }
 
+/* The number of kB at AT, in bytes; 0 if there is none. */
+static uint64_t read_kilobytes(const char *at, const char *end) {
+    uint64_t number = 0;
+    while (skip_char(&at, end, ' '))
+        ;
+    return hl_scan_number(&at, end, 10, &number) ? number * 1024 : 0;
+}
+
 /* A mapping begins with its line of maps and ends with its VmFlags (proc(5), since Linux 3.8). */
 bool hl_next_smaps(struct hl_smaps *smaps) {
     struct hl_mapping mapping;
     const char *at, *end;
-    uint64_t number;
-    smaps->thp_bytes = 0;
+    smaps->thp_bytes = smaps->file_huge_bytes = 0;
     while (hl_next_line(&smaps->lines, &at, &end)) {
         if (skip_key(&at, end, "VmFlags:")) {
             smaps->is_guarded = has_flag(at, end, "bt");
             return true;
         }
         if (skip_key(&at, end, "AnonHugePages:")) {
-            while (skip_char(&at, end, ' '))
-                ;
-            if (hl_scan_number(&at, end, 10, &number))
-                smaps->thp_bytes = number * 1024;
+            smaps->thp_bytes = read_kilobytes(at, end);
+        } else if (skip_key(&at, end, "FilePmdMapped:") || skip_key(&at, end, "ShmemPmdMapped:")) {
+            smaps->file_huge_bytes += read_kilobytes(at, end);
         } else if (parse_line(&mapping, at, end)) {
             smaps->mapping = mapping;
         }

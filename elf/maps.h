@@ -36,6 +36,7 @@ struct hl_smaps {
     struct hl_lines lines;
     struct hl_mapping mapping; /* the one that hl_next_smaps read; prot without PROT_BTI */
     uint64_t thp_bytes;        /* AnonHugePages */
+    uint64_t file_huge_bytes;  /* FilePmdMapped (Linux 5.4) and ShmemPmdMapped */
     bool is_guarded;           /* VmFlags has bt: PROT_BTI, AArch64 */
 };
 

@@ -203,6 +203,9 @@ static void move_planned(struct hl_process *process) {
             work->skip = (enum hl_skip)hl_commit_object(process, work);
     }
     restore_break(process);
+    for (size_t i = 0; i < process->n_work && process->options.backend == HL_BACKEND_FILE; i++)
+        if (process->work[i].skip == HL_MOVED)
+            hl_collapse_spans(process, &process->work[i]);
     if (process->options.bss == HL_BSS_THP) /* advice splits mappings, and commit compares them */
         prepare_kind(process, HL_BSS);
 }
@@ -241,6 +244,14 @@ int hl_move_objects(struct hl_process *process) {
         }
     }
     return status;
+}
+
+void hl_leave_objects(struct hl_process *process, enum hl_skip skip) {
+    for (size_t i = 0; i < process->n_work; i++) {
+        if (process->work[i].skip == HL_MOVED)
+            process->work[i].skip = skip;
+        hl_report_object(process, &process->work[i]);
+    }
 }
 
 void hl_end(struct hl_process *process) {

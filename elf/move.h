@@ -11,7 +11,9 @@ enum hl_backend {
     HL_NO_BACKEND,
     HL_HUGETLB,
     HL_THP,
-    HL_ADVISED /* bss=thp: nothing moves, the kernel is told, after commit */
+    HL_ADVISED, /* bss=thp: nothing moves, the kernel is told, after commit */
+    HL_FILE,    /* backend=file: nothing moves, the page cache has huge pages */
+    HL_BACKENDS
 };
 
 struct hl_range {
@@ -80,6 +82,10 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
    Runs with every signal blocked.  Returns 0, or 127 when strict=on demands that the program ends. */
 int hl_move_objects(struct hl_process *process);
 
+/* Instead of it: leaves everything added where it is, because of SKIP.  Needs 16 KiB of stack, where the
+   former needs 128. */
+void hl_leave_objects(struct hl_process *process, enum hl_skip skip);
+
 /* Frees what the above took.  More objects may come then, those that a program loads later. */
 void hl_end(struct hl_process *process);
 
@@ -101,6 +107,10 @@ int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_k
    HL_SKIP_NO_MEMORY, HL_SKIP_NO_PROC. */
 int hl_fill_span(struct hl_process *process, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move);
+
+/* Instead of step 4 and 5, for backend=file: asks for huge pages in the page cache for the read-only spans of
+   an object.  Those that have none stay, with the reason in their moves. */
+void hl_collapse_spans(const struct hl_process *process, struct hl_work *work);
 
 /* Gives back the new memory of a move that is not in place. */
 void hl_free_memory(struct hl_move *move, const struct hl_span *span);

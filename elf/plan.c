@@ -36,9 +36,10 @@ static bool is_read_only(const struct hl_segment *segment) {
     return (segment->flags & (PF_R | PF_W)) == PF_R;
 }
 
-/* edges=keep, which is also the default where the dynamic linker has put text on a boundary. */
+/* edges=keep, all that backend=file can do: it maps nothing anew.  It is also the default where the dynamic
+ * linker has put text on a boundary. */
 static bool keeps_edges(const struct planner *p) {
-    return p->options->edges == HL_EDGES_KEEP ||
+    return p->options->edges == HL_EDGES_KEEP || p->options->backend == HL_BACKEND_FILE ||
            (p->options->edges == HL_EDGES_BY_PLACE && p->object->is_placed);
 }
 

@@ -223,6 +223,8 @@ static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum
 int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
     const struct hl_options *options = &process->options;
     int result;
+    if (options->backend == HL_BACKEND_FILE && (kind == HL_TEXT || kind == HL_RODATA))
+        return 0;
     if (kind == HL_BSS && options->bss == HL_BSS_THP)
         result = advise_spans(work, kind);
     else if (kind == HL_BSS) /* on thp it would fill memory that the program never touches */

@@ -36,7 +36,8 @@ static void tell(const struct hl_process *process, unsigned verbose, struct hl_t
 }
 
 static const char *backend_name(enum hl_backend backend) {
-    return backend == HL_HUGETLB ? "hugetlb" : backend == HL_THP ? "thp" : "thp (advised)";
+    static const char *const names[HL_BACKENDS] = {"", "hugetlb", "thp", "thp (advised)", "file"};
+    return names[backend];
 }
 
 static void add_pages(struct hl_text *line, uint64_t pages) {
@@ -190,7 +191,7 @@ static void report_summary(const struct hl_process *process, const struct hl_wor
     bool any = false;
     begin_line(&line, &work->object);
     for (unsigned kind = 0; kind < HL_KINDS; kind++) {
-        for (unsigned backend = HL_HUGETLB; backend <= HL_ADVISED; backend++) {
+        for (unsigned backend = HL_HUGETLB; backend < HL_BACKENDS; backend++) {
             uint64_t pages = pages_moved(process, work, (enum hl_kind)kind, (enum hl_backend)backend);
             if (pages == 0)
                 continue;

@@ -201,19 +201,26 @@ static uint64_t begins_at(const struct hl_work *work) {
     return find_ranges(work, range) > 0 ? range[0].start : 0;
 }
 
-static int write_map(const struct hl_process *process, int folder, uint64_t *lines) {
-    struct hl_new_map map;
+/* Writes the lines of all objects to FD, at its end, where BYTES have been written before. */
+static int write_lines(const struct hl_process *process, int fd, uint64_t bytes, uint64_t *lines) {
     struct hl_map_text text;
-    int result = hl_create_map(&map, folder, (uint64_t)hl_getpid());
-    if (result != 0)
-        return result;
-    hl_begin_map(&text, map.fd);
+    hl_begin_map(&text, fd);
+    text.written = bytes;
     for (const struct hl_work *work = find_next(process, 0); work != NULL && text.result == 0;
          work = find_next(process, begins_at(work) + 1))
         add_object(process, work, &text);
-    result = hl_finish_map(&text);
+    int result = hl_finish_map(&text);
     *lines = text.lines;
     hl_free_map(&text);
+    return result;
+}
+
+static int write_map(const struct hl_process *process, int folder, uint64_t *lines) {
+    struct hl_new_map map;
+    int result = hl_create_map(&map, folder, (uint64_t)hl_getpid());
+    if (result != 0)
+        return result;
+    result = write_lines(process, map.fd, 0, lines);
     if (result != 0 || *lines == 0) {
         hl_drop_map(&map);
         return result;
@@ -221,16 +228,42 @@ static int write_map(const struct hl_process *process, int folder, uint64_t *lin
     return hl_place_map(&map);
 }
 
+/* Whether STAT is of a regular file that belongs to this user. */
+static bool is_ours(const struct statx *stat) {
+    return (stat->stx_mode & HL_S_IFMT) == HL_S_IFREG &&
+           stat->stx_uid == (uint32_t)HL_CALL(__NR_geteuid, 0, 0, 0, 0, 0, 0);
+}
+
+#define STATX_OURS (STATX_TYPE | STATX_UID | STATX_SIZE)
+
 /* A map of this number that is ours is an earlier process's: nobody in this one has run yet. */
 static void remove_stale_map(int folder) {
     char name[HL_MAP_NAME_BYTES];
     struct statx stat;
     hl_name_map(name, (uint64_t)hl_getpid());
-    long result =
-        HL_CALL(__NR_statx, folder, name, 0x100 /* AT_SYMLINK_NOFOLLOW */, STATX_TYPE | STATX_UID, &stat, 0);
-    if (!hl_is_error(result) && (stat.stx_mode & HL_S_IFMT) == HL_S_IFREG &&
-        stat.stx_uid == (uint32_t)HL_CALL(__NR_geteuid, 0, 0, 0, 0, 0, 0))
+    long result = HL_CALL(__NR_statx, folder, name, 0x100 /* AT_SYMLINK_NOFOLLOW */, STATX_OURS, &stat, 0);
+    if (!hl_is_error(result) && is_ours(&stat))
         HL_CALL(__NR_unlinkat, folder, name, 0, 0, 0, 0);
+}
+
+/* The process whose map was begun here: a later object's lines are added to it.  A child's is another. */
+static uint64_t mapped_process;
+
+static int append_map(const struct hl_process *process, int folder, uint64_t *lines) {
+    char name[HL_MAP_NAME_BYTES];
+    struct statx stat;
+    hl_name_map(name, mapped_process);
+    long fd = HL_CALL(__NR_openat, folder, name, O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0,
+                      0, 0);
+    if (fd == -ENOENT)
+        return write_map(process, folder, lines);
+    if (hl_is_error(fd))
+        return (int)fd;
+    long result = HL_CALL(__NR_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, STATX_OURS, &stat, 0);
+    if (!hl_is_error(result))
+        result = is_ours(&stat) ? write_lines(process, (int)fd, stat.stx_size, lines) : -EPERM;
+    hl_close((int)fd);
+    return (int)result;
 }
 
 static void tell_written(const struct hl_process *process, uint64_t lines) {
@@ -256,9 +289,13 @@ void hl_write_own_map(const struct hl_process *process) {
     long folder = hl_open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int result = hl_is_error(folder) ? (int)folder : 0;
     if (result == 0) {
-        remove_stale_map((int)folder);
+        bool is_first = mapped_process != (uint64_t)hl_getpid();
+        mapped_process = (uint64_t)hl_getpid();
+        if (is_first)
+            remove_stale_map((int)folder);
         if (find_next(process, 0) != NULL)
-            result = write_map(process, (int)folder, &lines);
+            result =
+                is_first ? write_map(process, (int)folder, &lines) : append_map(process, (int)folder, &lines);
         hl_close((int)folder);
     }
     hl_restore_signals(signals);

@@ -89,6 +89,8 @@ struct image {
     Elf64_Ehdr header;
     uint64_t n_sections;
     struct table sections, names; /* Elf64_Shdr; the section names */
+    const Elf64_Shdr *strings_at; /* the string table of the symbols: */
+    struct table strings;
     size_t n_stubs, n_named;
     struct stub *stub; /* by slot */
     uint64_t stub_bytes;
@@ -578,6 +580,10 @@ static int read_stub_names(struct hl_symbols *symbols, const struct image *image
         least = sym->st_name < least ? sym->st_name : least;
         most = sym->st_name > most ? sym->st_name : most;
     }
+    if (result == 0 && names == image->strings_at) { /* .dynsym is all there is */
+        *strings = image->strings;
+        return 0;
+    }
     if (result == 0 && most > 0)
         result = read_window(symbols, image, names, least, most - least + STUB_NAME_BYTES, strings);
     return result;
@@ -611,17 +617,17 @@ static int read_stubs(struct hl_symbols *symbols, struct image *image) {
 /* .symtab, else .dynsym. */
 static int read_tables(struct hl_symbols *symbols, struct image *image) {
     const Elf64_Shdr *section = find_table(image, SHT_SYMTAB);
-    struct table strings;
     if (section == NULL)
         section = find_table(image, SHT_DYNSYM);
     if (section == NULL)
         return 0;
     const Elf64_Shdr *names = find_strings(image, section);
-    int result = names != NULL ? read_section(symbols, image, names, &strings) : -ENOEXEC;
+    int result = names != NULL ? read_section(symbols, image, names, &image->strings) : -ENOEXEC;
     if (result != 0)
         return result;
+    image->strings_at = names;
     symbols->table = section->sh_type;
-    return add_symbols(symbols, image, section, &strings);
+    return add_symbols(symbols, image, section, &image->strings);
 }
 
 int hl_read_symbols(struct hl_symbols *symbols, int fd) {
@@ -638,6 +644,8 @@ int hl_read_symbols(struct hl_symbols *symbols, int fd) {
     image.stub_bytes = 0;
     begin_table(&image.sections);
     begin_table(&image.names);
+    begin_table(&image.strings);
+    image.strings_at = NULL;
 
     result = read_headers(symbols, &image);
     if (result == 0) {

@@ -5,6 +5,7 @@
    for real binaries at all 512 load offsets and for thousands of invented ones, under every combination of
    options.  What the design promises in so many words (shares, page counts, what never happens) is then
    checked on its own, so that a mistake made twice does not pass. */
+#include "place.h"
 #include "unit.h"
 
 struct load {
@@ -618,6 +619,105 @@ static void test_other_page_sizes(void **state) {
     assert_int_equal(plan.pages[HL_TEXT], 2);
 }
 
+static uint64_t text_covered(const struct binary *binary, const struct hl_options *options, uint64_t bias) {
+    struct hl_object object;
+    struct hl_plan plan;
+    read_binary(&object, binary, bias);
+    hl_plan_object(&plan, &object, options, &t_geometry);
+    return plan.text_covered_bytes;
+}
+
+/* dlclose unmaps an object's own pages: no span of a DSO that the dynamic linker maps may end behind them. */
+static void test_new_objects_do_not_round_out(void **state) {
+    (void)state;
+    struct hl_options options = options_of("bss=hugetlb");
+    for (unsigned is_main = 0; is_main < 2; is_main++) {
+        struct hl_object object;
+        struct hl_plan plan;
+        read_binary(&object, &mariadbd, T_HUGE);
+        object.is_new = true;
+        object.is_main = is_main;
+        assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
+        const struct hl_span *last = &plan.span[plan.n_spans - 1];
+        assert_int_equal(last->kind, HL_BSS);
+        assert_int_equal(last->rounds_out, is_main);
+        assert_int_equal(last->end > object.segment[object.n_segments - 1].end_page, is_main);
+    }
+}
+
+/* At the place that is chosen whole huge pages cover as much of the text as at the best of all places. */
+static void test_place(void **state) {
+    (void)state;
+    static const struct binary *const movable[] = {&mariadbd, &postgres, &llvm,    &clang_cpp, &perl,   &bash,
+                                                   &cc1plus,  &python,   &aligned, &big_data,  &no_read};
+    static const char *const texts[] = {"edges=keep", "edges=merge"};
+    for (unsigned b = 0; b < T_COUNT(movable); b++)
+        for (unsigned o = 0; o < T_COUNT(texts); o++) {
+            struct hl_options options = options_of(texts[o]);
+            struct hl_object object;
+            struct hl_place place = {0};
+            uint64_t most = 0, base = UINT64_C(0x7f1234400000);
+            read_binary(&object, movable[b], 0);
+            bool chosen = hl_choose_place(&place, &object, &options, &t_geometry, T_PAGE);
+            for (uint64_t offset = 0; offset < T_HUGE; offset += T_PAGE) {
+                uint64_t covered = text_covered(movable[b], &options, base + offset);
+                most = covered > most ? covered : most;
+            }
+            assert_int_equal(chosen, most > 0);
+            if (chosen && text_covered(movable[b], &options, base + place.bias) != most)
+                fail_msg("%s, %s: bias %#jx covers %ju bytes of text, %ju can be had", movable[b]->name,
+                         texts[o], (uintmax_t)place.bias,
+                         (uintmax_t)text_covered(movable[b], &options, base + place.bias), (uintmax_t)most);
+            assert_int_equal(place.on_boundary, chosen && options.edges == HL_EDGES_KEEP);
+        }
+}
+
+/* Nobody said edges=: long text begins on a boundary, short text (perl's) is filled up with neighbours. */
+static void test_place_by_default(void **state) {
+    (void)state;
+    struct hl_options options = options_of("");
+    struct hl_object object;
+    struct hl_place place;
+    options.edges = HL_EDGES_BY_PLACE;
+    read_binary(&object, &mariadbd, 0);
+    assert_true(hl_choose_place(&place, &object, &options, &t_geometry, T_PAGE));
+    assert_true(place.on_boundary);
+    assert_int_equal((0x682000 + place.bias) % T_HUGE, 0);
+    read_binary(&object, &perl, 0);
+    assert_true(hl_choose_place(&place, &object, &options, &t_geometry, T_PAGE));
+    assert_false(place.on_boundary);
+    assert_int_equal(text_covered(&perl, &options, T_HUGE + place.bias), 0x194225);
+
+    read_binary(&object, &bash, 0);
+    assert_false(hl_choose_place(&place, &object, &options, &t_geometry, T_PAGE));
+    read_binary(&object, &mariadbd, 0);
+    assert_false(hl_choose_place(&place, &object, &options, &t_geometry, T_HUGE));
+    for (uint64_t alignment = T_PAGE; alignment < T_HUGE; alignment *= 2) {
+        assert_true(hl_choose_place(&place, &object, &options, &t_geometry, alignment));
+        assert_int_equal(place.bias % alignment, 0);
+        assert_true((0x682000 + place.bias + alignment - T_PAGE) % T_HUGE < alignment);
+    }
+}
+
+/* backend=file: the text's addresses go with its offsets in the file. */
+static void test_place_of_files(void **state) {
+    (void)state;
+    Elf64_Phdr phdr[] = {{.p_type = PT_LOAD, .p_flags = R, .p_filesz = 0x8000, .p_memsz = 0x8000},
+                         {.p_type = PT_LOAD,
+                          .p_flags = RX,
+                          .p_vaddr = 0xa000,
+                          .p_offset = 0x8000,
+                          .p_filesz = 0x400000,
+                          .p_memsz = 0x400000}};
+    struct hl_options options = options_of("backend=file");
+    struct hl_object object;
+    struct hl_place place;
+    assert_int_equal(hl_read_segments(&object, phdr, 2, 0, &t_geometry), 0);
+    assert_true(hl_choose_place(&place, &object, &options, &t_geometry, T_PAGE));
+    assert_int_equal((0xa000 + place.bias) % T_HUGE, 0x8000);
+    assert_false(place.on_boundary);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_load_offsets),
@@ -633,6 +733,10 @@ int main(void) {
         cmocka_unit_test(test_text_relocations),
         cmocka_unit_test(test_most_segments),
         cmocka_unit_test(test_other_page_sizes),
+        cmocka_unit_test(test_new_objects_do_not_round_out),
+        cmocka_unit_test(test_place),
+        cmocka_unit_test(test_place_by_default),
+        cmocka_unit_test(test_place_of_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* backend=file: text stays the file's, and the kernel is asked for huge pages in the page cache.
+
+   Nothing is copied and nothing moves, so all processes share these pages, and there is nothing to take back.
+   The kernel can if address and offset in the file agree modulo the size of a huge page (the dynamic linker
+   sees to that), and if the file system has large folios or the kernel makes them for read-only files
+   (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from smaps: an advice that did nothing is no
+   success. */
+#include "move.h"
+#include "sys.h"
+#include "thp.h"
+
+#include <linux/mman.h>
+
+/* Whether the span lies in one segment, and its address goes with the offset. */
+static bool is_congruent(const struct hl_process *process, const struct hl_object *object,
+                         const struct hl_span *span) {
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        if (hl_overlap(segment->first_page, segment->end_page, span->start, span->end) == 0)
+            continue;
+        return span->start >= segment->first_page && span->end <= segment->end_page &&
+               (segment->first_page - segment->offset) % process->geometry.huge_page_bytes == 0;
+    }
+    return false;
+}
+
+/* Bytes of [start, end) that huge pages of the page cache are mapped to. */
+static uint64_t read_file_huge_bytes(uint64_t start, uint64_t end) {
+    struct hl_smaps smaps;
+    uint64_t bytes = 0;
+    hl_open_smaps(&smaps);
+    while (hl_next_smaps(&smaps) && smaps.mapping.start < end)
+        if (smaps.mapping.end > start)
+            bytes += smaps.file_huge_bytes;
+    hl_close_smaps(&smaps);
+    return bytes;
+}
+
+static int collapse_span(const struct hl_process *process, const struct hl_object *object,
+                         const struct hl_span *span) {
+    uint64_t bytes = hl_span_bytes(span);
+    if (!is_congruent(process, object, span))
+        return HL_SKIP_FILE_PLACE;
+    hl_madvise(span->start, bytes, MADV_HUGEPAGE);
+    if (process->kernel.populate)
+        hl_madvise(span->start, bytes, MADV_POPULATE_READ);
+    if (process->kernel.collapse)
+        hl_madvise(span->start, bytes, MADV_COLLAPSE);
+    return read_file_huge_bytes(span->start, span->end) >= bytes ? 0 : HL_SKIP_FILE_CACHE;
+}
+
+void hl_collapse_spans(const struct hl_process *process, struct hl_work *work) {
+    int policy = hl_check_thp_policy(&hl_system_roots);
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        struct hl_move *move = &work->move[i];
+        if (hl_is_writable(span) || move->skip != HL_MOVED)
+            continue;
+        move->skip = (enum hl_skip)(policy != 0 ? policy : collapse_span(process, &work->object, span));
+        if (move->skip == HL_MOVED)
+            move->backend = HL_FILE;
+    }
+}

@@ -1,0 +1,307 @@
+/* Objects on huge pages.  The dynamic linker's side.
+   This file is part of hugeld, for the GNU C Library.
+
+   This library is free software; you can redistribute it and/or
+   modify it under the terms of the GNU Lesser General Public
+   License as published by the Free Software Foundation; either
+   version 2.1 of the License, or (at your option) any later version.
+
+   This library is distributed in the hope that it will be useful,
+   but WITHOUT ANY WARRANTY; without even the implied warranty of
+   MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the GNU
+   Lesser General Public License for more details.
+
+   You should have received a copy of the GNU Lesser General Public
+   License along with the GNU C Library; if not, see
+   <https://www.gnu.org/licenses/>.  */
+
+/* What moves objects is in hugeld/, the same files that libhugeld.so is
+   made of.  They call nothing of the C library and know nothing of link
+   maps.  This file knows both.
+
+   The state is here, hidden in ld.so, and neither in struct link_map nor
+   in _rtld_global: libc.so.6 knows their layout, and the one that is
+   installed was built without us.
+
+   Everything runs before the program has a second thread, or with
+   dl_load_lock held.  */
+
+#include <dl-hash.h>
+#include <dl-hugepages.h>
+#include <dl-new-hash.h>
+#include <ldsodefs.h>
+#include <libc-internal.h>
+#include <fcntl.h>
+#include <first-versions.h>
+#include <limits.h>
+#include <nptl/descr.h>
+#include <register-atfork.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/param.h>
+#include <unistd.h>
+
+#include "hugeld/fork.h"
+#include "hugeld/in-process.h"
+#include "hugeld/move.h"
+#include "hugeld/place.h"
+#include "hugeld/sys.h"
+
+bool _dl_hugepages_active attribute_hidden;
+
+static struct hl_process process;
+
+/* The object that is mapped next: where it should begin, modulo the size
+   of a huge page, and what that means for its text.  */
+static struct
+{
+  bool is_chosen;
+  bool on_boundary;	/* Its text would be.  */
+  bool is_on_boundary;	/* It is.  */
+  ElfW(Addr) start;
+} next;
+
+/* The executable's path.  */
+static const char *executable;
+
+/* Return "NAME=VALUE" in memory of its own, or null.  What the program
+   does to its environment must not change what dlopen does.  */
+static char *
+copy_variable (const char *name, const char *value)
+{
+  size_t name_length = strlen (name);
+  size_t value_length = strlen (value);
+  char *copy = malloc (name_length + 1 + value_length + 1);
+  if (copy == NULL)
+    return NULL;
+  memcpy (copy, name, name_length);
+  copy[name_length] = '=';
+  memcpy (copy + name_length + 1, value, value_length + 1);
+  return copy;
+}
+
+/* Return the path of the program that the kernel has mapped.  */
+static const char *
+read_executable (void)
+{
+  static char path[PATH_MAX];
+  long int length = HL_CALL (__NR_readlinkat, AT_FDCWD, "/proc/self/exe",
+			     path, sizeof path - 1, 0, 0);
+  if (!hl_is_error (length))
+    return path;
+  return _dl_argv[0] != NULL ? _dl_argv[0] : "main";
+}
+
+/* LD_DEBUG=files.  */
+static void
+print_line (const char *line)
+{
+  _dl_debug_printf ("%s\n", line);
+}
+
+void
+_dl_hugepages_init (const char *objects, const char *options,
+		    const char *program)
+{
+  const char *variables[3] = { NULL };
+  if (objects == NULL)
+    return;
+  variables[0] = copy_variable ("LD_HUGEPAGES", objects);
+  if (options != NULL)
+    variables[1] = copy_variable ("LD_HUGEPAGES_OPTIONS", options);
+  if (variables[0] == NULL || (options != NULL && variables[1] == NULL))
+    return;
+  executable = program != NULL ? program : read_executable ();
+  _dl_hugepages_active = hl_begin (&process, variables, executable,
+				    HL_LINKER, GLRO (dl_pagesize));
+  if (GLRO (dl_debug_mask) & DL_DEBUG_FILES)
+    process.trace = print_line;
+}
+
+/* True once libc is relocated, while there is writable data on hugetlb
+   pages, and once hl_before_fork is called for it.  */
+static bool libc_is_ready;
+static bool has_writable;
+static bool forks_are_handled;
+
+/* The work is done on the caller's stack.  The thread that calls dlopen
+   may have a small one.  */
+#define STACK_NEEDED (128 * 1024)
+
+static bool
+stack_suffices (void)
+{
+  /* Before the program runs there is only the initial stack, and
+     THREAD_SELF is not there yet.  */
+  if (!libc_is_ready)
+    return true;
+  uintptr_t here = (uintptr_t) __builtin_frame_address (0);
+  uintptr_t bottom = (uintptr_t) THREAD_SELF->stackblock;
+  if (bottom != 0)
+    return (here - bottom < THREAD_SELF->stackblock_size
+	    && here - bottom >= STACK_NEEDED);
+  /* The initial stack grows.  What is elsewhere the program has made
+     itself, and how large it is cannot be known.  */
+  return (uintptr_t) __libc_stack_end - here < 1024 * 1024;
+}
+
+/* Let libc call hl_before_fork before each fork, for writable data on
+   hugetlb pages.  It is the initial libc's fork that is meant; those in
+   other namespaces have handlers of their own, which nobody can reach
+   from here.  */
+static void
+handle_forks (void)
+{
+  struct link_map *libc_map = GL(dl_ns)[LM_ID_BASE].libc_map;
+  const char *name = "__register_atfork";
+  const char *version = FIRST_VERSION_libc___register_atfork_STRING;
+  if (libc_map == NULL)
+    return;
+  const ElfW(Sym) *symbol
+    = _dl_lookup_direct (libc_map, name, _dl_new_hash (name),
+			 version, _dl_elf_hash (version));
+  if (symbol == NULL)
+    return;
+  __typeof (__register_atfork) *register_atfork
+    = DL_SYMBOL_ADDRESS (libc_map, symbol);
+  forks_are_handled = register_atfork (hl_before_fork, NULL, NULL, NULL) == 0;
+}
+
+void
+_dl_hugepages_relocated (void)
+{
+  libc_is_ready = true;
+  if (has_writable)
+    handle_forks ();
+}
+
+void
+_dl_hugepages_forget (struct link_map *l)
+{
+  hl_forget_writable (l->l_map_start, l->l_map_end);
+}
+
+/* Tell the core of L and move it.  Return its verdict: nonzero if
+   strict=on ends the program.  */
+static int
+move_object (struct hl_object *object, struct link_map *l)
+{
+  object->load_bias = l->l_addr;
+  object->text_relocations = l->l_info[DT_TEXTREL] != NULL;
+  object->soname = NULL;
+  if (l->l_info[DT_SONAME] != NULL)
+    object->soname = ((const char *) D_PTR (l, l_info[DT_STRTAB])
+		      + l->l_info[DT_SONAME]->d_un.d_val);
+  hl_add_object (&process, object, l->l_phdr, l->l_phnum);
+  if (!stack_suffices ())
+    {
+      hl_leave_objects (&process, HL_SKIP_SMALL_STACK);
+      hl_end (&process);
+      return 0;
+    }
+  int status = hl_move_objects (&process);
+  hl_write_own_map (&process);
+  has_writable = hl_note_writable (&process);
+  hl_end (&process);
+  if (has_writable && libc_is_ready && !forks_are_handled)
+    handle_forks ();
+  return status;
+}
+
+void
+_dl_hugepages_move_executable (struct link_map *l)
+{
+  if (__glibc_likely (!_dl_hugepages_active))
+    return;
+  struct hl_object object =
+    {
+      .path = executable,
+      .is_main = true,
+      .file = -1,
+    };
+  int status = move_object (&object, l);
+  if (status != 0)
+    _exit (status);
+}
+
+void
+_dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
+{
+  if (__glibc_likely (!_dl_hugepages_active))
+    return;
+  bool is_main = (mode & __RTLD_OPENEXEC) != 0;
+  bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
+  struct hl_object object =
+    {
+      .path = is_main ? executable : l->l_name,
+      .is_main = is_main,
+      .is_new = true,
+      .file = fd,
+      .is_placed = next.is_on_boundary,
+    };
+  int status = move_object (&object, l);
+  if (status != 0 && !is_opened_later)
+    _exit (status);
+}
+
+/* Return the largest alignment that a segment asks for, at least a
+   page.  */
+static ElfW(Addr)
+find_alignment (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
+{
+  ElfW(Addr) alignment = GLRO (dl_pagesize);
+  for (ElfW(Half) i = 0; i < phnum; ++i)
+    if (phdr[i].p_type == PT_LOAD && powerof2 (phdr[i].p_align)
+	&& phdr[i].p_align > alignment)
+      alignment = phdr[i].p_align;
+  return alignment;
+}
+
+void
+_dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
+{
+  struct hl_object object;
+  struct hl_place place;
+  next.is_chosen
+    = (hl_read_segments (&object, phdr, phnum, 0, &process.geometry) == 0
+       && hl_choose_place (&place, &object, &process.options,
+			   &process.geometry, find_alignment (phdr, phnum)));
+  next.is_on_boundary = false;
+  if (!next.is_chosen)
+    return;
+  next.start = ((place.bias + object.segment[0].first_page)
+		& (process.geometry.huge_page_bytes - 1));
+  next.on_boundary = place.on_boundary;
+}
+
+ElfW(Addr)
+_dl_hugepages_map (size_t length, int prot, int fd, off_t offset)
+{
+  if (!next.is_chosen)
+    return 0;
+
+  /* A hint for mmap would not do: kernels align large mappings of files
+     as they like.  So take more room than is needed, and give back what
+     is left over.  */
+  size_t huge = process.geometry.huge_page_bytes;
+  length = ALIGN_UP (length, GLRO (dl_pagesize));
+  ElfW(Addr) room = (ElfW(Addr)) __mmap (NULL, length + huge, PROT_NONE,
+					 MAP_PRIVATE | MAP_ANONYMOUS
+					 | MAP_NORESERVE, -1, 0);
+  if ((void *) room == MAP_FAILED)
+    return 0;
+  ElfW(Addr) start = room + ((next.start - room) & (huge - 1));
+  if (__mmap ((void *) start, length, prot, MAP_PRIVATE | MAP_FILE | MAP_FIXED,
+	      fd, offset) == MAP_FAILED)
+    {
+      __munmap ((void *) room, length + huge);
+      return 0;
+    }
+  if (start > room)
+    __munmap ((void *) room, start - room);
+  if (room + huge > start)
+    __munmap ((void *) (start + length), room + huge - start);
+  next.is_on_boundary = next.on_boundary;
+  return start;
+}

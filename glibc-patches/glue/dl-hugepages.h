@@ -1,0 +1,73 @@
+/* Objects on huge pages.  Call sites in the dynamic linker.
+   This file is part of hugeld, for the GNU C Library.
+
+   This library is free software; you can redistribute it and/or
+   modify it under the terms of the GNU Lesser General Public
+   License as published by the Free Software Foundation; either
+   version 2.1 of the License, or (at your option) any later version.
+
+   This library is distributed in the hope that it will be useful,
+   but WITHOUT ANY WARRANTY; without even the implied warranty of
+   MERCHANTABILITY or FITNESS FOR A PARTICULAR PURPOSE.  See the GNU
+   Lesser General Public License for more details.
+
+   You should have received a copy of the GNU Lesser General Public
+   License along with the GNU C Library; if not, see
+   <https://www.gnu.org/licenses/>.  */
+
+#ifndef _DL_HUGEPAGES_H
+#define _DL_HUGEPAGES_H 1
+
+#include <link.h>
+#include <stdbool.h>
+
+#if IS_IN (rtld)
+
+/* True if LD_HUGEPAGES selects something in this process.  It is false
+   in programs that do not know of it, and then nothing below does
+   anything.  */
+extern bool _dl_hugepages_active attribute_hidden;
+
+/* Start with the values of LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS, which
+   may be null.  PROGRAM is what ld.so was told to run, or null if the
+   kernel has mapped the program.  */
+void _dl_hugepages_init (const char *objects, const char *options,
+			 const char *program) attribute_hidden;
+
+/* Move the executable L, which the kernel has mapped.  It is not
+   relocated yet.  */
+void _dl_hugepages_move_executable (struct link_map *l) attribute_hidden;
+
+/* Move L, which has just been mapped from FD.  Nothing else knows of it
+   yet, but other threads may run.  MODE is what it is loaded with.  */
+void _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
+  attribute_hidden;
+
+/* Choose where the object with these program headers goes, so that its
+   text is well on huge pages.  */
+void _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
+  attribute_hidden;
+
+/* Map LENGTH bytes of FD from OFFSET there with protection PROT.  Return
+   the address, or zero if that cannot be done or no place was chosen.  */
+ElfW(Addr) _dl_hugepages_map (size_t length, int prot, int fd,
+			      off_t offset) attribute_hidden;
+
+/* Relocation is done and libc can be called: do what needs it.  */
+void _dl_hugepages_relocated (void) attribute_hidden;
+
+/* L is about to be unmapped.  */
+void _dl_hugepages_forget (struct link_map *l) attribute_hidden;
+
+#else
+
+/* Static programs that use dlopen do without.  */
+# define _dl_hugepages_active false
+# define _dl_hugepages_move_mapped(l, fd, mode) ((void) 0)
+# define _dl_hugepages_forget(l) ((void) 0)
+# define _dl_hugepages_choose_place(phdr, phnum) ((void) 0)
+# define _dl_hugepages_map(length, prot, fd, offset) ((ElfW(Addr)) 0)
+
+#endif
+
+#endif /* dl-hugepages.h */

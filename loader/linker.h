@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The patched dynamic linker, and how a program gets it that names another one. */
+#ifndef HL_LINKER_H
+#define HL_LINKER_H
+
+/* ld.so: in ldso/ beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
+   none of them; else the caller owns the path. */
+char *hl_find_linker(void);
+
+/* Why LINKER cannot run the program whose file is EXECUTABLE (hl_find_executable): it must be made for the
+   dynamic linker that EXECUTABLE names, since that one and libc are halves of one library.  NULL if it can;
+   else the caller owns the sentence.  *INTERPRETER is what EXECUTABLE names, if that is known; the caller
+   owns it. */
+char *hl_explain_no_linker(const char *linker, const char *executable, char **interpreter);
+
+/* Puts LINKER over INTERPRETER for this process and its children: a bind mount in a mount namespace of their
+   own, which an unprivileged process gets with a user namespace in which nobody's IDs change.  0, or a
+   negated errno, and nothing changed. */
+int hl_mount_linker(const char *linker, const char *interpreter);
+
+#endif

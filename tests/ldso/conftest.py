@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The dynamic linkers that these tests compare: the installed one, ours, and ours without the series."""
+
+import pathlib
+
+import pytest
+
+import helpers
+from linked import Linked
+from linkers import WORK, interpreter, run_script
+
+
+@pytest.fixture(scope="session")
+def installed():
+    """The file itself, behind symbolic links."""
+    return interpreter().resolve()
+
+
+@pytest.fixture(scope="session")
+def cached_tree():
+    """Where the distribution's glibc lies, built and unpatched."""
+    done = run_script("tree", "lib")
+    assert done.returncode == 0, done.stderr
+    return pathlib.Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def unpatched(cached_tree):
+    """An ld.so built as ours is, without the series."""
+    done = run_script("build", "-u", "-d", WORK / "unpatched")
+    assert done.returncode == 0, done.stderr
+    return WORK / "unpatched/ld.so"
+
+
+@pytest.fixture(scope="session")
+def ldso(cached_tree):
+    """Ours, as `make ldso` leaves it."""
+    done = run_script("build", "-d", helpers.BUILD / "ldso")
+    assert done.returncode == 0, done.stderr
+    return helpers.BUILD / "ldso/ld.so"
+
+
+@pytest.fixture
+def linked(ldso, pause_library):
+    """Runs programs with our ld.so, and proves what it moved."""
+    return Linked(ldso, pause_library)

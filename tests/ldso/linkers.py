@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where the dynamic linkers of these tests come from, and how a program is made to run with another one."""
+
+import pathlib
+import re
+import subprocess
+
+import helpers
+
+PATCHES = helpers.ROOT / "glibc-patches"
+WORK = helpers.BUILD / "ldso-test"  # trees of the tests; kept, so that the next run compiles less
+
+# sh -c OVER OURS INTERPRETER PROGRAM..., in a mount namespace of its own
+OVER = 'mount --bind "$0" "$1" && shift && exec "$@"'
+BY_ROOT = ["unshare", "-m"]
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+BY_ANYBODY = [*NOBODY, "unshare", "-rm"]
+
+
+def run_script(name, *arguments, limit=1800):
+    """A script of glibc-patches/.  The first one on a machine builds glibc: minutes."""
+    return subprocess.run([PATCHES / name, *map(str, arguments)], capture_output=True, text=True, timeout=limit)
+
+
+def interpreter(program="/usr/bin/env"):
+    """The dynamic linker that PROGRAM asks for, or None."""
+    headers = subprocess.run(["readelf", "-lW", program], capture_output=True, text=True).stdout
+    found = re.search(r"interpreter: (\S+)]", headers)
+    return found and pathlib.Path(found[1])
+
+
+def over_interpreter(namespace, ldso, target):
+    """A command prefix: LDSO lies over the dynamic linker TARGET for the program that follows."""
+    return [*namespace, "sh", "-c", OVER, ldso, target]

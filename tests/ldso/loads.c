@@ -1,0 +1,136 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* loads HOW LIBRARY [N]: loads LIBRARY and calls use_features in it.
+
+   once, new (in a namespace of its own), thread, threads (N, each with a handle of its own), small (on a
+   thread with a stack of 32 KiB), rounds (N times, each time unloading it), pause (stops with SIGSTOP
+   afterwards) */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char *library;
+
+static int use(void *handle) {
+    int (*use_features)(void) = handle != NULL ? (int (*)(void))dlsym(handle, "use_features") : NULL;
+    if (use_features == NULL) {
+        fprintf(stderr, "loads: %s\n", dlerror());
+        exit(1);
+    }
+    return use_features();
+}
+
+static void *use_in_thread(void *result) {
+    *(int *)result = use(dlopen(library, RTLD_NOW));
+    return NULL;
+}
+
+/* Threads that run code, map and unmap memory, while others load. */
+static volatile int stop;
+static void *keep_busy(void *unused) {
+    (void)unused;
+    while (!stop) {
+        char *memory = malloc(3 << 20);
+        memset(memory, 1, 3 << 20);
+        free(memory);
+    }
+    return NULL;
+}
+
+static int count_lines(const char *path) {
+    FILE *file = fopen(path, "r");
+    int n = 0;
+    for (int c; (c = getc(file)) != EOF;)
+        n += c == '\n';
+    fclose(file);
+    return n;
+}
+
+static int count_descriptors(void) {
+    DIR *folder = opendir("/proc/self/fd");
+    int n = 0;
+    while (readdir(folder) != NULL)
+        n++;
+    closedir(folder);
+    return n;
+}
+
+static long resident_kb(void) {
+    char line[256];
+    long kb = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+    while (fgets(line, sizeof line, file) != NULL)
+        sscanf(line, "VmRSS: %ld", &kb);
+    fclose(file);
+    return kb;
+}
+
+static void do_rounds(int n) {
+    int maps = 0, descriptors = 0, first = 0;
+    long resident = 0;
+    for (int i = 0; i < n; i++) {
+        void *handle = dlopen(library, RTLD_NOW);
+        int result = use(handle);
+        dlclose(handle);
+        if (i == 0)
+            first = result;
+        if (result != first)
+            printf("round %d: %d\n", i, result);
+        if (i != 9)
+            continue;
+        maps = count_lines("/proc/self/maps");
+        descriptors = count_descriptors();
+        resident = resident_kb();
+    }
+    printf("maps %d, descriptors %d, grown %d\n", count_lines("/proc/self/maps") - maps,
+           count_descriptors() - descriptors, resident_kb() > resident + 512);
+}
+
+int main(int argc, char **argv) {
+    const char *how = argc > 2 ? argv[1] : "";
+    int n = argc > 3 ? atoi(argv[3]) : 1, result[64] = {0};
+    pthread_t thread[64], busy[2];
+    library = argv[2];
+    if (strcmp(how, "once") == 0 || strcmp(how, "pause") == 0) {
+        void *handle = dlopen(library, RTLD_NOW);
+        printf("%d %d\n", use(handle), use(handle));
+        fflush(stdout);
+        if (strcmp(how, "pause") == 0)
+            raise(SIGSTOP);
+    } else if (strcmp(how, "new") == 0) {
+        printf("%d %d\n", use(dlmopen(LM_ID_NEWLM, library, RTLD_NOW)), use(dlopen(library, RTLD_NOW)));
+    } else if (strcmp(how, "small") == 0 || strcmp(how, "thread") == 0) {
+        pthread_attr_t attributes;
+        pthread_attr_init(&attributes);
+        if (strcmp(how, "small") == 0)
+            pthread_attr_setstacksize(&attributes, 32 << 10);
+        if (pthread_create(&thread[0], &attributes, use_in_thread, &result[0]) != 0)
+            return 1;
+        pthread_join(thread[0], NULL);
+        printf("%d\n", result[0]);
+    } else if (strcmp(how, "threads") == 0) {
+        for (int i = 0; i < 2; i++)
+            pthread_create(&busy[i], NULL, keep_busy, NULL);
+        for (int i = 0; i < n; i++)
+            pthread_create(&thread[i], NULL, use_in_thread, &result[i]);
+        int sum = 0; /* whoever comes first changes what the next one computes */
+        for (int i = 0; i < n; i++) {
+            pthread_join(thread[i], NULL);
+            sum += result[i];
+        }
+        printf("%d\n", sum);
+        stop = 1;
+        for (int i = 0; i < 2; i++)
+            pthread_join(busy[i], NULL);
+    } else if (strcmp(how, "rounds") == 0) {
+        do_rounds(n);
+    } else {
+        return 2;
+    }
+    return 0;
+}

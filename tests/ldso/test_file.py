@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""backend=file: text stays the file's, in huge pages of the page cache that all processes share; nothing is copied."""
+
+import os
+import pathlib
+import shutil
+import tempfile
+
+import pytest
+
+import helpers
+from test_moving import text_of
+
+ON_FILE = "hugeld: libbig.so.1: text 3 pages file"
+
+
+def huge_file_bytes(mapping):
+    return (mapping.kb["FilePmdMapped"] + mapping.kb["ShmemPmdMapped"]) * 1024
+
+
+@pytest.fixture
+def on_tmpfs(builder):
+    """The program with the large library in a folder on tmpfs."""
+    app, _ = builder.with_library("dso")
+    if not os.path.ismount("/dev/shm"):
+        pytest.skip("no tmpfs on /dev/shm")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        copy = pathlib.Path(folder) / "copy"
+        shutil.copytree(app.parent, copy, symlinks=True)
+        yield copy / app.name
+
+
+def check(linked, app, library):
+    """LIBRARY's text is on huge pages of its file, and on nobody else's: the file is still what is mapped."""
+    free = helpers.free_pages()
+    with linked.paused([app], "libbig*", "backend=file,segments=text") as process:
+        mappings = helpers.read_smaps(process.pid)
+        start, end = text_of(library, mappings)
+        text = [m for m in mappings if m.start < end and m.end > start]
+        assert {m.name for m in text} == {str(library)} and all(m.inode for m in text)
+        assert {m.permissions for m in text} == {"r-xp"}
+        assert sum(map(huge_file_bytes, text)) == 3 * helpers.HUGE
+        assert sum(m.kb["Anonymous"] for m in text) == 0
+        assert helpers.free_pages() == free
+        return process.finish()
+
+
+def test_tmpfs(linked, on_tmpfs, thp):
+    library = on_tmpfs.parent / "libbig.so"
+    plain = helpers.run([on_tmpfs])
+    for _ in range(2):
+        assert check(linked, on_tmpfs, library)[:2] == (plain.returncode, plain.stdout)
+    assert linked.run([on_tmpfs], "libbig*", "backend=file,segments=text,verbose=2").stderr.startswith(ON_FILE)
+
+
+def test_two_processes_share(linked, on_tmpfs, thp):
+    library = on_tmpfs.parent / "libbig.so"
+    with linked.paused([on_tmpfs], "libbig*", "backend=file"), \
+            linked.paused([on_tmpfs], "libbig*", "backend=file") as second:
+        huge = [m for m in helpers.read_smaps(second.pid) if m.name == str(library) and huge_file_bytes(m)]
+        assert huge and all(m.kb["Pss"] * 2 <= m.kb["Rss"] + 8 for m in huge)
+
+
+def test_file_on_small_pages(linked, builder, thp):
+    """A file that is cached on small pages already: it stays there, the reason is told, and the program runs."""
+    app, [library] = builder.with_library("dso")
+    library.read_bytes()
+    plain = helpers.run([app])
+    done = linked.run([app], "libbig*", "backend=file,segments=text,verbose=2")
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    assert done.stderr.startswith((ON_FILE, "hugeld: libbig.so.1: text stays: the kernel keeps its file on small pages"))
+
+
+def test_address_of_the_kernel(linked, builder, thp):
+    """An executable that the kernel mapped lies where the kernel put it."""
+    app = builder.executable("pie")
+    sentence = "hugeld: app-pie: text stays: its address does not go with its offset in the file"
+    told = [linked.run([app], "main", "backend=file,segments=text,verbose=1") for _ in range(3)]
+    assert all(done.returncode == 3 for done in told)
+    assert any(done.stderr.startswith(sentence) for done in told)  # one in 512 addresses does
+
+
+def test_preloader_says_no(builder):
+    done = helpers.run_preloaded([builder.tiny()], options="backend=file")
+    assert done.stderr == "hugeld: LD_HUGEPAGES_OPTIONS: backend=file: needs the patched linker; ignored\n"

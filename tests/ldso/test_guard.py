@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""glibc-patches/guard refuses an ld.so that does not belong to the installed libc.so.6, and says why."""
+
+import difflib
+import re
+import shutil
+import struct
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from linkers import WORK, run_script
+
+
+def refusals(*arguments):
+    """The reasons, one a line, without the name of the file."""
+    done = run_script("guard", *arguments)
+    assert done.returncode == (1 if done.stderr else 0), done.stderr
+    assert not done.stdout
+    prefix = f"guard: {arguments[-1]}: "
+    lines = done.stderr.splitlines()
+    assert all(line.startswith(prefix) for line in lines), done.stderr
+    return [line[len(prefix):] for line in lines]
+
+
+@pytest.fixture
+def edited(unpatched, tmp_path):
+    """A copy of an ld.so that would pass, and its path: edited(change) with change(bytearray, ELFFile)."""
+
+    def edit(change):
+        path = tmp_path / "ld.so"
+        shutil.copy(unpatched, path)
+        with open(path, "r+b") as file:
+            data = bytearray(file.read())
+            change(data, ELFFile(file))
+            file.seek(0)
+            file.write(data)
+        return path
+
+    return edit
+
+
+def symbol_at(elf, name):
+    """The offset in the file of NAME's entry in the dynamic symbol table (Elf64_Sym)."""
+    table = elf.get_section_by_name(".dynsym")
+    numbers = [i for i, symbol in enumerate(table.iter_symbols()) if symbol.name == name]
+    assert len(numbers) == 1
+    return table["sh_offset"] + numbers[0] * table["sh_entsize"]
+
+
+def replace(data, old, new, times=1):
+    assert len(old) == len(new) and data.count(old) == times
+    data[:] = data.replace(old, new)
+
+
+def test_unpatched_passes(unpatched, cached_tree):
+    assert refusals("--layout", cached_tree / "objects/elf/ld.so", unpatched) == []
+
+
+def test_installed_passes(installed):
+    assert refusals(installed) == []
+
+
+def test_ours_passes(ldso, cached_tree):
+    assert refusals("--layout", cached_tree / "objects/elf/ld.so", ldso) == []
+
+
+@pytest.mark.parametrize("name", ["_rtld_global", "_rtld_global_ro"])
+def test_size(edited, name):
+    def grow(data, elf):
+        at = symbol_at(elf, name) + 16
+        size, = struct.unpack_from("<Q", data, at)
+        struct.pack_into("<Q", data, at, size + 8)
+        sizes.append(size)
+
+    sizes = []
+    path = edited(grow)
+    assert refusals(path) == [f"{name}@@GLIBC_PRIVATE is a global object of {sizes[0] + 8} bytes, "
+                              f"the installed one a global object of {sizes[0]} bytes"]
+
+
+def test_missing_symbol(edited):
+    def rename(data, elf):
+        dynstr = elf.get_section_by_name(".dynstr")
+        at = dynstr["sh_offset"]
+        old, new = b"\0_dl_find_dso_for_object\0", b"\0_dl_find_dso_for_objecT\0"
+        data[at:at + dynstr["sh_size"]] = data[at:at + dynstr["sh_size"]].replace(old, new)
+
+    reasons = refusals(edited(rename))
+    assert "_dl_find_dso_for_object@@GLIBC_PRIVATE is missing" in reasons
+    assert "_dl_find_dso_for_objecT@@GLIBC_PRIVATE is exported and the installed ld.so has no such symbol" in reasons
+    assert any(reason.endswith("libc.so.6 needs _dl_find_dso_for_object@GLIBC_PRIVATE") for reason in reasons)
+    assert len(reasons) == 3
+
+
+def test_symbol_of_another_type(edited):
+    def change(data, elf):
+        at = symbol_at(elf, "__tls_get_addr") + 4
+        assert data[at] & 0xF == 2  # STT_FUNC
+        data[at] -= 2  # STT_NOTYPE
+
+    assert refusals(edited(change)) == ["__tls_get_addr@@GLIBC_2.3 is a global notype, the installed one a global func"]
+
+
+def test_version_definition(edited):
+    def change(data, elf):
+        dynstr = elf.get_section_by_name(".dynstr")
+        at = dynstr["sh_offset"]
+        data[at:at + dynstr["sh_size"]] = data[at:at + dynstr["sh_size"]].replace(b"\0GLIBC_2.35\0", b"\0GLIBC_2.99\0")
+
+    reasons = refusals(edited(change))
+    assert "the version definitions are not those of the installed ld.so" in reasons
+    assert "__rseq_size@@GLIBC_2.35 is missing" in reasons
+
+
+def test_another_release(edited, installed):
+    def older(data, _):
+        replace(data, b" release version 2.", b" release version 1.")
+
+    reasons = refusals(edited(older))
+    assert len(reasons) == 1 and " release version 1." in reasons[0] and ", installed is " in reasons[0]
+
+
+def test_tunables_in_another_order(edited):
+    """The names of two tunables change places: libc would ask for one and get the other."""
+    def swap(data, _):
+        a, b = b"glibc.malloc.arena_max\0", b"glibc.malloc.tcache_max\0"
+        length = max(len(a), len(b))
+        # The names in the table stand in arrays of their own.
+        at, other = (data.index(name) for name in (a, b))
+        data[at:at + length], data[other:other + length] = b.ljust(length, b"\0"), a.ljust(length, b"\0")
+
+    reasons = refusals(edited(swap))
+    assert len(reasons) == 1 and reasons[0].startswith("tunable "), reasons
+
+
+@pytest.mark.parametrize("file", ["libc.so.6", "/dev/null", "no-such-file"])
+def test_no_dynamic_linker(installed, tmp_path, file):
+    path = installed.parent / file if file == "libc.so.6" else file if file.startswith("/") else tmp_path / file
+    done = run_script("guard", path)
+    if file == "libc.so.6":
+        assert done.returncode == 1
+        assert f"guard: {path}: its soname is libc.so.6, the installed one's {installed.name}" in done.stderr
+    else:
+        assert done.returncode == 2 and done.stderr.startswith(f"guard: {path}: ") and "Traceback" not in done.stderr
+
+
+def test_wrong_machine(installed):
+    other = "/lib/ld-linux.so.2"  # of libc6-i386
+    assert refusals(other) == ["is for EM_386 32, the installed ld.so for EM_X86_64 64"]
+
+
+# --- built ones ---
+
+
+def make_series(cached_tree, folder, file, old, new):
+    """FOLDER becomes a series of one patch that replaces OLD by NEW in FILE."""
+    before = (cached_tree / file).read_text()
+    assert before.count(old) == 1
+    after = before.replace(old, new)
+    diff = difflib.unified_diff(before.splitlines(True), after.splitlines(True), f"a/{file}", f"b/{file}")
+    (folder / "0001-test.patch").write_text("".join(diff))
+    (folder / "series").write_text("0001-test.patch\n")
+    return folder
+
+
+def refused_build(*where):
+    """The guard's reasons against an ld.so built with the series of make_series(*WHERE)."""
+    series = make_series(*where)
+    done = run_script("build", "-s", series, "-d", WORK / "refused")
+    assert done.returncode == 1, "the guard let it pass"
+    assert not (WORK / "refused/ld.so").exists()
+    return [line.partition("/ld.so: ")[2] for line in done.stderr.splitlines() if line.startswith("guard: ")]
+
+
+def test_one_more_tunable(cached_tree, tmp_path):
+    reasons = refused_build(cached_tree, tmp_path, "elf/dl-tunables.list", "  malloc {\n",
+                         "  malloc {\n    hugeld {\n      type: INT_32\n    }\n")
+    assert any(re.fullmatch(r"(\d+) tunables, the installed ld.so has \d+", reason) for reason in reasons), reasons
+
+
+def test_one_more_field(cached_tree, tmp_path):
+    reasons = refused_build(cached_tree, tmp_path, "sysdeps/generic/ldsodefs.h", "  EXTERN int _dl_inhibit_cache;\n",
+                         "  EXTERN int _dl_inhibit_cache;\n  EXTERN void *_dl_hugeld[2];\n")
+    assert reasons[0].startswith("_rtld_global_ro@@GLIBC_PRIVATE is a global object of "), reasons
+
+
+def test_fields_in_another_order(cached_tree, tmp_path):
+    """Same sizes, same symbols: only debugging information shows it."""
+    a, b = (f"  EXTERN const char *{name};\n" for name in ("_dl_inhibit_rpath", "_dl_origin_path"))
+    between = "\n  /* Location of the binary.  */\n"
+    reasons = refused_build(cached_tree, tmp_path, "sysdeps/generic/ldsodefs.h", a + between + b, b + between + a)
+    assert len(reasons) == 1 and reasons[0].startswith("struct rtld_global_ro is laid out differently: "), reasons
+
+
+def test_patch_that_needs_fuzz(cached_tree, tmp_path):
+    """A series made for another source is refused, not bent into place."""
+    series = make_series(cached_tree, tmp_path, "elf/rtld.c", "process_envvars (struct dl_main_state *state)\n{\n",
+                         "process_envvars (struct dl_main_state *state)\n{\n  /* A line of ours.  */\n")
+    patch = series / "0001-test.patch"
+    text = patch.read_text()
+    last = text.rstrip("\n").rpartition("\n")[2]
+    assert last == "   char *debug_output = NULL;"
+    patch.write_text(text.replace(last, "   char *something_else = NULL;"))
+    done = run_script("build", "-s", series, "-d", WORK / "refused")
+    assert done.returncode == 1 and "0001-test.patch does not apply to glibc" in done.stderr
+    assert not (WORK / "refused/ld.so").exists()

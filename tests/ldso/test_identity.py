@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Without the series, what we build is the distribution's ld.so: whatever differs with it comes from the series."""
+
+from elftools.elf.elffile import ELFFile
+
+# Three fields of the ELF header, which lies in the first loaded segment, tell where the section headers are.  The
+# distribution strips symbols and debugging information into a file of their own, so these differ.  Nothing else is
+# excluded, not even the build ID: it is computed over the debugging information too.
+SECTION_HEADER_FIELDS = ("e_shoff", "e_shnum", "e_shstrndx")
+
+
+def header_fields(elf):
+    """{name: (offset, bytes)} of the fields above."""
+    at, result = 0, {}
+    for field in elf.structs.Elf_Ehdr.subcons:
+        size = field.sizeof()
+        if field.name in SECTION_HEADER_FIELDS:
+            result[field.name] = (at, size)
+        at += size
+    assert set(result) == set(SECTION_HEADER_FIELDS)
+    return result
+
+
+def segments(path):
+    """[(program header, contents)], the fields above zeroed."""
+    with open(path, "rb") as file:
+        elf = ELFFile(file)
+        result = []
+        for segment in elf.iter_segments():
+            data = bytearray(segment.data())
+            if segment["p_offset"] == 0 and data[:4] == b"\x7fELF":
+                for at, size in header_fields(elf).values():
+                    data[at:at + size] = bytes(size)
+            result.append((dict(segment.header), bytes(data)))
+        return result
+
+
+def test_segments_are_the_distributions(unpatched, installed):
+    mine, theirs = segments(unpatched), segments(installed)
+    assert [header for header, _ in mine] == [header for header, _ in theirs]
+    loaded = [header for header, _ in theirs if header["p_type"] == "PT_LOAD"]
+    assert len(loaded) == 4 and sum(header["p_filesz"] for header in loaded) > 150_000
+    for (header, a), (_, b) in zip(mine, theirs):
+        differing = [i for i, (x, y) in enumerate(zip(a, b)) if x != y]
+        assert len(a) == len(b) and not differing, \
+            f"{header['p_type']} at {header['p_offset']:#x}: {len(differing)} bytes differ, first at {differing[0]:#x}"
+
+
+def test_says_what_it_was_compared_with(unpatched, installed):
+    """A section that is not loaded has the installed ld.so's build ID, for finding out that libc was upgraded."""
+    with open(unpatched, "rb") as mine, open(installed, "rb") as theirs:
+        note, = ELFFile(theirs).get_section_by_name(".note.gnu.build-id").iter_notes()
+        section = ELFFile(mine).get_section_by_name(".hugeld.for")
+        assert section.data().decode() == note["n_desc"] + "\n"
+        assert section["sh_flags"] == 0

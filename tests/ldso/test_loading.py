@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Objects that come later or elsewhere (dlopen, threads, namespaces, auditors), how they are linked, and what else the
+dynamic linker does with them: the same results as plainly, on huge pages, and dlclose gives everything back."""
+
+import os
+import pathlib
+import re
+import subprocess
+
+import pytest
+
+import helpers
+from linked import by_command
+
+HERE = pathlib.Path(__file__).resolve().parent
+ON_HUGE_PAGES = re.compile(r"^hugeld: libbig[\w-]*\.so: text 4 pages hugetlb", re.M)
+
+# How the library is linked: what relocation or protection finds there.
+LINKED = {
+    "lazy": ["-Wl,-z,lazy"],
+    "now": ["-Wl,-z,now,-z,relro"],
+    "partial-relro": ["-Wl,-z,lazy,-z,relro"],
+    "no-relro": ["-Wl,-z,norelro"],
+    "nodelete": ["-Wl,-z,nodelete"],
+    "execstack": ["-Wl,-z,execstack"],
+    "both-hashes": ["-Wl,--hash-style=both"],
+    "static-tls": ["-ftls-model=initial-exec", "-Wl,-z,now"],
+    "initfirst": ["-Wl,-z,initfirst"],
+}
+
+
+@pytest.fixture(scope="module")
+def library(builder):
+    """library(link, words): libbig-LINK.so with large text, TLS, IFUNC and a constructor; WORDS as in Builder.object."""
+
+    def make(link="now", words=8):
+        def build(folder):
+            return builder.compile(folder / f"libbig-{link}.so", "-shared", "-fPIC", HERE / "features.c",
+                                   *builder.object(words), *LINKED[link])
+
+        return builder.once(f"features-{link}-{words}", build)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def loads(builder):
+    return builder.once("loads", lambda folder: builder.compile(folder / "loads", HERE / "loads.c"))
+
+
+def same_on_huge_pages(linked, argv, wanted=ON_HUGE_PAGES, **changes):
+    """ARGV does with everything on huge pages what it does plainly, and says WANTED."""
+    plain = helpers.run(argv, helpers.environment(**changes))
+    assert plain.returncode == 0, plain.stderr
+    done = linked.run(argv, "*", "backend=hugetlb,verbose=2", **changes)
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
+    assert wanted.search(done.stderr), done.stderr
+    return plain, done
+
+
+@pytest.mark.parametrize("link", LINKED)
+def test_linked(linked, library, loads, pool, link):
+    pool(64)
+    same_on_huge_pages(linked, [loads, "once", library(link)])
+
+
+@pytest.mark.parametrize("how", ["once", "new", "thread", "threads"])
+def test_loaded(linked, library, loads, pool, how):
+    pool(64)
+    _, done = same_on_huge_pages(linked, [loads, how, library(), "8"])
+    if how == "new":
+        assert len(ON_HUGE_PAGES.findall(done.stderr)) == 2
+
+
+@pytest.mark.parametrize("variables", [{"LD_BIND_NOW": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.perturb=85"},
+                                       {"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=1024"}, {"LD_BIND_NOT": "1"},
+                                       {"LD_DYNAMIC_WEAK": "1"}], ids=lambda v: "-".join(v))
+def test_other_variables(linked, library, loads, pool, variables):
+    pool(64)
+    same_on_huge_pages(linked, [loads, "once", library("lazy")], **variables)
+
+
+def test_profiled(linked, library, loads, pool, tmp_path):
+    """LD_PROFILE counts calls between objects, also from and to moved ones."""
+    pool(64)
+    variables = {"LD_PROFILE": "libc.so.6", "LD_PROFILE_OUTPUT": tmp_path}
+    same_on_huge_pages(linked, [loads, "once", library("lazy")], **variables)
+    assert (tmp_path / "libc.so.6.profile").stat().st_size > 0
+
+
+def test_preloaded(linked, library, loads, pool):
+    pool(64)
+    env = linked.environment("libbig*", "verbose=2", [library()])
+    done = helpers.run([linked.ldso, loads, "once", library()], env)
+    plain = helpers.run([loads, "once", library()])
+    assert (done.returncode, done.stdout) == (0, plain.stdout)
+    assert len(ON_HUGE_PAGES.findall(done.stderr)) == 1
+
+
+def test_auditor(linked, builder, loads, library, pool):
+    """The auditor itself, in its own namespace, and what it audits."""
+    pool(64)
+
+    def build(folder):
+        return builder.compile(folder / "libbig-auditor.so", "-shared", "-fPIC", HERE / "auditor.c", *builder.object())
+
+    auditor = builder.once("auditor", build)
+    plain, done = same_on_huge_pages(linked, [loads, "once", library()], LD_AUDIT=auditor)
+    assert len(ON_HUGE_PAGES.findall(done.stderr)) == 2
+    assert plain.stderr in done.stderr and plain.stderr.startswith("audited 1")
+
+
+def test_small_stack(linked, library, loads, pool):
+    """dlopen on a thread whose stack is too small for our work: glibc's own load, nothing else."""
+    pool(64)
+    plain = helpers.run([loads, "small", library()])
+    done = linked.run([loads, "small", library()], "*", "verbose=2")
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    assert "libbig-now.so: text stays: the stack of the thread that loads it is small" in done.stderr
+
+
+@pytest.mark.parametrize("options", ["backend=hugetlb", "backend=thp", "backend=hugetlb,data=hugetlb,bss=hugetlb"])
+def test_thousand_rounds(linked, library, loads, pool, thp, options):
+    """dlopen and dlclose: mappings, descriptors, memory and the pool are after 1000 rounds what they are after 10."""
+    pool(16)
+    large = "data" in options
+    argv = [loads, "rounds", library(words=6 * 2**17) if large else library(), "200" if large or "thp" in options else "1000"]
+    done = linked.run(argv, "*", options, timeout=300)
+    assert (done.returncode, done.stdout) == (0, "maps 0, descriptors 0, grown 0\n"), done.stderr
+
+
+def test_pool_after_each_round(linked, library, loads, pool):
+    """The pool serves one copy only: if a single page stayed behind, the second round would say so."""
+    pool(6)
+    done = linked.run([loads, "rounds", library(), "20"], "libbig*", "backend=hugetlb,verbose=2")
+    assert len(ON_HUGE_PAGES.findall(done.stderr)) == 20, done.stderr
+    assert "stays" not in done.stderr
+
+
+def test_debug_output(linked, library, loads, pool):
+    """LD_DEBUG=files says what verbose=3 does, also where verbose is 0."""
+    pool(64)
+    plain = helpers.run([loads, "once", library()])
+    done = linked.run([loads, "once", library()], "*", "verbose=0", LD_DEBUG="files")
+    assert (done.returncode, done.stdout) == (0, plain.stdout)
+    lines = [line.split("\t", 1)[1] for line in done.stderr.splitlines() if "\t" in line]
+    assert any(re.match(r"hugeld: libbig-now.so: 0x\w+-0x\w+ r-x text 4 pages hugetlb$", line) for line in lines)
+    assert "hugeld: libc.so.6: text stays: no whole huge page lies inside" in lines
+    assert not any(line.startswith("hugeld:") for line in done.stderr.splitlines())
+
+
+def test_debugger(linked, library, loads, pool, root):
+    """gdb attaches, and finds and reads the functions of the moved library."""
+    pool(64)
+    with linked.paused([loads, "pause", library()], "*") as process:
+        process.resume()
+        helpers.wait_until(lambda: "libbig" in pathlib.Path(f"/proc/{process.pid}/maps").read_text() and
+                           helpers.state_of(process.pid) == "T", what="the second stop")
+        assert any(m.is_hugetlb for m in helpers.read_smaps(process.pid))
+        gdb = ["gdb", "-nx", "-batch", "-p", str(process.pid), "-ex", "info sharedlibrary", "-ex",
+               "info symbol use_features", "-ex", "x/2i use_features"]
+        result = subprocess.run(gdb, capture_output=True, text=True, timeout=120, env=helpers.environment())
+        assert "use_features in section .text" in result.stdout, result.stdout + result.stderr
+        assert "libbig-now.so" in result.stdout and "<use_features>:" in result.stdout
+        assert process.finish()[0] == 0
+
+
+def test_unset_does_nothing(linked, library, loads, strace, ldso, installed):
+    """Without LD_HUGEPAGES ours makes the same system calls as the installed one."""
+    calls = []
+    for linker in (installed, ldso):
+        command = ["strace", "-f", "-o", "/dev/stderr", "-e", "trace=!read,execve", linker, loads, "once", library()]
+        done = helpers.run(command, helpers.environment(LD_HUGEPAGES_OPTIONS="verbose=3"))
+        assert done.returncode == 0, done.stderr
+        calls.append(re.findall(r"^\d+ +(\w+)\(", done.stderr, re.M))
+    assert calls[0] == calls[1] and len(calls[0]) > 20
+
+
+@pytest.mark.parametrize("mode", ["--list", "--verify"])
+def test_listing_moves_nothing(linked, library, loads, pool, ldso, mode):
+    pool(64)
+    done = helpers.run([ldso, mode, loads], linked.environment("*", "verbose=3"))
+    assert done.returncode == 0 and done.stderr == ""
+    done = helpers.run([ldso, loads], linked.environment("*", "verbose=3", LD_TRACE_LOADED_OBJECTS="1"))
+    assert done.returncode == 0 and done.stderr == "" and "libc.so.6" in done.stdout
+
+
+def test_perf_map(linked, builder, library, pool):
+    """perf_map=on: functions of the executable and of what came after it."""
+    pool(64)
+    app = builder.executable("nopie")
+    with linked.paused([app], "*", "perf_map=on") as process:
+        path = pathlib.Path(f"/tmp/perf-{process.pid}.map")
+        before = path.read_text()
+        process.finish()
+        path.unlink()
+    env = linked.environment("*", "perf_map=on", [linked.pause, library()])
+    with helpers.paused([linked.ldso, app], env, os.path.basename(linked.ldso)) as process:
+        path = pathlib.Path(f"/tmp/perf-{process.pid}.map")
+        after = path.read_text()
+        process.finish()
+        path.unlink()
+    names = re.findall(r"^[0-9a-f]+ [0-9a-f]+ (.*)$", after, re.M)
+    assert names.count("text_c") == 2 and "use_features" in names and "main" in names
+    assert re.findall(r" text_c$", before, re.M) == [" text_c"]
+
+
+def test_static_pie_is_untouched(linked, builder, pool):
+    pool(64)
+    app = builder.tiny("-static-pie")
+    done = linked.run([app], "*", "verbose=3")
+    assert (done.returncode, done.stdout) == (4, "tiny\n")
+    assert "static, the dynamic linker never runs" in done.stderr
+
+
+def test_secure_mode(linked, builder, pool, root, ldso, shared_folder, pause_library):
+    """A set-user-ID program: nothing moves, nothing is said, and its children don't inherit the variables."""
+    pool(64)
+    folder = shared_folder / "secure"
+    folder.mkdir()
+    linker = folder / "ld.so"
+    linker.write_bytes(pathlib.Path(ldso).read_bytes())
+    linker.chmod(0o755)
+    main = builder.write("environment.c", '#include <stdio.h>\n#include <stdlib.h>\nint main(void) '
+                         '{ printf("%d %d\\n", getenv("LD_HUGEPAGES") != 0, getenv("LD_HUGEPAGES_OPTIONS") != 0); }\n')
+    program = builder.compile(folder / "program", main, *builder.object(), f"-Wl,--dynamic-linker={linker}")
+    env = helpers.environment(LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="verbose=3")
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    done = helpers.run([*user, program], env)
+    assert done.stdout == "1 1\n" and "hugeld: program: text" in done.stderr
+    os.chmod(program, 0o4755)
+    done = helpers.run([*user, program], env)
+    assert (done.stdout, done.stderr) == ("0 0\n", "")
+
+
+def test_environment_may_change(linked, builder, library, pool):
+    """A program that overwrites its environment, as some do for their title: what dlopen does stays the same."""
+    pool(64)
+    main = builder.write("title.c", "#include <dlfcn.h>\n#include <string.h>\nextern char **environ;\nint main(int n, "
+                         "char **v) {\n  for (char **e = environ; *e; e++)\n    memset(*e, 'x', strlen(*e));\n  return "
+                         "n == 2 && dlopen(v[1], RTLD_NOW) ? 0 : 1;\n}\n")
+    app = builder.compile(builder.folder / "title", main)
+    done = linked.run([app, library()], "libbig*", "verbose=2")
+    assert done.returncode == 0 and ON_HUGE_PAGES.search(done.stderr), done.stderr
+
+
+def test_command_and_arguments(linked, builder, pool):
+    """`ld.so PROGRAM`: main is PROGRAM, under its own name, and only= means it."""
+    pool(64)
+    app = builder.executable("nopie")
+    done = linked.run([app], "main", "verbose=2,only=app-*", way=by_command)
+    assert done.stderr.startswith("hugeld: app-nopie: text 5 pages hugetlb")
+    assert linked.run([app], "main", "verbose=2,only=other", way=by_command).stderr == ""
+
+

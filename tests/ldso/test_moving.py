@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Our ld.so puts generated programs and libraries, linked in every way that matters, on huge pages exactly as planned:
+the executable that the kernel mapped, the one that it maps itself, and libraries, with text on a boundary."""
+
+import pytest
+
+import helpers
+import programs
+from linked import ALL, by_command, by_run
+
+# What has no read-only data of its own beside the text.
+ONLY_TEXT = ("noseparate", "norosegment", "dso-noseparate", "dso-norosegment")
+# ld.so can choose where these go; where text begins on a boundary, edges=keep is the default.
+PLACED = "keep"
+
+
+def kinds(variant):
+    return ("text",) if variant in ONLY_TEXT else ALL
+
+
+def edges_of(variant):
+    """What is planned with by default: linked at 2 MiB there is nothing to choose."""
+    return None if "aligned" in variant else PLACED
+
+
+@pytest.mark.parametrize("variant", programs.EXECUTABLES)
+def test_executable_mapped_by_the_kernel(linked, builder, pool, variant):
+    pool(64)
+    app = builder.executable(variant)
+    linked.prove([app], {app.name: kinds(variant)}, "main", "backend=hugetlb")
+
+
+@pytest.mark.parametrize("variant", programs.EXECUTABLES)
+def test_executable_mapped_by_us(linked, builder, pool, variant):
+    pool(64)
+    app = builder.executable(variant)
+    edges = edges_of(variant) if "-pie" in programs.EXECUTABLES[variant] else None
+    linked.prove([app], {app.name: kinds(variant)}, "main", "backend=hugetlb", by_command, edges)
+
+
+@pytest.mark.parametrize("variant", [v for v in programs.LIBRARIES if v != "dso-textrel"])
+def test_library(linked, builder, pool, variant):
+    pool(64)
+    app, [library] = builder.with_library(variant)
+    linked.prove([app], {library.name: kinds(variant)}, "libbig*", "backend=hugetlb", edges=edges_of(variant))
+
+
+@pytest.mark.parametrize("way", [by_run, by_command])
+@pytest.mark.parametrize("variant", ["dso", "dso-hole", "pie", "nopie"])
+def test_thp(linked, builder, thp, variant, way):
+    if variant.startswith("dso"):
+        app, [moved] = builder.with_library(variant)
+    else:
+        app = moved = builder.executable(variant)
+    placed = variant.startswith("dso") or (variant == "pie" and way is by_command)
+    linked.prove([app], {moved.name: ALL}, "libbig*:app-*", "backend=thp", way, PLACED if placed else None, backend="thp")
+
+
+def text_of(library, mappings):
+    """[start, end) of the library's largest text segment, in pages."""
+    object_ = helpers.object_at(library, helpers.find_bias(library, [m for m in mappings if m.name == str(library)]))
+    load = max((h for h in object_.loads if h.flags & helpers.PF_X), key=lambda h: h.memory_bytes)
+    start = object_.bias + load.vaddr
+    return helpers.page_down(start), helpers.page_up(start + load.memory_bytes)
+
+
+@pytest.mark.parametrize("variant", ["dso", "dso-hole", "dso-noseparate"])
+def test_text_begins_on_a_boundary(linked, builder, pool, variant):
+    """In every start: every huge page that text can have, it has."""
+    pool(64)
+    app, [library] = builder.with_library(variant)
+    for _ in range(5):
+        with linked.paused([app], "libbig*", "segments=text") as process:
+            mappings = helpers.read_smaps(process.pid)
+            start, end = text_of(library, mappings)
+            assert start % helpers.HUGE == 0
+            covered = sum(max(0, min(m.end, end) - max(m.start, start)) for m in mappings if m.is_hugetlb)
+            assert covered >= (end - start) // helpers.HUGE * helpers.HUGE
+
+
+def test_merge_covers_all_text(linked, builder, pool):
+    """edges=merge that the user asks for: the place is such that the last page of the text is filled up."""
+    pool(64)
+    app, [library] = builder.with_library("dso")
+    for _ in range(5):
+        proof = linked.prove([app], {library.name: ("text",)}, "libbig*", "edges=merge,segments=text")
+        plan = proof.plans[library.name].json["plan"]
+        assert plan["text_share"] == 1
+
+
+# How often each is called while one library moves; the last one not at all.
+CALLS = {"mremap": 6, "pread64": 8, "mprotect": 4, "munmap": 12, "userfaultfd": 3, "madvise": 6, "process_vm_readv": 3}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_failing_calls(linked, builder, pool, strace, call):
+    """Whatever the kernel refuses, once each: the program runs as ever, and the huge pages come back at its end."""
+    pool(64)
+    app, _ = builder.with_library("dso")
+    plain = helpers.run([app])
+    for number in range(1, CALLS[call]):
+        command = [*strace(call, "ENOMEM", number), linked.ldso, app]
+        done = helpers.run(command, linked.environment("libbig*", "verbose=1"))
+        if done.returncode == 127:  # glibc's own call, which it cannot do without
+            assert "error while loading shared libraries" in done.stderr
+            continue
+        assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), f"{call} {number}: {done.stderr}"
+
+
+def test_executable_and_libraries(linked, builder, pool):
+    pool(64)
+    app, libraries = builder.with_library("dso", 2)
+    moved = {library.name: ALL for library in libraries}
+    linked.prove([app], moved, "*", "backend=hugetlb", edges=PLACED)
+    linked.prove([app], {libraries[1].name: ALL}, "libbig*:!libbig.so*", edges=PLACED)
+    linked.prove([app], {libraries[0].name: ALL}, str(libraries[0].parent) + "/libbig.so*", edges=PLACED)
+
+
+@pytest.mark.parametrize("data", ["thp", "off", "hugetlb"])
+@pytest.mark.parametrize("way", [by_run, by_command])
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
+def test_data_of_the_executable(linked, builder, pool, thp, variant, way, data):
+    """6 MiB of initialised data, which the program then writes and forks with; not one page is left for the copies."""
+    app = builder.executable(variant, words=6 * 2**17)
+    moved = ALL if data == "off" else (*ALL, "data")
+    pool(64)
+    edges = PLACED if variant == "pie" and way is by_command else None
+    linked.prove([app], {app.name: moved}, "main", f"data={data}", way, edges, data_backend=data)
+
+
+@pytest.mark.parametrize("bss", ["thp", "hugetlb"])
+@pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
+def test_bss_and_heap(linked, builder, pool, random, bss):
+    """The heap, which without address-space randomisation begins in the last huge page of .bss, grows and shrinks."""
+    pool(64)
+    app = builder.executable("nopie", words=6 * 2**17)
+    plain = helpers.run([app])
+    for way in (by_run, by_command):
+        command = way(linked.ldso, "main", f"data=hugetlb,bss={bss},verbose=2", [app])
+        env = linked.environment("main", f"data=hugetlb,bss={bss},verbose=2")
+        done = helpers.run([*([] if random else ["setarch", "-R"]), *command], env)
+        assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
+        assert "bss" in done.stderr and "break grows and shrinks" in done.stdout
+
+
+def test_fork_with_data_on_hugetlb(linked, builder, pool):
+    """Not one huge page is left for what parent and child write: nobody dies, because libc's fork was told."""
+    app = builder.executable("nopie", words=6 * 2**17)
+    [file] = helpers.hugeld_json("inspect", app)["files"]
+    pool(file["plan"]["pages"])
+    linked.prove([app], {app.name: (*ALL, "data")}, "main", "backend=hugetlb,data=hugetlb", data_backend="hugetlb")
+    told = linked.run([app], "main", "backend=hugetlb,data=hugetlb,verbose=1").stderr
+    assert told == "hugeld: fork: data is back on small pages\n"
+
+
+def test_exceptions(linked, builder, pool):
+    pool(64)
+    app = builder.exceptions()
+    status, stdout, _ = linked.prove([app], {app.name: ALL}, "main").moved
+    assert (status, stdout) == (0, "caught: thrown 5\n")
+
+
+def test_auto_takes_thp_where_the_pool_is_empty(linked, builder, pool, thp):
+    pool(0)
+    app, [library] = builder.with_library("dso")
+    linked.prove([app], {library.name: ALL}, "libbig*", edges=PLACED, backend="thp")
+
+
+@pytest.mark.parametrize("free", [0, 1, 3, 4])
+def test_short_pool(linked, builder, pool, free):
+    """All of the text or nothing; the reason is told, and the program runs."""
+    pool(free)
+    app, _ = builder.with_library("dso")
+    plain = helpers.run([app])
+    done = linked.run([app], "libbig*", "backend=hugetlb,segments=text,verbose=2")
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    text = "hugeld: libbig.so.1: text "
+    assert done.stderr.startswith(text + ("4 pages hugetlb" if free == 4 else "stays: the huge page pool"))
+
+
+def test_strict(linked, builder, pool):
+    pool(0)
+    app, _ = builder.with_library("dso")
+    done = linked.run([app], "libbig.so.1", "backend=hugetlb,strict=on")
+    assert done.returncode == 127 and done.stdout == ""
+    assert done.stderr == "hugeld: libbig.so.1: text stays: the huge page pool cannot serve it; strict=on ends the program\n"
+    assert linked.run([app], "libbig*", "backend=hugetlb,strict=on").returncode == 3
+
+
+def test_text_relocations(linked, builder, pool):
+    pool(64)
+    app, _ = builder.with_library("dso-textrel")
+    plain = helpers.run([app])
+    if plain.returncode < 0:
+        pytest.skip(f"it does not run here without hugeld either: signal {-plain.returncode}")
+    done = linked.run([app], "libbig*", "verbose=2")
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    assert done.stderr == "hugeld: libbig.so.1: text stays: it has text relocations\n"
