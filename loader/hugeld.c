@@ -22,11 +22,8 @@ static const struct command {
     const char *name;
     int (*function)(int argc, char **argv);
 } commands[] = {
-    {"run", hl_run_program},
-    {"inspect", hl_inspect_files},
-    {"status", hl_show_status},
-    {"doctor", hl_examine_machine},
-    {"perf-map", hl_map_functions},
+    {"run", hl_run_program},        {"inspect", hl_inspect_files},  {"status", hl_show_status},
+    {"doctor", hl_examine_machine}, {"perf-map", hl_map_functions},
 };
 
 static const char doc[] =
