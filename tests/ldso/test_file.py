@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 import helpers
-from test_moving import text_of
+from test_ldso_moving import text_of
 
 ON_FILE = "hugeld: libbig.so.1: text 3 pages file"
 

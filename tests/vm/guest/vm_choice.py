@@ -11,7 +11,7 @@ import vmguest
 # Which of the host's tests run here too, all of them with hugeld.all on the command line: what a kernel has a say in.
 CHOSEN = [
     r"vm/guest/.*",
-    r"system/test_moving.py::test_executable_hugetlb\[.*-preload\]",
+    r"system/test_moving.py::test_executable_hugetlb\[(pie|nopie|aligned-pie|six|hole|lld)-preload\]",
     r"system/test_moving.py::test_executable_thp\[(pie|nopie|aligned|six|hole)\]",
     r"system/test_moving.py::test_library_hugetlb\[.*\]",
     r"system/test_moving.py::test_library_thp\[dso\]",
