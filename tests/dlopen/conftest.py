@@ -1,27 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The DSOs that come later, the programs that open them, and a proof that needs no plain image: the plan."""
 
-import pathlib
 import shutil
-import subprocess
 
 import pytest
 
 import helpers
-
-HERE = pathlib.Path(__file__).resolve().parent
-
-
-def compile_c(source, output, *arguments):
-    subprocess.run(["gcc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-o", output, source,
-                    *arguments], check=True, timeout=120)
-    return output
-
-
-def link_table(output, number, *arguments):
-    """A DSO with 4 MiB of text and 4 MiB of read-only data."""
-    return compile_c(HERE / "table.S", output, "-shared", f"-DNUMBER={number}", *arguments)
-
+from tables import HERE, compile_c, link_table
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory):

@@ -8,10 +8,9 @@ import signal
 
 import pytest
 
-import conftest
 import helpers
+from tables import HERE, compile_c
 
-HERE = conftest.HERE
 SAME = "sum the same"
 
 
@@ -74,7 +73,7 @@ def without_hugetlb(later, argv, **changes):
 def test_marked_text_takes_thp(workshop, later, pool, thp, tmp_path, section):
     pool(16)
     arguments = ["-DNUMBER=1", HERE / "table.S", *MARKS[section]]
-    program = conftest.compile_c(HERE / "own-text.c", tmp_path / "marked", *arguments)
+    program = compile_c(HERE / "own-text.c", tmp_path / "marked", *arguments)
     assert section in helpers.run(["readelf", "-SW", program]).stdout
     for stdout in without_hugetlb(later, [program, "patch"], GMON_OUT_PREFIX=tmp_path / "gmon"):
         assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
@@ -90,7 +89,7 @@ def test_xray(later, pool, thp, tmp_path):
     objects = []
     for number in (1, 2):
         objects.append(tmp_path / f"table{number}.o")
-        conftest.compile_c(HERE / "table.S", objects[-1], "-c", f"-DNUMBER={number}")
+        compile_c(HERE / "table.S", objects[-1], "-c", f"-DNUMBER={number}")
         assert helpers.run(["objcopy", "--redefine-sym", f"table=table{number}", "--redefine-sym",
                             f"constants=constants{number}", objects[-1]]).returncode == 0
     middle, program = tmp_path / "xray.o", tmp_path / "xray"
