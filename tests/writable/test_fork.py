@@ -5,13 +5,14 @@ On hugetlb a write after fork(2) needs a new page, and when there is none the ke
 the default is thp; data=hugetlb goes back to small pages at the first fork, if no other thread runs."""
 
 import itertools
+import os
 
 import pytest
 
 import helpers
 from writable import ALL, FIXED
 
-CHILDREN, THREADS = 200, 8
+CHILDREN, THREADS = 50 if os.environ.get("T_VM") else 200, 8  # in a guest the processor is emulated
 WARNING = ("hugeld: fork with threads: data stays on hugetlb, and a child may die when the pool is empty; "
            "use data=thp\n")
 BACK = "hugeld: fork: data is back on small pages\n"

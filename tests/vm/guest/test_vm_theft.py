@@ -84,7 +84,7 @@ def test_theft(builder, library, pause_library, nodes, under, stop_at, thp, tmp_
     calls = own_calls(trace.read_text(errors="replace").split("\n"))
     assert len(calls) > 20
     stayed = moved = 0
-    step = 6 if options == EVERYTHING else 3  # four times as many calls
+    step = 6 if options == EVERYTHING else 4  # four times as many calls
     windows = [c for c in calls if c[0] in FILLING][::step] + [c for c in calls if c[0] not in FILLING][:: 4 * step]
     for i, (name, n) in enumerate(windows):
         folder = tmp_path / str(i)
