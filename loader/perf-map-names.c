@@ -8,6 +8,7 @@
 #include "perf-map.h"
 
 #include <libiberty/demangle.h>
+#include <elfutils/libdwelf.h>
 #include <elfutils/libdwfl.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -61,6 +62,73 @@ struct hl_moved *hl_find_moved(const struct hl_process *process, size_t *n) {
     }
     qsort(all, *n, sizeof *all, compare_moved);
     return all;
+}
+
+static bool is_there(char *path) {
+    bool there = access(path, R_OK) == 0;
+    free(path);
+    return there;
+}
+
+/* Whether a debug file called NAME stands where libdw looks for those of a file in FOLDER. */
+static bool has_linked_file(const char *folder, const char *name, int pid) {
+    return is_there(hl_format("%s/%s", folder, name)) || is_there(hl_format("%s/.debug/%s", folder, name)) ||
+           is_there(hl_format("/usr/lib/debug%s/%s", folder, name)) ||
+           is_there(hl_format("/proc/%d/root/usr/lib/debug%s/%s", pid, folder, name));
+}
+
+static bool has_file_by_id(const unsigned char *id, size_t bytes, int pid) {
+    char *name = hl_format("%02x/", id[0]);
+    for (size_t i = 1; i < bytes; i++) {
+        char *longer = hl_format("%s%02x", name, id[i]);
+        free(name);
+        name = longer;
+    }
+    bool there = is_there(hl_format("/usr/lib/debug/.build-id/%s.debug", name)) ||
+                 is_there(hl_format("/proc/%d/root/usr/lib/debug/.build-id/%s.debug", pid, name));
+    free(name);
+    return there;
+}
+
+static bool has_section(Elf *elf, const char *wanted) {
+    size_t names;
+    if (elf_getshdrstrndx(elf, &names) != 0)
+        return false;
+    for (Elf_Scn *section = NULL; (section = elf_nextscn(elf, section)) != NULL;) {
+        GElf_Shdr header;
+        const char *name =
+            gelf_getshdr(section, &header) != NULL ? elf_strptr(elf, names, header.sh_name) : NULL;
+        if (name != NULL && strcmp(name, wanted) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Whether libdw may find more than the file itself has.  Where there is nothing, asking it takes three times
+   as long as all the rest: it loads libdebuginfod and a network client. */
+static bool has_debug_names(const struct hl_process *process, const struct hl_loaded *loaded) {
+    const void *id;
+    GElf_Word crc;
+    if (getenv("DEBUGINFOD_URLS") != NULL)
+        return true;
+    elf_version(EV_CURRENT);
+    Elf *elf = elf_begin(loaded->file->fd, ELF_C_READ, NULL);
+    if (elf == NULL)
+        return false;
+    ssize_t id_bytes = dwelf_elf_gnu_build_id(elf, &id);
+    bool found = has_section(elf, ".gnu_debugdata") ||
+                 (id_bytes > 0 && has_file_by_id(id, (size_t)id_bytes, process->pid));
+    const char *link = dwelf_elf_gnu_debuglink(elf, &crc);
+    char *real = realpath(loaded->object.path, NULL);
+    const char *paths[] = {loaded->object.path, real};
+    for (size_t i = 0; i < 2 && !found && link != NULL && paths[i] != NULL; i++) {
+        char *folder = hl_format("%.*s", (int)(hl_base_name(paths[i]) - paths[i]), paths[i]);
+        found = has_linked_file(folder, link, process->pid);
+        free(folder);
+    }
+    free(real);
+    elf_end(elf);
+    return found;
 }
 
 /* What libdw finds for a stripped file. */
@@ -161,7 +229,7 @@ void hl_add_names(struct hl_map_text *text, const struct hl_process *process, co
     uint64_t lines = text->lines;
     hl_begin_symbols(&symbols, loaded->object.load_bias);
     int result = hl_read_symbols(&symbols, loaded->file->fd);
-    if (symbols.table != SHT_SYMTAB) {
+    if (symbols.table != SHT_SYMTAB && has_debug_names(process, loaded)) {
         open_debug_names(&names, process);
         int added = add_debug_names(&symbols, &names, loaded);
         result = result != 0 ? result : added;

@@ -23,8 +23,9 @@ def large_library(builder, shared_folder):
     """libhugeld.so with the large text inside itself, in the place where the large text of others moves from."""
     folder = shared_folder / "large"
     folder.mkdir()
-    objects = [helpers.BUILD / "elf" / f"{source.stem}.o" for source in (helpers.ROOT / "elf").glob("*.c")]
-    objects.append(helpers.BUILD / "loader" / "preload.o")
+    core = [source for name in ("elf", "perf-maps") for source in (helpers.ROOT / name).glob("*.c")]
+    objects = [helpers.BUILD / source.parent.name / f"{source.stem}.o" for source in core]
+    objects += [helpers.BUILD / "loader" / f"{name}.o" for name in ("preload", "later", "linked")]
     return builder.compile(folder / "libhugeld.so", "-shared", "-Wl,-soname,libhugeld.so,-z,now,-z,initfirst", *objects,
                            *builder.object())
 
