@@ -100,8 +100,9 @@ check-unit:
 	@$(PYTHON) -B -m pytest -q -p no:cacheprovider tests/unit
 
 check-vm:
-	@tests/install-packages build check vm
+	@tests/install-packages build check vm ldso
 	@$(MAKE) all
+	@glibc-patches/build -d $B/ldso
 	@tests/vm/run $(VM)
 
 ldso:

@@ -106,6 +106,9 @@ def make_image(folder):
     root.add_tree(TESTS, at="/hugeld/tests", leave=("__pycache__", "real", "unit", "surroundings/test_*"))
     for name in ("hugeld", "libhugeld.so"):
         root.add(BUILD / name, at=f"/hugeld/build/{name}")
+    if not (BUILD / "ldso" / "ld.so").exists():
+        raise Unavailable("the patched linker is not built: make ldso")
+    root.add(BUILD / "ldso" / "ld.so", at="/hugeld/build/ldso/ld.so", libraries=False)
     root.add_tree(programs, at="/programs")
     root.write("/usr/bin/gcc", GCC, 0o755)
     for name in ("ld.lld",):
