@@ -190,7 +190,6 @@ static void move_planned(struct hl_process *process) {
         if (result == 0)
             carry_break(process, work);
         work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(process, work));
-        work->rewrites_text = work->plan.pages[HL_TEXT] > 0 && hl_rewrites_text(&work->object);
     }
     prepare_kind(process, HL_TEXT);
     prepare_kind(process, HL_RODATA);

@@ -38,7 +38,6 @@ struct hl_work {
     struct hl_plan plan;
     enum hl_selection selection;
     enum hl_skip skip;                 /* why the whole object stays; HL_MOVED otherwise */
-    bool rewrites_text;                /* it will: its text can't be on hugetlb */
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
 };
 

@@ -209,10 +209,10 @@ static int advise_spans(struct hl_work *work, enum hl_kind kind) {
 static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_SKIP_NO_HUGETLB;
-    if (kind == HL_TEXT && work->rewrites_text)
-        result = HL_SKIP_REWRITES_TEXT;
-    else if (wanted != HL_BACKEND_THP)
-        result = prepare_on(process, work, kind, HL_HUGETLB);
+    if (wanted != HL_BACKEND_THP)
+        result = kind == HL_TEXT && hl_rewrites_text(&work->object)
+                     ? HL_SKIP_REWRITES_TEXT
+                     : prepare_on(process, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;
     int instead = prepare_on(process, work, kind, HL_THP);

@@ -159,36 +159,40 @@ static uint64_t read_node_field(const char *meminfo, uint64_t node, const char *
     return hl_find_number(meminfo, key.at, &number) ? number * 1024 : 0;
 }
 
-/* Free memory and file pages of the usable nodes; UINT64_MAX where all are usable or none can be read. */
+/* Free memory and file pages of node NODE. */
+static uint64_t read_node_headroom(const struct hl_roots *roots, uint64_t node, bool *read) {
+    struct hl_text path;
+    char meminfo[8192];
+    hl_set_text(&path, roots->sys);
+    hl_add_text(&path, "/devices/system/node/node");
+    hl_add_number(&path, node);
+    hl_add_text(&path, "/meminfo");
+    if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
+        return 0;
+    *read = true;
+    return read_node_field(meminfo, node, " MemFree:") + read_node_field(meminfo, node, " Active(file):") +
+           read_node_field(meminfo, node, " Inactive(file):");
+}
+
+/* The same of all usable nodes; UINT64_MAX where every node is usable, which takes no further reading, or
+   none can be read. */
 static uint64_t read_nodes_headroom(const struct hl_roots *roots, const struct hl_placement *placement) {
     struct hl_text path;
-    char online[1024], meminfo[8192];
+    char online[1024];
     uint64_t sum = 0, first, last;
     bool restricted = false, read = false;
     hl_set_text(&path, roots->sys);
-    hl_add_text(&path, "/devices/system/node/");
-    size_t directory_bytes = path.bytes;
-    hl_add_text(&path, "online");
+    hl_add_text(&path, "/devices/system/node/online");
     long bytes = hl_read_file(path.at, online, sizeof online);
-    for (const char *at = online; bytes > 0 && hl_scan_range(&at, online + bytes, &first, &last);) {
-        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++) {
-            if (hl_find_node_use(placement, node) != HL_NODE_USABLE) {
-                restricted = true;
-                continue;
-            }
-            path.bytes = directory_bytes;
-            hl_add_text(&path, "node");
-            hl_add_number(&path, node);
-            hl_add_text(&path, "/meminfo");
-            if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
-                continue;
-            read = true;
-            sum += read_node_field(meminfo, node, " MemFree:") +
-                   read_node_field(meminfo, node, " Active(file):") +
-                   read_node_field(meminfo, node, " Inactive(file):");
-        }
-    }
-    return restricted && read ? sum : UINT64_MAX;
+    const char *end = online + (bytes > 0 ? bytes : 0);
+    for (const char *at = online; hl_scan_range(&at, end, &first, &last);)
+        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++)
+            restricted = restricted || hl_find_node_use(placement, node) != HL_NODE_USABLE;
+    for (const char *at = online; restricted && hl_scan_range(&at, end, &first, &last);)
+        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++)
+            if (hl_find_node_use(placement, node) == HL_NODE_USABLE)
+                sum += read_node_headroom(roots, node, &read);
+    return read ? sum : UINT64_MAX;
 }
 
 uint64_t hl_read_memory_headroom(const struct hl_roots *roots, const struct hl_placement *placement) {
