@@ -117,12 +117,14 @@ lint:
 	@tests/lint
 
 bench:
-	@tests/install-packages build bench
+	@tests/install-packages build bench ldso
 	@$(MAKE) all
+	@glibc-patches/build -d $B/ldso
 	@tests/with-pool 256 -- bench/start
 	@tests/with-pool 640 -- bench/arrays
 	@tests/with-pool 256 -- bench/perf-map
 	@bench/later
+	@bench/ldso
 
 clean:
 	rm -rf $B $(CONFIG)

@@ -9,8 +9,7 @@
 #include "sys.h"
 #include "text.h"
 
-static struct hl_range writable[16];
-static unsigned n_writable;
+static struct hl_writable *writable; /* NULL: none was ever noted */
 static struct hl_geometry geometry;
 static bool verbose;
 
@@ -20,7 +19,7 @@ static void say(const char *line) {
 }
 
 void hl_before_fork(void) {
-    if (n_writable == 0)
+    if (writable == NULL || writable->n == 0)
         return;
     if (!hl_is_single_threaded()) {
         say("hugeld: fork with threads: data stays on hugetlb, and a child may die when the pool is empty; "
@@ -28,17 +27,16 @@ void hl_before_fork(void) {
         return;
     }
     uint64_t signals = hl_block_signals();
-    while (n_writable > 0 && hl_move_back(&writable[n_writable - 1], &geometry) == 0)
-        n_writable--;
+    while (writable->n > 0 && hl_move_back(&writable->range[writable->n - 1], &geometry) == 0)
+        writable->n--;
     hl_restore_signals(signals);
-    say(n_writable == 0 ? "hugeld: fork: data is back on small pages\n"
+    say(writable->n == 0 ? "hugeld: fork: data is back on small pages\n"
                         : "hugeld: fork: data stays on hugetlb, there is no memory for a copy\n");
 }
 
-/* One too many goes back to small pages at once. */
 static void note_range(struct hl_range range) {
-    if (n_writable < sizeof writable / sizeof writable[0]) {
-        writable[n_writable++] = range;
+    if (writable->n < HL_WRITABLE_MAX) {
+        writable->range[writable->n++] = range;
         return;
     }
     uint64_t signals = hl_block_signals();
@@ -46,7 +44,8 @@ static void note_range(struct hl_range range) {
     hl_restore_signals(signals);
 }
 
-bool hl_note_writable(const struct hl_process *process) {
+bool hl_note_writable(struct hl_writable *room, const struct hl_process *process) {
+    writable = room;
     geometry = process->geometry;
     verbose = process->options.verbose >= 1;
     for (size_t i = 0; i < process->n_work; i++) {
@@ -57,13 +56,15 @@ bool hl_note_writable(const struct hl_process *process) {
                 note_range((struct hl_range){span->start, span->end});
         }
     }
-    return n_writable > 0;
+    return writable->n > 0;
 }
 
 void hl_forget_writable(uint64_t start, uint64_t end) {
     unsigned kept = 0;
-    for (unsigned i = 0; i < n_writable; i++)
-        if (hl_overlap(writable[i].start, writable[i].end, start, end) == 0)
-            writable[kept++] = writable[i];
-    n_writable = kept;
+    if (writable == NULL)
+        return;
+    for (unsigned i = 0; i < writable->n; i++)
+        if (hl_overlap(writable->range[i].start, writable->range[i].end, start, end) == 0)
+            writable->range[kept++] = writable->range[i];
+    writable->n = kept;
 }

@@ -17,6 +17,8 @@
 #include <sys/auxv.h>
 #include <unistd.h>
 
+static struct hl_writable writable;
+
 struct finder {
     struct hl_process *process;
     const char *executable;
@@ -55,7 +57,7 @@ __attribute__((constructor)) static void start(int argc, char **argv, char **env
     dl_iterate_phdr(add_object, &finder);
     int status = hl_move_objects(&process);
     hl_write_own_map(&process);
-    if (hl_note_writable(&process))
+    if (hl_note_writable(&writable, &process))
         pthread_atfork(hl_before_fork, NULL, NULL);
     if (process.old_break != 0)
         brk((void *)process.heap.end); /* libc keeps a break of its own, and malloc believes it */

@@ -50,7 +50,11 @@
 
 bool _dl_hugepages_active attribute_hidden;
 
-static struct hl_process process;
+/* Set when _dl_hugepages_active is.  They are not here themselves, because
+   the first memory that ld.so allocates is what is left of its last page,
+   and programs that don't ask for huge pages should not need another.  */
+static struct hl_process *process;
+static struct hl_writable *writable;
 
 /* The object that is mapped next: where it should begin, modulo the size
    of a huge page, and what that means for its text.  */
@@ -81,16 +85,17 @@ copy_variable (const char *name, const char *value)
   return copy;
 }
 
-/* Return the path of the program that the kernel has mapped.  */
+/* Return the path of the program that the kernel has mapped, or null.  */
 static const char *
 read_executable (void)
 {
-  static char path[PATH_MAX];
+  char path[PATH_MAX];
   long int length = HL_CALL (__NR_readlinkat, AT_FDCWD, "/proc/self/exe",
 			     path, sizeof path - 1, 0, 0);
-  if (!hl_is_error (length))
-    return path;
-  return _dl_argv[0] != NULL ? _dl_argv[0] : "main";
+  if (hl_is_error (length))
+    return _dl_argv[0] != NULL ? _dl_argv[0] : "main";
+  path[length] = '\0';
+  return __strdup (path);
 }
 
 /* LD_DEBUG=files.  */
@@ -113,10 +118,14 @@ _dl_hugepages_init (const char *objects, const char *options,
   if (variables[0] == NULL || (options != NULL && variables[1] == NULL))
     return;
   executable = program != NULL ? program : read_executable ();
-  _dl_hugepages_active = hl_begin (&process, variables, executable,
+  process = malloc (sizeof *process);
+  writable = calloc (1, sizeof *writable);
+  if (executable == NULL || process == NULL || writable == NULL)
+    return;
+  _dl_hugepages_active = hl_begin (process, variables, executable,
 				    HL_LINKER, GLRO (dl_pagesize));
   if (GLRO (dl_debug_mask) & DL_DEBUG_FILES)
-    process.trace = print_line;
+    process->trace = print_line;
 }
 
 /* True once libc is relocated, while there is writable data on hugetlb
@@ -193,17 +202,17 @@ move_object (struct hl_object *object, struct link_map *l)
   if (l->l_info[DT_SONAME] != NULL)
     object->soname = ((const char *) D_PTR (l, l_info[DT_STRTAB])
 		      + l->l_info[DT_SONAME]->d_un.d_val);
-  hl_add_object (&process, object, l->l_phdr, l->l_phnum);
+  hl_add_object (process, object, l->l_phdr, l->l_phnum);
   if (!stack_suffices ())
     {
-      hl_leave_objects (&process, HL_SKIP_SMALL_STACK);
-      hl_end (&process);
+      hl_leave_objects (process, HL_SKIP_SMALL_STACK);
+      hl_end (process);
       return 0;
     }
-  int status = hl_move_objects (&process);
-  hl_write_own_map (&process);
-  has_writable = hl_note_writable (&process);
-  hl_end (&process);
+  int status = hl_move_objects (process);
+  hl_write_own_map (process);
+  has_writable = hl_note_writable (writable, process);
+  hl_end (process);
   if (has_writable && libc_is_ready && !forks_are_handled)
     handle_forks ();
   return status;
@@ -264,14 +273,14 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
   struct hl_object object;
   struct hl_place place;
   next.is_chosen
-    = (hl_read_segments (&object, phdr, phnum, 0, &process.geometry) == 0
-       && hl_choose_place (&place, &object, &process.options,
-			   &process.geometry, find_alignment (phdr, phnum)));
+    = (hl_read_segments (&object, phdr, phnum, 0, &process->geometry) == 0
+       && hl_choose_place (&place, &object, &process->options,
+			   &process->geometry, find_alignment (phdr, phnum)));
   next.is_on_boundary = false;
   if (!next.is_chosen)
     return;
   next.start = ((place.bias + object.segment[0].first_page)
-		& (process.geometry.huge_page_bytes - 1));
+		& (process->geometry.huge_page_bytes - 1));
   next.on_boundary = place.on_boundary;
 }
 
@@ -284,7 +293,7 @@ _dl_hugepages_map (size_t length, int prot, int fd, off_t offset)
   /* A hint for mmap would not do: kernels align large mappings of files
      as they like.  So take more room than is needed, and give back what
      is left over.  */
-  size_t huge = process.geometry.huge_page_bytes;
+  size_t huge = process->geometry.huge_page_bytes;
   length = ALIGN_UP (length, GLRO (dl_pagesize));
   ElfW(Addr) room = (ElfW(Addr)) __mmap (NULL, length + huge, PROT_NONE,
 					 MAP_PRIVATE | MAP_ANONYMOUS
