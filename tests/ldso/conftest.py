@@ -2,6 +2,7 @@
 """The dynamic linkers that these tests compare: the installed one, ours, and ours without the series."""
 
 import pathlib
+import shutil
 
 import pytest
 
@@ -38,6 +39,15 @@ def ldso(cached_tree):
     done = run_script("build", "-d", helpers.BUILD / "ldso")
     assert done.returncode == 0, done.stderr
     return helpers.BUILD / "ldso/ld.so"
+
+
+@pytest.fixture(scope="module")
+def readable_ldso(ldso, shared_folder, request):
+    """Ours, where every user may run it."""
+    copy = shared_folder / f"our-ld.so-{request.module.__name__}"
+    shutil.copy(ldso, copy)
+    copy.chmod(0o755)
+    return copy
 
 
 @pytest.fixture

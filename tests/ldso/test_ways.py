@@ -11,15 +11,6 @@ import helpers
 from linkers import BY_ANYBODY, BY_ROOT, over_interpreter
 
 
-@pytest.fixture(scope="module")
-def readable_ldso(ldso, shared_folder):
-    """Ours, where every user may run it."""
-    copy = shared_folder / "our-ld.so"
-    shutil.copy(ldso, copy)
-    copy.chmod(0o755)
-    return copy
-
-
 @pytest.fixture
 def program(builder, shared_folder, request):
     """A copy of a small program with a large library, where every user may run it."""

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Stock programs in each way to use our ld.so: the same output, text on huge pages, and where /proc/self/exe being ld.so
+breaks one, that it does.  glibc-patches/README.md has the table."""
+
+import os
+import shutil
+import stat
+import subprocess
+import typing
+
+import pytest
+
+import databases
+import helpers
+from linkers import BY_ROOT, over_interpreter
+
+CC = """
+#include <cstddef>
+#include <algorithm>
+#include <map>
+#include <string>
+int main(int argc, char **argv) {
+    std::map<std::string, size_t> map;
+    for (int i = 0; i < argc; i++)
+        map[argv[i]] += std::count(argv[i], argv[i] + 1, 'x');
+    return static_cast<int>(map.size());
+}
+"""
+# Each says where it thinks it is, and starts itself.
+PYTHON = """
+import hashlib, json, subprocess, sys
+print(sys.executable, sys.prefix, hashlib.sha256(json.dumps(list(range(9999))).encode()).hexdigest(), flush=True)
+subprocess.run([sys.executable, '-c', 'print(6 * 7)'])
+"""
+PERL = 'print join(",", $^X, map { $_ ** 2 } 1..99), "\\n"; exec $^X, "-e", "print 6 * 7"'
+NODE = """
+console.log(process.execPath, require('crypto').createHash('sha256').update('x'.repeat(99999)).digest('hex'));
+console.log(require('child_process').spawnSync(process.execPath, ['-p', '6*7']).stdout.toString());
+"""
+
+
+class Program(typing.NamedTuple):
+    argv: list
+    text_pages: int  # on huge pages at the worst load address that the kernel may choose
+    patterns: str = "main"
+    prefix: tuple = ()
+    work: typing.Callable = lambda process: process.finish()
+
+
+def make_cc1plus(folder):
+    compiler = helpers.run(["gcc", "-print-prog-name=cc1plus"]).stdout.strip()
+    if not compiler.startswith("/"):
+        pytest.skip("cc1plus is not installed (g++)")
+    (folder / "source.cc").write_text(CC)
+    (folder / "source.ii").write_text(helpers.run(["g++", "-E", folder / "source.cc"]).stdout)
+    return Program([compiler, "-quiet", "-O1", folder / "source.ii", "-o", "-"], 10)
+
+
+def make_clang(folder):
+    if not shutil.which("clang"):
+        pytest.skip("clang is not installed")
+    (folder / "source.cc").write_text(CC)
+    # It starts itself, as it does for more than one file.
+    return Program([os.path.realpath(shutil.which("clang")), "-fno-integrated-cc1", "-x", "c++", "-S", "-O1",
+                    folder / "source.cc", "-o", "-"], 30, "main:libLLVM*:libclang-cpp*")
+
+
+def make_python3(folder):
+    return Program([os.path.realpath("/usr/bin/python3"), "-c", PYTHON], 1)
+
+
+def make_perl(folder):
+    return Program(["/usr/bin/perl", "-e", PERL], 0)
+
+
+def make_node(folder):
+    node = helpers.find_node()
+    if not node:
+        pytest.skip("node is not installed")
+    return Program([os.path.realpath(node), "-e", NODE], 12)
+
+
+def answer(process, client, stop):
+    """What a server says to CLIENT, and how it ends."""
+    process.resume()
+    helpers.wait_until(lambda: helpers.run([*client, "SELECT 1"]).returncode == 0, what="the server answering")
+    done = helpers.run([*client, "CREATE TABLE t (x INT); INSERT INTO t VALUES (5), (7); SELECT SUM(x * x) FROM t; "
+                        "SELECT MD5('a'); DROP TABLE t"])
+    stop(process)
+    process.communicate(timeout=60)
+    return process.returncode, done.stdout, done.returncode, done.stderr
+
+
+def make_mariadbd(folder):
+    folder, argv = databases.make_mariadb(folder)
+    client = ["mariadb", "--no-defaults", f"--socket={folder}/socket", "-N", "mysql", "-e"]
+
+    def stop(process):
+        helpers.run(["mariadb-admin", "--no-defaults", f"--socket={folder}/socket", "shutdown"])
+
+    return Program([os.path.realpath(argv[0]), *argv[1:]], 3, work=lambda process: answer(process, client, stop))
+
+
+def make_postgres(folder):
+    folder, binaries, argv = databases.make_postgres(folder)
+    client = [f"{binaries}/psql", "-h", folder, "-U", "postgres", "-At", "-c"]
+    prefix, argv = argv[:len(databases.AS_POSTGRES)], argv[len(databases.AS_POSTGRES):]
+    return Program(argv, 2, prefix=tuple(prefix),
+                   work=lambda process: answer(process, client, lambda p: p.send_signal(2)))  # SIGINT: fast shutdown
+
+
+MAKE = {"cc1plus": make_cc1plus, "clang": make_clang, "python3": make_python3, "perl": make_perl, "node": make_node,
+        "mariadbd": make_mariadbd, "postgres": make_postgres}
+
+
+@pytest.fixture(scope="module", params=MAKE)
+def program(request, shared_folder):
+    folder = shared_folder / f"ways-{request.param}"
+    folder.mkdir()
+    folder.chmod(0o755)
+    return MAKE[request.param](folder)
+
+
+# --- the ways: the command that runs PROGRAM with LDSO ---
+
+
+def by_run(program, ldso, installed, folder):
+    return [helpers.HUGELD, "run", "--ld-so", ldso, "-p", program.patterns, "-o", "verbose=2", "--", *program.prefix,
+            *program.argv]
+
+
+def by_command(program, ldso, installed, folder):
+    return [*program.prefix, ldso, *program.argv]
+
+
+READ_ONLY = 'mount --bind "$0" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
+
+
+def by_unit(program, ldso, installed, folder):
+    """What systemd's BindReadOnlyPaths=LDSO:INTERPRETER makes."""
+    return [*BY_ROOT, "sh", "-c", READ_ONLY, ldso, installed, *program.prefix, *program.argv]
+
+
+def by_patchelf(program, ldso, installed, folder):
+    """A copy with another PT_INTERP, in the place of the original."""
+    copy = folder / "patched"
+    shutil.copy(program.argv[0], copy)
+    subprocess.run(["patchelf", "--set-interpreter", ldso, copy], check=True, timeout=60)
+    return [*over_interpreter(BY_ROOT, copy, program.argv[0]), *program.prefix, *program.argv]
+
+
+WAYS = [by_run, by_command, by_patchelf, by_unit]
+# What asks /proc/self/exe where it is, to start itself.
+NEED_EXE = ("clang", "perl", "node")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_way(way, program, readable_ldso, installed, pause_library, empty_library, pool, root, tmp_path):
+    pool(128)
+    tmp_path.chmod(0o755)
+    name = os.path.basename(program.argv[0])
+    with helpers.paused([*program.prefix, *program.argv], helpers.preload(empty_library, pause_library), name) as process:
+        plain = program.work(process)
+    assert plain[0] == 0, plain
+    env = helpers.preload(pause_library, patterns=program.patterns, options="verbose=2")
+    command = way(program, readable_ldso, installed, tmp_path)
+    with helpers.paused(command, env, readable_ldso.name if way is by_command else name) as process:
+        mappings = helpers.read_smaps(process.pid)
+        linker, = {m.inode for m in mappings if m.name in (str(readable_ldso), str(installed))}
+        assert linker == readable_ldso.stat().st_ino
+        text = sum(m.hugetlb_bytes for m in mappings if m.is_hugetlb and m.permissions == "r-xp") // helpers.HUGE
+        assert text >= program.text_pages
+        result = program.work(process)
+    exe_is_missed = way is by_command and name in NEED_EXE
+    assert (result[:2] == plain[:2]) != exe_is_missed, f"plain: {plain}\nso: {result}"
