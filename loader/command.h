@@ -28,6 +28,7 @@ int hl_inspect_files(int argc, char **argv);
 int hl_show_status(int argc, char **argv);
 int hl_examine_machine(int argc, char **argv);
 int hl_map_functions(int argc, char **argv);
+int hl_measure_program(int argc, char **argv);
 
 /* One line "hugeld: ..." on stderr, in one write; hl_print: one line on stdout.  A newline is added, and
    control characters (which names from files and /proc may hold) become '?'. */

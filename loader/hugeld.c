@@ -23,7 +23,7 @@ static const struct command {
     int (*function)(int argc, char **argv);
 } commands[] = {
     {"run", hl_run_program},        {"inspect", hl_inspect_files},  {"status", hl_show_status},
-    {"doctor", hl_examine_machine}, {"perf-map", hl_map_functions},
+    {"doctor", hl_examine_machine}, {"perf-map", hl_map_functions}, {"bench", hl_measure_program},
 };
 
 static const char doc[] =
@@ -35,6 +35,7 @@ static const char doc[] =
     "  status PID|NAME|--all         what is on huge pages now\n"
     "  doctor                        what this machine can do, what mends the rest\n"
     "  perf-map PID                  name its moved functions for perf\n"
+    "  bench PROGRAM ARGS            is it worth it: runs with and without, in turns\n"
     "\n"
     "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use; "
     "run: the program's, 126 it cannot be run, 127 it was not found.";

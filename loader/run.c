@@ -12,6 +12,7 @@
 #include "elf-file.h"
 #include "linker.h"
 #include "program.h"
+#include "run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,53 +26,51 @@
 #endif
 
 struct request {
-    const char *patterns; /* -p, or NULL */
-    char *options;        /* every -o, joined; or NULL */
-    bool use_ldso;
-    const char *linker; /* --ld-so, or NULL */
-    int program;        /* the index of PROGRAM in argv, or 0 */
+    struct hl_run run;
+    int program; /* the index of PROGRAM in argv, or 0 */
 };
 
 static const struct argp_option argp_options[] = {
-    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES: 'main:libLLVM*:!libc.so*'", 0},
-    {"options", 'o', "NAME=VALUE,...", 0,
-     "How, as in LD_HUGEPAGES_OPTIONS; may be repeated, the later one wins", 0},
-    {"loader", 'l', "preload|ldso", 0,
-     "Which way in: libhugeld.so (the default), or the patched dynamic linker", 0},
-    {"ld-so", 'L', "FILE", 0, "The patched dynamic linker, if not the one beside this command", 0},
+    HL_RUN_OPTIONS,
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
-static error_t set_loader(struct request *request, const char *name) {
-    request->use_ldso = strcmp(name, "ldso") == 0;
-    if (request->use_ldso || strcmp(name, "preload") == 0)
+static error_t set_loader(struct hl_run *run, const char *name) {
+    run->use_ldso = strcmp(name, "ldso") == 0;
+    if (run->use_ldso || strcmp(name, "preload") == 0)
         return 0;
     hl_say("--loader=%s: there is no such loader; use preload or ldso", name);
     return EINVAL;
 }
 
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
+error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
     switch (key) {
     case 'p':
-        request->patterns = argument;
+        run->patterns = argument;
         return 0;
     case 'o':
-        return hl_add_options(&request->options, argument);
+        return hl_add_options(&run->options, argument);
     case 'l':
-        return set_loader(request, argument);
+        return set_loader(run, argument);
     case 'L':
-        request->use_ldso = true;
-        request->linker = argument;
+        run->use_ldso = true;
+        run->linker = argument;
         return 0;
-    case ARGP_KEY_ARG: /* what follows is the program's */
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    if (key == ARGP_KEY_ARG) { /* what follows is the program's */
         request->program = state->next - 1;
         state->next = state->argc;
         return 0;
-    default:
-        return hl_parse_common(key, state, "hugeld run", true);
     }
+    error_t result = hl_parse_run(&request->run, key, argument);
+    return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld run", true) : result;
 }
 
 char *hl_find_library(void) {
@@ -94,8 +93,7 @@ char *hl_find_library(void) {
     return found;
 }
 
-/* Why PROGRAM can't be run, in the words and with the exit codes of env(1). */
-static int refuse_program(const char *name) {
+int hl_refuse_program(const char *name) {
     int error = errno;
     const char *remedy = error == ENOENT    ? "check the name and PATH"
                          : error == EACCES  ? "make it an executable file (chmod +x)"
@@ -132,14 +130,7 @@ static void set_preload(const char *library) {
     free(folder);
 }
 
-/* How the program is started, and why not otherwise. */
-struct way {
-    const char *reason; /* why it runs on small pages; or NULL */
-    char *library;      /* to be preloaded, or NULL */
-    char *linker;       /* to be called with the program as its argument, or NULL */
-};
-
-static void choose_preload(struct way *way, const char *path) {
+static void choose_preload(struct hl_way *way, const char *path) {
     way->library = hl_find_library();
     way->reason = hl_explain_plain_run(path);
     if (way->reason == NULL)
@@ -149,9 +140,8 @@ static void choose_preload(struct way *way, const char *path) {
 }
 
 /* Tries the patched dynamic linker for the program at PATH, called NAME. */
-static void choose_linker(struct way *way, const struct request *request, const char *name,
-                          const char *path) {
-    char *linker = request->linker != NULL ? realpath(request->linker, NULL) : hl_find_linker();
+static void choose_linker(struct hl_way *way, const struct hl_run *run, const char *name, const char *path) {
+    char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker();
     char *executable = hl_find_executable(path), *real = realpath(path, NULL), *interpreter = NULL;
     char *reason = hl_explain_no_linker(linker, executable, &interpreter);
     int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
@@ -179,21 +169,19 @@ static void choose_linker(struct way *way, const struct request *request, const 
     free(interpreter);
 }
 
-/* Sets the environment for the program at PATH and chooses the way.  0, or the exit code. */
-static int prepare_environment(const struct request *request, const char *name, const char *path,
-                               struct way *way) {
+int hl_prepare_run(const struct hl_run *run, const char *name, const char *path, struct hl_way *way) {
     struct hl_options options;
-    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options);
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     hl_default_options(&options);
     hl_parse_options(&options, text, NULL); /* libhugeld.so warns of what was inherited */
-    if (request->patterns != NULL)
-        setenv("LD_HUGEPAGES", request->patterns, 1);
-    if (request->options != NULL)
+    if (run->patterns != NULL)
+        setenv("LD_HUGEPAGES", run->patterns, 1);
+    if (run->options != NULL)
         setenv("LD_HUGEPAGES_OPTIONS", text, 1);
 
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
-    if (request->use_ldso && !hl_is_privileged(path))
-        choose_linker(way, request, name, path);
+    if (run->use_ldso && !hl_is_privileged(path))
+        choose_linker(way, run, name, path);
     else
         choose_preload(way, path);
     if (way->reason != NULL && acts)
@@ -214,12 +202,12 @@ static int become_linker(const char *linker, const char *path, char **program) {
     memcpy(arguments + 4, program + 1, n * sizeof *arguments);
     execv(linker, arguments);
     free(arguments);
-    return refuse_program(program[0]);
+    return hl_refuse_program(program[0]);
 }
 
-/* Becomes the program at PATH.  Returns only when that fails.  Only what is no ELF file may be a script
-   without "#!", which execvp gives to the shell: another machine's program ends there in syntax errors. */
-static int become_program(const struct way *way, const char *path, char **program) {
+/* Only what is no ELF file may be a script without "#!", which execvp gives to the shell: another machine's
+   program ends there in syntax errors. */
+int hl_become_program(const struct hl_way *way, const char *path, char **program) {
     struct hl_elf_file file;
     if (way->linker != NULL)
         return become_linker(way->linker, path, program);
@@ -229,7 +217,12 @@ static int become_program(const struct way *way, const char *path, char **progra
             execvp(program[0], program);
         errno = ENOEXEC;
     }
-    return refuse_program(program[0]);
+    return hl_refuse_program(program[0]);
+}
+
+void hl_free_way(struct hl_way *way) {
+    free(way->library);
+    free(way->linker);
 }
 
 int hl_run_program(int argc, char **argv) {
@@ -246,7 +239,7 @@ int hl_run_program(int argc, char **argv) {
         NULL,
     };
     struct request request = {0};
-    struct way way = {0};
+    struct hl_way way = {0};
     char *path = NULL;
     int code = HL_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
@@ -258,16 +251,15 @@ int hl_run_program(int argc, char **argv) {
     char **program = argv + request.program;
     path = hl_find_program(program[0]);
     if (path == NULL) {
-        code = refuse_program(program[0]);
+        code = hl_refuse_program(program[0]);
         goto out;
     }
-    code = prepare_environment(&request, program[0], path, &way);
+    code = hl_prepare_run(&request.run, program[0], path, &way);
     if (code == 0)
-        code = become_program(&way, path, program);
+        code = hl_become_program(&way, path, program);
 out:
-    free(way.library);
-    free(way.linker);
+    hl_free_way(&way);
     free(path);
-    free(request.options);
+    free(request.run.options);
     return code;
 }

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench: what its parts hand to each other. */
+#ifndef HL_BENCH_H
+#define HL_BENCH_H
+
+#include "run.h"
+
+#include <sys/resource.h>
+
+/* What is measured of one run.  PEAK_RSS counts no hugetlb pages (getrusage(2)); PAGES are the huge pages
+   that hugeld reported. */
+enum hl_metric {
+    HL_WALL,
+    HL_USER,
+    HL_SYSTEM,
+    HL_MINOR_FAULTS,
+    HL_MAJOR_FAULTS,
+    HL_PEAK_RSS,
+    HL_PAGES,
+    HL_METRICS
+};
+#define HL_TIMES (HL_SYSTEM + 1) /* the first metrics are times in ms */
+
+/* "wall_ms", for --json; "wall", for people; "ms"; static. */
+const char *hl_metric_key(enum hl_metric metric);
+const char *hl_metric_name(enum hl_metric metric);
+const char *hl_metric_unit(enum hl_metric metric);
+
+/* How a run's environment is made.  PLAIN: without libhugeld.so.  AS_IS: not changed. */
+enum hl_side { HL_PLAIN, HL_ON_HUGE, HL_SIDES, HL_AS_IS = HL_SIDES };
+
+/* The program and how it runs on huge pages. */
+struct hl_subject {
+    char **argv;
+    char *path; /* hl_find_program's */
+    struct hl_run run;
+    int input; /* what it reads: a file, from where the command's standard input stood; or -1 */
+    off_t input_from;
+};
+
+struct hl_bytes {
+    char *at;
+    size_t bytes;
+};
+
+/* One run. */
+struct hl_trial {
+    double value[HL_METRICS];
+    int status;                /* as waitpid(2) has it */
+    struct hl_bytes stream[2]; /* what it wrote to standard output and error, without hugeld's lines */
+    char *said;                /* hugeld's lines */
+};
+
+/* Runs SUBJECT once, to its end.  MAPS: it is traced, and gets a row (hl_map_process) for each executable
+   that it ran; NULL: it is left alone.  LOG: a descriptor that the program inherits under its number, or -1.
+   0, or a negated errno; then nothing ran.  hl_free_trial frees what TRIAL has. */
+int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
+                   struct hl_trial *trial);
+void hl_free_trial(struct hl_trial *trial);
+
+/* Waits for CHILD, which waits for GO to be closed, and describes it and its children as they exit.  Where
+   tracing is not allowed it only waits. */
+int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage);
+
+/* What is where in the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes,
+   ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "file" or null), huge_bytes]]}, of the
+   executable and the objects that have something on huge pages.  NULL if it can't be read. */
+json_t *hl_map_process(pid_t pid);
+
+/* HUGE over PLAIN, medians, with its 95 % interval.  Unknown where PLAIN's median is 0. */
+struct hl_ratio {
+    bool known;
+    double ratio, low, high;
+};
+double hl_median(const double *value, size_t n);
+struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n);
+
+/* perf's counters of the TLB and its walks, as far as this machine has them. */
+struct hl_counters {
+    char *events; /* comma-separated, or NULL */
+    char *reason; /* why there are none; or NULL */
+};
+void hl_find_counters(struct hl_counters *counters);
+void hl_free_counters(struct hl_counters *counters);
+
+/* What perf counts in one run of SUBJECT, or, if PID is not 0, in SECONDS of a process: {EVENT: number}. NULL
+   if it couldn't. */
+json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject, enum hl_side side);
+json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, const char *seconds);
+
+/* Writes ANSWER, what --json prints, as one page to PATH.  0, or a negated errno. */
+int hl_write_page(const char *path, const json_t *answer);
+
+#endif

@@ -1,0 +1,385 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld bench: what it measures is what the programs do, its arithmetic is what a second one in Python says, and
+whatever makes a measurement worthless is one clear line."""
+
+import html.parser
+import json
+import os
+import pathlib
+import pty
+import statistics
+import subprocess
+import xml.etree.ElementTree
+
+import pytest
+
+import helpers
+from helpers import hugeld
+
+HERE = pathlib.Path(__file__).resolve().parent
+METRICS = ["wall_ms", "user_ms", "system_ms", "minor_faults", "major_faults", "peak_rss_kib", "pages"]
+TIMES = ["wall", "user", "system"]
+
+
+@pytest.fixture(scope="module")
+def worker(tmp_path_factory):
+    program = tmp_path_factory.mktemp("bench") / "worker"
+    subprocess.run(["gcc", "-O1", "-no-pie", "-o", program, HERE / "worker.c"], check=True, timeout=60)
+    return program
+
+
+@pytest.fixture
+def bench(worker, pool):
+    """bench(WORDS of worker, options before them): the completed process."""
+    pool(16)
+
+    def run(*words, options=(), n=6, patterns=("-p", "main"), **more):
+        return hugeld("bench", "-n", n, *patterns, *options, "--", worker, *words, **more)
+
+    return run
+
+
+@pytest.fixture
+def bench_json(bench):
+    def run(*words, options=(), **more):
+        result = bench(*words, options=["--json", *options], **more)
+        assert result.returncode in (0, 1) and result.stdout, result.stderr
+        answer = json.loads(result.stdout)
+        assert (answer["verdict"] == "faster") == (result.returncode == 0)
+        return answer
+
+    return run
+
+
+def one_line(result, status, *words):
+    lines = [line for line in result.stderr.splitlines() if "so far" not in line]
+    assert result.returncode == status and len(lines) == 1 and lines[0].startswith("hugeld: "), result.stderr
+    assert result.stdout == ""
+    for word in words:
+        assert word in lines[0]
+
+
+# --- wrong use ---
+
+
+@pytest.mark.parametrize("arguments", [
+    [], ["--"], ["-n", "0", "true"], ["-n", "5", "true"], ["-n", "-6", "true"], ["-n", "10001", "true"], ["-n", "x", "true"],
+    ["-n"], ["-n", "6"], ["--loader=nonsense", "true"], ["-o", "backend=nonsense", "true"], ["--no-such-option", "true"],
+    ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "true"], ["--pid", "1", "-n", "6"], ["--pid", "1", "--report", "x"],
+    ["--pid", "1", "-p", "main"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "1.5"],
+    ["--seconds", "1", "true"], ["--report", "/no-such-folder/x.html", "true"], ["--report"],
+], ids=" ".join)
+def test_bench_wrong_use(arguments):
+    one_line(hugeld("bench", *arguments), 2)
+
+
+def test_bench_program_that_cannot_run(tmp_path):
+    one_line(hugeld("bench", "no-such-program-here"), 127, "no-such-program-here", "PATH")
+    one_line(hugeld("bench", tmp_path), 126)
+    one_line(hugeld("bench", "--pid", 2**31 - 1, "--seconds", "1"), 1, "no such process")
+
+
+def test_bench_help():
+    result = hugeld("bench", "--help")
+    assert (result.returncode, result.stderr) == (0, "") and "--report" in result.stdout and "edges" in result.stdout
+
+
+# --- the arithmetic ---
+
+
+def draw(n):
+    """The bootstrap's resamples, as its author would draw them."""
+    state = 0x9E3779B97F4A7C15
+    for _ in range(10000):
+        chosen = []
+        for _ in range(n):
+            state ^= state >> 12
+            state = (state ^ state << 25) & (1 << 64) - 1
+            state ^= state >> 27
+            chosen.append((state * 0x2545F4914F6CDD1D % (1 << 64) >> 32) * n >> 32)
+        yield chosen
+
+
+def compare(plain, huge):
+    """(ratio, low, high), or None."""
+    ratios = []
+    for chosen in draw(len(plain)):
+        base = statistics.median(plain[i] for i in chosen)
+        ratios.append(statistics.median(huge[i] for i in chosen) / base if base else float("inf"))
+    ratios.sort()
+    base = statistics.median(plain)
+    known = base > 0 and ratios[9750] < float("inf")
+    return (statistics.median(huge) / base, ratios[249], ratios[9750]) if known else None
+
+
+@pytest.mark.parametrize("n", [6, 7, 25])
+def test_bench_arithmetic(bench_json, n):
+    """Medians, ratios and intervals from the runs that it lists, odd and even in number."""
+    answer = bench_json("spin", "2", "2", n=n)
+    for side in ("plain", "huge"):
+        for name in METRICS:
+            runs = answer["runs"][side][name]
+            assert len(runs) == n
+            assert answer["median"][side][name] == pytest.approx(statistics.median(runs), rel=1e-4)
+    for name in TIMES:
+        expected = compare(*(answer["runs"][side][f"{name}_ms"] for side in ("plain", "huge")))
+        if expected is None:
+            assert answer["ratio"][name] is None
+        else:
+            found = [answer["ratio"][name][key] for key in ("ratio", "low", "high")]
+            assert found == pytest.approx(expected, rel=1e-4)
+    wall = answer["ratio"]["wall"]
+    expected = "faster" if wall["high"] < 1 else "slower" if wall["low"] > 1 else "no difference"
+    assert answer["verdict"] == expected and answer["sentence"].startswith(expected)
+
+
+# --- verdicts ---
+
+
+def test_bench_faster(bench_json):
+    answer = bench_json("spin", "30", "10")
+    assert answer["verdict"] == "faster" and answer["sentence"].startswith("faster in 6 pairs: ")
+    assert 0.1 < answer["ratio"]["wall"]["ratio"] < 0.9
+
+
+def test_bench_slower(bench_json):
+    answer = bench_json("spin", "10", "30")
+    assert answer["verdict"] == "slower" and answer["ratio"]["wall"]["low"] > 1
+
+
+def test_bench_sides_take_turns(bench_json, tmp_path):
+    """A program whose every second run is slow: who always went first would look faster."""
+    answer = bench_json("turns", tmp_path / "runs", n=12)
+    assert (tmp_path / "runs").stat().st_size == 2 * 12 + 4  # and four to warm up
+    assert answer["verdict"] == "no difference" and "no difference seen in 12 pairs" in answer["sentence"]
+
+
+# --- what it checks ---
+
+
+def test_bench_pages_were_huge(bench_json):
+    """Of each run by its report, of one by smaps."""
+    answer = bench_json("spin", "1", "1")
+    assert set(answer["runs"]["plain"]["pages"]) == {0} and set(answer["runs"]["huge"]["pages"]) == {3}
+    [object_] = answer["maps"]["huge"][0]["objects"]
+    huge = [r for r in object_["ranges"] if r["backend"]]
+    assert [(r["flags"], r["backend"], r["huge_bytes"]) for r in huge] == [("r-x", "hugetlb", 3 << 21)]
+    assert object_["text_huge_bytes"] <= object_["text_bytes"] and object_["is_main"]
+    [plain] = answer["maps"]["plain"][0]["objects"]
+    assert not any(r["backend"] == "hugetlb" for r in plain["ranges"]) and plain["text_bytes"] == object_["text_bytes"]
+    assert answer["plain_huge_bytes"] == plain["text_huge_bytes"]
+
+
+def test_bench_nothing_moves(bench, pool):
+    pool(0)
+    one_line(bench("spin", "1", "1", options=["-o", "backend=hugetlb"]), 1, "nothing moved", "pool", "nr_hugepages")
+    one_line(hugeld("bench", "true"), 1, "nothing moved", "no whole huge page")
+
+
+def test_bench_pool_runs_dry(bench, pool, tmp_path):
+    """Pages that were there to warm up and are gone later."""
+    thief = tmp_path / "thief"
+    thief.write_text('#!/bin/sh\n[ -z "$LD_HUGEPAGES" ] || echo x >> "$1"\n'
+                     f'if [ "$(wc -l < "$1")" -gt 4 ]; then echo 0 > /proc/sys/vm/nr_hugepages; fi\n"$2" spin 1 1\n')
+    thief.chmod(0o755)
+    (tmp_path / "runs").touch()
+    worker = bench("spin", "1", "1").args[-4]
+    one_line(hugeld("bench", "-n", "8", "-o", "backend=hugetlb,only=worker", "-p", "main", "--", thief, tmp_path / "runs",
+                    worker), 1, "nothing moved")
+
+
+@pytest.mark.parametrize("words, expected", [
+    (["print", "one", "two"], "standard output differs"),
+    (["complain", "one", "two"], "standard error differs"),
+    (["die"], "signal 11"),
+    (["exit", "0", "3"], "exit status 3"),
+    (["exit", "3", "0"], "exit status 3"),
+], ids=" ".join)
+def test_bench_other_outcome(bench, words, expected):
+    one_line(bench(*words), 1, expected)
+
+
+def test_bench_ignored_failure(bench_json):
+    assert bench_json("exit", "3", "3", options=["--ignore-failure"])["output"] == "same"
+
+
+def test_bench_output_that_varies(bench_json):
+    assert bench_json("vary")["output"] == "differs from run to run"
+    assert bench_json("print", "x", "x")["output"] == "same"
+
+
+def test_bench_own_lines_are_no_output(bench_json):
+    """What hugeld says on standard error, in a child too, is taken out."""
+    answer = bench_json("fork")
+    assert answer["output"] == "same" and set(answer["runs"]["huge"]["pages"]) == {6}
+
+
+def test_bench_input(bench_json, tmp_path):
+    """A file is read anew by each run, from where it stands."""
+    file = tmp_path / "input"
+    file.write_text("left out, the rest\n" * 2000)
+    with open(file) as stream:
+        os.lseek(stream.fileno(), 9, os.SEEK_SET)
+        assert bench_json("copy", stdin=stream)["output"] == "same"
+
+
+def test_bench_leaves_children_alone(bench, tmp_path):
+    """A daemon that a traced run left behind goes on, untraced."""
+    bench("daemon", tmp_path / "pid")
+    pid = int((tmp_path / "pid").read_text())
+    for left in helpers.marked_processes():
+        assert helpers.state_of(left) == "S"
+        assert "TracerPid:\t0\n" in pathlib.Path(f"/proc/{left}/status").read_text()
+        os.kill(left, 9)
+    assert pid > 0
+
+
+def test_bench_plain_is_plain(bench_json, library):
+    """Whatever is inherited: the plain side has nothing of it."""
+    env = helpers.environment(LD_PRELOAD=library, LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="verbose=2")
+    answer = bench_json("spin", "1", "1", env=env, patterns=())
+    assert set(answer["runs"]["plain"]["pages"]) == {0} and set(answer["runs"]["huge"]["pages"]) == {3}
+
+
+# --- counters ---
+
+PERF = """#!/bin/sh
+# perf stat -x, [--log-fd N] -e LIST [-p PID] -- COMMAND
+shift 2
+out=2
+[ "$1" != --log-fd ] || { out=$2; shift 2; }
+list=$2
+shift 2
+case $* in *"run -p  "*) n=2000 ;; *) n=500 ;; esac
+case $list in
+*[wrt]*walk*|*refill*|*bp_l1*|*ls_l1*) echo "event syntax error" >&2; exit 129 ;;
+esac
+for event in $(echo "$list" | tr , ' '); do
+    case $event in
+    cycles|iTLB-load-misses) echo "$n,,$event:u,100,100.00,," >&$out ;;
+    *) echo "<not supported>,,$event,0,100.00,," >&$out ;;
+    esac
+done
+while [ "$1" != -- ]; do shift; done
+shift
+exec "$@"
+"""
+
+
+@pytest.fixture
+def fake_perf(tmp_path):
+    perf = tmp_path / "perf"
+    perf.write_text(PERF)
+    perf.chmod(0o755)
+    return helpers.environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
+
+
+def test_bench_counters(bench_json, bench, fake_perf):
+    """What a made-up perf counts, and only what it can."""
+    answer = bench_json("spin", "1", "1", env=fake_perf)
+    assert answer["counters"] == {"plain": {"cycles": 2000, "iTLB-load-misses": 2000},
+                                  "huge": {"cycles": 500, "iTLB-load-misses": 500}}
+    assert answer["no_counters"] is None
+    assert "iTLB-load-misses" in bench("spin", "1", "1", env=fake_perf).stdout
+
+
+def test_bench_no_counters(bench_json, tmp_path):
+    """No perf, or one that can count nothing: the answer says so."""
+    answer = bench_json("spin", "1", "1", env=helpers.environment(PATH=tmp_path))
+    assert answer["counters"] is None and answer["no_counters"] == "perf is not installed"
+    perf = tmp_path / "perf"
+    perf.write_text("#!/bin/sh\nexit 1\n")
+    perf.chmod(0o755)
+    answer = bench_json("spin", "1", "1", env=helpers.environment(PATH=f"{tmp_path}:/usr/bin:/bin"))
+    assert answer["counters"] is None and "on this machine" in answer["no_counters"]
+
+
+def test_bench_pid(worker, pool, fake_perf):
+    pool(16)
+    with subprocess.Popen([helpers.HUGELD, "run", worker, "wait"], env=helpers.environment()) as process:
+        try:
+            helpers.wait_until(lambda: sum(m.hugetlb_bytes for m in helpers.read_smaps(process.pid)) == 3 << 21)
+            result = hugeld("bench", "--pid", process.pid, "--seconds", "1", "--json", env=fake_perf)
+            answer = json.loads(result.stdout)
+            assert result.returncode == 0 and answer["counters"] == {"cycles": 500, "iTLB-load-misses": 500}
+            assert answer["pid"] == process.pid and answer["name"] == "worker" and answer["user_ms"] == 0
+            assert answer["map"]["objects"][0]["text_huge_bytes"] > 0.9 * (6 << 20)
+            text = hugeld("bench", "--pid", process.pid, "--seconds", "1").stdout
+            assert "of text on huge pages" in text
+        finally:
+            process.kill()
+
+
+# --- what it shows ---
+
+
+def test_bench_json_schema(bench_json):
+    answer = bench_json("spin", "1", "1", options=["-o", "data=off"])
+    assert set(answer) == {"program", "loader", "patterns", "options", "pairs", "machine", "output", "verdict", "sentence",
+                           "plain_huge_bytes", "runs", "median", "ratio", "counters", "no_counters", "maps"}
+    assert answer["program"][1:] == ["spin", "1", "1"] and answer["pairs"] == 6 and answer["loader"] == "preload"
+    assert answer["patterns"] == "main" and answer["options"] == "data=off"
+    assert set(answer["machine"]) == {"kernel", "cpu", "cpus"} and answer["machine"]["kernel"] == os.uname().release
+    assert set(answer["runs"]) == set(answer["median"]) == {"plain", "huge"}
+    for side in ("plain", "huge"):
+        assert list(answer["runs"][side]) == list(answer["median"][side]) == METRICS
+    assert list(answer["ratio"]) == TIMES and set(answer["ratio"]["wall"]) == {"ratio", "low", "high"}
+    assert set(answer["maps"]["huge"][0]) == {"executable", "objects"}
+    assert set(answer["maps"]["huge"][0]["objects"][0]) == {"path", "is_main", "text_bytes", "text_huge_bytes", "ranges"}
+    assert set(answer["maps"]["huge"][0]["objects"][0]["ranges"][0]) == {"start", "end", "flags", "backend", "huge_bytes"}
+
+
+def test_bench_table(bench):
+    result = bench("spin", "20", "5")
+    lines = result.stdout.splitlines()
+    assert result.returncode == 0 and lines[-1].startswith("faster in 6 pairs: on huge pages it takes 0.")
+    for word in ("wall", "user", "system", "minor faults", "major faults", "peak RSS", "huge pages"):
+        assert any(line.startswith(word) for line in lines)
+
+
+class Page(html.parser.HTMLParser):
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.classes = [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        self.links += [attributes[key] for key in ("src", "href") if key in attributes] + [tag] * (tag in ("script", "link"))
+        self.classes.append((tag, attributes.get("class")))
+
+
+def test_bench_page(bench, tmp_path):
+    """Well-formed, self-contained, every run a dot, and names that try to be markup stay text."""
+    page = tmp_path / "page.html"
+    result = bench("print", "<script>&\x01", "<script>&\x01", options=["--report", page], n=9)
+    assert result.returncode in (0, 1) and "interval" in result.stdout
+    text = page.read_text()
+    root = xml.etree.ElementTree.fromstring(text.split("\n", 1)[1])
+    assert root.tag.endswith("html") and text.startswith("<!DOCTYPE html>\n")
+    parsed = Page(text)
+    assert not parsed.links and "url(" not in text
+    assert parsed.classes.count(("circle", "plain")) == 9
+    assert parsed.classes.count(("rect", "hugetlb")) == 1 and ("rect", "small") in parsed.classes
+    assert "&lt;script&gt;&amp;?" in text and result.stdout.splitlines()[-1] in text
+
+
+def test_bench_page_that_cannot_be_written(bench):
+    result = bench("spin", "1", "1", options=["--report", "/dev/full"])
+    assert result.returncode == 1 and "/dev/full: the page cannot be written" in result.stderr and result.stdout
+
+
+def test_bench_progress(worker, pool):
+    """On a terminal, and gone at the end."""
+    pool(16)
+    master, slave = pty.openpty()
+    process = helpers.start([helpers.HUGELD, "bench", "-n", "6", worker, "spin", "1", "1"], stderr=slave)
+    try:
+        process.stdout.read()
+        process.wait(timeout=60)
+        shown = os.read(master, 65536).decode()
+    finally:
+        helpers.end_process(process)
+        os.close(master)
+        os.close(slave)
+    assert "pair 1 of 6" in shown and "pair 6 of 6" in shown and shown.endswith("\r\x1b[K")

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* worker WHAT [ARGUMENT...]: a program with 6 MiB of text that behaves otherwise when LD_HUGEPAGES names
+   something.
+
+     spin PLAIN HUGE    takes so many ms of processor time
+     turns FILE         takes 4 ms, 16 ms, 4 ms, 16 ms ..., counting its runs in FILE
+     print PLAIN HUGE   prints a word
+     complain P H       prints it to standard error
+     vary               prints its process ID
+     exit PLAIN HUGE    ends with a status
+     die                ends by SIGSEGV if it is on huge pages
+     copy               prints what it reads
+     fork               lets a child that has become /proc/self/exe spin
+     daemon FILE        leaves a child behind that writes its process ID to FILE and waits for a signal
+     wait               waits for a signal */
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+__asm__(".section .text.big,\"ax\",@progbits\n.p2align 12\n.fill 6 << 20, 1, 0xc3\n.text\n");
+
+static void spin(double ms) {
+    while ((double)clock() * 1e3 / CLOCKS_PER_SEC < ms)
+        ;
+}
+
+static int take_turns(const char *path) {
+    FILE *file = fopen(path, "a");
+    if (file == NULL || fseek(file, 0, SEEK_END) != 0)
+        return 1;
+    long runs = ftell(file);
+    fputc('x', file);
+    fclose(file);
+    spin(runs % 2 == 0 ? 4 : 16);
+    return 0;
+}
+
+static int copy(void) {
+    for (int c = getchar(); c != EOF; c = getchar())
+        putchar(c);
+    return 0;
+}
+
+static int leave_behind(const char *path) {
+    if (fork() == 0) {
+        FILE *file = fopen(path, "w");
+        if (file != NULL) {
+            fprintf(file, "%d\n", getpid());
+            fclose(file);
+        }
+        for (;;)
+            pause();
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const char *patterns = getenv("LD_HUGEPAGES"), *what = argc > 1 ? argv[1] : "";
+    int is_huge = patterns != NULL && patterns[0] != '\0';
+    const char *word = argc > 2 + is_huge ? argv[2 + is_huge] : "";
+    if (strcmp(what, "spin") == 0)
+        spin(atof(word));
+    else if (strcmp(what, "turns") == 0)
+        return take_turns(argv[2]);
+    else if (strcmp(what, "print") == 0)
+        puts(word);
+    else if (strcmp(what, "complain") == 0)
+        fprintf(stderr, "%s\n", word);
+    else if (strcmp(what, "vary") == 0)
+        printf("%d\n", getpid());
+    else if (strcmp(what, "exit") == 0)
+        return atoi(word);
+    else if (strcmp(what, "die") == 0 && is_huge)
+        raise(SIGSEGV);
+    else if (strcmp(what, "copy") == 0)
+        return copy();
+    else if (strcmp(what, "fork") == 0 && fork() == 0)
+        execl("/proc/self/exe", "worker", "spin", "1", "1", NULL);
+    else if (strcmp(what, "daemon") == 0)
+        return leave_behind(argv[2]);
+    else if (strcmp(what, "wait") == 0)
+        pause();
+    while (wait(NULL) > 0)
+        ;
+    return 0;
+}
