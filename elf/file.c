@@ -5,7 +5,10 @@
    The kernel can if address and offset in the file agree modulo the size of a huge page (the dynamic linker
    sees to that), and if the file system has large folios or the kernel makes them for read-only files
    (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from smaps: an advice that did nothing is no
-   success. */
+   success.
+
+   Where it has done so unasked (ext4 since 6.18, tmpfs mounted huge=), backend=auto leaves that as it is: a
+   copy of our own would take memory and time to gain what is there. */
 #include "move.h"
 #include "sys.h"
 #include "thp.h"
@@ -35,6 +38,47 @@ static uint64_t read_file_huge_bytes(uint64_t start, uint64_t end) {
             bytes += smaps.file_huge_bytes;
     hl_close_smaps(&smaps);
     return bytes;
+}
+
+uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span *span,
+                            uint64_t huge_page_bytes) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        if ((segment->first_page - segment->offset) % huge_page_bytes == 0)
+            bytes += hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+    }
+    return bytes;
+}
+
+/* Of the span's bytes, how many are on huge pages of the page cache once all of it was read.  A span that
+   cannot be is not looked at, because smaps takes its time. */
+static uint64_t read_huge_bytes(const struct hl_process *process, const struct hl_object *object,
+                                const struct hl_span *span) {
+    if (hl_congruent_bytes(object, span, process->geometry.huge_page_bytes) <
+        process->geometry.huge_page_bytes)
+        return 0;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+        uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
+        if (bytes > 0 && hl_is_error(hl_madvise(start, bytes, MADV_POPULATE_READ)))
+            return 0;
+    }
+    uint64_t huge_bytes = read_file_huge_bytes(span->start, span->end);
+    return huge_bytes < hl_span_bytes(span) ? huge_bytes : hl_span_bytes(span);
+}
+
+bool hl_is_huge_already(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind) {
+    uint64_t bytes = 0, huge_bytes = 0;
+    for (unsigned i = 0; process->kernel.populate && i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (span->kind != kind || work->move[i].skip != HL_MOVED)
+            continue;
+        bytes += hl_span_bytes(span);
+        huge_bytes += read_huge_bytes(process, &work->object, span);
+    }
+    return bytes > 0 && huge_bytes >= bytes / 4 * 3;
 }
 
 static int collapse_span(const struct hl_process *process, const struct hl_object *object,

@@ -222,7 +222,7 @@ static bool is_refused(const struct hl_process *process, const struct hl_work *w
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         bool counts = work->plan.span[i].kind == HL_TEXT || work->plan.pages[HL_TEXT] == 0;
-        if (counts && work->move[i].backend == HL_NO_BACKEND)
+        if (counts && work->move[i].backend == HL_NO_BACKEND && work->move[i].skip != HL_SKIP_HUGE_ALREADY)
             return true;
     }
     return false;

@@ -111,6 +111,15 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
    an object.  Those that have none stay, with the reason in their moves. */
 void hl_collapse_spans(const struct hl_process *process, struct hl_work *work);
 
+/* How many bytes of SPAN are in segments whose addresses go with their offsets in the file, modulo the size
+   of a huge page: only these can be on huge pages of the page cache. */
+uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span *span,
+                            uint64_t huge_page_bytes);
+
+/* Whether the kernel has mapped huge pages of the page cache to three quarters of the read-only spans of one
+   KIND, or more.  Reads them from the file. */
+bool hl_is_huge_already(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind);
+
 /* Gives back the new memory of a move that is not in place. */
 void hl_free_memory(struct hl_move *move, const struct hl_span *span);
 

@@ -209,6 +209,9 @@ static int advise_spans(struct hl_work *work, enum hl_kind kind) {
 static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_SKIP_NO_HUGETLB;
+    if (wanted == HL_BACKEND_AUTO && (kind == HL_TEXT || kind == HL_RODATA) &&
+        hl_is_huge_already(process, work, kind))
+        return HL_SKIP_HUGE_ALREADY;
     if (wanted != HL_BACKEND_THP)
         result = kind == HL_TEXT && hl_rewrites_text(&work->object)
                      ? HL_SKIP_REWRITES_TEXT

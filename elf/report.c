@@ -159,7 +159,7 @@ static void report_failure(const struct hl_process *process, const struct hl_wor
         hl_add_text(&line, "; ");
         hl_add_text(&line, hl_skip_remedy(skip));
     }
-    tell(process, 1, &line);
+    tell(process, skip == HL_SKIP_HUGE_ALREADY ? 2 : 1, &line);
 }
 
 /* Every kind that was planned and stays: the promise that was not kept. */

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the page cache has on huge pages already is left alone by backend=auto, and by nothing else: a copy would take
+memory and time for what is there."""
+
+import os
+import re
+
+import pytest
+
+import helpers
+
+REASON = "the page cache has it on huge pages already"
+
+
+@pytest.fixture
+def on_huge_tmpfs(root, tmp_path):
+    """on_huge_tmpfs(program): (a command prefix, the program's path) where a tmpfs of huge pages holds it."""
+
+    def put(program):
+        script = (f'mount -t tmpfs -o huge=always,size=64m none {tmp_path} && cp {program} {tmp_path}/ && '
+                  'LD_PRELOAD=$T_PRELOAD exec "$@"')
+        prefix = ["unshare", "--mount", "/bin/sh", "-c", script, "sh"]
+        result = helpers.run([*prefix, "true"])
+        if result.returncode != 0:
+            pytest.skip(f"no tmpfs with huge=always here: {result.stderr}")
+        return prefix, tmp_path / os.path.basename(program)
+
+    return put
+
+
+@pytest.fixture
+def text_in_huge(on_huge_tmpfs, library, pause_library):
+    """text_in_huge(program, options): (text bytes, those on the page cache's huge pages, pool pages taken, stderr)."""
+
+    def run(program, options, status=None):
+        prefix, path = on_huge_tmpfs(program)
+        env = helpers.environment(T_PRELOAD=f"{library}:{pause_library}", LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS=options)
+        free = helpers.free_pages()
+        with helpers.paused([*prefix, path], env, path.name) as process:
+            text = [m for m in helpers.read_smaps(process.pid) if m.permissions == "r-xp" and m.start < 0x7F << 40
+                    and (m.name == str(path) or m.is_hugetlb)]
+            taken = free - helpers.free_pages()
+            code, _, stderr = process.finish()
+        assert code == helpers.run([program]).returncode
+        huge = sum(m.kb["FilePmdMapped"] + m.kb["ShmemPmdMapped"] for m in text) * 1024
+        return sum(m.bytes for m in text), huge, taken, stderr
+
+    return run
+
+
+def test_huge_already_is_left_alone(pool, builder, text_in_huge):
+    """Its text is on the page cache's huge pages, the reason is said from verbose=2, and the pool keeps its pages."""
+    pool(64)
+    app = builder.executable("aligned")
+    text, huge, taken, stderr = text_in_huge(app, "verbose=2,data=off,segments=text")
+    assert taken == 0 and huge >= 0.75 * text - helpers.HUGE, (text, huge)
+    assert stderr == f"hugeld: {app.name}: text stays: {REASON}; use backend=hugetlb to move it all the same\n"
+    assert text_in_huge(app, "verbose=1,data=off,segments=text")[2:] == (0, "")
+
+
+def test_huge_already_is_not_strict(pool, builder, text_in_huge):
+    """strict=on forbids small pages, and these are none."""
+    pool(64)
+    assert text_in_huge(builder.executable("aligned"), "strict=on,data=off,segments=text")[2:] == (0, "")
+
+
+def test_huge_already_moves_when_told(pool, builder, text_in_huge):
+    pool(64)
+    text, huge, taken, stderr = text_in_huge(builder.executable("aligned"), "backend=hugetlb,verbose=2,data=off,segments=text")
+    assert taken == text // helpers.HUGE and huge == 0 and re.search(r"text \d+ pages hugetlb", stderr)
+
+
+def test_other_offsets_move(pool, builder, text_in_huge):
+    """A stock PIE on the same file system: its addresses don't go with its offsets, so none of its pages are mapped
+    huge."""
+    pool(64)
+    for _ in range(3):
+        _, huge, taken, stderr = text_in_huge(builder.executable("pie"), "verbose=2,data=off,segments=text")
+        if taken > 0:
+            break
+    assert taken > 0 and huge == 0 and "hugetlb" in stderr
