@@ -19,8 +19,8 @@
 #include "hugeld.h"
 #include "options.h"
 
-/* Each segment contributes its first and last page, rounded down and up. */
-#define CUTS_MAX (4 * HL_SEGMENTS_MAX)
+/* Each segment, and RELRO, contributes its first and last page, rounded down and up. */
+#define CUTS_MAX (4 * (HL_SEGMENTS_MAX + 1))
 
 struct planner {
     struct hl_plan *plan;
@@ -50,11 +50,27 @@ static void add_cut(struct planner *p, uint64_t at) {
     p->cut[i] = at;
 }
 
-/* Appends [start, end), joined to the span before it if that one ends here and looks the same. */
+/* Where whole huge pages of [start, end) begin and end, and those that it is only in. */
+static void add_cuts(struct planner *p, uint64_t start, uint64_t end) {
+    add_cut(p, hl_round_down(start, p->huge_page_bytes));
+    add_cut(p, hl_round_up(start, p->huge_page_bytes));
+    add_cut(p, hl_round_down(end, p->huge_page_bytes));
+    add_cut(p, hl_round_up(end, p->huge_page_bytes));
+}
+
+/* The dynamic linker reprotects RELRO's own pages, and ends the program where it can't.  Every linker puts it
+   into writable data; a file may put it anywhere. */
+static bool has_relro(const struct hl_object *object, uint64_t start, uint64_t end) {
+    return hl_overlap(object->relro_start, object->relro_end, start, end) > 0;
+}
+
+/* Appends [start, end), joined to the span before it if that one ends here and looks the same.  One that
+   rounds out stays alone. */
 static void add_span(struct planner *p, uint64_t start, uint64_t end, uint32_t flags, enum hl_kind kind) {
     struct hl_plan *plan = p->plan;
     struct hl_span *last = plan->n_spans > 0 ? &plan->span[plan->n_spans - 1] : NULL;
-    if (last != NULL && last->end == start && last->flags == flags && last->kind == kind) {
+    if (last != NULL && last->end == start && last->flags == flags && last->kind == kind &&
+        !last->rounds_out) {
         last->end = end;
     } else if (plan->n_spans < HL_SPANS_MAX) {
         plan->span[plan->n_spans++] = (struct hl_span){start, end, flags, kind, false};
@@ -77,8 +93,8 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
         inside++;
         begins_inside = segment->first_page <= start;
     }
-    if (inside == 0)
-        return; /* nothing but a gap */
+    if (inside == 0 || has_relro(p->object, start, end))
+        return; /* nothing but a gap, or nobody's to take */
     if (keeps_edges(p) && (inside > 1 || !begins_inside))
         return;
     if (p->options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
@@ -95,12 +111,9 @@ static void plan_region(struct planner *p, unsigned first, unsigned last) {
     uint64_t end = hl_round_down(limit, p->huge_page_bytes);
 
     p->n_cuts = 0;
-    for (unsigned i = first; i < last; i++) {
-        add_cut(p, hl_round_down(segment[i].first_page, p->huge_page_bytes));
-        add_cut(p, hl_round_up(segment[i].first_page, p->huge_page_bytes));
-        add_cut(p, hl_round_down(segment[i].end_page, p->huge_page_bytes));
-        add_cut(p, hl_round_up(segment[i].end_page, p->huge_page_bytes));
-    }
+    for (unsigned i = first; i < last; i++)
+        add_cuts(p, segment[i].first_page, segment[i].end_page);
+    add_cuts(p, p->object->relro_start, p->object->relro_end);
     for (unsigned i = 0; i + 1 < p->n_cuts; i++) {
         uint64_t from = p->cut[i] > start ? p->cut[i] : start;
         uint64_t to = p->cut[i + 1] < end ? p->cut[i + 1] : end;
@@ -125,7 +138,7 @@ static void plan_writable(struct planner *p, unsigned index) {
     const struct hl_options *options = p->options;
     uint64_t start = segment->first_page, huge = p->huge_page_bytes;
     uint64_t limit = index + 1 < object->n_segments ? segment[1].first_page : UINT64_MAX;
-    if (hl_overlap(object->relro_start, object->relro_end, start, segment->end_page) > 0)
+    if (has_relro(object, start, segment->end_page))
         start = object->relro_end;
     start = hl_round_up(start, huge);
 
@@ -139,7 +152,7 @@ static void plan_writable(struct planner *p, unsigned index) {
     if (bss < end)
         add_span(p, bss, end, PF_R | PF_W, HL_BSS);
     bool rounds_out = end < segment->end_page && end >= start && end + huge <= limit &&
-                      (object->is_main || !object->is_new);
+                      (object->is_main || !object->is_new) && !has_relro(object, end, end + huge);
     if (options->bss == HL_BSS_HUGETLB && rounds_out && p->plan->n_spans < HL_SPANS_MAX) {
         p->plan->span[p->plan->n_spans++] = (struct hl_span){end, end + huge, PF_R | PF_W, HL_BSS, true};
         p->plan->pages[HL_BSS]++;
