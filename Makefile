@@ -7,6 +7,8 @@
 # make check-glibc    runs glibc's own tests with it
 # make lint    compilers, analysers, formatting
 # make bench   measures, and is part of no test
+# make install, make uninstall    DESTDIR= and the folders of ./configure
+# make dist    build/hugeld-VERSION.tar.gz, the same bytes from the same commit
 # make clean
 
 VERSION = 0.1
@@ -18,7 +20,7 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-unit check-vm check-glibc ldso demo lint bench clean
+first_install = check check-unit check-vm check-glibc ldso demo lint bench dist clean
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -27,14 +29,16 @@ WARNINGS = -Wall -Wextra -Wshadow -Wstrict-prototypes
 BASE = -std=gnu11 $(WARNINGS) -iquote . -iquote elf -MMD -MP $(CFLAGS)
 # The core runs where no libc may be called, so the compiler must not think of calls of its own.
 CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions -fPIC -fvisibility=hidden $(CORE_FLAGS)
-HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)"'
+HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"'
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $B/loader/preload.o $B/loader/later.o $B/loader/linked.o
 command = $(filter-out $(preload),$(patsubst %.c,$B/%.o,$(wildcard loader/*.c)))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
+manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
+filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
 
-all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld) $(if $(filter yes,$(CHILDREN_32)),$B/preload)
+all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled)
 unit-tests: $(unit_tests)
 core: $B/core.o
 
@@ -48,13 +52,13 @@ $B/libhugeld.so: $(core) $(preload)
 
 # 32-bit children inherit LD_PRELOAD and complain of a 64-bit library.  preload/$$LIB/libhugeld.so, where each dynamic
 # linker puts its own folder for $$LIB, leads them to an empty one.
+libs_32 = $(filter-out $(NATIVE_LIB),lib lib32 lib/i386-linux-gnu)
 $B/preload: $B/libhugeld.so
 	@rm -rf $@
 	@mkdir -p $@/$(NATIVE_LIB)
 	@ln -s $(abspath $<) $@/$(NATIVE_LIB)/libhugeld.so
-	$(Q)for lib in lib lib32 lib/i386-linux-gnu; do \
-	    if [ ! -e $@/$$lib/libhugeld.so ]; then mkdir -p $@/$$lib && \
-	    $(CC) -m32 -shared -nostdlib -Wl,-soname,libhugeld.so -x c -o $@/$$lib/libhugeld.so /dev/null; fi || exit 1; \
+	$(Q)for lib in $(libs_32); do mkdir -p $@/$$lib && \
+	    $(CC) -m32 -shared -nostdlib -Wl,-soname,libhugeld.so -x c -o $@/$$lib/libhugeld.so /dev/null || exit 1; \
 	done
 
 $B/hugeld: $(core) $(command)
@@ -83,6 +87,39 @@ $B/loader/%.o: loader/%.c $(CONFIG)
 $B/tests/%: tests/unit/%.c $(core) $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $< $(core) -lcmocka
+
+$(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/skip.def $(CONFIG)
+	@mkdir -p $(@D)
+	$(Q)doc/fill '$(CC)' $< version=$(VERSION) prefix=$(prefix) libdir=$(libdir) > $@.new && mv $@.new $@
+
+# What is installed: MODE:FILE:WHERE, link:TARGET:WHERE.
+data = $(prefix)/share
+installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhugeld.so:$(libdir)/libhugeld.so \
+    644:$B/doc/hugeld.pc:$(libdir)/pkgconfig/hugeld.pc \
+    644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
+    link:libhugeld.so.8:$(mandir)/man8/ld-hugeld.so.8
+ifeq ($(COMMAND),yes)
+installed += 755:$B/hugeld:$(bindir)/hugeld 644:$B/doc/hugeld.1:$(mandir)/man1/hugeld.1 \
+    644:$B/doc/hugeld.bash:$(data)/bash-completion/completions/hugeld 644:$B/doc/hugeld.zsh:$(zshdir)/_hugeld \
+    644:$B/doc/hugeld.fish:$(data)/fish/vendor_completions.d/hugeld.fish
+endif
+ifeq ($(CHILDREN_32),yes)
+installed += link:$(libdir)/hugeld/libhugeld.so:$(libdir)/hugeld/preload/$(NATIVE_LIB)/libhugeld.so \
+    $(foreach lib,$(libs_32),644:$B/preload/$(lib)/libhugeld.so:$(libdir)/hugeld/preload/$(lib)/libhugeld.so)
+endif
+ifneq ($(wildcard $B/ldso/ld.so),)
+installed += 755:$B/ldso/ld.so:$(libdir)/hugeld/ld.so
+endif
+
+install: all
+	@doc/install '$(DESTDIR)' $(installed)
+
+uninstall:
+	@doc/install -u '$(DESTDIR)' $(installed) 755::$(libdir)/hugeld/ld.so
+
+dist:
+	@mkdir -p $B
+	$(Q)git archive --format=tar --prefix=hugeld-$(VERSION)/ HEAD | gzip -9n > $B/hugeld-$(VERSION).tar.gz
 
 demo:
 	@tests/install-packages build demo
@@ -129,5 +166,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all unit-tests core demo check check-unit check-vm ldso check-glibc lint bench clean
+.PHONY: all install uninstall dist unit-tests core demo check check-unit check-vm ldso check-glibc lint bench clean
 -include $(wildcard $B/*/*.d)

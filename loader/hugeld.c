@@ -5,6 +5,7 @@
    files of elf/ that run there.  What the sub-commands share (one line per error, options, JSON) stands
    below. */
 #include "command.h"
+#include "linker.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -236,9 +237,27 @@ static int dispatch(int argc, char **argv) {
     return HL_EXIT_USAGE;
 }
 
+/* The version, and what `run` would take. */
+static void print_version(FILE *stream, struct argp_state *state) {
+    char *library = hl_find_library(), *linker = hl_find_linker(), *interpreter = NULL;
+    char *reason = hl_explain_no_linker(linker, "/proc/self/exe", &interpreter);
+    (void)stream;
+    (void)state;
+    hl_print("hugeld " HL_VERSION);
+    hl_print("preloader: %s", library != NULL ? library : "not found");
+    if (reason == NULL)
+        hl_print("patched dynamic linker: %s, for %s", linker, interpreter);
+    else
+        hl_print("patched dynamic linker: no, %s", reason);
+    free(library);
+    free(linker);
+    free(interpreter);
+    free(reason);
+}
+
 int main(int argc, char **argv) {
     static char *no_arguments[] = {(char *)"hugeld", NULL};
-    argp_program_version = "hugeld " HL_VERSION;
+    argp_program_version_hook = print_version;
     argp_err_exit_status = HL_EXIT_USAGE;
     int code = argc > 0 ? dispatch(argc, argv) : dispatch(1, no_arguments);
     if (fflush(stdout) != 0 || ferror(stdout)) {

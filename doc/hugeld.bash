@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# bash completion for hugeld(1)
+
+# The last of the options in $cur, separated by commas; readline replaces only what follows the last "=".
+_hugeld_options() {
+    local before='' last=${cur##*,}
+    [[ $cur != *,* ]] || before=${cur%,*},
+    # shellcheck disable=SC2207 # one word each
+    COMPREPLY=($(compgen -W "@option-values@" -- "$last"))
+    COMPREPLY=("${COMPREPLY[@]/#/$before}")
+    if [[ $cur == *=* && $COMP_WORDBREAKS == *=* ]]; then
+        COMPREPLY=("${COMPREPLY[@]#"${cur%=*}="}")
+    fi
+}
+
+_hugeld() {
+    local cur prev words cword i options
+    _init_completion -n =: || return
+    if ((cword == 1)); then
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map --help --version" -- "$cur")
+        return
+    fi
+    case ${words[1]} in
+    run) options='--loader --ld-so --options --objects --help' ;;
+    inspect) options='--json --options --pid --help' ;;
+    status) options='--json --all --help' ;;
+    doctor) options='--json --options --objects --own-pages --help' ;;
+    perf-map) options='--append --children --clean --no-demangle --output --help' ;;
+    *) return ;;
+    esac
+    # What stands behind PROGRAM is the program's.
+    if [[ ${words[1]} == run || ${words[1]} == doctor ]]; then
+        for ((i = 2; i < cword; i++)); do
+            case ${words[i]} in
+            --) _command_offset $((i + 1)) && return ;;
+            -[oplL] | --options | --objects | --loader | --ld-so | --own-pages) i=$((i + 1)) ;;
+            -*) ;;
+            *) _command_offset "$i" && return ;;
+            esac
+        done
+    fi
+    case $prev in
+    -o | --options) _hugeld_options ;;
+    -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'preload ldso' -- "$cur") ;;
+    -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
+    -P | --pid) _pids ;;
+    -L | -O | --ld-so | --output) _filedir ;;
+    --own-pages) ;;
+    *)
+        case ${words[1]}:$cur in
+        *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
+        inspect:*) _filedir ;;
+        status:* | perf-map:*) _pids ;;
+        run:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        esac
+        ;;
+    esac
+} && complete -F _hugeld hugeld

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+# fish completion for hugeld(1)
+
+function __hugeld_options
+    set -l before (string replace -r '[^,]*$' '' -- (commandline -ct))
+    for value in (string split ' ' '@option-values@')
+        echo $before$value
+    end
+end
+
+set -l commands run inspect status doctor perf-map
+complete -c hugeld -f
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a run -d 'Run a program on huge pages'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Print the plan'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a status -d 'What is on huge pages now'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a doctor -d 'What this machine can do'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a perf-map -d 'Name moved functions for perf'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
+complete -c hugeld -s h -l help -d 'Print help'
+
+complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor' -s j -l json -d 'Print JSON'
+complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor' -s o -l options -x -a '(__hugeld_options)' -d How
+complete -c hugeld -n '__fish_seen_subcommand_from run doctor' -s p -l objects -x -a main -d 'Which objects'
+complete -c hugeld -n '__fish_seen_subcommand_from run doctor' -x -a '(__fish_complete_subcommand)'
+complete -c hugeld -n '__fish_seen_subcommand_from run' -s l -l loader -x -a 'preload ldso' -d 'Which way in'
+complete -c hugeld -n '__fish_seen_subcommand_from run' -s L -l ld-so -r -F -d 'The patched dynamic linker'
+complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
+complete -c hugeld -n '__fish_seen_subcommand_from inspect' -F
+complete -c hugeld -n '__fish_seen_subcommand_from status perf-map' -a '(__fish_complete_pids)'
+complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'
+complete -c hugeld -n '__fish_seen_subcommand_from doctor' -l own-pages -x -d 'What it takes itself'
+complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s a -l append -d 'Add to the map'
+complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s c -l children -d 'Children too'
+complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s C -l clean -d 'Remove old maps'
+complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s m -l no-demangle -d 'Names as they are'
+complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s O -l output -r -F -d 'Write to'

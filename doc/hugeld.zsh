@@ -1,0 +1,45 @@
+#compdef hugeld
+# SPDX-License-Identifier: LGPL-2.1-or-later
+
+_hugeld_options() {
+    local -a values
+    values=(@option-values@)
+    compset -P '*,'
+    compadd -S '' -- $values
+}
+
+_hugeld() {
+    local -a json options objects help
+    json=('(-j --json)'{-j,--json}'[print JSON]')
+    options=('*'{-o,--options}'[how]:option:_hugeld_options')
+    objects=('(-p --objects)'{-p,--objects}'[which objects]:patterns:(main)')
+    help=('(- *)'{-h,--help}'[print help]')
+    if ((CURRENT == 2)); then
+        _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
+            'status[what is on huge pages now]' 'doctor[what this machine can do]' \
+            'perf-map[name moved functions for perf]'
+        return
+    fi
+    local command=$words[2]
+    shift words
+    ((CURRENT--))
+    case $command in
+    run)
+        _arguments -S $help $options $objects '(-l --loader)'{-l,--loader}'[which way in]:loader:(preload ldso)' \
+            '(-L --ld-so)'{-L,--ld-so}'[the patched dynamic linker]:file:_files' '(-)1:program:_command_names -e' '*::argument:_normal'
+        ;;
+    inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
+    status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '1:process:_pids' ;;
+    doctor)
+        _arguments -S $help $json $options $objects '--own-pages[what it takes itself]:number:' \
+            '(-)1:program:_command_names -e' '*::argument:_normal'
+        ;;
+    perf-map)
+        _arguments -S $help '(-a --append)'{-a,--append}'[add to the map]' '(-c --children)'{-c,--children}'[children too]' \
+            '(-C --clean)'{-C,--clean}'[remove old maps]' '(-m --no-demangle)'{-m,--no-demangle}'[names as they are]' \
+            '(-O --output)'{-O,--output}'[write to]:file:_files' '1:process:_pids'
+        ;;
+    esac
+}
+
+_hugeld "$@"

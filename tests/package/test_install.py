@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""make install, uninstall and dist, in folders of their own."""
+
+import hashlib
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tarfile
+
+import pytest
+
+import helpers
+
+EXPECTED = {
+    "bin/hugeld", "lib/libhugeld.so", "lib/hugeld/libhugeld.so", "lib/pkgconfig/hugeld.pc",
+    "share/man/man1/hugeld.1", "share/man/man7/hugeld.7", "share/man/man8/libhugeld.so.8",
+    "share/man/man8/ld-hugeld.so.8", "share/bash-completion/completions/hugeld",
+    "share/zsh/site-functions/_hugeld", "share/fish/vendor_completions.d/hugeld.fish",
+}  # fmt: skip
+
+
+def make(folder, *arguments):
+    env = helpers.environment(MAKEFLAGS=None, MAKELEVEL=None)
+    return subprocess.run(["make", "-C", folder, *arguments], env=env, check=True, capture_output=True, text=True,
+                          timeout=300).stdout
+
+
+def files_below(folder):
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_symlink() or not p.is_dir()}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    """A copy of what git knows, as it is now, configured for a prefix of its own and built."""
+    folder = tmp_path_factory.mktemp("source")
+    listing = subprocess.run(["git", "-C", helpers.ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                             check=True, capture_output=True, text=True).stdout
+    for name in filter(None, listing.split("\0")):
+        if (helpers.ROOT / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(helpers.ROOT / name, folder / name)
+    subprocess.run(["./configure", f"--prefix={folder}/prefix"], cwd=folder, check=True, capture_output=True)
+    make(folder, "-j2")
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_install_and_uninstall(source, tmp_path):
+    prefix = tmp_path / str(source / "prefix").lstrip("/")
+    make(source, "install", f"DESTDIR={tmp_path}")
+    assert EXPECTED <= files_below(prefix)
+    assert not [name for name in files_below(prefix) if name.endswith(".new")]
+    extra = [name for name in files_below(prefix) - EXPECTED if not name.startswith("lib/hugeld/preload/")]
+    assert extra == []
+    assert not any(os.readlink(p).startswith("/") for p in prefix.rglob("*") if p.is_symlink())
+    make(source, "uninstall", f"DESTDIR={tmp_path}")
+    assert files_below(tmp_path) == set()
+    assert not (prefix / "lib/hugeld").exists()
+
+
+def test_what_is_installed_works(source, pool):
+    pool(32)
+    make(source, "install")
+    command = source / "prefix/bin/hugeld"
+    version = helpers.run([command, "--version"]).stdout
+    assert re.search(r"^hugeld \S+$", version, re.M)
+    assert f"preloader: {source}/prefix/lib/hugeld/libhugeld.so" in version
+    result = helpers.run([command, "run", "-o", "verbose=2", "--", "/usr/bin/python3", "-c", "print(1)"])
+    assert (result.returncode, result.stdout) == (0, "1\n")
+    assert re.search(r"^hugeld: python3\S*: text \d+ pages? hugetlb", result.stderr, re.M), result.stderr
+    by_hand = helpers.run_preloaded(["/usr/bin/python3", "-c", ""], options="verbose=2",
+                                    library=source / "prefix/lib/libhugeld.so")
+    assert "pages hugetlb" in by_hand.stderr
+
+
+def test_replacing_disturbs_nobody(source):
+    """A process keeps the library that it has, and a new one finds a whole file at every moment."""
+    make(source, "install")
+    library = source / "prefix/lib/hugeld/libhugeld.so"
+    before = library.stat().st_ino
+    with open(library, "rb") as file:
+        make(source, "install")
+        assert library.stat().st_ino != before
+        assert hashlib.sha256(file.read()).digest() == hashlib.sha256(library.read_bytes()).digest()
+
+
+def test_pkg_config(source):
+    if not shutil.which("pkg-config"):
+        pytest.skip("pkg-config is not installed")
+    make(source, "install")
+    env = helpers.environment(PKG_CONFIG_PATH=source / "prefix/lib/pkgconfig")
+    preload = helpers.run(["pkg-config", "--variable=preload", "hugeld"], env).stdout.strip()
+    assert pathlib.Path(preload).samefile(source / "prefix/lib/hugeld/libhugeld.so")
+    assert helpers.run(["pkg-config", "--modversion", "hugeld"], env).stdout.strip() in helpers.hugeld("--version").stdout
+
+
+def test_dist_is_reproducible(tmp_path):
+    """The same commit gives the same bytes in another folder, time zone and umask, and what is in them builds."""
+    found = []
+    for name, zone, mask in (("a", "UTC", 0o022), ("b", "Asia/Tokyo", 0o077)):
+        old = os.umask(mask)
+        try:
+            subprocess.run(["git", "clone", "-q", helpers.ROOT, tmp_path / name], check=True, timeout=60)
+            subprocess.run(["make", "-C", tmp_path / name, "dist"], check=True, capture_output=True, timeout=60,
+                           env=helpers.environment(TZ=zone, MAKEFLAGS=None))
+        finally:
+            os.umask(old)
+        [path] = (tmp_path / name / "build").glob("hugeld-*.tar.gz")
+        found.append(path)
+    assert found[0].read_bytes() == found[1].read_bytes()
+    with tarfile.open(found[0]) as archive:
+        members = archive.getmembers()
+        archive.extractall(tmp_path)
+    folder = members[0].name.split("/")[0]
+    assert all(m.name.split("/")[0] == folder and (m.uid, m.gid) == (0, 0) for m in members)
+    subprocess.run(["./configure"], cwd=tmp_path / folder, check=True, capture_output=True)
+    make(tmp_path / folder, "-j2")
+    assert (tmp_path / folder / "build/hugeld").exists()

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The manual: what groff and mandoc say of it, and that it has every option and every reason."""
+
+import json
+import os
+import re
+import shutil
+
+import pytest
+
+import helpers
+
+PAGES = ("hugeld.1", "hugeld.7", "libhugeld.so.8")
+COMMANDS = ("run", "inspect", "status", "doctor", "perf-map")
+
+
+def need(*names):
+    for name in names:
+        if not shutil.which(name):
+            pytest.skip(f"{name} is not installed")
+
+
+def render(page, width=80):
+    need("man", "groff")
+    env = helpers.environment(MANWIDTH=width, LC_ALL="C.UTF-8", MAN_KEEP_FORMATTING=None)
+    result = helpers.run(["man", "--warnings", "-E", "UTF-8", "-l", helpers.BUILD / "doc" / page], env)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_groff_has_no_warning(page):
+    for width in (80, 200):
+        text = render(page, width)
+        assert max(map(len, text.splitlines())) <= width
+        assert "@" not in text
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_mandoc_has_no_warning(page):
+    need("mandoc")
+    result = helpers.run(["mandoc", "-T", "lint", page], cwd=helpers.BUILD / "doc")
+    # It also tells which other pages are not in its index, depending on the machine.
+    lines = [line for line in result.stdout.splitlines() + result.stderr.splitlines() if "mandoc.db" not in line]
+    assert (result.returncode, lines) == (0, [])
+
+
+def option_rows():
+    """(name, values, help) as --help prints them, from the same table."""
+    text = helpers.hugeld("run", "--help").stdout
+    return re.findall(r"^  ([a-z_]+)=(\S+)\n      (.+)$", text, re.M)
+
+
+def test_every_option_is_explained():
+    text = re.sub(r"\s+", " ", render("hugeld.7"))
+    rows = option_rows()
+    assert len(rows) > 10
+    for name, values, words in rows:
+        assert f" {name}={values} " in text or f" {name}=" in text and values in ("N", "GLOB")
+        assert words.replace(" ", "")[1:] in text.replace("‐ ", "").replace(" ", ""), name
+
+
+def test_every_reason_is_explained():
+    table = (helpers.ROOT / "elf/skip.def").read_text()
+    reasons = re.findall(r'^SKIP\(\w+, "([\w-]+)"', table, re.M)
+    assert len(reasons) > 30
+    text = render("hugeld.7").partition("DIAGNOSTICS")[2]
+    for reason in reasons:
+        found = re.search(rf"^     {reason}(?:\n|  )((?:.+\n)+)", text, re.M)
+        assert found and found[1].count(".") + found[1].count(" > ") >= 2, reason
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_flag_is_explained(command):
+    flags = re.findall(r"(?:^|[ ,])(--?[a-zA-Z][\w-]*)", helpers.hugeld(command, "--help").stdout.partition("Mandatory")[0], re.M)
+    assert "--help" in flags
+    text = render("hugeld.1")
+    for flag in flags:
+        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", text), flag
+
+
+def test_every_command_is_explained():
+    listed = re.findall(r"^  ([a-z-]+) ", helpers.hugeld("--help").stdout.partition("Commands:")[2], re.M)
+    assert set(COMMANDS) == set(listed)
+
+
+# --- completions ---
+
+
+def complete_bash(words):
+    """What bash offers for the last of WORDS."""
+    script = f"""
+        . /usr/share/bash-completion/bash_completion
+        . {helpers.BUILD}/doc/hugeld.bash
+        COMP_LINE={json.dumps(" ".join(words))} COMP_POINT=${{#COMP_LINE}}
+        COMP_WORDS=({" ".join(split_for_bash(words))}) COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1))
+        _hugeld hugeld {json.dumps(words[-1])} {json.dumps(words[-2])}
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    result = helpers.run(["bash", "--norc", "-c", script])
+    assert result.stderr == "", result.stderr
+    return result.stdout.split()
+
+
+def split_for_bash(words):
+    """WORDS as readline cuts them, at "=" too."""
+    return [json.dumps(part) for word in words for part in (re.findall(r"=|[^=]+", word) or [""])]
+
+
+def complete_zsh(words):
+    """What a zsh on a terminal of its own prints when TAB is pressed twice."""
+    folder = helpers.BUILD / "doc/zsh"
+    folder.mkdir(exist_ok=True)
+    shutil.copy(helpers.BUILD / "doc/hugeld.zsh", folder / "_hugeld")
+    script = f"""
+        zmodload zsh/zpty
+        zpty z zsh -f -i
+        zpty -w z 'stty columns 300; fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D; echo rea""dy'
+        zpty -r -m z text '*ready*'
+        zpty -w -n z {json.dumps(" ".join(words))}$'\\t\\t'
+        sleep 2
+        while zpty -r -t z text; do print -r -- $text; done
+        zpty -d z
+    """
+    return helpers.run(["zsh", "-f", "-c", script], helpers.environment(TERM="dumb")).stdout.split()
+
+
+def complete_fish(words, tmp_path):
+    script = f"source {helpers.BUILD}/doc/hugeld.fish; complete -C {json.dumps(' '.join(words))}"
+    result = helpers.run(["fish", "--no-config", "-c", script], helpers.environment(HOME=tmp_path))
+    assert result.stderr == "", result.stderr
+    return [line.split("\t")[0] for line in result.stdout.splitlines()]
+
+
+@pytest.fixture(params=("bash", "zsh", "fish"))
+def complete(request, tmp_path):
+    need(request.param)
+    if request.param == "bash" and not os.path.exists("/usr/share/bash-completion/bash_completion"):
+        pytest.skip("bash-completion is not installed")
+    functions = {"bash": complete_bash, "zsh": complete_zsh, "fish": lambda words: complete_fish(words, tmp_path)}
+    return functions[request.param]
+
+
+def test_completes_commands(complete):
+    assert set(COMMANDS) <= set(complete(["hugeld", ""]))
+
+
+def test_completes_options(complete):
+    found = complete(["hugeld", "run", "-o", "back"])
+    assert any(word.endswith("hugetlb") for word in found) and not any("bss" in word for word in found)
+    found = complete(["hugeld", "run", "-o", "verbose=2,edg"])
+    assert any(word.endswith("merge") for word in found)
+
+
+def test_completes_flags(complete):
+    assert "--own-pages" in " ".join(complete(["hugeld", "doctor", "--"]))
+    assert "--own-pages" not in " ".join(complete(["hugeld", "run", "--"]))
