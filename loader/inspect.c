@@ -14,6 +14,7 @@
    offsets there are), pages_min, pages_max, text_share_min, text_share_max, made_executable_bytes_max,
    starts_full_share (0 to 1: the starts in which all text is covered) */
 #include "command.h"
+#include "draw.h"
 #include "kernel.h"
 #include "process.h"
 #include "starts.h"
@@ -127,7 +128,34 @@ static void print_range(const struct hl_forecast *report, const struct hl_starts
              full / 10, full % 10, to_kib(range->made_executable_max));
 }
 
-static void print_report(const struct hl_forecast *report, const struct hl_starts *range) {
+/* What the options want for a span of this KIND: its mark, and in words. */
+static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
+    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file"};
+    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE};
+    bool hugetlb = kind == HL_DATA ? options->data == HL_DATA_HUGETLB : options->bss == HL_BSS_HUGETLB;
+    unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend
+                      : hugetlb                            ? HL_BACKEND_HUGETLB
+                                                           : HL_BACKEND_THP;
+    *backend = names[choice];
+    return marks[choice];
+}
+
+static void draw_plan(const struct hl_forecast *report, const struct hl_options *options) {
+    struct hl_drawing drawing = {.huge_page_bytes = report->geometry.huge_page_bytes};
+    for (unsigned i = 0; i < report->plan.n_spans; i++) {
+        const struct hl_span *span = &report->plan.span[i];
+        const char *backend;
+        char mark = plan_mark(options, span->kind, &backend);
+        char *words = hl_format("%s, %s", hl_kind_name(span->kind), backend);
+        hl_add_stretch(&drawing, span->start, span->end, mark, hl_span_bytes(span), words);
+        free(words);
+    }
+    hl_add_small_stretches(&drawing, &report->object, &report->plan, options);
+    hl_finish_drawing(&drawing);
+}
+
+static void print_report(const struct hl_forecast *report, const struct hl_starts *range,
+                         const struct hl_options *options) {
     const struct hl_plan *plan = &report->plan;
     const char *machine = hl_machine_name(report->file->header.e_machine);
     unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
@@ -145,6 +173,7 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
              start, hl_count_pages(plan), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
              to_kib(plan->made_executable_bytes));
     free(start);
+    draw_plan(report, options);
     for (unsigned i = 0; i < plan->n_spans; i++)
         print_span(report, &plan->span[i]);
     for (unsigned i = 0; i < report->object.n_segments; i++)
@@ -236,7 +265,7 @@ static void report_file(struct request *request, const char *path, const struct 
     if (request->json)
         json_array_append_new(request->files, make_json(&report, any_address ? &range : NULL));
     else
-        print_report(&report, any_address ? &range : NULL);
+        print_report(&report, any_address ? &range : NULL, &request->options);
 }
 
 static void report_problem(struct request *request, const char *path, const char *sentence) {

@@ -56,6 +56,19 @@ int hl_open_process(struct hl_process *process, pid_t pid) {
     return 0;
 }
 
+char *hl_read_variable(const struct hl_process *process, const char *name) {
+    FILE *text = open_text(process, "environ");
+    char *line = NULL, *value = NULL;
+    size_t size = 0, length = strlen(name);
+    while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
+        if (strncmp(line, name, length) == 0 && line[length] == '=')
+            value = hl_format("%s", line + length + 1);
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return value;
+}
+
 /* "00400000-00452000 r-xp 00000000 08:02 173521   /usr/bin/x" */
 static bool parse_region(struct hl_region *region, char *line) {
     char permissions[5];

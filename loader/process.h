@@ -65,6 +65,10 @@ int hl_read_process(struct hl_process *process);
    executable first. */
 void hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
 
+/* The value of the variable NAME in the environment that PROCESS was started with; NULL if it has none or may
+   not be asked.  The caller owns it. */
+char *hl_read_variable(const struct hl_process *process, const char *name);
+
 /* Says in one line why PROCESS could not be read, RESULT being the negated errno. */
 void hl_say_unreadable(pid_t pid, int result);
 

@@ -21,6 +21,7 @@
    The exit code is 0 when text, read-only data or initialised data of an object is on huge pages in a
    process. */
 #include "command.h"
+#include "draw.h"
 #include "kernel.h"
 #include "process.h"
 
@@ -57,6 +58,7 @@ struct tally {
 /* One process's. */
 struct picture {
     struct hl_process process;
+    struct hl_geometry geometry;
     size_t n_tallies;
     struct tally *tally; /* one for each loaded object, in their order */
     uint64_t own_hugetlb_bytes, own_thp_bytes, own_file_bytes, own_shmem_bytes;
@@ -181,6 +183,7 @@ static void attribute_region(struct picture *picture, const struct hl_region *re
 /* After hl_open_process.  0, or a negated errno. */
 static int take_picture(struct picture *picture, const struct hl_geometry *geometry) {
     struct hl_process *process = &picture->process;
+    picture->geometry = *geometry;
     int result = hl_read_process(process);
     if (result != 0)
         return result;
@@ -308,12 +311,47 @@ static void print_range(const struct range *range) {
     free(nodes);
 }
 
-static void print_tally(const struct tally *tally) {
+/* A mapping may hold more than the object's part of it: the heap, another object. */
+static void draw_range(struct hl_drawing *drawing, const struct hl_object *object,
+                       const struct range *range) {
+    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE};
+    uint64_t page = drawing->huge_page_bytes;
+    uint64_t first = hl_round_down(object->segment[0].first_page, page),
+             last = hl_round_up(object->segment[object->n_segments - 1].end_page, page);
+    uint64_t start = range->region->start > first ? range->region->start : first,
+             end = range->region->end < last ? range->region->end : last;
+    bool whole = range->huge_bytes >= range->region->end - range->region->start;
+    char *words = hl_format("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
+                            whole ? "" : ", the rest of it small");
+    hl_add_stretch(drawing, start, end, marks[range->backend],
+                   range->huge_bytes < end - start ? range->huge_bytes : end - start, words);
+    free(words);
+}
+
+/* What is small and why is what the plan says, made with the options that the process was started with. */
+static void draw_tally(const struct picture *picture, const struct tally *tally) {
+    const struct hl_object *object = &tally->loaded->object;
+    struct hl_drawing drawing = {.huge_page_bytes = picture->geometry.huge_page_bytes};
+    struct hl_options options;
+    struct hl_plan plan;
+    char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
+    hl_default_options(&options);
+    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    hl_plan_object(&plan, object, &options, &picture->geometry);
+    for (size_t i = 0; i < tally->n_ranges; i++)
+        draw_range(&drawing, object, &tally->range[i]);
+    hl_add_small_stretches(&drawing, object, &plan, &options);
+    hl_finish_drawing(&drawing);
+    free(text);
+}
+
+static void print_tally(const struct picture *picture, const struct tally *tally) {
     unsigned share = hl_permille(tally->text_huge_bytes, tally->text_bytes);
     hl_print("  %s: %u.%u %% of the text on huge pages; hugetlb %" PRIu64 ", thp %" PRIu64 ", file %" PRIu64
              " pages",
              tally->loaded->object.path, share / 10, share % 10, tally->pages[HUGETLB], tally->pages[THP],
              tally->pages[FILE_CACHE]);
+    draw_tally(picture, tally);
     if (tally->n_ranges == 0)
         return;
     hl_print("    Private_Hugetlb %" PRIu64 " KiB, Shared_Hugetlb %" PRIu64 " KiB, AnonHugePages %" PRIu64
@@ -332,7 +370,7 @@ static void print_picture(const struct picture *picture) {
     hl_print("%d %s", picture->process.pid, picture->process.name);
     for (size_t i = 0; i < picture->n_tallies; i++)
         if (picture->tally[i].n_ranges > 0 || picture->tally[i].loaded->object.is_main)
-            print_tally(&picture->tally[i]);
+            print_tally(picture, &picture->tally[i]);
     hl_print("  the program's own: hugetlb %" PRIu64 " KiB, thp %" PRIu64 " KiB, files %" PRIu64
              " KiB, shared memory %" PRIu64 " KiB",
              picture->own_hugetlb_bytes / 1024, picture->own_thp_bytes / 1024, picture->own_file_bytes / 1024,

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The maps that inspect and status draw: each character against what smaps and the plan say."""
+
+import fcntl
+import os
+import re
+import struct
+import termios
+
+import pytest
+
+import helpers
+
+ROW = re.compile(r"^    0x([0-9a-f]{12}) (\S+)$", re.M)
+SIMILAR = re.compile(r"^    \.\.\. (\d+) more rows? like this$")
+
+
+def read_map(text):
+    """(mark at each huge page's address, {mark: words}) of the first map in TEXT."""
+    cells, legend, rows = {}, {}, 0
+    last = None
+    for line in text.splitlines():
+        row, similar = ROW.match(line), SIMILAR.match(line)
+        entry = re.match(r"^      ([A-Za-z])  (\d+) (pages?|KiB small): (.*)$", line)
+        if row:
+            last = int(row[1], 16), row[2]
+            cells.update({last[0] + i * helpers.HUGE: mark for i, mark in enumerate(last[1])})
+            rows += 1
+        elif similar:
+            for n in range(1, int(similar[1]) + 1):
+                start = last[0] + n * len(last[1]) * helpers.HUGE
+                cells.update({start + i * helpers.HUGE: mark for i, mark in enumerate(last[1])})
+        elif entry:
+            legend.setdefault(entry[1], []).append((int(entry[2]), entry[4]))
+        elif legend:
+            break
+    assert rows
+    return cells, legend
+
+
+def on_terminal(argv, columns, **changes):
+    """What ARGV writes to a terminal that is COLUMNS wide."""
+    master, slave = os.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    process = helpers.start(argv, helpers.environment(**{"TERM": "xterm", **changes}), stdout=slave)
+    os.close(slave)
+    output = b""
+    try:
+        while chunk := os.read(master, 65536):
+            output += chunk
+    except OSError:  # the other side was closed
+        pass
+    os.close(master)
+    process.wait(timeout=30)
+    helpers.end_process(process)
+    return output.decode().replace("\r\n", "\n")
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_status_draws_what_smaps_says(builder, library, pause_library, pool, thp, backend):
+    pool(64)
+    app = builder.executable("aligned")
+    env = helpers.preload(library, pause_library, options=f"backend={backend},data=off")
+    with helpers.paused([app], env, app.name) as process:
+        cells, legend = read_map(helpers.hugeld("status", process.pid).stdout)
+        mappings = helpers.read_smaps(process.pid)
+    mark = {"hugetlb": "H", "thp": "T"}[backend]
+    moved = [m for m in mappings if (m.hugetlb_bytes or m.thp_bytes) and not m.name.startswith("[")]
+    expected = {at for m in moved for at in range(m.start, m.end, helpers.HUGE)}
+    assert expected and {at for at, drawn in cells.items() if drawn == mark} == expected
+    assert sum(pages for pages, _ in legend[mark]) == len(expected)
+    assert any("data=off" in words for letter in legend.values() for _, words in letter)
+
+
+def test_status_says_when_the_pool_was_short(builder, library, pause_library, pool):
+    pool(0)
+    app = builder.executable("nopie")
+    env = helpers.preload(library, pause_library, options="backend=hugetlb")
+    with helpers.paused([app], env, app.name) as process:
+        cells, legend = read_map(helpers.hugeld("status", process.pid).stdout)
+    assert not set(cells.values()) & set("HTF")
+    assert "could be on huge pages" in legend[cells[0x400000]][0][1]
+
+
+def test_inspect_draws_the_plan(builder):
+    app = builder.executable("nopie")
+    [plan] = helpers.hugeld_json("inspect", app)["files"]
+    cells, legend = read_map(helpers.hugeld("inspect", app).stdout)
+    planned = {at for s in plan["plan"]["spans"] if s["kind"] in ("text", "rodata")
+               for at in range(int(s["start"], 16), int(s["end"], 16), helpers.HUGE)}
+    assert {at for at, mark in cells.items() if mark == "H"} == planned
+    assert sum(pages for pages, _ in legend["H"]) == len(planned)
+    small = sum(kib for mark, lines in legend.items() if mark.islower() for kib, _ in lines)
+    total = sum(int(s["end"], 16) - int(s["start"], 16) for s in plan["plan"]["segments"])
+    covered = sum(s["covered_bytes"] for s in plan["plan"]["segments"])
+    assert 0 <= small - (total - covered) / 1024 < len(legend) + 1  # each line rounds up
+
+
+@pytest.mark.parametrize("options, marks", [("backend=thp", "T"), ("bss=hugetlb,data=off", "H"), ("backend=file", "F")])
+def test_marks_follow_the_options(builder, options, marks):
+    cells, _ = read_map(helpers.hugeld("inspect", "-o", options, builder.executable("aligned")).stdout)
+    assert set(marks) <= set(cells.values())
+
+
+def test_width_follows_the_window(builder):
+    app, [big] = builder.with_library("dso")
+    for columns in (40, 80, 200):
+        text = on_terminal([helpers.HUGELD, "inspect", big], columns, NO_COLOR=1)
+        rows = ROW.findall(text)
+        assert rows and all(19 + len(marks) <= columns for _, marks in rows)
+        assert all(len(marks) % 16 == 0 for _, marks in rows[:-1])
+        assert max(len(marks) for _, marks in rows) == min((columns - 19) // 16 * 16, len(read_map(text)[0]))
+    wide = helpers.hugeld("inspect", big, env=helpers.environment(COLUMNS=200)).stdout
+    assert read_map(wide) == read_map(helpers.hugeld("inspect", big).stdout)
+
+
+def test_colours(builder):
+    command = [helpers.HUGELD, "inspect", builder.executable("nopie")]
+    coloured = on_terminal(command, 80)
+    assert "\x1b[30;42mH" in coloured
+    plain = helpers.run(command).stdout
+    assert "\x1b" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    assert on_terminal(command, 80, NO_COLOR=1) == on_terminal(command, 80, TERM="dumb") == plain
+    assert on_terminal(command, 80, NO_COLOR="") == coloured
+
+
+def test_much_of_the_same_is_one_row(builder, tmp_path):
+    """64 GiB of .bss, and a file whose header says 2^46 bytes."""
+    source = tmp_path / "sparse.s"
+    source.write_text(".globl _start\n_start: nop\n.bss\n.space 64 << 30\n")
+    app = builder.compile(tmp_path / "sparse", "-nostdlib", "-no-pie", "-mcmodel=large", source)
+    text = helpers.hugeld("inspect", app).stdout
+    assert len(text.splitlines()) < 20
+    cells, legend = read_map(text)
+    assert sum(mark.islower() for mark in cells.values()) >= 64 << 9
+    for header in helpers.read_headers(app):
+        if header.type == helpers.PT_LOAD and header.flags & helpers.PF_W:
+            with open(app, "r+b") as file:
+                file.seek(header.position + 40)
+                file.write(struct.pack("<Q", 1 << 46))
+    result = helpers.hugeld("inspect", app, timeout=10)
+    assert result.returncode == 0 and len(result.stdout.splitlines()) < 20
