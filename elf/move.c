@@ -42,31 +42,37 @@ static void clear_process(struct hl_process *process) {
     process->dropped_named = false;
 }
 
-bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
-              enum hl_way_in way_in, uint64_t page_bytes) {
-    static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
+bool hl_begin_with(struct hl_process *process, const struct hl_options *options, const char *executable,
+                   enum hl_way_in way_in, uint64_t page_bytes) {
     clear_process(process);
     process->way_in = way_in;
     process->kernel_is_probed = false;
     process->trace = NULL;
-
-    hl_default_options(&process->options);
-    if (way_in == HL_LINKER)
-        process->options.edges = HL_EDGES_BY_PLACE;
-    const char *text = find_variable(envp, options_name);
-    if (text != NULL) {
-        const struct hl_complaints complaints = {hl_report_mistake, (void *)options_name};
-        hl_parse_options(&process->options, text, &complaints);
-    }
-    drop_unsupported(&process->options, way_in, options_name);
-    const char *objects = find_variable(envp, "LD_HUGEPAGES");
-    if (objects == NULL)
-        objects = way_in == HL_PRELOADER ? "main" : "";
-    process->options.objects = (struct hl_string){objects, hl_text_bytes(objects)};
-    if (process->options.objects.bytes == 0 || !hl_match_only(&process->options, executable))
+    process->options = *options;
+    if (options->objects.bytes == 0 || !hl_match_only(options, executable))
         return false;
     hl_read_geometry(&process->geometry, &hl_system_roots, page_bytes);
     return true;
+}
+
+bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
+              enum hl_way_in way_in, uint64_t page_bytes) {
+    static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
+    struct hl_options options;
+    hl_default_options(&options);
+    if (way_in == HL_LINKER)
+        options.edges = HL_EDGES_BY_PLACE;
+    const char *text = find_variable(envp, options_name);
+    if (text != NULL) {
+        const struct hl_complaints complaints = {hl_report_mistake, (void *)options_name};
+        hl_parse_options(&options, text, &complaints);
+    }
+    drop_unsupported(&options, way_in, options_name);
+    const char *objects = find_variable(envp, "LD_HUGEPAGES");
+    if (objects == NULL)
+        objects = way_in == HL_PRELOADER ? "main" : "";
+    options.objects = (struct hl_string){objects, hl_text_bytes(objects)};
+    return hl_begin_with(process, &options, executable, way_in, page_bytes);
 }
 
 /* Room for one more object, or NULL. */

@@ -72,6 +72,10 @@ struct hl_process {
 bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
               enum hl_way_in way_in, uint64_t page_bytes);
 
+/* The same with OPTIONS that come from elsewhere.  What they point to must live as long. */
+bool hl_begin_with(struct hl_process *process, const struct hl_options *options, const char *executable,
+                   enum hl_way_in way_in, uint64_t page_bytes);
+
 /* Selects and plans one object: everything in OBJECT before its load bias is set.  Objects come in the order
    in which they are served: the executable first.  The strings must live until hl_end. */
 void hl_add_object(struct hl_process *process, const struct hl_object *object, const Elf64_Phdr *phdr,
