@@ -178,12 +178,8 @@ static int add_debug_names(struct hl_symbols *symbols, struct debug_names *names
     for (int i = 1; i < n; i++) {
         GElf_Sym sym;
         GElf_Addr address;
-        struct hl_symbol symbol;
         const char *name = dwfl_module_getsym_info(module, i, &sym, &address, NULL, NULL, NULL);
-        if (name == NULL || !hl_classify_symbol(&sym, name, &symbol))
-            continue;
-        symbol.start = address;
-        int result = hl_add_symbol(symbols, &symbol, sym.st_size);
+        int result = name != NULL ? hl_add_function(symbols, &sym, address, name) : 0;
         if (result != 0)
             return result;
     }

@@ -10,14 +10,14 @@
 #include "sys.h"
 #include "text.h"
 
-/* What is sorted: eight bytes for each symbol, the distance of its start from the first one, and its index.
- */
+/* What is sorted: eight bytes for each symbol, the distance of its start from the first one, whether it has
+   no size, and its index. */
 #define INDEX_BITS 28
-#define INDEX_MASK (((uint64_t)1 << INDEX_BITS) - 1)
+#define NO_SIZE ((uint64_t)1 << 27)
+#define INDEX_MASK (NO_SIZE - 1)
 #define DIGIT_BITS 11
 #define DIGITS (1 << DIGIT_BITS)
-/* Symbols are fetched before they are needed: in this order they lie anywhere. */
-#define AHEAD 8
+#define AHEAD ((size_t)8)
 
 /* One pass of a radix sort, by DIGIT_BITS from SHIFT on; stable. */
 static void sort_pass(const uint64_t *from, uint64_t *to, size_t n, unsigned shift) {
@@ -94,26 +94,49 @@ static uint32_t derive_bytes(const struct hl_symbols *symbols, uint64_t start, u
     return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
 }
 
-/* Puts the index of one symbol for each start into TO, which may be KEY.  How many. */
+/* The best one of those with KEY[i] to KEY[last], which begin at the same address.  The last one gets a size.
+ */
+static uint64_t choose_one(const struct hl_symbols *symbols, const uint64_t *key, size_t i, size_t last) {
+    struct hl_symbol *end = &symbols->symbol[key[last] & INDEX_MASK];
+    if (end->bytes == 0)
+        end->bytes = derive_bytes(symbols, end->start,
+                                  last + 1 < symbols->n ? symbols->symbol[key[last + 1] & INDEX_MASK].start
+                                                        : UINT64_MAX);
+    uint64_t best = key[i] & INDEX_MASK;
+    for (size_t j = i + 1; j <= last; j++)
+        if (!is_preferred(&symbols->symbol[best], &symbols->symbol[key[j] & INDEX_MASK]))
+            best = key[j] & INDEX_MASK;
+    return best;
+}
+
+static bool is_alias(const struct hl_symbols *symbols, const uint64_t *key, size_t i) {
+    return i + 1 < symbols->n && key[i] >> INDEX_BITS == key[i + 1] >> INDEX_BITS;
+}
+
+/* Fetches what choose_one will look at: sorted by address, symbols and names lie all over the memory. */
+__attribute__((always_inline)) static inline void fetch_ahead(const struct hl_symbols *symbols,
+                                                              const uint64_t *key, size_t i) {
+    if (is_alias(symbols, key, i + 2 * AHEAD)) {
+        __builtin_prefetch(&symbols->symbol[key[i + 2 * AHEAD] & INDEX_MASK]);
+        __builtin_prefetch(&symbols->symbol[key[i + 2 * AHEAD + 1] & INDEX_MASK]);
+    }
+    if (is_alias(symbols, key, i + AHEAD)) {
+        __builtin_prefetch(symbols->symbol[key[i + AHEAD] & INDEX_MASK].name);
+        __builtin_prefetch(symbols->symbol[key[i + AHEAD + 1] & INDEX_MASK].name);
+    }
+}
+
+/* Puts the index of one symbol for each start into TO, which may be KEY.  How many.  One that is alone and
+   has a size is not looked at. */
 static size_t keep_best(const struct hl_symbols *symbols, const uint64_t *key, uint64_t *to) {
-    size_t kept = 0, n = symbols->n;
-    for (size_t i = 0; i < n;) {
-        size_t last = i;
-        while (last + 1 < n && key[last + 1] >> INDEX_BITS == key[i] >> INDEX_BITS)
+    size_t kept = 0;
+    for (size_t i = 0, last; i < symbols->n; i = last + 1) {
+        fetch_ahead(symbols, key, i);
+        last = i;
+        while (is_alias(symbols, key, last))
             last++;
-        if (last + AHEAD < n)
-            __builtin_prefetch(&symbols->symbol[key[last + AHEAD] & INDEX_MASK]);
-        struct hl_symbol *end = &symbols->symbol[key[last] & INDEX_MASK];
-        if (end->bytes == 0)
-            end->bytes =
-                derive_bytes(symbols, end->start,
-                             last + 1 < n ? symbols->symbol[key[last + 1] & INDEX_MASK].start : UINT64_MAX);
-        uint64_t best = key[i] & INDEX_MASK;
-        for (size_t j = i + 1; j <= last; j++)
-            if (!is_preferred(&symbols->symbol[best], &symbols->symbol[key[j] & INDEX_MASK]))
-                best = key[j] & INDEX_MASK;
-        to[kept++] = best;
-        i = last + 1;
+        bool alone = last == i && !(key[i] & NO_SIZE);
+        to[kept++] = alone ? key[i] & INDEX_MASK : choose_one(symbols, key, i, last);
     }
     return kept;
 }
@@ -144,23 +167,28 @@ static void name_ifunc_stubs(const struct hl_symbols *symbols) {
 
 int hl_choose_symbols(struct hl_symbols *symbols) {
     uint64_t least = UINT64_MAX, most = 0, n = symbols->n;
+    bool has_ifunc_stubs = false;
     if (n == 0)
         return 0;
     for (size_t i = 0; i < n; i++) {
         uint64_t start = symbols->symbol[i].start;
         least = start < least ? start : least;
         most = start > most ? start : most;
+        has_ifunc_stubs |= symbols->symbol[i].kind == HL_IFUNC_STUB;
     }
     if (n > INDEX_MASK || (most - least) >> (64 - INDEX_BITS) != 0)
         return -ENOEXEC; /* 64 GiB of text */
-    symbols->chosen_bytes = 2 * n * sizeof *symbols->chosen;
-    symbols->chosen = hl_take_scratch(symbols->chosen_bytes);
-    if (symbols->chosen == NULL)
+    symbols->chosen = hl_take_scratch(&symbols->scratch, 2 * n * sizeof *symbols->chosen);
+    symbols->open = hl_take_scratch(&symbols->scratch, n * sizeof *symbols->open);
+    if (symbols->chosen == NULL || symbols->open == NULL)
         return -ENOMEM;
-    for (size_t i = 0; i < n; i++)
-        symbols->chosen[i] = (symbols->symbol[i].start - least) << INDEX_BITS | i;
+    for (size_t i = 0; i < n; i++) {
+        const struct hl_symbol *symbol = &symbols->symbol[i];
+        symbols->chosen[i] = (symbol->start - least) << INDEX_BITS | (symbol->bytes == 0 ? NO_SIZE : 0) | i;
+    }
     const uint64_t *sorted = sort_keys(symbols->chosen, symbols->chosen + n, n, most - least);
     symbols->n_chosen = keep_best(symbols, sorted, symbols->chosen);
-    name_ifunc_stubs(symbols);
+    if (has_ifunc_stubs)
+        name_ifunc_stubs(symbols);
     return 0;
 }

@@ -31,48 +31,20 @@
 /* No table of any known program comes near; what a hostile file can make us take ends here. */
 #define TABLE_BYTES_MAX ((uint64_t)1 << 30)
 #define SECTIONS_READ_MAX 65536
-#define ENTRIES_AT_ONCE 4096
+/* As many as stay in the first cache. */
+#define ENTRIES_AT_ONCE 1024
 #define SYMBOLS_FIRST 4096
-#define SCRATCH_PAGE ((uint64_t)65536) /* a multiple of every page size */
-/* Longer names in .dynsym lose their end where .symtab is read too. */
+/* What the stubs take, in most files. */
+#define SCRATCH_MORE ((uint64_t)256 << 10)
+/* Most names of stubs are shorter than the first.  Those in a .dynsym beside .symtab lose what exceeds the
+   second. */
+#define STUB_NAME_FIRST 256
 #define STUB_NAME_BYTES 4096
-/* What a large scratch is aligned to, so that the kernel can use huge pages: faults are most of its cost, and
-   names are read in an order that TLBs do not like. */
-#define SCRATCH_ALIGNMENT ((uint64_t)2 << 20)
 
-/* BYTES of a mapping that begins at a multiple of SCRATCH_ALIGNMENT. */
-static void *take_aligned(uint64_t bytes) {
-    bytes = hl_round_up(bytes, SCRATCH_PAGE);
-    long at =
-        hl_mmap(0, bytes + SCRATCH_ALIGNMENT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (hl_is_error(at))
-        return NULL;
-    uint64_t start = hl_round_up((uint64_t)at, SCRATCH_ALIGNMENT),
-             end = (uint64_t)at + bytes + SCRATCH_ALIGNMENT;
-    if (start > (uint64_t)at)
-        hl_munmap((uint64_t)at, start - (uint64_t)at);
-    hl_munmap(start + bytes, end - (start + bytes));
-    hl_madvise(start, bytes, MADV_HUGEPAGE);
-    hl_madvise(start, bytes, MADV_POPULATE_WRITE); /* both are only faster */
-    return (void *)start;
-}
-
-void *hl_take_scratch(uint64_t bytes) {
-    if (bytes >= SCRATCH_ALIGNMENT)
-        return take_aligned(bytes);
-    long at = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    return hl_is_error(at) ? NULL : (void *)at;
-}
-
-void hl_release_scratch(void *at, uint64_t bytes) {
-    if (at != NULL)
-        hl_munmap((uint64_t)at, bytes >= SCRATCH_ALIGNMENT ? hl_round_up(bytes, SCRATCH_PAGE) : bytes);
-}
-
-/* A piece of the file in memory: [first, first + bytes) of a table. */
+/* A table of the file in memory. */
 struct table {
     const void *at; /* followed by a zero byte; NULL if there is none */
-    uint64_t first, bytes;
+    uint64_t bytes;
 };
 
 /* A stub of the PLT and the slot it jumps through, at link-time addresses. */
@@ -93,26 +65,22 @@ struct image {
     struct table strings;
     size_t n_stubs, n_named;
     struct stub *stub; /* by slot */
-    uint64_t stub_bytes;
 };
 
 void hl_begin_symbols(struct hl_symbols *symbols, uint64_t load_bias) {
     symbols->load_bias = load_bias;
     symbols->table = 0;
-    symbols->n = 0;
+    symbols->n = symbols->n_max = 0;
     symbols->symbol = NULL;
-    symbols->allocated_bytes = 0;
     symbols->n_chosen = 0;
     symbols->chosen = NULL;
-    symbols->chosen_bytes = 0;
-    symbols->n_sections = symbols->n_blocks = 0;
+    symbols->open = NULL;
+    symbols->n_sections = symbols->last_section = 0;
+    hl_begin_scratch(&symbols->scratch);
 }
 
 void hl_free_symbols(struct hl_symbols *symbols) {
-    hl_release_scratch(symbols->symbol, symbols->allocated_bytes);
-    hl_release_scratch(symbols->chosen, symbols->chosen_bytes);
-    for (unsigned i = 0; i < symbols->n_blocks; i++)
-        hl_release_scratch(symbols->block[i].at, symbols->block[i].bytes);
+    hl_free_scratch(&symbols->scratch);
     hl_begin_symbols(symbols, 0);
 }
 
@@ -133,25 +101,24 @@ static int read_at(const struct image *image, void *to, uint64_t offset, uint64_
 
 static void begin_table(struct table *table) {
     table->at = NULL;
-    table->first = table->bytes = 0;
+    table->bytes = 0;
 }
 
-/* Reads a table into a block that lives as long as SYMBOLS. */
+/* Reads a table, which lives as long as SYMBOLS. */
 static int read_table(struct hl_symbols *symbols, const struct image *image, uint64_t offset, uint64_t bytes,
                       struct table *table) {
     begin_table(table);
-    if (bytes == 0 || bytes > TABLE_BYTES_MAX || symbols->n_blocks == HL_BLOCKS_MAX)
+    if (bytes == 0 || bytes > TABLE_BYTES_MAX)
         return bytes == 0 ? 0 : -ENOEXEC;
     if (bytes > image->bytes || offset > image->bytes - bytes)
         return -ENOEXEC;
-    void *at = hl_take_scratch(bytes + 1);
+    char *at = hl_take_scratch(&symbols->scratch, bytes + 1);
     if (at == NULL)
         return -ENOMEM;
-    symbols->block[symbols->n_blocks].at = at;
-    symbols->block[symbols->n_blocks++].bytes = bytes + 1;
     int result = read_at(image, at, offset, bytes);
     if (result != 0)
         return result;
+    at[bytes] = '\0';
     table->at = at;
     table->bytes = bytes;
     return 0;
@@ -163,9 +130,7 @@ static const Elf64_Shdr *section_at(const struct image *image, uint64_t index) {
 
 /* The string at OFFSET of TABLE, which a zero byte follows; "" outside. */
 static const char *string_at(const struct table *table, uint64_t offset) {
-    return table->at != NULL && offset - table->first < table->bytes
-               ? (const char *)table->at + (offset - table->first)
-               : "";
+    return offset < table->bytes ? (const char *)table->at + offset : "";
 }
 
 static int read_section(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
@@ -228,42 +193,52 @@ static void find_text(struct hl_symbols *symbols, const struct image *image) {
 
 /* Room for N more. */
 static int reserve_symbols(struct hl_symbols *symbols, uint64_t n) {
-    uint64_t needed = hl_round_up((symbols->n + n) * sizeof *symbols->symbol, SCRATCH_PAGE),
-             had = symbols->allocated_bytes;
-    uint64_t wanted = needed > 2 * had ? needed : 2 * had;
-    if (needed <= had)
+    if (symbols->n_max - symbols->n >= n)
         return 0;
-    if (had == 0) {
-        symbols->symbol = hl_take_scratch(needed);
-        symbols->allocated_bytes = symbols->symbol != NULL ? needed : 0;
-        return symbols->symbol != NULL ? 0 : -ENOMEM;
-    }
-    long at = HL_CALL(__NR_mremap, symbols->symbol, had, wanted, MREMAP_MAYMOVE, 0, 0);
-    if (hl_is_error(at))
+    uint64_t wanted = symbols->n + (n > symbols->n ? n : symbols->n);
+    struct hl_symbol *at = hl_take_scratch(&symbols->scratch, wanted * sizeof *at);
+    if (at == NULL)
         return -ENOMEM;
-    symbols->symbol = (struct hl_symbol *)at;
-    symbols->allocated_bytes = wanted;
+    hl_copy_bytes(at, symbols->symbol, symbols->n * sizeof *at);
+    symbols->symbol = at;
+    symbols->n_max = wanted;
     return 0;
 }
 
-int hl_add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes) {
-    unsigned i = 0;
-    while (i < symbols->n_sections &&
-           symbol->start - symbols->section[i].start >= symbols->section[i].end - symbols->section[i].start)
-        i++;
-    if (i == symbols->n_sections)
+static bool is_within(const struct hl_text_range *range, uint64_t address) {
+    return address - range->start < range->end - range->start;
+}
+
+/* The section with ADDRESS, or NULL.  Most symbols are in the same one as the symbol before. */
+static const struct hl_text_range *find_section(struct hl_symbols *symbols, uint64_t address) {
+    if (symbols->n_sections > 0 && is_within(&symbols->section[symbols->last_section], address))
+        return &symbols->section[symbols->last_section];
+    for (unsigned i = 0; i < symbols->n_sections; i++) {
+        if (is_within(&symbols->section[i], address)) {
+            symbols->last_section = i;
+            return &symbols->section[i];
+        }
+    }
+    return NULL;
+}
+
+static inline int add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes) {
+    const struct hl_text_range *section = find_section(symbols, symbol->start);
+    if (section == NULL)
         return 0;
-    int result = (symbols->n + 1) * sizeof *symbol <= symbols->allocated_bytes
-                     ? 0
-                     : reserve_symbols(symbols, SYMBOLS_FIRST);
+    int result = symbols->n < symbols->n_max ? 0 : reserve_symbols(symbols, SYMBOLS_FIRST);
     if (result != 0)
         return result;
     struct hl_symbol *to = &symbols->symbol[symbols->n++];
-    uint64_t most = symbols->section[i].end - symbol->start;
+    uint64_t most = section->end - symbol->start;
     bytes = bytes < most ? bytes : most;
     *to = *symbol;
     to->bytes = bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
     return 0;
+}
+
+int hl_add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes) {
+    return add_symbol(symbols, symbol, bytes);
 }
 
 /* "$x", "$d.5": where code and data begin, on AArch64.  ".L...": the compiler's own. */
@@ -274,28 +249,40 @@ static bool is_marker(const char *name) {
     return name[0] == '.' && name[1] == 'L';
 }
 
-/* Looks at the names of labels only: the others are all over the string table, which is not in the cache. */
-bool hl_classify_symbol(const Elf64_Sym *sym, const char *name, struct hl_symbol *symbol) {
+/* Whether SYM is a function or may be one.  Looks at the names of labels only: the others are all over the
+   string table, which is not in the cache. */
+static inline bool is_function(const Elf64_Sym *sym, const char *name) {
     unsigned type = ELF64_ST_TYPE(sym->st_info), visibility = ELF64_ST_VISIBILITY(sym->st_other);
     if (sym->st_shndx == SHN_UNDEF || sym->st_shndx == SHN_ABS || sym->st_shndx == SHN_COMMON)
         return false;
-    symbol->name = name;
-    symbol->binding = ELF64_ST_BIND(sym->st_info);
-    symbol->kind = type == STT_NOTYPE ? HL_LABEL : HL_FUNCTION;
     if (type == STT_FUNC || type == STT_GNU_IFUNC)
         return true;
     return type == STT_NOTYPE && visibility != STV_HIDDEN && visibility != STV_INTERNAL && !is_marker(name);
 }
 
+static inline int add_function(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t address,
+                               const char *name) {
+    struct hl_symbol symbol;
+    if (!is_function(sym, name))
+        return 0;
+    symbol.start = address;
+    symbol.name = name;
+    symbol.kind = ELF64_ST_TYPE(sym->st_info) == STT_NOTYPE ? HL_LABEL : HL_FUNCTION;
+    symbol.binding = ELF64_ST_BIND(sym->st_info);
+    return add_symbol(symbols, &symbol, sym->st_size);
+}
+
+int hl_add_function(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t address, const char *name) {
+    return add_function(symbols, sym, address, name);
+}
+
 static int add_some(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t n,
                     const struct table *strings) {
-    struct hl_symbol symbol;
     for (uint64_t i = 0; i < n; i++) {
-        if (sym[i].st_name == 0 || sym[i].st_name >= strings->bytes ||
-            !hl_classify_symbol(&sym[i], (const char *)strings->at + sym[i].st_name, &symbol))
+        if (sym[i].st_name == 0 || sym[i].st_name >= strings->bytes)
             continue;
-        symbol.start = symbols->load_bias + sym[i].st_value;
-        int result = hl_add_symbol(symbols, &symbol, sym[i].st_size);
+        int result = add_function(symbols, &sym[i], symbols->load_bias + sym[i].st_value,
+                                  (const char *)strings->at + sym[i].st_name);
         if (result != 0)
             return result;
     }
@@ -306,10 +293,10 @@ static int add_some(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t n
 static int add_symbols(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
                        const struct table *strings) {
     uint64_t n = section->sh_size / sizeof(Elf64_Sym);
-    if (section->sh_size > image->bytes)
+    if (section->sh_size > image->bytes || section->sh_size > TABLE_BYTES_MAX)
         return -ENOEXEC;
-    int result = reserve_symbols(symbols, n + 1);
-    Elf64_Sym *piece = hl_take_scratch(ENTRIES_AT_ONCE * sizeof *piece);
+    int result = reserve_symbols(symbols, n);
+    Elf64_Sym *piece = hl_take_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *piece);
     if (piece == NULL)
         return -ENOMEM;
     for (uint64_t done = 0, some; done < n && result == 0; done += some) {
@@ -318,7 +305,6 @@ static int add_symbols(struct hl_symbols *symbols, const struct image *image, co
         if (result == 0)
             result = add_some(symbols, piece, some, strings);
     }
-    hl_release_scratch(piece, ENTRIES_AT_ONCE * sizeof *piece);
     return result;
 }
 
@@ -441,7 +427,13 @@ static void sift_stub(struct stub *stub, size_t at, size_t n) {
     copy_stub(&stub[at], &moving);
 }
 
+/* Most are in order. */
 static void sort_stubs(struct stub *stub, size_t n) {
+    size_t sorted = 1;
+    while (sorted < n && stub[sorted - 1].slot <= stub[sorted].slot)
+        sorted++;
+    if (sorted >= n)
+        return;
     for (size_t i = n / 2; i-- > 0;)
         sift_stub(stub, i, n);
     for (size_t i = n; i-- > 1;) {
@@ -463,10 +455,9 @@ static int find_stubs(struct hl_symbols *symbols, struct image *image) {
     }
     if (bytes == 0 || bytes > TABLE_BYTES_MAX)
         return 0;
-    image->stub = hl_take_scratch(bytes);
+    image->stub = hl_take_scratch(&symbols->scratch, bytes);
     if (image->stub == NULL)
         return -ENOMEM;
-    image->stub_bytes = bytes;
     int result = 0;
     for (uint64_t i = 0; i < image->n_sections && result == 0; i++) {
         const Elf64_Shdr *section = section_at(image, i);
@@ -521,8 +512,8 @@ static int read_relocations(const struct hl_symbols *symbols, struct image *imag
 
 /* The relocations of .plt are in .rela.plt, those of .plt.got in .rela.dyn.  The former is far smaller and
    comes second, so it is read first. */
-static int resolve_stubs(const struct hl_symbols *symbols, struct image *image) {
-    Elf64_Rela *piece = hl_take_scratch(ENTRIES_AT_ONCE * sizeof *piece);
+static int resolve_stubs(struct hl_symbols *symbols, struct image *image) {
+    Elf64_Rela *piece = hl_take_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *piece);
     int result = piece != NULL ? 0 : -ENOMEM;
     for (uint64_t i = image->n_sections; i-- > 0 && result == 0;) {
         const Elf64_Shdr *section = section_at(image, i);
@@ -530,88 +521,111 @@ static int resolve_stubs(const struct hl_symbols *symbols, struct image *image) 
             section->sh_entsize == sizeof(Elf64_Rela))
             result = read_relocations(symbols, image, section, piece);
     }
-    hl_release_scratch(piece, ENTRIES_AT_ONCE * sizeof *piece);
     return result;
 }
 
-/* [first, first + bytes) of SECTION, cut to its end. */
-static int read_window(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
-                       uint64_t first, uint64_t bytes, struct table *table) {
-    begin_table(table);
-    if (section->sh_type == SHT_NOBITS || first >= section->sh_size || section->sh_offset > image->bytes)
-        return 0;
-    bytes = bytes < section->sh_size - first ? bytes : section->sh_size - first;
-    int result = read_table(symbols, image, section->sh_offset + first, bytes, table);
-    table->first = first;
-    return result;
+/* The name at OFFSET of the section NAMES, which is not in memory. */
+static int read_name(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *names,
+                     uint64_t offset, const char **name) {
+    char buffer[STUB_NAME_BYTES];
+    uint64_t most = offset < names->sh_size ? names->sh_size - offset : 0, bytes = 0;
+    most = most < sizeof buffer ? most : sizeof buffer;
+    for (uint64_t some = most < STUB_NAME_FIRST ? most : STUB_NAME_FIRST; bytes < some; some = most) {
+        int result = read_at(image, buffer, names->sh_offset + offset, some);
+        if (result != 0)
+            return result;
+        while (bytes < some && buffer[bytes] != '\0')
+            bytes++;
+        if (bytes < some)
+            break;
+    }
+    char *to = hl_take_scratch(&symbols->scratch, bytes + 1);
+    if (to == NULL)
+        return -ENOMEM;
+    hl_copy_bytes(to, buffer, bytes);
+    to[bytes] = '\0';
+    *name = to;
+    return 0;
 }
 
-static const Elf64_Sym *symbol_at(const struct table *table, uint32_t index) {
-    uint64_t offset = index * sizeof(Elf64_Sym) - table->first;
-    return table->at != NULL && table->bytes >= sizeof(Elf64_Sym) &&
-                   offset <= table->bytes - sizeof(Elf64_Sym)
-               ? (const Elf64_Sym *)((const char *)table->at + offset)
-               : NULL;
+/* .dynsym, and its beginning in memory: undefined functions come first there, and most stubs are theirs. */
+struct dynamic {
+    const Elf64_Shdr *table, *names;
+    uint64_t n, n_read;
+    Elf64_Sym *first;
+};
+
+static int begin_dynamic(struct hl_symbols *symbols, const struct image *image, struct dynamic *dynamic) {
+    dynamic->table = find_table(image, SHT_DYNSYM);
+    dynamic->names = dynamic->table != NULL ? find_strings(image, dynamic->table) : NULL;
+    dynamic->n = dynamic->names != NULL ? dynamic->table->sh_size / sizeof(Elf64_Sym) : 0;
+    dynamic->n_read = dynamic->n < ENTRIES_AT_ONCE ? dynamic->n : ENTRIES_AT_ONCE;
+    dynamic->first = hl_take_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *dynamic->first);
+    if (dynamic->first == NULL)
+        return -ENOMEM;
+    return dynamic->n_read == 0 ? 0
+                                : read_at(image, dynamic->first, dynamic->table->sh_offset,
+                                          dynamic->n_read * sizeof *dynamic->first);
 }
 
-/* What the stubs need of .dynsym and of its names: usually a small part. */
-static int read_stub_names(struct hl_symbols *symbols, const struct image *image, struct table *table,
-                           struct table *strings) {
-    const Elf64_Shdr *section = find_table(image, SHT_DYNSYM);
-    const Elf64_Shdr *names = section != NULL ? find_strings(image, section) : NULL;
-    uint64_t least = UINT32_MAX, most = 0;
-    begin_table(table);
-    begin_table(strings);
-    for (size_t i = 0; i < image->n_stubs; i++) {
-        uint64_t index = image->stub[i].symbol;
-        least = index != 0 && index < least ? index : least;
-        most = index > most ? index : most;
-    }
-    if (names == NULL || most == 0)
+/* The name of number INDEX; NULL if there is none.  Beyond the beginning one by one: those of the stubs lie
+   all over tables that may be large. */
+static int read_dynamic_name(struct hl_symbols *symbols, const struct image *image,
+                             const struct dynamic *dynamic, uint32_t index, const char **name) {
+    Elf64_Sym sym;
+    *name = NULL;
+    if (index >= dynamic->n)
         return 0;
-    int result = read_window(symbols, image, section, least * sizeof(Elf64_Sym),
-                             (most - least + 1) * sizeof(Elf64_Sym), table);
-    least = UINT32_MAX;
-    most = 0;
-    for (size_t i = 0; i < image->n_stubs && result == 0; i++) {
-        const Elf64_Sym *sym = image->stub[i].symbol != 0 ? symbol_at(table, image->stub[i].symbol) : NULL;
-        if (sym == NULL)
-            continue;
-        least = sym->st_name < least ? sym->st_name : least;
-        most = sym->st_name > most ? sym->st_name : most;
-    }
-    if (result == 0 && names == image->strings_at) { /* .dynsym is all there is */
-        *strings = image->strings;
-        return 0;
-    }
-    if (result == 0 && most > 0)
-        result = read_window(symbols, image, names, least, most - least + STUB_NAME_BYTES, strings);
-    return result;
+    int result = 0;
+    if (index < dynamic->n_read)
+        sym.st_name = dynamic->first[index].st_name;
+    else
+        result = read_at(image, &sym, dynamic->table->sh_offset + index * sizeof sym, sizeof sym);
+    if (result != 0)
+        return result;
+    if (dynamic->names != image->strings_at)
+        return read_name(symbols, image, dynamic->names, sym.st_name, name);
+    *name = string_at(&image->strings, sym.st_name);
+    return 0;
 }
 
 static int read_stubs(struct hl_symbols *symbols, struct image *image) {
-    struct table table, strings;
     struct hl_symbol symbol;
+    struct dynamic dynamic;
     int result = find_stubs(symbols, image);
-    if (result == 0 && image->n_stubs > 0)
-        result = resolve_stubs(symbols, image);
+    if (result != 0 || image->n_stubs == 0)
+        return result;
+    result = resolve_stubs(symbols, image);
     if (result == 0)
-        result = read_stub_names(symbols, image, &table, &strings);
+        result = begin_dynamic(symbols, image, &dynamic);
     for (size_t i = 0; i < image->n_stubs && result == 0; i++) {
         const struct stub *stub = &image->stub[i];
-        const Elf64_Sym *sym = stub->symbol != 0 ? symbol_at(&table, stub->symbol) : NULL;
-        if (!stub->named || (stub->symbol != 0 && sym == NULL))
+        if (!stub->named)
             continue;
         symbol.start = symbols->load_bias + stub->start;
         symbol.binding = STB_GLOBAL;
-        symbol.kind = sym == NULL ? HL_IFUNC_STUB : HL_STUB;
-        if (sym == NULL)
+        symbol.kind = HL_STUB;
+        if (stub->symbol == 0) {
+            symbol.kind = HL_IFUNC_STUB;
             symbol.target = stub->target;
-        else
-            symbol.name = string_at(&strings, sym->st_name);
+        } else {
+            result = read_dynamic_name(symbols, image, &dynamic, stub->symbol, &symbol.name);
+            if (result != 0 || symbol.name == NULL)
+                continue;
+        }
         result = hl_add_symbol(symbols, &symbol, stub->bytes);
     }
     return result;
+}
+
+/* One mapping for all that is to come: the names, and for each symbol itself, two keys and a place among the
+   open ones.  Only faster, and only where it can be true. */
+static void reserve_memory(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
+                           const Elf64_Shdr *names) {
+    uint64_t for_each = sizeof *symbols->symbol + 2 * sizeof *symbols->chosen + sizeof *symbols->open;
+    uint64_t n = section->sh_size / sizeof(Elf64_Sym);
+    if (section->sh_size <= image->bytes && names->sh_size <= image->bytes)
+        hl_reserve_scratch(&symbols->scratch, names->sh_size + n * for_each + SCRATCH_MORE);
 }
 
 /* .symtab, else .dynsym. */
@@ -622,7 +636,10 @@ static int read_tables(struct hl_symbols *symbols, struct image *image) {
     if (section == NULL)
         return 0;
     const Elf64_Shdr *names = find_strings(image, section);
-    int result = names != NULL ? read_section(symbols, image, names, &image->strings) : -ENOEXEC;
+    if (names == NULL)
+        return -ENOEXEC;
+    reserve_memory(symbols, image, section, names);
+    int result = read_section(symbols, image, names, &image->strings);
     if (result != 0)
         return result;
     image->strings_at = names;
@@ -641,7 +658,6 @@ int hl_read_symbols(struct hl_symbols *symbols, int fd) {
     image.n_sections = 0;
     image.n_stubs = image.n_named = 0;
     image.stub = NULL;
-    image.stub_bytes = 0;
     begin_table(&image.sections);
     begin_table(&image.names);
     begin_table(&image.strings);
@@ -654,6 +670,5 @@ int hl_read_symbols(struct hl_symbols *symbols, int fd) {
     }
     if (result == 0)
         result = read_stubs(symbols, &image);
-    hl_release_scratch(image.stub, image.stub_bytes);
     return (int)result;
 }

@@ -8,6 +8,7 @@
 #define HL_SYMBOLS_H
 
 #include "hugeld.h"
+#include "scratch.h"
 
 enum hl_symbol_kind {
     HL_FUNCTION,
@@ -33,24 +34,19 @@ struct hl_text_range {
 };
 
 #define HL_SECTIONS_MAX 64
-#define HL_BLOCKS_MAX 16
 
 struct hl_symbols {
     uint64_t load_bias;
     unsigned table; /* SHT_SYMTAB or SHT_DYNSYM, whichever hl_read_symbols found; 0: none */
-    size_t n;
+    size_t n, n_max;
     struct hl_symbol *symbol;
-    uint64_t allocated_bytes;
     size_t n_chosen; /* by hl_choose_symbols: these of them, ascending, each start once, each with its size */
     uint64_t *chosen;
-    uint64_t chosen_bytes;
+    uint32_t *open; /* room for n_chosen, for hl_write_symbols */
     unsigned n_sections;
     struct hl_text_range section[HL_SECTIONS_MAX]; /* at their load addresses */
-    unsigned n_blocks;
-    struct {
-        void *at;
-        uint64_t bytes;
-    } block[HL_BLOCKS_MAX]; /* memory that names point into */
+    unsigned last_section;                         /* that a symbol was found in */
+    struct hl_scratch scratch;                     /* all of this, and what names point to */
 };
 
 void hl_begin_symbols(struct hl_symbols *symbols, uint64_t load_bias);
@@ -67,15 +63,11 @@ int hl_read_symbols(struct hl_symbols *symbols, int fd);
    hl_free_symbols.  One that begins in no executable section is left out. */
 int hl_add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes);
 
+/* Adds SYM, at ADDRESS and called NAME, if it is worth a line. */
+int hl_add_function(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t address, const char *name);
+
 /* Sorts, keeps one of those that begin at the same address (the one that perf would show) and gives each
    without a size the bytes up to the next one or its section's end. */
 int hl_choose_symbols(struct hl_symbols *symbols);
-
-/* Whether SYM, called NAME, is worth a line, and as what: fills SYMBOL's name, kind and binding. */
-bool hl_classify_symbol(const Elf64_Sym *sym, const char *name, struct hl_symbol *symbol);
-
-/* BYTES of zeroed scratch memory, or NULL.  hl_release takes the same number. */
-void *hl_take_scratch(uint64_t bytes);
-void hl_release_scratch(void *at, uint64_t bytes);
 
 #endif

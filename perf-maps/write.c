@@ -11,11 +11,15 @@
 #include <linux/mman.h>
 #include <linux/resource.h>
 
-#define BUFFER_BYTES ((uint64_t)256 << 10)
-/* Two numbers, their blanks, "*ABS*+0x...@plt" and the newline. */
-#define LINE_BYTES 96
+/* Whole pages, and many of them: the kernel's page cache then works with large ones. */
+#define WRITE_BYTES ((uint64_t)256 << 10)
 /* Longer than any compiler's (Rust's reach some thousand). */
 #define NAME_BYTES_MAX ((uint64_t)64 << 10)
+/* A name, two numbers, their blanks, "*ABS*+0x...@plt" and the newline. */
+#define LINE_BYTES_MAX (NAME_BYTES_MAX + 128)
+#define BUFFER_BYTES (WRITE_BYTES + NAME_BYTES_MAX + 4096)
+/* Most maps have room in it. */
+#define WHOLE_MAP_BYTES (4 * HL_SCRATCH_HUGE)
 /* perf leaves out a line with a shorter one (dso__load_perf_map, Linux 6.1 to 6.18). */
 #define SHORTEST_NAME 3
 #define PAGE_MASK 4095
@@ -25,25 +29,26 @@ void hl_begin_map(struct hl_map_text *text, int fd) {
     uint64_t limit[2];
     text->fd = fd;
     text->filled = text->written = text->lines = 0;
-    text->allocated_bytes = BUFFER_BYTES;
-    text->at = hl_take_scratch(BUFFER_BYTES);
+    text->allocated_bytes = fd >= 0 ? BUFFER_BYTES : WHOLE_MAP_BYTES;
+    text->at = fd >= 0 ? hl_take_pages(BUFFER_BYTES) : hl_take_huge(WHOLE_MAP_BYTES);
     text->result = text->at == NULL ? -ENOMEM : 0;
     long result = HL_CALL(__NR_prlimit64, 0, RLIMIT_FSIZE, 0, limit, 0, 0);
     text->most_bytes = hl_is_error(result) ? UINT64_MAX : limit[0];
 }
 
 void hl_free_map(struct hl_map_text *text) {
-    hl_release_scratch(text->at, text->allocated_bytes);
+    hl_release_pages(text->at, text->allocated_bytes);
     text->at = NULL;
 }
 
-static void flush(struct hl_map_text *text) {
-    for (uint64_t done = 0; done < text->filled && text->result == 0;) {
-        if (text->most_bytes - text->written < text->filled - done) {
+/* Writes BYTES of what is in the buffer; the rest moves to its start. */
+static void flush(struct hl_map_text *text, uint64_t bytes) {
+    for (uint64_t done = 0; done < bytes && text->result == 0;) {
+        if (text->most_bytes - text->written < bytes - done) {
             text->result = -EFBIG;
             return;
         }
-        long n = hl_write(text->fd, text->at + done, text->filled - done);
+        long n = hl_write(text->fd, text->at + done, bytes - done);
         if (n == -EINTR)
             continue;
         if (hl_is_error(n) || n == 0) {
@@ -53,17 +58,18 @@ static void flush(struct hl_map_text *text) {
         done += (uint64_t)n;
         text->written += (uint64_t)n;
     }
-    text->filled = 0;
+    text->filled -= bytes;
+    hl_copy_bytes(text->at, text->at + bytes, text->filled);
 }
 
-/* Room for BYTES more, at most BUFFER_BYTES. */
-static bool make_room(struct hl_map_text *text, uint64_t bytes) {
-    if (text->result == 0 && text->allocated_bytes - text->filled >= bytes)
+/* Room for one line more. */
+static bool make_room(struct hl_map_text *text) {
+    if (text->result == 0 && text->allocated_bytes - text->filled >= LINE_BYTES_MAX)
         return true;
     if (text->result != 0)
         return false;
     if (text->fd >= 0) {
-        flush(text);
+        flush(text, text->filled / WRITE_BYTES * WRITE_BYTES);
         return text->result == 0;
     }
     long at = HL_CALL(__NR_mremap, text->at, text->allocated_bytes, 2 * text->allocated_bytes, MREMAP_MAYMOVE,
@@ -77,13 +83,27 @@ static bool make_room(struct hl_map_text *text, uint64_t bytes) {
     return true;
 }
 
-static char *put_hex(char *to, uint64_t number) {
-    unsigned shift = number == 0 ? 0 : (63 - (unsigned)__builtin_clzll(number)) & ~3u;
-    for (;; shift -= 4) {
-        *to++ = "0123456789abcdef"[number >> shift & 15];
-        if (shift == 0)
-            return to;
+#define EVERY_BYTE(x) ((uint64_t)-1 / 255 * (x))
+
+/* The last N of NUMBER's eight digits.  Writes eight bytes. */
+static inline char *put_digits(char *to, uint32_t number, unsigned n) {
+    uint64_t x = number; /* each step halves the pieces, the first one lowest */
+    x = (x & 0xffff) << 32 | x >> 16;
+    x = (x & 0x000000ff000000ff) << 16 | (x >> 8 & 0x000000ff000000ff);
+    x = (x & 0x000f000f000f000f) << 8 | (x >> 4 & 0x000f000f000f000f);
+    uint64_t letters = (x + EVERY_BYTE(6)) >> 4 & EVERY_BYTE(1);
+    x = (x + EVERY_BYTE('0') + letters * ('a' - '0' - 10)) >> (64 - 8 * n);
+    __builtin_memcpy(to, &x, sizeof x);
+    return to + n;
+}
+
+static inline char *put_hex(char *to, uint64_t number) {
+    unsigned n = (67 - (unsigned)__builtin_clzll(number | 1)) / 4;
+    if (n > 8) {
+        to = put_digits(to, (uint32_t)(number >> 32), n - 8);
+        n = 8;
     }
+    return put_digits(to, (uint32_t)number, n);
 }
 
 static char *put_text(char *to, const char *from) {
@@ -92,36 +112,35 @@ static char *put_text(char *to, const char *from) {
     return to;
 }
 
-#define EVERY_BYTE(x) ((uint64_t)-1 / 255 * (x))
+typedef unsigned char bytes16 __attribute__((vector_size(16)));
+typedef uint64_t halves16 __attribute__((vector_size(16)));
 
-/* Whether one of WORD's bytes is zero, a control character or 0x7f. */
-static bool is_special(uint64_t word) {
-    uint64_t del = word ^ EVERY_BYTE(0x7f);
-    uint64_t low = (word - EVERY_BYTE(0x20)) & ~word, none = (del - EVERY_BYTE(1)) & ~del;
-    return ((low | none) & EVERY_BYTE(0x80)) != 0;
+/* Copies 16 bytes.  How many of them come before the first one that is zero, a control character or 0x7f. */
+static unsigned copy_some(char *to, const char *from) {
+    bytes16 bytes;
+    __builtin_memcpy(&bytes, from, sizeof bytes);
+    __builtin_memcpy(to, &bytes, sizeof bytes);
+    halves16 special = (halves16)((bytes < 0x20) | (bytes == 0x7f));
+    if (special[0] != 0)
+        return (unsigned)__builtin_ctzll(special[0]) / 8;
+    return special[1] != 0 ? 8 + (unsigned)__builtin_ctzll(special[1]) / 8 : 16;
 }
 
-/* At most NAME_BYTES_MAX of NAME, control characters as '?'.  Eight bytes may reach beyond its end, but never
-   into another page. */
+/* NAME, up to NAME_BYTES_MAX and 15 bytes more, control characters as '?'.  What is copied may reach beyond
+   its end, but never into another page. */
 static char *put_name(char *to, const char *name) {
-    const char *end = to + NAME_BYTES_MAX;
-    while (to < end) {
-        uint64_t word;
-        if (((uintptr_t)name & PAGE_MASK) <= PAGE_MASK - 7) {
-            __builtin_memcpy(&word, name, sizeof word);
-            if (!is_special(word)) {
-                __builtin_memcpy(to, &word, sizeof word);
-                name += 8;
-                to += 8;
+    for (const char *end = to + NAME_BYTES_MAX; to < end;) {
+        if (((uintptr_t)name & PAGE_MASK) <= PAGE_MASK - 15) {
+            unsigned plain = copy_some(to, name);
+            name += plain;
+            to += plain;
+            if (plain == 16)
                 continue;
-            }
         }
-        for (unsigned i = 0; i < 8; i++) {
-            unsigned char c = (unsigned char)*name++;
-            if (c == '\0')
-                return to;
-            *to++ = (char)(c < ' ' || c == 0x7f ? '?' : c);
-        }
+        unsigned char c = (unsigned char)*name++;
+        if (c == '\0')
+            return to;
+        *to++ = (char)(c < ' ' || c == 0x7f ? '?' : c);
     }
     return to;
 }
@@ -130,7 +149,7 @@ static void put_line(struct hl_map_text *text, uint64_t start, uint64_t end, con
                      const struct hl_symbol *symbol) {
     if (symbol->kind != HL_IFUNC_STUB && symbol->name[0] == '\0')
         return;
-    if (!make_room(text, LINE_BYTES + NAME_BYTES_MAX + 8))
+    if (!make_room(text))
         return;
     char *to = put_hex(text->at + text->filled, start);
     *to++ = ' ';
@@ -205,12 +224,7 @@ void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols
     size_t n_open = 0;
     if (symbols->n_chosen == 0 || text->result != 0)
         return;
-    uint64_t open_bytes = symbols->n_chosen * sizeof(uint32_t);
-    uint32_t *open = hl_take_scratch(open_bytes);
-    if (open == NULL) {
-        text->result = -ENOMEM;
-        return;
-    }
+    uint32_t *open = symbols->open;
     for (size_t i = 0; i < symbols->n_chosen; i++) {
         const struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i]];
         fetch_ahead(symbols, i);
@@ -223,12 +237,11 @@ void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols
         open[n_open++] = (uint32_t)symbols->chosen[i];
     }
     close_until(text, &cursor, symbols, open, &n_open, UINT64_MAX);
-    hl_release_scratch(open, open_bytes);
 }
 
 int hl_finish_map(struct hl_map_text *text) {
     if (text->fd >= 0 && text->result == 0)
-        flush(text);
+        flush(text, text->filled);
     return text->result;
 }
 

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include "scratch.h"
+#include "hugeld.h"
+#include "sys.h"
+
+#include <linux/mman.h>
+
+/* A mapping begins with this; the rest is handed out from its start. */
+struct hl_scratch_block {
+    struct hl_scratch_block *before;
+    uint64_t bytes, used;
+};
+
+#define BLOCK_MIN ((uint64_t)65536) /* a multiple of every page size */
+#define ALIGNMENT ((uint64_t)16)
+#define HUGE HL_SCRATCH_HUGE
+/* Clearing a huge page costs less than half as many faults as it has pages. */
+#define HUGE_FROM (HUGE / 2)
+
+void *hl_take_pages(uint64_t bytes) {
+    long at = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    return hl_is_error(at) ? NULL : (void *)at;
+}
+
+void hl_release_pages(void *at, uint64_t bytes) {
+    if (at != NULL)
+        hl_munmap((uint64_t)at, bytes);
+}
+
+void *hl_take_huge(uint64_t bytes) {
+    long at = hl_mmap(0, bytes + HUGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (hl_is_error(at))
+        return NULL;
+    uint64_t start = hl_round_up((uint64_t)at, HUGE), end = (uint64_t)at + bytes + HUGE;
+    if (start > (uint64_t)at)
+        hl_munmap((uint64_t)at, start - (uint64_t)at);
+    if (end > start + bytes)
+        hl_munmap(start + bytes, end - (start + bytes));
+    hl_madvise(start, bytes, MADV_HUGEPAGE);
+    return (void *)start;
+}
+
+void hl_begin_scratch(struct hl_scratch *scratch) { scratch->last = NULL; }
+
+void hl_free_scratch(struct hl_scratch *scratch) {
+    while (scratch->last != NULL) {
+        struct hl_scratch_block *block = scratch->last;
+        scratch->last = block->before;
+        hl_release_pages(block, block->bytes);
+    }
+}
+
+static bool has_room(const struct hl_scratch *scratch, uint64_t bytes) {
+    return scratch->last != NULL && scratch->last->bytes - scratch->last->used >= bytes;
+}
+
+int hl_reserve_scratch(struct hl_scratch *scratch, uint64_t bytes) {
+    if (has_room(scratch, bytes))
+        return 0;
+    uint64_t used = hl_round_up(sizeof *scratch->last, ALIGNMENT);
+    if (bytes > INT64_MAX)
+        return -ENOMEM;
+    bytes += used;
+    bytes = hl_round_up(bytes, bytes < HUGE_FROM ? BLOCK_MIN : HUGE);
+    struct hl_scratch_block *block = bytes < HUGE ? hl_take_pages(bytes) : hl_take_huge(bytes);
+    if (block == NULL)
+        return -ENOMEM;
+    block->before = scratch->last;
+    block->bytes = bytes;
+    block->used = used;
+    scratch->last = block;
+    return 0;
+}
+
+void *hl_take_scratch(struct hl_scratch *scratch, uint64_t bytes) {
+    if (bytes > INT64_MAX || hl_reserve_scratch(scratch, hl_round_up(bytes, ALIGNMENT)) != 0)
+        return NULL;
+    struct hl_scratch_block *block = scratch->last;
+    uint64_t first = block->used & ~(BLOCK_MIN - 1), at = (uint64_t)block + block->used;
+    block->used += hl_round_up(bytes, ALIGNMENT);
+    if (block->bytes >= HUGE && bytes >= BLOCK_MIN) /* only faster */
+        hl_madvise((uint64_t)block + first, hl_round_up(block->used, BLOCK_MIN) - first, MADV_POPULATE_WRITE);
+    return (void *)at;
+}
