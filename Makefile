@@ -62,7 +62,7 @@ $B/preload: $B/libhugeld.so
 	done
 
 $B/hugeld: $(core) $(command)
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -ldw -lelf -liberty -ljansson -lm
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm
 
 # All of the core in one object, for looking at what it leaves undefined (tests/lint): nothing.
 $B/core.o: $(core)

@@ -12,6 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* No path is longer. */
+#define STRING_MAX 4096
+
 static const char *const sentences[HL_ELF_PROBLEMS] = {
     [HL_ELF_FINE] = "nothing is wrong",
     [HL_ELF_DIRECTORY] = "is a directory; name a program or a library",
@@ -137,11 +140,15 @@ static uint64_t find_dynamic(const struct hl_elf_file *file, Elf64_Sxword tag) {
     return 0;
 }
 
+/* Of the dynamic string table, which may be megabytes, only this string is read.  It lives as long as the
+   file. */
 static const char *find_string(const struct hl_elf_file *file, uint64_t offset) {
-    if (file->strings == NULL || offset >= file->strings_bytes ||
-        memchr(file->strings + offset, '\0', file->strings_bytes - offset) == NULL)
+    size_t bytes;
+    if (offset >= file->strings_bytes || file->strings_at > UINT64_MAX - offset)
         return NULL;
-    return file->strings + offset;
+    uint64_t most = file->strings_bytes - offset < STRING_MAX ? file->strings_bytes - offset : STRING_MAX;
+    const char *string = read_chunk(file, file->strings_at + offset, most, ELF_T_BYTE, &bytes);
+    return string != NULL && memchr(string, '\0', bytes) != NULL ? string : NULL;
 }
 
 /* What is missing here only means that there is no name and no text relocation to know of. */
@@ -159,8 +166,8 @@ static void read_dynamic(struct hl_elf_file *file) {
     }
     hl_read_dynamic(&object, file->dyn, file->n_dyn, &strtab, &soname);
     file->text_relocations = object.text_relocations;
-    file->strings = read_chunk(file, find_offset(file, strtab), find_dynamic(file, DT_STRSZ), ELF_T_BYTE,
-                               &file->strings_bytes);
+    file->strings_at = find_offset(file, strtab);
+    file->strings_bytes = find_dynamic(file, DT_STRSZ);
     file->soname = soname != 0 ? find_string(file, soname) : NULL;
 }
 

@@ -35,11 +35,9 @@ struct hl_elf_file {
     GElf_Phdr *phdr;     /* phnum of them, in this machine's byte order */
     const GElf_Dyn *dyn; /* n_dyn of them, likewise; NULL if there are none.  libelf owns them */
     size_t n_dyn;
-    const char
-        *strings; /* the dynamic string table, strings_bytes long and perhaps not terminated; or NULL */
-    size_t strings_bytes;
-    const char *soname;   /* DT_SONAME, or NULL */
-    bool has_interpreter; /* PT_INTERP: the dynamic linker runs */
+    uint64_t strings_at, strings_bytes; /* the dynamic string table in the file */
+    const char *soname;                 /* DT_SONAME, or NULL */
+    bool has_interpreter;               /* PT_INTERP: the dynamic linker runs */
     bool text_relocations;
 };
 

@@ -12,12 +12,19 @@
 #include <elfutils/libdwfl.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* The demangler takes its time with long ones, and nobody reads them. */
 #define DEMANGLED_MAX 16384
+/* What is usually enough for one. */
+#define NAME_BYTES 256
+#define WORKERS_MAX 16
+#define SYMBOLS_AT_ONCE ((size_t)256)
 
 /* Whether REGION has what was moved out of LOADED. */
 static bool is_moved(const struct hl_region *region, const struct hl_loaded *loaded) {
@@ -109,7 +116,8 @@ static bool has_section(Elf *elf, const char *wanted) {
 static bool has_debug_names(const struct hl_process *process, const struct hl_loaded *loaded) {
     const void *id;
     GElf_Word crc;
-    if (getenv("DEBUGINFOD_URLS") != NULL)
+    const char *servers = getenv("DEBUGINFOD_URLS"); /* perf sets it to nothing for its children */
+    if (servers != NULL && servers[0] != '\0')
         return true;
     elf_version(EV_CURRENT);
     Elf *elf = elf_begin(loaded->file->fd, ELF_C_READ, NULL);
@@ -194,26 +202,106 @@ static bool is_in(const struct hl_symbol *symbol, const struct hl_moved *moved) 
     return false;
 }
 
-/* Demangles the names that will be written; to be freed by free_demangled. */
-static char **demangle_names(struct hl_symbols *symbols, const struct hl_moved *moved) {
-    char **demangled = hl_allocate(symbols->n_chosen * sizeof *demangled);
-    for (size_t i = 0; i < symbols->n_chosen; i++) {
-        struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i]];
-        if (symbol->kind == HL_IFUNC_STUB || symbol->name[0] != '_' ||
-            (symbol->name[1] != 'Z' && symbol->name[1] != 'R') || !is_in(symbol, moved) ||
-            strlen(symbol->name) > DEMANGLED_MAX)
-            continue;
-        demangled[i] = cplus_demangle(symbol->name, DMGL_AUTO);
-        if (demangled[i] != NULL && demangled[i][0] != '\0')
-            symbol->name = demangled[i];
-    }
-    return demangled;
+/* What the threads share that demangle. */
+struct demangling {
+    struct hl_symbols *symbols;
+    const struct hl_moved *moved;
+    atomic_size_t next; /* of the chosen symbols: nobody has these yet */
+    unsigned n_workers;
+    struct worker {
+        struct demangling *shared;
+        pthread_t thread;
+        struct hl_scratch scratch; /* the names */
+        char *name;                /* under construction, name_bytes long */
+        size_t name_bytes, filled;
+    } worker[WORKERS_MAX];
+};
+
+static void add_text(const char *text, size_t bytes, void *worker_) {
+    struct worker *worker = worker_;
+    if (worker->name_bytes - worker->filled < bytes)
+        worker->name = hl_resize(worker->name, worker->name_bytes = 2 * (worker->filled + bytes));
+    memcpy(worker->name + worker->filled, text, bytes);
+    worker->filled += bytes;
 }
 
-static void free_demangled(char **demangled, size_t n) {
-    for (size_t i = 0; demangled != NULL && i < n; i++)
-        free(demangled[i]);
-    free(demangled);
+/* As cplus_demangle(NAME, DMGL_AUTO) does it, but without a malloc for each name, and without asking for Rust
+   where it cannot be: "17h" begins the last part of its older names. */
+static bool demangle_name(struct worker *worker, const char *name) {
+    worker->filled = 0;
+    if ((name[1] == 'R' || strstr(name, "17h") != NULL) &&
+        rust_demangle_callback(name, DMGL_NO_OPTS, add_text, worker))
+        return worker->filled > 0;
+    worker->filled = 0;
+    return name[1] == 'Z' && cplus_demangle_v3_callback(name, DMGL_NO_OPTS, add_text, worker) &&
+           worker->filled > 0;
+}
+
+static bool may_be_mangled(const struct hl_symbol *symbol) {
+    return symbol->kind != HL_IFUNC_STUB && symbol->name[0] == '_' &&
+           (symbol->name[1] == 'Z' || symbol->name[1] == 'R') && strlen(symbol->name) <= DEMANGLED_MAX;
+}
+
+static void demangle_symbol(struct worker *worker, struct hl_symbol *symbol) {
+    if (!may_be_mangled(symbol) || !is_in(symbol, worker->shared->moved) ||
+        !demangle_name(worker, symbol->name))
+        return;
+    char *name = hl_take_scratch(&worker->scratch, worker->filled + 1);
+    if (name == NULL)
+        return;
+    memcpy(name, worker->name, worker->filled);
+    name[worker->filled] = '\0';
+    symbol->name = name;
+}
+
+static void *demangle_some(void *worker_) {
+    struct worker *worker = worker_;
+    struct demangling *shared = worker->shared;
+    const struct hl_symbols *symbols = shared->symbols;
+    for (;;) {
+        size_t first = atomic_fetch_add(&shared->next, SYMBOLS_AT_ONCE);
+        for (size_t i = first; i < symbols->n_chosen && i < first + SYMBOLS_AT_ONCE; i++)
+            demangle_symbol(worker, &symbols->symbol[symbols->chosen[i]]);
+        if (first >= symbols->n_chosen)
+            return NULL;
+    }
+}
+
+/* One for each processor, but none without enough to do. */
+static unsigned count_workers(const struct hl_symbols *symbols) {
+    cpu_set_t cpus;
+    size_t n = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (size_t)CPU_COUNT(&cpus) : 1;
+    size_t useful = symbols->n_chosen / (4 * SYMBOLS_AT_ONCE) + 1;
+    n = n < useful ? n : useful;
+    return n < WORKERS_MAX ? (unsigned)n : WORKERS_MAX;
+}
+
+/* Demangles the names that will be written; they live until free_demangled. */
+static void demangle_names(struct demangling *shared, struct hl_symbols *symbols,
+                           const struct hl_moved *moved) {
+    shared->symbols = symbols;
+    shared->moved = moved;
+    unsigned n = count_workers(symbols);
+    for (unsigned i = 0; i < n; i++) {
+        struct worker *worker = &shared->worker[i];
+        worker->shared = shared;
+        hl_begin_scratch(&worker->scratch);
+        hl_reserve_scratch(&worker->scratch, symbols->n_chosen / n * NAME_BYTES);
+    }
+    for (shared->n_workers = 1; shared->n_workers < n; shared->n_workers++)
+        if (pthread_create(&shared->worker[shared->n_workers].thread, NULL, demangle_some,
+                           &shared->worker[shared->n_workers]) != 0)
+            break;
+    demangle_some(&shared->worker[0]);
+    for (unsigned i = 1; i < shared->n_workers; i++)
+        pthread_join(shared->worker[i].thread, NULL);
+}
+
+static void free_demangled(struct demangling *shared) {
+    for (unsigned i = 0; i < shared->n_workers; i++) {
+        hl_free_scratch(&shared->worker[i].scratch);
+        free(shared->worker[i].name);
+    }
 }
 
 void hl_add_names(struct hl_map_text *text, const struct hl_process *process, const struct hl_moved *moved,
@@ -221,7 +309,7 @@ void hl_add_names(struct hl_map_text *text, const struct hl_process *process, co
     const struct hl_loaded *loaded = moved->loaded;
     struct hl_symbols symbols;
     struct debug_names names = {0};
-    char **demangled = NULL;
+    struct demangling demangled = {0};
     uint64_t lines = text->lines;
     hl_begin_symbols(&symbols, loaded->object.load_bias);
     int result = hl_read_symbols(&symbols, loaded->file->fd);
@@ -230,16 +318,14 @@ void hl_add_names(struct hl_map_text *text, const struct hl_process *process, co
         int added = add_debug_names(&symbols, &names, loaded);
         result = result != 0 ? result : added;
     }
-    size_t n = 0;
     if (hl_choose_symbols(&symbols) == 0) {
-        n = symbols.n_chosen;
         if (demangle)
-            demangled = demangle_names(&symbols, moved);
+            demangle_names(&demangled, &symbols, moved);
         hl_write_symbols(text, &symbols, moved->range, moved->n_ranges);
     } else {
         text->result = -ENOMEM;
     }
-    free_demangled(demangled, n);
+    free_demangled(&demangled);
     hl_free_symbols(&symbols);
     close_debug_names(&names);
     if (result != 0)

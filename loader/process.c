@@ -25,6 +25,8 @@ static FILE *open_text(const struct hl_process *process, const char *name) {
     FILE *text = fdopen(fd, "r");
     if (text == NULL)
         close(fd);
+    else
+        setvbuf(text, NULL, _IOFBF, 65536); /* smaps is long */
     return text;
 }
 
