@@ -1,14 +1,20 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* calls COUNT [where]: calls functions of text.S at random, COUNT times, and prints the ns that one took.
+/* calls COUNT [WHAT]: calls functions of text.S at random, COUNT times, and prints the ns that one took.
 
-   With 0 it only starts and ends.  With "where" it calls each once and prints what its memory is on then, in
-   MiB (Private_Hugetlb and Shared_Hugetlb, AnonHugePages, FilePmdMapped of /proc/self/smaps_rollup), so that
-   a measurement of huge pages is seen to have had some. */
+   With 0 it only starts and ends.  WHAT, instead:
+     touch      calls each function once
+     wait       the same, prints a line, and waits until its input ends
+     where      the same, and prints what its memory is on then, in MiB (Private_Hugetlb and Shared_Hugetlb,
+                AnonHugePages, FilePmdMapped of /proc/self/smaps_rollup), so that a measurement of huge pages
+   is seen to have had some requests   COUNT times, with a pause of 1 ms between: 200 random calls.  Prints
+   the longest, the 99.9th and the 50th percentile in us, and the major page faults */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 extern const uint64_t text_functions;
 extern const char text_start[];
@@ -34,26 +40,71 @@ static void print_where(void) {
     fclose(rollup);
 }
 
+static uint64_t draw(uint64_t *random) {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    return *random >> 16;
+}
+
+static double now_ns(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e9 + (double)time.tv_nsec;
+}
+
+static int compare(const void *left, const void *right) {
+    double a = *(const double *)left, b = *(const double *)right;
+    return (a > b) - (a < b);
+}
+
+static int serve_requests(uint64_t count, uint64_t random) {
+    double *ns = calloc(count, sizeof *ns);
+    struct rusage before, after;
+    uint64_t result = 1;
+    if (ns == NULL || count == 0)
+        return 1;
+    getrusage(RUSAGE_SELF, &before);
+    for (uint64_t i = 0; i < count; i++) {
+        usleep(1000);
+        double start = now_ns();
+        for (int j = 0; j < 200; j++)
+            result = call(draw(&random) % text_functions, result);
+        ns[i] = now_ns() - start;
+    }
+    getrusage(RUSAGE_SELF, &after);
+    qsort(ns, count, sizeof *ns, compare);
+    printf("%.1f %.1f %.1f %ld\n", ns[count - 1] / 1e3, ns[(count * 999 + 999) / 1000 - 1] / 1e3,
+           ns[count / 2] / 1e3, after.ru_majflt - before.ru_majflt);
+    free(ns);
+    return result == 0;
+}
+
+/* The functions have been called once each. */
+static int do_instead(const char *what, uint64_t count, uint64_t random) {
+    if (strcmp(what, "where") == 0)
+        print_where();
+    if (strcmp(what, "wait") == 0) {
+        puts("ready");
+        fflush(stdout);
+        while (getchar() != EOF)
+            ;
+    }
+    return strcmp(what, "requests") == 0 ? serve_requests(count, random) : 0;
+}
+
 int main(int argc, char **argv) {
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 0, result = 1, random = 0x9e3779b97f4a7c15;
     if (count == 0 && argc < 3)
         return 0;
     for (uint64_t i = 0; i < text_functions; i++)
         result = call(i, result);
-    if (argc > 2) {
-        print_where();
-        return 0;
-    }
-    struct timespec start, end;
-    clock_gettime(CLOCK_MONOTONIC, &start);
-    for (uint64_t i = 0; i < count; i++) {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        result = call((random >> 16) % text_functions, result);
-    }
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    double ns = (double)(end.tv_sec - start.tv_sec) * 1e9 + (double)(end.tv_nsec - start.tv_nsec);
+    if (argc > 2)
+        return do_instead(argv[2], count, random);
+    double start = now_ns();
+    for (uint64_t i = 0; i < count; i++)
+        result = call(draw(&random) % text_functions, result);
+    double ns = now_ns() - start;
     printf("%.3f ns a call, checksum %016lx\n", ns / (double)count, (unsigned long)result);
     return 0;
 }

@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* floor FILE: the least that a simple way of putting FILE's read-only segments on huge pages can cost: map
-   hugetlb pages, populate them, copy the bytes from the mapped file, end.  Without FILE it does nothing, for
-   the difference. */
+/* floor [-u] FILE: the least that a simple way of putting FILE's read-only segments on huge pages can cost:
+   map hugetlb pages, populate them, copy the bytes from the mapped file, end.  With -u the least that is
+   known: UFFDIO_COPY into pages that nobody zeroed before, from a source that is populated for reading.
+   Without FILE it does nothing, for the difference. */
 #include <elf.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
+#include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define HUGE_PAGE_BYTES (2UL << 20)
@@ -17,13 +23,35 @@ static int fail(const char *what) {
     return 1;
 }
 
+static int copy_zeroed(char *to, const char *from, size_t bytes, size_t huge_bytes) {
+    if (madvise(to, huge_bytes, MADV_POPULATE_WRITE) != 0)
+        return fail("MADV_POPULATE_WRITE");
+    memcpy(to, from, bytes);
+    return 0;
+}
+
+static int copy_unzeroed(char *to, const char *from, size_t huge_bytes) {
+    int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_MISSING_HUGETLBFS};
+    struct uffdio_register range = {.range = {(uintptr_t)to, huge_bytes},
+                                    .mode = UFFDIO_REGISTER_MODE_MISSING};
+    struct uffdio_copy copy = {.dst = (uintptr_t)to, .src = (uintptr_t)from, .len = huge_bytes};
+    if (fd < 0 || ioctl(fd, UFFDIO_API, &api) != 0 || ioctl(fd, UFFDIO_REGISTER, &range) != 0)
+        return fail("userfaultfd");
+    if (madvise((void *)(uintptr_t)from, huge_bytes, MADV_POPULATE_READ) != 0)
+        return fail("MADV_POPULATE_READ");
+    return ioctl(fd, UFFDIO_COPY, &copy) == 0 ? 0 : fail("UFFDIO_COPY");
+}
+
 int main(int argc, char **argv) {
     if (argc < 2)
         return 0;
-    int fd = open(argv[1], O_RDONLY | O_CLOEXEC);
+    bool unzeroed = strcmp(argv[1], "-u") == 0 && argc > 2;
+    const char *path = argv[1 + unzeroed];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
     struct stat file;
     if (fd < 0 || fstat(fd, &file) != 0)
-        return fail(argv[1]);
+        return fail(path);
     const char *bytes = mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (bytes == MAP_FAILED)
         return fail("mmap");
@@ -39,9 +67,12 @@ int main(int argc, char **argv) {
                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | 21 << MAP_HUGE_SHIFT, -1, 0);
         if (huge == MAP_FAILED)
             return fail("no huge pages");
-        if (madvise(huge, huge_bytes, MADV_POPULATE_WRITE) != 0)
-            return fail("MADV_POPULATE_WRITE");
-        memcpy(huge, bytes + segment[i].p_offset, segment[i].p_filesz);
+        const char *from = bytes + segment[i].p_offset;
+        size_t whole_bytes = segment[i].p_filesz & ~(HUGE_PAGE_BYTES - 1);
+        int result = unzeroed ? copy_unzeroed(huge, from, whole_bytes)
+                              : copy_zeroed(huge, from, segment[i].p_filesz, huge_bytes);
+        if (result != 0)
+            return result;
     }
     return 0;
 }

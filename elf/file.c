@@ -7,8 +7,9 @@
    (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from smaps: an advice that did nothing is no
    success.
 
-   Where it has done so unasked (ext4 since 6.18, tmpfs mounted huge=), backend=auto leaves that as it is: a
-   copy of our own would take memory and time to gain what is there. */
+   Where it has done so unasked for an object that is linked at the size of a huge page (ext4 since 6.18, tmpfs
+   mounted huge=), backend=auto leaves that as it is: a copy of our own would take memory and time to gain
+   what is there. */
 #include "move.h"
 #include "sys.h"
 #include "thp.h"
@@ -51,12 +52,10 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
     return bytes;
 }
 
-/* Of the span's bytes, how many are on huge pages of the page cache once all of it was read.  A span that
-   cannot be is not looked at, because smaps takes its time. */
+/* Of the span's bytes, how many are on huge pages of the page cache once all of it was read. */
 static uint64_t read_huge_bytes(const struct hl_process *process, const struct hl_object *object,
                                 const struct hl_span *span) {
-    if (hl_congruent_bytes(object, span, process->geometry.huge_page_bytes) <
-        process->geometry.huge_page_bytes)
+    if (hl_congruent_bytes(object, span, process->geometry.huge_page_bytes) == 0)
         return 0;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
@@ -71,7 +70,9 @@ static uint64_t read_huge_bytes(const struct hl_process *process, const struct h
 
 bool hl_is_huge_already(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = 0, huge_bytes = 0;
-    for (unsigned i = 0; process->kernel.populate && i < work->plan.n_spans; i++) {
+    if (work->object.alignment < process->geometry.huge_page_bytes || !process->kernel.populate)
+        return false;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (span->kind != kind || work->move[i].skip != HL_MOVED)
             continue;

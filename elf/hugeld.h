@@ -66,6 +66,7 @@ struct hl_object {
     int file;       /* a descriptor that is open as long as the object is new */
     bool is_placed; /* its address was chosen such that its text begins on a boundary of huge pages */
     uint64_t load_bias;
+    uint64_t alignment;              /* the least p_align of its PT_LOADs */
     uint64_t relro_start, relro_end; /* PT_GNU_RELRO rounded out to pages; equal if there is none */
     unsigned n_segments;
     struct hl_segment segment[HL_SEGMENTS_MAX]; /* ascending, no two share a page */

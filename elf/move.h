@@ -120,8 +120,8 @@ void hl_collapse_spans(const struct hl_process *process, struct hl_work *work);
 uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span *span,
                             uint64_t huge_page_bytes);
 
-/* Whether the kernel has mapped huge pages of the page cache to three quarters of the read-only spans of one
-   KIND, or more.  Reads them from the file. */
+/* Whether WORK's object is linked at the size of a huge page and the kernel has mapped huge pages of the page
+   cache to three quarters of its spans of one KIND, or more.  Reads them from the file. */
 bool hl_is_huge_already(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind);
 
 /* Gives back the new memory of a move that is not in place. */

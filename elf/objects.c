@@ -30,6 +30,8 @@ static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struc
     segment->flags = ph->p_flags & (PF_R | PF_W | PF_X);
     if (object->n_segments > 0 && segment->first_page < segment[-1].end_page)
         return HL_SKIP_MALFORMED;
+    if (ph->p_align < object->alignment)
+        object->alignment = ph->p_align;
     object->n_segments++;
     return 0;
 }
@@ -54,6 +56,7 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
                      const struct hl_geometry *geometry) {
     object->load_bias = load_bias;
     object->n_segments = 0;
+    object->alignment = UINT64_MAX;
     object->relro_start = object->relro_end = 0;
     object->text_relocations = object->is_new = object->is_placed = false;
     object->file = -1;

@@ -51,6 +51,17 @@ def find_node():
     return None
 
 
+def on_small_pages(path):
+    """Reads PATH into the page cache in pages of 4 KiB.  What a linker has just written may be there in huge ones, which
+    backend=auto leaves alone (test_huge_already.py)."""
+    with open(path, "rb", buffering=0) as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        while file.read(1 << 20):
+            pass
+
+
 # --- running programs ---
 
 

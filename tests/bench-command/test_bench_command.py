@@ -228,7 +228,7 @@ def test_bench_leaves_children_alone(bench, tmp_path):
     bench("daemon", tmp_path / "pid")
     pid = int((tmp_path / "pid").read_text())
     for left in helpers.marked_processes():
-        assert helpers.state_of(left) == "S"
+        helpers.wait_until(lambda: helpers.state_of(left) == "S")
         assert "TracerPid:\t0\n" in pathlib.Path(f"/proc/{left}/status").read_text()
         os.kill(left, 9)
     assert pid > 0

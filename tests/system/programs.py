@@ -288,6 +288,7 @@ class Builder:
         command = ["gcc", "-O1", "-g0", "-o", output, *arguments]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert result.returncode == 0, result.stderr
+        helpers.on_small_pages(output)
         return output
 
     def linker_script(self, name, addition, *mode):

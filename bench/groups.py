@@ -1,0 +1,567 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is measured.  Each group is a function of a Plan that yields experiments (measure.experiment)."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+
+from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, compile_c, environment, evict, experiment,
+                     find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, pairs, plain_pages, settle,
+                     take_turns, time_run)
+
+sys.path[:0] = [str(ROOT / "tests")]
+import databases  # noqa: E402
+import helpers  # noqa: E402
+
+ALIGNED = ["-no-pie", "-Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000"]
+TMPFS = OUT / "tmpfs"
+
+
+class Plan:
+    """How much: rounds for what takes ms, and for what takes s; the sizes of text; which places."""
+
+    def __init__(self, quick):
+        self.quick = quick
+        self.tiny, self.short, self.long = (201, 7, 3) if quick else (2001, 31, 11)
+        self.sizes = [2, 32, 128] if quick else [2, 8, 32, 128, 512]
+        self.places = ["disk"] if quick else ["disk", "tmpfs"]
+
+
+# --- generated programs ---
+
+
+def calls(size, place="disk", aligned=False):
+    """bench/calls.c with SIZE MiB of text, linked as any, or at 2 MiB."""
+    name = f"calls-{size}" + ("-2m" if aligned else "")
+    program = OUT / name
+    sources = [ROOT / "bench/calls.c", ROOT / "bench/text.S"]
+    if not program.exists() or program.stat().st_mtime < max(s.stat().st_mtime for s in sources):
+        compile_c(program, f"-DTEXT_MIB={size}", *(ALIGNED if aligned else []), *sources)
+        settle(program)
+    if place == "tmpfs" and not (TMPFS / name).exists():
+        shutil.copy(program, TMPFS / name)
+    return TMPFS / name if place == "tmpfs" else program
+
+
+def calls_ways(size, place, words, thp=True):
+    """Every way to run the program of SIZE with WORDS."""
+    stock, aligned = [calls(size, place), *words], [calls(size, place, True), *words]
+    ways = [Way("plain", stock), hugeld("hugetlb", stock, "backend=hugetlb"),
+            hugeld("keep", stock, "backend=hugetlb,edges=keep")]
+    ways += [hugeld("thp", stock, "backend=thp")] if thp else []
+    ways += [Way("linked", aligned), hugeld("linked-auto", aligned, base="linked"),
+             hugeld("linked-hugetlb", aligned, "backend=hugetlb", base="linked")]
+    if find_libhugetlbfs():
+        ways.append(libhugetlbfs("linked-libhugetlbfs", aligned, base="linked"))
+    return ways
+
+
+def where(ways):
+    """What the kernel says of each, after all of the text was called."""
+    found = {}
+    for way in ways:
+        result = subprocess.run([way.argv[0], "0", "where"], env=way.env, capture_output=True, text=True, check=True)
+        found[way.name] = result.stdout.strip().rpartition(" of ")[0].replace(":", "")
+    return found
+
+
+def group_calls(plan):
+    for place in plan.places:
+        for size in plan.sizes:
+            ways = calls_ways(size, place, ["1000000" if plan.quick else "2000000"])
+            if LINKER.exists():
+                run = [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", *ways[0].argv]
+                ways.append(Way("ldso", run))
+            yield experiment(f"calls-{size}-{place}", f"Random calls over {size} MiB of text, {place}", "ns", ways,
+                             pairs(ways, 5 if plan.quick else 15, prints=True), base="plain", huge=where(ways[:-1]),
+                             size=size, place=place)
+
+
+# --- the start ---
+
+
+def group_start(plan):
+    nothing, empty = OUT / "nothing", OUT / "empty.so"
+    (OUT / "nothing.c").write_text("int main(void) { return 0; }\n")
+    (OUT / "empty.c").write_text("typedef int nothing;\n")
+    compile_c(nothing, OUT / "nothing.c")
+    compile_c(empty, "-shared", "-fPIC", OUT / "empty.c")
+    ways = [Way("empty", [nothing], LD_PRELOAD=empty), hugeld("hugeld", [nothing], base="empty")]
+    yield experiment("start-nothing", "Start of a small program, nothing to move, over an empty preloaded library", "ms",
+                     ways, pairs(ways, plan.tiny), note="The limit for the difference is 0.10 ms.")
+    for place in plan.places:
+        for size in plan.sizes:
+            ways = calls_ways(size, place, ["0"])
+            floor, stock = compile_c(OUT / "floor", ROOT / "bench/floor.c"), calls(size, place)
+            linked = calls(size, place, True)
+            ways += [Way("floor-nothing", [floor]), Way("floor", [floor, stock], "floor-nothing"),
+                     Way("floor-copy", [floor, "-u", stock], "floor-nothing"),
+                     Way("linked-floor-copy", [floor, "-u", linked], "floor-nothing")]
+            values = pairs(ways, plan.short if size <= 128 else max(plan.short // 3, 5))
+            yield experiment(f"start-{size}-{place}", f"Start with {size} MiB of text in the page cache, {place}", "ms", ways,
+                             values, note="What counts is the difference to the base; the ratio is of whole starts.",
+                             huge=where(ways[:-4]), size=size, place=place)
+
+
+def group_cold(plan):
+    """From an empty page cache to all text touched."""
+    for aligned in (False, True):
+        program = calls(128, "disk", aligned)
+        argv = [program, "0", "touch"]
+        ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), hugeld("auto", argv)]
+        if not aligned:
+            ways.append(hugeld("thp", argv, "backend=thp"))
+
+        def run(way, program=program):
+            evict(program)
+            return time_run(way)
+
+        values = take_turns(ways, 5 if plan.quick else 15, run)
+        settle(program)
+        name = "cold-linked" if aligned else "cold"
+        yield experiment(name, f"Cold page cache: until 128 MiB of text, {'linked at 2 MiB' if aligned else 'stock'}, were "
+                         "all touched", "ms", ways, values)
+
+
+# --- programs that everybody has ---
+
+
+def write_sources():
+    """A C++ file, preprocessed, a C file and a Rust file."""
+    cxx, rust = OUT / "source.cc", OUT / "source.rs"
+    cxx.write_text("#include <iostream>\n#include <map>\n#include <regex>\n#include <string>\n#include <vector>\n"
+                   "int main() { std::map<std::string, std::vector<int>> m; std::regex r(\"a+b\");\n"
+                   "std::string s; while (std::cin >> s) if (std::regex_match(s, r)) m[s].push_back(1);\n"
+                   "std::cout << m.size() << '\\n'; }\n")
+    rust.write_text("use std::collections::BTreeMap;\nfn main() { let mut m: BTreeMap<String, Vec<u64>> = BTreeMap::new();\n"
+                    "for i in 0..100u64 { m.entry(format!(\"{}\", i % 7)).or_default().push(i * i); }\n"
+                    "for (k, v) in &m { println!(\"{} {}\", k, v.iter().sum::<u64>()); } }\n")
+    subprocess.run(["g++", "-E", cxx, "-o", OUT / "source.ii"], check=True)
+    return OUT / "source.ii", rust
+
+
+def find_rustc():
+    rustc = shutil.which("rustc")
+    if not rustc:
+        return None
+    root = subprocess.run([rustc, "--print", "sysroot"], capture_output=True, text=True).stdout.strip()
+    return os.path.join(root, "bin/rustc") if root else None
+
+
+JAVASCRIPT = """
+const words = []; for (let i = 0; i < 60000; i++) words.push("w" + (i * 7919 % 10007).toString(36));
+let s = 0; for (let k = 0; k < 12; k++) { const o = JSON.parse(JSON.stringify(words.map((w, i) => ({w, i}))));
+o.sort((a, b) => a.w < b.w ? -1 : 1); s += o.filter(x => /^w[a-m].*\\d$/.test(x.w)).length; } console.log(s);
+"""
+PYTHON = """
+import ast, json, re
+source = open(ast.__file__).read()
+for i in range(6):
+    tree = ast.dump(ast.parse(source)); names = re.findall(r"id='(\\w+)'", tree)
+    text = json.dumps({str(i): n for i, n in enumerate(names)}); json.loads(text); sorted(names)
+"""
+PERL = """
+my %h; for my $i (1 .. 250000) { my $w = join("-", map { $_ * $i % 97 } 1 .. 4); $h{$w}++ if $w =~ /^(\\d+)-\\d*[13579]/; }
+print scalar(keys %h), "\n";
+"""
+
+
+def programs():
+    """(name, argv, LD_HUGEPAGES)."""
+    source, rust = write_sources()
+    cc1plus = subprocess.run(["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True).stdout.strip()
+    yield "cc1plus", [cc1plus, "-quiet", "-O1", source, "-o", "/dev/null"], None
+    if shutil.which("clang"):
+        yield "clang", [os.path.realpath(shutil.which("clang")), "-w", "-O1", "-c", source, "-o", "/dev/null"], "main:libLLVM*:libclang*"
+    if find_rustc():
+        yield "rustc", [find_rustc(), "-O", "--emit=obj", "-o", OUT / "source.o", rust], "main:librustc_driver*:libLLVM*"
+    if helpers.find_node():
+        yield "node", [helpers.find_node(), "-e", JAVASCRIPT], None
+    yield "python3", ["/usr/bin/python3", "-S", "-c", PYTHON], None
+    yield "perl", ["/usr/bin/perl", "-e", PERL], None
+
+
+def program_ways(argv, objects, quick=False):
+    ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects),
+            hugeld("text", argv, "backend=hugetlb,segments=text", objects)]
+    if not quick:
+        ways += [hugeld("keep", argv, "backend=hugetlb,edges=keep", objects),
+                 hugeld("data-off", argv, "backend=hugetlb,data=off", objects),
+                 hugeld("thp", argv, "backend=thp", objects)]
+        if LINKER.exists():
+            ways.append(Way("ldso", [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", "-p", objects or "main",
+                                     *argv]))
+    return ways
+
+
+def group_programs(plan):
+    for name, argv, objects in programs():
+        ways = program_ways(argv, objects, plan.quick)
+        huge = {way.name: pages_moved(way) for way in ways}
+        huge["plain"] = plain_pages(ways[0])
+        yield experiment(f"program-{name}", f"{name}, a run of some tenths of a second to seconds", "ms", ways,
+                         pairs(ways, plan.long), huge=huge, program=name)
+
+
+def group_many(plan):
+    """More processes than processors: each has a copy of its own, where plain ones share theirs."""
+    _, argv, _ = next(programs())
+    script = ['for i in 1 2 3 4 5 6 7 8; do "$@" & done; wait', "sh", *argv]
+    ways = [Way("plain", ["/bin/sh", "-c", *script]),
+            hugeld("hugetlb", ["/bin/sh", "-c", *script], "backend=hugetlb,only=cc1plus"),
+            hugeld("thp", ["/bin/sh", "-c", *script], "backend=thp,only=cc1plus")]
+    yield experiment("many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
+                     pairs(ways, 3 if plan.quick else 7), huge={way.name: pages_moved(way) for way in ways})
+
+
+# --- databases ---
+
+
+def cpu_ticks(pid):
+    """Processor time of PID and of what it has waited for, in ticks."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15]))
+
+
+def pinned(way):
+    return ["taskset", "-c", "0", *way.argv]
+
+
+@contextlib.contextmanager
+def servers(make, ways, is_ready):
+    """{name: (process, folder)} of one server for each way, on the first processor; each with files of its own."""
+    started = {}
+    try:
+        for way in ways:
+            folder, argv = make(way.name)
+            way.argv = argv
+            log = open(folder / "log", "w")
+            process = subprocess.Popen([str(a) for a in pinned(way)], env=way.env, stdout=log, stderr=log,
+                                       stdin=subprocess.DEVNULL)
+            started[way.name] = process, folder
+            helpers.wait_until(lambda folder=folder: is_ready(folder), 60, f"{way.name} answering")
+        yield started
+    finally:
+        for process, _ in started.values():
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def server_ways(only):
+    return [Way("plain", []), hugeld("hugetlb", [], f"backend=hugetlb,only={only}"),
+            hugeld("text", [], f"backend=hugetlb,segments=text,only={only}"),
+            hugeld("thp", [], f"backend=thp,only={only}")]
+
+
+def server_pages(started):
+    """Huge pages that hugeld's status sees in each."""
+    found = {}
+    for name, (process, _) in started.items():
+        result = subprocess.run([HUGELD, "status", "--json", str(process.pid)], capture_output=True, text=True)
+        rows = helpers.json.loads(result.stdout or "{}").get("processes", [])
+        sums = {}
+        for object_ in rows[0]["objects"] if rows else []:
+            for backend, pages in object_["backends"].items():
+                sums[backend] = sums.get(backend, 0) + pages
+        found[name] = ", ".join(f"{pages} {backend.partition('_')[0]}" for backend, pages in sums.items() if pages)
+    return found
+
+
+def measure_servers(name, title, ways, started, work, transactions, rounds):
+    """Two experiments: transactions a second, and the server's processor time for one."""
+    cpu = {way.name: [] for way in ways}
+
+    def run(way):
+        process, folder = started[way.name]
+        before, start = cpu_ticks(process.pid), time.monotonic()
+        subprocess.run(["taskset", "-c", str(min(1, os.cpu_count() - 1)), *map(str, work(folder))], env=environment(),
+                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        elapsed = time.monotonic() - start
+        time.sleep(0.05)  # postgres counts a backend when it has ended
+        cpu[way.name].append((cpu_ticks(process.pid) - before) / os.sysconf("SC_CLK_TCK") * 1e6 / transactions)
+        return elapsed * 1e6 / transactions
+
+    wall = take_turns(ways, rounds, run)
+    huge = server_pages(started)
+    yield experiment(f"{name}-wall", f"{title}: time for one", "us", ways, wall, huge=huge)
+    yield experiment(f"{name}-cpu", f"{title}: the server's processor time for one", "us", ways,
+                     {way: values[1:] for way, values in cpu.items()}, huge=huge)
+
+
+def merged(experiments):
+    """Of several runs of the same servers (each with other load addresses) one: the rounds one after the other."""
+    first = {}
+    for found in experiments:
+        known = first.setdefault(found["id"], found)
+        if known is not found:
+            for a, b in zip(known["ways"], found["ways"]):
+                a["values"] += b["values"]
+                if b["huge"] != a["huge"]:
+                    a["huge"] += "; " + b["huge"]
+    return list(first.values())
+
+
+def group_databases(plan):
+    generations, rounds = (1, 3) if plan.quick else (3, 6)
+    if shutil.which("mariadbd") and shutil.which("mariadb-slap") and os.getuid() == 0:
+        yield from merged([e for i in range(generations) for e in measure_mariadb(rounds, i)])
+    if databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0:
+        yield from merged([e for i in range(generations) for e in measure_postgres(rounds, i)])
+
+
+def data_folder(name):
+    folder = pathlib.Path("/var/tmp") / f"hugeld-bench-{os.getpid()}" / name
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    folder.parent.chmod(0o755)
+    return folder
+
+
+def measure_mariadb(rounds, generation):
+    parent, transactions = data_folder(f"mariadb-{generation}"), 20000
+    queries = OUT / "queries.sql"
+    queries.write_text(";".join(f"SELECT word FROM d.t WHERE id = {i * 7919 % 3000 + 1}" for i in range(1000)))
+    queries.chmod(0o644)
+
+    def client(folder):
+        return ["mariadb", "--no-defaults", f"--socket={folder}/socket", "-e"]
+
+    def ready(folder):
+        return subprocess.run([*client(folder), "SELECT 1"], capture_output=True).returncode == 0
+
+    def work(folder):
+        return ["mariadb-slap", "--no-defaults", f"--socket={folder}/socket", "--concurrency=2", f"--query={queries}",
+                "--delimiter=;", f"--number-of-queries={transactions}", "--no-drop", "--create-schema=d"]
+
+    ways = server_ways("mariadbd")
+    try:
+        with servers(lambda name: databases.make_mariadb(parent, name), ways, ready) as started:
+            for _, folder in started.values():
+                subprocess.run([*client(folder), "CREATE DATABASE d; CREATE TABLE d.t (id INT PRIMARY KEY, word VARCHAR(40)); "
+                                "INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
+            yield from measure_servers("mariadb", "MariaDB, point selects, the server on one processor", ways, started, work,
+                                       transactions, rounds)
+    finally:
+        shutil.rmtree(parent.parent)
+
+
+def measure_postgres(rounds, generation):
+    parent, transactions, binaries = data_folder(f"postgres-{generation}"), 20000, []
+
+    def make(name):
+        folder, found, argv = databases.make_postgres(parent, name)
+        binaries.append(found)
+        return folder, argv
+
+    def call(folder, program, *words):
+        return [f"{binaries[0]}/{program}", "-h", folder, "-U", "postgres", *words]
+
+    def ready(folder):
+        return subprocess.run(list(map(str, call(folder, "psql", "-c", "SELECT 1"))), capture_output=True).returncode == 0
+
+    def work(folder):
+        return call(folder, "pgbench", "-n", "-S", "-c", "2", "-t", str(transactions // 2), "postgres")
+
+    ways = server_ways("postgres")
+    try:
+        with servers(make, ways, ready) as started:
+            for _, folder in started.values():
+                subprocess.run(list(map(str, call(folder, "pgbench", "-q", "-i", "-s", "1", "postgres"))), check=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            yield from measure_servers("postgres", "PostgreSQL, pgbench -S, the server on one processor", ways, started, work,
+                                       transactions, rounds)
+    finally:
+        shutil.rmtree(parent.parent)
+
+
+# --- large static arrays ---
+
+
+def group_arrays(plan):
+    arrays, linked = OUT / "arrays", OUT / "arrays-2m"
+    compile_c(arrays, ROOT / "bench/arrays.c")
+    # libhugetlbfs remaps three segments at most.
+    compile_c(linked, *ALIGNED, "-Wl,-z,noseparate-code", ROOT / "bench/arrays.c")
+    everything = "backend=hugetlb,data=hugetlb,bss=hugetlb"
+    for what, unit, title in (("walk", "ns", "Random walk over 1 GiB of .bss, one read"),
+                              ("data", "ns", "Random walk over 64 MiB of .data, one read"),
+                              ("triad", "ms", "Triad over 1 GiB of .bss, one pass"), ("start", "ms", "Start, nothing touched")):
+        ways = [Way("plain", [arrays, what]), hugeld("data-thp", [arrays, what]), hugeld("bss-thp", [arrays, what], "bss=thp"),
+                hugeld("bss-hugetlb", [arrays, what], everything), hugeld("linked-hugetlb", [linked, what], everything)]
+        if find_libhugetlbfs():
+            ways.append(libhugetlbfs("linked-libhugetlbfs", [linked, what], "RW"))
+        yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 7, prints=what != "start"))
+
+
+# --- costs ---
+
+
+def group_dsos(plan):
+    """What each loaded object costs: nothing moves, all are looked at."""
+    folder = OUT / "dsos"
+    folder.mkdir(exist_ok=True)
+    one = compile_c(OUT / "libone.so", "-shared", "-fPIC", "-DDSO=one", ROOT / "bench/later.c")
+    for n in (1, 10, 100) if plan.quick else (1, 10, 100, 1000):
+        for i in range(n):
+            if not (folder / f"libf{i}.so").exists():
+                shutil.copy(one, folder / f"libf{i}.so")
+        program = OUT / f"dsos-{n}"
+        libraries = [folder / f"libf{i}.so" for i in range(n)]
+        compile_c(program, OUT / "nothing.c" if (OUT / "nothing.c").exists() else write_nothing(), "-Wl,--no-as-needed",
+                  *libraries)
+        ways = [Way("plain", [program]), hugeld("main", [program]), hugeld("all", [program], objects="*")]
+        yield experiment(f"dsos-{n}", f"Start with {n} small DSOs, nothing to move", "ms", ways,
+                         pairs(ways, plan.short if n < 1000 else max(plan.short // 3, 5)), dsos=n)
+
+
+def write_nothing():
+    (OUT / "nothing.c").write_text("int main(void) { return 0; }\n")
+    return OUT / "nothing.c"
+
+
+def group_later(plan):
+    """Watching for objects that come later, for those who have nothing to gain."""
+    compile_c(OUT / "audit.so", "-shared", "-fPIC", ROOT / "bench/audit.c")
+    opened = compile_c(OUT / "libopened.so", "-shared", "-fPIC", "-DDSO=opened", ROOT / "bench/later.c")
+    folder = OUT / "later-dsos"
+    folder.mkdir(exist_ok=True)
+    libraries = [compile_c(folder / f"libf{i}.so", "-shared", "-fPIC", f"-DDSO=f{i}", ROOT / "bench/later.c")
+                 for i in range(100)]
+    program = compile_c(OUT / "later", ROOT / "bench/later.c", "-Wl,--no-as-needed,-z,lazy", *libraries)
+    for name, title, unit, words in (("start", "Start of a program with 100 DSOs", "ms", []),
+                                     ("call", "A call through the PLT", "ns", ["calls", "100000000"]),
+                                     ("open", "dlopen and dlclose of a DSO that isn't meant", "ns", ["opens", "5000", opened])):
+        argv = [program, *words]
+        ways = [hugeld("unwatched", argv, objects="main:"), hugeld("watched", argv, objects="main:none*", base="unwatched"),
+                hugeld("audit", argv, objects="main:", base="unwatched", LD_AUDIT=OUT / "audit.so")]
+        rounds = (31 if plan.quick else 201) if name == "start" else 5 if plan.quick else 15
+        yield experiment(f"later-{name}", title, unit, ways, pairs(ways, rounds, prints=bool(words)))
+
+
+def group_perf_map(plan):
+    """perf_map=on, over the move alone; and against nm and awk."""
+    compile_c(OUT / "perf-map", "-iquote", ROOT, "-iquote", ROOT / "elf", ROOT / "bench/perf-map.c",
+              *BUILD.glob("elf/*.o"), *BUILD.glob("perf-maps/*.o"))
+    nm = OUT / "nm-awk"
+    nm.write_text('nm "$1" -n -S --defined-only "$2" | awk \'$3 ~ /[tTwWi]/ { print $1, $2, $4 }\' > "$3"\n')
+    files = [(f, "-D", ["/bin/true"]) for f in databases.glob.glob("/usr/lib/*/libLLVM-*.so.1")[:1]]
+    files += [(helpers.find_node(), "-a", [helpers.find_node(), "-e", "0"])] if helpers.find_node() else []
+    for file, table, argv in files:
+        name = os.path.basename(file)
+        ways = [Way("nm-awk", ["/bin/sh", nm, table, file, OUT / "nm.map"]),
+                Way("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk")]
+        yield experiment(f"map-{name}", f"A perf map of {name}, as a program of its own", "ms", ways, pairs(ways, plan.short))
+        only, objects = f"backend=hugetlb,only={os.path.basename(argv[0])}", "main" if argv[0] == file else name
+        library = f"{LIBRARY}:{file}" if argv[0] != file else LIBRARY
+        ways = [Way("moved", argv, LD_PRELOAD=library, LD_HUGEPAGES=objects, LD_HUGEPAGES_OPTIONS=only),
+                Way("map", argv, "moved", LD_PRELOAD=library, LD_HUGEPAGES=objects,
+                    LD_HUGEPAGES_OPTIONS=only + ",perf_map=on")]
+        yield experiment(f"map-move-{name}", f"{name} on huge pages, and perf_map=on", "ms", ways, pairs(ways, plan.short))
+        subprocess.run([HUGELD, "perf-map", "--clean"], check=False, stdout=subprocess.DEVNULL)
+
+
+def memory_kib(pid):
+    """What PID takes of the machine: its share of what is shared, and its huge pages."""
+    rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    fields = {line.split(":")[0]: int(line.split()[1]) for line in rollup[1:]}
+    return fields["Pss"] + fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
+
+
+def group_memory(plan):
+    """Memory of one process and of ten of the same program with 32 MiB of text, all touched."""
+    program = calls(32)
+    ways = [Way("plain", [program, "0", "wait"]), hugeld("hugetlb", [program, "0", "wait"], "backend=hugetlb"),
+            hugeld("thp", [program, "0", "wait"], "backend=thp")]
+    for n in (1, 10):
+        values = {}
+        for way in ways:
+            running = [subprocess.Popen(way.argv, env=way.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                       for _ in range(n)]
+            try:
+                for process in running:
+                    process.stdout.readline()
+                values[way.name] = [sum(memory_kib(p.pid) for p in running) / 1024]
+            finally:
+                for process in running:
+                    process.stdin.close()
+                    process.wait(timeout=60)
+                    process.stdout.close()
+        yield experiment(f"memory-{n}", f"Memory of {n} process{'es' if n > 1 else ''} with 32 MiB of text, all touched", "MiB",
+                         ways, values, note="One reading each: what smaps counts, shared pages by their share.")
+
+
+# --- memory pressure ---
+
+
+@contextlib.contextmanager
+def memory_limit(megabytes):
+    """A memory cgroup's folder with this limit, version 1 or 2."""
+    root = pathlib.Path("/sys/fs/cgroup")
+    first = (root / "memory").is_dir()
+    group = (root / "memory" if first else root) / f"hugeld-bench-{os.getpid()}"
+    group.mkdir()
+    try:
+        (group / ("memory.limit_in_bytes" if first else "memory.max")).write_text(str(megabytes << 20))
+        yield group
+    finally:
+        for _ in range(100):
+            with contextlib.suppress(OSError):
+                group.rmdir()
+                break
+            time.sleep(0.05)
+
+
+HOG = """
+import mmap, sys, time
+memory = mmap.mmap(-1, int(sys.argv[1]) << 20)
+while True:
+    for at in range(0, len(memory), 4096):
+        memory[at] = 1
+    time.sleep(0.05)
+"""
+
+
+def group_pressure(plan):
+    """A server's requests while something else in its group wants the memory: text that was dropped comes back by a major
+    fault; text on hugetlb is never dropped."""
+    if os.getuid() != 0:
+        return
+    program, requests = calls(128), 1000 if plan.quick else 3000
+    argv = [program, str(requests), "requests"]
+    ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb")]
+    rows = {way.name: [] for way in ways}
+    with memory_limit(192) as group:
+        join = ["/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+
+        def run(way):
+            evict(program)
+            hog = subprocess.Popen([*join, "/usr/bin/python3", "-c", HOG, "120"])
+            try:
+                time.sleep(1)
+                result = subprocess.run([*join, *map(str, way.argv)], env=way.env, capture_output=True, text=True)
+            finally:
+                hog.kill()
+                hog.wait()
+            if result.returncode != 0:
+                raise RuntimeError(f"pressure: {way.name} ended with {result.returncode}: {result.stderr}")
+            longest, tail, middle, faults = map(float, result.stdout.split())
+            rows[way.name].append((longest, tail, middle, faults))
+            return tail
+
+        take_turns(ways, 2 if plan.quick else 7, run)
+    settle(program)
+    for i, name, title, unit in ((1, "tail", "99.9th percentile of a request's time", "us"), (2, "median", "its median", "us"),
+                                 (3, "faults", "major faults of the program while it serves", "")):
+        yield experiment(f"pressure-{name}", f"Memory pressure (128 MiB of text, 120 MiB of another's, a limit of 192 MiB): {title}",
+                         unit, ways, {way: [row[i] for row in found[1:]] for way, found in rows.items()})
+
+
+GROUPS = {
+    "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs, "many": group_many,
+    "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
+    "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map,
+}

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How it is measured: several ways of running one thing take turns, so that whatever else the machine does falls on all
+alike; ratios are of medians, with a bootstrap's 95 % interval over the rounds."""
+
+import contextlib
+import glob
+import os
+import pathlib
+import re
+import statistics
+import subprocess
+import time
+
+import numpy
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+BUILD = pathlib.Path(os.environ.get("B", ROOT / "build")).resolve()
+OUT = BUILD / "bench"
+HUGELD = BUILD / "hugeld"
+LIBRARY = BUILD / "libhugeld.so"
+LINKER = BUILD / "ldso/ld.so"
+
+
+def environment(**changes):
+    """This process's, without what concerns the dynamic linker; None leaves a variable out."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "HUGETLB_"))}
+    env.update({k: str(v) for k, v in changes.items() if v is not None}, LC_ALL="C")
+    return env
+
+
+class Way:
+    """One way of running something: NAME, what it is compared with, variables, words."""
+
+    def __init__(self, name, argv, base="plain", **variables):
+        self.name, self.argv, self.base = name, [str(a) for a in argv], base
+        self.variables = {k: str(v) for k, v in variables.items() if v is not None}
+
+    @property
+    def env(self):
+        return environment(**self.variables)
+
+
+def hugeld(name, argv, options="", objects=None, base="plain", **more):
+    return Way(name, argv, base, LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS=options or None, LD_HUGEPAGES=objects, **more)
+
+
+def find_libhugetlbfs():
+    found = glob.glob("/usr/lib/*/libhugetlbfs.so.0") + glob.glob("/usr/lib/*/libhugetlbfs.so")
+    return found[0] if found and os.getuid() == 0 else None
+
+
+def libhugetlbfs(name, argv, elfmap="R", base="plain"):
+    return Way(name, argv, base, LD_PRELOAD=find_libhugetlbfs(), HUGETLB_ELFMAP=elfmap)
+
+
+def compile_c(output, *arguments):
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-Wall", "-Wextra", "-D_GNU_SOURCE", "-o", output, *map(str, arguments)],
+                   check=True)
+    return output
+
+
+def pairs(ways, rounds, prints=False):
+    """{name: values} from bench/pairs: ms, or what the program prints first."""
+    words = []
+    for way in ways:
+        words += ["--"] * bool(words) + [way.name, *(f"{k}={v}" for k, v in way.variables.items()), *way.argv]
+    command = [OUT / "pairs", *(["-p"] if prints else []), str(rounds), *words]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"{result.stderr.strip()} ({' '.join(map(str, command))})")
+    lines = [line.split() for line in result.stdout.splitlines() if line]
+    return {words[0]: [float(w) for w in words[1:]] for words in lines if words[0] in {w.name for w in ways}}
+
+
+def take_turns(ways, rounds, run):
+    """{name: values} of run(way), for what pairs cannot time; the first round doesn't count."""
+    values = {way.name: [] for way in ways}
+    for i in range(-1, rounds):
+        for j in range(len(ways)):
+            way = ways[(i + j) % len(ways)]
+            value = run(way)
+            if i >= 0:
+                values[way.name].append(value)
+    return values
+
+
+def time_run(way, **options):
+    """ms from start to end."""
+    start = time.monotonic()
+    subprocess.run(way.argv, env=way.env, check=True, stdout=subprocess.DEVNULL, **options)
+    return (time.monotonic() - start) * 1e3
+
+
+def evict(path):
+    """Takes the file out of the page cache."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def settle(path):
+    """Into the page cache the way a program gets there: read from the disk, not as the linker wrote it."""
+    evict(path)
+    with open(path, "rb") as file:
+        while file.read(1 << 20):
+            pass
+
+
+def pages_moved(way, **options):
+    """What verbose=2 says about WAY: "43 hugetlb, 2 thp", of the program and its children."""
+    if "LD_PRELOAD" not in way.variables or "HUGETLB_ELFMAP" in way.variables:
+        return ""
+    said = ",".join(filter(None, [way.variables.get("LD_HUGEPAGES_OPTIONS"), "verbose=2"]))
+    result = subprocess.run(way.argv, env={**way.env, "LD_HUGEPAGES_OPTIONS": said}, capture_output=True, **options)
+    sums = {}
+    for pages, backend in re.findall(r" (\d+) pages? (hugetlb|thp|file)\b(?! \()", result.stderr.decode(errors="replace")):
+        sums[backend] = sums.get(backend, 0) + int(pages)
+    already = "the page cache has it on huge pages already" in result.stderr.decode(errors="replace")
+    return ", ".join([f"{n} {backend}" for backend, n in sums.items()] + ["left: page cache has it"] * already) or "nothing"
+
+
+def page_cache_bytes(pid):
+    """Bytes that PID and its children have mapped from huge pages of the page cache."""
+    total = 0
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith(("FilePmdMapped:", "ShmemPmdMapped:")):
+                total += int(line.split()[1]) * 1024
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            total += page_cache_bytes(child)
+    return total
+
+
+def plain_pages(way, **options):
+    """Whether the plain run is on huge pages already, as kernels since 6.18 manage by themselves."""
+    process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options)
+    most = 0
+    while process.poll() is None:
+        most = max(most, page_cache_bytes(process.pid))
+        time.sleep(0.01)
+    return f"PMD-mapped: {most >> 20} MiB of files" if most else ""
+
+
+def experiment(name, title, unit, ways, values, note="", base=None, huge=None, **more):
+    """What bench/results keeps of one: the ways in order, with what each is compared with and all its values."""
+    rows = []
+    for way in ways:
+        if way.name in values:
+            numbers = [float(f"{v:.5g}") for v in values[way.name]]
+            rows.append({"name": way.name, "base": None if way.name == ways[0].name else base or way.base,
+                         "values": numbers, "huge": (huge or {}).get(way.name, "")})
+    return {"id": name, "title": title, "unit": unit, "note": note, "ways": rows, **more}
+
+
+# --- statistics ---
+
+
+def compare(base, values):
+    """(ratio of the medians, low, high, difference of the medians, low, high) with 95 % intervals: rounds are drawn with
+    replacement, a round's runs staying together."""
+    base, values = numpy.asarray(base), numpy.asarray(values)
+    n = min(len(base), len(values))
+    random = numpy.random.default_rng(1)
+    ratios, differences = [], []
+    for _ in range(4000):
+        chosen = random.integers(0, n, n)
+        a, b = numpy.median(base[chosen]), numpy.median(values[chosen])
+        ratios.append(b / a if a else numpy.nan)
+        differences.append(b - a)
+    low, high = numpy.percentile(ratios, [2.5, 97.5])
+    less, more = numpy.percentile(differences, [2.5, 97.5])
+    a, b = statistics.median(base), statistics.median(values)
+    return (b / a if a else float("nan")), float(low), float(high), b - a, float(less), float(more)
