@@ -20,11 +20,16 @@
    Between the first and the last step runs nothing but this file, with every signal blocked, in the only
    thread: it calls nothing outside the core, whose own object is never moved.
 
+   A call that fails need not have left everything as it was: Linux 5.10 unmaps the destination first,
+   and 6.18 stops half-way where a mapping has been split since.  So a span's place is unmapped before its old
+   pieces come back, and what of a mapping went aside although the call failed comes back too.
+
    With other threads running there must never be a hole: they execute what is being moved, and their mmap
    would land in it.  Then each span is replaced by one call, which other threads see done or not done.  That
    call is the only thing here without a way back: should the kernel fail inside it, after unmapping (to
-   allocate page tables), the text is gone. So everything that it checks first is checked before: the ability
-   on scratch memory, the mappings, and room under vm.max_map_count (the ballast is held until then). */
+   allocate page tables), the text is gone, and all that can be done is to try again at once.  So everything
+   that it checks first is checked before: the ability on scratch memory, the mappings, and room under
+   vm.max_map_count (the ballast is held until then). */
 #include "memory.h"
 #include "move.h"
 #include "sys.h"
@@ -156,8 +161,11 @@ static int move_aside(struct commit *c, unsigned span) {
     for (; c->n_done < c->n_steps && c->step[c->n_done].span == span; c->n_done++) {
         const struct step *step = &c->step[c->n_done];
         long result = hl_move_mapping(step->at, step->bytes, step->aside);
-        if (hl_is_error(result))
-            return explain_error(result);
+        if (!hl_is_error(result))
+            continue;
+        hl_drop_ballast(&c->ballast);
+        hl_return_pieces(step->aside, step->bytes, step->at);
+        return explain_error(result);
     }
     return 0;
 }
@@ -197,6 +205,32 @@ static int check_old_pages(const struct commit *c) {
     return result;
 }
 
+/* Whether what was in the span's place before is there. */
+static bool is_untouched(const struct commit *c, unsigned i) {
+    const struct hl_span *span = &c->work->plan.span[i];
+    struct hl_maps now;
+    if (hl_read_maps(&now) != 0)
+        return true;
+    bool same = hl_same_maps(&c->process->maps, &now, span->start, span->end);
+    hl_free_maps(&now);
+    return same;
+}
+
+/* Should the kernel have failed after unmapping, anything is better than leaving it at that. */
+static int place_over(struct commit *c, unsigned i) {
+    const struct hl_span *span = &c->work->plan.span[i];
+    struct hl_move *move = &c->work->move[i];
+    int result = place(c, i);
+    if (result == 0 || move->placed || is_untouched(c, i))
+        return result;
+    if (move->memfd >= 0)
+        return place(c, i);
+    hl_return_pieces(move->memory, bytes_of(c, i), span->start);
+    move->memory = 0;
+    move->placed = true;
+    return 0;
+}
+
 /* Other threads run: one call per span.  A span that fails stays; those before it are good. */
 static int replace(struct commit *c) {
     hl_free_maps(&c->process->maps); /* the other threads went on */
@@ -208,7 +242,7 @@ static int replace(struct commit *c) {
     for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
         if (!is_prepared(c, i))
             continue;
-        result = place(c, i);
+        result = place_over(c, i);
         c->work->move[i].skip = (enum hl_skip)result;
         any = any || result == 0;
     }
@@ -222,6 +256,7 @@ static int swap(struct commit *c) {
         if (!is_prepared(c, i))
             continue;
         result = move_aside(c, i);
+        c->work->move[i].emptied = result == 0;
         if (result == 0)
             result = place(c, i);
     }
@@ -231,13 +266,13 @@ static int swap(struct commit *c) {
 static void roll_back(struct commit *c) {
     hl_drop_ballast(&c->ballast);
     for (unsigned i = 0; i < c->work->plan.n_spans; i++)
-        if (c->work->move[i].placed) {
+        if (c->work->move[i].emptied) {
             hl_munmap(c->work->plan.span[i].start, bytes_of(c, i));
-            c->work->move[i].placed = false;
+            c->work->move[i].placed = c->work->move[i].emptied = false;
         }
     while (c->n_done > 0) {
         const struct step *step = &c->step[--c->n_done];
-        hl_move_mapping(step->aside, step->bytes, step->at);
+        hl_return_mapping(step->aside, step->bytes, step->at);
     }
 }
 

@@ -48,8 +48,9 @@ int hl_carry_break(struct hl_process *process, uint64_t boundary) {
 }
 
 void hl_restore_break(struct hl_process *process) {
-    if (process->old_break != 0)
-        set_break(process->old_break);
+    for (int i = 0; process->old_break != 0 && i < HL_TRIES; i++)
+        if (set_break(process->old_break) == process->old_break)
+            break;
     process->old_break = 0;
 }
 
@@ -67,14 +68,11 @@ static long swap_range(const struct hl_range *range, uint64_t small, uint64_t as
     long result = hl_take_ballast(&ballast, page_bytes) == 0 ? 0 : -ENOMEM;
     if (result == 0)
         result = hl_move_mapping(range->start, bytes, aside);
-    if (!hl_is_error(result)) {
+    if (!hl_is_error(result))
         result = hl_move_mapping(small, bytes, range->start);
-        if (hl_is_error(result)) {
-            hl_drop_ballast(&ballast);
-            hl_move_mapping(aside, bytes, range->start);
-        }
-    }
     hl_drop_ballast(&ballast);
+    if (hl_is_error(result))
+        hl_return_pieces(aside, bytes, range->start);
     return result;
 }
 

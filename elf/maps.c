@@ -76,7 +76,7 @@ int hl_read_maps(struct hl_maps *maps) {
             result = HL_SKIP_NO_PROC;
     }
     hl_close_lines(&lines);
-    if (result == 0 && maps->n == 0)
+    if (result == 0 && (lines.failed || maps->n == 0))
         result = HL_SKIP_NO_PROC;
     if (result != 0)
         hl_free_maps(maps);
@@ -111,6 +111,22 @@ static struct hl_mapping clip_mapping(const struct hl_mapping *mapping, uint64_t
     }
     clipped.end = mapping->end < end ? mapping->end : end;
     return clipped;
+}
+
+/* Nothing is allocated: it could come to lie in what was emptied. */
+void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to) {
+    struct hl_lines lines;
+    struct hl_mapping mapping;
+    const char *at, *end;
+    hl_open_lines(&lines, "/proc/self/maps");
+    while (hl_next_line(&lines, &at, &end)) {
+        if (!parse_line(&mapping, at, end) || mapping.end <= from || mapping.start >= from + bytes)
+            continue;
+        struct hl_mapping piece = clip_mapping(&mapping, from, from + bytes);
+        if (piece.prot != PROT_NONE || piece.inode != 0)
+            hl_return_mapping(piece.start, piece.end - piece.start, to + (piece.start - from));
+    }
+    hl_close_lines(&lines);
 }
 
 static bool same_mapping(const struct hl_mapping *a, const struct hl_mapping *b) {

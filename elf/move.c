@@ -100,7 +100,7 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
         return;
     struct hl_work *work = grow_work(process);
     if (work == NULL) {
-        hl_report_dropped(process, object);
+        hl_report_dropped(process, object, HL_SKIP_NO_MEMORY);
         process->dropped_named = process->dropped_named || selection == HL_SELECTED_BY_NAME;
         return;
     }
@@ -127,7 +127,7 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
         move->skip = HL_MOVED;
         move->memory = move->reserved = move->reserved_bytes = move->aside = 0;
         move->memfd = -1;
-        move->placed = false;
+        move->placed = move->emptied = false;
     }
 }
 

@@ -29,6 +29,7 @@ struct hl_move {
     int memfd;       /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
     uint64_t reserved, reserved_bytes; /* address space around the new memory, freed with it; may be 0 */
     uint64_t aside;                    /* commit: where the old mappings are kept */
+    bool emptied;                      /* commit: the old mappings are aside */
     bool placed;                       /* commit: the new memory is in place */
 };
 
@@ -138,8 +139,8 @@ void hl_report_pool(const struct hl_process *process, const struct hl_work *work
 /* Step 6, report: the lines that verbose= asks for. */
 void hl_report_object(const struct hl_process *process, const struct hl_work *work);
 
-/* Says that there is no memory even to plan OBJECT; from verbose=1. */
-void hl_report_dropped(const struct hl_process *process, const struct hl_object *object);
+/* Says why OBJECT cannot even be planned; from verbose=1. */
+void hl_report_dropped(const struct hl_process *process, const struct hl_object *object, enum hl_skip skip);
 
 /* Complains about a variable; shown at every verbosity. */
 void hl_report_mistake(void *variable, struct hl_string option, const char *what);

@@ -249,11 +249,11 @@ void hl_report_object(const struct hl_process *process, const struct hl_work *wo
         report_details(process, work);
 }
 
-void hl_report_dropped(const struct hl_process *process, const struct hl_object *object) {
+void hl_report_dropped(const struct hl_process *process, const struct hl_object *object, enum hl_skip skip) {
     struct hl_text line;
     begin_line(&line, object);
     hl_add_text(&line, "text");
-    add_reason(&line, HL_SKIP_NO_MEMORY);
+    add_reason(&line, skip);
     if (process->options.verbose >= 1 || process->options.strict)
         write_line(&line);
 }

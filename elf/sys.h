@@ -27,8 +27,16 @@ static inline long hl_mmap(uint64_t at, uint64_t bytes, int prot, int flags, int
     return HL_CALL(__NR_mmap, at, bytes, prot, flags, fd, offset);
 }
 
+/* For calls that give back what was taken, or put back what was there, so that nobody can do without them:
+   the kernel may be short of memory for a moment, and a second failure in a row must not be the end either.
+ */
+#define HL_TRIES 4
+
 static inline long hl_munmap(uint64_t at, uint64_t bytes) {
-    return HL_CALL(__NR_munmap, at, bytes, 0, 0, 0, 0);
+    long result = -ENOMEM;
+    for (int i = 0; hl_is_error(result) && i < HL_TRIES; i++)
+        result = HL_CALL(__NR_munmap, at, bytes, 0, 0, 0, 0);
+    return result;
 }
 
 static inline long hl_mprotect(uint64_t at, uint64_t bytes, int prot) {
@@ -42,6 +50,14 @@ static inline long hl_madvise(uint64_t at, uint64_t bytes, int advice) {
 /* mremap(2) with MREMAP_MAYMOVE and MREMAP_FIXED: the mapping [from, from + bytes) is at TO then. */
 static inline long hl_move_mapping(uint64_t from, uint64_t bytes, uint64_t to) {
     return HL_CALL(__NR_mremap, from, bytes, bytes, 3, to, 0);
+}
+
+/* The same on the way back. */
+static inline long hl_return_mapping(uint64_t from, uint64_t bytes, uint64_t to) {
+    long result = -ENOMEM;
+    for (int i = 0; hl_is_error(result) && i < HL_TRIES; i++)
+        result = hl_move_mapping(from, bytes, to);
+    return result;
 }
 
 static inline long hl_open(const char *path, int flags) {
@@ -70,16 +86,20 @@ static inline long hl_prctl(int option, unsigned long a, unsigned long b) {
     return HL_CALL(__NR_prctl, option, a, b, 0, 0, 0);
 }
 
+static inline void hl_set_signals(const uint64_t *mask, uint64_t *old) {
+    long result = -EINTR;
+    for (int i = 0; hl_is_error(result) && i < HL_TRIES; i++)
+        result = HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, mask, old, sizeof *mask, 0, 0);
+}
+
 /* Blocks every signal that can be blocked; the mask to restore. */
 static inline uint64_t hl_block_signals(void) {
     uint64_t all = ~(uint64_t)0, old = 0;
-    HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &all, &old, sizeof old, 0, 0);
+    hl_set_signals(&all, &old);
     return old;
 }
 
-static inline void hl_restore_signals(uint64_t old) {
-    HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, &old, 0, sizeof old, 0, 0);
-}
+static inline void hl_restore_signals(uint64_t old) { hl_set_signals(&old, NULL); }
 
 static inline long hl_getpid(void) { return HL_CALL(__NR_getpid, 0, 0, 0, 0, 0, 0); }
 

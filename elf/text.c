@@ -102,6 +102,7 @@ long hl_read_file(const char *path, char *buffer, size_t buffer_bytes) {
 void hl_open_lines(struct hl_lines *lines, const char *path) {
     lines->fd = hl_open(path, O_RDONLY | O_CLOEXEC);
     lines->next = lines->filled = 0;
+    lines->failed = hl_is_error(lines->fd);
 }
 
 /* Reads more behind what is in the buffer already, which moves to its beginning.  False at the end of the
@@ -114,6 +115,7 @@ static bool read_more(struct hl_lines *lines) {
     if (lines->filled == sizeof lines->buffer || hl_is_error(lines->fd))
         return false;
     long n = hl_read((int)lines->fd, lines->buffer + lines->filled, sizeof lines->buffer - lines->filled);
+    lines->failed = hl_is_error(n);
     if (n <= 0)
         return false;
     lines->filled += (size_t)n;

@@ -37,6 +37,7 @@ bool hl_read_number(const char *path, uint64_t *number);
 /* A text file read line by line, in constant space. */
 struct hl_lines {
     long fd;             /* or a negated errno */
+    bool failed;         /* there may be more, which cannot be read */
     size_t next, filled; /* in buffer: where the next line begins, and how much is read */
     char buffer[8192];
 };

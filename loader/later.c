@@ -107,42 +107,62 @@ static bool is_same_stderr(void) {
            status.st_ino == watch.inode;
 }
 
-/* Reads the program headers of MAP from where its file begins in memory, through the file MEMORY.  False if
-   they are not there: then they are not its own. */
-static bool read_headers(struct dl_phdr_info *info, const struct link_map *map, ElfW(Phdr) * headers,
-                         int memory) {
+/* Reads the program headers of MAP from where its file begins in memory, through the file MEMORY.  0,
+   HL_SKIP_NO_PROC, or HL_SKIP_MALFORMED: they are not there, or not its own. */
+static int read_headers(struct dl_phdr_info *info, const struct link_map *map, ElfW(Phdr) * headers,
+                        long memory) {
     ElfW(Ehdr) file;
-    if (hl_pread(memory, &file, sizeof file, map->l_addr) != sizeof file ||
-        !hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *headers ||
+    if (hl_is_error(memory) || hl_pread((int)memory, &file, sizeof file, map->l_addr) != sizeof file)
+        return HL_SKIP_NO_PROC;
+    if (!hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *headers ||
         file.e_phnum > HEADERS_MAX)
-        return false;
+        return HL_SKIP_MALFORMED;
     long bytes = (long)(file.e_phnum * sizeof *headers);
-    if (hl_pread(memory, headers, (size_t)bytes, map->l_addr + file.e_phoff) != bytes)
-        return false;
+    if (hl_pread((int)memory, headers, (size_t)bytes, map->l_addr + file.e_phoff) != bytes)
+        return HL_SKIP_NO_PROC;
     info->dlpi_addr = map->l_addr;
     info->dlpi_name = map->l_name;
     info->dlpi_phdr = headers;
     info->dlpi_phnum = file.e_phnum;
     for (unsigned i = 0; i < file.e_phnum; i++)
-        if (headers[i].p_type == PT_DYNAMIC)
-            return map->l_addr + headers[i].p_vaddr == (uintptr_t)map->l_ld;
-    return false;
+        if (headers[i].p_type == PT_DYNAMIC && map->l_addr + headers[i].p_vaddr == (uintptr_t)map->l_ld)
+            return 0;
+    return HL_SKIP_MALFORMED;
+}
+
+/* Reads nothing that the dynamic linker has not read itself, and calls nothing: most objects are not meant.
+ */
+static bool is_selected(struct hl_object *object, const struct link_map *map) {
+    uint64_t strtab, soname_offset;
+    hl_read_dynamic(object, map->l_ld, SIZE_MAX, &strtab, &soname_offset);
+    if (strtab < map->l_addr) /* not relocated in place */
+        strtab += map->l_addr;
+    object->is_main = false;
+    object->path = map->l_name;
+    object->soname = soname_offset != 0 ? (const char *)(strtab + soname_offset) : NULL;
+    return hl_select_object(watch.process.options.objects, object) != HL_NOT_SELECTED;
 }
 
 /* Moves watch.first and what was added after it, as far as it is selected. */
 static void move_objects(void) {
     ElfW(Phdr) headers[HEADERS_MAX];
     struct dl_phdr_info info;
+    struct hl_object object;
     if (count_filters() != watch.filters)
         return;
     watch.process.options.verbose = is_same_stderr() ? watch.verbose : 0;
     long memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
-    if (hl_is_error(memory))
-        return;
-    for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
-        if (read_headers(&info, map, headers, (int)memory))
+    for (const struct link_map *map = watch.first; map != NULL; map = map->l_next) {
+        if (!is_selected(&object, map))
+            continue;
+        int result = read_headers(&info, map, headers, memory);
+        if (result == 0)
             hl_add_linked(&watch.process, &info, false, map->l_name);
-    hl_close((int)memory);
+        else
+            hl_report_dropped(&watch.process, &object, (enum hl_skip)result);
+    }
+    if (!hl_is_error(memory))
+        hl_close((int)memory);
     hl_move_objects(&watch.process);
     hl_end(&watch.process);
 }
@@ -167,22 +187,9 @@ static void note_last(struct namespace *namespace) {
     namespace->last = map;
 }
 
-/* Reads nothing that the dynamic linker has not read itself, and calls nothing: most objects are not meant.
- */
-static bool is_selected(const struct link_map *map) {
-    struct hl_object object;
-    uint64_t strtab, soname_offset;
-    hl_read_dynamic(&object, map->l_ld, SIZE_MAX, &strtab, &soname_offset);
-    if (strtab < map->l_addr) /* not relocated in place */
-        strtab += map->l_addr;
-    object.is_main = false;
-    object.path = map->l_name;
-    object.soname = soname_offset != 0 ? (const char *)(strtab + soname_offset) : NULL;
-    return hl_select_object(watch.process.options.objects, &object) != HL_NOT_SELECTED;
-}
-
 static void look_at(struct namespace *namespace) {
     const struct r_debug *debug = &namespace->debug->base;
+    struct hl_object object;
     if (debug->r_state == RT_DELETE) {
         namespace->deleting = true;
         namespace->last = NULL;
@@ -192,7 +199,7 @@ static void look_at(struct namespace *namespace) {
     watch.first = namespace->last != NULL ? namespace->last->l_next : debug->r_map;
     if (namespace->deleting)
         watch.first = NULL;
-    while (watch.first != NULL && !is_selected(watch.first))
+    while (watch.first != NULL && !is_selected(&object, watch.first))
         watch.first = watch.first->l_next;
     if (watch.first != NULL)
         hl_call_on_stack(move_objects, stack + sizeof stack);

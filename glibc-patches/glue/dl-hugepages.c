@@ -304,13 +304,13 @@ _dl_hugepages_map (size_t length, int prot, int fd, off_t offset)
   if (__mmap ((void *) start, length, prot, MAP_PRIVATE | MAP_FILE | MAP_FIXED,
 	      fd, offset) == MAP_FAILED)
     {
-      __munmap ((void *) room, length + huge);
+      hl_munmap (room, length + huge);
       return 0;
     }
   if (start > room)
-    __munmap ((void *) room, start - room);
+    hl_munmap (room, start - room);
   if (room + huge > start)
-    __munmap ((void *) (start + length), room + huge - start);
+    hl_munmap (start + length, room + huge - start);
   next.is_on_boundary = next.on_boundary;
   return start;
 }
