@@ -34,6 +34,7 @@
 #include <fcntl.h>
 #include <first-versions.h>
 #include <limits.h>
+#include <not-cancel.h>
 #include <nptl/descr.h>
 #include <register-atfork.h>
 #include <stdlib.h>
@@ -284,10 +285,22 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
   next.on_boundary = place.on_boundary;
 }
 
-ElfW(Addr)
-_dl_hugepages_map (size_t length, int prot, int fd, off_t offset)
+void
+_dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum)
 {
-  if (!next.is_chosen)
+  ElfW(Phdr) phdr[2 * HL_SEGMENTS_MAX];
+  size_t size = phnum * sizeof *phdr;
+  if (size > sizeof phdr
+      || __pread64_nocancel (fd, phdr, size, phoff) != (ssize_t) size)
+    phnum = 0;
+  _dl_hugepages_choose_place (phdr, phnum);
+}
+
+ElfW(Addr)
+_dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
+		   off_t offset)
+{
+  if (!next.is_chosen || (next.start & (align - 1)) != 0)
     return 0;
 
   /* A hint for mmap would not do: kernels align large mappings of files

@@ -48,10 +48,16 @@ void _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
 void _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
   attribute_hidden;
 
+/* The same, for a glibc that has never all program headers in memory
+   (2.44): they are at PHOFF in FD.  */
+void _dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum)
+  attribute_hidden;
+
 /* Map LENGTH bytes of FD from OFFSET there with protection PROT.  Return
-   the address, or zero if that cannot be done or no place was chosen.  */
-ElfW(Addr) _dl_hugepages_map (size_t length, int prot, int fd,
-			      off_t offset) attribute_hidden;
+   the address, or zero if that cannot be done, no place was chosen, or it
+   is no multiple of ALIGN.  */
+ElfW(Addr) _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot,
+			      int fd, off_t offset) attribute_hidden;
 
 /* Relocation is done and libc can be called: do what needs it.  */
 void _dl_hugepages_relocated (void) attribute_hidden;
@@ -66,7 +72,9 @@ void _dl_hugepages_forget (struct link_map *l) attribute_hidden;
 # define _dl_hugepages_move_mapped(l, fd, mode) ((void) 0)
 # define _dl_hugepages_forget(l) ((void) 0)
 # define _dl_hugepages_choose_place(phdr, phnum) ((void) 0)
-# define _dl_hugepages_map(length, prot, fd, offset) ((ElfW(Addr)) 0)
+# define _dl_hugepages_read_place(fd, phoff, phnum) ((void) 0)
+# define _dl_hugepages_map(length, align, prot, fd, offset) \
+  ((ElfW(Addr)) 0)
 
 #endif
 
