@@ -7,9 +7,9 @@
    (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from smaps: an advice that did nothing is no
    success.
 
-   Where it has done so unasked for an object that is linked at the size of a huge page (ext4 since 6.18, tmpfs
-   mounted huge=), backend=auto leaves that as it is: a copy of our own would take memory and time to gain
-   what is there. */
+   Where it has done so unasked for an object that is linked at the size of a huge page (ext4 since 6.18,
+   tmpfs mounted huge=), backend=auto leaves that as it is: a copy of our own would take memory and time to
+   gain what is there. */
 #include "move.h"
 #include "sys.h"
 #include "thp.h"
@@ -57,6 +57,7 @@ static uint64_t read_huge_bytes(const struct hl_process *process, const struct h
                                 const struct hl_span *span) {
     if (hl_congruent_bytes(object, span, process->geometry.huge_page_bytes) == 0)
         return 0;
+    hl_read_ahead(process, object, span);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);

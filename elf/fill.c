@@ -273,10 +273,8 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
     if (move->backend == HL_HUGETLB && process->kernel.userfaultfd && !reads_file(&f))
         open_userfaultfd(&f);
 
-    /* Reading ahead in one piece is what makes a cold start sequential; where the file is cached already it
-       costs nothing to speak of.  Only a hint: in a gap it fails. */
     if (!reads_file(&f))
-        hl_madvise(span->start, span->end - span->start, MADV_WILLNEED);
+        hl_read_ahead(process, object, span);
 
     int result = fill_whole_pages(&f);
     close_userfaultfd(&f);

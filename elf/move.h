@@ -112,6 +112,10 @@ int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_k
 int hl_fill_span(struct hl_process *process, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move);
 
+/* Where SPAN's file is not cached, reads it in pieces as large as the kernel can.  Only a hint. */
+void hl_read_ahead(const struct hl_process *process, const struct hl_object *object,
+                   const struct hl_span *span);
+
 /* Instead of step 4 and 5, for backend=file: asks for huge pages in the page cache for the read-only spans of
    an object.  Those that have none stay, with the reason in their moves. */
 void hl_collapse_spans(const struct hl_process *process, struct hl_work *work);
