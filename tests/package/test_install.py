@@ -32,15 +32,10 @@ def files_below(folder):
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory):
+def source(tmp_path_factory, source_copy):
     """A copy of what git knows, as it is now, configured for a prefix of its own and built."""
-    folder = tmp_path_factory.mktemp("source")
-    listing = subprocess.run(["git", "-C", helpers.ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-                             check=True, capture_output=True, text=True).stdout
-    for name in filter(None, listing.split("\0")):
-        if (helpers.ROOT / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(helpers.ROOT / name, folder / name)
+    folder = tmp_path_factory.mktemp("source") / "tree"
+    shutil.copytree(source_copy, folder)
     subprocess.run(["./configure", f"--prefix={folder}/prefix"], cwd=folder, check=True, capture_output=True)
     make(folder, "-j2")
     yield folder

@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The Debian packages: lintian, installed and removed in a clean Debian, and upgrades of libc6 under hugeld-ldso."""
+
+import platform
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="hugeld-ldso is for amd64")
+
+FOLDER = "/usr/lib/x86_64-linux-gnu/hugeld"
+LINK = f"{FOLDER}/ld-hugeld.so"
+SYSTEM = "/lib64/ld-linux-x86-64.so.2"
+
+
+def dpkg_deb(*arguments):
+    subprocess.run(["dpkg-deb", *arguments], check=True, capture_output=True, timeout=120)
+
+
+def test_lintian(debian_packages):
+    if not shutil.which("lintian"):
+        pytest.skip("lintian is not installed")
+    [changes] = debian_packages.glob("*.changes")
+    result = helpers.run(["lintian", "--allow-root", changes], timeout=300)
+    errors = [line for line in result.stdout.splitlines() if line.startswith("E:")]
+    assert (result.returncode, errors) == (0, []), result.stderr
+
+
+def ours(debian):
+    """What of hugeld's is in DEBIAN, but for dpkg's own records."""
+    return debian.do("find / -xdev -name '*hugeld*' ! -path '/var/lib/dpkg/*' ! -path '/packages*' ! -path '/etc/hugeld-clean' "
+                     "! -path '/sys/*' ! -path '/var/log/*'").split()
+
+
+def start(debian):
+    """Runs the program that names ld-hugeld.so; the dynamic linker that it got."""
+    maps = debian.do("/root/cat /proc/self/maps")
+    [linker] = set(re.findall(r"(/\S*/ld[-.]\S*)$", maps, re.M))
+    return linker
+
+
+@pytest.fixture
+def debian(clean_debian, debian_packages, tmp_path):
+    """A clean bookworm with the packages' files in /packages and a program that names ld-hugeld.so."""
+    if not shutil.which("patchelf"):
+        pytest.skip("patchelf is not installed")
+    if helpers.run(["dpkg-query", "-W", "-f", "${Version}", "libc6"]).stdout.split("-")[0] != "2.36":
+        pytest.skip("the packages were not built for bookworm's libc6")
+    debian = clean_debian("bookworm")
+    for name in ("hugeld", "hugeld-ldso"):
+        [file] = debian_packages.glob(f"{name}_*.deb")
+        debian.put(file, f"/packages/{name}.deb")
+    debian.put("/usr/bin/cat", "/root/cat")
+    subprocess.run(["patchelf", "--set-interpreter", LINK, debian.upper / "root/cat"], check=True)
+    return debian
+
+
+@pytest.fixture
+def other_libc6(debian, tmp_path):
+    """/packages/libc6-other.deb, a later version in which ld.so is another, and libc6-same.deb, the one that is there."""
+    version = debian.do("dpkg-query -W -f '${Version}' libc6")
+    debian.do("apt-get -q update && cd /packages && apt-get -q download libc6 && mv libc6_*.deb libc6-same.deb")
+    unpacked = tmp_path / "libc6"
+    dpkg_deb("-R", debian.upper / "packages/libc6-same.deb", unpacked)
+    control = unpacked / "DEBIAN/control"
+    control.write_text(control.read_text().replace(f"Version: {version}\n", f"Version: {version}+other\n"))
+    [linker] = unpacked.glob("**/ld-linux-x86-64.so.2")
+    linker = linker if not linker.is_symlink() else linker.parent / linker.readlink()
+    linker = next(p for p in unpacked.glob("lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"))
+    notes = subprocess.run(["readelf", "-n", linker], check=True, capture_output=True, text=True).stdout
+    build_id = bytes.fromhex(re.search(r"Build ID: (\w+)", notes)[1])
+    linker.write_bytes(linker.read_bytes().replace(build_id, bytes(255 - b for b in build_id)))
+    dpkg_deb("-Znone", "-b", unpacked, debian.upper / "packages/libc6-other.deb")
+
+
+def test_install_use_remove_purge(debian):
+    assert ours(debian) == []
+    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
+    version = debian.do("hugeld --version")
+    assert f"preloader: {FOLDER}/libhugeld.so" in version
+    assert f"patched dynamic linker: {FOLDER}/ld.so, for {SYSTEM}" in version
+    assert "stays" in debian.do("LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 true")
+    assert start(debian) == f"{FOLDER}/ld.so"
+    assert debian.do("hugeld run --loader=ldso -- cat /proc/self/maps").count(f"{FOLDER}/ld.so") > 1
+
+    debian.do("apt-get -q -y remove hugeld hugeld-ldso")
+    assert ours(debian) == [FOLDER, LINK]
+    assert start(debian).endswith("/ld-linux-x86-64.so.2")
+    debian.do("apt-get -q -y purge hugeld-ldso")
+    assert ours(debian) == []
+    assert debian.run("/root/cat /dev/null").returncode == 127  # the link is gone, as it should
+
+
+def test_libc6_changes_under_it(debian, other_libc6):
+    """dpkg puts another libc6 there, whatever depends on the old one, and the old one back."""
+    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
+    assert start(debian) == f"{FOLDER}/ld.so"
+    debian.do("dpkg -i /packages/libc6-other.deb")
+    assert start(debian).endswith("/ld-linux-x86-64.so.2")
+    assert "was not made for" in debian.do("hugeld --version")
+    assert "was not made for" in debian.do("hugeld run --loader=ldso -- true")
+    debian.do("dpkg -i --force-downgrade /packages/libc6-same.deb")
+    assert start(debian) == f"{FOLDER}/ld.so"
+
+
+def test_apt_upgrades_libc6(debian, other_libc6):
+    """apt keeps to the dependency: the package goes, programs stay."""
+    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
+    said = debian.do("apt-get -q -y --allow-remove-essential install /packages/libc6-other.deb")
+    assert re.search("REMOVED:\n *hugeld-ldso", said), said
+    assert said.index("Removing hugeld-ldso") < said.index("Unpacking libc6")
+    assert start(debian).endswith("/ld-linux-x86-64.so.2")
+    assert "stays" in debian.do("LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 true")
