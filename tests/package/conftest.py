@@ -32,7 +32,11 @@ def source_copy(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def debian_packages(tmp_path_factory):
-    """The folder of the built packages, hugeld-ldso too; glibc comes from the cache of `make ldso`."""
+    """The folder of the built packages, hugeld-ldso too; glibc comes from the cache of `make ldso`.  Or $DEBS, where they
+    were built before."""
+    if "DEBS" in os.environ:
+        yield pathlib.Path(os.environ["DEBS"])
+        return
     for tool in ("dpkg-buildpackage", "dh"):
         if not shutil.which(tool):
             pytest.skip(f"{tool} is not installed")
