@@ -251,14 +251,6 @@ int hl_move_objects(struct hl_process *process) {
     return status;
 }
 
-void hl_leave_objects(struct hl_process *process, enum hl_skip skip) {
-    for (size_t i = 0; i < process->n_work; i++) {
-        if (process->work[i].skip == HL_MOVED)
-            process->work[i].skip = skip;
-        hl_report_object(process, &process->work[i]);
-    }
-}
-
 void hl_end(struct hl_process *process) {
     if (process->work != NULL)
         hl_munmap((uint64_t)process->work, process->work_capacity * sizeof *process->work);

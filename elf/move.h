@@ -86,10 +86,6 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
    Runs with every signal blocked.  Returns 0, or 127 when strict=on demands that the program ends. */
 int hl_move_objects(struct hl_process *process);
 
-/* Instead of it: leaves everything added where it is, because of SKIP.  Needs 16 KiB of stack, where the
-   former needs 128. */
-void hl_leave_objects(struct hl_process *process, enum hl_skip skip);
-
 /* Frees what the above took.  More objects may come then, those that a program loads later. */
 void hl_end(struct hl_process *process);
 

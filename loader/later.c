@@ -26,6 +26,8 @@
 #include "code.h"
 #include "linked.h"
 #include "options.h"
+#include "perf-maps/in-process.h"
+#include "stack.h"
 #include "sys.h"
 #include "text.h"
 
@@ -64,28 +66,7 @@ static struct {
     volatile bool busy;
 } watch;
 
-/* hl_call_on_stack(function, stack_end) */
-extern void hl_call_on_stack(void (*function)(void), void *stack_end) __attribute__((visibility("hidden")));
-static char stack[256 << 10] __attribute__((aligned(16)));
-
-__asm__(".pushsection .text\n"
-        ".type hl_call_on_stack, @function\n"
-        "hl_call_on_stack:\n"
-        ".cfi_startproc\n"
-        "endbr64\n"
-        "push %rbp\n"
-        ".cfi_def_cfa_offset 16\n"
-        ".cfi_offset %rbp, -16\n"
-        "mov %rsp, %rbp\n"
-        ".cfi_def_cfa_register %rbp\n"
-        "mov %rsi, %rsp\n"
-        "call *%rdi\n"
-        "leave\n"
-        ".cfi_def_cfa %rsp, 8\n"
-        "ret\n"
-        ".cfi_endproc\n"
-        ".size hl_call_on_stack, . - hl_call_on_stack\n"
-        ".popsection\n");
+static char stack[HL_STACK_BYTES] __attribute__((aligned(16)));
 
 /* The environment's bytes may be overwritten (setproctitle). */
 static char patterns[65536];
@@ -144,10 +125,11 @@ static bool is_selected(struct hl_object *object, const struct link_map *map) {
 }
 
 /* Moves watch.first and what was added after it, as far as it is selected. */
-static void move_objects(void) {
+static void move_objects(void *unused) {
     ElfW(Phdr) headers[HEADERS_MAX];
     struct dl_phdr_info info;
     struct hl_object object;
+    (void)unused;
     if (count_filters() != watch.filters)
         return;
     watch.process.options.verbose = is_same_stderr() ? watch.verbose : 0;
@@ -164,6 +146,7 @@ static void move_objects(void) {
     if (!hl_is_error(memory))
         hl_close((int)memory);
     hl_move_objects(&watch.process);
+    hl_write_own_map(&watch.process);
     hl_end(&watch.process);
 }
 
@@ -202,7 +185,7 @@ static void look_at(struct namespace *namespace) {
     while (watch.first != NULL && !is_selected(&object, watch.first))
         watch.first = watch.first->l_next;
     if (watch.first != NULL)
-        hl_call_on_stack(move_objects, stack + sizeof stack);
+        hl_call_on_stack(move_objects, NULL, stack + sizeof stack);
     namespace->deleting = false;
     note_last(namespace);
 }

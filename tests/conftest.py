@@ -23,6 +23,7 @@ sys.path[:0] = [str(HERE), str(HERE / "system")]
 
 import helpers  # noqa: E402  (its folder has just been added)
 import programs  # noqa: E402
+import uprobes  # noqa: E402
 
 NR_HUGEPAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
 
@@ -240,6 +241,13 @@ def thp():
     enabled = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not enabled.exists() or "[never]" in enabled.read_text():
         pytest.skip("transparent huge pages are switched off")
+
+
+@pytest.fixture
+def probe(root, tmp_path):
+    """probe(path): a uprobes.Probe, removed at the end."""
+    with uprobes.mount_tracefs(tmp_path / "tracing") as tracefs, uprobes.probing(tracefs) as make:
+        yield make
 
 
 @pytest.fixture(scope="module")

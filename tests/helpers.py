@@ -194,6 +194,20 @@ def paused(argv, env, name, timeout=60, **options):
         end_process(process)
 
 
+@contextlib.contextmanager
+def at_end(command, *arguments):
+    """Runs a shell COMMAND when the block ends, and also when this process is killed inside it."""
+    guard = subprocess.Popen(
+        ["sh", "-c", f"cat > /dev/null; {command}", "at_end", *map(str, arguments)],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True,
+    )
+    try:
+        yield
+    finally:
+        _, stderr = guard.communicate(timeout=30)
+    assert guard.returncode == 0, stderr
+
+
 # --- the pool ---
 
 

@@ -35,7 +35,6 @@
 #include <first-versions.h>
 #include <limits.h>
 #include <not-cancel.h>
-#include <nptl/descr.h>
 #include <register-atfork.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +46,7 @@
 #include "hugeld/in-process.h"
 #include "hugeld/move.h"
 #include "hugeld/place.h"
+#include "hugeld/stack.h"
 #include "hugeld/sys.h"
 
 bool _dl_hugepages_active attribute_hidden;
@@ -135,25 +135,35 @@ static bool libc_is_ready;
 static bool has_writable;
 static bool forks_are_handled;
 
-/* The work is done on the caller's stack.  The thread that calls dlopen
-   may have a small one.  */
-#define STACK_NEEDED (128 * 1024)
-
-static bool
-stack_suffices (void)
+/* Move what was added.  *STATUS becomes nonzero if strict=on ends the
+   program.  */
+static void
+move_added (void *status)
 {
-  /* Before the program runs there is only the initial stack, and
-     THREAD_SELF is not there yet.  */
+  *(int *) status = hl_move_objects (process);
+  hl_write_own_map (process);
+}
+
+/* The thread that calls dlopen may have a small stack, and where that is
+   one that the program made itself, how small it is cannot be known.  So
+   the work gets one of its own.  Before the program runs there is only
+   the initial one.  */
+static int
+move_on_stack (void)
+{
+  int status = 0;
   if (!libc_is_ready)
-    return true;
-  uintptr_t here = (uintptr_t) __builtin_frame_address (0);
-  uintptr_t bottom = (uintptr_t) THREAD_SELF->stackblock;
-  if (bottom != 0)
-    return (here - bottom < THREAD_SELF->stackblock_size
-	    && here - bottom >= STACK_NEEDED);
-  /* The initial stack grows.  What is elsewhere the program has made
-     itself, and how large it is cannot be known.  */
-  return (uintptr_t) __libc_stack_end - here < 1024 * 1024;
+    {
+      move_added (&status);
+      return status;
+    }
+  long int stack = hl_mmap (0, HL_STACK_BYTES, PROT_READ | PROT_WRITE,
+			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (hl_is_error (stack))
+    return 0;
+  hl_call_on_stack (move_added, &status, (void *) (stack + HL_STACK_BYTES));
+  hl_munmap (stack, HL_STACK_BYTES);
+  return status;
 }
 
 /* Let libc call hl_before_fork before each fork, for writable data on
@@ -204,14 +214,9 @@ move_object (struct hl_object *object, struct link_map *l)
     object->soname = ((const char *) D_PTR (l, l_info[DT_STRTAB])
 		      + l->l_info[DT_SONAME]->d_un.d_val);
   hl_add_object (process, object, l->l_phdr, l->l_phnum);
-  if (!stack_suffices ())
-    {
-      hl_leave_objects (process, HL_SKIP_SMALL_STACK);
-      hl_end (process);
-      return 0;
-    }
-  int status = hl_move_objects (process);
-  hl_write_own_map (process);
+  int status = 0;
+  if (process->n_work > 0 || process->dropped_named)
+    status = move_on_stack ();
   has_writable = hl_note_writable (writable, process);
   hl_end (process);
   if (has_writable && libc_is_ready && !forks_are_handled)
@@ -273,8 +278,11 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
 {
   struct hl_object object;
   struct hl_place place;
+  /* One that was linked for an address of its own gets that, if it is
+     free.  */
   next.is_chosen
     = (hl_read_segments (&object, phdr, phnum, 0, &process->geometry) == 0
+       && object.segment[0].first_page == 0
        && hl_choose_place (&place, &object, &process->options,
 			   &process->geometry, find_alignment (phdr, phnum)));
   next.is_on_boundary = false;

@@ -2,8 +2,9 @@
 /* loads HOW LIBRARY [N]: loads LIBRARY and calls use_features in it.
 
    once, new (in a namespace of its own), thread, threads (N, each with a handle of its own), small (on a
-   thread with a stack of 32 KiB), rounds (N times, each time unloading it), pause (stops with SIGSTOP
-   afterwards) */
+   thread with a stack of 32 KiB), coroutine (on a stack of 16 KiB that the program made), inside (the same in
+   an array of main's), handler (in a signal handler on such a stack), rounds (N times, each time unloading
+   it), pause (stops with SIGSTOP afterwards) */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>
@@ -13,6 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <ucontext.h>
+
+#define SMALL (16 << 10)
 
 static const char *library;
 
@@ -28,6 +33,39 @@ static int use(void *handle) {
 static void *use_in_thread(void *result) {
     *(int *)result = use(dlopen(library, RTLD_NOW));
     return NULL;
+}
+
+/* SMALL bytes, and nothing below them. */
+static char *make_stack(void) {
+    char *at = mmap(NULL, SMALL + 65536, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    mprotect(at + 65536, SMALL, PROT_READ | PROT_WRITE);
+    return at + 65536;
+}
+
+static int result_of_use;
+static void use_here(void) { result_of_use = use(dlopen(library, RTLD_NOW)); }
+
+static void use_in_coroutine(char *stack) {
+    static ucontext_t back, there;
+    getcontext(&there);
+    there.uc_stack.ss_sp = stack;
+    there.uc_stack.ss_size = SMALL;
+    there.uc_link = &back;
+    makecontext(&there, use_here, 0);
+    swapcontext(&back, &there);
+}
+
+static void handle(int signal) {
+    (void)signal;
+    use_here();
+}
+
+static void use_in_handler(void) {
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_ONSTACK};
+    stack_t stack = {.ss_sp = make_stack(), .ss_size = SMALL};
+    sigaltstack(&stack, NULL);
+    sigaction(SIGUSR1, &action, NULL);
+    raise(SIGUSR1);
 }
 
 /* Threads that run code, map and unmap memory, while others load. */
@@ -113,6 +151,13 @@ int main(int argc, char **argv) {
             return 1;
         pthread_join(thread[0], NULL);
         printf("%d\n", result[0]);
+    } else if (strcmp(how, "coroutine") == 0 || strcmp(how, "inside") == 0 || strcmp(how, "handler") == 0) {
+        char inside[SMALL];
+        if (strcmp(how, "handler") == 0)
+            use_in_handler();
+        else
+            use_in_coroutine(how[0] == 'c' ? make_stack() : inside);
+        printf("%d\n", result_of_use);
     } else if (strcmp(how, "threads") == 0) {
         for (int i = 0; i < 2; i++)
             pthread_create(&busy[i], NULL, keep_busy, NULL);

@@ -45,6 +45,70 @@ def test_library(linked, builder, pool, variant):
     linked.prove([app], {library.name: kinds(variant)}, "libbig*", "backend=hugetlb", edges=edges_of(variant))
 
 
+ADDRESS = 0x700000000000
+
+
+def test_library_with_an_address_of_its_own(linked, builder, pool):
+    """Linked (or prelinked) for an address: it gets that, and with its address taken another one."""
+    pool(64)
+
+    def build(folder):
+        libraries = [builder.compile(folder / f"lib{name}.so", "-shared", f"-Wl,-soname,lib{name}.so", *builder.object(),
+                                     f"-Wl,-Ttext-segment={ADDRESS:#x}") for name in ("big", "big2")]
+        app = builder.compile(folder / "small-prelinked", builder.write("main.c", programs.MAIN), "-Wl,--no-as-needed",
+                              *libraries, "-Wl,-rpath,$ORIGIN")
+        return app, libraries
+
+    app, libraries = builder.once("prelinked", build)
+    linked.prove([app], {library.name: ALL for library in libraries}, "libbig*", "backend=hugetlb")
+    with linked.paused([app], "libbig*", "backend=hugetlb") as process:
+        mappings = helpers.read_smaps(process.pid)
+        biases = [helpers.find_bias(library, [m for m in mappings if m.name == str(library)]) for library in libraries]
+        assert biases[0] == 0 and biases[1] != 0
+        assert any(m.is_hugetlb and ADDRESS <= m.start < ADDRESS + 16 * helpers.HUGE for m in mappings)
+
+
+# Text is the first segment, and read-only data follow.
+TEXT_FIRST = """
+PHDRS {
+    text PT_LOAD FILEHDR PHDRS FLAGS(5); rodata PT_LOAD FLAGS(4); data PT_LOAD FLAGS(6);
+    dynamic PT_DYNAMIC FLAGS(6); stack PT_GNU_STACK FLAGS(6);
+}
+SECTIONS {
+    . = SIZEOF_HEADERS;
+    .text : { *(.text .text.* big_a big_b big_c) } :text
+    .plt : { *(.plt .plt.*) }
+    . = ALIGN(CONSTANT(MAXPAGESIZE));
+    .rodata : { *(.rodata .rodata.*) } :rodata
+    .hash : { *(.hash) } .gnu.hash : { *(.gnu.hash) } .dynsym : { *(.dynsym) } .dynstr : { *(.dynstr) }
+    .rela.dyn : { *(.rela.*) } .eh_frame : { *(.eh_frame) }
+    . = ALIGN(CONSTANT(MAXPAGESIZE));
+    .dynamic : { *(.dynamic) } :data :dynamic
+    .data : { *(.got .got.* .data .data.*) } :data
+    .bss : { *(.bss .bss.*) }
+}
+"""
+
+
+def test_text_before_read_only_data(linked, builder, pool):
+    pool(64)
+
+    def build(folder):
+        script = builder.write("text-first.ld", TEXT_FIRST)
+        library = builder.compile(folder / "libbig.so", "-shared", "-nostartfiles", "-Wl,-soname,libbig.so",
+                                  *builder.object(), f"-Wl,-T,{script}")
+        return builder.compile(folder / "small-text-first", builder.write("main.c", programs.MAIN), "-Wl,--no-as-needed",
+                               library, "-Wl,-rpath,$ORIGIN"), library
+
+    app, library = builder.once("text-first", build)
+    flags = [h.flags for h in helpers.read_headers(library) if h.type == helpers.PT_LOAD]
+    assert flags == [5, 4, 6]
+    linked.prove([app], {library.name: ALL}, "libbig*", "backend=hugetlb", edges=PLACED)
+    with linked.paused([app], "libbig*") as process:
+        start, _ = text_of(library, helpers.read_smaps(process.pid))
+        assert start % helpers.HUGE == 0
+
+
 @pytest.mark.parametrize("way", [by_run, by_command])
 @pytest.mark.parametrize("variant", ["dso", "dso-hole", "pie", "nopie"])
 def test_thp(linked, builder, thp, variant, way):
@@ -151,6 +215,35 @@ def test_fork_with_data_on_hugetlb(linked, builder, pool):
     linked.prove([app], {app.name: (*ALL, "data")}, "main", "backend=hugetlb,data=hugetlb", data_backend="hugetlb")
     told = linked.run([app], "main", "backend=hugetlb,data=hugetlb,verbose=1").stderr
     assert told == "hugeld: fork: data is back on small pages\n"
+
+
+FORKS = """
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+uint64_t big_sum(uint64_t x);
+int main(void) {
+    int status = 0;
+    pid_t child = fork();
+    uint64_t x = big_sum(1);
+    if (child == 0)
+        _exit(x % 100);
+    waitpid(child, &status, 0);
+    printf("%d %d\\n", WIFSIGNALED(status), (int)(x % 100) == WEXITSTATUS(status));
+}
+"""
+
+
+def test_fork_handler_is_there_from_the_start(linked, builder, pool):
+    """A program that never opens another object (backtrace(3) does), with not one huge page left."""
+    app = builder.once("forks", lambda folder: builder.compile(
+        folder / "forks", builder.write("forks.c", FORKS), "-no-pie", "-fPIE", *builder.object(6 * 2**17)))
+    [file] = helpers.hugeld_json("inspect", app)["files"]
+    pool(file["plan"]["pages"])
+    done = linked.run([app], "main", "backend=hugetlb,data=hugetlb,verbose=1")
+    assert (done.returncode, done.stdout) == (0, "0 1\n"), done
+    assert done.stderr == "hugeld: fork: data is back on small pages\n"
 
 
 def test_exceptions(linked, builder, pool):

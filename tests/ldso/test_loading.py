@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 import helpers
-from linked import by_command
+from linked import by_command, by_run
 
 HERE = pathlib.Path(__file__).resolve().parent
 ON_HUGE_PAGES = re.compile(r"^hugeld: libbig[\w-]*\.so: text 4 pages hugetlb", re.M)
@@ -110,13 +110,30 @@ def test_auditor(linked, builder, loads, library, pool):
     assert plain.stderr in done.stderr and plain.stderr.startswith("audited 1")
 
 
-def test_small_stack(linked, library, loads, pool):
-    """dlopen on a thread whose stack is too small for our work: glibc's own load, nothing else."""
+@pytest.mark.parametrize("how", ["small", "coroutine", "inside", "handler"])
+def test_small_stack(linked, library, loads, pool, how):
+    """dlopen where there is hardly room for glibc's own work."""
     pool(64)
-    plain = helpers.run([loads, "small", library()])
-    done = linked.run([loads, "small", library()], "*", "verbose=2")
+    same_on_huge_pages(linked, [loads, how, library()])
+
+
+@pytest.mark.parametrize("way", [by_run, by_command])
+@pytest.mark.parametrize("opened", [False, True], ids=["needed", "opened"])
+def test_uprobe(linked, builder, library, loads, pool, probe, way, opened):
+    """Set on the file before it is loaded.  Its text is read from the file, where the breakpoint is not: the object would
+    lose the probe, so it stays, and the probe is hit as often as plainly."""
+    pool(64)
+    app, [probed] = builder.with_library("dso")
+    argv, probed = ([loads, "once", library()], library()) if opened else ([app], probed)
+    probe = probe(probed)
+    probe.set()
+    plain = helpers.run(argv)
+    hits = probe.hits()
+    assert hits >= 2
+    done = linked.run(argv, "*", "backend=hugetlb,verbose=1", way)
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
-    assert "libbig-now.so: text stays: the stack of the thread that loads it is small" in done.stderr
+    assert re.search(r"^hugeld: libbig.*: text stays: somebody wrote to it", done.stderr, re.M), done.stderr
+    assert probe.hits() == 2 * hits
 
 
 @pytest.mark.parametrize("options", ["backend=hugetlb", "backend=thp", "backend=hugetlb,data=hugetlb,bss=hugetlb"])

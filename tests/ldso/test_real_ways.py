@@ -4,7 +4,6 @@ breaks one, that it does.  glibc-patches/README.md has the table."""
 
 import os
 import shutil
-import stat
 import subprocess
 import typing
 

@@ -4,27 +4,14 @@
 import collections
 import contextlib
 import pathlib
-import subprocess
+
+from helpers import at_end
 
 ALL = ("text", "rodata")
 # app-nopie and all that is linked like it: text on 5 pages, read-only data on 1.
 TEXT, RODATA = 5, 1
 
 Outcome = collections.namedtuple("Outcome", "pages image plain_image plain returncode stdout stderr")
-
-
-@contextlib.contextmanager
-def at_end(command, *arguments):
-    """Runs a shell COMMAND when the block ends, and also when this process is killed inside it."""
-    guard = subprocess.Popen(
-        ["sh", "-c", f"cat > /dev/null; {command}", "at_end", *map(str, arguments)],
-        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True, text=True,
-    )
-    try:
-        yield
-    finally:
-        _, stderr = guard.communicate(timeout=30)
-    assert guard.returncode == 0, stderr
 
 
 @contextlib.contextmanager
