@@ -24,6 +24,9 @@
 
 #define RANGES_MAX HL_SPANS_MAX
 
+/* An object that is opened and closed a thousand times is added a thousand times. */
+#define MAP_BYTES_MAX (64 << 20)
+
 static void write_line(struct hl_text *line) {
     hl_add_text(line, "\n");
     line->at[line->bytes - 1] = '\n';
@@ -55,6 +58,8 @@ static const char *error_sentence(int result) {
         return "its file has a broken symbol table; check it with readelf -sW";
     case ESTALE:
         return "its file was replaced since it was mapped; start the program again";
+    case EOVERFLOW:
+        return "it has 64 MiB already; open objects once, or use hugeld perf-map";
     case ENODATA:
         return "its file names no function there; install its debug symbols and use hugeld perf-map";
     default:
@@ -246,7 +251,8 @@ static void remove_stale_map(int folder) {
         HL_CALL(__NR_unlinkat, folder, name, 0, 0, 0, 0);
 }
 
-/* The process whose map was begun here: a later object's lines are added to it.  A child's is another. */
+/* The process whose map was begun here: a later object's lines are added to it.  A child's would need what its
+   parent moved, too, and what has the name already may be its JIT's: hugeld perf-map knows better. */
 static uint64_t mapped_process;
 
 static int append_map(const struct hl_process *process, int folder, uint64_t *lines) {
@@ -260,8 +266,12 @@ static int append_map(const struct hl_process *process, int folder, uint64_t *li
     if (hl_is_error(fd))
         return (int)fd;
     long result = HL_CALL(__NR_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, STATX_OURS, &stat, 0);
+    if (!hl_is_error(result) && !is_ours(&stat))
+        result = -EPERM;
+    if (!hl_is_error(result) && stat.stx_size >= MAP_BYTES_MAX)
+        result = -EOVERFLOW;
     if (!hl_is_error(result))
-        result = is_ours(&stat) ? write_lines(process, (int)fd, stat.stx_size, lines) : -EPERM;
+        result = write_lines(process, (int)fd, stat.stx_size, lines);
     hl_close((int)fd);
     return (int)result;
 }
@@ -283,13 +293,13 @@ static void tell_written(const struct hl_process *process, uint64_t lines) {
 void hl_write_own_map(const struct hl_process *process) {
     char name[HL_MAP_NAME_BYTES];
     uint64_t lines = 0;
-    if (!process->options.perf_map)
+    bool is_first = mapped_process == 0;
+    if (!process->options.perf_map || (!is_first && mapped_process != (uint64_t)hl_getpid()))
         return;
     uint64_t signals = hl_block_signals(); /* so that no unfinished file is left */
     long folder = hl_open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int result = hl_is_error(folder) ? (int)folder : 0;
     if (result == 0) {
-        bool is_first = mapped_process != (uint64_t)hl_getpid();
         mapped_process = (uint64_t)hl_getpid();
         if (is_first)
             remove_stale_map((int)folder);
