@@ -31,7 +31,7 @@ void hl_before_fork(void) {
         writable->n--;
     hl_restore_signals(signals);
     say(writable->n == 0 ? "hugeld: fork: data is back on small pages\n"
-                        : "hugeld: fork: data stays on hugetlb, there is no memory for a copy\n");
+                         : "hugeld: fork: data stays on hugetlb, there is no memory for a copy\n");
 }
 
 static void note_range(struct hl_range range) {

@@ -96,7 +96,7 @@ static inline bool hl_is_writable(const struct hl_span *span) { return (span->fl
    to its read-only pages.  0, or the reason why the object stays. */
 int hl_check_object(struct hl_process *process, struct hl_work *work);
 
-/* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.def). */
+/* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.h). */
 bool hl_rewrites_text(const struct hl_object *object);
 
 /* Step 4, prepare: new memory, filled and with its final protection, for the spans of one KIND of one object,

@@ -7,7 +7,8 @@
    --json: {"files": [FILE...]}; a FILE that cannot be planned is {"path", "error"}, else
 
      path, type ("exec", "pie", "dso"), machine, static (no PT_INTERP in an executable: hugeld never runs
-   there), page_bytes, huge_page_bytes, text_bytes, plan: load_bias ("0x..."), pages, text_share (0 to 1),
+   there), rewrites: section and what, or null (elf/rewrites.def), page_bytes, huge_page_bytes, text_bytes,
+   plan: load_bias ("0x..."), pages, text_share (0 to 1),
    made_executable_bytes, skip (a name of skip.def, or null), sentence, remedy (strings, or null): why the
    whole object stays, spans: [start, end ("0x..."), kind, flags ("r-x"), pages], segments: [start, end,
    flags, covered_bytes, skip, sentence, remedy] range (only without --pid, for pie and dso): starts (how many
@@ -17,6 +18,7 @@
 #include "draw.h"
 #include "kernel.h"
 #include "process.h"
+#include "rewrites.h"
 #include "starts.h"
 
 #include <errno.h>
@@ -163,6 +165,11 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
              machine != NULL ? machine : "unknown machine", to_kib(plan->text_bytes));
     if (is_static(report->file))
         hl_print("  static: the dynamic linker never runs, so nothing moves (link it dynamically)");
+    const struct hl_mark *mark = hl_find_mark(report->file->fd);
+    if (mark != NULL)
+        hl_print(
+            "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb",
+            mark->what, mark->section);
     if (range != NULL)
         print_range(report, range);
     char *start = range == NULL ? hl_format("plan")
@@ -244,6 +251,10 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_start
                   is_static(report->file), "page_bytes", (json_int_t)report->geometry.page_bytes,
                   "huge_page_bytes", (json_int_t)report->geometry.huge_page_bytes, "text_bytes",
                   (json_int_t)plan->text_bytes, "plan", json_plan);
+    const struct hl_mark *mark = hl_find_mark(report->file->fd);
+    json_object_set_new(json, "rewrites",
+                        mark == NULL ? json_null()
+                                     : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what));
     if (range != NULL)
         json_object_set_new(json, "range", make_json_range(report, range));
     return json;

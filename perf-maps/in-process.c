@@ -251,8 +251,8 @@ static void remove_stale_map(int folder) {
         HL_CALL(__NR_unlinkat, folder, name, 0, 0, 0, 0);
 }
 
-/* The process whose map was begun here: a later object's lines are added to it.  A child's would need what its
-   parent moved, too, and what has the name already may be its JIT's: hugeld perf-map knows better. */
+/* The process whose map was begun here: a later object's lines are added to it.  A child's would need what
+   its parent moved, too, and what has the name already may be its JIT's: hugeld perf-map knows better. */
 static uint64_t mapped_process;
 
 static int append_map(const struct hl_process *process, int folder, uint64_t *lines) {

@@ -51,6 +51,25 @@ def test_known_to_end_the_program(workshop, later, pool, thp, what, backend):
     assert status in (-signal.SIGSEGV, -signal.SIGILL, -signal.SIGTRAP)
 
 
+# Before the program: what turns written memory executable is refused from here on.
+NO_GAIN = ("import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0 or sys.exit(77); "  # PR_SET_MDWE
+           "os.execv(sys.argv[1], sys.argv[1:])")
+
+
+@pytest.mark.parametrize("what, survives", [("dontneed", True), ("dontneed-4k", True), ("dontunmap", True)])
+def test_text_of_a_memfd_comes_back(workshop, later, pool, what, survives):
+    """Where text came by a memfd, what is dropped is read from there again."""
+    pool(16)
+    command = ["/usr/bin/python3", "-c", NO_GAIN, workshop / "own-text", what]
+    process = later(command, "main", "backend=hugetlb,verbose=2,data=off,edges=keep,only=own-text")
+    stdout, stderr = process.communicate(timeout=60)
+    helpers.end_process(process)
+    if process.returncode == 77:
+        pytest.skip("the kernel has no PR_SET_MDWE (Linux 6.3)")
+    assert re.search(r"text \d pages? hugetlb", stderr), stderr
+    assert (process.returncode == 0 and SAME in stdout) == survives, (process.returncode, stdout)
+
+
 MARKS = {
     "__patchable_function_entries": ["-fpatchable-function-entry=5"],
     "__mcount_loc": ["-no-pie", "-fno-pie", "-pg", "-mfentry", "-mnop-mcount", "-mrecord-mcount"],
@@ -74,7 +93,9 @@ def test_marked_text_takes_thp(workshop, later, pool, thp, tmp_path, section):
     pool(16)
     arguments = ["-DNUMBER=1", HERE / "table.S", *MARKS[section]]
     program = compile_c(HERE / "own-text.c", tmp_path / "marked", *arguments)
-    assert section in helpers.run(["readelf", "-SW", program]).stdout
+    inspected, = helpers.hugeld_json("inspect", program)["files"]
+    assert inspected["rewrites"]["section"] == section
+    assert f"(section {section}): text takes thp" in helpers.hugeld("inspect", program).stdout
     for stdout in without_hugetlb(later, [program, "patch"], GMON_OUT_PREFIX=tmp_path / "gmon"):
         assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
 

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Marks of objects that rewrite their own text. */
+#ifndef HL_REWRITES_H
+#define HL_REWRITES_H
+
+/* A row of rewrites.def; the strings are static. */
+struct hl_mark {
+    const char *section, *what;
+};
+
+/* The mark that the ELF64 file FD has; NULL if it has none, or cannot be read. */
+const struct hl_mark *hl_find_mark(int fd);
+
+#endif
