@@ -4,6 +4,7 @@
 #include "code.h"
 #include "text.h"
 
+#ifdef __x86_64__
 /* Bytes of the instruction that does nothing at CODE, of which COUNT can be read; 0 if it is none. */
 static size_t measure_nop(const unsigned char *code, size_t count) {
     size_t i = 0;
@@ -30,3 +31,38 @@ bool hl_is_empty_function(const unsigned char *code, size_t count) {
         bytes = measure_nop(code + i, count - i);
     return i >= HL_JUMP_BYTES;
 }
+
+bool hl_make_jump(unsigned char jump[HL_JUMP_BYTES], uint64_t from, uint64_t to) {
+    int64_t distance = (int64_t)(to - (from + HL_JUMP_BYTES));
+    if (distance != (int32_t)distance)
+        return false;
+    jump[0] = 0xe9;
+    for (unsigned i = 0; i < 4; i++)
+        jump[1 + i] = (unsigned char)((uint64_t)distance >> 8 * i);
+    return true;
+}
+
+#elif defined __aarch64__
+
+static uint32_t read_instruction(const unsigned char *code) {
+    return code[0] | (uint32_t)code[1] << 8 | (uint32_t)code[2] << 16 | (uint32_t)code[3] << 24;
+}
+
+bool hl_is_empty_function(const unsigned char *code, size_t count) {
+    const uint32_t bti_c = 0xd503245f, ret = 0xd65f03c0;
+    size_t i = count >= 4 && read_instruction(code) == bti_c ? 4 : 0;
+    return count >= i + 4 && read_instruction(code + i) == ret;
+}
+
+bool hl_make_jump(unsigned char jump[HL_JUMP_BYTES], uint64_t from, uint64_t to) {
+    const int64_t reach = 128 << 20;
+    int64_t distance = (int64_t)(to - from);
+    if (distance % 4 != 0 || distance < -reach || distance >= reach)
+        return false;
+    uint32_t b = 0x14000000 | ((uint32_t)((uint64_t)distance >> 2) & 0x3ffffff);
+    for (unsigned i = 0; i < 4; i++)
+        jump[i] = (unsigned char)(b >> 8 * i);
+    return true;
+}
+
+#endif

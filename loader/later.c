@@ -10,15 +10,19 @@
 
        _dl_debug_state:   ret; nop...         ->   jmp notice
                           endbr64; ret; nop   ->   jmp notice
+                          bti c; ret          ->   b notice; ret
 
    The page of ld.so that holds it becomes private to this process, as a debugger's breakpoint makes it.  It
    is written through /proc/self/mem, which needs no writable mapping.  A debugger that comes later puts its
    breakpoint over our jump and steps across it.  One that was first has its breakpoint there: then nothing is
    done.
 
+   AArch64's branch reaches 128 MiB only, which suffices where the kernel maps libraries below each other.
+
    When RT_CONSISTENT is told (glibc before 2.41: before relocation, else after it; always before the object's
    constructors), nobody has run the new object's text, and relocation writes to none of the pages that move
-   here.
+   here.  (AArch64's glibc 2.32 protects branch targets after it has told, 4 KiB at a time; before, there is
+   no such protection, and later ones protect while they map.)
 
    The handler runs in whatever thread opens an object, maybe on a small stack: so the work is done on a stack
    of its own.  It calls nothing of the dynamic linker and nothing of libc that could. */
@@ -36,7 +40,6 @@
 #include <linux/prctl.h>
 #include <sys/stat.h>
 
-#ifdef __x86_64__
 /* As many as glibc has (DL_NNS). */
 #define NAMESPACES_MAX 16
 #define HEADERS_MAX 64
@@ -207,12 +210,9 @@ static void notice(void) {
 
 /* Writes the jump.  The mapping is not writable, and need not become it. */
 static int take_notification(uint64_t at) {
-    unsigned char jump[HL_JUMP_BYTES] = {0xe9};
-    int64_t distance = (int64_t)((uint64_t)notice - (at + HL_JUMP_BYTES));
-    if (!hl_is_empty_function((const unsigned char *)at, 16) || distance != (int32_t)distance)
+    unsigned char jump[HL_JUMP_BYTES];
+    if (!hl_is_empty_function((const unsigned char *)at, 16) || !hl_make_jump(jump, at, (uint64_t)notice))
         return HL_SKIP_NO_NOTICE;
-    for (unsigned i = 0; i < 4; i++)
-        jump[1 + i] = (unsigned char)((uint64_t)distance >> 8 * i);
     long fd = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
     if (hl_is_error(fd))
         return HL_SKIP_MEM_DENIED;
@@ -281,15 +281,6 @@ static int start_watching(const struct hl_process *process) {
     note_last(base);
     return take_notification(debug->base.r_brk);
 }
-
-#else
-/* AArch64's glibc before 2.41 protects a new object's branch targets after it has told of it, 4 KiB at a
- * time. */
-static int start_watching(const struct hl_process *process) {
-    (void)process;
-    return HL_SKIP_NO_NOTICE;
-}
-#endif
 
 void hl_watch_for_objects(const struct hl_process *process) {
     if (!hl_selects_other_objects(process->options.objects))

@@ -80,6 +80,7 @@ SECTIONS {
     .plt : { *(.plt .plt.*) }
     . = ALIGN(CONSTANT(MAXPAGESIZE));
     .rodata : { *(.rodata .rodata.*) } :rodata
+    .note : { *(.note.gnu.*) } .eh_frame_hdr : { *(.eh_frame_hdr) }
     .hash : { *(.hash) } .gnu.hash : { *(.gnu.hash) } .dynsym : { *(.dynsym) } .dynstr : { *(.dynstr) }
     .rela.dyn : { *(.rela.*) } .eh_frame : { *(.eh_frame) }
     . = ALIGN(CONSTANT(MAXPAGESIZE));

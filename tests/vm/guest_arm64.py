@@ -138,7 +138,7 @@ def make_root(folder, tree, commands, huge_bytes):
         add_program(root, tree, BUILD / name, f"/hugeld/build/{name}")
     for source in sorted((TESTS / "unit").glob("test-*.c")):
         add_program(root, tree, BUILD / "tests" / source.stem, f"/hugeld/build/tests/{source.stem}")
-    for name in ("conftest.py", "helpers.py", "vm/guest/vm_plugin.py"):
+    for name in ("conftest.py", "helpers.py", "uprobes.py", "vm/guest/vm_plugin.py"):
         root.add(TESTS / name, at=f"/hugeld/tests/{name}")
     for name in ("system", "surroundings", "unit", "vm/arm64"):
         root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))

@@ -117,6 +117,22 @@ def no_exec(builder):
     return builder.once("no-exec", lambda folder: builder.compile(folder / "no-exec", "-static", HERE / "no-exec.c"))
 
 
+# Without what the cross compiler adds, which has no landing pads.
+LATER = {"dso": [], "dso-bti": [*BTI, "-nostartfiles"]}
+
+
+@pytest.fixture(scope="session")
+def opens(builder):
+    """opens(variant): (a program that opens a library, the library)."""
+
+    def make(variant):
+        program = builder.once("opens", lambda folder: builder.compile(folder / "opens", HERE / "opens.c"))
+        return program, builder.once(variant, lambda folder: builder.compile(
+            folder / "libbig.so", "-shared", SEPARATE, *builder.object(), *LATER[variant]))
+
+    return make
+
+
 def refuses(result):
     """Whether every branch that a generated program tried was refused, or none, as its output says."""
     count = result[1].splitlines()[0].removeprefix("branches refused: ")
@@ -151,6 +167,35 @@ def test_memfd(builder, prove, no_exec, variant):
     proof = prove([no_exec, app], {app.name: ALL}, options="backend=hugetlb", name=app.name, work=look)
     assert refuses(proof.moved) == variant.startswith("bti")
     assert names[0] == set() and {n.split()[0] for n in names[1]} == {"/memfd:hugeld"}
+
+
+@pytest.mark.skipif(not IS_SMALL, reason="n/a: a hundred MiB for each library")
+@pytest.mark.parametrize("variant", LATER)
+def test_library_that_comes_later(opens, library, variant):
+    """Each time that it is opened it moves as planned, and dlclose gives the pages back."""
+    program, shared = opens(variant)
+    env = helpers.preload(library, patterns="libbig*", options="backend=hugetlb,data=off,verbose=2")
+    free = helpers.free_pages()
+    process = helpers.start([program, shared], env)
+    try:
+        for _ in range(3):
+            helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z", ""), what="opens stopping")
+            image = helpers.read_image(process.pid)
+            plan = helpers.read_plans(process.pid, [shared])["libbig.so"]
+            spans = [s for s in plan.spans if s.kind in ALL]
+            assert plan.pages("text") >= 1
+            for span in spans:
+                helpers.check_span(image, span, "hugetlb")
+            assert helpers.guards(image, image.find("libbig.so")) == {variant == "dso-bti"}
+            assert free - helpers.free_pages() == sum(s.pages for s in spans)
+            process.send_signal(18)  # SIGCONT
+            helpers.wait_until(lambda: helpers.state_of(process.pid) != "T", what="going on")
+        stdout, stderr = process.communicate(timeout=60)
+    finally:
+        helpers.end_process(process)
+    assert process.returncode == 0 and stderr.count("hugeld: libbig.so: text") == 3, stderr
+    assert stdout == helpers.run(["sh", "-c", f"{program} {shared} & pid=$!; while kill -CONT $pid 2> /dev/null; do :; "
+                                  "done; wait $pid"]).stdout
 
 
 def test_threads(builder, surround, first):

@@ -13,7 +13,7 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 
 import arm64  # noqa: E402  (its folder has just been added)
 
-no_exec, first, tool = arm64.no_exec, arm64.first, arm64.tool
+no_exec, first, tool, opens = arm64.no_exec, arm64.first, arm64.tool, arm64.opens
 
 
 @pytest.fixture(autouse=True)
@@ -21,10 +21,12 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, no_exec, first, tmp_path_factory):
+def test_build(builder, pause_library, empty_library, no_exec, first, opens, tmp_path_factory):
     for variant in arm64.VARIANTS:
         builder.executable(variant)
     if arm64.IS_SMALL:
+        for variant in arm64.LATER:
+            opens(variant)
         builder.executable("nopie", arm64.WORDS)
     shutil.copytree(tmp_path_factory.getbasetemp(), os.environ["T_PREBUILT"], symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("*.c", "*.s", "*.o", "*.ld", "*current"))
