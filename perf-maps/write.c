@@ -113,14 +113,14 @@ static char *put_text(char *to, const char *from) {
 }
 
 typedef unsigned char bytes16 __attribute__((vector_size(16)));
-typedef uint64_t halves16 __attribute__((vector_size(16)));
+typedef uint64_t words16 __attribute__((vector_size(16)));
 
 /* Copies 16 bytes.  How many of them come before the first one that is zero, a control character or 0x7f. */
 static unsigned copy_some(char *to, const char *from) {
     bytes16 bytes;
     __builtin_memcpy(&bytes, from, sizeof bytes);
     __builtin_memcpy(to, &bytes, sizeof bytes);
-    halves16 special = (halves16)((bytes < 0x20) | (bytes == 0x7f));
+    words16 special = (words16)((bytes < 0x20) | (bytes == 0x7f));
     if (special[0] != 0)
         return (unsigned)__builtin_ctzll(special[0]) / 8;
     return special[1] != 0 ? 8 + (unsigned)__builtin_ctzll(special[1]) / 8 : 16;
@@ -212,8 +212,10 @@ __attribute__((always_inline)) static inline void fetch_ahead(const struct hl_sy
         __builtin_prefetch(&symbols->symbol[symbols->chosen[i + 2 * AHEAD]]);
     if (i + AHEAD < symbols->n_chosen) {
         const struct hl_symbol *symbol = &symbols->symbol[symbols->chosen[i + AHEAD]];
-        if (symbol->kind != HL_IFUNC_STUB)
+        if (symbol->kind != HL_IFUNC_STUB) {
             __builtin_prefetch(symbol->name);
+            __builtin_prefetch(symbol->name + 64);
+        }
     }
 }
 
