@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* thief N hold: takes N huge pages, says so, and holds them until standard input ends.
    thief N loop: takes as many of N as there are and gives them back, until standard input ends.
+   thief N random: the same with at most N pages at a time, for up to 20 ms.
 
    Without a reservation and by MADV_POPULATE_WRITE, so that it never gets SIGBUS itself. */
 #include <poll.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,12 +43,14 @@ int main(int argc, char **argv) {
         fflush(stdout);
         return poll(&input, 1, -1) == 1 ? 0 : 1;
     }
+    bool random_ones = strcmp(argv[2], "random") == 0;
+    srandom((unsigned)getpid());
     while (poll(&input, 1, 0) == 0) {
         char *at = map(n);
-        take(at, n);
-        usleep(500);
+        take(at, random_ones ? (size_t)random() % (n + 1) : n);
+        usleep(random_ones ? (unsigned)random() % 20000 : 500);
         munmap(at, n * HUGE_BYTES);
-        usleep(500);
+        usleep(random_ones ? (unsigned)random() % 20000 : 500);
     }
     return 0;
 }
