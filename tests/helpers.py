@@ -257,8 +257,12 @@ class Mapping:
 
 def read_smaps(pid):
     """The mappings of PID, ascending."""
+    return parse_smaps(pathlib.Path(f"/proc/{pid}/smaps").read_text(errors="surrogateescape"))
+
+
+def parse_smaps(text):
     mappings = []
-    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text(errors="surrogateescape").split("\n"):
+    for line in text.split("\n"):
         head = re.match(r"([0-9a-f]+)-([0-9a-f]+) (....) ([0-9a-f]+) \S+ (\d+) *(.*)$", line)
         if head:
             start_, end, permissions, offset, inode, name = head.groups()

@@ -1,0 +1,432 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* inject [mdwe] MODULE FROM-TO,FROM-TO... -- PROGRAM ARGUMENT...
+
+   Runs PROGRAM once for each line of standard input and lets system calls of one part of it fail: those whose
+   instruction, or whose caller where a function of libc makes them, lies in MODULE (a file's base name) at
+   an offset in the file of one of the ranges [FROM, TO) (hexadecimal).  They are counted from 1.  A line
+   holds faults, each
+
+     NUMBER HOW ERRNO
+
+   fail      the call is not made and returns ERRNO; brk, which knows no errors, does nothing
+   done      it is made, and returns ERRNO all the same, as close(2) does
+   destroy   what is mapped at the destination is unmapped first, as Linux 5.10 does
+   half      the first half of the mapping is moved; of a read or write the first half is done, and no error
+   kill      SIGKILL before the call
+
+   Addresses are not random, and SIGUSR2 is blocked; with "mdwe" written memory never becomes executable.  A
+   program calls the number MARK when it wants to be looked at.  For each line are written, as "name bytes",
+   newline, that many bytes, newline:
+
+     smaps, fds, mask   at each mark
+     pid                which it was
+     calls              "number:detail" of each call of MODULE's; the detail tells kinds of mmap and so on
+   apart out, err, status   what it printed, and what wait(2) says; "timeout" where it took too long pool
+   total, free, reserved and surplus pages of 2 MiB when it has ended
+
+   strace injects errors too, but takes a tenth of a second to start and knows only the first of these ways.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef PR_SET_MDWE
+#define PR_SET_MDWE 65
+#define PR_MDWE_REFUSE_EXEC_GAIN 1
+#endif
+
+#define MARK 4711
+#define SECONDS 20
+#define FAULTS_MAX 8
+#define RANGES_MAX 16
+#define CALLS_MAX 8192
+#define THREADS_MAX 64
+
+typedef unsigned long long word;
+
+struct fault {
+    unsigned number;
+    char how;
+    int error;
+};
+
+/* A thread whose call was changed: what to put back when it returns. */
+struct changed {
+    pid_t thread;
+    struct user_regs_struct before;
+    bool has_result;
+    int error;
+};
+
+static bool mdwe;
+static const char *module;
+static struct { word from, to; } range[RANGES_MAX]; /* offsets in its file, then addresses */
+static unsigned n_ranges;
+static bool found;
+
+static struct fault fault[FAULTS_MAX];
+static unsigned n_faults;
+static struct changed changed[THREADS_MAX];
+static unsigned n_changed, n_calls;
+static struct {
+    unsigned number;
+    word detail;
+} call[CALLS_MAX];
+static pid_t program;
+static volatile sig_atomic_t timed_out;
+
+static void give_up(const char *what) {
+    perror(what);
+    exit(99);
+}
+
+static void put(const char *name, const char *bytes, size_t n) {
+    printf("%s %zu\n", name, n);
+    fwrite(bytes, 1, n, stdout);
+    putchar('\n');
+}
+
+static void put_file(const char *name, int fd) {
+    static char buffer[4 << 20];
+    size_t filled = 0;
+    for (ssize_t n; filled < sizeof buffer && (n = read(fd, buffer + filled, sizeof buffer - filled)) > 0;)
+        filled += (size_t)n;
+    put(name, buffer, filled);
+}
+
+static int open_of(pid_t pid, const char *name) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%d/%s", pid, name);
+    return open(path, O_RDONLY | O_CLOEXEC);
+}
+
+static void put_descriptors(pid_t pid) {
+    char path[64], line[4096] = "";
+    snprintf(path, sizeof path, "/proc/%d/fd", pid);
+    DIR *folder = opendir(path);
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;)
+        if (entry->d_name[0] != '.' && strlen(line) < sizeof line - 16)
+            strcat(strcat(line, entry->d_name), " ");
+    if (folder != NULL)
+        closedir(folder);
+    put("fds", line, strlen(line));
+}
+
+static void put_mask(pid_t pid) {
+    char status[8192] = "";
+    int fd = open_of(pid, "status");
+    ssize_t n = read(fd, status, sizeof status - 1);
+    char *mask = n > 0 ? strstr(status, "SigBlk:\t") : NULL;
+    put("mask", mask != NULL ? mask + 8 : "", mask != NULL ? 16 : 0);
+    close(fd);
+}
+
+static void look_at(pid_t pid) {
+    int fd = open_of(pid, "smaps");
+    put_file("smaps", fd);
+    close(fd);
+    put_descriptors(pid);
+    put_mask(pid);
+}
+
+/* Where MODULE's range is in memory.  Addresses are the same in all runs. */
+static void find_module(pid_t pid) {
+    char path[64], line[4096];
+    snprintf(path, sizeof path, "/proc/%d/maps", pid);
+    FILE *file = fopen(path, "re");
+    while (!found && file != NULL && fgets(line, sizeof line, file) != NULL) {
+        word start, end, offset;
+        char permissions[5];
+        char *name = strrchr(line, '/');
+        if (name == NULL || sscanf(line, "%llx-%llx %4s %llx", &start, &end, permissions, &offset) != 4)
+            continue;
+        name[strcspn(name, "\n")] = '\0';
+        if (strcmp(name + 1, module) != 0 || permissions[2] != 'x')
+            continue;
+        for (unsigned i = 0; i < n_ranges; i++) {
+            range[i].from = range[i].from > offset ? start + (range[i].from - offset) : start;
+            range[i].to = range[i].to - offset < end - start ? start + (range[i].to - offset) : end;
+        }
+        found = true;
+    }
+    if (file != NULL)
+        fclose(file);
+}
+
+static bool is_inside(word address) {
+    for (unsigned i = 0; found && i < n_ranges; i++)
+        if (address >= range[i].from && address < range[i].to)
+            return true;
+    return false;
+}
+
+static bool is_ours(pid_t thread, const struct __ptrace_syscall_info *info) {
+    if (!found)
+        find_module(thread);
+    if (is_inside(info->instruction_pointer))
+        return true;
+    return found && is_inside((word)ptrace(PTRACE_PEEKDATA, thread, info->stack_pointer, 0));
+}
+
+/* The argument that says what kind of call it is. */
+static word detail_of(const struct __ptrace_syscall_info *info) {
+    switch (info->entry.nr) {
+    case __NR_ioctl:
+    case __NR_fcntl:
+        return info->entry.args[1];
+    case __NR_madvise:
+        return info->entry.args[2];
+    case __NR_mmap:
+    case __NR_mremap:
+        return info->entry.args[3];
+    case __NR_prctl:
+        return info->entry.args[0];
+    }
+    return 0;
+}
+
+static const struct fault *find_fault(unsigned number) {
+    for (unsigned i = 0; i < n_faults; i++)
+        if (fault[i].number == number)
+            return &fault[i];
+    return NULL;
+}
+
+/* Half of a range, in whole units of what it may consist of. */
+static word half_of(word bytes) {
+    word unit = bytes % (2 << 20) == 0 ? 2 << 20 : 4096;
+    return bytes / 2 / unit * unit;
+}
+
+static void change(struct user_regs_struct *regs, struct changed *c, const struct fault *f) {
+    word number = regs->orig_rax;
+    if (f->how == 'f' && number == __NR_brk) {
+        regs->rdi = 0;
+        c->has_result = false;
+    } else if (f->how == 'f') {
+        regs->orig_rax = (word)-1;
+    } else if (f->how == 'd' && number == __NR_mremap) {
+        regs->orig_rax = __NR_munmap;
+        regs->rdi = regs->r8;
+        regs->rsi = regs->rdx;
+    } else if (f->how == 'd' && number == __NR_mmap) {
+        regs->orig_rax = __NR_munmap;
+    } else if (f->how == 'h' && number == __NR_mremap) {
+        regs->rsi = regs->rdx = half_of(regs->rsi);
+        if (regs->rsi == 0)
+            regs->orig_rax = (word)-1;
+    } else if (f->how == 'h') {
+        regs->rdx /= 2;
+        c->has_result = false;
+    }
+}
+
+static void enter_call(pid_t thread, const struct __ptrace_syscall_info *info) {
+    if (n_calls == CALLS_MAX)
+        exit(98);
+    call[n_calls].number = (unsigned)info->entry.nr;
+    call[n_calls++].detail = detail_of(info);
+    const struct fault *f = find_fault(n_calls);
+    if (f == NULL)
+        return;
+    if (f->how == 'k') {
+        kill(program, SIGKILL);
+        return;
+    }
+    struct user_regs_struct regs;
+    struct changed *c = &changed[n_changed++ % THREADS_MAX];
+    if (ptrace(PTRACE_GETREGS, thread, 0, &regs) != 0)
+        return;
+    c->thread = thread;
+    c->before = regs;
+    c->error = f->error;
+    c->has_result = true;
+    change(&regs, c, f);
+    ptrace(PTRACE_SETREGS, thread, 0, &regs);
+}
+
+static void leave_call(pid_t thread) {
+    struct user_regs_struct regs;
+    for (unsigned i = 0; i < n_changed && i < THREADS_MAX; i++) {
+        struct changed *c = &changed[i];
+        if (c->thread != thread || ptrace(PTRACE_GETREGS, thread, 0, &regs) != 0)
+            continue;
+        regs.rdi = c->before.rdi;
+        regs.rsi = c->before.rsi;
+        regs.rdx = c->before.rdx;
+        if (c->has_result)
+            regs.rax = (word)-c->error;
+        ptrace(PTRACE_SETREGS, thread, 0, &regs);
+        c->thread = 0;
+    }
+}
+
+static void see_call(pid_t thread) {
+    struct __ptrace_syscall_info info;
+    if (ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof info, &info) <= 0)
+        return;
+    if (info.op == PTRACE_SYSCALL_INFO_ENTRY && info.entry.nr == MARK)
+        look_at(thread);
+    else if (info.op == PTRACE_SYSCALL_INFO_ENTRY && is_ours(thread, &info))
+        enter_call(thread, &info);
+    else if (info.op == PTRACE_SYSCALL_INFO_EXIT)
+        leave_call(thread);
+}
+
+static int follow(void) {
+    for (;;) {
+        int status, signal = 0;
+        pid_t thread = waitpid(-1, &status, __WALL);
+        if (thread < 0)
+            give_up("waitpid");
+        if (WIFEXITED(status) || WIFSIGNALED(status)) {
+            if (thread == program)
+                return status;
+            continue;
+        }
+        if (WSTOPSIG(status) == (SIGTRAP | 0x80))
+            see_call(thread);
+        else if (status >> 16 == 0 && WSTOPSIG(status) != SIGSTOP) /* a new thread's first stop */
+            signal = WSTOPSIG(status);
+        ptrace(PTRACE_SYSCALL, thread, 0, signal);
+    }
+}
+
+static void become(char **argv, int out, int err) {
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR2);
+    sigprocmask(SIG_SETMASK, &blocked, NULL);
+    personality(ADDR_NO_RANDOMIZE);
+    if (mdwe && prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0) != 0)
+        _exit(96);
+    dup2(open("/dev/null", O_RDONLY), 0);
+    dup2(out, 1);
+    dup2(err, 2);
+    close_range(3, ~0u, 0);
+    ptrace(PTRACE_TRACEME, 0, 0, 0);
+    raise(SIGSTOP);
+    execv(argv[0], argv);
+    _exit(97);
+}
+
+static void handle_alarm(int signal) {
+    (void)signal;
+    timed_out = 1;
+    kill(program, SIGKILL);
+}
+
+static void put_pool(void) {
+    static const char *const names[] = {"nr", "free", "resv", "surplus"};
+    char line[128] = "", path[128], number[32];
+    for (int i = 0; i < 4; i++) {
+        snprintf(path, sizeof path, "/sys/kernel/mm/hugepages/hugepages-2048kB/%s_hugepages", names[i]);
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        ssize_t n = read(fd, number, sizeof number - 1);
+        number[n > 0 ? n - 1 : 0] = ' ';
+        number[n > 0 ? n : 1] = '\0';
+        strcat(line, number);
+        close(fd);
+    }
+    put("pool", line, strlen(line));
+}
+
+static void put_calls(void) {
+    char *text;
+    size_t bytes;
+    FILE *file = open_memstream(&text, &bytes);
+    if (file == NULL)
+        give_up("open_memstream");
+    for (unsigned i = 0; i < n_calls; i++)
+        fprintf(file, "%u:%llu ", call[i].number, call[i].detail);
+    fclose(file);
+    put("calls", text, bytes);
+    free(text);
+}
+
+static void run(char **argv) {
+    int out = memfd_create("out", 0), err = memfd_create("err", 0), status;
+    fflush(stdout);
+    n_calls = n_changed = 0;
+    timed_out = 0;
+    program = fork();
+    if (program < 0)
+        give_up("fork");
+    if (program == 0)
+        become(argv, out, err);
+    waitpid(program, &status, __WALL);
+    if (ptrace(PTRACE_SETOPTIONS, program, 0,
+               PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC) != 0)
+        give_up("ptrace");
+    alarm(SECONDS);
+    ptrace(PTRACE_CONT, program, 0, 0);
+    status = follow();
+    alarm(0);
+    char line[32];
+    put("pid", line, (size_t)sprintf(line, "%d", program));
+    put_calls();
+    lseek(out, 0, SEEK_SET);
+    lseek(err, 0, SEEK_SET);
+    put_file("out", out);
+    put_file("err", err);
+    put("status", line, (size_t)(timed_out ? sprintf(line, "timeout") : sprintf(line, "%d", status)));
+    put_pool();
+    put("end", "", 0);
+    fflush(stdout);
+    close(out);
+    close(err);
+}
+
+static void read_faults(char *line) {
+    n_faults = 0;
+    for (char *number = strtok(line, " \n"); number != NULL && n_faults < FAULTS_MAX;
+         number = strtok(NULL, " \n")) {
+        struct fault *f = &fault[n_faults++];
+        char *how = strtok(NULL, " \n"), *error = strtok(NULL, " \n");
+        if (how == NULL || error == NULL)
+            exit(2);
+        f->number = (unsigned)strtoul(number, NULL, 10);
+        f->how = strcmp(how, "done") == 0 ? 'r' : how[0];
+        f->error = atoi(error);
+    }
+}
+
+static void read_ranges(char *text) {
+    for (char *one = strtok(text, ","); one != NULL && n_ranges < RANGES_MAX; one = strtok(NULL, ",")) {
+        char *end;
+        range[n_ranges].from = strtoull(one, &end, 16);
+        range[n_ranges++].to = strtoull(end + 1, NULL, 16);
+    }
+}
+
+int main(int argc, char **argv) {
+    char line[512];
+    mdwe = argc > 1 && strcmp(argv[1], "mdwe") == 0;
+    argc -= mdwe;
+    argv += mdwe;
+    if (argc < 5 || strcmp(argv[3], "--") != 0)
+        return 2;
+    module = argv[1];
+    read_ranges(argv[2]);
+    struct sigaction action = {.sa_handler = handle_alarm, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        read_faults(line);
+        run(argv + 4);
+    }
+    return 0;
+}

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs a program again and again with other faults each time (inject.c), and judges what became of it."""
+
+import dataclasses
+import errno
+import glob
+import os
+import re
+import subprocess
+import typing
+
+import helpers
+from errnos import DONE_ALL_THE_SAME, ERRNOS, FILTERED
+
+
+def read_call_numbers():
+    source = "#include <asm/unistd.h>\n"
+    header = subprocess.run(["gcc", "-E", "-dM", "-"], input=source, capture_output=True, text=True).stdout
+    return {int(number): name for name, number in re.findall(r"#define __NR_(\w+) (\d+)$", header, re.M)}
+
+
+NAMES = read_call_numbers()
+
+
+class Fault(typing.NamedTuple):
+    number: int  # which call, from 1
+    how: str
+    error: str = "0"
+
+    def __str__(self):
+        return f"{self.number} {self.how} {getattr(errno, self.error, 0)}"
+
+
+@dataclasses.dataclass
+class Look:
+    """The program's memory, descriptors and blocked signals when it called MARK."""
+
+    smaps: str
+    fds: str
+    mask: str
+
+    @property
+    def lines(self):
+        """Its mappings as far as they don't depend on what has been touched, and on how deep the stack was."""
+        wanted = r"^(?:[0-9a-f]+-[0-9a-f]+ .*|(?:Private_Hugetlb|Shared_Hugetlb|AnonHugePages|FilePmdMapped): .*)$"
+        found = re.findall(wanted, self.smaps, re.M)
+        lines = "\n".join(line for line in found if not line.endswith(" 0 kB"))
+        lines = re.sub(r"^\w+-(\w+)(?=.*\[stack\]$)", r"\1-\1", lines, flags=re.M)
+        return re.sub(r"\b\d+ +(?=/(?:anon_hugepage|memfd:))", "1 ", lines)
+
+
+@dataclasses.dataclass
+class Outcome:
+    calls: list  # (name, detail)
+    looks: list
+    out: str
+    err: str
+    status: object  # the exit status, or "signal N", "timeout"
+    pool: str
+
+
+class Injector:
+    """A running inject.c for one program."""
+
+    def __init__(self, command, module, argv, env, ranges, mdwe):
+        words = [command, *(["mdwe"] if mdwe else []), module, ranges, "--", *argv]
+        self.process = subprocess.Popen([str(w) for w in words], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        start_new_session=True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        helpers.end_process(self.process)
+
+    def block(self):
+        head = self.process.stdout.readline().split()
+        assert head, f"inject ended: {self.process.wait()}"
+        text = self.process.stdout.read(int(head[1]) + 1)[:-1]
+        return head[0].decode(), text.decode(errors="replace")
+
+    def run(self, *faults):
+        self.process.stdin.write((" ".join(map(str, faults)) + "\n").encode())
+        self.process.stdin.flush()
+        looks, last = [], {}
+        while True:
+            name, text = self.block()
+            if name == "end":
+                break
+            last[name] = text
+            if name == "mask":
+                looks.append(Look(last["smaps"], last["fds"], text))
+        for path in glob.glob(f"/tmp/perf-{last['pid']}.*"):  # perf_map=on
+            os.unlink(path)
+        calls = [(NAMES[int(number)], int(detail)) for number, detail in re.findall(r"(\d+):(\d+)", last["calls"])]
+        status = last["status"]
+        if status != "timeout":
+            status = os.waitstatus_to_exitcode(int(status))
+        return Outcome(calls, looks, last["out"], last["err"], status, last["pool"])
+
+
+def errors_of(call):
+    assert call in ERRNOS, f"errnos.py has no line for {call}"
+    listed = ERRNOS[call].split()
+    return listed + [e for e in FILTERED.split() if listed and e not in listed and call not in DONE_ALL_THE_SAME]
+
+
+
+# --- judging ---
+
+
+class Span(typing.NamedTuple):
+    name: str  # the object's
+    start: int
+    end: int
+    permissions: str
+    kind: str
+    backend: str
+
+
+SPAN = re.compile(r"^hugeld: (\S+): 0x([0-9a-f]+)-0x([0-9a-f]+) (...) (\w+) \d+ pages? (\S+)", re.M)
+
+
+def read_spans(told):
+    """What hugeld says that it moved, with verbose=3."""
+    return [Span(name, int(start, 16), int(end, 16), permissions + "p", kind, backend)
+            for name, start, end, permissions, kind, backend in SPAN.findall(told)]
+
+
+class Mapping(typing.NamedTuple):
+    start: int
+    end: int
+    permissions: str
+    offset: int
+    inode: str
+    name: str
+    hugetlb: int
+    thp: int
+
+
+def read_mappings(lines):
+    found = []
+    for line in lines.splitlines():
+        words = line.split(maxsplit=5)
+        if words[0].endswith(":"):
+            size, last = int(words[1]) * 1024, found[-1]
+            thp = size if words[0] == "AnonHugePages:" else 0
+            hugetlb = size if words[0].endswith("Hugetlb:") else 0
+            found[-1] = last._replace(hugetlb=last.hugetlb + hugetlb, thp=last.thp + thp)
+        else:
+            start, end = (int(address, 16) for address in words[0].split("-"))
+            found.append(Mapping(start, end, words[1], int(words[2], 16), words[4], words[5] if words[5:] else "", 0, 0))
+    return found
+
+
+def cut(mappings, start, end):
+    """What of MAPPINGS lies in [start, end), without what only huge pages change."""
+    pieces = []
+    for m in mappings:
+        a, b = max(m.start, start), min(m.end, end)
+        if a < b:
+            pieces.append((a, b, m.permissions, m.offset + (a - m.start) if m.inode != "0" else 0, m.inode, m.name))
+    return pieces
+
+
+def is_huge(mappings, span):
+    """SPAN is on huge pages, all of it, with its protection.  Writable data is accepted on any anonymous memory: a fork
+    may have brought it back."""
+    inside = [m for m in mappings if m.start < span.end and m.end > span.start]
+    if helpers.pieces(inside, span.start, span.end) != [(span.start, span.end, span.permissions)]:
+        return False
+    if "w" in span.permissions:
+        return all(m.inode == "0" or m.hugetlb for m in inside)
+    exact = inside[0].start == span.start and inside[-1].end == span.end
+    return exact and sum(m.hugetlb + m.thp for m in inside) == span.end - span.start
+
+
+def compare(look, plain, spans):
+    """Each of SPANS is on huge pages or as in PLAIN, and everything else is as there.  The spans that moved; or what is
+    wrong, as text."""
+    here, there = read_mappings(look.lines), read_mappings(plain.lines)
+    moved = [s for s in spans if cut(here, s.start, s.end) != cut(there, s.start, s.end)]
+    for span in moved:
+        if not is_huge(here, span):
+            return f"neither moved nor as it was: {span}: {cut(here, span.start, span.end)}"
+    if any(m.name == "[heap]" and m.start < s.end for m in there for s in moved if s.kind == "bss"):
+        # It begins in the last span, so it was carried behind that.
+        here, there = ([m for m in mappings if m.name != "[heap]"] for mappings in (here, there))
+    at = 0
+    for span in [*spans, Span("", 1 << 64, 1 << 64, "", "", "")]:
+        if cut(here, at, span.start) != cut(there, at, span.start):
+            return f"not as in the plain run:\n{differences(cut(here, at, span.start), cut(there, at, span.start))}"
+        at = span.end
+    if look.fds != plain.fds:
+        return f"descriptors {look.fds}, not {plain.fds}"
+    if look.mask != plain.mask:
+        return f"blocked signals {look.mask}, not {plain.mask}"
+    return moved
+
+
+def base_names(mappings):
+    """Where each file begins."""
+    return {m.name: m.start for m in reversed(mappings) if m.name.startswith("/") and not m.is_hugetlb}
+
+
+def compare_elsewhere(look, plain, told):
+    """The same where ld.so could not map an object where it wanted it: what it said that it moved did, and the rest is as in
+    PLAIN relative to where each object is."""
+    images = []
+    for smaps, fds in ((look.smaps, look.fds), (plain.smaps, plain.fds)):
+        mappings = helpers.parse_smaps(smaps)
+        files = {m.name for m in mappings if m.inode and m.name.startswith("/") and os.path.exists(m.name)}
+        by_name = {name: [m for m in mappings if m.name == name] for name in files}
+        objects = [helpers.object_at(name, helpers.find_bias(name, found)) for name, found in by_name.items()]
+        images.append(helpers.Image(mappings, objects, fds))
+    here, there = images
+    if base_names(here.mappings) == base_names(there.mappings):
+        return None
+    spans = [s for s in read_spans(told) if any(o.name == s.name for o in here.objects)]  # it may be closed again
+    plans, moved = {}, {}
+    for s in spans:
+        plan = plans.setdefault(s.name, helpers.Plan(s.name, [], {}))
+        plan.spans.append(helpers.Span(s.start, s.end, s.kind))
+        moved.setdefault(s.name, []).append(s.kind)
+    try:
+        backend = "thp" if all(s.backend == "thp" for s in spans) else "hugetlb"
+        helpers.check_memory(here, there, plans, moved, backend)
+    except AssertionError as error:
+        return f"elsewhere, and not as in the plain run: {error}"
+    return spans if look.mask == plain.mask else f"blocked signals {look.mask}, not {plain.mask}"
+
+
+def differences(here, there):
+    def show(piece):
+        a, b, *rest = piece
+        return f"{a:x}-{b:x} {rest}"
+
+    return "\n".join([*(f"+ {show(p)}" for p in here if p not in there), *(f"- {show(p)}" for p in there if p not in here)])
+
+
+def unexplained(told, spans, moved):
+    """The kinds of SPANS that stay without a reason, or that are said to be where they are not."""
+    wrong = []
+    said = {(s.name, s.kind) for s in read_spans(told)}
+    for name, kind in {(s.name, s.kind) for s in spans}:
+        is_moved = any((s.name, s.kind) == (name, kind) for s in moved)
+        reason = re.search(rf"^hugeld: (?:{re.escape(name)}: (?:{kind}|text)|what comes by dlopen) stays: .", told, re.M)
+        if is_moved != ((name, kind) in said) or not (is_moved or reason):
+            wrong.append(f"{name}: {kind} {'moved' if is_moved else 'stays'}, and nothing says so")
+    return wrong

@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One program in one setting: its plain run, its good run, and what faults do to it."""
+
+import collections
+import dataclasses
+import os
+import threading
+
+import injector
+from errnos import DONE_ALL_THE_SAME
+from injector import Fault, Injector, errors_of
+
+MAP_FIXED = 16
+
+# Where these fail nothing can be said: it cannot be written, or standard error might be something else.
+SPEAKING = ("write", "fstat")
+
+
+@dataclasses.dataclass
+class Setting:
+    """How a program is run; PLAIN is the same environment with a pattern that nothing matches."""
+
+    name: str
+    argv: list
+    env: dict
+    plain: dict
+    module: str
+    ranges: str  # of MODULE
+    mdwe: bool  # PR_SET_MDWE
+    busy: bool  # another thread executes the text all the time
+
+
+class Sweep:
+    def __init__(self, command, setting):
+        self.command, self.setting = command, setting
+        with self.inject(setting.plain) as inject:
+            self.plain = inject.run()
+        with self.inject(setting.env) as inject:
+            self.good = inject.run()
+        self.spans = injector.read_spans(self.good.err)
+        self.verdicts = {}
+
+    def inject(self, env=None):
+        s = self.setting
+        return Injector(self.command, s.module, s.argv, env or s.env, s.ranges, s.mdwe)
+
+    def compare(self, look, i):
+        """The same as before for the same mappings: there are few different ones."""
+        key = i, look.lines, look.fds, look.mask
+        if key not in self.verdicts:
+            plain = self.plain.looks[i]
+            # What was closed is gone.
+            spans = [s for s in self.spans if injector.cut(injector.read_mappings(plain.lines), s.start, s.end)]
+            self.verdicts[key] = injector.compare(look, plain, spans)
+        return self.verdicts[key]
+
+    def judge(self, outcome, faults=()):
+        """What is wrong, as text, or ''; and whether everything moved that can."""
+        plain = self.plain
+        if (outcome.status, outcome.out) != (plain.status, plain.out):
+            return f"status {outcome.status}, not {plain.status}: {outcome.out}{outcome.err}", False
+        if len(outcome.looks) != len(plain.looks):
+            return f"{len(outcome.looks)} marks", False
+        if "rolled back, but" in outcome.err:
+            return f"the way back failed: {outcome.err}", False
+        moved = [self.compare(look, i) for i, look in enumerate(outcome.looks)]
+        for i, (look, before) in enumerate(zip(outcome.looks, plain.looks)):
+            if isinstance(moved[i], str) and self.setting.module == "ld.so":
+                elsewhere = injector.compare_elsewhere(look, before, outcome.err)
+                moved[i] = moved[i] if elsewhere is None else elsewhere
+        wrong = [m for m in moved if isinstance(m, str)]
+        silenced = any(outcome.calls[f.number - 1][0] in SPEAKING for f in faults if f.number <= len(outcome.calls))
+        if not wrong and not silenced:
+            wrong = injector.unexplained(outcome.err, self.spans, moved[0])
+        return "; ".join(wrong), moved[0] == self.spans
+
+    def try_all(self, cases):
+        """Runs the program with each of CASES, which are tuples of faults.  (number of runs, how often everything moved,
+        [what is wrong])."""
+        cases, found, lock = list(cases), [], threading.Lock()
+        count = collections.Counter()
+
+        def work(part):
+            with self.inject() as inject:
+                for faults in part:
+                    outcome = inject.run(*faults)
+                    with lock:
+                        wrong, moved = self.judge(outcome, faults)
+                        count["moved"] += moved
+                        count["run"] += 1
+                        if wrong:
+                            found.append(f"{describe(faults, outcome.calls)}: {wrong}")
+
+        n = min(os.cpu_count(), 4)
+        workers = [threading.Thread(target=work, args=(cases[i::n],)) for i in range(n)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+        assert count["run"] == len(cases), "a worker ended"
+        return len(cases), count["moved"], found
+
+
+def describe(faults, calls):
+    names = [calls[f.number - 1][0] if f.number <= len(calls) else "not reached" for f in faults]
+    return ", then ".join(f"{f.how} {name} (call {f.number}) {f.error}" for f, name in zip(faults, names))
+
+
+def how_to_fail(call):
+    return "done" if call in DONE_ALL_THE_SAME else "fail"
+
+
+def single_faults(calls, each=None, only=None):
+    """Every call, or ONLY this one, with every errno, or with EACH of them by turns."""
+    for number, (call, _) in enumerate(calls, 1):
+        if only not in (None, number):
+            continue
+        errors = errors_of(call)
+        n = len(errors) if each is None else min(each, len(errors))
+        for i in range(n):
+            yield (Fault(number, how_to_fail(call), errors[(number * n + i) % len(errors)]),)
+
+
+def halves_and_ruins(calls, busy):
+    """What kernels do beside failing: mappings that are moved by half, destinations that are gone, short reads.  Text that is
+    gone while a thread executes it is beyond help (elf/commit.c)."""
+    for number, (call, detail) in enumerate(calls, 1):
+        if not busy and (call == "mremap" or (call == "mmap" and detail & MAP_FIXED)):
+            for error in ("ENOMEM", "EINVAL", "EFAULT", "EPERM"):
+                yield (Fault(number, "destroy", error),)
+        if call == "mremap":
+            yield (Fault(number, "half", "EPERM"),)
+            yield (Fault(number, "half", "ENOMEM"),)
+        if call in ("read", "pread64"):
+            yield (Fault(number, "half"),)
+
+
+def common_end(a, b):
+    n = 0
+    while n < min(len(a), len(b)) and a[-1 - n] == b[-1 - n]:
+        n += 1
+    return n
+
+
+def second_faults(sweep, each=None):
+    """Every call that follows after a failure, once for each row of calls that may follow.  With EACH the first fails with so
+    many errnos by turns, and of what follows only calls that the good run does not make fail: the way back, and the other
+    ways of doing the same."""
+    with sweep.inject() as inject:
+        for number in range(1, len(sweep.good.calls) + 1):
+            seen = set()
+            for [first] in single_faults(sweep.good.calls, each, only=number):
+                calls = inject.run(first).calls
+                if tuple(calls) in seen:
+                    continue
+                seen.add(tuple(calls))
+                end = len(calls) - (common_end(calls, sweep.good.calls) if each else 0)
+                for second in range(number + 1, end + 1):
+                    name = calls[second - 1][0]
+                    errors = errors_of(name)
+                    if errors:
+                        yield first, Fault(second, how_to_fail(name), errors[second % len(errors)])

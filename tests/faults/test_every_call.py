@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Every system call of the core, from its first to its last, fails once; then every call that follows after that as well;
+and the process is killed before each.
+
+The calls are those of a good run, in libhugeld.so or in the core's part of ld.so, so that new code is covered by itself,
+and each fails with what errnos.py says of it.  Whatever fails, the program prints what it prints plainly and exits with its
+own status; each span is on huge pages or exactly as in the plain run, which is also what all other mappings,
+descriptors and blocked signals are; and the reason is told.
+
+T_FAULTS=all tries every errno and every pair, which takes hours.  Without it each call has one errno, by turns, and of the
+second failures every eighth of the way back is tried in four settings."""
+
+import os
+
+import pytest
+
+from sweep import halves_and_ruins, second_faults, single_faults
+from targets import SETTINGS
+
+ALL = os.environ.get("T_FAULTS") == "all"
+EACH = None if ALL else 1
+
+# One of each: the way back at start, and where other threads or the linker leave another one.
+SECOND = ["start-hugetlb", "start-thp", "dlopen-threads-hugetlb", "ldso-dlopen-hugetlb"]
+
+
+@pytest.fixture(autouse=True)
+def pages(pool, thp):
+    pool(64)
+
+
+def check(name, tried, moved, wrong):
+    print(f"{name}: {tried} runs, {moved} with everything moved, {len(wrong)} wrong")
+    assert not wrong, f"{len(wrong)} of {tried}:\n" + "\n".join(wrong[:20])
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_each_fails(sweep, name):
+    """...with errors, by half, and leaving ruins; some faults leave ways enough for everything to move."""
+    one = sweep(name)
+    wrong, moved = one.judge(one.good)
+    assert not wrong and moved and one.spans, wrong + one.good.err
+    faults = [*single_faults(one.good.calls, EACH), *halves_and_ruins(one.good.calls, one.setting.busy)]
+    tried, moved, wrong = one.try_all(faults)
+    check(f"{name}: {len(one.good.calls)} calls", tried, moved, wrong)
+    assert tried / 8 < moved < tried
+
+
+@pytest.mark.parametrize("name", SETTINGS if ALL else SECOND)
+def test_each_fails_and_then_another(sweep, name):
+    one = sweep(name)
+    check(name, *one.try_all(list(second_faults(one, EACH))[:: 1 if ALL else 8]))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_killed(sweep, name):
+    """Before each call: the pool is full again."""
+    one = sweep(name)
+    with one.inject() as inject:
+        full = inject.run().pool
+        for number in range(1, len(one.good.calls) + 1, 1 if ALL else 3):
+            outcome = inject.run(f"{number} kill 0")
+            assert outcome.status == -9 and len(outcome.calls) == number
+            assert outcome.pool == full, f"killed before call {number}: {outcome.calls[-1]}"
