@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""README.md as a new user would try it, in a clean Debian 12 and 13: each command that stands there is run.
+
+A command that this file does not know is a failure: add it to RUN, or to ELSEWHERE with the place where it is run."""
+
+import re
+import shutil
+
+import pytest
+
+import helpers
+
+PROGRAM = "/usr/bin/python3 -c 'print(40 + 2)'"
+UNIT = "/etc/systemd/system/NAME.service.d/hugeld.conf"
+
+# As it stands in README.md -> what is run (the same if None; words in capitals need something in their place), and what
+# its output must have.  In this order.
+RUN = {
+    "make demo": (None, "== demo: ok"),
+    "make": (None, ""),
+    "make install": ("make install && ldconfig", ""),
+    # Without hugeld-ldso, which test_packages.py builds: glibc would take minutes.
+    "apt-get build-dep ./ && dpkg-buildpackage -b -uc":
+        ("export DEB_BUILD_PROFILES=pkg.hugeld.noldso; apt-get -q -y --no-install-recommends build-dep ./ && "
+         "dpkg-buildpackage -b -uc && ls ..", "hugeld_.*\\.deb"),
+    "hugeld run -- PROGRAM ARGS": (f"hugeld run -- {PROGRAM}", "42"),
+    "LD_PRELOAD=libhugeld.so PROGRAM ARGS": (f"LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 {PROGRAM}",
+                                             "hugeld: python3.*\n*42"),
+    # The pool belongs to other test runs too: set to what it is.
+    "sysctl vm.nr_hugepages=128": ("sysctl vm.nr_hugepages=$(cat /proc/sys/vm/nr_hugepages)", "vm.nr_hugepages = "),
+    "hugeld run -o verbose=2 -- PROGRAM": (f"hugeld run -o verbose=2 -- {PROGRAM}", "hugeld: python3"),
+    "hugeld status PID": ("hugeld run -o backend=thp -- sleep 100 & sleep 1; hugeld status $! || kill $!", "0x[0-9a-f]* [a-z.]+\n"),
+    "hugeld inspect FILE": ("hugeld inspect /usr/bin/python3", "pages: text"),
+    "hugeld doctor": ("hugeld doctor || [ $? = 1 ]", "now: hugetlb"),
+    "hugeld doctor -- PROGRAM ARGS": (f"hugeld doctor -- {PROGRAM} || [ $? = 1 ]", "python3"),
+    "echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf":
+        ("echo vm.nr_hugepages=128 > /etc/sysctl.d/hugepages.conf && cat /etc/sysctl.d/hugepages.conf", "=128"),
+    'patchelf --set-interpreter "$(pkg-config --variable=interpreter hugeld)" PROGRAM':
+        ("pkg-config --variable=interpreter hugeld", "/hugeld/ld-hugeld.so"),
+}  # fmt: skip
+
+ELSEWHERE = {
+    "make check": "CI",
+    "make ldso": "CI, and make check-suites",
+    "build/hugeld run --loader=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
+    "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
+        "test_container below",
+}
+
+
+def read_blocks():
+    """The indented blocks of README.md, each a list of lines without comments."""
+    text = (helpers.ROOT / "README.md").read_text()
+    blocks = re.findall(r"(?:^    .*\n)+", text, re.M)
+    return [[re.sub(r"\s{2,}#.*", "", line[4:]) for line in block.splitlines()] for block in blocks]
+
+
+def is_shown(block):
+    """A picture, or a unit of systemd: nothing to type."""
+    return block[0].startswith("[") or "->" in block[0] or "/usr/bin/" in "".join(block[:2]) and block[0][0].isdigit()
+
+
+def test_every_command_is_known():
+    commands = [line for block in read_blocks() if not is_shown(block) for line in block if line.strip()]
+    assert len(commands) > 10
+    assert [line for line in commands if line not in RUN and line not in ELSEWHERE] == []
+    assert [line for line in [*RUN, *ELSEWHERE] if line not in commands] == []
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_as_a_new_user(clean_debian, source_copy, suite):
+    debian = clean_debian(suite)
+    debian.put(source_copy, "/hugeld")
+    # What a full installation has, and what each section asks for.
+    debian.install("make", "procps", "dpkg-dev", "python3-minimal")
+    for line, (command, expected) in RUN.items():
+        said = debian.do(f"cd /hugeld; {command or line}")
+        assert re.search(expected, said), f"{line}: {said}"
+    assert "hugeld" in debian.do("dpkg -i /hugeld_*.deb && /usr/bin/hugeld --version && dpkg --purge hugeld")
+
+
+def test_container(clean_debian):
+    """What a container has: another Debian's libc, the library alone, /proc, no userfaultfd or mbind."""
+    debian = clean_debian("trixie")
+    debian.put(helpers.LIBRARY, "/libhugeld.so")
+    said = debian.do("LD_PRELOAD=/libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 /usr/bin/perl -e 'print qq(fine\\n)'")
+    assert "fine\n" in said and "hugeld: perl: " in said
+    undefined = helpers.run(["nm", "-D", "--undefined-only", helpers.LIBRARY]).stdout
+    assert max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", undefined)) <= 16
+
+
+def drop_in():
+    [block] = [b for b in read_blocks() if b[0] == "[Service]" and any("LD_PRELOAD" in line for line in b) and
+               not any("ExecStart" in line for line in b)]
+    return block
+
+
+def test_drop_in_is_valid(tmp_path):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    folder = tmp_path / "demo.service.d"
+    folder.mkdir()
+    (tmp_path / "demo.service").write_text("[Service]\nExecStart=/bin/true\nMemoryDenyWriteExecute=yes\n")
+    (folder / "hugeld.conf").write_text("\n".join(drop_in()) + "\n")
+    result = helpers.run(["systemd-analyze", "verify", "--man=no", tmp_path / "demo.service"],
+                         helpers.environment(SYSTEMD_UNIT_PATH=f"{tmp_path}:"))
+    assert "hugeld.conf" not in result.stderr and "demo.service" not in result.stderr, result.stderr
