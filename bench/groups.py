@@ -442,19 +442,50 @@ def group_later(plan):
         yield experiment(f"later-{name}", title, unit, ways, pairs(ways, rounds, prints=bool(words)))
 
 
+@contextlib.contextmanager
+def waiting_with(file, library):
+    """The number of a process that has FILE on huge pages, and waits: FILE itself, or cat with it as a LIBRARY."""
+    argv = ["/bin/cat"] if library else [file]
+    way = Way("", argv, LD_PRELOAD=f"{LIBRARY}:{file}" if library else LIBRARY,
+              LD_HUGEPAGES=os.path.basename(file) if library else "main",
+              LD_HUGEPAGES_OPTIONS=f"only={os.path.basename(argv[0])}")
+    process = subprocess.Popen(way.argv, env=way.env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    try:
+        helpers.wait_until(lambda: subprocess.run([HUGELD, "perf-map", "--output", OUT / "check.map", str(process.pid)],
+                                                  stderr=subprocess.DEVNULL).returncode == 0, 60, f"{file} moved")
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait()
+
+
+def map_ways(file, table, pid):
+    """A map of FILE, inside a process that has just begun and from outside, against the line that everybody types."""
+    nm = OUT / "nm-awk"
+    nm.write_text('nm "$1" -n -S --defined-only "$2" | awk \'$3 ~ /[tTwWi]/ { print $1, $2, $4 }\' > "$3"\n')
+    inside = Way("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk")
+    inside.prints = True  # what the process itself sees: its start is no part of it
+    outside = [HUGELD, "perf-map", "--output", OUT / "outside.map", str(pid)]
+    return [Way("nm-awk", ["/bin/sh", nm, table, file, OUT / "nm.map"]), inside,
+            Way("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
+            Way("nm-C-awk", ["/bin/sh", nm, table + "C", file, OUT / "nm.map"], "nm-awk"),
+            Way("command", outside, "nm-C-awk")]
+
+
 def group_perf_map(plan):
     """perf_map=on, over the move alone; and against nm and awk."""
     compile_c(OUT / "perf-map", "-iquote", ROOT, "-iquote", ROOT / "elf", ROOT / "bench/perf-map.c",
               *BUILD.glob("elf/*.o"), *BUILD.glob("perf-maps/*.o"))
-    nm = OUT / "nm-awk"
-    nm.write_text('nm "$1" -n -S --defined-only "$2" | awk \'$3 ~ /[tTwWi]/ { print $1, $2, $4 }\' > "$3"\n')
     files = [(f, "-D", ["/bin/true"]) for f in databases.glob.glob("/usr/lib/*/libLLVM-*.so.1")[:1]]
     files += [(helpers.find_node(), "-a", [helpers.find_node(), "-e", "0"])] if helpers.find_node() else []
+    for pattern in ("/usr/lib/jvm/*/lib/server/libjvm.so", "~/.rustup/toolchains/*/lib/librustc_driver-*.so"):
+        files += [(f, "-a", ["/bin/true"]) for f in databases.glob.glob(os.path.expanduser(pattern))[:1]]
     for file, table, argv in files:
         name = os.path.basename(file)
-        ways = [Way("nm-awk", ["/bin/sh", nm, table, file, OUT / "nm.map"]),
-                Way("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk")]
-        yield experiment(f"map-{name}", f"A perf map of {name}, as a program of its own", "ms", ways, pairs(ways, plan.short))
+        with waiting_with(file, argv[0] != file) as pid:
+            ways = map_ways(file, table, pid)
+            values = pairs(ways, plan.short)
+        yield experiment(f"map-{name}", f"A perf map of {name}", "ms", ways, values)
         only, objects = f"backend=hugetlb,only={os.path.basename(argv[0])}", "main" if argv[0] == file else name
         library = f"{LIBRARY}:{file}" if argv[0] != file else LIBRARY
         ways = [Way("moved", argv, LD_PRELOAD=library, LD_HUGEPAGES=objects, LD_HUGEPAGES_OPTIONS=only),

@@ -29,7 +29,9 @@ def environment(**changes):
 
 
 class Way:
-    """One way of running something: NAME, what it is compared with, variables, words."""
+    """One way of running something: NAME, what it is compared with, variables, words; whether it prints its ms itself."""
+
+    prints = False
 
     def __init__(self, name, argv, base="plain", **variables):
         self.name, self.argv, self.base = name, [str(a) for a in argv], base
@@ -63,7 +65,7 @@ def pairs(ways, rounds, prints=False):
     """{name: values} from bench/pairs: ms, or what the program prints first."""
     words = []
     for way in ways:
-        words += ["--"] * bool(words) + [way.name, *(f"{k}={v}" for k, v in way.variables.items()), *way.argv]
+        words += ["--"] * bool(words) + ["@" * way.prints + way.name, *(f"{k}={v}" for k, v in way.variables.items()), *way.argv]
     command = [OUT / "pairs", *(["-p"] if prints else []), str(rounds), *words]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     if result.returncode != 0:

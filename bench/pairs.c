@@ -3,13 +3,13 @@
    machine does falls on all of them alike.
 
    usage: pairs [-p] ROUNDS VARIANT...
-   VARIANT is NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... followed by an argument "--" (not after the
+   VARIANT is [@]NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... followed by an argument "--" (not after the
    last).
 
    Every round runs each variant once, beginning with another one each time; the first tenth of the rounds is
    warm-up. Measured is the wall-clock time from posix_spawn(3) to the end of waitpid(2), in ms; with -p it is
-   the number that the program prints.  Printed is a line for each variant, NAME and its numbers.  A program
-   that fails ends the run. */
+   the number that the program prints, and for one variant alone with @.  Printed is a line for each variant,
+   NAME and its numbers.  A program that fails ends the run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <spawn.h>
@@ -25,6 +25,7 @@
 
 struct variant {
     const char *name;
+    bool printed;
     char **argv, **envp;
     double *result; /* one for each round that counts */
 };
@@ -45,7 +46,8 @@ static void *allocate(size_t n, size_t bytes) {
 
 /* Reads one variant from WORD, up to "--" or the end, and returns the word after it. */
 static char **read_variant(struct variant *variant, char **word) {
-    variant->name = *word++;
+    variant->printed = **word == '@';
+    variant->name = *word++ + variant->printed;
 
     size_t n_set = 0, n_inherited = 0;
     while (word[n_set] != NULL && strchr(word[n_set], '=') != NULL)
@@ -126,7 +128,7 @@ int main(int argc, char **argv) {
     for (int round = -warm_up; round < rounds; round++) {
         for (int i = 0; i < n; i++) {
             struct variant *variant = &variants[(i + round + warm_up) % n];
-            double result = run(variant, printed);
+            double result = run(variant, printed || variant->printed);
             if (round >= 0)
                 variant->result[round] = result;
         }
