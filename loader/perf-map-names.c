@@ -258,6 +258,8 @@ static void *demangle_some(void *worker_) {
     struct worker *worker = worker_;
     struct demangling *shared = worker->shared;
     const struct hl_symbols *symbols = shared->symbols;
+    hl_begin_scratch(&worker->scratch);
+    hl_reserve_scratch(&worker->scratch, symbols->n_chosen * NAME_BYTES); /* only faster */
     for (;;) {
         size_t first = atomic_fetch_add(&shared->next, SYMBOLS_AT_ONCE);
         for (size_t i = first; i < symbols->n_chosen && i < first + SYMBOLS_AT_ONCE; i++)
@@ -281,17 +283,14 @@ static void demangle_names(struct demangling *shared, struct hl_symbols *symbols
                            const struct hl_moved *moved) {
     shared->symbols = symbols;
     shared->moved = moved;
-    unsigned n = count_workers(symbols);
-    for (unsigned i = 0; i < n; i++) {
-        struct worker *worker = &shared->worker[i];
+    shared->worker[0].shared = shared;
+    unsigned wanted = count_workers(symbols);
+    for (shared->n_workers = 1; shared->n_workers < wanted; shared->n_workers++) {
+        struct worker *worker = &shared->worker[shared->n_workers];
         worker->shared = shared;
-        hl_begin_scratch(&worker->scratch);
-        hl_reserve_scratch(&worker->scratch, symbols->n_chosen / n * NAME_BYTES);
-    }
-    for (shared->n_workers = 1; shared->n_workers < n; shared->n_workers++)
-        if (pthread_create(&shared->worker[shared->n_workers].thread, NULL, demangle_some,
-                           &shared->worker[shared->n_workers]) != 0)
+        if (pthread_create(&worker->thread, NULL, demangle_some, worker) != 0)
             break;
+    }
     demangle_some(&shared->worker[0]);
     for (unsigned i = 1; i < shared->n_workers; i++)
         pthread_join(shared->worker[i].thread, NULL);
