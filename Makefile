@@ -5,6 +5,7 @@
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make check-glibc    runs glibc's own tests with it
+# make check-rfc      builds upstream's glibc with glibc-patches/rfc, and runs its tests
 # make lint    compilers, analysers, formatting
 # make bench   measures, and is part of no test
 # make install, make uninstall    DESTDIR= and the folders of ./configure
@@ -20,7 +21,7 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-unit check-vm check-glibc ldso demo lint bench dist clean
+first_install = check check-unit check-vm check-glibc check-rfc ldso demo lint bench dist clean
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -149,6 +150,10 @@ ldso:
 check-glibc: ldso
 	@tests/with-pool 256 -- glibc-patches/check $B/ldso/ld.so
 
+check-rfc:
+	@tests/install-packages build ldso rfc
+	@glibc-patches/rfc/check
+
 lint:
 	@tests/install-packages build check lint
 	@tests/lint
@@ -166,5 +171,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-unit check-vm ldso check-glibc lint bench clean
+.PHONY: all install uninstall dist unit-tests core demo check check-unit check-vm ldso check-glibc check-rfc lint bench clean
 -include $(wildcard $B/*/*.d)
