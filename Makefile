@@ -128,7 +128,7 @@ demo:
 	@tests/demo
 
 check:
-	@tests/install-packages build check ldso $(if $(filter 1,$(STRICT)),real)
+	@tests/install-packages build check ldso rfc $(if $(filter 1,$(STRICT)),real)
 	@$(MAKE) all unit-tests
 	@tests/with-pool 1024 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider tests
 

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The series for upstream: its first patch is elf/, with another layout.  `make check-rfc` builds it."""
+
+import re
+import subprocess
+
+import pytest
+
+import helpers
+
+RFC = helpers.ROOT / "glibc-patches/rfc"
+FILES = sorted(path for path in (helpers.ROOT / "elf").iterdir() if path.suffix in (".c", ".h", ".def"))
+
+
+def run(*argv, **options):
+    return subprocess.run([str(a) for a in argv], check=True, capture_output=True, text=True, **options).stdout
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("core")
+    run(RFC / "core", folder)
+    return folder
+
+
+def code(path):
+    """PATH without comments, white space and broken lines; strings in pieces are joined."""
+    text = run("gcc", "-x", "c", "-fpreprocessed", "-dD", "-E", "-P", path)
+    return re.sub(r"\\\n|\s", "", text).replace('""', "")
+
+
+def test_code_is_the_same(core):
+    for path in FILES:
+        assert code(core / f"hl-{path.name}").replace('#include"hl-', '#include"') == code(path)
+
+
+def test_layout(core):
+    assert sorted(path.name for path in core.iterdir()) == sorted(["Makefile"] + [f"hl-{path.name}" for path in FILES])
+    for path in core.glob("hl-*"):
+        text = path.read_text()
+        assert "   This file is part of the GNU C Library.\n" in text and "SPDX" not in text, path
+        assert not re.search(r"[^.]\. \*/", text), path  # two spaces end a sentence
+        # What stands in a comment may be a picture.
+        for line in run("gcc", "-x", "c", "-fpreprocessed", "-dD", "-E", "-C", "-P", path).split("\n"):
+            assert len(line.expandtabs(8)) < 80 or not re.search(r"[;{}]$", line), (path, line)
+
+
+def test_core_compiles(core):
+    for path in core.glob("*.c"):
+        run("gcc", "-std=gnu11", "-Wall", "-Werror", "-Wundef", "-ffreestanding", "-fsyntax-only", path)
+
+
+def test_series(core, tmp_path):
+    run(RFC / "series", tmp_path / "series")
+    patches = sorted((tmp_path / "series").iterdir())
+    assert [patch.name[:4] for patch in patches] == ["0000", "0001", "0002", "0003", "0004", "0005"]
+    for number, patch in enumerate(patches):
+        assert f"\nSubject: [RFC PATCH {number}/5] " in patch.read_text()
+    tree = tmp_path / "tree"
+    run("git", "init", "-q", tree)
+    run("git", "apply", patches[1], cwd=tree)
+    place = tree / "sysdeps/unix/sysv/linux/hugepages"
+    assert {path.name: path.read_text() for path in place.iterdir()} == \
+        {path.name: path.read_text() for path in core.iterdir()}
+    # The others fit to it where they can without glibc.
+    run("git", "apply", "--include=sysdeps/unix/sysv/linux/hugepages/*", patches[3], cwd=tree)
+    run("git", "apply", patches[4], cwd=tree)
+    for patch in patches[1:]:
+        for path in run("git", "apply", "--numstat", patch, cwd=tree).split("\n")[:-1]:
+            assert f" {path.split()[2]} " in patches[0].read_text()
