@@ -68,3 +68,11 @@ def test_series(core, tmp_path):
     for patch in patches[1:]:
         for path in run("git", "apply", "--numstat", patch, cwd=tree).split("\n")[:-1]:
             assert f" {path.split()[2]} " in patches[0].read_text()
+
+
+def test_what_the_series_calls_is_there(core):
+    [patch] = RFC.glob("0003-*.patch")
+    headers = "".join(path.read_text() for path in core.glob("*.h"))
+    names = set(re.findall(r"^\+.*?\b(hl_\w+) ?\(", patch.read_text(), re.M))
+    assert len(names) > 10
+    assert [name for name in sorted(names) if not re.search(rf"\b{name} ?\(", headers)] == []
