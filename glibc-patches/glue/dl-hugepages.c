@@ -149,7 +149,7 @@ move_added (void *status)
    the work gets one of its own.  Before the program runs there is only
    the initial one.  */
 static int
-move_on_stack (void)
+move_on_stack (const struct hl_object *object)
 {
   int status = 0;
   if (!libc_is_ready)
@@ -160,7 +160,10 @@ move_on_stack (void)
   long int stack = hl_mmap (0, HL_STACK_BYTES, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (hl_is_error (stack))
-    return 0;
+    {
+      hl_report_dropped (process, object, HL_SKIP_NO_MEMORY);
+      return 0;
+    }
   hl_call_on_stack (move_added, &status, (void *) (stack + HL_STACK_BYTES));
   hl_munmap (stack, HL_STACK_BYTES);
   return status;
@@ -216,7 +219,7 @@ move_object (struct hl_object *object, struct link_map *l)
   hl_add_object (process, object, l->l_phdr, l->l_phnum);
   int status = 0;
   if (process->n_work > 0 || process->dropped_named)
-    status = move_on_stack ();
+    status = move_on_stack (object);
   has_writable = hl_note_writable (writable, process);
   hl_end (process);
   if (has_writable && libc_is_ready && !forks_are_handled)
