@@ -36,6 +36,7 @@ ERRNOS = {
     "prctl": "EACCES EBADF EBUSY EFAULT EINVAL ENODEV ENXIO EOPNOTSUPP EPERM",
     "prlimit64": "EFAULT EINVAL EPERM ESRCH",
     "pread64": READ + AT,
+    "preadv2": READ + AT + " EOPNOTSUPP",
     "process_vm_readv": "EFAULT EINVAL ENOMEM EPERM ESRCH",
     "pwrite64": WRITE + AT,
     "read": READ,
