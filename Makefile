@@ -2,6 +2,7 @@
 # make         builds build/hugeld and build/libhugeld.so; they run from there
 # make demo    shows it: the C++ compiler, plainly and on huge pages
 # make check   runs every test          make check-unit   only those of the core
+# make check-fuzz  hostile files and texts, a minute for each reader (tests/fuzz)
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make check-glibc    runs glibc's own tests with it
@@ -21,7 +22,7 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-unit check-vm check-glibc check-rfc ldso demo lint bench dist clean
+first_install = check check-unit check-vm check-glibc check-rfc ldso demo lint bench dist clean check-fuzz
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -38,9 +39,11 @@ command = $(filter-out $(preload),$(patsubst %.c,$B/%.o,$(wildcard loader/*.c)))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
+fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
 all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled)
 unit-tests: $(unit_tests)
+fuzzers: $(fuzzers)
 core: $B/core.o
 
 $(CONFIG): configure
@@ -122,6 +125,24 @@ dist:
 	@mkdir -p $B
 	$(Q)git archive --format=tar --prefix=hugeld-$(VERSION)/ HEAD | gzip -9n > $B/hugeld-$(VERSION).tar.gz
 
+# Everything once more for the fuzzers, with sanitizers and without system calls (tests/fuzz/world.h).
+FUZZ = clang -g -O2 -fno-omit-frame-pointer -fno-sanitize-recover=all -fsanitize-ignorelist=tests/fuzz/ignore
+wrapped = $(addprefix -Wl$(comma)--wrap=,open openat fdopen close readlinkat)
+comma = ,
+
+$(fuzzers): $B/fuzz/%: $B/fuzz/tests/fuzz/%.o $B/fuzz/parts.a
+	$(Q)$(FUZZ) -fsanitize=fuzzer,address,undefined -o $@ $^ $(if $(filter %/process,$@),$(wrapped)) \
+	    -pthread -ldw -lelf -liberty -ljansson -lm
+
+$B/fuzz/parts.a: $(patsubst $B/%,$B/fuzz/%,$(core) $(command)) $B/fuzz/tests/fuzz/world.o
+	@rm -f $@
+	$(Q)ar rc $@ $^
+
+$B/fuzz/%.o: %.c tests/fuzz/ignore $(CONFIG)
+	@mkdir -p $(@D)
+	$(Q)$(FUZZ) $(BASE) $(HOSTED) -fsanitize=fuzzer-no-link,address,undefined -include tests/fuzz/world.h \
+	    $(if $(filter loader/%,$<),-Dmain=command_main,-ffreestanding -fno-builtin) -c -o $@ $<
+
 demo:
 	@tests/install-packages build demo
 	@$(MAKE) all
@@ -136,6 +157,11 @@ check-unit:
 	@tests/install-packages build check
 	@$(MAKE) unit-tests
 	@$(PYTHON) -B -m pytest -q -p no:cacheprovider tests/unit
+
+check-fuzz:
+	@tests/install-packages build fuzz
+	@$(MAKE) -j2 fuzzers
+	@tests/fuzz/run
 
 check-vm:
 	@tests/install-packages build check vm ldso
@@ -171,5 +197,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-unit check-vm ldso check-glibc check-rfc lint bench clean
--include $(wildcard $B/*/*.d)
+.PHONY: all install uninstall dist unit-tests core demo check check-unit check-vm ldso check-glibc check-rfc lint bench clean fuzzers check-fuzz
+-include $(wildcard $B/*/*.d $B/fuzz/*/*.d $B/fuzz/tests/fuzz/*.d)

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the core reads of /proc and /sys: maps, smaps, status, cgroups, pools, THP's settings.  Each means the
+   same however few bytes a read gives. */
+#include "fuzz.h"
+
+#include "../../elf/maps.h"
+#include "../../elf/pool.h"
+#include "../../elf/thp.h"
+
+/* Of these the input has the contents, in this order, each up to a zero byte. */
+static const char *const paths[] = {
+    "/self/maps",
+    "/self/smaps",
+    "/self/status",
+    "/self/cgroup",
+    "/proc/meminfo",
+    "/node/online",
+    "/node0/meminfo",
+    "kB/enabled",
+    "/hpage_pmd_size",
+    "/transparent_hugepage/enabled",
+    "/memory.max",
+    "/memory.high",
+    "/memory.current",
+    "/memory.stat",
+    "/memory.limit_in_bytes",
+    "/nr_hugepages",
+    "/free_hugepages",
+    "/resv_hugepages",
+    "/surplus_hugepages",
+    "/nr_overcommit_hugepages",
+};
+#define PATHS (sizeof paths / sizeof paths[0])
+
+/* All that was read. */
+struct seen {
+    int maps_result, thp_policy;
+    struct hl_maps maps;
+    size_t n_smaps;
+    uint64_t thp_bytes, file_huge_bytes, guarded;
+    struct hl_geometry geometry;
+    struct hl_placement placement;
+    struct hl_pool pool;
+    int pool_result;
+    uint64_t headroom, available;
+};
+
+static void read_smaps(struct seen *seen) {
+    struct hl_smaps smaps;
+    smaps.mapping = (struct hl_mapping){0};
+    hl_open_smaps(&smaps);
+    while (hl_next_smaps(&smaps)) {
+        seen->n_smaps++;
+        seen->thp_bytes += smaps.thp_bytes;
+        seen->file_huge_bytes += smaps.file_huge_bytes;
+        seen->guarded += smaps.is_guarded;
+    }
+    hl_close_smaps(&smaps);
+}
+
+static void read_all(struct seen *seen) {
+    memset(seen, 0, sizeof *seen);
+    seen->maps_result = hl_read_maps(&seen->maps);
+    read_smaps(seen);
+    hl_read_geometry(&seen->geometry, &hl_system_roots, T_PAGE);
+    hl_read_placement(&seen->placement, &hl_system_roots, HL_NUMA_ANY);
+    seen->pool_result = hl_read_pool(&seen->pool, &hl_system_roots, &t_geometry, &seen->placement);
+    if (seen->pool_result == 0)
+        seen->available = hl_pool_available(&seen->pool, 0);
+    seen->thp_policy = hl_check_thp_policy(&hl_system_roots);
+    seen->headroom = hl_read_memory_headroom(&hl_system_roots, &seen->placement);
+}
+
+static size_t count_lines(const char *text) {
+    size_t lines = 0;
+    for (; *text != '\0'; text++)
+        lines += *text == '\n' || text[1] == '\0';
+    return lines;
+}
+
+static void check_seen(const struct seen *seen, char *const *text) {
+    assert_true(seen->maps_result == 0 || seen->maps_result == HL_SKIP_NO_PROC ||
+                seen->maps_result == HL_SKIP_NO_MEMORY);
+    if (seen->maps_result == 0) {
+        assert_true(seen->maps.n > 0 && seen->maps.n >= count_lines(text[0]));
+        assert_true(hl_same_maps(&seen->maps, &seen->maps, 0, UINT64_MAX));
+        for (uint64_t at = 1; at != 0; at <<= 7)
+            assert_true(hl_find_mapping(&seen->maps, at) <= seen->maps.n);
+    }
+    assert_true(seen->n_smaps <= count_lines(text[1]) + strlen(text[1]) / 8192);
+    uint64_t huge = seen->geometry.huge_page_bytes;
+    assert_true(huge > T_PAGE && huge < UINT64_C(1) << 32 && (huge & (huge - 1)) == 0);
+    assert_true(seen->pool.n_nodes <= HL_NODES_MAX);
+    for (unsigned i = 1; i < seen->pool.n_nodes; i++)
+        assert_true(seen->pool.node[i].use <= HL_NODE_NOT_LOCAL);
+    if (seen->pool_result == 0)
+        assert_true(seen->available <= seen->pool.free_pages + seen->pool.overcommit_pages);
+}
+
+static void compare(const struct seen *a, const struct seen *b) {
+    assert_int_equal(a->maps_result, b->maps_result);
+    if (a->maps_result == 0) {
+        assert_int_equal(a->maps.n, b->maps.n);
+        for (size_t i = 0; i < a->maps.n; i++) {
+            const struct hl_mapping *x = &a->maps.mapping[i], *y = &b->maps.mapping[i];
+            assert_true(x->start == y->start && x->end == y->end && x->offset == y->offset);
+            assert_true(x->device == y->device && x->inode == y->inode && x->prot == y->prot);
+            assert_true(x->shared == y->shared && x->is_heap == y->is_heap);
+        }
+    }
+    assert_int_equal(a->n_smaps, b->n_smaps);
+    assert_int_equal(a->thp_bytes, b->thp_bytes);
+    assert_int_equal(a->file_huge_bytes, b->file_huge_bytes);
+    assert_int_equal(a->guarded, b->guarded);
+    assert_memory_equal(&a->placement.cpuset, &b->placement.cpuset, sizeof a->placement.cpuset);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static struct seen whole, in_pieces;
+    struct t_input input = {data, bytes};
+    unsigned piece = t_take_byte(&input);
+    char *text[PATHS];
+    for (size_t i = 0; i < PATHS; i++) {
+        text[i] = t_take_text(&input);
+        if (text[i][0] != '\0') /* else it does not exist */
+            t_add_file(paths[i], text[i], strlen(text[i]));
+    }
+    read_all(&whole);
+    check_seen(&whole, text);
+    if (piece % 4 == 0) {
+        /* The kernel gives a number or a word in one piece. */
+        t_read_most = 24 + piece;
+        read_all(&in_pieces);
+        compare(&whole, &in_pieces);
+        if (in_pieces.maps_result == 0)
+            hl_free_maps(&in_pieces.maps);
+    }
+    if (whole.maps_result == 0)
+        hl_free_maps(&whole.maps);
+    t_end_world();
+    for (size_t i = 0; i < PATHS; i++)
+        free(text[i]);
+    return 0;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A file's symbols as a perf map: whatever the file holds, the lines ascend, don't overlap, stay inside what
+   moved, and each is one line.  A reader that gets the file in small pieces writes the same; one from which
+   it is cut off meanwhile still writes lines. */
+#include "fuzz.h"
+
+#include "../../elf/move.h"
+#include "../../perf-maps/write.h"
+
+#include <errno.h>
+
+#define RANGES 3
+
+/* Checks one line at AT and moves it behind. */
+static void check_line(const char **at, const char *end, uint64_t *last, const struct hl_text_range *range) {
+    char *after;
+    uint64_t start = strtoull(*at, &after, 16);
+    assert_true(after > *at && *after == ' ');
+    const char *size = after + 1;
+    uint64_t bytes = strtoull(size, &after, 16);
+    assert_true(after > size && *after == ' ' && bytes > 0);
+    const char *name = after + 1, *newline = memchr(name, '\n', (size_t)(end - name));
+    assert_true(newline != NULL && newline - name >= 3);
+    for (const char *c = name; c < newline; c++)
+        assert_true((unsigned char)*c >= ' ' && *c != 0x7f);
+    assert_true(start >= *last && start + bytes > start);
+    *last = start + bytes;
+    bool inside = false;
+    for (unsigned i = 0; i < RANGES; i++)
+        inside = inside || (start >= range[i].start && *last <= range[i].end);
+    assert_true(inside);
+    *at = newline + 1;
+}
+
+/* The map's text, terminated, which the caller frees. */
+static char *write_map(int fd, uint64_t bias, const struct hl_text_range *range) {
+    struct hl_symbols symbols;
+    struct hl_map_text text;
+    hl_begin_symbols(&symbols, bias);
+    int result = hl_read_symbols(&symbols, fd);
+    assert_true(result == 0 || result == -ENOEXEC || result == -ENOMEM);
+    result = hl_choose_symbols(&symbols);
+    assert_true(result == 0 || result == -ENOEXEC || result == -ENOMEM);
+    for (size_t i = 1; i < symbols.n_chosen; i++)
+        assert_true(symbols.symbol[symbols.chosen[i - 1]].start < symbols.symbol[symbols.chosen[i]].start);
+    hl_begin_map(&text, -1);
+    hl_write_symbols(&text, &symbols, range, RANGES);
+    hl_finish_map(&text);
+    uint64_t last = 0, lines = 0;
+    for (const char *at = text.at, *end = text.at + text.filled; at < end; lines++)
+        check_line(&at, end, &last, range);
+    assert_int_equal(lines, text.lines);
+    char *copy = malloc(text.filled + 1);
+    memcpy(copy, text.at, text.filled);
+    copy[text.filled] = '\0';
+    hl_free_map(&text);
+    hl_free_symbols(&symbols);
+    return copy;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    struct t_input input = {data, bytes};
+    struct hl_text_range range[RANGES];
+    struct hl_object object = {.path = "hostile"};
+    uint64_t at = 0, bias = t_take_byte(&input) % 4 * UINT64_C(0x2aaaaaaaa000);
+    unsigned piece = t_take_byte(&input), ends = t_take_byte(&input);
+    for (unsigned i = 0; i < RANGES; i++) {
+        range[i].start = at += (uint64_t)t_take_byte(&input) << 8;
+        range[i].end = at += (uint64_t)t_take_byte(&input) << (i + 1 < RANGES ? 8 : 40);
+        range[i].start += bias;
+        range[i].end += bias;
+    }
+    int number = t_add_file("hostile", input.at, input.bytes);
+    char *map = write_map(T_FIRST_FILE + number, bias, range);
+    bool rewrites = hl_rewrites_text(&object);
+    if (piece > 127) {
+        t_read_most = piece - 126;
+        char *in_pieces = write_map(T_FIRST_FILE + number, bias, range);
+        assert_true(strcmp(map, in_pieces) == 0);
+        free(in_pieces);
+        hl_rewrites_text(&object);
+        t_read_most = 0;
+    }
+    if (ends > 0) {
+        t_file_ends = input.bytes * ends / 256;
+        free(write_map(T_FIRST_FILE + number, bias, range));
+        hl_rewrites_text(&object);
+        t_file_ends = SIZE_MAX;
+    }
+    assert_int_equal(rewrites, hl_rewrites_text(&object));
+    free(map);
+    t_end_world();
+    return 0;
+}

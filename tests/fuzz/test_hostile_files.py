@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Programs and libraries whose headers are wrong or unusual in one place: whatever the kernel and the dynamic linker
+make of them, with hugeld it is the same.  What hugeld makes of the numbers alone is for the fuzzers beside this file."""
+
+import os
+import shutil
+
+import pytest
+
+import helpers
+import hostile
+
+OPTIONS = "bss=hugetlb,data=hugetlb"
+WORKED = 3  # what the programs end with
+
+
+def variants(path, one_field):
+    data = path.read_bytes()
+    yield "plain", data
+    yield from hostile.shapes(data)
+    yield "65535-headers", hostile.many_headers(data)
+    if one_field:
+        yield from hostile.one_field(data)
+
+
+def outcome(way, selected, argv):
+    result = helpers.run(*way(selected, argv), timeout=60)
+    return result.returncode, result.stdout
+
+
+def compare(folder, original, argv_for, ways, one_field):
+    """Runs each variant of ORIGINAL in all WAYS, with nothing selected and with everything.  Where the former does not
+    work, its address decides how it fails.  How many did work."""
+    different, worked = [], 0
+    copy = folder / original.name
+    for what, data in variants(original, one_field):
+        copy.unlink(missing_ok=True)
+        copy.write_bytes(data)
+        copy.chmod(0o755)
+        for name, way in ways.items():
+            plain = outcome(way, False, argv_for(copy))
+            changed = outcome(way, True, argv_for(copy))
+            worked += plain[0] == WORKED
+            if changed != plain and WORKED in (plain[0], changed[0]):
+                different.append((what, name, plain, changed))
+        inspected = helpers.hugeld("inspect", copy)
+        if inspected.returncode not in (0, 1, 2) or not inspected.stderr + inspected.stdout:
+            different.append((what, "inspect", inspected))
+    assert not different, f"{len(different)} differ: {different[:3]}"
+    return worked
+
+
+@pytest.fixture
+def ways(library, empty_library):
+    """Functions of (selected, argv) that give a command and its environment; ld.so where it is built."""
+
+    def preloaded(selected, argv):
+        return argv, helpers.preload(library if selected else empty_library, patterns="*", options=OPTIONS)
+
+    def by_ldso(selected, argv):
+        patterns = "*" if selected else "no-such-object"
+        return [helpers.HUGELD, "run", "--ld-so", ldso, "-p", patterns, "-o", OPTIONS, "--", *argv], None
+
+    ldso = helpers.BUILD / "ldso" / "ld.so"
+    return {"preload": preloaded, **({"ldso": by_ldso} if ldso.exists() else {})}
+
+
+@pytest.mark.parametrize("variant, one_field", [("nopie", False), ("pie", True), ("aligned", False)])
+def test_executables(builder, pool, tmp_path, ways, variant, one_field):
+    pool(64)
+    # env: what the kernel refuses to start ends with 126.
+    program = builder.executable(variant)
+    worked = compare(tmp_path, program, lambda copy: ["/usr/bin/env", copy], ways, one_field)
+    assert worked > 10  # some of it is harmless
+
+
+@pytest.mark.parametrize("variant, one_field", [("dso", True), ("dso-aligned", False)])
+def test_libraries(builder, pool, tmp_path, ways, variant, one_field):
+    pool(64)
+    app, [library] = builder.with_library(variant)
+    program = shutil.copy(app, tmp_path)
+    os.symlink(f"{library.name}", tmp_path / f"{library.name}.1")
+    worked = compare(tmp_path, library, lambda copy: [program], ways, one_field)
+    assert worked > 10
