@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a program usually has and here has not: /proc, /sys, descriptors, a stack, a root that can be written to.  By the
+preloader and by the patched dynamic linker: what ran plainly runs, says the same, and moves where it can."""
+
+import pathlib
+
+import pytest
+
+import helpers
+from surroundings import RODATA, TEXT
+
+MOVED = f"text {TEXT} pages hugetlb, rodata {RODATA} page hugetlb"
+NOBODY = "setpriv --reuid=65534 --regid=65534 --clear-groups"
+IN_NAMESPACE = ["unshare", "-m", "sh", "-ec"]
+
+
+def in_namespace(script):
+    """A command prefix: SCRIPT in a mount namespace of its own, and then the program."""
+    return [*IN_NAMESPACE, f'mount --make-rprivate /; {script}; exec "$@"', "sh"]
+
+
+def in_bash(script):
+    return ["bash", "-c", f'{script}; exec "$@"', "bash"]
+
+
+# what -> (command prefix, whether text moves); None: as it comes
+BARE = {
+    "no proc": (in_namespace("umount -l /proc"), False),
+    "an empty proc": (in_namespace("mount -t tmpfs none /proc"), False),
+    "hidepid": (in_namespace(f"mount -t proc -o hidepid=2 proc /proc; set -- {NOBODY} \"$@\""), True),
+    "no sys": (in_namespace("umount -l /sys"), False),
+    "chroot without proc and sys": (in_namespace('mount --bind / /mnt; set -- chroot /mnt "$@"'), False),
+    "chroot without sys": (
+        in_namespace('mount --bind / /mnt; mount -t proc proc /mnt/proc; set -- chroot /mnt "$@"'), False),
+    "read-only root": (in_namespace("mount -o remount,bind,ro /"), True),
+    "a stack of 64 KiB": (in_bash("ulimit -s 64"), None),
+    "a stack of 128 KiB": (in_bash("ulimit -s 128"), None),
+    "a stack of 1 MiB": (in_bash("ulimit -s 1024"), True),
+    "no descriptor left": (in_bash("ulimit -n 3"), None),
+    "one descriptor left": (in_bash("ulimit -n 4"), None),
+    "two descriptors left": (in_bash("ulimit -n 5"), None),
+    "four descriptors left": (in_bash("ulimit -n 7"), None),
+    "no standard input": (in_bash("exec <&-"), True),
+    "no file size": (in_bash("ulimit -f 0"), True),
+    "no locked memory": (in_bash("ulimit -l 0"), True),
+    "no core": (in_bash("ulimit -c 0"), True),
+    "no signals pending": (in_bash("ulimit -i 0"), True),
+}
+
+
+def preloaded(library, options):
+    """As LD_PRELOAD in the program alone: what makes the surroundings is no part of it."""
+    return ["env", f"LD_PRELOAD={library}", f"LD_HUGEPAGES_OPTIONS={options}"]
+
+
+def linked(options):
+    linker = helpers.BUILD / "ldso" / "ld.so"
+    if not linker.exists():
+        pytest.skip("needs build/ldso/ld.so: make ldso")
+    return [helpers.HUGELD, "run", "--ld-so", linker, "-o", options, "--"]
+
+
+@pytest.fixture(params=["preload", "ldso"])
+def way(request, library):
+    """way(options): a command prefix."""
+    return (lambda options: preloaded(library, options)) if request.param == "preload" else linked
+
+
+@pytest.mark.parametrize("bare", BARE)
+def test_bare(builder, pool, root, way, bare):
+    pool(64)
+    prefix, moves = BARE[bare]
+    app = builder.executable("nopie")
+    plain = helpers.run([*prefix, app, "one"])
+    result = helpers.run([*prefix, *way(f"verbose=2,only=*/{app.name}"), app, "one"])
+    if plain.returncode != 3:  # it does not run at all: nor does it now
+        assert result.returncode != 3
+        return
+    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result.stderr
+    if moves is not None:
+        assert (MOVED in result.stderr) == moves, result.stderr
+
+
+CLOSED = ["0", "1", "2", "01", "02", "12", "012"]
+
+
+@pytest.mark.parametrize("closed", CLOSED)
+def test_closed_descriptors(builder, pool, way, closed, tmp_path):
+    """What hugeld opens has one of these numbers for a while: nothing that it says gets into it, and none stays open."""
+    pool(64)
+    source = builder.write("open.c", r"""
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+unsigned long big_sum(unsigned long x);
+int main(int argc, char **argv) {
+    FILE *out = fopen(argv[1], "w");
+    DIR *folder = opendir("/proc/self/fd");
+    struct dirent *entry;
+    fprintf(out, "%d %lx", argc, big_sum(1));
+    while ((entry = readdir(folder)) != NULL)
+        fprintf(out, " %s", entry->d_name);
+    return fclose(out) != 0 ? 1 : 3;
+}
+""")
+    app = builder.once("open", lambda folder: builder.compile(folder / "open", source, *builder.object(), "-no-pie",
+                                                              "-s"))
+    prefix = in_bash("exec " + " ".join(f"{n}{'<' if n == '0' else '>'}&-" for n in closed))
+    options = "verbose=3,perf_map=on,only=*/open"
+    for way_prefix, out in (([], "plain"), (way(options), "moved")):
+        result = helpers.run([*prefix, *way_prefix, app, tmp_path / out])
+        assert result.returncode == 3, result
+    assert (tmp_path / "moved").read_text() == (tmp_path / "plain").read_text()
+
+
+OTHERS = {
+    "libasan": ("libasan.so.8", {"ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}),
+    "jemalloc": ("libjemalloc.so.2", {}),
+    "faketime": ("faketime/libfaketime.so.1", {"FAKETIME": "2001-02-03 04:05:06", "FAKETIME_DONT_RESET": "1"}),
+    "libhugetlbfs": ("libhugetlbfs.so.0", {"HUGETLB_MORECORE": "yes", "HUGETLB_VERBOSE": "0"}),
+    "libhugetlbfs by THP": ("libhugetlbfs.so.0", {"HUGETLB_MORECORE": "thp", "HUGETLB_VERBOSE": "0"}),
+}
+
+
+@pytest.mark.parametrize("order", ["before", "behind", "ldso"])
+@pytest.mark.parametrize("other", OTHERS)
+def test_other_libraries(builder, pool, library, other, order):
+    """Another library is preloaded too: the program does with both what it does with that one, and moves."""
+    name, changes = OTHERS[other]
+    path = next((p for folder in ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu")
+                 for p in [pathlib.Path(folder, name)] if p.exists()), None)
+    if path is None:
+        pytest.skip(f"{name} is not installed")
+    pool(128)
+    app = builder.executable("nopie")
+    options = f"verbose=2,only=*/{app.name},backend=hugetlb"
+    variables = [f"{key}={value}" for key, value in changes.items()]
+    plain = helpers.run(["env", *variables, f"LD_PRELOAD={path}", app, "one"])
+    preload = {"before": f"{library}:{path}", "behind": f"{path}:{library}", "ldso": f"{path}"}[order]
+    prefix = linked(options) if order == "ldso" else []
+    if order != "ldso":
+        variables.append(f"LD_HUGEPAGES_OPTIONS={options}")
+    result = helpers.run([*prefix, "env", *variables, f"LD_PRELOAD={preload}", app, "one"])
+    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result.stderr
+    assert plain.returncode == 3 and MOVED in result.stderr, result.stderr
+
+
+SPECIAL = {
+    "set-user-ID": "chmod u+s",
+    "set-group-ID": "chmod g+s",
+    "capabilities": "setcap cap_net_bind_service+ep",
+    "ordinary": "true",
+}
+SECURE = r"""
+set -e
+mount --make-rprivate /
+mount -t tmpfs -o mode=755 none /mnt
+cp "$3" /mnt/special
+chmod 755 /mnt/special
+$2 /mnt/special
+mount --bind "$1" "$4"
+exec setpriv --reuid=65534 --regid=65534 --clear-groups /mnt/special
+"""
+
+
+@pytest.mark.parametrize("special", SPECIAL)
+def test_patched_linker_in_secure_mode(builder, pool, root, special):
+    """A program that gives rights runs with the patched linker (somebody has installed it): the variables mean nothing
+    and its children don't see them."""
+    pool(64)
+    linker = helpers.BUILD / "ldso" / "ld.so"
+    if not linker.exists():
+        pytest.skip("needs build/ldso/ld.so: make ldso")
+    source = builder.write("secure.c", r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/auxv.h>
+unsigned long big_sum(unsigned long x);
+int main(void) {
+    printf("%lx secure %lu %s %s\n", big_sum(1), getauxval(AT_SECURE), getenv("LD_HUGEPAGES") ? "seen" : "unset",
+           getenv("LD_HUGEPAGES_OPTIONS") ? "seen" : "unset");
+    return 3;
+}
+""")
+    app = builder.once("secure", lambda folder: builder.compile(folder / "secure", source, *builder.object(), "-no-pie"))
+    interpreter = pathlib.Path("/lib64/ld-linux-x86-64.so.2")
+    if not interpreter.exists():
+        pytest.skip("x86-64's interpreter")
+    command = ["unshare", "-m", "sh", "-c", SECURE, "sh", linker, SPECIAL[special], app, interpreter.resolve()]
+    options = "verbose=3,strict=on,backend=hugetlb,perf_map=on"
+    result = helpers.run(command, helpers.environment(LD_HUGEPAGES="special", LD_HUGEPAGES_OPTIONS=options))
+    assert result.returncode == 3, result
+    if special == "ordinary":
+        assert "secure 0 seen seen" in result.stdout and MOVED in result.stderr
+    else:
+        assert "secure 1 unset unset" in result.stdout and result.stderr == ""
