@@ -3,6 +3,8 @@
 # make demo    shows it: the C++ compiler, plainly and on huge pages
 # make check   runs every test          make check-unit   only those of the core
 # make check-fuzz  hostile files and texts, a minute for each reader (tests/fuzz)
+# make check-sanitizers    the unit tests by ASan, UBSan and valgrind, the core by analysers
+# make check-real  stock programs' own tests and daily work, the long forms
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make check-glibc    runs glibc's own tests with it
@@ -22,7 +24,7 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-unit check-vm check-glibc check-rfc ldso demo lint bench dist clean check-fuzz
+first_install = check check-unit check-vm check-glibc check-rfc ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -162,6 +164,16 @@ check-fuzz:
 	@tests/install-packages build fuzz
 	@$(MAKE) -j2 fuzzers
 	@tests/fuzz/run
+
+check-sanitizers:
+	@tests/install-packages build sanitizers
+	@tests/sanitizers
+
+check-real:
+	@tests/install-packages build check ldso real
+	@$(MAKE) all
+	@glibc-patches/build -d $B/ldso
+	@T_REAL=all tests/with-pool 512 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider tests/real
 
 check-vm:
 	@tests/install-packages build check vm ldso
