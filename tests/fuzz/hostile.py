@@ -42,6 +42,19 @@ class Elf:
         return bytes(data)
 
 
+def reaches_out(data):
+    """RELRO is not inside the object: what the dynamic linker reprotects then depends on what the address next to it is
+    used for."""
+    elf = Elf(data)
+    loads = [ph for ph in elf.loads() if ph["memsz"]]
+    start, end = min(ph["vaddr"] for ph in loads) & -4096, max(ph["vaddr"] + ph["memsz"] for ph in loads)
+    return any(
+        ph["memsz"] and not start <= ph["vaddr"] <= ph["vaddr"] + ph["memsz"] <= end + -end % 4096
+        for ph in elf.phdr
+        if ph["type"] == PT_GNU_RELRO
+    )
+
+
 WILD = {
     "type": [0, PT_LOAD, PT_NOTE, PT_GNU_RELRO],
     "flags": [0, R, W, X, R | W, R | X, R | W | X],
