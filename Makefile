@@ -151,7 +151,7 @@ demo:
 	@tests/demo
 
 check:
-	@tests/install-packages build check ldso rfc $(if $(filter 1,$(STRICT)),real)
+	@tests/install-packages build check ldso rfc $(if $(filter 1,$(STRICT)),real package)
 	@$(MAKE) all unit-tests
 	@tests/with-pool 1024 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider tests
 

@@ -188,12 +188,11 @@ static void draw_rows(const struct hl_drawing *drawing, uint64_t start, uint64_t
     uint64_t page = drawing->huge_page_bytes;
     unsigned width = find_width(), room = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
              most = room - room % ROW_UNIT;
-    for (uint64_t at = start; at < end;) {
-        unsigned n = (end - at) / page < most ? (unsigned)((end - at) / page) : most;
+    for (uint64_t at = start, n; (n = (end - at) / page < most ? (end - at) / page : most) > 0;) {
         for (unsigned i = 0; i < n; i++)
             marks[i] = choose_mark(drawing, at + i * page);
         printf("    0x%012" PRIx64 " ", at);
-        put_marks(marks, n, colour);
+        put_marks(marks, (unsigned)n, colour);
         putchar('\n');
         uint64_t row = n * page, same = (find_border(drawing, at, end) - at) / row;
         if (same > 1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The source as git knows it, the packages built from it, and clean Debians."""
+"""The source as git knows it, the packages built from it, and a clean Debian for each test that wants one."""
 
 import os
 import pathlib
