@@ -17,7 +17,7 @@ _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
     if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map --help --version" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in
@@ -26,14 +26,17 @@ _hugeld() {
     status) options='--json --all --help' ;;
     doctor) options='--json --options --objects --own-pages --help' ;;
     perf-map) options='--append --children --clean --no-demangle --output --help' ;;
+    bench)
+        options='--ignore-failure --json --loader --ld-so --pairs --options --pid --objects --report --seconds --help'
+        ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
-    if [[ ${words[1]} == run || ${words[1]} == doctor ]]; then
+    if [[ ${words[1]} == @(run|doctor|bench) ]]; then
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplL] | --options | --objects | --loader | --ld-so | --own-pages) i=$((i + 1)) ;;
+            -[oplLn] | --options | --objects | --loader | --ld-so | --own-pages | --pairs | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -44,14 +47,14 @@ _hugeld() {
     -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'preload ldso' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
-    -L | -O | --ld-so | --output) _filedir ;;
-    --own-pages) ;;
+    -L | -O | --ld-so | --output | --report) _filedir ;;
+    --own-pages | -n | --pairs | --seconds) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
         inspect:*) _filedir ;;
         status:* | perf-map:*) _pids ;;
-        run:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        run:* | doctor:* | bench:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;
     esac

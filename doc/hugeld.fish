@@ -8,22 +8,23 @@ function __hugeld_options
     end
 end
 
-set -l commands run inspect status doctor perf-map
+set -l commands run inspect status doctor perf-map bench
 complete -c hugeld -f
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a run -d 'Run a program on huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Print the plan'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a status -d 'What is on huge pages now'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a doctor -d 'What this machine can do'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a perf-map -d 'Name moved functions for perf'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a bench -d 'Is it worth it'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
-complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor' -s j -l json -d 'Print JSON'
-complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor' -s o -l options -x -a '(__hugeld_options)' -d How
-complete -c hugeld -n '__fish_seen_subcommand_from run doctor' -s p -l objects -x -a main -d 'Which objects'
-complete -c hugeld -n '__fish_seen_subcommand_from run doctor' -x -a '(__fish_complete_subcommand)'
-complete -c hugeld -n '__fish_seen_subcommand_from run' -s l -l loader -x -a 'preload ldso' -d 'Which way in'
-complete -c hugeld -n '__fish_seen_subcommand_from run' -s L -l ld-so -r -F -d 'The patched dynamic linker'
+complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench' -s j -l json -d 'Print JSON'
+complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor bench' -s o -l options -x -a '(__hugeld_options)' -d How
+complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench' -s p -l objects -x -a main -d 'Which objects'
+complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench' -x -a '(__fish_complete_subcommand)'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l loader -x -a 'preload ldso' -d 'Which way in'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -F
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map' -a '(__fish_complete_pids)'
@@ -34,3 +35,8 @@ complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s c -l children -d
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s C -l clean -d 'Remove old maps'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s m -l no-demangle -d 'Names as they are'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s O -l output -r -F -d 'Write to'
+complete -c hugeld -n '__fish_seen_subcommand_from bench' -s i -l ignore-failure -d 'Any exit status'
+complete -c hugeld -n '__fish_seen_subcommand_from bench' -s n -l pairs -x -d 'Runs of each side'
+complete -c hugeld -n '__fish_seen_subcommand_from bench' -l pid -x -a '(__fish_complete_pids)' -d 'Count in a process'
+complete -c hugeld -n '__fish_seen_subcommand_from bench' -l report -r -F -d 'Write a page'
+complete -c hugeld -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'How long'

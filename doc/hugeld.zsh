@@ -9,15 +9,17 @@ _hugeld_options() {
 }
 
 _hugeld() {
-    local -a json options objects help
+    local -a json options objects loader help
     json=('(-j --json)'{-j,--json}'[print JSON]')
     options=('*'{-o,--options}'[how]:option:_hugeld_options')
     objects=('(-p --objects)'{-p,--objects}'[which objects]:patterns:(main)')
+    loader=('(-l --loader)'{-l,--loader}'[which way in]:loader:(preload ldso)'
+        '(-L --ld-so)'{-L,--ld-so}'[the patched dynamic linker]:file:_files')
     help=('(- *)'{-h,--help}'[print help]')
     if ((CURRENT == 2)); then
         _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
             'status[what is on huge pages now]' 'doctor[what this machine can do]' \
-            'perf-map[name moved functions for perf]'
+            'perf-map[name moved functions for perf]' 'bench[is it worth it]'
         return
     fi
     local command=$words[2]
@@ -25,8 +27,13 @@ _hugeld() {
     ((CURRENT--))
     case $command in
     run)
-        _arguments -S $help $options $objects '(-l --loader)'{-l,--loader}'[which way in]:loader:(preload ldso)' \
-            '(-L --ld-so)'{-L,--ld-so}'[the patched dynamic linker]:file:_files' '(-)1:program:_command_names -e' '*::argument:_normal'
+        _arguments -S $help $options $objects $loader '(-)1:program:_command_names -e' '*::argument:_normal'
+        ;;
+    bench)
+        _arguments -S $help $json $options $objects $loader '(-i --ignore-failure)'{-i,--ignore-failure}'[any exit status]' \
+            '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[count in a process]:process:_pids' \
+            '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '(-)1:program:_command_names -e' \
+            '*::argument:_normal'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '1:process:_pids' ;;

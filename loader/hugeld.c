@@ -36,7 +36,7 @@ static const char doc[] =
     "  status PID|NAME|--all         what is on huge pages now\n"
     "  doctor                        what this machine can do, what mends the rest\n"
     "  perf-map PID                  name its moved functions for perf\n"
-    "  bench PROGRAM ARGS            is it worth it: runs with and without, in turns\n"
+    "  bench PROGRAM ARGS            is it worth it: paired runs\n"
     "\n"
     "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use; "
     "run: the program's, 126 it cannot be run, 127 it was not found.";

@@ -11,7 +11,7 @@ import pytest
 import helpers
 
 PAGES = ("hugeld.1", "hugeld.7", "libhugeld.so.8")
-COMMANDS = ("run", "inspect", "status", "doctor", "perf-map")
+COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench")
 
 
 def need(*names):
@@ -152,6 +152,9 @@ def test_completes_options(complete):
     assert any(word.endswith("merge") for word in found)
 
 
-def test_completes_flags(complete):
-    assert "--own-pages" in " ".join(complete(["hugeld", "doctor", "--"]))
-    assert "--own-pages" not in " ".join(complete(["hugeld", "run", "--"]))
+@pytest.mark.parametrize("command", COMMANDS)
+def test_completes_flags(complete, command):
+    """All of them, and none of another command's."""
+    known = set(re.findall(r"(--[a-z][\w-]*)", helpers.hugeld(command, "--help").stdout.partition("Mandatory")[0]))
+    found = {re.match(r"(--[\w-]*)?", word)[0] for word in complete(["hugeld", command, "--"])} - {"", "--"}
+    assert found == known
