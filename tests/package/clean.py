@@ -5,6 +5,7 @@ The clean one lies in ${XDG_CACHE_HOME:-~/.cache}/hugeld/clean/SUITE and is made
 packages that tests install in it are kept beside it."""
 
 import fcntl
+import os
 import pathlib
 import shutil
 import subprocess
@@ -78,6 +79,8 @@ class Clean:
 
     def run(self, script, timeout=600, **variables):
         """Runs the shell SCRIPT in it: returncode, stdout with stderr."""
+        if "WITH_POOL_OUTERMOST" in os.environ:  # or tests/with-pool in there waits for the one out here
+            variables["WITH_POOL_OUTERMOST"] = os.environ["WITH_POOL_OUTERMOST"]
         variables = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/root",
                      "DEBIAN_FRONTEND": "noninteractive", helpers.MARK: helpers.MARK_VALUE, **variables}
         argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", ENTER, "sh", self.base, self.folder,
