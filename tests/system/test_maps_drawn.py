@@ -102,8 +102,14 @@ def test_marks_follow_the_options(builder, options, marks):
     assert set(marks) <= set(cells.values())
 
 
-def test_width_follows_the_window(builder):
-    app, [big] = builder.with_library("dso")
+def build_sparse(builder, folder, bytes_):
+    source = folder / "sparse.s"
+    source.write_text(f".globl _start\n_start: nop\n.bss\n.space {bytes_}\n")
+    return builder.compile(folder / "sparse", "-nostdlib", "-no-pie", "-mcmodel=large", source)
+
+
+def test_width_follows_the_window(builder, tmp_path):
+    big = build_sparse(builder, tmp_path, 400 << 20)
     for columns in (40, 80, 200):
         text = on_terminal([helpers.HUGELD, "inspect", big], columns, NO_COLOR=1)
         rows = ROW.findall(text)
@@ -127,9 +133,7 @@ def test_colours(builder):
 
 def test_much_of_the_same_is_one_row(builder, tmp_path):
     """64 GiB of .bss, and a file whose header says 2^46 bytes."""
-    source = tmp_path / "sparse.s"
-    source.write_text(".globl _start\n_start: nop\n.bss\n.space 64 << 30\n")
-    app = builder.compile(tmp_path / "sparse", "-nostdlib", "-no-pie", "-mcmodel=large", source)
+    app = build_sparse(builder, tmp_path, 64 << 30)
     text = helpers.hugeld("inspect", app).stdout
     assert len(text.splitlines()) < 20
     cells, legend = read_map(text)
