@@ -47,6 +47,10 @@ error_t hl_parse_common(int key, struct argp_state *state, const char *name, boo
 #define HL_HELP_OPTION                                                                                       \
     { "help", 'h', NULL, 0, "Print this help", -1 }
 
+/* For a command that takes one argument, WHAT ("one PID"): keeps ARGUMENT in *TAKEN, or says that it is one
+   too many for COMMAND; then the result is EINVAL. */
+error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what);
+
 /* A process ID: digits only, and in range.  0 if TEXT is none. */
 pid_t hl_parse_pid(const char *text);
 

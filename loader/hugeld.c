@@ -130,6 +130,15 @@ error_t hl_parse_common(int key, struct argp_state *state, const char *name, boo
     }
 }
 
+error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what) {
+    if (*taken != NULL) {
+        hl_say("%s: %s is one too many; give %s", command, argument, what);
+        return EINVAL;
+    }
+    *taken = argument;
+    return 0;
+}
+
 pid_t hl_parse_pid(const char *text) {
     char *end;
     if (text[0] < '1' || text[0] > '9')

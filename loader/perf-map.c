@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 struct request {
+    const char *who;
     pid_t pid;
     bool append, children, clean, keep_mangled;
     const char *output;
@@ -41,10 +42,8 @@ static const struct argp_option argp_options[] = {
 };
 
 static error_t take_pid(struct request *request, const char *argument) {
-    if (request->pid != 0) {
-        hl_say("perf-map: %s is one too many; give one PID", argument);
+    if (hl_take_one(&request->who, argument, "perf-map", "one PID") != 0)
         return EINVAL;
-    }
     request->pid = hl_parse_pid(argument);
     if (request->pid == 0)
         hl_say("perf-map: '%s' is not a process ID; give a number as ps prints it", argument);

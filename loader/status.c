@@ -90,12 +90,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         request->all = true;
         return 0;
     case ARGP_KEY_ARG:
-        if (request->who == NULL) {
-            request->who = argument;
-            return 0;
-        }
-        hl_say("status: %s is one too many; give one PID or NAME, or --all", argument);
-        return EINVAL;
+        return hl_take_one(&request->who, argument, "status", "one PID or NAME, or --all");
     default:
         return hl_parse_common(key, state, "hugeld status", false);
     }
