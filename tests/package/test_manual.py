@@ -122,7 +122,9 @@ def complete_zsh(words):
         while zpty -r -t z text; do print -r -- $text; done
         zpty -d z
     """
-    return helpers.run(["zsh", "-f", "-c", script], helpers.environment(TERM="dumb")).stdout.split()
+    words = helpers.run(["zsh", "-f", "-c", script], helpers.environment(TERM="dumb")).stdout.split()
+    helpers.wait_until(lambda: not helpers.marked_processes(), what="the end of the zsh inside")
+    return words
 
 
 def complete_fish(words, tmp_path):
