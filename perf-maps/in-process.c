@@ -263,6 +263,7 @@ static int append_map(const struct hl_process *process, int folder, uint64_t *li
                       0, 0);
     if (fd == -ENOENT)
         return write_map(process, folder, lines);
+    fd = hl_move_up(fd);
     if (hl_is_error(fd))
         return (int)fd;
     long result = HL_CALL(__NR_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, STATX_OURS, &stat, 0);

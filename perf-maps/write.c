@@ -264,6 +264,18 @@ void hl_name_map(char name[HL_MAP_NAME_BYTES], uint64_t pid) {
     *to = '\0';
 }
 
+static void unlink_map(const struct hl_new_map *map) {
+    HL_CALL(__NR_unlinkat, map->folder, map->temporary, 0, 0, 0, 0);
+}
+
+long hl_move_up(long fd) {
+    if (hl_is_error(fd) || fd > 2)
+        return fd;
+    long higher = HL_CALL(__NR_fcntl, fd, 1030 /* F_DUPFD_CLOEXEC */, 3, 0, 0, 0);
+    hl_close((int)fd);
+    return higher;
+}
+
 int hl_create_map(struct hl_new_map *map, int folder, uint64_t pid) {
     uint64_t random = 0;
     map->folder = folder;
@@ -277,15 +289,15 @@ int hl_create_map(struct hl_new_map *map, int folder, uint64_t pid) {
         *to = '\0';
         long fd = HL_CALL(__NR_openat, folder, map->temporary,
                           O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600, 0, 0);
-        map->fd = (int)fd;
-        if (fd != -EEXIST)
-            return hl_is_error(fd) ? (int)fd : 0;
+        if (fd == -EEXIST)
+            continue;
+        long higher = hl_move_up(fd);
+        map->fd = (int)higher;
+        if (hl_is_error(higher) && !hl_is_error(fd))
+            unlink_map(map);
+        return hl_is_error(higher) ? (int)higher : 0;
     }
     return -EEXIST;
-}
-
-static void unlink_map(const struct hl_new_map *map) {
-    HL_CALL(__NR_unlinkat, map->folder, map->temporary, 0, 0, 0, 0);
 }
 
 int hl_place_map(struct hl_new_map *map) {

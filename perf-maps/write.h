@@ -46,6 +46,10 @@ struct hl_new_map {
     char temporary[HL_MAP_NAME_BYTES + 2 + 16]; /* ".perf-PID.map.0123456789abcdef" */
 };
 
+/* FD, which it closes, under a number above 2; FD if that is so already, or a negated errno.  A program may
+   begin without standard error, and what is said there must not get into a map. */
+long hl_move_up(long fd);
+
 /* 0, or a negated errno and nothing is left.  After 0 it is to be placed or dropped. */
 int hl_create_map(struct hl_new_map *map, int folder, uint64_t pid);
 

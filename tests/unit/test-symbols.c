@@ -535,6 +535,26 @@ static void test_dropped(void **state) {
     assert_int_equal(rmdir(folder_name), 0);
 }
 
+/* In a program that has none of the standard descriptors. */
+static void test_not_standard_error(void **state) {
+    (void)state;
+    char path[] = "/tmp/hugeld-XXXXXX";
+    assert_non_null(mkdtemp(path));
+    int folder = open(path, O_PATH | O_DIRECTORY), kept = fcntl(0, F_DUPFD, 10);
+    struct hl_new_map map;
+    close(0);
+    int result = hl_create_map(&map, folder, 1), fd = map.fd, free_again = open("/dev/null", O_RDONLY);
+    dup2(kept, 0);
+    close(kept);
+    assert_int_equal(result, 0);
+    assert_true(fd > 2);
+    assert_int_equal(free_again, 0);
+    assert_int_equal(fcntl(fd, F_GETFD), FD_CLOEXEC);
+    hl_drop_map(&map);
+    close(folder);
+    assert_int_equal(rmdir(path), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_lines),
@@ -558,6 +578,7 @@ int main(void) {
         cmocka_unit_test(test_memory_is_given_back),
         cmocka_unit_test(test_place),
         cmocka_unit_test(test_dropped),
+        cmocka_unit_test(test_not_standard_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
