@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What a program usually has and here has not: /proc, /sys, descriptors, a stack, a root that can be written to.  By the
-preloader and by the patched dynamic linker: what ran plainly runs, says the same, and moves where it can."""
+"""What a program usually has and here has not: /proc, /sys, descriptors, a stack, a root that can be written to.  By
+the preloader and by the patched dynamic linker: what ran plainly runs, says the same, and moves where it can."""
 
 import pathlib
 
@@ -86,7 +86,7 @@ CLOSED = ["0", "1", "2", "01", "02", "12", "012"]
 
 @pytest.mark.parametrize("closed", CLOSED)
 def test_closed_descriptors(builder, pool, way, closed, tmp_path):
-    """What hugeld opens has one of these numbers for a while: nothing that it says gets into it, and none stays open."""
+    """What hugeld opens has one of these numbers for a while: none stays open, and what the program opens is whole."""
     pool(64)
     source = builder.write("open.c", r"""
 #include <dirent.h>
@@ -182,7 +182,8 @@ int main(void) {
     return 3;
 }
 """)
-    app = builder.once("secure", lambda folder: builder.compile(folder / "secure", source, *builder.object(), "-no-pie"))
+    objects = builder.object()
+    app = builder.once("secure", lambda folder: builder.compile(folder / "secure", source, *objects, "-no-pie"))
     interpreter = pathlib.Path("/lib64/ld-linux-x86-64.so.2")
     if not interpreter.exists():
         pytest.skip("x86-64's interpreter")
