@@ -10,7 +10,7 @@
 # make check-glibc    runs glibc's own tests with it
 # make check-rfc      builds upstream's glibc with glibc-patches/rfc, and runs its tests
 # make lint    compilers, analysers, formatting
-# make bench   measures, and is part of no test
+# make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
 # make install, make uninstall    DESTDIR= and the folders of ./configure
 # make dist    build/hugeld-VERSION.tar.gz, the same bytes from the same commit
 # make clean
@@ -200,11 +200,7 @@ bench:
 	@tests/install-packages build bench ldso
 	@$(MAKE) all
 	@glibc-patches/build -d $B/ldso
-	@tests/with-pool 256 -- bench/start
-	@tests/with-pool 640 -- bench/arrays
-	@tests/with-pool 256 -- bench/perf-map
-	@bench/later
-	@bench/ldso
+	@tests/with-pool 768 -- bench/run $(BENCH)
 
 clean:
 	rm -rf $B $(CONFIG)

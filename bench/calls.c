@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* calls COUNT [WHAT]: calls functions of text.S at random, COUNT times, and prints the ns that one took.
+/* calls COUNT [WHAT]: calls functions of text.S at random, COUNT times, and prints the ns that one took. With
+   0 it only starts and ends.
 
-   With 0 it only starts and ends.  WHAT, instead:
-     touch      calls each function once
-     wait       the same, prints a line, and waits until its input ends
-     where      the same, and prints what its memory is on then, in MiB (Private_Hugetlb and Shared_Hugetlb,
-                AnonHugePages, FilePmdMapped of /proc/self/smaps_rollup), so that a measurement of huge pages
-   is seen to have had some requests   COUNT times, with a pause of 1 ms between: 200 random calls.  Prints
-   the longest, the 99.9th and the 50th percentile in us, and the major page faults */
+   With a WHAT it calls each function once instead, in order or, with "scatter", in none, as programs do.
+   "touch" and "scatter" end then.  "wait" prints a line and waits until
+   its input ends.  "where" prints what its memory is on, in MiB (Private_Hugetlb and Shared_Hugetlb,
+   AnonHugePages, FilePmdMapped of /proc/self/smaps_rollup), so that a measurement of huge pages is seen to
+   have had some.
+
+   "requests" makes COUNT times, with a pause of 1 ms between, 10 random calls.  It prints the longest, the
+   99.9th and the 50th percentile of their times in us, and the major page faults. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +70,7 @@ static int serve_requests(uint64_t count, uint64_t random) {
     for (uint64_t i = 0; i < count; i++) {
         usleep(1000);
         double start = now_ns();
-        for (int j = 0; j < 200; j++)
+        for (int j = 0; j < 10; j++)
             result = call(draw(&random) % text_functions, result);
         ns[i] = now_ns() - start;
     }
@@ -97,8 +99,10 @@ int main(int argc, char **argv) {
     uint64_t count = argc > 1 ? strtoull(argv[1], NULL, 10) : 0, result = 1, random = 0x9e3779b97f4a7c15;
     if (count == 0 && argc < 3)
         return 0;
+    /* An odd factor visits each of a power of two. */
+    uint64_t factor = argc > 2 && strcmp(argv[2], "scatter") == 0 ? 40503 : 1;
     for (uint64_t i = 0; i < text_functions; i++)
-        result = call(i, result);
+        result = call(i * factor % text_functions, result);
     if (argc > 2)
         return do_instead(argv[2], count, random);
     double start = now_ns();

@@ -86,9 +86,8 @@ def group_calls(plan):
 
 def group_start(plan):
     nothing, empty = OUT / "nothing", OUT / "empty.so"
-    (OUT / "nothing.c").write_text("int main(void) { return 0; }\n")
     (OUT / "empty.c").write_text("typedef int nothing;\n")
-    compile_c(nothing, OUT / "nothing.c")
+    compile_c(nothing, write_nothing())
     compile_c(empty, "-shared", "-fPIC", OUT / "empty.c")
     ways = [Way("empty", [nothing], LD_PRELOAD=empty), hugeld("hugeld", [nothing], base="empty")]
     yield experiment("start-nothing", "Start of a small program, nothing to move, over an empty preloaded library", "ms",
@@ -109,9 +108,9 @@ def group_start(plan):
 
 def group_cold(plan):
     """From an empty page cache to all text touched."""
-    for aligned in (False, True):
+    for aligned, order in ((False, "scatter"), (False, "touch"), (True, "scatter")):
         program = calls(128, "disk", aligned)
-        argv = [program, "0", "touch"]
+        argv = [program, "0", order]
         ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), hugeld("auto", argv)]
         if not aligned:
             ways.append(hugeld("thp", argv, "backend=thp"))
@@ -122,9 +121,9 @@ def group_cold(plan):
 
         values = take_turns(ways, 5 if plan.quick else 15, run)
         settle(program)
-        name = "cold-linked" if aligned else "cold"
+        name = "cold" + ("-linked" if aligned else "") + ("-ordered" if order == "touch" else "")
         yield experiment(name, f"Cold page cache: until 128 MiB of text, {'linked at 2 MiB' if aligned else 'stock'}, were "
-                         "all touched", "ms", ways, values)
+                         f"all touched, {'in order' if order == 'touch' else 'in no order'}", "ms", ways, values)
 
 
 # --- programs that everybody has ---
@@ -306,7 +305,7 @@ def merged(experiments):
 
 
 def group_databases(plan):
-    generations, rounds = (1, 3) if plan.quick else (3, 6)
+    generations, rounds = (1, 2) if plan.quick else (3, 6)
     if shutil.which("mariadbd") and shutil.which("mariadb-slap") and os.getuid() == 0:
         yield from merged([e for i in range(generations) for e in measure_mariadb(rounds, i)])
     if databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0:
@@ -322,7 +321,7 @@ def data_folder(name):
 
 
 def measure_mariadb(rounds, generation):
-    parent, transactions = data_folder(f"mariadb-{generation}"), 20000
+    parent, transactions = data_folder(f"mariadb-{generation}"), 4000 * rounds
     queries = OUT / "queries.sql"
     queries.write_text(";".join(f"SELECT word FROM d.t WHERE id = {i * 7919 % 3000 + 1}" for i in range(1000)))
     queries.chmod(0o644)
@@ -341,7 +340,7 @@ def measure_mariadb(rounds, generation):
     try:
         with servers(lambda name: databases.make_mariadb(parent, name), ways, ready) as started:
             for _, folder in started.values():
-                subprocess.run([*client(folder), "CREATE DATABASE d; CREATE TABLE d.t (id INT PRIMARY KEY, word VARCHAR(40)); "
+                subprocess.run([*client(folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word VARCHAR(40)); "
                                 "INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
             yield from measure_servers("mariadb", "MariaDB, point selects, the server on one processor", ways, started, work,
                                        transactions, rounds)
@@ -350,7 +349,7 @@ def measure_mariadb(rounds, generation):
 
 
 def measure_postgres(rounds, generation):
-    parent, transactions, binaries = data_folder(f"postgres-{generation}"), 20000, []
+    parent, transactions, binaries = data_folder(f"postgres-{generation}"), 4000 * rounds, []
 
     def make(name):
         folder, found, argv = databases.make_postgres(parent, name)
@@ -402,20 +401,22 @@ def group_arrays(plan):
 
 def group_dsos(plan):
     """What each loaded object costs: nothing moves, all are looked at."""
-    folder = OUT / "dsos"
-    folder.mkdir(exist_ok=True)
-    one = compile_c(OUT / "libone.so", "-shared", "-fPIC", "-DDSO=one", ROOT / "bench/later.c")
     for n in (1, 10, 100) if plan.quick else (1, 10, 100, 1000):
-        for i in range(n):
-            if not (folder / f"libf{i}.so").exists():
-                shutil.copy(one, folder / f"libf{i}.so")
-        program = OUT / f"dsos-{n}"
-        libraries = [folder / f"libf{i}.so" for i in range(n)]
-        compile_c(program, OUT / "nothing.c" if (OUT / "nothing.c").exists() else write_nothing(), "-Wl,--no-as-needed",
-                  *libraries)
+        program = compile_c(OUT / f"dsos-{n}", write_nothing(), "-Wl,--no-as-needed", *small_libraries(n))
         ways = [Way("plain", [program]), hugeld("main", [program]), hugeld("all", [program], objects="*")]
         yield experiment(f"dsos-{n}", f"Start with {n} small DSOs, nothing to move", "ms", ways,
                          pairs(ways, plan.short if n < 1000 else max(plan.short // 3, 5)), dsos=n)
+
+
+def small_libraries(n):
+    """N copies of one DSO."""
+    folder = OUT / "dsos"
+    folder.mkdir(exist_ok=True)
+    one = compile_c(OUT / "libone.so", "-shared", "-fPIC", "-DDSO=one", ROOT / "bench/later.c")
+    for i in range(n):
+        if not (folder / f"libf{i}.so").exists():
+            shutil.copy(one, folder / f"libf{i}.so")
+    return [folder / f"libf{i}.so" for i in range(n)]
 
 
 def write_nothing():
@@ -495,6 +496,29 @@ def group_perf_map(plan):
         subprocess.run([HUGELD, "perf-map", "--clean"], check=False, stdout=subprocess.DEVNULL)
 
 
+def group_ldso(plan):
+    """What the series costs programs that don't ask for it, over the same ld.so without it.  Where in memory a file lies makes
+    more of a difference, so there are four copies of each under paths of one length: those of "without" differ by noise."""
+    if plan.quick or not LINKER.exists():
+        return
+    subprocess.run([ROOT / "glibc-patches/build", "-u", "-d", OUT / "unpatched"], check=True, stdout=subprocess.DEVNULL)
+    libraries = small_libraries(100)
+    for name, title, rounds in (("true", "Start of /bin/true", 1001), ("many", "Start of a program with 100 DSOs", 201)):
+        ways = []
+        for kind, linker in (("without", OUT / "unpatched/ld.so"), ("patched", LINKER)):
+            for i in range(1, 5):
+                copy, program = OUT / f"ld.so-{kind}{i}", OUT / f"{name}-{kind}{i}"
+                shutil.copy(linker, copy)
+                if name == "true":
+                    shutil.copy("/bin/true", program)
+                    subprocess.run(["patchelf", "--set-interpreter", copy, program], check=True)
+                else:
+                    compile_c(program, write_nothing(), "-Wl,--no-as-needed", f"-Wl,--dynamic-linker={copy}", *libraries)
+                ways.append(Way(f"{kind}{i}", [program], "without1"))
+        yield experiment(f"ldso-{name}", f"{title}, the ld.so with the series and without, LD_HUGEPAGES unset", "ms", ways,
+                         pairs(ways, rounds))
+
+
 def memory_kib(pid):
     """What PID takes of the machine: its share of what is shared, and its huge pages."""
     rollup = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -561,16 +585,16 @@ def group_pressure(plan):
     fault; text on hugetlb is never dropped."""
     if os.getuid() != 0:
         return
-    program, requests = calls(128), 1000 if plan.quick else 3000
+    program, requests = calls(64), 1000 if plan.quick else 2000
     argv = [program, str(requests), "requests"]
     ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb")]
     rows = {way.name: [] for way in ways}
-    with memory_limit(192) as group:
+    with memory_limit(128) as group:
         join = ["/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
 
         def run(way):
             evict(program)
-            hog = subprocess.Popen([*join, "/usr/bin/python3", "-c", HOG, "120"])
+            hog = subprocess.Popen([*join, "/usr/bin/python3", "-c", HOG, "80"])
             try:
                 time.sleep(1)
                 result = subprocess.run([*join, *map(str, way.argv)], env=way.env, capture_output=True, text=True)
@@ -587,12 +611,12 @@ def group_pressure(plan):
     settle(program)
     for i, name, title, unit in ((1, "tail", "99.9th percentile of a request's time", "us"), (2, "median", "its median", "us"),
                                  (3, "faults", "major faults of the program while it serves", "")):
-        yield experiment(f"pressure-{name}", f"Memory pressure (128 MiB of text, 120 MiB of another's, a limit of 192 MiB): {title}",
+        yield experiment(f"pressure-{name}", f"Memory pressure (64 MiB of text, 80 MiB of another's, a limit of 128 MiB): {title}",
                          unit, ways, {way: [row[i] for row in found[1:]] for way, found in rows.items()})
 
 
 GROUPS = {
     "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs, "many": group_many,
     "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
-    "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map,
+    "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
 }
