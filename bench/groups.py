@@ -95,15 +95,16 @@ def group_start(plan):
     for place in plan.places:
         for size in plan.sizes:
             ways = calls_ways(size, place, ["0"])
-            floor, stock = compile_c(OUT / "floor", ROOT / "bench/floor.c"), calls(size, place)
+            floor, stock = compile_c(OUT / "floor", "-pthread", ROOT / "bench/floor.c"), calls(size, place)
             linked = calls(size, place, True)
             ways += [Way("floor-nothing", [floor]), Way("floor", [floor, stock], "floor-nothing"),
                      Way("floor-copy", [floor, "-u", stock], "floor-nothing"),
+                     Way("floor-copy-2", [floor, "-2", stock], "floor-nothing"),
                      Way("linked-floor-copy", [floor, "-u", linked], "floor-nothing")]
             values = pairs(ways, plan.short if size <= 128 else max(plan.short // 3, 5))
             yield experiment(f"start-{size}-{place}", f"Start with {size} MiB of text in the page cache, {place}", "ms", ways,
                              values, note="What counts is the difference to the base; the ratio is of whole starts.",
-                             huge=where(ways[:-4]), size=size, place=place)
+                             huge=where(ways[:-5]), size=size, place=place)
 
 
 def group_cold(plan):
