@@ -17,6 +17,8 @@ sys.path[:0] = [str(ROOT / "tests")]
 import databases  # noqa: E402
 import helpers  # noqa: E402
 
+Skipped = databases.pytest.skip.Exception
+
 ALIGNED = ["-no-pie", "-Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000"]
 TMPFS = OUT / "tmpfs"
 

@@ -180,7 +180,7 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
     """Pages that were there to warm up and are gone later."""
     thief = tmp_path / "thief"
     thief.write_text('#!/bin/sh\n[ -z "$LD_HUGEPAGES" ] || echo x >> "$1"\n'
-                     f'if [ "$(wc -l < "$1")" -gt 4 ]; then echo 0 > /proc/sys/vm/nr_hugepages; fi\n"$2" spin 1 1\n')
+                     'if [ "$(wc -l < "$1")" -gt 4 ]; then echo 0 > /proc/sys/vm/nr_hugepages; fi\n"$2" spin 1 1\n')
     thief.chmod(0o755)
     (tmp_path / "runs").touch()
     worker = bench("spin", "1", "1").args[-4]

@@ -76,3 +76,39 @@ def test_what_is_linked_at_small_pages_moves(pool, builder, text_in_huge, varian
     pool(64)
     _, _, taken, stderr = text_in_huge(builder.executable(variant), "verbose=2,data=off,segments=text")
     assert taken > 0 and re.search(r"text \d+ pages hugetlb", stderr)
+
+
+# --- a file that is not cached ---
+
+
+@pytest.fixture
+def advice(strace, library, tmp_path):
+    """advice(program, cold): the words of madvise(2) that its start uses on a file that was evicted, or read, before."""
+
+    def run(program, cold):
+        log = tmp_path / "strace.log"
+        helpers.on_small_pages(program)
+        if cold:
+            with open(program, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                try:
+                    os.preadv(file.fileno(), [bytearray(1)], 1 << 20, os.RWF_NOWAIT)
+                    pytest.skip(f"{program} cannot be evicted: its file system keeps files in memory")
+                except BlockingIOError:
+                    pass
+        env = helpers.preload(library, options="backend=hugetlb,data=off,verbose=2")
+        result = helpers.run(["strace", "-f", "-o", log, "-E", f"LD_PRELOAD={library}", "-e", "trace=madvise", program],
+                             {k: v for k, v in env.items() if k != "LD_PRELOAD"})
+        assert result.returncode == helpers.run([program]).returncode and "pages hugetlb" in result.stderr, result.stderr
+        return set(re.findall(r"MADV_\w+", log.read_text()))
+
+    return run
+
+
+def test_cold_file_is_read_in_large_pieces(pool, builder, advice):
+    """Through a mapping that was advised so; a cached one isn't read at all, and none in small pieces."""
+    pool(64)
+    app = builder.executable("pie")
+    cold, warm = advice(app, True), advice(app, False)
+    assert "MADV_HUGEPAGE" in cold and "MADV_WILLNEED" not in cold | warm
+    assert "MADV_HUGEPAGE" not in warm
