@@ -24,13 +24,13 @@ TMPFS = OUT / "tmpfs"
 
 
 class Plan:
-    """How much: rounds for what takes ms, and for what takes s; the sizes of text; which places."""
+    """How much: rounds for what takes ms, and for what takes s; the sizes of text, and from where."""
 
     def __init__(self, quick):
         self.quick = quick
-        self.tiny, self.short, self.long = (201, 7, 3) if quick else (2001, 31, 11)
+        self.tiny, self.short, self.long = (201, 7, 3) if quick else (2001, 31, 7)
         self.sizes = [2, 32, 128] if quick else [2, 8, 32, 128, 512]
-        self.places = ["disk"] if quick else ["disk", "tmpfs"]
+        self.texts = [(size, "disk") for size in self.sizes] + ([] if quick else [(128, "tmpfs")])
 
 
 # --- generated programs ---
@@ -72,15 +72,13 @@ def where(ways):
 
 
 def group_calls(plan):
-    for place in plan.places:
-        for size in plan.sizes:
-            ways = calls_ways(size, place, ["1000000" if plan.quick else "2000000"])
-            if LINKER.exists():
-                run = [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", *ways[0].argv]
-                ways.append(Way("ldso", run))
-            yield experiment(f"calls-{size}-{place}", f"Random calls over {size} MiB of text, {place}", "ns", ways,
-                             pairs(ways, 5 if plan.quick else 15, prints=True), base="plain", huge=where(ways[:-1]),
-                             size=size, place=place)
+    for size, place in plan.texts:
+        ways = calls_ways(size, place, ["1000000" if plan.quick else "2000000"])
+        huge = where(ways)
+        if LINKER.exists():
+            ways.append(Way("ldso", [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", *ways[0].argv]))
+        yield experiment(f"calls-{size}-{place}", f"Random calls over {size} MiB of text, {place}", "ns", ways,
+                         pairs(ways, 5 if plan.quick else 9, prints=True), base="plain", huge=huge, size=size, place=place)
 
 
 # --- the start ---
@@ -94,19 +92,18 @@ def group_start(plan):
     ways = [Way("empty", [nothing], LD_PRELOAD=empty), hugeld("hugeld", [nothing], base="empty")]
     yield experiment("start-nothing", "Start of a small program, nothing to move, over an empty preloaded library", "ms",
                      ways, pairs(ways, plan.tiny), note="The limit for the difference is 0.10 ms.")
-    for place in plan.places:
-        for size in plan.sizes:
-            ways = calls_ways(size, place, ["0"])
-            floor, stock = compile_c(OUT / "floor", "-pthread", ROOT / "bench/floor.c"), calls(size, place)
-            linked = calls(size, place, True)
-            ways += [Way("floor-nothing", [floor]), Way("floor", [floor, stock], "floor-nothing"),
-                     Way("floor-copy", [floor, "-u", stock], "floor-nothing"),
-                     Way("floor-copy-2", [floor, "-2", stock], "floor-nothing"),
-                     Way("linked-floor-copy", [floor, "-u", linked], "floor-nothing")]
-            values = pairs(ways, plan.short if size <= 128 else max(plan.short // 3, 5))
-            yield experiment(f"start-{size}-{place}", f"Start with {size} MiB of text in the page cache, {place}", "ms", ways,
-                             values, note="What counts is the difference to the base; the ratio is of whole starts.",
-                             huge=where(ways[:-5]), size=size, place=place)
+    for size, place in plan.texts:
+        ways = calls_ways(size, place, ["0"])
+        huge = where(ways)
+        floor, stock = compile_c(OUT / "floor", "-pthread", ROOT / "bench/floor.c"), calls(size, place)
+        ways += [Way("floor-nothing", [floor]), Way("floor", [floor, stock], "floor-nothing"),
+                 Way("floor-copy", [floor, "-u", stock], "floor-nothing"),
+                 Way("floor-copy-2", [floor, "-2", stock], "floor-nothing"),
+                 Way("linked-floor-copy", [floor, "-u", calls(size, place, True)], "floor-nothing")]
+        values = pairs(ways, plan.short if size <= 128 else max(plan.short // 3, 5))
+        yield experiment(f"start-{size}-{place}", f"Start with {size} MiB of text in the page cache, {place}", "ms", ways,
+                         values, note="What counts is the difference to the base; the ratio is of whole starts.",
+                         huge=huge, size=size, place=place)
 
 
 def group_cold(plan):
@@ -178,7 +175,8 @@ def programs():
     cc1plus = subprocess.run(["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True).stdout.strip()
     yield "cc1plus", [cc1plus, "-quiet", "-O1", source, "-o", "/dev/null"], None
     if shutil.which("clang"):
-        yield "clang", [os.path.realpath(shutil.which("clang")), "-w", "-O1", "-c", source, "-o", "/dev/null"], "main:libLLVM*:libclang*"
+        clang = os.path.realpath(shutil.which("clang"))
+        yield "clang", [clang, "-O1", "-c", OUT / "source.cc", "-o", "/dev/null"], "main:libLLVM*:libclang*"
     if find_rustc():
         yield "rustc", [find_rustc(), "-O", "--emit=obj", "-o", OUT / "source.o", rust], "main:librustc_driver*:libLLVM*"
     if helpers.find_node():
@@ -217,7 +215,7 @@ def group_many(plan):
             hugeld("hugetlb", ["/bin/sh", "-c", *script], "backend=hugetlb,only=cc1plus"),
             hugeld("thp", ["/bin/sh", "-c", *script], "backend=thp,only=cc1plus")]
     yield experiment("many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
-                     pairs(ways, 3 if plan.quick else 7), huge={way.name: pages_moved(way) for way in ways})
+                     pairs(ways, 3 if plan.quick else 5), huge={way.name: pages_moved(way) for way in ways})
 
 
 # --- databases ---
@@ -308,7 +306,7 @@ def merged(experiments):
 
 
 def group_databases(plan):
-    generations, rounds = (1, 2) if plan.quick else (3, 6)
+    generations, rounds = (1, 2) if plan.quick else (2, 6)
     if shutil.which("mariadbd") and shutil.which("mariadb-slap") and os.getuid() == 0:
         yield from merged([e for i in range(generations) for e in measure_mariadb(rounds, i)])
     if databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0:
@@ -396,7 +394,7 @@ def group_arrays(plan):
                 hugeld("bss-hugetlb", [arrays, what], everything), hugeld("linked-hugetlb", [linked, what], everything)]
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", [linked, what], "RW"))
-        yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 7, prints=what != "start"))
+        yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 5, prints=what != "start"))
 
 
 # --- costs ---

@@ -69,7 +69,8 @@ def pairs(ways, rounds, prints=False):
     command = [OUT / "pairs", *(["-p"] if prints else []), str(rounds), *words]
     result = subprocess.run(command, env=environment(), capture_output=True, text=True)
     if result.returncode != 0:
-        raise RuntimeError(f"{result.stderr.strip()} ({' '.join(map(str, command))})")
+        last = (result.stderr.strip().splitlines() or ["pairs failed"])[-1]
+        raise RuntimeError(f"{last} ({' '.join(map(str, ways[0].argv))[:200]})")
     lines = [line.split() for line in result.stdout.splitlines() if line]
     return {words[0]: [float(w) for w in words[1:]] for words in lines if words[0] in {w.name for w in ways}}
 
