@@ -67,7 +67,7 @@ def where(ways):
     found = {}
     for way in ways:
         result = subprocess.run([way.argv[0], "0", "where"], env=way.env, capture_output=True, text=True, check=True)
-        found[way.name] = result.stdout.strip().rpartition(" of ")[0].replace(":", "")
+        found[way.name] = result.stdout.rpartition("of ")[0].rpartition("of ")[0].strip().replace(":", "")
     return found
 
 
@@ -96,7 +96,7 @@ def group_start(plan):
         ways = calls_ways(size, place, ["0"])
         huge = where(ways)
         floor, stock = compile_c(OUT / "floor", "-pthread", ROOT / "bench/floor.c"), calls(size, place)
-        ways += [Way("floor-nothing", [floor]), Way("floor", [floor, stock], "floor-nothing"),
+        ways += [Way("floor-nothing", [floor], None), Way("floor", [floor, stock], "floor-nothing"),
                  Way("floor-copy", [floor, "-u", stock], "floor-nothing"),
                  Way("floor-copy-2", [floor, "-2", stock], "floor-nothing"),
                  Way("linked-floor-copy", [floor, "-u", calls(size, place, True)], "floor-nothing")]
