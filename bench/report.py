@@ -104,7 +104,7 @@ def plot_sizes(groups, group, ylabel, difference, folder):
     axes.set(xscale="log", xlabel="MiB of text", ylabel=ylabel)
     axes.set_xticks([e["size"] for e in found], [str(e["size"]) for e in found])
     if difference:
-        axes.set_yscale("symlog", linthresh=0.1)
+        axes.set_yscale("log")
     axes.legend(fontsize=7, ncols=2, frameon=False)
     return save(figure, folder / f"{group}.svg")
 
