@@ -152,7 +152,7 @@ static int run_once(const struct hl_subject *subject, enum hl_side side, json_t 
                     const int *stream, struct stamp *stamp, struct hl_trial *trial) {
     int gate[2] = {-1, -1}, result = 0;
     struct timespec end;
-    struct rusage usage;
+    struct rusage usage = {0};
     if (maps != NULL && pipe2(gate, O_CLOEXEC) != 0)
         return -errno;
     fflush(stdout);

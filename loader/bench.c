@@ -596,7 +596,7 @@ static void print_process(const json_t *answer, const struct hl_counters *counte
 }
 
 static int count_process(const struct request *request) {
-    struct usage before, after;
+    struct usage before = {0}, after = {0};
     struct hl_counters counters = {0};
     json_t *counts = NULL;
     char *name = read_name(request->pid);
