@@ -47,6 +47,7 @@ static int copy(void) {
 
 static int leave_behind(const char *path) {
     if (fork() == 0) {
+        setsid();
         FILE *file = fopen(path, "w");
         if (file != NULL) {
             fprintf(file, "%d\n", getpid());
