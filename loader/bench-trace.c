@@ -116,9 +116,17 @@ static bool is_process(pid_t tid) {
     return tgid == tid;
 }
 
+/* Whether MAP is of a process that only prepared the program's start. */
+static bool is_own(const json_t *map) {
+    char *self = realpath("/proc/self/exe", NULL);
+    bool own = self != NULL && strcmp(self, json_string_value(json_object_get(map, "executable"))) == 0;
+    free(self);
+    return own;
+}
+
 static void look_at(pid_t pid, json_t *maps) {
     json_t *map = is_process(pid) && json_array_size(maps) < MAPS_MAX ? hl_map_process(pid) : NULL;
-    if (map != NULL && !has_map(maps, map))
+    if (map != NULL && !is_own(map) && !has_map(maps, map))
         json_array_append(maps, map);
     json_decref(map);
 }

@@ -170,6 +170,15 @@ def test_bench_pages_were_huge(bench_json):
     assert answer["plain_huge_bytes"] == plain["text_huge_bytes"]
 
 
+def test_bench_by_the_patched_linker(bench_json):
+    """What it takes to mount it is no part of the answer."""
+    if not (helpers.BUILD / "ldso/ld.so").exists():
+        pytest.skip("needs the patched linker: make ldso")
+    answer = bench_json("spin", "1", "1", options=["--loader=ldso"])
+    assert answer["loader"] == "ldso" and min(answer["runs"]["huge"]["pages"]) == 3
+    assert [os.path.basename(m["executable"]) for m in answer["maps"]["huge"]] == ["worker"]
+
+
 def test_bench_nothing_moves(bench, pool):
     pool(0)
     one_line(bench("spin", "1", "1", options=["-o", "backend=hugetlb"]), 1, "nothing moved", "pool", "nr_hugepages")
