@@ -5,6 +5,7 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -233,7 +234,7 @@ def pinned(way):
 
 
 @contextlib.contextmanager
-def servers(make, ways, is_ready):
+def servers(make, ways, is_ready, stop):
     """{name: (process, folder)} of one server for each way, on the first processor; each with files of its own."""
     started = {}
     try:
@@ -248,8 +249,8 @@ def servers(make, ways, is_ready):
         yield started
     finally:
         for process, _ in started.values():
-            process.terminate()
-            process.wait(timeout=60)
+            process.send_signal(stop)
+            process.wait(timeout=120)
 
 
 def server_ways(only):
@@ -340,14 +341,14 @@ def measure_mariadb(rounds, generation):
 
     ways = server_ways("mariadbd")
     try:
-        with servers(lambda name: databases.make_mariadb(parent, name), ways, ready) as started:
+        with servers(lambda name: databases.make_mariadb(parent, name), ways, ready, signal.SIGTERM) as started:
             for _, folder in started.values():
                 subprocess.run([*client(folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word VARCHAR(40)); "
                                 "INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
             yield from measure_servers("mariadb", "MariaDB, point selects, the server on one processor", ways, started, work,
                                        transactions, rounds)
     finally:
-        shutil.rmtree(parent.parent)
+        shutil.rmtree(parent.parent, ignore_errors=True)
 
 
 def measure_postgres(rounds, generation):
@@ -369,14 +370,14 @@ def measure_postgres(rounds, generation):
 
     ways = server_ways("postgres")
     try:
-        with servers(make, ways, ready) as started:
+        with servers(make, ways, ready, signal.SIGINT) as started:
             for _, folder in started.values():
                 subprocess.run(list(map(str, call(folder, "pgbench", "-q", "-i", "-s", "1", "postgres"))), check=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             yield from measure_servers("postgres", "PostgreSQL, pgbench -S, the server on one processor", ways, started, work,
                                        transactions, rounds)
     finally:
-        shutil.rmtree(parent.parent)
+        shutil.rmtree(parent.parent, ignore_errors=True)
 
 
 # --- large static arrays ---

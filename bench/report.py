@@ -55,7 +55,7 @@ def table(found):
         cells = [way["name"], show(statistics.median(way["values"])), "", "", "", way["huge"]]
         if result:
             ratio, low, high, difference, less, more = result
-            text = f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
+            text = f"{ratio:.3g} [{low:.3g}, {high:.3g}]" if ratio < 0.1 else f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
             cells[2:5] = [base["name"], f"{difference:+.3g} [{less:+.3g}, {more:+.3g}]",
                           f"**{text}**" if is_clear(result) else text]
         lines.append("| " + " | ".join(cells) + " |")
@@ -173,7 +173,8 @@ def find(groups, identifier, name):
 
 def in_words(result, of="the time"):
     ratio, low, high = result[:3]
-    words = f"{ratio:.2f} of {of} [{low:.2f}, {high:.2f}]"
+    digits = ".2g" if ratio < 0.1 else ".2f"
+    words = f"{ratio:{digits}} of {of} [{low:{digits}}, {high:{digits}}]"
     return words if is_clear(result) else f"no difference seen: {words}"
 
 

@@ -11,12 +11,13 @@
      die                ends by SIGSEGV if it is on huge pages
      copy               prints what it reads
      fork               lets a child that has become /proc/self/exe spin
-     daemon FILE        leaves a child behind that writes its process ID to FILE and waits for a signal
+     daemon FILE        leaves a child behind that adds to FILE and waits for a signal
      wait               waits for a signal */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -28,31 +29,49 @@ static void spin(double ms) {
         ;
 }
 
-static int take_turns(const char *path) {
-    FILE *file = fopen(path, "a");
-    if (file == NULL || fseek(file, 0, SEEK_END) != 0)
-        return 1;
-    long runs = ftell(file);
-    fputc('x', file);
-    fclose(file);
-    spin(runs % 2 == 0 ? 4 : 16);
-    return 0;
-}
-
 static int copy(void) {
     for (int c = getchar(); c != EOF; c = getchar())
         putchar(c);
     return 0;
 }
 
+/* Appends a byte to the file PATH, which holds as many bytes then. */
+static long append_to(const char *path) {
+    FILE *file = fopen(path, "a");
+    if (file == NULL || fputc('x', file) == EOF || fseek(file, 0, SEEK_END) != 0)
+        exit(1);
+    long bytes = ftell(file);
+    fclose(file);
+    return bytes;
+}
+
+static long count_bytes(const char *path) {
+    struct stat stat_buffer;
+    return stat(path, &stat_buffer) == 0 ? (long)stat_buffer.st_size : 0;
+}
+
+static int take_turns(const char *path) {
+    spin(append_to(path) % 2 == 1 ? 4 : 16);
+    return 0;
+}
+
+/* A daemon that forks itself, which stops a process that is still traced.  Those of earlier runs must be
+   through. */
 static int leave_behind(const char *path) {
+    char runs[4096];
+    snprintf(runs, sizeof runs, "%s.runs", path);
+    long earlier = append_to(runs) - 1;
+    for (int i = 0; count_bytes(path) < earlier; i++) {
+        if (i == 1000)
+            return 1;
+        usleep(10000);
+    }
     if (fork() == 0) {
         setsid();
-        FILE *file = fopen(path, "w");
-        if (file != NULL) {
-            fprintf(file, "%d\n", getpid());
-            fclose(file);
-        }
+        usleep(20000);
+        if (fork() == 0)
+            _exit(0);
+        append_to(path);
         for (;;)
             pause();
     }
