@@ -205,12 +205,23 @@ static int advise_spans(struct hl_work *work, enum hl_kind kind) {
     return result;
 }
 
+/* Whether KIND stays where the page cache has it on huge pages.  Read-only data does what the text beside it
+   has done: of an object that is linked for huge pages it is mostly gap. */
+static bool is_left_to_cache(const struct hl_process *process, const struct hl_work *work,
+                             enum hl_kind kind) {
+    if (kind != HL_TEXT && kind != HL_RODATA)
+        return false;
+    for (unsigned i = 0; kind == HL_RODATA && i < work->plan.n_spans; i++)
+        if (work->plan.span[i].kind == HL_TEXT)
+            return work->move[i].skip == HL_SKIP_HUGE_ALREADY;
+    return hl_is_huge_already(process, work, kind);
+}
+
 /* Tries hugetlb and thp as far as they are WANTED. */
 static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_SKIP_NO_HUGETLB;
-    if (wanted == HL_BACKEND_AUTO && (kind == HL_TEXT || kind == HL_RODATA) &&
-        hl_is_huge_already(process, work, kind))
+    if (wanted == HL_BACKEND_AUTO && is_left_to_cache(process, work, kind))
         return HL_SKIP_HUGE_ALREADY;
     if (wanted != HL_BACKEND_THP)
         result = kind == HL_TEXT && hl_rewrites_text(&work->object)

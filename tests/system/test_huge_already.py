@@ -58,6 +58,14 @@ def test_huge_already_is_left_alone(pool, builder, text_in_huge):
     assert text_in_huge(app, "verbose=1,data=off,segments=text")[2:] == (0, "")
 
 
+def test_read_only_data_stays_with_its_text(pool, builder, text_in_huge):
+    pool(64)
+    app = builder.executable("aligned")
+    _, _, taken, stderr = text_in_huge(app, "verbose=2,data=off")
+    assert taken == 0 and [line.split(";")[0] for line in stderr.splitlines()] == [
+        f"hugeld: {app.name}: {kind} stays: {REASON}" for kind in ("text", "rodata")]
+
+
 def test_huge_already_is_not_strict(pool, builder, text_in_huge):
     """strict=on forbids small pages, and these are none."""
     pool(64)
