@@ -9,6 +9,7 @@
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make check-glibc    runs glibc's own tests with it
 # make check-rfc      builds upstream's glibc with glibc-patches/rfc, and runs its tests
+# make check-suites    builds the patched linker in other Debian suites and tests it there
 # make lint    compilers, analysers, formatting
 # make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
 # make install, make uninstall    DESTDIR= and the folders of ./configure
@@ -22,9 +23,11 @@ PYTHON = /usr/bin/python3
 MAKEFLAGS += --no-print-directory
 # One short line for each file; V=1 shows the commands.
 Q = $(if $(V),,@echo "  $@";)
+# What check-suites takes.
+SUITES = trixie sid
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-unit check-vm check-glibc check-rfc ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
+first_install = check check-unit check-vm check-glibc check-suites check-rfc ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -192,6 +195,10 @@ check-rfc:
 	@tests/install-packages build ldso rfc
 	@glibc-patches/rfc/check
 
+check-suites:
+	@tests/install-packages suites
+	@tests/ldso/suite $(SUITES)
+
 lint:
 	@tests/install-packages build check lint
 	@tests/lint
@@ -205,5 +212,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-unit check-vm ldso check-glibc check-rfc lint bench clean fuzzers check-fuzz
+.PHONY: all install uninstall dist unit-tests core demo check check-unit check-vm ldso check-glibc check-suites check-rfc lint bench clean fuzzers check-fuzz
 -include $(wildcard $B/*/*.d $B/fuzz/*/*.d $B/fuzz/tests/fuzz/*.d)

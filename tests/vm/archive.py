@@ -29,8 +29,8 @@ class Unavailable(Exception):
     """Something cannot be had; the message is for the user."""
 
 
-def cache_folder():
-    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "hugeld" / "vm"
+def cache_folder(name="vm"):
+    return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "hugeld" / name
 
 
 def run(argv, **options):
@@ -59,6 +59,11 @@ def find_mirrors():
     if not mirrors:
         raise Unavailable("no mirror of Debian in apt's sources")
     return mirrors[0], security[0] if security else None
+
+
+def acquire_settings():
+    """How the machine's apt gets to its mirrors."""
+    return run(["apt-config", "dump", "Acquire"])
 
 
 def is_fresh(path):
@@ -104,19 +109,20 @@ class Archive:
 
     # --- apt ---
 
-    def configure(self):
-        """Writes the configuration.  The machine's own is not read after this: it has hooks, pins and other sources."""
+    def sources(self):
+        """The lines of sources.list."""
         if not os.path.exists(KEYRING):
             raise Unavailable(f"{KEYRING} is not there (debian-archive-keyring)")
         mirror, security = find_mirrors()
-        sources = []
-        for suite in self.suites:
-            address = security if suite.endswith("-security") else mirror
-            if address:
-                sources.append(f"deb [signed-by={KEYRING}] {address} {suite} main\n")
+        addresses = [(security if suite.endswith("-security") else mirror, suite) for suite in self.suites]
+        return "".join(f"deb [signed-by={KEYRING}] {address} {suite} main\n" for address, suite in addresses if address)
+
+    def configure(self):
+        """Writes the configuration.  The machine's own is not read after this: it has hooks, pins and other sources."""
+        sources = self.sources()
         for name in ("lists/partial", "archives/partial"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        write_whole(self.folder / "sources.list", "".join(sources))
+        write_whole(self.folder / "sources.list", sources)
         settings = {
             "APT::Architecture": self.architecture, "APT::Architectures": self.architecture,
             "APT::Sandbox::User": "root", "Acquire::Languages": "none",
@@ -126,7 +132,7 @@ class Archive:
             "Dir::Etc::SourceList": self.folder / "sources.list", "Dir::Etc::SourceParts": "/nonexistent",
             "Dir::State::Lists": self.folder / "lists", "Dir::State::Status": "/dev/null", "Dir::Cache": self.folder,
         }
-        write_whole(self.folder / "apt.conf", run(["apt-config", "dump", "Acquire"]) +
+        write_whole(self.folder / "apt.conf", acquire_settings() +
                     "".join(f'{name} "{value}";\n' for name, value in settings.items()))
 
     def apt(self, *argv, **options):
