@@ -74,6 +74,7 @@ def test_loaded(linked, library, loads, pool, how):
 
 @pytest.mark.parametrize("variables", [{"LD_BIND_NOW": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.perturb=85"},
                                        {"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=1024"}, {"LD_BIND_NOT": "1"},
+                                       {"GLIBC_TUNABLES": "glibc.elf.thp=1"},  # since 2.44
                                        {"LD_DYNAMIC_WEAK": "1"}], ids=lambda v: "-".join(v))
 def test_other_variables(linked, library, loads, pool, variables):
     pool(64)
