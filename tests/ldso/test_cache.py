@@ -47,8 +47,9 @@ def test_interrupted(cached_tree, tmp_path):
 def test_made_by_other_tools(cached_tree, tmp_path, whole):
     """A tree that other versions of the tools made is not used; a whole one is, without a look inside."""
     tree = tmp_path / "hugeld/glibc" / cached_tree.parent.name / "lib"
-    (tree / "debian").mkdir(parents=True)
-    shutil.copy(cached_tree / "debian/rules", tree / "debian")
+    (tree / "debian/sysdeps").mkdir(parents=True)
+    for file in ("debian/rules", "debian/sysdeps/linux.mk"):
+        shutil.copy(cached_tree / file, tree / file)
     made_with = cached_tree.with_name("lib.made-with").read_text()
     assert "\nbinutils " in made_with and "gcc-" in made_with
     tree.with_name("lib.made-with").write_text(made_with if whole else made_with.replace("\nbinutils ", "\nbinutils 0"))
