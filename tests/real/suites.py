@@ -67,7 +67,7 @@ def said(done):
 # --- interpreters ---
 
 # Threads, processes, signals, ctypes, mmap, generated code: what could mind.
-PYTHON = "test_json test_re test_struct test_ctypes test_mmap test_threading test_fork1 test_signal test_gc test_dict"
+PYTHON = "test_json test_re test_struct test_ctypes test_mmap test_thread test_fork1 test_gc test_dict test_trace"
 PYTHON_LONG = "-x test_gdb test_ssl test_socket test_asyncio test_idle test_tools test_distutils test_peg_generator"
 
 
@@ -76,7 +76,7 @@ def python(over, folder, long):
     interpreter = os.path.realpath("/usr/bin/python3")
     names = (PYTHON_LONG if long else PYTHON).split()
     report = folder / "report.xml"
-    argv = [interpreter, "-B", "-m", "test", "--junit-xml", report, *(["-j2"] if long else []), *names]
+    argv = [interpreter, "-B", "-m", "test", "--junit-xml", report, "-j2", *names]
     call([*over([os.path.basename(interpreter)]), *argv], cwd=folder)
     if not report.exists():
         raise Missing("python3's own tests are not installed (libpython3-testsuite)")
