@@ -30,8 +30,8 @@ size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address);
 /* Whether A and B say the same about [start, end). */
 bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end);
 
-/* Puts back what a step that failed left half done: what is mapped in [from, from + bytes) goes to the same place
-   in [to, to + bytes), a mapping at a time.  What is only reserved, anonymous and PROT_NONE, stays. */
+/* Puts back what a step that failed left half done: what is mapped in [from, from + bytes) goes to the same
+   place in [to, to + bytes), a mapping at a time.  What is only reserved, anonymous and PROT_NONE, stays. */
 void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to);
 
 /* /proc/self/smaps, mapping by mapping, in constant space.  The kernel walks the page tables of each mapping
