@@ -106,7 +106,6 @@ static void take_lines(struct hl_bytes *stream, char **said) {
         size_t kept = (size_t)((line != NULL ? line : end) - from);
         memmove(to, from, kept);
         to += kept;
-        from += kept;
         if (line == NULL)
             break;
         char *newline = memchr(line, '\n', (size_t)(end - line));
