@@ -77,6 +77,6 @@ def test_not_in_a_child(builder, later, pool):
     stdout, stderr = process.communicate(timeout=60)
     helpers.end_process(process)
     path = pathlib.Path(f"/tmp/perf-{stdout.strip()}.map")
-    assert process.returncode == 0 and "text 4 pages" in stderr
+    assert process.returncode == 0 and re.search(r"text \d+ pages", stderr)
     assert path.read_text() == "1000 10 jitted\n"
     path.unlink()
