@@ -151,11 +151,16 @@ static void drop_tracee(struct tracees *tracees, pid_t pid) {
             tracees->pid[i--] = tracees->pid[--tracees->n];
 }
 
-/* Lets PID go on after it stopped with STATUS. */
-static void let_go_on(pid_t pid, int status, json_t *maps) {
+/* Lets PID go on after it stopped with STATUS.  A child is known from its parent's stop: its own may come
+   only after the program has ended. */
+static void let_go_on(pid_t pid, int status, json_t *maps, struct tracees *tracees) {
     int event = status >> 16, signal = WSTOPSIG(status);
+    unsigned long child;
+    bool forked = event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE;
     if (event == PTRACE_EVENT_EXIT)
         look_at(pid, maps);
+    if (forked && ptrace(PTRACE_GETEVENTMSG, pid, 0, &child) == 0)
+        add_tracee(tracees, (pid_t)child);
     if (event == PTRACE_EVENT_STOP && signal != SIGTRAP) /* stopped as by a terminal: it stays */
         ptrace(PTRACE_LISTEN, pid, 0, 0);
     else
@@ -187,7 +192,7 @@ int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage) {
             break;
         if (pid > 0 && WIFSTOPPED(status)) {
             add_tracee(&tracees, pid);
-            let_go_on(pid, status, maps);
+            let_go_on(pid, status, maps, &tracees);
         } else if (pid > 0) {
             drop_tracee(&tracees, pid);
         }
