@@ -221,7 +221,7 @@ def group_many(plan):
             hugeld("hugetlb", ["/bin/sh", "-c", *script], "backend=hugetlb,only=cc1plus"),
             hugeld("thp", ["/bin/sh", "-c", *script], "backend=thp,only=cc1plus")]
     yield experiment("many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
-                     pairs(ways, 3 if plan.quick else 5), huge={way.name: pages_moved(way) for way in ways})
+                     pairs(ways, 6), huge={way.name: pages_moved(way) for way in ways})
 
 
 # --- databases ---
@@ -400,7 +400,7 @@ def group_arrays(plan):
                 hugeld("bss-hugetlb", [arrays, what], everything), hugeld("linked-hugetlb", [linked, what], everything)]
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", [linked, what], "RW"))
-        yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 5, prints=what != "start"))
+        yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 6, prints=what != "start"))
 
 
 # --- costs ---

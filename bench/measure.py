@@ -157,12 +157,18 @@ def experiment(name, title, unit, ways, values, note="", base=None, huge=None, *
 
 # --- statistics ---
 
+ROUNDS_MIN = 6
+NAN = float("nan")
+
 
 def compare(base, values):
     """(ratio of the medians, low, high, difference of the medians, low, high) with 95 % intervals: rounds are drawn with
-    replacement, a round's runs staying together."""
+    replacement, a round's runs staying together.  Fewer than ROUNDS_MIN have no such interval: NaN."""
     base, values = numpy.asarray(base), numpy.asarray(values)
     n = min(len(base), len(values))
+    if 1 < n < ROUNDS_MIN:
+        a, b = statistics.median(base), statistics.median(values)
+        return (b / a if a else NAN), NAN, NAN, b - a, NAN, NAN
     random = numpy.random.default_rng(1)
     ratios, differences = [], []
     for _ in range(4000):

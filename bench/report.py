@@ -2,6 +2,7 @@
 """RESULTS.md, its plots, and the table of the README, from the JSON that was measured.  No number is written by hand."""
 
 import json
+import math
 import re
 import statistics
 
@@ -20,7 +21,7 @@ Made by `make bench` (bench/run); bench/README.md says how to read it. {machine[
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
 Measured {machine[date]}, load before {machine[load]}{quick}.
 
-The interval is the 95 % one of a bootstrap over the rounds. **Bold**: it doesn't hold 1. Where a baseline is marked
+The interval is the 95 % one of a bootstrap over the rounds; fewer than six have none. **Bold**: it doesn't hold 1. Where a baseline is marked
 "PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
 """
 
@@ -40,6 +41,10 @@ def compared(found):
         yield way, base, compare(base["values"], way["values"]) if base else None
 
 
+def interval(low, high, digits):
+    return "" if math.isnan(low) else f" [{low:{digits}}, {high:{digits}}]"
+
+
 def is_clear(result):
     return result is not None and (result[1] > 1 or result[2] < 1)
 
@@ -55,8 +60,9 @@ def table(found):
         cells = [way["name"], show(statistics.median(way["values"])), "", "", "", way["huge"]]
         if result:
             ratio, low, high, difference, less, more = result
-            text = f"{ratio:.3g} [{low:.3g}, {high:.3g}]" if ratio < 0.1 else f"{ratio:.3f} [{low:.3f}, {high:.3f}]"
-            cells[2:5] = [base["name"], f"{difference:+.3g} [{less:+.3g}, {more:+.3g}]",
+            digits = ".3g" if ratio < 0.1 else ".3f"
+            text = f"{ratio:{digits}}{interval(low, high, digits)}"
+            cells[2:5] = [base["name"], f"{difference:+.3g}{interval(less, more, '+.3g')}",
                           f"**{text}**" if is_clear(result) else text]
         lines.append("| " + " | ".join(cells) + " |")
     rounds = min(len(way["values"]) for way in found["ways"])
@@ -174,7 +180,7 @@ def find(groups, identifier, name):
 def in_words(result, of="the time"):
     ratio, low, high = result[:3]
     digits = ".2g" if ratio < 0.1 else ".2f"
-    words = f"{ratio:{digits}} of {of} [{low:{digits}}, {high:{digits}}]"
+    words = f"{ratio:{digits}} of {of}{interval(low, high, digits)}"
     return words if is_clear(result) else f"no difference seen: {words}"
 
 
@@ -205,7 +211,7 @@ def write_readme(data, path):
         lines += [f"| {what} | {in_words(result)} |"] if result else []
     for what, identifier, name in README_ADDED:
         result = find(data["groups"], identifier, name)
-        lines += [f"| {what} | {result[3]:+.3g} ms [{result[4]:+.3g}, {result[5]:+.3g}] |"] if result else []
+        lines += [f"| {what} | {result[3]:+.3g} ms{interval(result[4], result[5], '+.3g')} |"] if result else []
     text = path.read_text()
     block = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.S)
     if block.search(text):
