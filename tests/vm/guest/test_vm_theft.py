@@ -18,7 +18,7 @@ FILLING = ("madvise", "ioctl", "process_vm_readv")  # between the look at the po
 def own_calls(trace):
     """(name, its number among the calls of that name) of what libhugeld.so calls: what is between its look at
     /proc/self/exe and that of pause.so, which runs after it."""
-    begin, end = [i for i, line in enumerate(trace) if 'readlinkat(AT_FDCWD, "/proc/self/exe"' in line][:2]
+    begin, end = [i for i, line in enumerate(trace) if line.startswith("readlink") and '"/proc/self/exe"' in line][:2]
     counts, calls = {}, []
     for i, line in enumerate(trace[:end]):
         name = line.partition("(")[0]
