@@ -2,7 +2,7 @@
 """Many starts of each real program, at addresses that are random, while another process drains and refills the pool at
 random: what it prints and its exit status are always the plain run's, and nothing is left (tests/conftest.py).
 
-T_STARTS says how many of each in each way, if not 50; 1000 were run once (tests/README.md)."""
+T_STARTS says how many of each in each way, if not 50."""
 
 import collections
 import concurrent.futures
