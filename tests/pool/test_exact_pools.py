@@ -218,7 +218,7 @@ def test_mariadbd_exact(mariadb_server, pool, sizes, least):
             ours, others = check_ours(process.pid, told["path"])
             assert told["our_pages_min"] <= ours <= told["our_pages_max"]
             pages = sum(m.bytes for m in others) // helpers.HUGE
-            assert pages == enough if fixed_addresses else least <= pages <= own
+            assert pages == enough if fixed_addresses else least <= pages <= own, (least, enough, pages, own)
 
 
 def test_mariadbd_comes_first(mariadb_server, pool):
