@@ -26,7 +26,7 @@ RUN = {
     "hugeld run -- PROGRAM ARGS": (f"hugeld run -- {PROGRAM}", "42"),
     "LD_PRELOAD=libhugeld.so PROGRAM ARGS": (f"LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 {PROGRAM}",
                                              "hugeld: python3.*\n*42"),
-    "hugeld bench -- PROGRAM ARGS": (f"hugeld bench -n 2 -- {PROGRAM} || [ $? = 1 ]", ""),
+    "hugeld bench -- PROGRAM ARGS": (f"hugeld bench -n 6 -- {PROGRAM} || [ $? = 1 ]", ""),
     # The pool belongs to other test runs too: set to what it is.
     "sysctl vm.nr_hugepages=128": ("sysctl vm.nr_hugepages=$(cat /proc/sys/vm/nr_hugepages)", "vm.nr_hugepages = "),
     "hugeld run -o verbose=2 -- PROGRAM": (f"hugeld run -o verbose=2 -- {PROGRAM}", "hugeld: python3"),
