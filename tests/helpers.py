@@ -51,6 +51,12 @@ def find_node():
     return None
 
 
+def find_cc1plus():
+    """gcc's own C++ compiler, or None."""
+    compiler = run(["gcc", "-print-prog-name=cc1plus"]).stdout.strip()
+    return compiler if compiler.startswith("/") else None
+
+
 def on_small_pages(path):
     """Reads PATH into the page cache in pages of 4 KiB.  What a linker has just written may be there in huge ones, which
     backend=auto leaves alone (test_huge_already.py)."""

@@ -47,8 +47,8 @@ class Program(typing.NamedTuple):
 
 
 def make_cc1plus(folder):
-    compiler = helpers.run(["gcc", "-print-prog-name=cc1plus"]).stdout.strip()
-    if not compiler.startswith("/"):
+    compiler = helpers.find_cc1plus()
+    if compiler is None:
         pytest.skip("cc1plus is not installed (g++)")
     (folder / "source.cc").write_text(CC)
     (folder / "source.ii").write_text(helpers.run(["g++", "-E", folder / "source.cc"]).stdout)

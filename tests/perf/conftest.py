@@ -115,8 +115,8 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cc1plus(source):
-    compiler = helpers.run(["gcc", "-print-prog-name=cc1plus"]).stdout.strip()
-    if not compiler.startswith("/"):
+    compiler = helpers.find_cc1plus()
+    if compiler is None:
         pytest.skip("cc1plus is not installed (g++)")
     preprocessed = source.with_suffix(".ii")
     assert helpers.run(["g++", "-E", source, "-o", preprocessed]).returncode == 0

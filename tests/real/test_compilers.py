@@ -38,8 +38,8 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cc1plus():
-    compiler = helpers.run(["gcc", "-print-prog-name=cc1plus"]).stdout.strip()
-    if not compiler.startswith("/"):
+    compiler = helpers.find_cc1plus()
+    if compiler is None:
         pytest.skip("cc1plus is not installed (g++)")
     return compiler
 

@@ -27,7 +27,7 @@ SOURCE = "int f(int a, int b) { int x = 0; for (int i = a; i < b; i++) x = x * 3
 
 # Of cc1plus and node everything fits, of clang two libraries, of the others what their load address allows.
 PROGRAMS = {
-    "cc1plus": lambda file: [find_cc1plus(), "-quiet", "-O1", file, "-o", "-"],
+    "cc1plus": lambda file: [helpers.find_cc1plus(), "-quiet", "-O1", file, "-o", "-"],
     "clang": lambda file: ["/usr/bin/clang", "-x", "c", "-O1", "-S", file, "-o", "-"],
     "mariadbd": lambda file: ["/usr/sbin/mariadbd", "--no-defaults", "--verbose", "--help"],
     "node": lambda file: [helpers.find_node(), "-p", "require('zlib').deflateSync(Buffer.alloc(50000, 7)).length"],
@@ -42,10 +42,6 @@ PATTERNS = "main:libLLVM*:libclang-cpp*:libc.so*:libcrypto*:libperl*"
 # way -> (through ld.so, backend)
 WAYS = {"hugetlb": (False, "hugetlb"), "thp": (False, "thp"), "auto": (False, "auto"), "ldso-hugetlb": (True, "hugetlb"),
         "ldso-thp": (True, "thp"), "ldso-file": (True, "file")}
-
-
-def find_cc1plus():
-    return helpers.run(["gcc", "-print-prog-name=cc1plus"]).stdout.strip()
 
 
 def find_postgres():
