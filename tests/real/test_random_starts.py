@@ -29,7 +29,8 @@ SOURCE = "int f(int a, int b) { int x = 0; for (int i = a; i < b; i++) x = x * 3
 PROGRAMS = {
     "cc1plus": lambda file: [helpers.find_cc1plus(), "-quiet", "-O1", file, "-o", "-"],
     "clang": lambda file: ["/usr/bin/clang", "-x", "c", "-O1", "-S", file, "-o", "-"],
-    "mariadbd": lambda file: ["/usr/sbin/mariadbd", "--no-defaults", "--verbose", "--help"],
+    "mariadbd": lambda file: ["/usr/sbin/mariadbd", "--no-defaults", "--datadir=/nonexistent", "--verbose",
+                              "--help"],  # in a datadir it makes a file, and two at once see each other's
     "node": lambda file: [helpers.find_node(), "-p", "require('zlib').deflateSync(Buffer.alloc(50000, 7)).length"],
     "perl": lambda file: ["/usr/bin/perl", "-e", "print join(',', map { $_ ** 2 } 1..300), qq(\\n); exit 6"],
     "postgres": lambda file: [*find_postgres(), "--describe-config"],
