@@ -88,6 +88,24 @@ void hl_free_counters(struct hl_counters *counters);
 json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject, enum hl_side side);
 json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, const char *seconds);
 
+/* What is measured: PAIRS values of each metric for each side, in the order of the pairs. */
+struct hl_bench {
+    const struct hl_subject *subject;
+    size_t pairs;
+    struct hl_trial reference; /* the first plain run */
+    bool comparable;           /* plainly it writes the same each time */
+    double *value[HL_SIDES][HL_METRICS];
+    json_t *maps[HL_SIDES], *counts[HL_SIDES];
+    struct hl_counters counters;
+};
+
+/* Prints what was measured, as JSON or for people, and writes the page to REPORT if that is not NULL; the
+   exit code. */
+int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
+
+/* Counts in the process PID for SECONDS and prints it; the exit code. */
+int hl_bench_process(pid_t pid, const char *seconds, bool json);
+
 /* Writes ANSWER, what --json prints, as one page to PATH.  0, or a negated errno. */
 int hl_write_page(const char *path, const json_t *answer);
 
