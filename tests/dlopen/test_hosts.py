@@ -154,7 +154,7 @@ def apache(folder, env):
 def ask(port):
     def read():
         with contextlib.suppress(OSError):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as page:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=30) as page:
                 return page.read()
         return None
 

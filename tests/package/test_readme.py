@@ -30,7 +30,7 @@ RUN = {
     # The pool belongs to other test runs too: set to what it is.
     "sysctl vm.nr_hugepages=128": ("sysctl vm.nr_hugepages=$(cat /proc/sys/vm/nr_hugepages)", "vm.nr_hugepages = "),
     "hugeld run -o verbose=2 -- PROGRAM": (f"hugeld run -o verbose=2 -- {PROGRAM}", "hugeld: python3"),
-    "hugeld status PID": ("hugeld run -o backend=thp -- sleep 100 & sleep 1; hugeld status $! || kill $!", "0x[0-9a-f]* [a-z.]+\n"),
+    "hugeld status PID": ("hugeld run -o backend=thp -- sleep 100 & sleep 3; hugeld status $! || kill $!", "0x[0-9a-f]* [a-z.]+\n"),
     "hugeld inspect FILE": ("hugeld inspect /usr/bin/python3", "pages: text"),
     "hugeld doctor": ("hugeld doctor || [ $? = 1 ]", "now: hugetlb"),
     "hugeld doctor -- PROGRAM ARGS": (f"hugeld doctor -- {PROGRAM} || [ $? = 1 ]", "python3"),

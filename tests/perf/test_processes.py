@@ -99,7 +99,6 @@ def test_jit_of_node(node, start_stopped, folder, pool, figure):
     pool(64)
     with start_stopped(program, "backend=hugetlb,perf_map=on") as process:
         process.resume()
-        helpers.wait_until(lambda: helpers.state_of(process.pid) == "R", what="node running")
         helpers.wait_until(lambda: helpers.state_of(process.pid) == "T", what="node stopping")
         assert "early" in process.map.read_text() and "uv_run" not in process.map.read_text()
         profiles.write_map(process.pid, "--append", "--no-demangle")

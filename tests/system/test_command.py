@@ -277,7 +277,7 @@ def test_inspect_no_file(tmp_path):
     one_line(hugeld("inspect", tmp_path), 1, "directory")
     one_line(hugeld("inspect", "/dev/zero"), 1, "regular")
     os.mkfifo(tmp_path / "fifo")
-    one_line(hugeld("inspect", tmp_path / "fifo", timeout=10), 1)
+    one_line(hugeld("inspect", tmp_path / "fifo"), 1)
 
 
 def test_inspect_hostile_name(tmp_path):
@@ -286,13 +286,13 @@ def test_inspect_hostile_name(tmp_path):
     assert "\x1b" not in one_line(hugeld("inspect", file), 1).stderr
     broken = os.fsencode(tmp_path) + b"/\xff\xfe"
     os.link(file, broken)
-    result = subprocess.run([helpers.HUGELD, "inspect", "--json", broken], capture_output=True, timeout=20)
+    result = subprocess.run([helpers.HUGELD, "inspect", "--json", broken], capture_output=True, timeout=60)
     assert result.returncode == 1 and json.loads(result.stdout)["files"][0]["error"]
 
 
 def ends_well(file):
     """Whatever FILE holds: an answer, or one line; no crash, no sanitizer's report."""
-    result = hugeld("inspect", file, timeout=20)
+    result = hugeld("inspect", file)
     assert result.returncode in (0, 1), f"{result.returncode} {result.stderr}"
     assert result.stderr.count("\n") == (1 if result.stderr else 0)
 

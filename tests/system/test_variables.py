@@ -97,7 +97,7 @@ def test_endless_patterns(builder, piece):
     text = (piece * 65536)[:65536]
     app = builder.tiny()
     for variable in ({"patterns": text}, {"options": text}, {"options": "only=" + text}):
-        result = helpers.run_preloaded([app], timeout=20, **variable)
+        result = helpers.run_preloaded([app], **variable)
         assert (result.returncode, result.stdout) == (4, "tiny\n")
         assert result.stderr.count("\n") <= 65536
 
