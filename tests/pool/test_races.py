@@ -180,6 +180,7 @@ def test_theft_after_the_check(builder, thief, library, pool, expected, rung, ed
         assert f"text needs {pages} pages, 16 available" in process.stderr.readline()
         with start_and_end([thief, 16 - left, "hold"], stdin=subprocess.PIPE) as taker:
             assert int(taker.stdout.readline()) == 16 - left
+            os.kill(process.pid, signal.SIGCONT)
             stdout, stderr = process.communicate(timeout=60)
     assert (process.returncode, stdout) == expected
     assert SHORT in stderr and "text 3 pages" not in stderr and "text 5 pages" not in stderr, stderr
@@ -187,9 +188,9 @@ def test_theft_after_the_check(builder, thief, library, pool, expected, rung, ed
 
 
 def hold_up(forbidden):
-    """A command prefix: the first line written, which is the pool check's with verbose=3, takes a second to return, and
-    FORBIDDEN calls fail."""
-    faults = ["write:delay_exit=1000000:when=1", *(f"{call}:error=EPERM" for call in forbidden)]
+    """A command prefix: the first line written, which is the pool check's with verbose=3, stops the program, and FORBIDDEN
+    calls fail."""
+    faults = ["write:signal=SIGSTOP:when=1", *(f"{call}:error=EPERM" for call in forbidden)]
     injections = [argument for fault in faults for argument in ("-e", f"inject={fault}")]
     return ["strace", "-D", "-o", "/dev/null", "-e", f"trace={','.join(['write', *forbidden])}", *injections]
 
