@@ -137,13 +137,13 @@ def test_bench_arithmetic(bench_json, n):
 
 
 def test_bench_faster(bench_json):
-    answer = bench_json("spin", "30", "10")
+    answer = bench_json("spin", "100", "10")
     assert answer["verdict"] == "faster" and answer["sentence"].startswith("faster in 6 pairs: ")
-    assert 0.1 < answer["ratio"]["wall"]["ratio"] < 0.9
+    assert answer["ratio"]["wall"]["ratio"] < 0.9
 
 
 def test_bench_slower(bench_json):
-    answer = bench_json("spin", "10", "30")
+    answer = bench_json("spin", "10", "100")
     assert answer["verdict"] == "slower" and answer["ratio"]["wall"]["low"] > 1
 
 

@@ -62,7 +62,7 @@ static int leave_behind(const char *path) {
     snprintf(runs, sizeof runs, "%s.runs", path);
     long earlier = append_to(runs) - 1;
     for (int i = 0; count_bytes(path) < earlier; i++) {
-        if (i == 1000)
+        if (i == 3000)
             return 1;
         usleep(10000);
     }
