@@ -50,7 +50,7 @@
 #endif
 
 #define MARK 4711
-#define SECONDS 20
+#define SECONDS 60
 #define FAULTS_MAX 8
 #define RANGES_MAX 16
 #define CALLS_MAX 8192
