@@ -76,6 +76,7 @@ void hl_begin_symbols(struct hl_symbols *symbols, uint64_t load_bias) {
     symbols->chosen = NULL;
     symbols->open = NULL;
     symbols->n_sections = symbols->last_section = 0;
+    symbols->section[0].start = symbols->section[0].end = 0;
     hl_begin_scratch(&symbols->scratch);
 }
 
@@ -209,10 +210,7 @@ static bool is_within(const struct hl_text_range *range, uint64_t address) {
     return address - range->start < range->end - range->start;
 }
 
-/* The section with ADDRESS, or NULL.  Most symbols are in the same one as the symbol before. */
-static const struct hl_text_range *find_section(struct hl_symbols *symbols, uint64_t address) {
-    if (symbols->n_sections > 0 && is_within(&symbols->section[symbols->last_section], address))
-        return &symbols->section[symbols->last_section];
+static const struct hl_text_range *search_section(struct hl_symbols *symbols, uint64_t address) {
     for (unsigned i = 0; i < symbols->n_sections; i++) {
         if (is_within(&symbols->section[i], address)) {
             symbols->last_section = i;
@@ -222,23 +220,30 @@ static const struct hl_text_range *find_section(struct hl_symbols *symbols, uint
     return NULL;
 }
 
-static inline int add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes) {
+/* The section with ADDRESS, or NULL.  Most symbols are in the same one as the symbol before. */
+static inline const struct hl_text_range *find_section(struct hl_symbols *symbols, uint64_t address) {
+    const struct hl_text_range *last = &symbols->section[symbols->last_section];
+    return is_within(last, address) ? last : search_section(symbols, address);
+}
+
+/* Makes TO of SYMBOL and its size; false if it begins in no executable section. */
+static inline bool fill_symbol(struct hl_symbols *symbols, struct hl_symbol *to,
+                               const struct hl_symbol *symbol, uint64_t bytes) {
     const struct hl_text_range *section = find_section(symbols, symbol->start);
     if (section == NULL)
-        return 0;
-    int result = symbols->n < symbols->n_max ? 0 : reserve_symbols(symbols, SYMBOLS_FIRST);
-    if (result != 0)
-        return result;
-    struct hl_symbol *to = &symbols->symbol[symbols->n++];
+        return false;
     uint64_t most = section->end - symbol->start;
     bytes = bytes < most ? bytes : most;
     *to = *symbol;
     to->bytes = bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
-    return 0;
+    return true;
 }
 
 int hl_add_symbol(struct hl_symbols *symbols, const struct hl_symbol *symbol, uint64_t bytes) {
-    return add_symbol(symbols, symbol, bytes);
+    int result = symbols->n < symbols->n_max ? 0 : reserve_symbols(symbols, SYMBOLS_FIRST);
+    if (result == 0 && fill_symbol(symbols, &symbols->symbol[symbols->n], symbol, bytes))
+        symbols->n++;
+    return result;
 }
 
 /* "$x", "$d.5": where code and data begin, on AArch64.  ".L...": the compiler's own. */
@@ -260,33 +265,36 @@ static inline bool is_function(const Elf64_Sym *sym, const char *name) {
     return type == STT_NOTYPE && visibility != STV_HIDDEN && visibility != STV_INTERNAL && !is_marker(name);
 }
 
-static inline int add_function(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t address,
-                               const char *name) {
+/* Makes TO of SYM; false if it is not worth a line. */
+static inline bool fill_function(struct hl_symbols *symbols, struct hl_symbol *to, const Elf64_Sym *sym,
+                                 uint64_t address, const char *name) {
     struct hl_symbol symbol;
     if (!is_function(sym, name))
-        return 0;
+        return false;
     symbol.start = address;
     symbol.name = name;
     symbol.kind = ELF64_ST_TYPE(sym->st_info) == STT_NOTYPE ? HL_LABEL : HL_FUNCTION;
     symbol.binding = ELF64_ST_BIND(sym->st_info);
-    return add_symbol(symbols, &symbol, sym->st_size);
+    return fill_symbol(symbols, to, &symbol, sym->st_size);
 }
 
 int hl_add_function(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t address, const char *name) {
-    return add_function(symbols, sym, address, name);
+    int result = symbols->n < symbols->n_max ? 0 : reserve_symbols(symbols, SYMBOLS_FIRST);
+    if (result == 0 && fill_function(symbols, &symbols->symbol[symbols->n], sym, address, name))
+        symbols->n++;
+    return result;
 }
 
-static int add_some(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t n,
-                    const struct table *strings) {
-    for (uint64_t i = 0; i < n; i++) {
-        if (sym[i].st_name == 0 || sym[i].st_name >= strings->bytes)
-            continue;
-        int result = add_function(symbols, &sym[i], symbols->load_bias + sym[i].st_value,
-                                  (const char *)strings->at + sym[i].st_name);
-        if (result != 0)
-            return result;
-    }
-    return 0;
+/* There is room for all. */
+static void add_some(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t n,
+                     const struct table *strings) {
+    struct hl_symbol *to = symbols->symbol + symbols->n;
+    const uint64_t load_bias = symbols->load_bias, bytes = strings->bytes;
+    const char *names = strings->at;
+    for (uint64_t i = 0; i < n; i++)
+        if (sym[i].st_name > 0 && sym[i].st_name < bytes)
+            to += fill_function(symbols, to, &sym[i], load_bias + sym[i].st_value, names + sym[i].st_name);
+    symbols->n = (size_t)(to - symbols->symbol);
 }
 
 /* Adds what the symbol table SECTION has, read piece by piece; its names are in STRINGS. */
@@ -303,7 +311,7 @@ static int add_symbols(struct hl_symbols *symbols, const struct image *image, co
         some = n - done < ENTRIES_AT_ONCE ? n - done : ENTRIES_AT_ONCE;
         result = read_at(image, piece, section->sh_offset + done * sizeof *piece, some * sizeof *piece);
         if (result == 0)
-            result = add_some(symbols, piece, some, strings);
+            add_some(symbols, piece, some, strings);
     }
     return result;
 }

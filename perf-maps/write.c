@@ -112,31 +112,51 @@ static char *put_text(char *to, const char *from) {
     return to;
 }
 
+/* Copies COPIED_AT_ONCE bytes.  How many of them come before the first one that is zero, a control character,
+   0x7f or no ASCII: one addition and one comparison find all of these.  What is read behind a name's end is
+   nobody's business, and no sanitizer's. */
+#if defined __SSE2__
+#define COPIED_AT_ONCE 32
 typedef unsigned char bytes16 __attribute__((vector_size(16)));
-typedef uint64_t words16 __attribute__((vector_size(16)));
+typedef signed char signed16 __attribute__((vector_size(16)));
+typedef char chars16 __attribute__((vector_size(16)));
 
-/* Copies 16 bytes.  How many of them come before the first one that is zero, a control character or 0x7f.
-   What is read behind a name's end is nobody's business, and no sanitizer's. */
-__attribute__((no_sanitize_address)) static unsigned copy_some(char *to, const char *from) {
+__attribute__((no_sanitize_address)) static inline unsigned find_special(char *to, const char *from) {
     bytes16 bytes;
     __builtin_memcpy(&bytes, from, sizeof bytes);
     __builtin_memcpy(to, &bytes, sizeof bytes);
-    words16 special = (words16)((bytes < 0x20) | (bytes == 0x7f));
-    if (special[0] != 0)
-        return (unsigned)__builtin_ctzll(special[0]) / 8;
-    return special[1] != 0 ? 8 + (unsigned)__builtin_ctzll(special[1]) / 8 : 16;
+    return (unsigned)__builtin_ia32_pmovmskb128((chars16)((signed16)(bytes + 1) <= ' '));
 }
 
-/* NAME, up to NAME_BYTES_MAX and 15 bytes more, control characters as '?'.  What is copied may reach beyond
-   its end, but never into another page. */
-static char *put_name(char *to, const char *name) {
+static inline unsigned copy_some(char *to, const char *from) {
+    unsigned special = find_special(to, from) | find_special(to + 16, from + 16) << 16;
+    return special != 0 ? (unsigned)__builtin_ctz(special) : COPIED_AT_ONCE;
+}
+#else
+#define COPIED_AT_ONCE 8
+__attribute__((no_sanitize_address)) static inline unsigned copy_some(char *to, const char *from) {
+    uint64_t bytes;
+    __builtin_memcpy(&bytes, from, sizeof bytes);
+    __builtin_memcpy(to, &bytes, sizeof bytes);
+    /* What is carried over makes more bytes special only above one that is. */
+    uint64_t special = ((bytes - EVERY_BYTE(' ')) | (bytes + EVERY_BYTE(1))) & EVERY_BYTE(0x80);
+    return special != 0 ? (unsigned)__builtin_ctzll(special) / 8 : COPIED_AT_ONCE;
+}
+#endif
+
+/* NAME, up to NAME_BYTES_MAX and a few bytes more, control characters as '?'.  What is copied may reach
+   beyond its end, but never into another page. */
+static inline char *put_name(char *to, const char *name) {
     for (const char *end = to + NAME_BYTES_MAX; to < end;) {
-        if (((uintptr_t)name & PAGE_MASK) <= PAGE_MASK - 15) {
+        if (((uintptr_t)name & PAGE_MASK) <= PAGE_MASK + 1 - COPIED_AT_ONCE) {
             unsigned plain = copy_some(to, name);
+            if (plain == COPIED_AT_ONCE) { /* not to wait for the bytes before the next are asked for */
+                name += COPIED_AT_ONCE;
+                to += COPIED_AT_ONCE;
+                continue;
+            }
             name += plain;
             to += plain;
-            if (plain == 16)
-                continue;
         }
         unsigned char c = (unsigned char)*name++;
         if (c == '\0')
