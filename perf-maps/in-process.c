@@ -87,12 +87,12 @@ static void tell_failure(const struct hl_process *process, const char *what, con
     write_line(&line);
 }
 
-/* The moved text of WORK, ascending; neighbours are one range. */
-static size_t find_ranges(const struct hl_work *work, struct hl_text_range *range) {
+/* What was moved of WORK and nobody writes to, if it has FLAG, ascending; neighbours are one range. */
+static size_t find_ranges(const struct hl_work *work, uint32_t flag, struct hl_text_range *range) {
     size_t n = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (!work->move[i].placed || !(span->flags & PF_X))
+        if (!work->move[i].placed || !(span->flags & flag) || (span->flags & PF_W))
             continue;
         if (n > 0 && range[n - 1].end == span->start) {
             range[n - 1].end = span->end;
@@ -102,6 +102,10 @@ static size_t find_ranges(const struct hl_work *work, struct hl_text_range *rang
         range[n++].end = span->end;
     }
     return n;
+}
+
+static size_t find_text(const struct hl_work *work, struct hl_text_range *range) {
+    return find_ranges(work, PF_X, range);
 }
 
 static bool is_overlay(int fd) {
@@ -164,13 +168,15 @@ static long open_object(const struct hl_process *process, const struct hl_object
 /* Adds the lines of one object. */
 static void add_object(const struct hl_process *process, const struct hl_work *work,
                        struct hl_map_text *text) {
-    struct hl_text_range range[RANGES_MAX];
+    struct hl_text_range range[RANGES_MAX], moved[RANGES_MAX];
     struct hl_symbols symbols;
-    size_t n = find_ranges(work, range);
+    size_t n = find_text(work, range);
     uint64_t lines = text->lines;
     long fd = open_object(process, &work->object, range[0].start);
     int result = hl_is_error(fd) ? (int)fd : 0;
     hl_begin_symbols(&symbols, work->object.load_bias);
+    symbols.moved = moved;
+    symbols.n_moved = find_ranges(work, PF_R, moved);
     if (result == 0) {
         result = hl_read_symbols(&symbols, (int)fd);
         int chosen = hl_choose_symbols(&symbols);
@@ -193,7 +199,7 @@ static const struct hl_work *find_next(const struct hl_process *process, uint64_
     uint64_t start = UINT64_MAX;
     for (size_t i = 0; i < process->n_work; i++) {
         const struct hl_work *work = &process->work[i];
-        if (find_ranges(work, range) > 0 && range[0].start >= address && range[0].start < start) {
+        if (find_text(work, range) > 0 && range[0].start >= address && range[0].start < start) {
             best = work;
             start = range[0].start;
         }
@@ -203,7 +209,7 @@ static const struct hl_work *find_next(const struct hl_process *process, uint64_
 
 static uint64_t begins_at(const struct hl_work *work) {
     struct hl_text_range range[RANGES_MAX];
-    return find_ranges(work, range) > 0 ? range[0].start : 0;
+    return find_text(work, range) > 0 ? range[0].start : 0;
 }
 
 /* Writes the lines of all objects to FD, at its end, where BYTES have been written before. */

@@ -4,7 +4,8 @@
    The file is whatever the process was started from, or what another process's maps name, so every offset is
    compared with the file's size, every sum may overflow and every string ends where its table does.  It is
    read with pread(2) into scratch memory, whole tables at a time: a mapped file that somebody truncates is
-   SIGBUS, inside a program that only wanted to start.  The copy costs less than the page faults of a mapping.
+   SIGBUS, inside a program that only wanted to start.  The program's own mapping of the file is no better,
+   but what hugeld has moved is memory without a file: .dynsym and .dynstr are mostly there and need no copy.
 
    Stubs of the PLT have no symbols.  Each jumps through a slot of the GOT, and a relocation says which
    function's address goes into that slot; the jump is decoded rather than counted, because linkers differ in
@@ -43,8 +44,10 @@
 
 /* A table of the file in memory. */
 struct table {
-    const void *at; /* followed by a zero byte; NULL if there is none */
+    const char *at; /* followed by a zero byte; NULL if there is none */
     uint64_t bytes;
+    const char *first; /* of names, what comes before SPLIT; the last one there is complete */
+    uint64_t split;
 };
 
 /* A stub of the PLT and the slot it jumps through, at link-time addresses. */
@@ -69,6 +72,8 @@ struct image {
 
 void hl_begin_symbols(struct hl_symbols *symbols, uint64_t load_bias) {
     symbols->load_bias = load_bias;
+    symbols->moved = NULL;
+    symbols->n_moved = 0;
     symbols->table = 0;
     symbols->n = symbols->n_max = 0;
     symbols->symbol = NULL;
@@ -101,8 +106,8 @@ static int read_at(const struct image *image, void *to, uint64_t offset, uint64_
 }
 
 static void begin_table(struct table *table) {
-    table->at = NULL;
-    table->bytes = 0;
+    table->at = table->first = NULL;
+    table->bytes = table->split = 0;
 }
 
 /* Reads a table, which lives as long as SYMBOLS. */
@@ -126,12 +131,14 @@ static int read_table(struct hl_symbols *symbols, const struct image *image, uin
 }
 
 static const Elf64_Shdr *section_at(const struct image *image, uint64_t index) {
-    return index < image->n_sections ? (const Elf64_Shdr *)image->sections.at + index : NULL;
+    return index < image->n_sections ? (const Elf64_Shdr *)(const void *)image->sections.at + index : NULL;
 }
 
 /* The string at OFFSET of TABLE, which a zero byte follows; "" outside. */
-static const char *string_at(const struct table *table, uint64_t offset) {
-    return offset < table->bytes ? (const char *)table->at + offset : "";
+static inline const char *string_at(const struct table *table, uint64_t offset) {
+    if (offset >= table->bytes)
+        return "";
+    return (offset < table->split ? table->first : table->at) + offset;
 }
 
 static int read_section(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
@@ -140,6 +147,54 @@ static int read_section(struct hl_symbols *symbols, const struct image *image, c
     if (section->sh_type == SHT_NOBITS)
         return 0;
     return read_table(symbols, image, section->sh_offset, section->sh_size, table);
+}
+
+/* The bytes [OFFSET, OFFSET + BYTES) of SECTION, an entry of a table, where they were moved to; NULL if not
+   all of them were. */
+static const void *find_moved(const struct hl_symbols *symbols, const Elf64_Shdr *section, uint64_t offset,
+                              uint64_t bytes) {
+    uint64_t start = symbols->load_bias + section->sh_addr + offset;
+    if (!(section->sh_flags & SHF_ALLOC) || start % _Alignof(Elf64_Sym) != 0)
+        return NULL;
+    for (size_t i = 0; i < symbols->n_moved; i++) {
+        const struct hl_text_range *moved = &symbols->moved[i];
+        if (start >= moved->start && start < moved->end && bytes <= moved->end - start)
+            return (const void *)start;
+    }
+    return NULL;
+}
+
+/* Where in the string table SECTION the part begins that was moved and goes to its end, which terminates a
+   name; its size if there is none. */
+static uint64_t find_split(const struct hl_symbols *symbols, const Elf64_Shdr *section) {
+    uint64_t start = symbols->load_bias + section->sh_addr, last = start + section->sh_size - 1;
+    if (!(section->sh_flags & SHF_ALLOC) || section->sh_type == SHT_NOBITS || last < start)
+        return section->sh_size;
+    for (size_t i = 0; i < symbols->n_moved; i++) {
+        const struct hl_text_range *moved = &symbols->moved[i];
+        if (last >= moved->start && last < moved->end && *(const char *)last == '\0')
+            return start < moved->start ? moved->start - start : 0;
+    }
+    return section->sh_size;
+}
+
+/* Reads the names up to where moved ones begin. */
+static int read_names(struct hl_symbols *symbols, const struct image *image, const Elf64_Shdr *section,
+                      struct table *names) {
+    const char *moved = (const char *)(symbols->load_bias + section->sh_addr);
+    uint64_t split = find_split(symbols, section), bytes = split;
+    if (split == section->sh_size)
+        return read_section(symbols, image, section, names);
+    if (split > 0)
+        bytes = split + hl_text_bytes(moved + split) + 1;
+    int result = read_table(symbols, image, section->sh_offset, bytes, names);
+    if (result != 0)
+        return result;
+    names->first = names->at;
+    names->split = split;
+    names->at = moved;
+    names->bytes = section->sh_size;
+    return 0;
 }
 
 /* e_ident, machine and the section headers.  Their number may stand in the first one (elf(5)). */
@@ -289,11 +344,12 @@ int hl_add_function(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t a
 static void add_some(struct hl_symbols *symbols, const Elf64_Sym *sym, uint64_t n,
                      const struct table *strings) {
     struct hl_symbol *to = symbols->symbol + symbols->n;
-    const uint64_t load_bias = symbols->load_bias, bytes = strings->bytes;
-    const char *names = strings->at;
+    const uint64_t load_bias = symbols->load_bias;
+    const struct table names = *strings; /* stays in registers */
     for (uint64_t i = 0; i < n; i++)
-        if (sym[i].st_name > 0 && sym[i].st_name < bytes)
-            to += fill_function(symbols, to, &sym[i], load_bias + sym[i].st_value, names + sym[i].st_name);
+        if (sym[i].st_name > 0 && sym[i].st_name < names.bytes)
+            to += fill_function(symbols, to, &sym[i], load_bias + sym[i].st_value,
+                                string_at(&names, sym[i].st_name));
     symbols->n = (size_t)(to - symbols->symbol);
 }
 
@@ -304,12 +360,17 @@ static int add_symbols(struct hl_symbols *symbols, const struct image *image, co
     if (section->sh_size > image->bytes || section->sh_size > TABLE_BYTES_MAX)
         return -ENOEXEC;
     int result = reserve_symbols(symbols, n);
-    Elf64_Sym *piece = hl_take_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *piece);
-    if (piece == NULL)
+    Elf64_Sym *buffer = hl_take_scratch(&symbols->scratch, ENTRIES_AT_ONCE * sizeof *buffer);
+    if (buffer == NULL)
         return -ENOMEM;
     for (uint64_t done = 0, some; done < n && result == 0; done += some) {
         some = n - done < ENTRIES_AT_ONCE ? n - done : ENTRIES_AT_ONCE;
-        result = read_at(image, piece, section->sh_offset + done * sizeof *piece, some * sizeof *piece);
+        uint64_t at = done * sizeof *buffer, bytes = some * sizeof *buffer;
+        const Elf64_Sym *piece = find_moved(symbols, section, at, bytes);
+        if (piece == NULL) {
+            piece = buffer;
+            result = read_at(image, buffer, section->sh_offset + at, bytes);
+        }
         if (result == 0)
             add_some(symbols, piece, some, strings);
     }
@@ -633,7 +694,7 @@ static void reserve_memory(struct hl_symbols *symbols, const struct image *image
     uint64_t for_each = sizeof *symbols->symbol + 2 * sizeof *symbols->chosen + sizeof *symbols->open;
     uint64_t n = section->sh_size / sizeof(Elf64_Sym);
     if (section->sh_size <= image->bytes && names->sh_size <= image->bytes)
-        hl_reserve_scratch(&symbols->scratch, names->sh_size + n * for_each + SCRATCH_MORE);
+        hl_reserve_scratch(&symbols->scratch, find_split(symbols, names) + n * for_each + SCRATCH_MORE);
 }
 
 /* .symtab, else .dynsym. */
@@ -647,7 +708,7 @@ static int read_tables(struct hl_symbols *symbols, struct image *image) {
     if (names == NULL)
         return -ENOEXEC;
     reserve_memory(symbols, image, section, names);
-    int result = read_section(symbols, image, names, &image->strings);
+    int result = read_names(symbols, image, names, &image->strings);
     if (result != 0)
         return result;
     image->strings_at = names;

@@ -37,6 +37,9 @@ struct hl_text_range {
 
 struct hl_symbols {
     uint64_t load_bias;
+    const struct hl_text_range
+        *moved; /* the caller's: what of the file lies in memory of the process's own */
+    size_t n_moved;
     unsigned table; /* SHT_SYMTAB or SHT_DYNSYM, whichever hl_read_symbols found; 0: none */
     size_t n, n_max;
     struct hl_symbol *symbol;
@@ -49,14 +52,16 @@ struct hl_symbols {
     struct hl_scratch scratch;                     /* all of this, and what names point to */
 };
 
+/* SYMBOLS->moved is empty then. */
 void hl_begin_symbols(struct hl_symbols *symbols, uint64_t load_bias);
 void hl_free_symbols(struct hl_symbols *symbols);
 
 /* Adds the functions in the executable sections of the ELF64 file FD, of this machine's byte order and
    architecture: those of .symtab, else of .dynsym, and the stubs of the PLT.  The file may be hostile, and
-   may shrink meanwhile: it is read, never mapped.  0 also when it names nothing; -ENOEXEC: it is no such
-   file, or its headers contradict each other; -ENOMEM; or what pread(2) says.  After an error what was found
-   until then stands. */
+   may shrink meanwhile: it is read, never mapped.  What lies in SYMBOLS->moved is taken from there: memory
+   without a file, at its load address, which stays as it is until hl_free_symbols.  0 also when it names
+   nothing; -ENOEXEC: it is no such file, or its headers contradict each other; -ENOMEM; or what pread(2)
+   says.  After an error what was found until then stands. */
 int hl_read_symbols(struct hl_symbols *symbols, int fd);
 
 /* Adds one more, of BYTES (0: not known); its own field is not looked at.  Its name must live until

@@ -28,7 +28,7 @@
 void hl_begin_map(struct hl_map_text *text, int fd) {
     uint64_t limit[2];
     text->fd = fd;
-    text->filled = text->written = text->lines = 0;
+    text->filled = text->written = text->lines = text->high = 0;
     text->allocated_bytes = fd >= 0 ? BUFFER_BYTES : WHOLE_MAP_BYTES;
     text->at = fd >= 0 ? hl_take_pages(BUFFER_BYTES) : hl_take_huge(WHOLE_MAP_BYTES);
     text->result = text->at == NULL ? -ENOMEM : 0;
@@ -83,27 +83,34 @@ static bool make_room(struct hl_map_text *text) {
     return true;
 }
 
-#define EVERY_BYTE(x) ((uint64_t)-1 / 255 * (x))
-
-/* The last N of NUMBER's eight digits.  Writes eight bytes. */
+/* The last N of the four digits of NUMBER, which is below 65536.  Writes four bytes. */
 static inline char *put_digits(char *to, uint32_t number, unsigned n) {
-    uint64_t x = number; /* each step halves the pieces, the first one lowest */
-    x = (x & 0xffff) << 32 | x >> 16;
-    x = (x & 0x000000ff000000ff) << 16 | (x >> 8 & 0x000000ff000000ff);
-    x = (x & 0x000f000f000f000f) << 8 | (x >> 4 & 0x000f000f000f000f);
-    uint64_t letters = (x + EVERY_BYTE(6)) >> 4 & EVERY_BYTE(1);
-    x = (x + EVERY_BYTE('0') + letters * ('a' - '0' - 10)) >> (64 - 8 * n);
+    uint32_t x = (number & 0xff) << 16 | number >> 8; /* then a byte for each digit, the first one lowest */
+    x = (x & 0x000f000f) << 8 | (x >> 4 & 0x000f000f);
+    uint32_t letters = (x + 0x06060606) >> 4 & 0x01010101;
+    x = (x + 0x30303030 + letters * ('a' - '0' - 10)) >> (32 - 8 * n);
     __builtin_memcpy(to, &x, sizeof x);
     return to + n;
 }
 
 static inline char *put_hex(char *to, uint64_t number) {
-    unsigned n = (67 - (unsigned)__builtin_clzll(number | 1)) / 4;
-    if (n > 8) {
-        to = put_digits(to, (uint32_t)(number >> 32), n - 8);
-        n = 8;
+    unsigned before_last = (63 - (unsigned)__builtin_clzll(number | 1)) / 4, shift = before_last / 4 * 16;
+    to = put_digits(to, (uint32_t)(number >> shift), before_last % 4 + 1);
+    while (shift > 0)
+        to = put_digits(to, number >> (shift -= 16) & 0xffff, 4);
+    return to;
+}
+
+/* START, whose digits but the last four are mostly those of the line before. */
+static inline char *put_start(struct hl_map_text *text, char *to, uint64_t start) {
+    if (start >> 16 != text->high) {
+        text->high = start >> 16;
+        text->n_high = (unsigned)(put_hex(text->high_digits, text->high) - text->high_digits);
     }
-    return put_digits(to, (uint32_t)number, n);
+    if (text->high == 0)
+        return put_hex(to, start);
+    __builtin_memcpy(to, text->high_digits, 16);
+    return put_digits(to + text->n_high, start & 0xffff, 4);
 }
 
 static char *put_text(char *to, const char *from) {
@@ -134,6 +141,8 @@ static inline unsigned copy_some(char *to, const char *from) {
 }
 #else
 #define COPIED_AT_ONCE 8
+#define EVERY_BYTE(x) ((uint64_t)-1 / 255 * (x))
+
 __attribute__((no_sanitize_address)) static inline unsigned copy_some(char *to, const char *from) {
     uint64_t bytes;
     __builtin_memcpy(&bytes, from, sizeof bytes);
@@ -172,7 +181,7 @@ static void put_line(struct hl_map_text *text, uint64_t start, uint64_t end, con
         return;
     if (!make_room(text))
         return;
-    char *to = put_hex(text->at + text->filled, start);
+    char *to = put_start(text, text->at + text->filled, start);
     *to++ = ' ';
     to = put_hex(to, end - start);
     *to++ = ' ';

@@ -18,6 +18,9 @@ struct hl_map_text {
     uint64_t filled, allocated_bytes;
     uint64_t written, most_bytes; /* to fd; RLIMIT_FSIZE: a write beyond is SIGXFSZ */
     uint64_t lines;
+    uint64_t high; /* of the last line's address, all but four digits: */
+    unsigned n_high;
+    char high_digits[24];
     int result; /* the first error, negated; then nothing more is added */
 };
 
