@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* A file's symbols as a perf map: whatever the file holds, the lines ascend, don't overlap, stay inside what
    moved, and each is one line.  A reader that gets the file in small pieces writes the same; one from which
-   it is cut off meanwhile still writes lines. */
+   it is cut off meanwhile still writes lines, and so does one that finds some of the file in memory. */
 #include "fuzz.h"
 
 #include "../../elf/move.h"
@@ -33,10 +33,13 @@ static void check_line(const char **at, const char *end, uint64_t *last, const s
 }
 
 /* The map's text, terminated, which the caller frees. */
-static char *write_map(int fd, uint64_t bias, const struct hl_text_range *range) {
+static char *write_map(int fd, uint64_t bias, const struct hl_text_range *range,
+                       const struct hl_text_range *moved) {
     struct hl_symbols symbols;
     struct hl_map_text text;
     hl_begin_symbols(&symbols, bias);
+    symbols.moved = moved;
+    symbols.n_moved = moved != NULL;
     int result = hl_read_symbols(&symbols, fd);
     assert_true(result == 0 || result == -ENOEXEC || result == -ENOMEM);
     result = hl_choose_symbols(&symbols);
@@ -58,6 +61,23 @@ static char *write_map(int fd, uint64_t bias, const struct hl_text_range *range)
     return copy;
 }
 
+/* As if the last BYTES of the file were in memory, where nothing else is. */
+static void write_with_moved(int fd, const struct t_input *file, size_t bytes,
+                             const struct hl_text_range *range, uint64_t bias) {
+    struct hl_text_range shifted[RANGES], moved;
+    char *memory = malloc(bytes);
+    moved.start = (uint64_t)memory;
+    moved.end = moved.start + bytes;
+    memcpy(memory, file->at + file->bytes - bytes, bytes);
+    uint64_t loaded = moved.end - file->bytes;
+    for (unsigned i = 0; i < RANGES; i++) {
+        shifted[i].start = range[i].start - bias + loaded;
+        shifted[i].end = range[i].end - bias + loaded;
+    }
+    free(write_map(fd, loaded, shifted, &moved));
+    free(memory);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct t_input input = {data, bytes};
     struct hl_text_range range[RANGES];
@@ -71,19 +91,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         range[i].end += bias;
     }
     int number = t_add_file("hostile", input.at, input.bytes);
-    char *map = write_map(T_FIRST_FILE + number, bias, range);
+    char *map = write_map(T_FIRST_FILE + number, bias, range, NULL);
     bool rewrites = hl_rewrites_text(&object);
     if (piece > 127) {
         t_read_most = piece - 126;
-        char *in_pieces = write_map(T_FIRST_FILE + number, bias, range);
+        char *in_pieces = write_map(T_FIRST_FILE + number, bias, range, NULL);
         assert_true(strcmp(map, in_pieces) == 0);
         free(in_pieces);
         hl_rewrites_text(&object);
         t_read_most = 0;
     }
+    write_with_moved(T_FIRST_FILE + number, &input, input.bytes * (ends + 1) / 256, range, bias);
     if (ends > 0) {
         t_file_ends = input.bytes * ends / 256;
-        free(write_map(T_FIRST_FILE + number, bias, range));
+        free(write_map(T_FIRST_FILE + number, bias, range, NULL));
         hl_rewrites_text(&object);
         t_file_ends = SIZE_MAX;
     }

@@ -81,6 +81,9 @@ static Elf64_Sym *add(struct image *image, const char *name, uint64_t start, uin
     return add_as(image, name, start, bytes, STB_GLOBAL, STT_FUNC);
 }
 
+/* What make_map says was moved; nothing if it is empty. */
+static struct hl_text_range in_memory;
+
 /* The map of the first FILE_BYTES of IMAGE, which is freed, for N ranges that count from the text; the result
    of reading through RESULT. */
 static char *make_map(struct image *image, size_t file_bytes, const struct hl_text_range *range, size_t n,
@@ -95,6 +98,8 @@ static char *make_map(struct image *image, size_t file_bytes, const struct hl_te
         moved[i] =
             (struct hl_text_range){BIAS + TEXT_START + range[i].start, BIAS + TEXT_START + range[i].end};
     hl_begin_symbols(&symbols, BIAS);
+    symbols.moved = &in_memory;
+    symbols.n_moved = in_memory.end > in_memory.start;
     *result = hl_read_symbols(&symbols, fd);
     assert_int_equal(hl_choose_symbols(&symbols), 0);
     hl_begin_map(&text, -1);
@@ -153,6 +158,91 @@ static void test_dynsym_only_without_symtab(void **state) {
     add(image, "dynamic", 0, 4);
     image->section[SYMTAB].sh_type = SHT_DYNSYM;
     assert_map(image, "7f0000001000 4 dynamic\n");
+}
+
+#define THREE_LINES                                                                                          \
+    "7f0000001000 4 first function\n"                                                                        \
+    "7f0000001010 4 second\n"                                                                                \
+    "7f0000001020 4 third one\n"
+
+/* An image whose .dynsym and .dynstr are loaded, and a copy of it in memory where they are; the caller frees
+   both. */
+static struct image *new_loaded(struct image **memory) {
+    struct image *image = new_image();
+    add(image, "third one", 0x20, 4);
+    add(image, "first function", 0, 4);
+    add(image, "second", 0x10, 4);
+    *memory = malloc(sizeof **memory);
+    assert_non_null(*memory);
+    image->section[SYMTAB].sh_type = SHT_DYNSYM;
+    for (unsigned i = SYMTAB; i <= STRTAB; i++) {
+        image->section[i].sh_flags = SHF_ALLOC;
+        image->section[i].sh_addr = (uint64_t)*memory + image->section[i].sh_offset - BIAS;
+    }
+    memcpy(*memory, image, sizeof *image);
+    return image;
+}
+
+/* What lies in moved memory is not read from the file, wherever it begins. */
+static void test_moved_tables(void **state) {
+    (void)state;
+    for (size_t from = offsetof(struct image, symbol); from < offsetof(struct image, strings) + 33; from++) {
+        struct image *memory, *image = new_loaded(&memory);
+        size_t read = from - offsetof(struct image, strings);
+        if (from <= offsetof(struct image, strings))
+            read = 0;
+        else
+            read += strlen(image->strings + read) + 1;
+        memset(image->strings + read, 'X', sizeof image->strings - read);
+        if (from == offsetof(struct image, symbol))
+            memset(image->symbol, 0, sizeof image->symbol);
+        memset(memory, 'Y', from);
+        in_memory = (struct hl_text_range){(uint64_t)memory + from, (uint64_t)memory + sizeof *memory};
+        assert_map(image, THREE_LINES);
+        free(memory);
+    }
+    in_memory.end = 0;
+}
+
+/* Names whose table does not end in moved memory, or not with a zero byte, and tables that are not loaded,
+   are read from the file; so are symbols that are not all there. */
+static void test_half_moved_tables(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 4; i++) {
+        struct image *memory, *image = new_loaded(&memory);
+        Elf64_Shdr *strings = &image->section[STRTAB];
+        uint64_t end = (uint64_t)(memory + 1);
+        memset(memory->strings, 'Y', sizeof memory->strings);
+        memory->strings[strings->sh_size - 1] = i == 3 ? 'Y' : '\0';
+        if (i == 0)
+            end = (uint64_t)memory->strings + strings->sh_size - 1;
+        else if (i == 1)
+            strings->sh_flags = 0;
+        else if (i == 2)
+            end = (uint64_t)&memory->symbol[2];
+        if (i == 2)
+            memset(&memory->symbol[2], 0, sizeof memory->symbol[2]);
+        in_memory = (struct hl_text_range){(uint64_t)memory, end};
+        assert_map(image, THREE_LINES);
+        free(memory);
+    }
+    in_memory.end = 0;
+}
+
+/* So large that it ends in moved memory, but before it begins. */
+static void test_moved_table_that_overflows(void **state) {
+    (void)state;
+    const struct hl_text_range all = {0, TEXT_BYTES};
+    struct image *memory, *image = new_loaded(&memory);
+    Elf64_Shdr *strings = &image->section[STRTAB];
+    int result;
+    strings->sh_addr += sizeof memory->strings;
+    strings->sh_size = -(uint64_t)64;
+    in_memory = (struct hl_text_range){(uint64_t)memory, (uint64_t)(memory + 1)};
+    assert_string_equal(make_map(image, sizeof *image, &all, 1, &result), "");
+    assert_int_equal(result, -ENOEXEC);
+    free(memory);
+    in_memory.end = 0;
 }
 
 static void test_labels(void **state) {
@@ -560,6 +650,9 @@ int main(void) {
         cmocka_unit_test(test_lines),
         cmocka_unit_test(test_no_symbols),
         cmocka_unit_test(test_dynsym_only_without_symtab),
+        cmocka_unit_test(test_moved_tables),
+        cmocka_unit_test(test_half_moved_tables),
+        cmocka_unit_test(test_moved_table_that_overflows),
         cmocka_unit_test(test_labels),
         cmocka_unit_test(test_sizes_of_zero),
         cmocka_unit_test(test_sizes_that_overflow),
