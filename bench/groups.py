@@ -467,17 +467,40 @@ def waiting_with(file, library):
         process.wait()
 
 
+NM_AWK = """\
+nm {table} -n -S --defined-only --without-symbol-versions "$1" |
+    gawk -v base="$2" '$3 ~ /^[tTwWi]$/ {{ printf "%x %s %s\\n", base + strtonum("0x" $1), $2, substr($0, 37) }}' > "$3"
+"""
+NM_AWK_SHORT = """nm {table} -n -S --defined-only "$1" | awk '$3 ~ /[tTwWi]/ {{ print $1, $2, $4 }}' > "$3"\n"""
+
+
+def nm_awk(name, line, table, file, base=None):
+    script = OUT / f"{name}-{os.path.basename(file)}.sh"
+    script.write_text(line.format(table=table))
+    return Way(name, ["/bin/sh", script, file, str(0x7f1234567000), OUT / "nm.map"], base)
+
+
+def check_line(file, table):
+    """The line that it is compared with names the same functions."""
+    subprocess.run(["/bin/sh", nm_awk("check", NM_AWK, table, file).argv[1], file, "0", OUT / "nm.map"], check=True)
+    subprocess.run([OUT / "perf-map", "-f", file, "1", OUT / "inside.map"], check=True, stdout=subprocess.DEVNULL)
+    nm, inside = [{(int(start, 16), int(size, 16), name) for start, size, name in
+                   (line.split(maxsplit=2) for line in (OUT / f"{which}.map").read_text(errors="replace").splitlines())
+                   if not name.endswith("@plt")} for which in ("nm", "inside")]
+    assert len(inside & nm) > 0.97 * len(inside), f"{file}: nm and awk find {len(inside & nm)} of {len(inside)} functions"
+
+
 def map_ways(file, table, pid):
-    """A map of FILE, inside a process that has just begun and from outside, against the line that everybody types."""
-    nm = OUT / "nm-awk"
-    nm.write_text('nm "$1" -n -S --defined-only "$2" | awk \'$3 ~ /[tTwWi]/ { print $1, $2, $4 }\' > "$3"\n')
+    """A map of FILE, inside a process that has just begun and from outside, against what nm and awk make of it."""
+    check_line(file, table)
     inside = Way("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk")
     inside.prints = True  # what the process itself sees: its start is no part of it
+    ways = [nm_awk("nm-awk", NM_AWK, table, file), inside, nm_awk("nm-awk-short", NM_AWK_SHORT, table, file, "nm-awk")]
+    if pid is None:
+        return ways
     outside = [HUGELD, "perf-map", "--output", OUT / "outside.map", str(pid)]
-    return [Way("nm-awk", ["/bin/sh", nm, table, file, OUT / "nm.map"]), inside,
-            Way("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
-            Way("nm-C-awk", ["/bin/sh", nm, table + "C", file, OUT / "nm.map"], "nm-awk"),
-            Way("command", outside, "nm-C-awk")]
+    return ways + [Way("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
+                   nm_awk("nm-C-awk", NM_AWK, table + "C", file, "nm-awk"), Way("command", outside, "nm-C-awk")]
 
 
 def group_perf_map(plan):
@@ -488,9 +511,11 @@ def group_perf_map(plan):
     files += [(helpers.find_node(), "-a", [helpers.find_node(), "-e", "0"])] if helpers.find_node() else []
     for pattern in ("/usr/lib/jvm/*/lib/server/libjvm.so", "~/.rustup/toolchains/*/lib/librustc_driver-*.so"):
         files += [(f, "-a", ["/bin/true"]) for f in databases.glob.glob(os.path.expanduser(pattern))[:1]]
+    server = shutil.which("mariadbd", path=os.environ["PATH"] + ":/usr/sbin")
+    files += [(server, "-D", [server, "--version"])] if server else []
     for file, table, argv in files:
         name = os.path.basename(file)
-        with waiting_with(file, argv[0] != file) as pid:
+        with contextlib.nullcontext() if file == server else waiting_with(file, argv[0] != file) as pid:
             ways = map_ways(file, table, pid)
             values = pairs(ways, plan.short)
         yield experiment(f"map-{name}", f"A perf map of {name}", "ms", ways, values)
