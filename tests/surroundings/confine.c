@@ -8,8 +8,11 @@
      no-write-execute   systemd's MemoryDenyWriteExecute= as a seccomp filter: the same rules
      deny=CALL,...      these system calls give EPERM
      pretend=CALL,...   these system calls do nothing and succeed
-     only=CALL,...      every other system call kills */
+     only=CALL,...      every other system call kills
+     filter=FILE        a seccomp filter as the kernel takes it */
 #include <errno.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <seccomp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,6 +64,16 @@ static void deny_populate(scmp_filter_ctx filter) {
     }
 }
 
+static void load_filter(const char *path) {
+    static struct sock_filter code[BPF_MAXINSNS];
+    FILE *file = fopen(path, "rb");
+    check(file == NULL, path);
+    struct sock_fprog program = {(unsigned short)fread(code, sizeof *code, BPF_MAXINSNS, file), code};
+    fclose(file);
+    check(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS");
+    check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), path);
+}
+
 static void set_rule(char *rule) {
     scmp_filter_ctx filter =
         seccomp_init(strncmp(rule, "only=", 5) == 0 ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ALLOW);
@@ -78,6 +91,8 @@ static void set_rule(char *rule) {
         add_calls(filter, SCMP_ACT_ERRNO(0), rule + 8);
     else if (strncmp(rule, "only=", 5) == 0)
         add_calls(filter, SCMP_ACT_ALLOW, rule + 5);
+    else if (strncmp(rule, "filter=", 7) == 0)
+        load_filter(rule + 7);
     else
         check(-EINVAL, rule);
     check(seccomp_load(filter), "seccomp_load");
