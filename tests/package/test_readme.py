@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import helpers
+from documents import read_blocks, read_unit
 
 PROGRAM = "/usr/bin/python3 -c 'print(40 + 2)'"
 UNIT = "/etc/systemd/system/NAME.service.d/hugeld.conf"
@@ -49,13 +50,6 @@ ELSEWHERE = {
 }
 
 
-def read_blocks():
-    """The indented blocks of README.md, each a list of lines without comments."""
-    text = (helpers.ROOT / "README.md").read_text()
-    blocks = re.findall(r"(?:^    .*\n)+", text, re.M)
-    return [[re.sub(r"\s{2,}#.*", "", line[4:]) for line in block.splitlines()] for block in blocks]
-
-
 def is_shown(block):
     """A picture, or a unit of systemd: nothing to type."""
     return block[0].startswith("[") or "->" in block[0] or "/usr/bin/" in "".join(block[:2]) and block[0][0].isdigit()
@@ -90,19 +84,13 @@ def test_container(clean_debian):
     assert max(int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", undefined)) <= 16
 
 
-def drop_in():
-    [block] = [b for b in read_blocks() if b[0] == "[Service]" and any("LD_PRELOAD" in line for line in b) and
-               not any("ExecStart" in line for line in b)]
-    return block
-
-
 def test_drop_in_is_valid(tmp_path):
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     folder = tmp_path / "demo.service.d"
     folder.mkdir()
     (tmp_path / "demo.service").write_text("[Service]\nExecStart=/bin/true\nMemoryDenyWriteExecute=yes\n")
-    (folder / "hugeld.conf").write_text("\n".join(drop_in()) + "\n")
+    (folder / "hugeld.conf").write_text("\n".join(read_unit("verbose=1")) + "\n")
     result = helpers.run(["systemd-analyze", "verify", "--man=no", tmp_path / "demo.service"],
                          helpers.environment(SYSTEMD_UNIT_PATH=f"{tmp_path}:"))
     assert "hugeld.conf" not in result.stderr and "demo.service" not in result.stderr, result.stderr

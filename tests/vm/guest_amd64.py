@@ -48,7 +48,8 @@ def python_library():
 
 # What prebuild.py compiles, and how.
 SOURCES = ("conftest.py", "system/programs.py", "system/pause.c", "surroundings/stop-at.c", "writable/*.[ch]",
-           "writable/conftest.py", "vm/prebuild.py", "vm/guest/*.c", "vm/guest/conftest.py")
+           "writable/conftest.py", "vm/prebuild.py", "vm/guest/*.c", "vm/guest/conftest.py", "vm/systemd/service.c",
+           "vm/systemd/conftest.py")
 
 
 def programs_key():
@@ -86,7 +87,8 @@ def cc1plus():
     return found
 
 
-def make_image(folder):
+def make_root(folder):
+    """All but process 1."""
     programs = build_programs(folder)
     root = Root(folder / "root")
     root.add_command(*COMMANDS)
@@ -113,6 +115,11 @@ def make_image(folder):
     root.write("/usr/bin/gcc", GCC, 0o755)
     for name in ("ld.lld",):
         root.write(f"/usr/bin/{name}", "", 0o755)
+    return root
+
+
+def make_image(folder):
+    root = make_root(folder)
     root.add(HERE / "guest" / "init", at="/init")
     return root.make_image(folder / "root.ext4")
 
@@ -126,9 +133,10 @@ CPU = "max,-erms,-fsrm"
 WORDS = ("no_timer_check", "nowatchdog")
 
 
-def guest(name, *suites):
+def guest(name, *suites, image=make_image, words=(), **changes):
     return Guest(name, "amd64", list(suites), "linux-image-cloud-amd64",
-                 ["qemu-system-x86_64", "-machine", "q35", "-cpu", CPU], make_image, native="x86_64", words=WORDS)
+                 ["qemu-system-x86_64", "-machine", "q35", "-cpu", CPU], image, native="x86_64", words=[*WORDS, *words],
+                 **changes)
 
 
 GUESTS = [

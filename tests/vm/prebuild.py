@@ -26,7 +26,9 @@ def load(path, name):
 
 writable = load(HERE.parent / "writable" / "conftest.py", "writable_conftest")
 guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
+systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at = writable.program, writable.early, guest.under, guest.stop_at
+service = systemd.service
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,7 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, program, early, under, stop_at, tmp_path_factory):
+def test_build(builder, pause_library, empty_library, program, early, under, stop_at, service, tmp_path_factory):
     for variant in programs.EXECUTABLES:
         builder.executable(variant)
     for variant in ("nopie", "pie"):

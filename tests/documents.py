@@ -1,0 +1,19 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the documents of this tree tell the user to type or to write into a file."""
+
+import re
+
+import helpers
+
+
+def read_blocks(name="README.md"):
+    """The indented blocks of a document, each a list of lines without comments."""
+    text = (helpers.ROOT / name).read_text()
+    blocks = re.findall(r"(?:^    .*\n)+", text, re.M)
+    return [[re.sub(r"\s{2,}#.*", "", line[4:]) for line in block.splitlines()] for block in blocks]
+
+
+def read_unit(word, name="README.md"):
+    """The only block that is a unit of systemd and has WORD in it."""
+    [block] = [b for b in read_blocks(name) if b[0] == "[Service]" and any(word in line for line in b)]
+    return block

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""The guest whose process 1 is systemd, this machine's own: what guest_amd64.py has, what systemd needs to start a
+service and nothing that it would start by itself, and postgres with an empty cluster."""
+
+import glob
+import os
+import pathlib
+import pwd
+import shutil
+import tempfile
+
+import guest_amd64
+from archive import Unavailable, run
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+LIBRARIES = "/usr/local/lib"
+
+SYSTEMD = "/lib/systemd"
+PROGRAMS = ("systemd", "systemd-journald", "systemd-shutdown")
+UNITS = ("basic.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target", "final.target",
+         "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket")
+COMMANDS = ("systemctl", "journalctl", "ldconfig")
+
+
+def add_systemd(root):
+    for name in PROGRAMS:
+        if not os.path.exists(f"{SYSTEMD}/{name}"):
+            raise Unavailable("systemd is not installed")
+        root.add(f"{SYSTEMD}/{name}")
+    for name in UNITS:
+        root.add(f"{SYSTEMD}/system/{name}")
+    root.write("/etc/systemd/system/hugeld-tests.service", (HERE / "systemd" / "hugeld-tests.service").read_text())
+    root.write("/etc/hosts", "127.0.0.1 localhost\n")
+    root.write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
+    root.inside("/var/run").symlink_to("../run")
+    root.inside("/init").symlink_to(f"{SYSTEMD[1:]}/systemd")
+
+
+def add_hugeld(root):
+    """Where `make install` puts it; the guest runs ldconfig."""
+    root.add(guest_amd64.BUILD / "hugeld", at="/usr/local/bin/hugeld")
+    root.add(guest_amd64.BUILD / "libhugeld.so", at=f"{LIBRARIES}/hugeld/libhugeld.so")
+    root.add(guest_amd64.BUILD / "ldso" / "ld.so", at=f"{LIBRARIES}/hugeld/ld.so", libraries=False)
+    root.inside(f"{LIBRARIES}/libhugeld.so").symlink_to("hugeld/libhugeld.so")
+    root.add("/etc/ld.so.conf")
+    root.add_tree("/etc/ld.so.conf.d")
+
+
+def add_postgres(root):
+    """The server, and a cluster where Debian has it.  Its owner there is set by the test."""
+    found = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
+    if not found:
+        raise Unavailable("postgres is not installed (postgresql)")
+    binaries = os.path.dirname(found[-1])
+    version = pathlib.Path(binaries).parent.name
+    root.add(found[-1])
+    root.inside(f"/usr/lib/postgresql/{version}/lib").mkdir()
+    root.add(f"{binaries}/psql", at="/usr/bin/psql")
+    root.add_tree(f"/usr/share/postgresql/{version}", leave=("man", "extension", "*.sql"))
+    root.add_tree("/usr/share/zoneinfo/Etc")
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = []
+        if os.getuid() == 0:
+            user = pwd.getpwnam("postgres")
+            os.chown(folder, user.pw_uid, user.pw_gid)
+            prefix = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+        run([*prefix, f"{binaries}/initdb", "-A", "trust", "-N", "-U", "postgres", "--locale=C", "--wal-segsize=1", "-D",
+             f"{folder}/main"], cwd=folder)
+        shutil.copytree(f"{folder}/main", root.inside(f"/var/lib/postgresql/{version}/main"))
+
+
+def make_image(folder):
+    root = guest_amd64.make_root(folder)
+    root.add_command(*COMMANDS)
+    add_systemd(root)
+    add_hugeld(root)
+    add_postgres(root)
+    for name in ("README.md", "glibc-patches/README.md"):
+        root.add(ROOT / name, at=f"/hugeld/{name}")
+    return root.make_image(folder / "root.ext4")
+
+
+# README.md's postgres leaves 537 pages alone.
+GUESTS = [
+    guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M",
+                      words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"]),
+]

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Units of systemd, each for one test, and the proof that a service's text is on huge pages."""
+
+import os
+import pathlib
+import shutil
+
+import pytest
+
+import helpers
+
+HERE = pathlib.Path(__file__).resolve().parent
+UNITS = pathlib.Path("/run/systemd/system")
+REPORT_SECONDS = 60  # what is done in a moment takes an emulated processor longer
+
+
+@pytest.fixture(scope="session")
+def service(builder):
+    """service.c with the large text inside."""
+    return builder.once("service", lambda folder: builder.compile(folder / "service", HERE / "service.c", "-no-pie",
+                                                                  *builder.object()))
+
+
+def systemctl(*arguments):
+    return helpers.run(["systemctl", *arguments], timeout=120)
+
+
+class Unit:
+    """NAME.service: what it prints goes to a file, what it complains of to the journal."""
+
+    def __init__(self, name, settings, drop_in):
+        self.name = f"{name}.service"
+        self.output = pathlib.Path(f"/run/{self.name}.out")
+        text = ["[Service]", f"StandardOutput=truncate:{self.output}", "StandardError=journal", *settings]
+        (UNITS / self.name).write_text("\n".join(text) + "\n")
+        if drop_in:
+            (UNITS / f"{self.name}.d").mkdir()
+            (UNITS / f"{self.name}.d" / "hugeld.conf").write_text("\n".join(drop_in) + "\n")
+
+    def show(self, what):
+        return systemctl("show", "--value", "-p", what, self.name).stdout.strip()
+
+    def pid(self):
+        return int(self.show("MainPID"))
+
+    def said(self, lines):
+        """The lines that it printed, once there are LINES."""
+        def enough():
+            text = self.output.read_text().splitlines() if self.output.exists() else []
+            return text if len(text) >= lines else []
+
+        return helpers.wait_until(enough, REPORT_SECONDS, f"{self.name}: line {lines}")
+
+    def journal(self):
+        assert helpers.run(["journalctl", "--sync"]).returncode == 0
+        return helpers.run(["journalctl", "-q", "-o", "cat", "-u", self.name]).stdout
+
+    def start(self):
+        return systemctl("start", self.name)
+
+    def signal(self, name):
+        assert systemctl("kill", "-s", name, self.name).returncode == 0
+
+    def reset(self):
+        systemctl("reset-failed", self.name)
+
+    def stop(self):
+        """It ended because it was told to, and well."""
+        result = systemctl("stop", self.name)
+        assert result.returncode == 0, result.stderr
+        found = self.show("Result"), self.show("ExecMainStatus"), self.show("NRestarts")
+        assert found == ("success", "0", "0"), (found, self.journal())
+
+    def remove(self):
+        systemctl("kill", "-s", "KILL", self.name)
+        systemctl("stop", self.name)
+        (UNITS / self.name).unlink()
+        shutil.rmtree(UNITS / f"{self.name}.d", ignore_errors=True)
+
+
+@pytest.fixture
+def unit(request):
+    """unit(settings, drop_in): a Unit with these lines under [Service] and DROP_IN as hugeld.conf; not started."""
+    UNITS.mkdir(parents=True, exist_ok=True)
+    made = []
+
+    def make(settings, drop_in=()):
+        made.append(Unit(f"t{os.urandom(4).hex()}", settings, drop_in))
+        assert systemctl("daemon-reload").returncode == 0
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.remove()
+    systemctl("daemon-reload")
+
+
+@pytest.fixture
+def huge():
+    """huge(pid, kinds): proves that the planned spans of these KINDS of PID's executable, and no other private memory,
+    are on hugetlb pages; gives the number of pages and the names of the mappings that its text is in."""
+    def prove(pid, kinds=("text", "rodata")):
+        image = helpers.read_image(pid)
+        executable = image.objects[0]
+        [plan] = helpers.read_plans(pid, [executable.path], "backend=hugetlb").values()
+        spans = [s for s in plan.spans if s.kind in kinds]
+        assert not kinds or spans, plan.json
+        for span in spans:
+            helpers.check_span(image, span, "hugetlb")
+        for mapping in image.mappings:
+            assert not ("w" in mapping.permissions and "x" in mapping.permissions), mapping
+            assert not mapping.is_hugetlb or mapping.permissions.endswith("s") or any(s.start <= mapping.start < s.end for s in spans), mapping
+        text = {m.name for m in image.mappings for s in spans if s.kind == "text" and s.start <= m.start < s.end}
+        return sum(s.pages for s in spans), text
+
+    return prove

@@ -1,0 +1,27 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A service with large text: prints what the text computes and what it is itself, once more at each SIGHUP,
+   and ends at SIGTERM. */
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+unsigned long big_sum(unsigned long x);
+
+int main(void) {
+    sigset_t set;
+    int got;
+    sigemptyset(&set);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, NULL);
+    do {
+        char exe[4096] = "";
+        if (readlink("/proc/self/exe", exe, sizeof exe - 1) < 0)
+            perror("/proc/self/exe");
+        printf("sum %016lx of %s\n", big_sum(1), exe);
+        fflush(stdout);
+        sigwait(&set, &got);
+    } while (got == SIGHUP);
+    puts("stopped");
+    return 0;
+}
