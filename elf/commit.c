@@ -154,6 +154,8 @@ static void release_claims(struct commit *c) {
 static int explain_error(long result) {
     if (result == -ENOMEM)
         return HL_SKIP_MAP_COUNT;
+    if (result == -EACCES) /* a security module looks at a memfd only now */
+        return HL_SKIP_EXEC_DENIED;
     return result == -EPERM ? HL_SKIP_SEALED : HL_SKIP_NO_MREMAP;
 }
 

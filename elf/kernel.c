@@ -45,6 +45,7 @@ static void probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *ge
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(geometry);
     long huge = hl_mmap(0, bytes, PROT_READ, flags, -1, 0);
     kernel->hugetlb = !hl_is_error(huge) || huge == -ENOMEM; /* EINVAL: no pages of this size */
+    kernel->hugetlb_denied = huge == -EACCES || huge == -EPERM;
     if (hl_is_error(huge))
         return;
     long scratch = map_scratch(geometry, &aligned);
@@ -90,7 +91,7 @@ static void probe_page(struct hl_kernel *kernel, uint64_t page_bytes) {
 }
 
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry) {
-    kernel->hugetlb = kernel->hugetlb_mremap = kernel->executable_memory = false;
+    kernel->hugetlb_mremap = kernel->executable_memory = false;
     kernel->read_by_call = kernel->populate = kernel->collapse = false;
     probe_hugetlb(kernel, geometry);
     kernel->hugetlb_memfd = probe_memfd(geometry);

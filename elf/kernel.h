@@ -15,6 +15,8 @@ extern const struct hl_roots hl_system_roots;
 
 struct hl_kernel {
     bool hugetlb; /* private hugetlb mappings of geometry.huge_page_bytes exist (says nothing of the pool) */
+    bool hugetlb_denied;    /* they do, and a security module refuses them (AppArmor, which takes them for a
+                               file) */
     bool hugetlb_mremap;    /* mremap(2) moves them onto other mappings (Linux 5.16) */
     bool hugetlb_memfd;     /* memfd_create(2) with MFD_HUGETLB (Linux 4.14) */
     bool executable_memory; /* written anonymous memory may become executable (false under PR_SET_MDWE,

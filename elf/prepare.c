@@ -157,6 +157,8 @@ static void free_kind(struct hl_work *work, enum hl_kind kind) {
 /* The pool check for the pages of one kind. */
 static int check_pool(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
+    if (process->kernel.hugetlb_denied)
+        return HL_SKIP_HUGETLB_DENIED;
     if (!process->kernel.hugetlb ||
         hl_read_pool(&pool, &hl_system_roots, &process->geometry, &process->placement) != 0)
         return HL_SKIP_NO_HUGETLB;

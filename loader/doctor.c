@@ -217,8 +217,10 @@ static void find_abilities(struct request *request, const struct hl_kernel *kern
         enum state state; /* if it is not */
         const char *yes, *no, *remedy;
     } abilities[] = {
-        {"hugetlb", kernel->hugetlb, BAD, "the kernel maps huge pages", "the kernel maps no huge pages",
-         "boot a kernel with CONFIG_HUGETLBFS, or use backend=thp"},
+        {"hugetlb", kernel->hugetlb, BAD, "the kernel maps huge pages",
+         kernel->hugetlb_denied ? "a policy forbids huge pages" : "the kernel maps no huge pages",
+         kernel->hugetlb_denied ? "give the AppArmor profile flags=(attach_disconnected) and the rule / rwm"
+                                : "boot a kernel with CONFIG_HUGETLBFS, or use backend=thp"},
         {"hugetlb_mremap", kernel->hugetlb_mremap, can_map ? WARN : BAD,
          "huge pages can be moved onto the program",
          can_map ? "huge pages cannot be moved; a memfd stands in"
