@@ -10,7 +10,7 @@ import pathlib
 import shutil
 import subprocess
 
-from archive import Unavailable, new_folder, run
+from archive import Archive, Unavailable, new_folder, run
 from image import Root
 from machine import Guest
 
@@ -87,6 +87,13 @@ def cc1plus():
     return found
 
 
+def add_policies(root):
+    """What test_vm_lsm.py loads, and with what.  AppArmor's package would change the machine if it were installed."""
+    with Archive("amd64", ["bookworm", "bookworm-security"]).packages(["apparmor"]) as tree:
+        root.add(tree / "sbin/apparmor_parser", at="/usr/sbin/apparmor_parser")
+    run(["secilc", "-o", root.inside("/hugeld/execmem.policy"), "-f", "/dev/null", HERE / "guest" / "execmem.cil"])
+
+
 def make_root(folder):
     """All but process 1."""
     programs = build_programs(folder)
@@ -112,6 +119,7 @@ def make_root(folder):
         raise Unavailable("the patched linker is not built: make ldso")
     root.add(BUILD / "ldso" / "ld.so", at="/hugeld/build/ldso/ld.so", libraries=False)
     root.add_tree(programs, at="/programs")
+    add_policies(root)
     root.write("/usr/bin/gcc", GCC, 0o755)
     for name in ("ld.lld",):
         root.write(f"/usr/bin/{name}", "", 0o755)
@@ -142,6 +150,6 @@ def guest(name, *suites, image=make_image, words=(), **changes):
 GUESTS = [
     guest("5.10", "bullseye", "bullseye-security"),
     guest("6.1", "bookworm", "bookworm-security"),
-    guest("6.12", "trixie", "trixie-security"),
+    guest("6.12", "trixie", "trixie-security", words=["security=selinux"]),
     guest("newest", "sid", "trixie-backports"),
 ]

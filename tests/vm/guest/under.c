@@ -5,6 +5,7 @@
      bind=N  prefer=N        memory policy: this node, this node if it can be
      interleave=N            memory policy: over nodes 0 to N
      join=FOLDER             becomes a member of the cgroup FOLDER
+     label=TEXT              for /proc/self/attr/exec: AppArmor's "exec PROFILE", a context of SELinux
      deny=NUMBER             this system call gives EPERM
      deny-advice=NUMBER      madvise(2) with this advice gives EINVAL, as in a kernel that does not know it
 
@@ -51,6 +52,12 @@ static void join_group(const char *folder) {
     close(fd);
 }
 
+static void set_label(const char *text) {
+    int fd = open("/proc/self/attr/exec", O_WRONLY);
+    check(fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text), text);
+    close(fd);
+}
+
 /* CALL gives ERROR, whatever its arguments are, or only if its third one is ADVICE. */
 static void deny(unsigned call, int advice, int error) {
     struct sock_filter code[] = {
@@ -81,6 +88,8 @@ static void set_rule(const char *rule) {
         set_policy(MPOL_INTERLEAVE, (2ul << number) - 1);
     else if (IS("join"))
         join_group(value);
+    else if (IS("label"))
+        set_label(value);
     else if (IS("deny"))
         deny((unsigned)number, -1, EPERM);
     else if (IS("deny-advice"))
