@@ -134,6 +134,30 @@ def test_tunables_in_another_order(edited):
     assert len(reasons) == 1 and reasons[0].startswith("tunable "), reasons
 
 
+def test_built_for_another_machine(edited, unpatched, installed, tmp_path):
+    """What cannot be run is read from the file."""
+    def make_foreign(data):
+        struct.pack_into("<H", data, 18, 0x5555)  # e_machine
+
+    def change(data, _):
+        make_foreign(data)
+        replace(data, b" release version 2.", b" release version 1.")
+        replace(data, b"glibc.malloc.arena_max\0", b"glibc.malloc.arena_maX\0")
+
+    other = tmp_path / "other"
+    data = bytearray(unpatched.read_bytes())
+    make_foreign(data)
+    other.write_bytes(data)
+    other.chmod(0o755)
+    libc = installed.parent / "libc.so.6"
+    assert run_script("guard", other, other, libc).returncode == 0
+    done = run_script("guard", edited(change), other, libc)
+    assert done.returncode == 1
+    version, tunable = done.stderr.splitlines()
+    assert " release version 1." in version and ", installed is ld.so " in version
+    assert "tunable " in tunable and tunable.endswith(".arena_maX, the installed one glibc.malloc.arena_max")
+
+
 @pytest.mark.parametrize("file", ["libc.so.6", "/dev/null", "no-such-file"])
 def test_no_dynamic_linker(installed, tmp_path, file):
     path = installed.parent / file if file == "libc.so.6" else file if file.startswith("/") else tmp_path / file

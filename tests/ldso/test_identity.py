@@ -26,7 +26,7 @@ def header_fields(elf):
     return result
 
 
-def segments(path):
+def segments(path, with_build_id=IS_RELEASED):
     """[(program header, contents)], the fields above zeroed."""
     with open(path, "rb") as file:
         elf = ELFFile(file)
@@ -38,7 +38,7 @@ def segments(path):
             if segment["p_offset"] == 0 and data[:4] == b"\x7fELF":
                 for at, size in header_fields(elf).values():
                     data[at:at + size] = bytes(size)
-            if not IS_RELEASED and 0 <= build_id - segment["p_offset"] < len(data):
+            if not with_build_id and 0 <= build_id - segment["p_offset"] < len(data):
                 at = build_id - segment["p_offset"]
                 data[at:at + BUILD_ID_BYTES] = bytes(BUILD_ID_BYTES)
             result.append((dict(segment.header), bytes(data)))
