@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The arm64 guests: hugeld, the core's tests and generated programs, built here by a cross compiler, and stock programs
-from Debian's arm64 packages.
+"""The arm64 guests: hugeld, the patched dynamic linker, the core's tests and generated programs, built here by a cross
+compiler, and stock programs from Debian's arm64 packages.
 
 They live in their initramfs: Debian's kernel with pages of 16 KiB has drivers and file systems as modules only.  There
 the huge page has 32 MiB, so the programs are larger, and that guest has an image of its own."""
@@ -30,16 +30,22 @@ BUILD_PACKAGES = [
     "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libdw-dev", "libdw1", "libelf-dev", "libelf1", "libiberty-dev",
     "libjansson-dev", "libjansson4", "liblzma5", "libzstd1", "zlib1g",
 ]
+# One list, so that they are always of the same version.
+LDSO_PACKAGES = ["glibc-source", "libc6"]
 PROGRAM_PACKAGES = [
-    "busybox-static", "cpp-12", "libc6", "libexpat1", "libgcc-s1", "libgmp10", "libisl23", "libmpc3", "libmpfr6",
+    "busybox-static", "g++-12", "libexpat1", "libgcc-s1", "libgmp10", "libisl23", "libmpc3", "libmpfr6",
     "libpython3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "python3.11-minimal", "strace",
+]
+DATABASE_PACKAGES = [
+    "libaio1", "libcap2", "libcrypt1", "libgcrypt20", "libgpg-error0", "liblz4-1", "libnuma1", "libpcre2-8-0", "libssl3",
+    "libsystemd0", "liburing2", "mariadb-server-core",
 ]
 LLVM_PACKAGES = [
     "libbsd0", "libedit2", "libffi8", "libicu72", "libllvm14", "libmd0", "libtinfo6", "libxml2", "libz3-4",
     "llvm-14",
 ]
 COMMANDS = {
-    "python3.11": "usr/bin/python3.11", "strace": "usr/bin/strace", "cc1": "usr/lib/gcc/aarch64-linux-gnu/12/cc1",
+    "python3.11": "usr/bin/python3.11", "strace": "usr/bin/strace", "cc1plus": "usr/lib/gcc/aarch64-linux-gnu/12/cc1plus",
 }
 APPLETS = ("sh", "cat", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true")
 
@@ -69,7 +75,7 @@ def build(tree):
     run(["make", "-j2", f"B={BUILD}", f"CONFIG={config}", "all", "unit-tests"], cwd=ROOT)
 
 
-def build_programs(folder, huge_bytes):
+def build_programs(folder, tree, huge_bytes):
     """What the tests compile, by their own fixtures, with the cross compiler in the compiler's place."""
     tools = folder / "tools"
     tools.mkdir()
@@ -82,7 +88,7 @@ def build_programs(folder, huge_bytes):
     argv = [PYTHON, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", folder / "t",
             HERE / "arm64" / "prebuild.py"]
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "B": str(BUILD), "T_PREBUILT": str(programs),
-           "T_HUGE_BYTES": str(huge_bytes)}
+           "T_HUGE_BYTES": str(huge_bytes), "T_TREE": str(tree)}
     result = subprocess.run([str(a) for a in argv], env=env, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise Unavailable(f"arm64/prebuild.py: {result.stdout[-2000:]}{result.stderr[-2000:]}")
@@ -136,13 +142,14 @@ def make_root(folder, tree, commands, huge_bytes):
     add_program(root, tree, find_library(tree, "libgcc_s.so.1"), "/usr/lib/aarch64-linux-gnu/libgcc_s.so.1")
     for name in ("hugeld", "libhugeld.so"):
         add_program(root, tree, BUILD / name, f"/hugeld/build/{name}")
+    root.add(BUILD / "ldso" / "ld.so", at="/hugeld/build/ldso/ld.so", libraries=False)
     for source in sorted((TESTS / "unit").glob("test-*.c")):
         add_program(root, tree, BUILD / "tests" / source.stem, f"/hugeld/build/tests/{source.stem}")
-    for name in ("conftest.py", "helpers.py", "uprobes.py", "vm/guest/vm_plugin.py"):
+    for name in ("conftest.py", "helpers.py", "uprobes.py", "ldso/linked.py", "vm/guest/vm_plugin.py"):
         root.add(TESTS / name, at=f"/hugeld/tests/{name}")
     for name in ("system", "surroundings", "unit", "vm/arm64"):
         root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))
-    root.add_tree(build_programs(folder, huge_bytes), at="/programs")
+    root.add_tree(build_programs(folder, tree, huge_bytes), at="/programs")
     root.write("/usr/bin/gcc", GCC, 0o755)
     root.write("/usr/bin/nm", NM, 0o755)
     root.add(HERE / "arm64" / "init", at="/init", libraries=False)
@@ -165,15 +172,18 @@ def make_image_of(folder, programs, commands, huge_bytes):
     archive = Archive("arm64", SUITES)
     with archive.packages(BUILD_PACKAGES) as tree:
         build(tree)
+    with archive.packages(LDSO_PACKAGES) as tree:
+        run([ROOT / "glibc-patches" / "build", "-r", tree, "-d", BUILD / "ldso"])
     tree = folder / "tree"
-    for names in (BUILD_PACKAGES, *programs):
+    for names in (BUILD_PACKAGES, LDSO_PACKAGES, *programs):
         with archive.packages(names) as found:
             shutil.copytree(found, tree, symlinks=True, dirs_exist_ok=True)
     return make_archive(make_root(folder, tree, commands, huge_bytes), folder / "root.cpio")
 
 
 def make_image(folder):
-    return make_image_of(folder, [PROGRAM_PACKAGES], COMMANDS, 2 << 20)
+    commands = {**COMMANDS, "mariadbd": "usr/sbin/mariadbd"}
+    return make_image_of(folder, [PROGRAM_PACKAGES, DATABASE_PACKAGES], commands, 2 << 20)
 
 
 def make_image_16k(folder):

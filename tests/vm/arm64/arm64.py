@@ -2,12 +2,13 @@
 """The tests of the arm64 guests: the core's own, generated programs, and stock ones.
 
 Whether the text's pages refuse wrong branches (PROT_BTI) is compared by every proof (helpers.check_object), and each
-generated program tries such branches."""
+generated program tries such branches, and a return to a forged address (pointer authentication)."""
 
 import importlib.util
 import json
 import os
 import pathlib
+import re
 import sys
 
 import pytest
@@ -50,7 +51,8 @@ FUNCTIONS = """
     .type \\name, @function
 \\name:
     .cfi_startproc
-    hint #34
+    hint #25 // paciasp
+    .cfi_negate_ra_state
     stp x29, x30, [sp, #-16]!
     .cfi_def_cfa_offset 16
     .cfi_offset 29, -16
@@ -61,9 +63,20 @@ FUNCTIONS = """
     .cfi_restore 30
     .cfi_restore 29
     .cfi_def_cfa_offset 0
+    hint #29 // autiasp
+    .cfi_negate_ra_state
     ret
     .cfi_endproc
     .size \\name, . - \\name
+    .globl forge
+    .hidden forge
+    .type forge, @function
+forge:
+    hint #25
+    eor x30, x30, #4
+    hint #29
+    ret
+    .size forge, . - forge
     .endm
 
 """
@@ -134,14 +147,16 @@ def opens(builder):
 
 
 def refuses(result):
-    """Whether every branch that a generated program tried was refused, or none, as its output says."""
-    count = result[1].splitlines()[0].removeprefix("branches refused: ")
-    assert count in ("0", "32"), result
+    """Whether every branch that a generated program tried was refused, or none, as its output says.  The forged return
+    always is."""
+    branches, returns = result[1].splitlines()[:2]
+    count = branches.removeprefix("branches refused: ")
+    assert count in ("0", "32") and returns == "returns refused: 1", result
     return count == "32"
 
 
 def test_huge_page_size():
-    assert " bti" in pathlib.Path("/proc/cpuinfo").read_text()
+    assert {"bti", "paca"} <= set(pathlib.Path("/proc/cpuinfo").read_text().split())
     assert helpers.hugeld_json("doctor")["huge_page_bytes"] == HUGE
 
 
@@ -172,16 +187,20 @@ def test_memfd(builder, prove, no_exec, variant):
 @pytest.mark.skipif(not IS_SMALL, reason="n/a: a hundred MiB for each library")
 @pytest.mark.parametrize("variant", LATER)
 def test_library_that_comes_later(opens, library, variant):
-    """Each time that it is opened it moves as planned, and dlclose gives the pages back."""
     program, shared = opens(variant)
     env = helpers.preload(library, patterns="libbig*", options="backend=hugetlb,data=off,verbose=2")
+    check_later([program, shared], env, program, shared, variant)
+
+
+def check_later(argv, env, program, shared, variant, plan_options=None):
+    """Each time that the library is opened it moves as planned, and dlclose gives the pages back."""
     free = helpers.free_pages()
-    process = helpers.start([program, shared], env)
+    process = helpers.start(argv, env)
     try:
         for _ in range(3):
             helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z", ""), what="opens stopping")
             image = helpers.read_image(process.pid)
-            plan = helpers.read_plans(process.pid, [shared])["libbig.so"]
+            plan = helpers.read_plans(process.pid, [shared], plan_options)["libbig.so"]
             spans = [s for s in plan.spans if s.kind in ALL]
             assert plan.pages("text") >= 1
             for span in spans:
@@ -226,12 +245,12 @@ def status_of(process):
     return process.finish()
 
 
-@pytest.mark.skipif(not IS_SMALL, reason="n/a: its text is smaller than a huge page")
-def test_python(prove):
+# --- stock programs: (command, what it prints, pages of 2 MiB at least) ---
+
+
+def python(_):
     script = "import json, re, sys; print(json.dumps([re.sub('a+', 'b', 'caat'), sum(range(10**5)), sys.maxsize]))"
-    argv = [os.path.realpath(sys.executable), "-S", "-c", script]
-    proof = prove(argv, {os.path.basename(argv[0]): ALL}, options="backend=hugetlb", work=status_of)
-    assert json.loads(proof.moved[1])[0] == "cbt" and proof.pages >= 2
+    return [os.path.realpath(sys.executable), "-S", "-c", script], '["cbt", 4999950000, ', 2
 
 
 SOURCE = "struct list { struct list *next; int value; };\n" + "".join(
@@ -239,17 +258,42 @@ SOURCE = "struct list { struct list *next; int value; };\n" + "".join(
     for i in range(20))
 
 
-def test_compiler(prove, tmp_path):
-    """In a huge page of 32 MiB it has no room, and stays as it is."""
-    source = tmp_path / "source.c"
+def compiler(folder):
+    source = folder / "source.cc"
     source.write_text(SOURCE)
-    argv = ["/usr/bin/cc1", "-quiet", "-O2", "-fpreprocessed", source, "-o", "-"]
-    proof = prove(argv, {"cc1": ALL} if IS_SMALL else {}, options="backend=hugetlb", work=status_of)
-    assert proof.moved[0] == 0 and "sum_19:" in proof.moved[1]
-    assert proof.pages >= 12 or not IS_SMALL
+    return ["/usr/bin/cc1plus", "-quiet", "-O2", "-fpreprocessed", source, "-o", "-"], "sum_19", 12
 
 
-@pytest.mark.skipif(IS_SMALL, reason="n/a: test_compiler has a huge page to fill")
+def database(_):
+    return ["/usr/bin/mariadbd", "--no-defaults", "--verbose", "--help"], "Variables (--variable-name=value)", 6
+
+
+def same_but_times(*results):
+    a, b = ((*r[:2], re.sub(r"^[\d-]+ +[\d:]+ ", "", r[2], flags=re.M)) for r in results)
+    return a == b
+
+
+def is_pie(program):
+    with open(program, "rb") as file:
+        return file.read(17)[16] == 3  # ET_DYN
+
+
+STOCK = {"python": python, "compiler": compiler, "database": database}
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_stock_program(prove, tmp_path, name):
+    """In a huge page of 32 MiB none has room, and they stay as they are."""
+    if not IS_SMALL and name == "database":
+        pytest.skip("n/a: not in this image")
+    argv, expected, pages = STOCK[name](tmp_path)
+    moved = {os.path.basename(argv[0]): ALL} if IS_SMALL else {}
+    proof = prove(argv, moved, options="backend=hugetlb", work=status_of, same=same_but_times)
+    assert proof.moved[0] == 0 and expected in proof.moved[1]
+    assert proof.pages >= pages or not IS_SMALL
+
+
+@pytest.mark.skipif(IS_SMALL, reason="n/a: test_stock_program has huge pages to fill")
 def test_large_library(prove, tmp_path):
     source = tmp_path / "source.ll"
     source.write_text("define i64 @f(i64 %a) {\n  %b = mul i64 %a, 77\n  ret i64 %b\n}\n")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """../prebuild.py for the arm64 guests: `gcc` is the cross compiler there (../guest_arm64.py), and $T_HUGE_BYTES the
-size of the huge page that the programs are built for."""
+size of the huge page that the programs are built for.  What can only be looked at here is the dynamic linker without the
+series."""
 
 import os
 import pathlib
@@ -8,10 +9,17 @@ import shutil
 import sys
 
 import pytest
+from elftools.dwarf.callframe import FDE
+from elftools.elf.elffile import ELFFile
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 
 import arm64  # noqa: E402  (its folder has just been added)
+
+sys.path.append(str(arm64.TESTS / "ldso"))
+
+from linkers import run_script  # noqa: E402
+from test_identity import segments  # noqa: E402
 
 no_exec, first, tool, opens = arm64.no_exec, arm64.first, arm64.tool, arm64.opens
 
@@ -30,3 +38,35 @@ def test_build(builder, pause_library, empty_library, no_exec, first, opens, tmp
         builder.executable("nopie", arm64.WORDS)
     shutil.copytree(tmp_path_factory.getbasetemp(), os.environ["T_PREBUILT"], symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("*.c", "*.s", "*.o", "*.ld", "*current"))
+
+
+def functions_at(path, addresses):
+    """The names of the functions of PATH to which the bytes at ADDRESSES belong, of the code or of what unwinds it."""
+    with open(path, "rb") as file:
+        elf = ELFFile(file)
+        frames = elf.get_section_by_name(".eh_frame")["sh_addr"]
+        code = {frames + e.offset + i: e["initial_location"] for e in elf.get_dwarf_info().EH_CFI_entries()
+                if isinstance(e, FDE) for i in range(e["length"] + 4)}
+        symbols = [s for s in elf.get_section_by_name(".symtab").iter_symbols() if s["st_info"]["type"] == "STT_FUNC"]
+        return {next((s.name for s in symbols if 0 <= code.get(at, at) - s["st_value"] < s["st_size"]), hex(at))
+                for at in addresses}
+
+
+# Debian's compiler for arm64 has what came with 12.2.0-14+deb12u1, its cross compiler has not (12.2.0-14cross1).  In this
+# function, which has an array of variable size, that gives other instructions; the former, given the same source, makes
+# the distribution's.
+COMPILED_DIFFERENTLY = {"_dl_map_object_from_fd"}
+
+
+def test_linker_without_the_series():
+    """It is the distribution's, as it is on x86-64 (../../ldso/test_identity.py), but for what another compiler does."""
+    tree = pathlib.Path(os.environ["T_TREE"])
+    done = run_script("tree", "-r", tree, "lib")
+    assert done.returncode == 0, done.stderr
+    built = pathlib.Path(done.stdout.strip()) / "objects/elf/ld.so"
+    mine, theirs = (segments(ldso, False) for ldso in (built, tree / "lib/ld-linux-aarch64.so.1"))
+    assert [header for header, _ in mine] == [header for header, _ in theirs]
+    assert sum(header["p_filesz"] for header, _ in mine if header["p_type"] == "PT_LOAD") > 150_000
+    for (header, a), (_, b) in zip(mine, theirs):
+        differing = [header["p_vaddr"] + i for i, (x, y) in enumerate(zip(a, b)) if x != y]
+        assert len(a) == len(b) and functions_at(built, differing) <= COMPILED_DIFFERENTLY, header

@@ -5,7 +5,7 @@
 
    Before main it branches to the second instruction of functions in the large text, which is no landing pad,
    and says how many of these branches were refused: all of them where the text's pages have PROT_BTI, else
-   none. */
+   none.  Then it calls a function there that returns to another address than it has signed. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
@@ -13,6 +13,7 @@
 
 extern const char text_a[] __attribute__((visibility("hidden")));
 extern const char text_c[] __attribute__((visibility("hidden")));
+extern const char forge[] __attribute__((visibility("hidden")));
 
 __asm__(".text\n"
         ".globl _start\n"
@@ -48,6 +49,9 @@ __attribute__((constructor)) static void branch(void) {
     signal(SIGILL, refuse);
     for (int i = 0; i < 4096; i += 256)
         refused += is_refused(text_a + 1024 * i + 4) + is_refused(text_c + 1024 * i + 4);
-    signal(SIGILL, SIG_DFL);
     printf("branches refused: %d\n", refused);
+    signal(SIGSEGV, refuse); /* SIGILL from FEAT_FPAC on */
+    printf("returns refused: %d\n", is_refused(forge));
+    signal(SIGSEGV, SIG_DFL);
+    signal(SIGILL, SIG_DFL);
 }
