@@ -5,7 +5,7 @@
 
    Before main it branches to the second instruction of functions in the large text, which is no landing pad,
    and says how many of these branches were refused: all of them where the text's pages have PROT_BTI, else
-   none.  Then it calls a function there that returns to another address than it has signed. */
+   none.  Then it calls a function there that returns by an address with a wrong signature. */
 #include <setjmp.h>
 #include <signal.h>
 #include <stdint.h>
