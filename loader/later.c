@@ -31,7 +31,6 @@
 #include "linked.h"
 #include "options.h"
 #include "perf-maps/in-process.h"
-#include "stack.h"
 #include "sys.h"
 #include "text.h"
 
@@ -69,14 +68,14 @@ static struct {
     volatile bool busy;
 } watch;
 
-static char stack[HL_STACK_BYTES] __attribute__((aligned(16)));
+char hl_move_stack[HL_STACK_BYTES] __attribute__((aligned(16)));
 
 /* The environment's bytes may be overwritten (setproctitle). */
 static char patterns[65536];
 
 /* Filters that are added after start may kill for a call that commit needs. */
 static uint64_t count_filters(void) {
-    char status[8192];
+    static char status[8192];
     uint64_t filters = 0;
     if (hl_read_file("/proc/thread-self/status", status, sizeof status) > 0 &&
         !hl_find_number(status, "Seccomp_filters:", &filters)) /* Linux 5.9 */
@@ -188,7 +187,7 @@ static void look_at(struct namespace *namespace) {
     while (watch.first != NULL && !is_selected(&object, watch.first))
         watch.first = watch.first->l_next;
     if (watch.first != NULL)
-        hl_call_on_stack(move_objects, NULL, stack + sizeof stack);
+        hl_call_on_stack(move_objects, NULL, hl_move_stack + sizeof hl_move_stack);
     namespace->deleting = false;
     note_last(namespace);
 }

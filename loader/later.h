@@ -4,6 +4,10 @@
 #define HL_LATER_H
 
 #include "move.h"
+#include "stack.h"
+
+/* What objects move on, one after the other. */
+extern char hl_move_stack[HL_STACK_BYTES];
 
 /* From now on selected objects move as they come, with PROCESS's options.  To be called once, at start, after
    hl_move_objects and in the only thread.  Does nothing when LD_HUGEPAGES names none but the executable;

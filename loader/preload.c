@@ -45,24 +45,44 @@ static const char *find_executable(char *buffer, char *const *argv) {
     return argv != NULL && argv[0] != NULL ? argv[0] : "main";
 }
 
-__attribute__((constructor)) static void start(int argc, char **argv, char **envp) {
-    char path[PATH_MAX];
+struct start {
+    char *const *argv;
+    const char *const *envp;
     struct hl_process process;
+    bool has_begun;
+    int status;
+};
+
+static void move_objects(void *data) {
+    struct start *start = data;
+    struct hl_process *process = &start->process;
+    char path[PATH_MAX];
+    struct finder finder = {process, find_executable(path, start->argv), false};
+    start->has_begun = hl_begin(process, start->envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ));
+    if (!start->has_begun)
+        return;
+    dl_iterate_phdr(add_object, &finder);
+    start->status = hl_move_objects(process);
+    hl_write_own_map(process);
+    if (hl_note_writable(&writable, process))
+        pthread_atfork(hl_before_fork, NULL, NULL);
+    if (process->old_break != 0)
+        brk((void *)process->heap.end); /* libc keeps a break of its own, and malloc believes it */
+    hl_end(process);
+}
+
+/* Of the stack little may be left: RLIMIT_STACK holds arguments and environment too. */
+__attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
+    struct start start;
     (void)argc;
     if (getauxval(AT_SECURE) != 0)
         return;
-    struct finder finder = {&process, find_executable(path, argv), false};
-    if (!hl_begin(&process, (const char *const *)envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ)))
+    start.argv = argv;
+    start.envp = (const char *const *)envp;
+    hl_call_on_stack(move_objects, &start, hl_move_stack + sizeof hl_move_stack);
+    if (!start.has_begun)
         return;
-    dl_iterate_phdr(add_object, &finder);
-    int status = hl_move_objects(&process);
-    hl_write_own_map(&process);
-    if (hl_note_writable(&writable, &process))
-        pthread_atfork(hl_before_fork, NULL, NULL);
-    if (process.old_break != 0)
-        brk((void *)process.heap.end); /* libc keeps a break of its own, and malloc believes it */
-    hl_end(&process);
-    hl_watch_for_objects(&process);
-    if (status != 0)
-        HL_CALL(__NR_exit_group, status, 0, 0, 0, 0, 0);
+    hl_watch_for_objects(&start.process);
+    if (start.status != 0)
+        HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }

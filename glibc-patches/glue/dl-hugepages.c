@@ -145,18 +145,13 @@ move_added (void *status)
 }
 
 /* The thread that calls dlopen may have a small stack, and where that is
-   one that the program made itself, how small it is cannot be known.  So
-   the work gets one of its own.  Before the program runs there is only
-   the initial one.  */
+   one that the program made itself, how small it is cannot be known; nor
+   how much of RLIMIT_STACK the arguments have left.  So the work gets one
+   of its own.  */
 static int
 move_on_stack (const struct hl_object *object)
 {
   int status = 0;
-  if (!libc_is_ready)
-    {
-      move_added (&status);
-      return status;
-    }
   long int stack = hl_mmap (0, HL_STACK_BYTES, PROT_READ | PROT_WRITE,
 			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (hl_is_error (stack))

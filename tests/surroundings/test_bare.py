@@ -33,7 +33,9 @@ BARE = {
     "chroot without sys": (
         in_namespace('mount --bind / /mnt; mount -t proc proc /mnt/proc; set -- chroot /mnt "$@"'), False),
     "read-only root": (in_namespace("mount -o remount,bind,ro /"), True),
+    "a stack of 32 KiB": (in_bash("ulimit -s 32"), None),
     "a stack of 64 KiB": (in_bash("ulimit -s 64"), None),
+    "an environment in most of the stack": (in_bash("ulimit -s 64; export T=$(yes | head -c 40000)"), None),
     "a stack of 128 KiB": (in_bash("ulimit -s 128"), None),
     "a stack of 1 MiB": (in_bash("ulimit -s 1024"), True),
     "no descriptor left": (in_bash("ulimit -n 3"), None),
