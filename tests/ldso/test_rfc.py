@@ -76,3 +76,18 @@ def test_what_the_series_calls_is_there(core):
     names = set(re.findall(r"^\+.*?\b(hl_\w+) ?\(", patch.read_text(), re.M))
     assert len(names) > 10
     assert [name for name in sorted(names) if not re.search(rf"\b{name} ?\(", headers)] == []
+
+
+def test_manual_has_every_tunable(core):
+    """And every value that hl-option.def knows."""
+    [tunables], [manual] = RFC.glob("0003-*.patch"), RFC.glob("0005-*.patch")
+    names = re.findall(r"^\+    (hugepages\w*) \{$", tunables.read_text(), re.M)
+    added = "".join(re.findall(r"^\+(.*\n)", manual.read_text(), re.M))
+    assert len(names) == 8 and re.findall(r"^glibc\.elf\.(\w+):", added, re.M) == names
+    described = dict(re.findall(r"^@deftp Tunable glibc\.elf\.(\w+)\n(.*?)^@end deftp$", added, re.M | re.S))
+    assert list(described) == names
+    choices = dict(re.findall(r"^CHOICE \((\w+),(.*?)\)$", (core / "hl-option.def").read_text(), re.M | re.S))
+    for name in names[1:-1]:
+        text = described[name if name != "hugepages_bss" else "hugepages_data"]  # "the same"
+        _, *values = re.findall(r'"([\w+]+)"', choices[name.removeprefix("hugepages_")])
+        assert len(values) > 1 and [v for v in values if f"@samp{{{v}}}" not in text and f"@item {v}\n" not in text] == []
