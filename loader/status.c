@@ -11,7 +11,8 @@
 
      pid, name, executable (or null), text_share (of all objects that have anything on huge pages),
      objects: [path, load_bias ("0x..."), is_main, text_bytes, text_huge_bytes, text_share (0 to 1), pages,
-               private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes,
+               private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes (on tmpfs
+               too, where smaps says ShmemPmdMapped),
                backends: {hugetlb_pages, thp_pages, file_pages},
                nodes: [node, bytes],
                ranges: [start, end ("0x..."), flags ("r-x"), kind, backend ("hugetlb", "thp", "file"),
@@ -148,11 +149,12 @@ static void add_region(struct tally *tally, const struct hl_region *region, uint
     tally->private_hugetlb_bytes += region->private_hugetlb_bytes;
     tally->shared_hugetlb_bytes += region->shared_hugetlb_bytes;
     tally->anon_huge_bytes += region->anon_huge_bytes;
-    tally->file_pmd_bytes += region->file_pmd_bytes;
+    uint64_t file_bytes = region->file_pmd_bytes + region->shmem_pmd_bytes; /* on tmpfs it is the latter */
+    tally->file_pmd_bytes += file_bytes;
     add_range(tally, region, HUGETLB, hl_hugetlb_bytes(region),
               region->page_bytes > 0 ? region->page_bytes : huge_page_bytes);
     add_range(tally, region, THP, region->anon_huge_bytes, huge_page_bytes);
-    add_range(tally, region, FILE_CACHE, region->file_pmd_bytes, huge_page_bytes);
+    add_range(tally, region, FILE_CACHE, file_bytes, huge_page_bytes);
     for (unsigned node = 0; region->node_bytes != NULL && node < HL_PROCESS_NODES; node++)
         tally->node_bytes[node] += region->node_bytes[node];
 }

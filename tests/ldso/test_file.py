@@ -3,6 +3,7 @@
 
 import os
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -12,6 +13,7 @@ import helpers
 from test_ldso_moving import text_of
 
 ON_FILE = "hugeld: libbig.so.1: text 3 pages file"
+KERNEL = tuple(map(int, re.match(r"(\d+)\.(\d+)", os.uname().release).groups()))
 
 
 def huge_file_bytes(mapping):
@@ -42,6 +44,10 @@ def check(linked, app, library):
         assert sum(map(huge_file_bytes, text)) == 3 * helpers.HUGE
         assert sum(m.kb["Anonymous"] for m in text) == 0
         assert helpers.free_pages() == free
+        [told] = [o for o in helpers.hugeld_json("status", str(process.pid))["processes"][0]["objects"]
+                  if o["path"] == str(library)]
+        assert told["backends"] == {"hugetlb_pages": 0, "thp_pages": 0, "file_pages": 3}
+        assert told["file_pmd_bytes"] == told["text_huge_bytes"] == 3 * helpers.HUGE
         return process.finish()
 
 
@@ -51,6 +57,44 @@ def test_tmpfs(linked, on_tmpfs, thp):
     for _ in range(2):
         assert check(linked, on_tmpfs, library)[:2] == (plain.returncode, plain.stdout)
     assert linked.run([on_tmpfs], "libbig*", "backend=file,segments=text,verbose=2").stderr.startswith(ON_FILE)
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def disk(request, tmp_path, root):
+    """(a folder on this file system, a function that empties its page cache)."""
+    image, folder = tmp_path / "image", tmp_path / "mounted"
+    folder.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(320 << 20)  # xfs wants 300 MiB
+    if not shutil.which(f"mkfs.{request.param}"):
+        pytest.skip(f"mkfs.{request.param} is not installed")
+    assert helpers.run([f"mkfs.{request.param}", "-q", image]).returncode == 0
+    done = helpers.run(["mount", "-o", "loop", image, folder])
+    if done.returncode != 0:
+        pytest.skip(f"cannot mount: {done.stderr}")
+
+    def empty():
+        for command in (["umount", folder], ["mount", "-o", "loop", image, folder]):
+            assert helpers.run(command).returncode == 0
+
+    yield folder, empty
+    helpers.run(["umount", folder])
+
+
+def test_disk(linked, builder, disk, thp):
+    """Whose page cache is empty: Linux 6.18 reads into huge pages, others say why not."""
+    folder, empty = disk
+    app, _ = builder.with_library("dso")
+    plain = helpers.run([app])
+    copy = pathlib.Path(shutil.copytree(app.parent, folder / "copy", symlinks=True))
+    empty()
+    done = linked.run([copy / app.name], "libbig*", "backend=file,segments=text,verbose=2")
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
+    if done.stderr.startswith("hugeld: libbig.so.1: text stays: the kernel keeps its file on small pages"):
+        assert KERNEL < (6, 18)
+        return
+    assert done.stderr.startswith(ON_FILE)
+    assert check(linked, copy / app.name, copy / "libbig.so")[:2] == (plain.returncode, plain.stdout)
 
 
 def test_two_processes_share(linked, on_tmpfs, thp):
