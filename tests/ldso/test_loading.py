@@ -10,7 +10,9 @@ import subprocess
 import pytest
 
 import helpers
+import programs
 from linked import by_command, by_run
+from linkers import BY_ROOT, over_interpreter
 
 HERE = pathlib.Path(__file__).resolve().parent
 ON_HUGE_PAGES = re.compile(r"^hugeld: libbig[\w-]*\.so: text 4 pages hugetlb", re.M)
@@ -82,7 +84,8 @@ def test_loaded(linked, library, loads, pool, how):
 @pytest.mark.parametrize("variables", [{"LD_BIND_NOW": "1"}, {"GLIBC_TUNABLES": "glibc.malloc.perturb=85"},
                                        {"GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=1024"}, {"LD_BIND_NOT": "1"},
                                        {"GLIBC_TUNABLES": "glibc.elf.thp=1"},  # since 2.44
-                                       {"LD_DYNAMIC_WEAK": "1"}], ids=lambda v: "-".join(v))
+                                       {"LD_DYNAMIC_WEAK": "1"},
+                                       {"LD_DEBUG": "bindings,libs,reloc,scopes,statistics,symbols,versions"}], ids=lambda v: "-".join(v))
 def test_other_variables(linked, library, loads, pool, variables):
     pool(64)
     same_on_huge_pages(linked, [loads, "once", library("lazy")], **variables)
@@ -94,6 +97,53 @@ def test_profiled(linked, library, loads, pool, tmp_path):
     variables = {"LD_PROFILE": "libc.so.6", "LD_PROFILE_OUTPUT": tmp_path}
     same_on_huge_pages(linked, [loads, "once", library("lazy")], **variables)
     assert (tmp_path / "libc.so.6.profile").stat().st_size > 0
+
+
+# The first code of a program: an array that runs before all constructors, and of a library: its constructor.
+FIRST = """
+#include <unistd.h>
+static void first(void) { if (write(2, "first\\n", 6) != 6) _exit(9); }
+#ifdef LIBRARY
+__attribute__((constructor)) static void construct(void) { first(); }
+#else
+__attribute__((section(".preinit_array"), used)) static void (*entry)(void) = first;
+#endif
+"""
+
+
+@pytest.mark.parametrize("way", [by_run, by_command])
+@pytest.mark.parametrize("what", ["executable", "library"])
+def test_before_any_constructor(linked, builder, pool, way, what):
+    pool(64)
+
+    def build(folder):
+        first, main = builder.write("first.c", FIRST), builder.write("main.c", programs.MAIN)
+        if what == "executable":
+            return builder.compile(folder / "first", first, main, "-no-pie", "-fPIE", "-rdynamic", *builder.object())
+        library = builder.compile(folder / "libfirst.so", "-shared", "-fPIC", "-DLIBRARY", first, *builder.object(),
+                                  "-Wl,-z,initfirst")
+        return builder.compile(folder / "first", main, "-Wl,--no-as-needed", library, "-Wl,-rpath,$ORIGIN")
+
+    app = builder.once(f"first-{what}", build)
+    done = linked.run([app], "main:libfirst*", "backend=hugetlb,verbose=2,segments=text", way)
+    assert done.returncode == 3
+    moved = "first" if what == "executable" else "libfirst.so"
+    assert re.search(rf"^hugeld: {moved}: text \d pages hugetlb\nfirst$", done.stderr, re.M), done.stderr
+
+
+@pytest.mark.parametrize("patterns", ["main", "*", "app-*:!main", "", "nothing"])
+@pytest.mark.parametrize("options", ["verbose=2", "verbose=3,data=hugetlb,bss=thp", "backend=huge,reserve_pages=x,verbose=3",
+                                     "verbose=1,reserve_pages=1000000", "only=other,verbose=3"])
+def test_same_lines_as_the_preloader(linked, builder, pool, thp, root, ldso, installed, patterns, options):
+    """Of an executable that lies at its own address.  What else is loaded is not the same."""
+    pool(64)
+    app = builder.executable("nopie")
+    by_ldso = helpers.run([*over_interpreter(BY_ROOT, ldso, installed), app], linked.environment(patterns, options))
+    said = [[line for line in done.stderr.splitlines() if "app-nopie: " in line or "LD_HUGEPAGES" in line]
+            for done in (helpers.run_preloaded([app], patterns, options), by_ldso)]
+    assert said[0] == said[1]
+    if (patterns, options) == ("main", "verbose=2"):
+        assert said[0] == ["hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb"]
 
 
 def test_preloaded(linked, library, loads, pool):
