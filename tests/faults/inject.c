@@ -8,7 +8,8 @@
 
      NUMBER HOW ERRNO
 
-   fail      the call is not made and returns ERRNO; brk, which knows no errors, does nothing
+   fail      the call is not made and returns ERRNO; brk, which knows no errors, does nothing; close, where
+            a run has it in the place of another call, is made
    done      it is made, and returns ERRNO all the same, as close(2) does
    destroy   what is mapped at the destination is unmapped first, as Linux 5.10 does
    half      the first half of the mapping is moved; of a read or write the first half is done, and no error
@@ -217,7 +218,7 @@ static void change(struct user_regs_struct *regs, struct changed *c, const struc
     if (f->how == 'f' && number == __NR_brk) {
         regs->rdi = 0;
         c->has_result = false;
-    } else if (f->how == 'f') {
+    } else if (f->how == 'f' && number != __NR_close) {
         regs->orig_rax = (word)-1;
     } else if (f->how == 'd' && number == __NR_mremap) {
         regs->orig_rax = __NR_munmap;
