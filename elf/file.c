@@ -57,7 +57,7 @@ static uint64_t read_huge_bytes(const struct hl_process *process, const struct h
                                 const struct hl_span *span) {
     if (hl_congruent_bytes(object, span, process->geometry.huge_page_bytes) == 0)
         return 0;
-    hl_read_ahead(process, object, span);
+    hl_read_into_cache(process, object, span);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);

@@ -10,10 +10,9 @@
      populate and copy    both sides are proved present by madvise(2), then copied by us
      pread                of /proc/self/mem: copied twice, but even old kernels and strict filters have it
 
-   A new object's read-only segments come straight from its file, by pread(2) into the new memory: its text
-   was never faulted in, and where the file is not cached that is read in large pieces (128 MiB: 90 ms against
-   470 through the mapping; cached it is the same 30 to 35 ms, on 6.18).  Its writable segments are copied
-   like anybody's, since the dynamic linker has written to them.
+   Read-only segments come from their file where it is at hand (source.c): by UFFDIO_COPY from a mapping of
+   it, else by pread(2), which reports a missing page as well and is as fast as any call (128 MiB: 20 ms).
+   Writable segments are copied from memory, since the dynamic linker has written to them.
 
    Huge pages that hold a gap between two segments are composed last and piece by piece: only pages of
    PT_LOADs are read (an executable that the kernel mapped has nothing at all in its gaps), the rest becomes
@@ -39,6 +38,7 @@ struct filler {
     const struct hl_object *object;
     const struct hl_span *span;
     uint64_t memory; /* the span's new memory */
+    struct hl_source source;
     enum way way;
     int userfaultfd; /* or -1 */
     int memory_file; /* /proc/self/mem, where process_vm_readv and populating are both forbidden; else -1 */
@@ -96,10 +96,11 @@ static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
     return HL_SKIP_SOURCE_UNREADABLE;
 }
 
-/* Copies bytes of the source at FROM to where they belong.  Of a huge page only a part may be copied if the
-   way is not COPY_BY_USERFAULTFD. */
-static int copy_memory(const struct filler *f, uint64_t from, uint64_t bytes) {
-    uint64_t to = f->memory + (from - f->span->start);
+/* Copies bytes that are at AT in the span.  Of a huge page only a part may be copied if the way is not
+   COPY_BY_USERFAULTFD. */
+static int copy_memory(const struct filler *f, uint64_t at, uint64_t bytes) {
+    uint64_t to = f->memory + (at - f->span->start);
+    uint64_t from = f->source.file >= 0 ? f->source.at + (at - f->span->start) : at;
     int result = prove_source(f, from, bytes);
     if (result != 0)
         return result;
@@ -117,7 +118,7 @@ static int copy_memory(const struct filler *f, uint64_t from, uint64_t bytes) {
 static int read_file(const struct filler *f, const struct hl_segment *segment, uint64_t from,
                      uint64_t bytes) {
     for (uint64_t at = from; at < from + bytes;) {
-        long done = hl_pread(f->object->file, (void *)(f->memory + (at - f->span->start)), from + bytes - at,
+        long done = hl_pread(f->source.file, (void *)(f->memory + (at - f->span->start)), from + bytes - at,
                              segment->offset + (at - segment->first_page));
         if (done == 0 && at >= segment->file_end)
             return 0;
@@ -128,29 +129,16 @@ static int read_file(const struct filler *f, const struct hl_segment *segment, u
     return 0;
 }
 
-/* Reads pages of a segment's from the file, as far as they come from there: where the segment has more memory
-   than file, the rest is zero in memory, and not in the file. */
-static int read_pages(const struct filler *f, const struct hl_segment *segment, uint64_t from,
-                      uint64_t bytes) {
-    uint64_t end = from + bytes;
-    uint64_t file_end = segment->file_end == segment->end ? segment->end_page : segment->file_end;
-    file_end = hl_overlap(from, end, 0, file_end) + from;
-    int result = read_file(f, segment, from, file_end - from);
-    return result == 0 && file_end < end ? copy_memory(f, file_end, end - file_end) : result;
-}
-
-static bool reads_file(const struct filler *f) { return f->object->is_new && !hl_is_writable(f->span); }
-
-/* Brings pages of the source at FROM to where they belong. */
+/* Brings pages of the span at FROM to where they belong. */
 static int copy_pages(const struct filler *f, uint64_t from, uint64_t bytes) {
     int result = 0;
-    if (!reads_file(f))
+    if (f->source.file < 0 || f->way == COPY_BY_USERFAULTFD)
         return copy_memory(f, from, bytes);
     for (unsigned i = 0; result == 0 && i < f->object->n_segments; i++) {
         const struct hl_segment *segment = &f->object->segment[i];
         uint64_t part = hl_overlap(segment->first_page, segment->end_page, from, from + bytes);
         if (part > 0)
-            result = read_pages(f, segment, segment->first_page > from ? segment->first_page : from, part);
+            result = read_file(f, segment, segment->first_page > from ? segment->first_page : from, part);
     }
     return result;
 }
@@ -270,16 +258,16 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
         f.memory_file = (int)fd;
     }
     close_userfaultfd(&f);
-    if (move->backend == HL_HUGETLB && process->kernel.userfaultfd && !reads_file(&f))
+    hl_open_source(&f.source, process, object, span);
+    if (move->backend == HL_HUGETLB && process->kernel.userfaultfd &&
+        !(f.source.file >= 0 && hl_is_cold(&f.source, process, object, span)))
         open_userfaultfd(&f);
-
-    if (!reads_file(&f))
-        hl_read_ahead(process, object, span);
 
     int result = fill_whole_pages(&f);
     close_userfaultfd(&f);
     if (result == 0)
         result = fill_other_pages(&f);
+    hl_close_source(&f.source);
     if (f.memory_file >= 0)
         hl_close(f.memory_file);
     if (result == HL_SKIP_POOL_SHORT && move->backend == HL_THP)

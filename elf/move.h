@@ -108,9 +108,27 @@ int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_k
 int hl_fill_span(struct hl_process *process, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move);
 
-/* Where SPAN's file is not cached, reads it in pieces as large as the kernel can.  Only a hint. */
-void hl_read_ahead(const struct hl_process *process, const struct hl_object *object,
-                   const struct hl_span *span);
+/* The file behind a read-only span, as long as it is filled. */
+struct hl_source {
+    int file;     /* open for reading, and proved to be what is mapped; or -1: there is only the memory */
+    bool is_ours; /* to be closed */
+    uint64_t at;  /* it is mapped here as it is at the span's start */
+    uint64_t reserved, reserved_bytes;
+};
+
+/* Opens and maps the file, if it is at hand.  The caller closes SOURCE in any case. */
+void hl_open_source(struct hl_source *source, const struct hl_process *process,
+                    const struct hl_object *object, const struct hl_span *span);
+void hl_close_source(struct hl_source *source);
+
+/* Whether something of the SPAN would have to come from the disk.  SOURCE has a file. */
+bool hl_is_cold(const struct hl_source *source, const struct hl_process *process,
+                const struct hl_object *object, const struct hl_span *span);
+
+/* Where SPAN's file is not cached, reads it into huge pages of the page cache, as far as the file system has
+   any.  Only a hint. */
+void hl_read_into_cache(const struct hl_process *process, const struct hl_object *object,
+                        const struct hl_span *span);
 
 /* Instead of step 4 and 5, for backend=file: asks for huge pages in the page cache for the read-only spans of
    an object.  Those that have none stay, with the reason in their moves. */
