@@ -108,24 +108,54 @@ def group_start(plan):
                          huge=huge, size=size, place=place)
 
 
+@contextlib.contextmanager
+def read_ahead(kib):
+    """The disk reads KIB ahead inside the block; or what it is set to, where that is None."""
+    device = os.stat(OUT).st_dev
+    setting = pathlib.Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+    before = int(setting.read_text())
+    with helpers.at_end('printf %s "$2" > "$1"', setting, before):
+        if kib:
+            setting.write_text(str(kib))
+        yield kib or before
+
+
+def copy_cold(source):
+    """A copy of SOURCE that nobody else runs, so that it can be evicted."""
+    copy = OUT / f"cold-{os.path.basename(source)}"
+    if not copy.exists() or copy.stat().st_mtime < os.stat(source).st_mtime:
+        shutil.copy(source, copy)
+    return copy
+
+
+def cold_programs():
+    """(name, what, argv): text that is all touched, and programs that touch what they need."""
+    stock, linked = calls(128), calls(128, aligned=True)
+    yield "", "until 128 MiB of text, stock, were all touched, in no order", [stock, "0", "scatter"]
+    yield "-ordered", "until 128 MiB of text, stock, were all touched, in order", [stock, "0", "touch"]
+    yield "-linked", "until 128 MiB of text, linked at 2 MiB, were all touched, in no order", [linked, "0", "scatter"]
+    if helpers.find_cc1plus():
+        source, _ = write_sources()
+        yield "-cc1plus", "cc1plus, a whole run", [copy_cold(helpers.find_cc1plus()), "-quiet", "-o", "/dev/null", source]
+    if helpers.find_node():
+        yield "-node", "node, which only starts", [copy_cold(helpers.find_node()), "-e", "0"]
+
+
 def group_cold(plan):
-    """From an empty page cache to all text touched."""
-    for aligned, order in ((False, "scatter"), (False, "touch"), (True, "scatter")):
-        program = calls(128, "disk", aligned)
-        argv = [program, "0", order]
-        ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), hugeld("auto", argv)]
-        if not aligned:
-            ways.append(hugeld("thp", argv, "backend=thp"))
+    """From an empty page cache; with the disk's read-ahead as it is, and as it is by default."""
+    for kib, suffix, rounds in (None, "", 15), (128, "-128", 7):
+        for name, what, argv in cold_programs():
+            ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), hugeld("auto", argv),
+                    hugeld("thp", argv, "backend=thp")]
 
-        def run(way, program=program):
-            evict(program)
-            return time_run(way)
+            def run(way, program=argv[0]):
+                evict(program)
+                return time_run(way)
 
-        values = take_turns(ways, 5 if plan.quick else 15, run)
-        settle(program)
-        name = "cold" + ("-linked" if aligned else "") + ("-ordered" if order == "touch" else "")
-        yield experiment(name, f"Cold page cache: until 128 MiB of text, {'linked at 2 MiB' if aligned else 'stock'}, were "
-                         f"all touched, {'in order' if order == 'touch' else 'in no order'}", "ms", ways, values)
+            with read_ahead(kib) as kib_ahead:
+                values = take_turns(ways, 5 if plan.quick else rounds, run)
+            settle(argv[0])
+            yield experiment(f"cold{name}{suffix}", f"Cold page cache, read-ahead of {kib_ahead} KiB: {what}", "ms", ways, values)
 
 
 # --- programs that everybody has ---

@@ -5,10 +5,12 @@
 
      seal:at:bytes  protect:at:bytes:prot  advise:at:bytes:advice  lock:at:bytes  write:at  share:at:bytes
      fill:at:bytes  map something where nothing is
+     file:at:bytes:offset  map the file T_FILE as text
      occupy:n       map pages until n mappings are left below vm.max_map_count
      threads:n      n threads call the functions of the large text for as long as the process lives
      timer:n        SIGPROF every n microseconds; its handler calls such a function */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
 #include <signal.h>
@@ -101,6 +103,13 @@ static void share(char *at, size_t bytes) {
         abort();
 }
 
+static int map_file(char *at, size_t bytes, off_t offset) {
+    int fd = open(getenv("T_FILE"), O_RDONLY | O_CLOEXEC);
+    int failed = mmap(at, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, offset) != at;
+    close(fd);
+    return failed;
+}
+
 static void act(const char *verb, const char *numbers) {
     long number[3] = {0};
     char *end = (char *)numbers;
@@ -124,6 +133,8 @@ static void act(const char *verb, const char *numbers) {
     else if (strncmp(verb, "fill", length) == 0)
         failed =
             mmap(at, number[1], PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != at;
+    else if (strncmp(verb, "file", length) == 0)
+        failed = map_file(at, (size_t)number[1], number[2]);
     else if (strncmp(verb, "occupy", length) == 0)
         occupy(number[0]);
     else if (strncmp(verb, "threads", length) == 0)

@@ -73,8 +73,6 @@ def runs_without_tail(surround, way, kind, program, intact):
         outcome = surround([program], {program.name: moved}, prefix=way, options="backend=hugetlb,verbose=1", repair=repair,
                            intact=intact)
     reason = "its file cannot be read to the end"
-    if "no-populate" in way:  # nothing tells an unreadable file from a missing huge page then
-        reason = "the huge page pool cannot serve it"
     assert outcome.stderr.startswith(f"hugeld: {program.name}: {kind} stays: {reason}")
     assert (outcome.returncode, outcome.stdout.count("sum")) == (3, 2)
 
@@ -117,3 +115,24 @@ def test_bad_block(surround, pool, way, kind, program, bad_blocks, how):
     start = tail_of(program).offset + TAIL // 2
     copy = bad_blocks(program, start, start + helpers.PAGE, how)
     runs_without_tail(surround, way, kind, copy, program)
+
+
+@pytest.mark.parametrize("other", ["file", "place"])
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_not_what_the_executable_is(surround, pool, thp, sum_program, first, tmp_path, backend, other):
+    """An earlier constructor has mapped another file over a part of the text, or another part of the same one: what the
+    program runs is what moves."""
+    pool(64)
+    program, copy = sum_program("nopie"), tmp_path / "copy"
+    text = max((h for h in helpers.read_headers(program) if h.flags & helpers.PF_X), key=lambda h: h.file_bytes)
+    base = min(h.vaddr for h in helpers.read_headers(program) if h.type == helpers.PT_LOAD)
+    at, offset = text.vaddr + helpers.HUGE & -helpers.PAGE, text.offset + helpers.HUGE & -helpers.PAGE
+    image = bytearray(program.read_bytes())
+    part = image[offset:offset + helpers.HUGE]
+    assert part.count((12345).to_bytes(4, "little")) > 100
+    image[offset:offset + helpers.HUGE] = part.replace((12345).to_bytes(4, "little"), (54321).to_bytes(4, "little"))
+    copy.write_bytes(image)
+    action = f"file:{at - base:x}:{helpers.HUGE:x}:{offset + (helpers.PAGE if other == 'place' else 0):x}"
+    outcome = surround([program], {program.name: ALL}, first=[first], options=f"backend={backend},verbose=1", backend=backend,
+                       T_FIRST=action, T_FILE=copy if other == "file" else program)
+    assert outcome.stderr == "" and outcome.stdout != helpers.run([program]).stdout

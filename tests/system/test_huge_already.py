@@ -91,10 +91,10 @@ def test_what_is_linked_at_small_pages_moves(pool, builder, text_in_huge, varian
 
 
 @pytest.fixture
-def advice(strace, library, tmp_path):
-    """advice(program, cold): the words of madvise(2) that its start uses on a file that was evicted, or read, before."""
+def calls(strace, library, tmp_path):
+    """calls(program, cold, options): what its start reads and advises on a file that was evicted, or read, before."""
 
-    def run(program, cold):
+    def run(program, cold, options):
         log = tmp_path / "strace.log"
         helpers.on_small_pages(program)
         if cold:
@@ -105,19 +105,29 @@ def advice(strace, library, tmp_path):
                     pytest.skip(f"{program} cannot be evicted: its file system keeps files in memory")
                 except BlockingIOError:
                     pass
-        env = helpers.preload(library, options="backend=hugetlb,data=off,verbose=2")
-        result = helpers.run(["strace", "-f", "-o", log, "-E", f"LD_PRELOAD={library}", "-e", "trace=madvise", program],
-                             {k: v for k, v in env.items() if k != "LD_PRELOAD"})
-        assert result.returncode == helpers.run([program]).returncode and "pages hugetlb" in result.stderr, result.stderr
-        return set(re.findall(r"MADV_\w+", log.read_text()))
+        env = helpers.preload(library, options=f"{options},data=off,verbose=2")
+        result = helpers.run(["strace", "-f", "-o", log, "-E", f"LD_PRELOAD={library}", "-e", "trace=madvise,pread64,ioctl",
+                              program], {k: v for k, v in env.items() if k != "LD_PRELOAD"})
+        assert result.returncode == helpers.run([program]).returncode and "hugeld: " in result.stderr, result.stderr
+        return log.read_text()
 
     return run
 
 
-def test_cold_file_is_read_in_large_pieces(pool, builder, advice):
-    """Through a mapping that was advised so; a cached one isn't read at all, and none in small pieces."""
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_cold_file_is_read_at_once(pool, thp, builder, calls, backend):
+    """By one call for all whole pages, in place."""
     pool(64)
     app = builder.executable("pie")
-    cold, warm = advice(app, True), advice(app, False)
-    assert "MADV_HUGEPAGE" in cold and "MADV_WILLNEED" not in cold | warm
-    assert "MADV_HUGEPAGE" not in warm
+    cold, warm = (calls(app, cold, f"backend={backend}") for cold in (True, False))
+    reads = [int(n) for n in re.findall(r"pread64\(\d+, .* = (\d+)$", cold, re.M)]
+    assert max(reads) >= 2 * helpers.HUGE and "UFFDIO_COPY" not in cold
+    assert backend == "thp" or "UFFDIO_COPY" in warm
+
+
+def test_cold_file_for_the_page_cache(pool, builder, calls):
+    """What could stay there is read into huge pages of it, through a mapping that was advised so; a cached one isn't."""
+    pool(64)
+    app = builder.executable("aligned")
+    assert "MADV_HUGEPAGE" in calls(app, True, "backend=auto")
+    assert "MADV_HUGEPAGE" not in calls(app, False, "backend=auto")
