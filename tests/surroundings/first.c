@@ -32,6 +32,7 @@
 const void *big_address(void) __attribute__((weak));
 
 static char *base;
+static const char *file = ""; /* T_FILE */
 
 static int find_base(struct dl_phdr_info *info, size_t size, void *data) {
     (void)size, (void)data;
@@ -104,7 +105,7 @@ static void share(char *at, size_t bytes) {
 }
 
 static int map_file(char *at, size_t bytes, off_t offset) {
-    int fd = open(getenv("T_FILE"), O_RDONLY | O_CLOEXEC);
+    int fd = open(file, O_RDONLY | O_CLOEXEC);
     int failed = mmap(at, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, fd, offset) != at;
     close(fd);
     return failed;
@@ -150,6 +151,9 @@ static void act(const char *verb, const char *numbers) {
 __attribute__((constructor)) static void start(int argc, char **argv, char **envp) {
     (void)argc, (void)argv;
     dl_iterate_phdr(find_base, NULL);
+    for (char **variable = envp; *variable != NULL; variable++) /* environ is not set yet */
+        if (strncmp(*variable, "T_FILE=", 7) == 0)
+            file = *variable + 7;
     for (; *envp != NULL; envp++) {
         if (strncmp(*envp, "T_FIRST=", 8) != 0)
             continue;
