@@ -119,7 +119,7 @@ def test_cold_file_is_read_at_once(pool, thp, builder, calls, backend):
     """By one call for all whole pages, in place."""
     pool(64)
     app = builder.executable("pie")
-    cold, warm = (calls(app, cold, f"backend={backend}") for cold in (True, False))
+    cold, warm = (calls(app, cold, f"backend={backend},segments=text") for cold in (True, False))
     reads = [int(n) for n in re.findall(r"pread64\(\d+, .* = (\d+)$", cold, re.M)]
     assert max(reads) >= 2 * helpers.HUGE and "UFFDIO_COPY" not in cold
     assert backend == "thp" or "UFFDIO_COPY" in warm
