@@ -124,7 +124,7 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         struct hl_move *move = &work->move[i];
         move->backend = HL_NO_BACKEND;
-        move->skip = HL_MOVED;
+        move->skip = move->no_hugetlb = HL_MOVED;
         move->memory = move->reserved = move->reserved_bytes = move->aside = 0;
         move->memfd = -1;
         move->placed = move->emptied = false;

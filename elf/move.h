@@ -24,6 +24,7 @@ struct hl_range {
 struct hl_move {
     enum hl_backend backend; /* HL_NO_BACKEND: the span stays */
     enum hl_skip skip;       /* why it stays */
+    enum hl_skip no_hugetlb; /* backend=auto: why it is on thp; else HL_MOVED */
     int prot;        /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
     uint64_t memory; /* the new memory's scratch address, span-sized and filled; 0 once it is in place */
     int memfd;       /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */

@@ -42,22 +42,30 @@ bool hl_scan_range(const char **at, const char *end, uint64_t *first, uint64_t *
     return true;
 }
 
-/* Mems_allowed_list of /proc/self/status. */
-static void read_cpuset(struct hl_nodes *cpuset, const struct hl_roots *roots) {
-    static const char key[] = "Mems_allowed_list:\t";
+/* Where the value of KEY begins, if the line [at, end) has it; else NULL. */
+static const char *find_value(const char *at, const char *end, const char *key) {
+    size_t bytes = hl_text_bytes(key);
+    return (size_t)(end - at) > bytes && hl_same_bytes(at, key, bytes) ? at + bytes : NULL;
+}
+
+/* TracerPid and Mems_allowed_list of /proc/self/status, which come in this order. */
+static void read_status(struct hl_placement *placement, const struct hl_roots *roots) {
+    struct hl_nodes *cpuset = &placement->cpuset;
     struct hl_text path;
     struct hl_lines lines;
-    const char *at, *end;
+    const char *line, *end, *at;
     uint64_t first, last;
     bool found = false;
+    placement->is_traced = false;
     fill_nodes(cpuset, 0);
     hl_set_text(&path, roots->proc);
     hl_add_text(&path, "/self/status");
     hl_open_lines(&lines, path.at);
-    while (!found && hl_next_line(&lines, &at, &end)) {
-        if ((size_t)(end - at) < sizeof key || !hl_same_bytes(at, key, sizeof key - 1))
+    while (!found && hl_next_line(&lines, &line, &end)) {
+        if ((at = find_value(line, end, "TracerPid:\t")) != NULL)
+            placement->is_traced = *at != '0';
+        if ((at = find_value(line, end, "Mems_allowed_list:\t")) == NULL)
             continue;
-        at += sizeof key - 1;
         while (hl_scan_range(&at, end, &first, &last))
             for (uint64_t i = first; i <= last && i < HL_NODE_NUMBERS; i++)
                 add_node(cpuset, i);
@@ -72,7 +80,7 @@ void hl_read_placement(struct hl_placement *placement, const struct hl_roots *ro
     int mode = MPOL_DEFAULT;
     unsigned cpu = 0, node = 0;
     placement->numa = numa;
-    read_cpuset(&placement->cpuset, roots);
+    read_status(placement, roots);
 
     fill_nodes(&placement->bound, 0);
     long result = HL_CALL(__NR_get_mempolicy, &mode, &placement->bound, HL_NODE_NUMBERS, 0, 0, 0);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* From which NUMA nodes a span's pages may come: the cpuset, the memory policy, and numa=. */
+/* From which NUMA nodes a span's pages may come: the cpuset, the memory policy, and numa=.  And whether the
+   process is traced, which stands in the file that names the cpuset. */
 #ifndef HL_NUMA_H
 #define HL_NUMA_H
 
@@ -19,6 +20,7 @@ struct hl_placement {
     bool binds;             /* the process's memory policy takes pages from these nodes alone: */
     struct hl_nodes bound;
     unsigned local_node; /* of the CPU that this runs on */
+    bool is_traced;      /* by a debugger, strace; false where that can't be read */
 };
 
 /* Why a node serves this process, or doesn't. */

@@ -14,6 +14,7 @@
 #include "sys.h"
 #include "text.h"
 
+#include <linux/fcntl.h>
 #include <linux/mman.h>
 
 void hl_free_memory(struct hl_move *move, const struct hl_span *span) {
@@ -167,6 +168,41 @@ static int check_pool(struct hl_process *process, struct hl_work *work, enum hl_
     return needed <= hl_pool_available(&pool, process->options.reserve_pages) ? 0 : HL_SKIP_POOL_SHORT;
 }
 
+/* Writes the byte at ADDRESS, whose page is there, as a debugger would: its protection is no obstacle. */
+static bool force_byte(uint64_t address) {
+    char byte;
+    long fd = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    if (hl_is_error(fd))
+        return false;
+    bool written = hl_pread((int)fd, &byte, 1, address) == 1 && hl_pwrite((int)fd, &byte, 1, address) == 1;
+    hl_close((int)fd);
+    return written;
+}
+
+/* Whether a debugger could set breakpoints in MOVE's hugetlb pages.  Linux 6.1 to 6.12 say EIO; of a memfd's
+   pages there must be one left for the private copy.  A kernel that lets only debuggers force a write (Linux
+   6.12, proc_mem.force_override=ptrace) does not tell, and counts as no. */
+static bool takes_breakpoints(const struct hl_process *process, const struct hl_move *move) {
+    uint64_t bytes = process->geometry.huge_page_bytes;
+    if (move->memfd < 0)
+        return force_byte(move->memory);
+    long at = hl_mmap(0, bytes, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, move->memfd, 0);
+    if (hl_is_error(at))
+        return false;
+    bool takes = force_byte((uint64_t)at);
+    hl_munmap((uint64_t)at, bytes);
+    return takes;
+}
+
+/* Text of a traced process that has been prepared on hugetlb pages: a debugger that finds no way to stop in
+   it would be worse off. */
+static int check_debugger(const struct hl_process *process, const struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (is_of_kind(work, i, HL_TEXT))
+            return takes_breakpoints(process, &work->move[i]) ? 0 : HL_SKIP_DEBUGGER;
+    return 0;
+}
+
 /* The three conditions under which transparent huge pages may stand in; that they are huge is proved
  * afterwards. */
 static int check_thp(const struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
@@ -187,6 +223,9 @@ static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_
         work->move[i].backend = backend;
         result = prepare_span(process, &work->object, &work->move[i], &work->plan.span[i]);
     }
+    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && process->placement.is_traced &&
+        process->options.backend == HL_BACKEND_AUTO)
+        result = check_debugger(process, work);
     if (result != 0)
         free_kind(work, kind);
     return result;
@@ -232,6 +271,9 @@ static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;
     int instead = prepare_on(process, work, kind, HL_THP);
+    for (unsigned i = 0; instead == 0 && wanted == HL_BACKEND_AUTO && i < work->plan.n_spans; i++)
+        if (is_of_kind(work, i, kind))
+            work->move[i].no_hugetlb = (enum hl_skip)result;
     /* Where the pool was tried first, its shortage is what the user can do something about. */
     return instead == 0 || wanted == HL_BACKEND_THP ? instead : result;
 }

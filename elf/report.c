@@ -3,6 +3,7 @@
 
        hugeld: cc1plus: text 10 pages hugetlb, rodata 5 pages hugetlb    verbose=2: each object
        hugeld: bash: text stays: no whole huge page lies inside          verbose=2
+       hugeld: cc1plus: text is on thp: the huge page pool ...           verbose=2: backend=auto
        hugeld: cc1plus: text stays: the huge page pool ...; remedy       verbose=1: planned, and stays
        hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb     verbose=3: each span and segment */
 #include "move.h"
@@ -177,6 +178,26 @@ static void report_failures(const struct hl_process *process, const struct hl_wo
     }
 }
 
+/* Why backend=auto took thp. */
+static void report_stand_ins(const struct hl_process *process, const struct hl_work *work) {
+    struct hl_text line;
+    enum hl_skip told[HL_KINDS];
+    for (unsigned kind = 0; kind < HL_KINDS; kind++)
+        told[kind] = HL_MOVED;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        enum hl_kind kind = work->plan.span[i].kind;
+        enum hl_skip skip = work->move[i].no_hugetlb;
+        if (work->move[i].backend != HL_THP || skip == told[kind])
+            continue;
+        told[kind] = skip;
+        begin_line(&line, &work->object);
+        hl_add_text(&line, hl_kind_name(kind));
+        hl_add_text(&line, " is on thp: ");
+        hl_add_text(&line, hl_skip_sentence(skip));
+        tell(process, 2, &line);
+    }
+}
+
 static uint64_t pages_moved(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
                             enum hl_backend backend) {
     uint64_t bytes = 0;
@@ -243,8 +264,10 @@ static void report_details(const struct hl_process *process, const struct hl_wor
 void hl_report_object(const struct hl_process *process, const struct hl_work *work) {
     if (is_wanted(process, 1))
         report_failures(process, work);
-    if (is_wanted(process, 2))
+    if (is_wanted(process, 2)) {
         report_summary(process, work);
+        report_stand_ins(process, work);
+    }
     if (is_wanted(process, 3))
         report_details(process, work);
 }

@@ -72,6 +72,10 @@ static inline long hl_pread(int fd, void *to, size_t bytes, uint64_t offset) {
     return HL_CALL(__NR_pread64, fd, to, bytes, offset, 0, 0);
 }
 
+static inline long hl_pwrite(int fd, const void *from, size_t bytes, uint64_t offset) {
+    return HL_CALL(__NR_pwrite64, fd, from, bytes, offset, 0, 0);
+}
+
 static inline long hl_write(int fd, const void *from, size_t bytes) {
     return HL_CALL(__NR_write, fd, from, bytes, 0, 0, 0);
 }

@@ -15,8 +15,10 @@
      numa: {local_node (of the CPU that doctor runs on), binds (bool: its memory policy is MPOL_BIND)},
      thp_skip (a name of skip.def, or null), memory_headroom_bytes (null: unknown), max_map_count (null:
    unknown), abilities: {hugetlb, hugetlb_mremap, hugetlb_memfd, executable_memory, userfaultfd, read_by_call,
-   populate, collapse} (bool), libhugeld (path or null), findings: [name, state ("ok", "warn", "bad"),
+   populate, collapse} (bool), breakpoints (bool: a debugger can set them in hugetlb text; null: could not be
+   tried), libhugeld (path or null), findings: [name, state ("ok", "warn", "bad"),
    sentence, remedy (string or null)], and with a program what needs.c lists */
+#include "breakpoints.h"
 #include "command.h"
 #include "needs.h"
 #include "thp.h"
@@ -53,6 +55,7 @@ struct machine {
     bool knows_map_count;
     char *library;
     bool can_hugetlb, can_thp;
+    enum hl_answer_of_kernel breakpoints;
 };
 
 struct request {
@@ -126,6 +129,7 @@ static void examine(struct machine *machine) {
     machine->thp_skip = hl_check_thp_policy(&hl_system_roots);
     machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
     machine->knows_map_count = read_number("/proc/sys/vm/max_map_count", &machine->max_map_count);
+    machine->breakpoints = hl_try_breakpoint(&machine->geometry);
     machine->library = hl_find_library();
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
                            ((kernel->hugetlb_mremap && kernel->executable_memory) || kernel->hugetlb_memfd);
@@ -248,6 +252,20 @@ static void find_abilities(struct request *request, const struct hl_kernel *kern
                     abilities[i].there ? NULL : abilities[i].remedy);
 }
 
+static void find_breakpoints(struct request *request, enum hl_answer_of_kernel answer) {
+    static const char *const sentences[] = {
+        [HL_UNKNOWN] =
+            "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
+            "free, or nothing may be traced",
+        [HL_NO] = "a debugger that attaches later cannot set breakpoints in hugetlb text; a program that one "
+                  "starts gets thp (backend=auto)",
+        [HL_YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
+    };
+    add_finding(request, "breakpoints", answer == HL_NO ? WARN : OK, hl_format("%s", sentences[answer]),
+                answer == HL_NO ? "run what is to be debugged with backend=thp, or boot Linux 6.18 or newer"
+                                : NULL);
+}
+
 static void find_map_count(struct request *request, const struct machine *machine) {
     if (!machine->knows_map_count) {
         add_finding(request, "max_map_count", WARN, hl_format("vm.max_map_count cannot be read"),
@@ -278,6 +296,7 @@ static void find_everything(struct request *request, const struct machine *machi
     find_thp(request, machine);
     find_memory(request, machine);
     find_abilities(request, &machine->kernel);
+    find_breakpoints(request, machine->breakpoints);
     find_map_count(request, machine);
     find_library(request, machine);
     if (!request->json)
@@ -333,6 +352,9 @@ static json_t *make_json(const struct request *request, const struct machine *ma
                         machine->knows_map_count ? json_integer((json_int_t)machine->max_map_count)
                                                  : json_null());
     json_object_set_new(json, "abilities", make_json_abilities(&machine->kernel));
+    json_object_set_new(json, "breakpoints",
+                        machine->breakpoints == HL_UNKNOWN ? json_null()
+                                                           : json_boolean(machine->breakpoints == HL_YES));
     json_object_set_new(json, "libhugeld",
                         machine->library != NULL ? hl_json_text(machine->library) : json_null());
     json_object_set(json, "findings", request->findings);

@@ -215,7 +215,7 @@ static int take_notification(uint64_t at) {
     long fd = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
     if (hl_is_error(fd))
         return HL_SKIP_MEM_DENIED;
-    long result = HL_CALL(__NR_pwrite64, fd, jump, sizeof jump, at, 0, 0);
+    long result = hl_pwrite((int)fd, jump, sizeof jump, at);
     hl_close((int)fd);
     return result == sizeof jump ? 0 : HL_SKIP_MEM_DENIED;
 }

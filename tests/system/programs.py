@@ -14,6 +14,8 @@ import pytest
 
 import helpers
 
+HERE = pathlib.Path(__file__).resolve().parent
+
 TEXT = """
     .macro functions section, name, count
     .section \\section, "ax", @progbits
@@ -368,6 +370,10 @@ class Builder:
     def tiny(self, *arguments):
         name = "tiny" + "".join(arguments)
         return self.once(name, lambda folder: self.compile(folder / "tiny", self.write("tiny.c", TINY), *arguments))
+
+    def poke(self):
+        source = HERE.parent / "surroundings" / "poke.c"
+        return self.once("poke", lambda folder: self.compile(folder / "poke", "-Wall", source))
 
     def patched(self, path, name, flags):
         """A copy of PATH whose PT_LOADs with PF_X have FLAGS instead."""

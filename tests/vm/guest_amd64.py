@@ -47,9 +47,9 @@ def python_library():
 
 
 # What prebuild.py compiles, and how.
-SOURCES = ("conftest.py", "system/programs.py", "system/pause.c", "surroundings/stop-at.c", "writable/*.[ch]",
-           "writable/conftest.py", "vm/prebuild.py", "vm/guest/*.c", "vm/guest/conftest.py", "vm/systemd/service.c",
-           "vm/systemd/conftest.py")
+SOURCES = ("conftest.py", "system/programs.py", "system/pause.c", "surroundings/stop-at.c", "surroundings/poke.c",
+           "writable/*.[ch]", "writable/conftest.py", "vm/prebuild.py", "vm/guest/*.c", "vm/guest/conftest.py",
+           "vm/systemd/service.c", "vm/systemd/conftest.py")
 
 
 def programs_key():

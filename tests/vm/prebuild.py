@@ -51,5 +51,6 @@ def test_build(builder, pause_library, empty_library, program, early, under, sto
         program(variant, "-DBSS_WORDS=134217728")
     builder.exceptions()
     builder.tiny()
+    builder.poke()
     shutil.copytree(tmp_path_factory.getbasetemp(), os.environ["T_PREBUILT"], symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("*.c", "*.cc", "*.s", "*.ld", "*current"))

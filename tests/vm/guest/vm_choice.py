@@ -23,6 +23,7 @@ CHOSEN = [
     r"system/test_pool_short.py::test_(order|limit_half_way|text_does_not_fit)\[.*\]",
     r"system/test_pool_short.py::test_(two_programs_share_the_pool|limit_half_way_auto|remedy_helps|strict_library)",
     r"system/test_faults.py::test_call_fails\[mremap-hugetlb\]",
+    r"system/test_traced.py::.*",
     r"system/test_faults.py::test_one_mremap_of_two_objects_fails\[19\]",
     r"writable/test_contents.py::test_every_byte\[(default|data=hugetlb,bss=hugetlb)-(nopie-fixed|pie-random)\]",
     r"writable/test_fork.py::test_no_signal_ever\[backend=hugetlb,data=thp-alone\]",
