@@ -34,6 +34,33 @@ static int add_object(struct dl_phdr_info *info, size_t size, void *data) {
     return 0;
 }
 
+/* Whether FUNCTION is the executable's own.  A sanitizer's runtime that is linked into it stands in for
+   functions of libc, and is not ready before its own constructor: ThreadSanitizer's dl_iterate_phdr would
+   jump to address 0. */
+static bool is_of_executable(uintptr_t function) {
+    const ElfW(Phdr) *header = (const ElfW(Phdr) *)getauxval(AT_PHDR);
+    size_t n = header != NULL ? getauxval(AT_PHNUM) : 0;
+    uintptr_t bias = 0;
+    for (size_t i = 0; i < n; i++)
+        if (header[i].p_type == PT_PHDR)
+            bias = (uintptr_t)header - header[i].p_vaddr;
+    for (size_t i = 0; i < n; i++)
+        if (header[i].p_type == PT_LOAD && function - (bias + header[i].p_vaddr) < header[i].p_memsz)
+            return true;
+    return false;
+}
+
+static void leave_executable(struct hl_process *process, const char *path) {
+    struct hl_object object;
+    object.path = path;
+    object.soname = NULL;
+    object.is_main = true;
+    enum hl_selection selection = hl_select_object(process->options.objects, &object);
+    if (selection != HL_NOT_SELECTED)
+        hl_report_dropped(process, &object, HL_SKIP_OWN_ITERATE);
+    process->dropped_named = selection == HL_SELECTED_BY_NAME;
+}
+
 /* The program's path in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE, /proc/self/exe is
  * ld.so. */
 static const char *find_executable(char *buffer, char *const *argv) {
@@ -49,7 +76,7 @@ struct start {
     char *const *argv;
     const char *const *envp;
     struct hl_process process;
-    bool has_begun;
+    bool has_begun, is_ready;
     int status;
 };
 
@@ -61,7 +88,11 @@ static void move_objects(void *data) {
     start->has_begun = hl_begin(process, start->envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ));
     if (!start->has_begun)
         return;
-    dl_iterate_phdr(add_object, &finder);
+    start->is_ready = !is_of_executable((uintptr_t)dl_iterate_phdr);
+    if (start->is_ready)
+        dl_iterate_phdr(add_object, &finder);
+    else
+        leave_executable(process, finder.executable);
     start->status = hl_move_objects(process);
     hl_write_own_map(process);
     if (hl_note_writable(&writable, process))
@@ -82,7 +113,8 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     hl_call_on_stack(move_objects, &start, hl_move_stack + sizeof hl_move_stack);
     if (!start.has_begun)
         return;
-    hl_watch_for_objects(&start.process);
+    if (start.is_ready)
+        hl_watch_for_objects(&start.process);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }

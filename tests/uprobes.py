@@ -31,17 +31,18 @@ def mount_tracefs(folder):
 def probing(tracefs):
     """Gives a function that makes a Probe for a path; it is removed at the end."""
     with helpers.at_end(REMOVE, tracefs):
-        yield lambda path: Probe(tracefs, path)
+        yield lambda path, address=None: Probe(tracefs, path, address)
 
 
 class Probe:
-    """A uprobe in the middle of a file's moved text."""
+    """A uprobe at ADDRESS of a file, or in the middle of its moved text."""
 
-    def __init__(self, tracefs, path):
+    def __init__(self, tracefs, path, address=None):
         if not (tracefs / "uprobe_events").exists():
             pytest.skip("the kernel has no uprobes (CONFIG_UPROBE_EVENTS)")
-        symbols = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout.splitlines()
-        address = next(int(s.split()[0], 16) for s in symbols if s.endswith(" text_a")) + 2000 * 1024
+        if address is None:
+            symbols = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout.splitlines()
+            address = next(int(s.split()[0], 16) for s in symbols if s.endswith(" text_a")) + 2000 * 1024
         loads = [h for h in helpers.read_headers(path) if h.type == helpers.PT_LOAD]
         load = next(h for h in loads if h.vaddr <= address < h.vaddr + h.file_bytes)
         self.tracefs = tracefs
