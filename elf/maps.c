@@ -21,6 +21,14 @@ static bool skip_char(const char **at, const char *end, char c) {
     return true;
 }
 
+/* FNV-1a. */
+static uint64_t hash_bytes(const char *at, const char *end) {
+    uint64_t hash = 0xcbf29ce484222325;
+    for (; at < end; at++)
+        hash = (hash ^ (unsigned char)*at) * 0x100000001b3;
+    return hash;
+}
+
 /* "start-end perm offset MM:mm inode  name" */
 static bool parse_line(struct hl_mapping *m, const char *at, const char *end) {
     uint64_t major, minor;
@@ -37,6 +45,7 @@ static bool parse_line(struct hl_mapping *m, const char *at, const char *end) {
         !hl_scan_number(&at, end, 10, &m->inode))
         return false;
     m->device = major << 32 | minor;
+    m->name = hash_bytes(at, end);
     m->is_heap = end - at >= 6 && hl_same_bytes(end - 6, "[heap]", 6) && m->inode == 0;
     return true;
 }

@@ -8,6 +8,7 @@
 struct hl_mapping {
     uint64_t start, end;
     uint64_t offset, device, inode; /* inode is 0 for anonymous memory */
+    uint64_t name;                  /* a hash of it */
     int prot;                       /* PROT_READ, PROT_WRITE, PROT_EXEC */
     bool shared;
     bool is_heap; /* named [heap]: it has something of the heap in it, and may begin with .bss */

@@ -1,20 +1,22 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 4, prepare: the file behind a read-only span.
 
-   Nobody wrote to these pages (check.c), so the file has the same bytes as the memory, and gives them faster
-   (128 MiB on 6.18, ext4):
+   Nobody wrote to these pages (check.c), so the file has the same bytes as the memory, and gives them faster.
+   128 MiB on 6.18, ext4:
 
-     cached   through a mapping of our own whose addresses go with its offsets, modulo the size of a huge
-   page. The kernel maps a large folio of the page cache by one entry there, while the program's mapping takes
-   a fault for every 64 KiB: 12 ms against 17, with the copy. cold     by pread(2) into the new memory.  A
-   large read is read ahead by as much as the device takes at once, a fault only by what the device is set to:
-   70 ms and the device is busy all the time, whether it is set to 8 MiB (where faults in order do as well) or
-   to the usual 128 KiB (800 ms).
+   Cached, through a mapping of our own whose addresses go with its offsets, modulo the size of a huge page.
+   The kernel maps a large folio of the page cache by one entry there, while the program's mapping takes a
+   fault for every 64 KiB: 12 ms against 17, with the copy.
+
+   Cold, by pread(2) into the new memory.  A large read is read ahead by as much as the device takes at once,
+   a fault only by what the device is set to: 70 ms, whether that is 8 MiB (where faults in order do as well)
+   or the usual 128 KiB (faults: 800 ms).
 
    The file is the one that a new object has just been mapped from, or the executable's.  Its link in /proc is
    nobody else's to change, but need not be what was mapped (ld.so PROGRAM), so /proc/self/maps has to say the
-   same of both mappings.  Another object is a name that may be another file by now; it is copied from memory,
-   as everything is that cannot be opened. */
+   same of both mappings; the name as well, since subvolumes of btrfs share device and inode numbers.  Another
+   object is a name that may be another file by now; it is copied from memory, as everything is that cannot be
+   opened. */
 #include "move.h"
 #include "sys.h"
 
@@ -76,7 +78,7 @@ static uint64_t find_same_file(const struct hl_maps *maps, uint64_t a, uint64_t 
         return 0;
     const struct hl_mapping *in_a = &maps->mapping[i], *in_b = &maps->mapping[j];
     bool same = in_a->start <= a && in_a->inode != 0 && in_a->inode == in_b->inode &&
-                in_a->device == in_b->device &&
+                in_a->device == in_b->device && in_a->name == in_b->name &&
                 in_a->offset + (a - in_a->start) == in_b->offset + (b - in_b->start);
     return same ? in_a->end - a : 0;
 }
