@@ -667,6 +667,8 @@ static int read_stubs(struct hl_symbols *symbols, struct image *image) {
     result = resolve_stubs(symbols, image);
     if (result == 0)
         result = begin_dynamic(symbols, image, &dynamic);
+    if (result != 0)
+        return result;
     for (size_t i = 0; i < image->n_stubs && result == 0; i++) {
         const struct stub *stub = &image->stub[i];
         if (!stub->named)
