@@ -78,6 +78,7 @@ def test_nested(command, previous):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_signal_reaches_the_command(command, number):
     argv, env = command("sh", "-c", "echo started; exec sleep 60")
+    argv = ["env", f"--default-signal={number}", *argv]  # nohup ignores SIGHUP, which a shell cannot trap then
     with subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
         process.stdout.readline()
         process.send_signal(number)
