@@ -45,6 +45,8 @@ static bool parse_line(struct hl_mapping *m, const char *at, const char *end) {
         !hl_scan_number(&at, end, 10, &m->inode))
         return false;
     m->device = major << 32 | minor;
+    while (skip_char(&at, end, ' ')) /* as many as make a column of the names */
+        ;
     m->name = hash_bytes(at, end);
     m->is_heap = end - at >= 6 && hl_same_bytes(end - 6, "[heap]", 6) && m->inode == 0;
     return true;

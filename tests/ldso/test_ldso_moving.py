@@ -238,8 +238,8 @@ int main(void) {
 
 def test_fork_handler_is_there_from_the_start(linked, builder, pool):
     """A program that never opens another object (backtrace(3) does), with not one huge page left."""
-    app = builder.once("forks", lambda folder: builder.compile(
-        folder / "forks", builder.write("forks.c", FORKS), "-no-pie", "-fPIE", *builder.object(6 * 2**17)))
+    app = builder.once("forks-placed", lambda folder: builder.compile(
+        folder / "forks", builder.write("forks-placed.c", FORKS), "-no-pie", "-fPIE", *builder.object(6 * 2**17)))
     [file] = helpers.hugeld_json("inspect", app)["files"]
     pool(file["plan"]["pages"])
     done = linked.run([app], "main", "backend=hugetlb,data=hugetlb,verbose=1")

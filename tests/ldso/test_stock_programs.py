@@ -16,7 +16,8 @@ from linkers import BY_ROOT, over_interpreter
 
 LIMIT = 5  # seconds, of which a program that waits for something takes all
 OPTIONS = ("--version", "--help")
-# What may differ between two plain runs, and is looked at only if they do: addresses, PIDs, times, random names.
+# What may differ between two plain runs, and is looked at only if they do: addresses, PIDs, times, random names, and the
+# order of lines (groff asks several programs at once).
 VARIABLE = re.compile(r"0x[0-9a-fA-F]+|\b[0-9a-f]{8,}\b|\d+([.:]\d+)*")
 
 
@@ -49,7 +50,7 @@ def run(command, folder, limit=LIMIT, **changes):
 
 
 def normalise(result):
-    return result and (result[0], *(VARIABLE.sub("N", text) for text in result[1:]))
+    return result and (result[0], *(sorted(VARIABLE.sub("N", text).splitlines()) for text in result[1:]))
 
 
 class Outcome:
