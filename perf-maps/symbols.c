@@ -565,14 +565,21 @@ static void note_relocation(const struct hl_symbols *symbols, struct image *imag
     }
 }
 
+/* From the end: those that name no symbol come first there (-z combreloc), and are nearly all. */
 static int read_relocations(const struct hl_symbols *symbols, struct image *image, const Elf64_Shdr *section,
-                            Elf64_Rela *piece) {
-    uint64_t n = section->sh_size / sizeof *piece;
-    for (uint64_t done = 0, some; done < n && image->n_named < image->n_stubs; done += some) {
-        some = n - done < ENTRIES_AT_ONCE ? n - done : ENTRIES_AT_ONCE;
-        int result = read_at(image, piece, section->sh_offset + done * sizeof *piece, some * sizeof *piece);
-        if (result != 0)
-            return result;
+                            Elf64_Rela *buffer) {
+    uint64_t n = section->sh_size / sizeof *buffer;
+    for (uint64_t some; n > 0 && image->n_named < image->n_stubs;) {
+        some = n < ENTRIES_AT_ONCE ? n : ENTRIES_AT_ONCE;
+        n -= some;
+        uint64_t at = n * sizeof *buffer, bytes = some * sizeof *buffer;
+        const Elf64_Rela *piece = find_moved(symbols, section, at, bytes);
+        if (piece == NULL) {
+            piece = buffer;
+            int result = read_at(image, buffer, section->sh_offset + at, bytes);
+            if (result != 0)
+                return result;
+        }
         for (uint64_t i = 0; i < some; i++)
             note_relocation(symbols, image, &piece[i]);
     }
