@@ -16,7 +16,7 @@ import pytest
 import databases
 import helpers
 
-PYTHON_CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "hugeld/python"
+PYTHON_CACHE = helpers.cache_folder() / "python"
 
 
 def moved_pages(pid, pattern):
