@@ -25,11 +25,11 @@ TMPFS = OUT / "tmpfs"
 
 
 class Plan:
-    """How much: rounds for what takes ms, and for what takes s; the sizes of text, and from where."""
+    """How much: rounds for what takes ms, tenths of a second, and seconds; the sizes of text, and from where."""
 
     def __init__(self, quick):
         self.quick = quick
-        self.tiny, self.short, self.long = (201, 7, 3) if quick else (2001, 31, 7)
+        self.tiny, self.many, self.short, self.long = (201, 21, 7, 3) if quick else (2001, 41, 31, 7)
         self.sizes = [2, 32, 128] if quick else [2, 8, 32, 128, 512]
         self.texts = [(size, "disk") for size in self.sizes] + ([] if quick else [(128, "tmpfs")])
 
@@ -219,11 +219,9 @@ def programs():
 
 def program_ways(argv, objects, quick=False):
     ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects),
-            hugeld("text", argv, "backend=hugetlb,segments=text", objects)]
+            hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects)]
     if not quick:
-        ways += [hugeld("keep", argv, "backend=hugetlb,edges=keep", objects),
-                 hugeld("data-off", argv, "backend=hugetlb,data=off", objects),
-                 hugeld("thp", argv, "backend=thp", objects)]
+        ways.append(hugeld("thp", argv, "backend=thp", objects))
         if LINKER.exists():
             ways.append(Way("ldso", [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", "-p", objects or "main",
                                      *argv]))
@@ -239,6 +237,27 @@ def group_programs(plan):
         huge["plain"] = plain_pages(ways[0])
         yield experiment(f"program-{name}", f"{name}, a run of some tenths of a second to seconds", "ms", ways,
                          pairs(ways, plan.long), huge=huge, program=name)
+
+
+def group_defaults(plan):
+    """The defaults against what they could be, in many short runs: of programs whose read-only data is large.  What touches few
+    of its pages has the start's cost in it."""
+    if plan.quick:
+        return
+    source = OUT / "short.ii"
+    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=b"#include <string>\n#include <map>\n", check=True)
+    for name, argv, objects in programs():
+        if name == "cc1plus":
+            argv = [argv[0], "-quiet", "-fsyntax-only", source]
+        if name not in ("cc1plus", "rustc", "node", "python3"):
+            continue
+        ways = [hugeld("default", argv, "backend=hugetlb", objects),
+                hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects),
+                hugeld("keep", argv, "backend=hugetlb,edges=keep", objects),
+                hugeld("data-off", argv, "backend=hugetlb,data=off", objects)]
+        huge = {way.name: pages_moved(way) for way in ways}
+        yield experiment(f"defaults-{name}", f"The defaults and others: {name}, many short runs", "ms", ways,
+                         pairs(ways, plan.many), base="default", huge=huge, program=name)
 
 
 def group_many(plan):
@@ -289,7 +308,7 @@ def servers(make, ways, is_ready, stop):
 
 def server_ways(only):
     return [Way("plain", []), hugeld("hugetlb", [], f"backend=hugetlb,only={only}"),
-            hugeld("text", [], f"backend=hugetlb,segments=text,only={only}"),
+            hugeld("rodata", [], f"backend=hugetlb,segments=text+rodata,only={only}"),
             hugeld("thp", [], f"backend=thp,only={only}")]
 
 
@@ -480,17 +499,19 @@ def group_later(plan):
         yield experiment(f"later-{name}", title, unit, ways, pairs(ways, rounds, prints=bool(words)))
 
 
+WAIT = "#include <unistd.h>\n__attribute__((constructor)) static void wait_for_input(void) { char c; (void)!read(0, &c, 1); }\n"
+
+
 @contextlib.contextmanager
-def waiting_with(file, library):
-    """The number of a process that has FILE on huge pages, and waits: FILE itself, or cat with it as a LIBRARY."""
-    argv = ["/bin/cat"] if library else [file]
-    way = Way("", argv, LD_PRELOAD=f"{LIBRARY}:{file}" if library else LIBRARY,
-              LD_HUGEPAGES=os.path.basename(file) if library else "main",
-              LD_HUGEPAGES_OPTIONS=f"only={os.path.basename(argv[0])}")
-    process = subprocess.Popen(way.argv, env=way.env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+def waiting_with(way):
+    """The number of WAY's process, whose preloaded objects are on huge pages, and which waits before its main."""
+    (OUT / "wait.c").write_text(WAIT)
+    waits = compile_c(OUT / "wait.so", "-shared", "-fPIC", OUT / "wait.c")
+    env = dict(way.env, LD_PRELOAD=f"{way.env['LD_PRELOAD']}:{waits}")
+    process = subprocess.Popen(way.argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         helpers.wait_until(lambda: subprocess.run([HUGELD, "perf-map", "--output", OUT / "check.map", str(process.pid)],
-                                                  stderr=subprocess.DEVNULL).returncode == 0, 60, f"{file} moved")
+                                                  stderr=subprocess.DEVNULL).returncode == 0, 60, f"{way.argv} moved")
         yield process.pid
     finally:
         process.kill()
@@ -523,37 +544,49 @@ def check_line(file, table):
 def map_ways(file, table, pid):
     """A map of FILE, inside a process that has just begun and from outside, against what nm and awk make of it."""
     check_line(file, table)
-    inside = Way("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk")
-    inside.prints = True  # what the process itself sees: its start is no part of it
-    ways = [nm_awk("nm-awk", NM_AWK, table, file), inside, nm_awk("nm-awk-short", NM_AWK_SHORT, table, file, "nm-awk")]
-    if pid is None:
-        return ways
+    inside = [Way("inside", [OUT / "perf-map", file, "1", OUT / "inside.map"], "nm-awk"),
+              Way("inside-text", [OUT / "perf-map", "-f", file, "1", OUT / "inside.map"], "nm-awk")]
+    for way in inside:
+        way.prints = True  # what the process itself sees: its start is no part of it
     outside = [HUGELD, "perf-map", "--output", OUT / "outside.map", str(pid)]
-    return ways + [Way("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
-                   nm_awk("nm-C-awk", NM_AWK, table + "C", file, "nm-awk"), Way("command", outside, "nm-C-awk")]
+    return [nm_awk("nm-awk", NM_AWK, table, file), *inside, nm_awk("nm-awk-short", NM_AWK_SHORT, table, file, "nm-awk"),
+            Way("command-mangled", [*outside, "--no-demangle"], "nm-awk"),
+            nm_awk("nm-C-awk", NM_AWK, table + "C", file, "nm-awk"), Way("command", outside, "nm-C-awk")]
+
+
+def mapped_files():
+    """(name, file, nm's word for its symbol table, a program that loads it and ends)."""
+    def loaded(pattern, table):
+        for file in databases.glob.glob(os.path.expanduser(pattern))[:1]:
+            yield os.path.basename(file), file, table, ["/bin/true"]
+
+    yield from loaded("/usr/lib/*/libLLVM-*.so.1", "-D")
+    if helpers.find_node():
+        yield "node", helpers.find_node(), "-a", [helpers.find_node(), "-e", "0"]
+    yield from loaded("/usr/lib/jvm/*/lib/server/libjvm.so", "-a")
+    yield from loaded("~/.rustup/toolchains/*/lib/librustc_driver-*.so", "-a")
+    servers = [("mariadbd", shutil.which("mariadbd", path=os.environ["PATH"] + ":/usr/sbin"), "-D"),
+               ("mysqld (MariaDB 10.2, with its debug symbols)", helpers.find_mysqld_with_symbols(), "-a")]
+    for name, server, table in servers:
+        if server:
+            yield name, server, table, [server, "--version"]
 
 
 def group_perf_map(plan):
     """perf_map=on, over the move alone; and against nm and awk."""
     compile_c(OUT / "perf-map", "-iquote", ROOT, "-iquote", ROOT / "elf", ROOT / "bench/perf-map.c",
               *BUILD.glob("elf/*.o"), *BUILD.glob("perf-maps/*.o"))
-    files = [(f, "-D", ["/bin/true"]) for f in databases.glob.glob("/usr/lib/*/libLLVM-*.so.1")[:1]]
-    files += [(helpers.find_node(), "-a", [helpers.find_node(), "-e", "0"])] if helpers.find_node() else []
-    for pattern in ("/usr/lib/jvm/*/lib/server/libjvm.so", "~/.rustup/toolchains/*/lib/librustc_driver-*.so"):
-        files += [(f, "-a", ["/bin/true"]) for f in databases.glob.glob(os.path.expanduser(pattern))[:1]]
-    server = shutil.which("mariadbd", path=os.environ["PATH"] + ":/usr/sbin")
-    files += [(server, "-D", [server, "--version"])] if server else []
-    for file, table, argv in files:
-        name = os.path.basename(file)
-        with contextlib.nullcontext() if file == server else waiting_with(file, argv[0] != file) as pid:
+    for name, file, table, argv in mapped_files():
+        only = f"backend=hugetlb,segments=text+rodata,only={os.path.basename(argv[0])}"
+        objects = "main" if argv[0] == file else os.path.basename(file)
+        library = f"{LIBRARY}:{file}" if argv[0] != file else LIBRARY
+        moved = Way("moved", argv, LD_PRELOAD=library, LD_HUGEPAGES=objects, LD_HUGEPAGES_OPTIONS=only)
+        with waiting_with(moved) as pid:
             ways = map_ways(file, table, pid)
             values = pairs(ways, plan.short)
         yield experiment(f"map-{name}", f"A perf map of {name}", "ms", ways, values)
-        only, objects = f"backend=hugetlb,only={os.path.basename(argv[0])}", "main" if argv[0] == file else name
-        library = f"{LIBRARY}:{file}" if argv[0] != file else LIBRARY
-        ways = [Way("moved", argv, LD_PRELOAD=library, LD_HUGEPAGES=objects, LD_HUGEPAGES_OPTIONS=only),
-                Way("map", argv, "moved", LD_PRELOAD=library, LD_HUGEPAGES=objects,
-                    LD_HUGEPAGES_OPTIONS=only + ",perf_map=on")]
+        ways = [moved, Way("map", argv, "moved", LD_PRELOAD=library, LD_HUGEPAGES=objects,
+                           LD_HUGEPAGES_OPTIONS=only + ",perf_map=on")]
         yield experiment(f"map-move-{name}", f"{name} on huge pages, and perf_map=on", "ms", ways, pairs(ways, plan.short))
         subprocess.run([HUGELD, "perf-map", "--clean"], check=False, stdout=subprocess.DEVNULL)
 
@@ -678,7 +711,8 @@ def group_pressure(plan):
 
 
 GROUPS = {
-    "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs, "many": group_many,
+    "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
+    "defaults": group_defaults, "many": group_many,
     "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
 }

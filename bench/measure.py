@@ -169,14 +169,10 @@ def compare(base, values):
     if 1 < n < ROUNDS_MIN:
         a, b = statistics.median(base), statistics.median(values)
         return (b / a if a else NAN), NAN, NAN, b - a, NAN, NAN
-    random = numpy.random.default_rng(1)
-    ratios, differences = [], []
-    for _ in range(4000):
-        chosen = random.integers(0, n, n)
-        a, b = numpy.median(base[chosen]), numpy.median(values[chosen])
-        ratios.append(b / a if a else numpy.nan)
-        differences.append(b - a)
-    low, high = numpy.percentile(ratios, [2.5, 97.5])
-    less, more = numpy.percentile(differences, [2.5, 97.5])
+    chosen = numpy.random.default_rng(1).integers(0, n, (4000, n))
+    bases, others = (numpy.median(side[chosen], axis=1) for side in (base, values))
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        low, high = numpy.percentile(numpy.where(bases, others / bases, NAN), [2.5, 97.5])
+    less, more = numpy.percentile(others - bases, [2.5, 97.5])
     a, b = statistics.median(base), statistics.median(values)
-    return (b / a if a else float("nan")), float(low), float(high), b - a, float(less), float(more)
+    return (b / a if a else NAN), float(low), float(high), b - a, float(less), float(more)

@@ -47,6 +47,8 @@ static const char *explain_small(const struct hl_object *object, const struct hl
         return hl_skip_sentence(HL_SKIP_RELRO);
     if (segment->flags & PF_W && at >= segment->file_end && options->bss == HL_BSS_OFF)
         return hl_skip_sentence(HL_SKIP_OPTION_BSS);
+    if (!(segment->flags & (PF_W | PF_X)) && options->segments == HL_SEGMENTS_TEXT)
+        return hl_skip_sentence(HL_SKIP_OPTION_SEGMENTS);
     return "outside whole huge pages";
 }
 

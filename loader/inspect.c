@@ -97,8 +97,20 @@ static void print_span(const struct hl_forecast *report, const struct hl_span *s
     free(segments);
 }
 
+/* Why a part of SEGMENT stays.  The caller frees it. */
+static char *explain_part(const struct hl_segment *segment, const struct hl_options *options) {
+    if (segment->flags & PF_W)
+        return hl_format("edges, RELRO, zero-initialised data");
+    if (segment->flags & PF_X || options->segments != HL_SEGMENTS_TEXT)
+        return hl_format("edges, outside whole huge pages (link with -z max-page-size=0x200000)");
+    char *remedy = format_remedy(HL_SKIP_OPTION_SEGMENTS);
+    char *words = hl_format("%s%s", hl_skip_sentence(HL_SKIP_OPTION_SEGMENTS), remedy);
+    free(remedy);
+    return words;
+}
+
 /* What of segment I stays, and why. */
-static void print_segment(const struct hl_forecast *report, unsigned i) {
+static void print_segment(const struct hl_forecast *report, unsigned i, const struct hl_options *options) {
     const struct hl_segment *segment = &report->object.segment[i];
     uint64_t bytes = segment->end - segment->start, covered = report->plan.covered_bytes[i];
     enum hl_skip skip = report->plan.skip[i];
@@ -107,10 +119,10 @@ static void print_segment(const struct hl_forecast *report, unsigned i) {
     char *head = hl_format("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64, i, hl_flags_text(segment->flags),
                            segment->start, segment->end);
     if (skip == HL_MOVED) {
+        char *words = explain_part(segment, options);
         hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s", head, to_kib(bytes - covered), to_kib(bytes),
-                 segment->flags & PF_W
-                     ? "edges, RELRO, zero-initialised data"
-                     : "edges, outside whole huge pages (link with -z max-page-size=0x200000)");
+                 words);
+        free(words);
     } else {
         char *remedy = format_remedy(skip);
         hl_print("%s stays: %s%s", head, hl_skip_sentence(skip), remedy);
@@ -184,7 +196,7 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
     for (unsigned i = 0; i < plan->n_spans; i++)
         print_span(report, &plan->span[i]);
     for (unsigned i = 0; i < report->object.n_segments; i++)
-        print_segment(report, i);
+        print_segment(report, i, options);
     if (report->skip != 0 && report->object.n_segments == 0) {
         char *remedy = format_remedy((enum hl_skip)report->skip);
         hl_print("    stays: %s%s", hl_skip_sentence((enum hl_skip)report->skip), remedy);

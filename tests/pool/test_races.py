@@ -175,7 +175,7 @@ def test_theft_after_the_check(builder, thief, library, pool, expected, rung, ed
     has no page that is composed of pieces."""
     pool(16)
     app = builder.executable("nopie")
-    variables = [f"LD_PRELOAD={library}", f"LD_HUGEPAGES_OPTIONS=backend=hugetlb,verbose=3,edges={edges}"]
+    variables = [f"LD_PRELOAD={library}", f"LD_HUGEPAGES_OPTIONS={helpers.ALL_SEGMENTS},backend=hugetlb,verbose=3,edges={edges}"]
     with start_and_end([*hold_up(RUNGS[rung]), "env", *variables, app]) as process:
         assert f"text needs {pages} pages, 16 available" in process.stderr.readline()
         with start_and_end([thief, 16 - left, "hold"], stdin=subprocess.PIPE) as taker:

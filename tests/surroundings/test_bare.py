@@ -52,7 +52,7 @@ BARE = {
 
 def preloaded(library, options):
     """As LD_PRELOAD in the program alone: what makes the surroundings is no part of it."""
-    return ["env", f"LD_PRELOAD={library}", f"LD_HUGEPAGES_OPTIONS={options}"]
+    return ["env", f"LD_PRELOAD={library}", f"LD_HUGEPAGES_OPTIONS={helpers.ALL_SEGMENTS},{options}"]
 
 
 def linked(options):
@@ -141,7 +141,7 @@ def test_other_libraries(builder, pool, library, other, order):
     preload = {"before": f"{library}:{path}", "behind": f"{path}:{library}", "ldso": f"{path}"}[order]
     prefix = linked(options) if order == "ldso" else []
     if order != "ldso":
-        variables.append(f"LD_HUGEPAGES_OPTIONS={options}")
+        variables.append(f"LD_HUGEPAGES_OPTIONS={helpers.ALL_SEGMENTS},{options}")
     result = helpers.run([*prefix, "env", *variables, f"LD_PRELOAD={preload}", app, "one"])
     assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result.stderr
     assert plain.returncode == 3 and MOVED in result.stderr, result.stderr

@@ -81,7 +81,7 @@ def test_run_options_join_the_environment(builder, pool):
     env = helpers.environment(LD_HUGEPAGES="none", LD_HUGEPAGES_OPTIONS="verbose=1,edges=keep")
     result = hugeld("run", "-p", "main:libx*", "-o", "verbose=2", "-o", "data=off", "sh", "-c",
                     "echo $LD_HUGEPAGES; echo $LD_HUGEPAGES_OPTIONS", env=env)
-    assert result.stdout == "main:libx*\nverbose=1,edges=keep,verbose=2,data=off\n"
+    assert result.stdout == f"main:libx*\n{helpers.ALL_SEGMENTS},verbose=1,edges=keep,verbose=2,data=off\n"
 
 
 def test_run_missing_program():
@@ -197,6 +197,14 @@ def test_inspect_options(builder):
     assert spans == [("0x600000", "0xc00000"), ("0xe00000", "0x1000000")]
     [text] = hugeld_json("inspect", "-o", "segments=text", app)["files"]
     assert [s["kind"] for s in text["plan"]["spans"]] == ["text"]
+    assert "KiB: segments=text leaves read-only data alone (set segments=text+rodata)" in hugeld("inspect", "-o", "segments=text", app).stdout
+
+
+def test_inspect_default(builder):
+    """Without a word only text moves."""
+    plainly = [{k: v for k, v in helpers.environment().items() if k != "LD_HUGEPAGES_OPTIONS"}, None]
+    found = [json.loads(hugeld("inspect", "--json", builder.executable("nopie"), env=env).stdout)["files"][0] for env in plainly]
+    assert [{s["kind"] for s in file["plan"]["spans"]} for file in found] == [{"text"}, {"text", "rodata"}]
 
 
 def test_inspect_words(builder):

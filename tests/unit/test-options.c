@@ -68,7 +68,7 @@ static void test_defaults(void **state) {
 static void test_table_of_the_design(void **state) {
     (void)state;
     static const char *const table[] = {"backend=auto,hugetlb,thp,file",
-                                        "segments=text+rodata,text",
+                                        "segments=text,text+rodata",
                                         "data=thp,off,hugetlb",
                                         "bss=off,thp,hugetlb",
                                         "edges=merge,keep",

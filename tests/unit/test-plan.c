@@ -128,9 +128,11 @@ static void read_binary(struct hl_object *object, const struct binary *binary, u
     assert_int_equal(hl_read_segments(object, phdr, n, bias, &t_geometry), 0);
 }
 
+/* TEXT, and otherwise the defaults; but all read-only segments, of which there is more to plan. */
 static struct hl_options options_of(const char *text) {
     struct hl_options options;
     hl_default_options(&options);
+    options.segments = HL_SEGMENTS_ALL;
     assert_int_equal(hl_parse_options(&options, text, NULL), 0);
     return options;
 }
