@@ -152,7 +152,7 @@ def experiment(name, title, unit, ways, values, note="", base=None, huge=None, *
             numbers = [float(f"{v:.5g}") for v in values[way.name]]
             rows.append({"name": way.name, "base": None if way.name == ways[0].name else base or way.base,
                          "values": numbers, "huge": (huge or {}).get(way.name, "")})
-    return {"id": name, "title": title, "unit": unit, "note": note, "ways": rows, **more}
+    return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows, **more}
 
 
 # --- statistics ---

@@ -19,7 +19,7 @@ HEAD = """# Results
 
 Made by `make bench` (bench/run); bench/README.md says how to read it. {machine[kernel]}, {machine[cpu]},
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
-Measured {machine[date]}, load before {machine[load]}{quick}.
+Last measured {machine[date]}, load before {machine[load]}{quick}.
 
 The interval is the 95 % one of a bootstrap over the rounds; fewer than six have none. **Bold**: it doesn't hold 1. Where a baseline is marked
 "PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
@@ -66,7 +66,11 @@ def table(found):
                           f"**{text}**" if is_clear(result) else text]
         lines.append("| " + " | ".join(cells) + " |")
     rounds = min(len(way["values"]) for way in found["ways"])
-    return lines + ["", f"{rounds} round{'s' if rounds > 1 else ''}.", ""]
+    when = f", {found['date']}" if "date" in found else ""
+    return lines + ["", f"{rounds} round{'s' if rounds > 1 else ''}{when}.", ""]
+
+
+OTHERS = ("libhugetlbfs", "floor", "nm-")  # ways that are not hugeld's
 
 
 def slower(groups):
@@ -75,7 +79,7 @@ def slower(groups):
     for group in groups.values():
         for found in group:
             for way, base, result in compared(found):
-                if is_clear(result) and result[1] > 1 and "libhugetlbfs" not in way["name"] and "floor" not in way["name"]:
+                if is_clear(result) and result[1] > 1 and not any(other in way["name"] for other in OTHERS):
                     lines.append(f"| {found['title']} | {way['name']} | {result[0]:.3f} [{result[1]:.3f}, {result[2]:.3f}] | "
                                  f"{result[3]:+.3g} {found['unit']} |")
     if not lines:
@@ -190,6 +194,7 @@ README_ROWS = [
     ("the same, `bss=thp`", "arrays-walk", "bss-thp"),
     ("`cc1plus -O1`, 22 MiB of text", "program-cc1plus", "hugetlb"),
     ("`node`, 37 MiB of text", "program-node", "hugetlb"),
+    ("eight `cc1plus` at once on two processors", "many", "hugetlb"),
     ("MariaDB, point selects: the server's processor time", "mariadb-cpu", "hugetlb"),
     ("PostgreSQL, `pgbench -S`: the same", "postgres-cpu", "hugetlb"),
     ("128 MiB of text from a cold page cache, until all was touched", "cold", "hugetlb"),
