@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The guest whose process 1 is systemd, this machine's own: what guest_amd64.py has, what systemd needs to start a
-service and nothing that it would start by itself, and postgres with an empty cluster."""
+"""The guest whose process 1 is systemd: what guest_amd64.py has, what systemd needs to start a service and nothing that it
+would start by itself, coredumpctl and gdb, and postgres with an empty cluster."""
 
 import glob
 import os
@@ -10,31 +10,45 @@ import shutil
 import tempfile
 
 import guest_amd64
-from archive import Unavailable, run
+from archive import Archive, Unavailable, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIBRARIES = "/usr/local/lib"
 
-SYSTEMD = "/lib/systemd"
-PROGRAMS = ("systemd", "systemd-journald", "systemd-shutdown")
+# systemd-coredump would set kernel.core_pattern of this machine if it were installed, and wants systemd of its own version.
+PACKAGES = ("systemd", "libsystemd-shared", "systemd-coredump")
+PROGRAMS = ("systemd", "systemd-journald", "systemd-shutdown", "systemd-coredump", "systemd-sysctl")
 UNITS = ("basic.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target", "final.target",
-         "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket")
-COMMANDS = ("systemctl", "journalctl", "ldconfig")
+         "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket",
+         "systemd-coredump.socket", "systemd-coredump@.service")
+FILES = ("usr/lib/*/systemd/libsystemd-*.so", *(f"lib/systemd/{name}" for name in PROGRAMS),
+         *(f"lib/systemd/system/{name}" for name in UNITS), "bin/systemctl", "bin/journalctl", "usr/bin/coredumpctl",
+         "usr/lib/sysctl.d/50-coredump.conf")
+# Its package makes the user that looks at cores, with libdw, which comes with hugeld.
+USER = "systemd-coredump:x:64001:64001::/:/usr/sbin/nologin\n"
 
 
 def add_systemd(root):
-    for name in PROGRAMS:
-        if not os.path.exists(f"{SYSTEMD}/{name}"):
-            raise Unavailable("systemd is not installed")
-        root.add(f"{SYSTEMD}/{name}")
-    for name in UNITS:
-        root.add(f"{SYSTEMD}/system/{name}")
+    with Archive("amd64", ["bookworm", "bookworm-security"]).packages(PACKAGES) as tree:
+        for pattern in FILES:
+            found = list(tree.glob(pattern))
+            if not found:
+                raise Unavailable(f"{' '.join(PACKAGES)} of bookworm have no {pattern}")
+            for path in found:
+                root.add(path, at=f"/{path.relative_to(tree)}")
+    root.write("/etc/passwd", pathlib.Path("/etc/passwd").read_text() + USER)
     root.write("/etc/systemd/system/hugeld-tests.service", (HERE / "systemd" / "hugeld-tests.service").read_text())
     root.write("/etc/hosts", "127.0.0.1 localhost\n")
     root.write("/etc/machine-id", "0123456789abcdef0123456789abcdef\n")
     root.inside("/var/run").symlink_to("../run")
-    root.inside("/init").symlink_to(f"{SYSTEMD[1:]}/systemd")
+    root.inside("/init").symlink_to("lib/systemd/systemd")
+
+
+def add_gdb(root):
+    root.add_command("gdb")
+    root.add_tree("/usr/share/gdb", leave=("auto-load",))
+    root.inside("/var/tmp").mkdir()
 
 
 def add_hugeld(root):
@@ -72,8 +86,9 @@ def add_postgres(root):
 
 def make_image(folder):
     root = guest_amd64.make_root(folder)
-    root.add_command(*COMMANDS)
+    root.add_command("ldconfig")
     add_systemd(root)
+    add_gdb(root)
     add_hugeld(root)
     add_postgres(root)
     for name in ("README.md", "glibc-patches/README.md"):

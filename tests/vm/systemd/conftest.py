@@ -97,17 +97,17 @@ def unit(request):
 
 @pytest.fixture
 def huge():
-    """huge(pid, kinds): proves that the spans of these KINDS of PID's executable, as they are planned by default, and no
-    other private memory, are on hugetlb pages; gives the number of pages and the names of the mappings that its text is
-    in."""
-    def prove(pid, kinds=("text",)):
+    """huge(pid, kinds, backend): proves that the spans of these KINDS of PID's executable, as they are planned by default,
+    are on pages of BACKEND, and no other private memory on hugetlb pages; gives the number of pages and the names of the
+    mappings that its text is in."""
+    def prove(pid, kinds=("text",), backend="hugetlb"):
         image = helpers.read_image(pid)
         executable = image.objects[0]
-        [plan] = helpers.read_plans(pid, [executable.path], "backend=hugetlb,segments=text").values()
+        [plan] = helpers.read_plans(pid, [executable.path], f"backend={backend},segments=text").values()
         spans = [s for s in plan.spans if s.kind in kinds]
         assert not kinds or spans, plan.json
         for span in spans:
-            helpers.check_span(image, span, "hugetlb")
+            helpers.check_span(image, span, backend)
         for mapping in image.mappings:
             assert not ("w" in mapping.permissions and "x" in mapping.permissions), mapping
             assert not mapping.is_hugetlb or mapping.permissions.endswith("s") or any(s.start <= mapping.start < s.end for s in spans), mapping
