@@ -310,14 +310,14 @@ NODE = ("let i = 0; const fs = require('fs'); process.on('SIGUSR2', () => { for 
         "console.log('ready'); setInterval(() => {}, 1000);")
 
 
-def test_append_to_what_node_writes(pool, library, clean_tmp):
+def test_append_to_what_node_writes(pool, library, clean_tmp, tmp_path):
     """node --perf-basic-prof goes on writing at its own offset: its lines stay whole, and ours are still there."""
     node = helpers.find_node()
     if node is None:
         pytest.skip("node is not installed as one large executable")
     pool(256)
     env = helpers.preload(library, options="perf_map=on,only=node*")
-    process = helpers.start([node, "--perf-basic-prof", "-e", NODE], env)
+    process = helpers.start([node, "--perf-basic-prof", "-e", NODE], env, cwd=tmp_path)  # V8 leaves a log
     try:
         assert process.stdout.readline() == "ready\n"
         before = map_path(process).read_text()
