@@ -241,6 +241,8 @@ def thp():
     enabled = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not enabled.exists() or "[never]" in enabled.read_text():
         pytest.skip("transparent huge pages are switched off")
+    if os.environ.get("T_VM"):  # a guest has little memory, and no rest in which it could be put together
+        pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
 
 
 @pytest.fixture
