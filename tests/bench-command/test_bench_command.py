@@ -242,6 +242,7 @@ def test_bench_leaves_children_alone(bench, tmp_path):
         helpers.wait_until(lambda pid=pid: helpers.state_of(pid) == "S")
         assert "TracerPid:\t0\n" in pathlib.Path(f"/proc/{pid}/status").read_text()
         os.kill(pid, 9)
+    helpers.wait_until(lambda: not helpers.marked_processes())
 
 
 def test_bench_plain_is_plain(bench_json, library):

@@ -166,7 +166,8 @@ int main(int argc, char **argv) {
     if (argc != 4)
         fail("usage: move-under COUNT DSO BACKEND");
     open_dso(argv[2]);
-    snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=edges=keep,data=off,backend=%s", argv[3]);
+    snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=segments=text+rodata,edges=keep,data=off,backend=%s",
+             argv[3]);
     const char *const environment[] = {"LD_HUGEPAGES=*", text, NULL};
     if (!hl_begin(&process, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))
         fail("nothing to do");
