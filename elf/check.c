@@ -21,18 +21,12 @@ static bool is_mapped_as(const struct hl_maps *maps, uint64_t start, uint64_t en
 }
 
 /* Between segments there may be nothing, or the inaccessible mapping with which a dynamic linker keeps an
-   object's place; after the last one also the heap. */
-static bool is_free_gap(const struct hl_process *process, uint64_t start, uint64_t end) {
-    const struct hl_maps *maps = &process->maps;
-    if (start == end)
-        return true;
-    for (size_t i = hl_find_mapping(maps, start); i < maps->n && maps->mapping[i].start < end; i++) {
-        const struct hl_mapping *mapping = &maps->mapping[i];
-        bool is_heap = mapping->end <= process->heap.end && mapping->end > process->heap.start &&
-                       mapping->prot == (PROT_READ | PROT_WRITE);
-        if (mapping->shared || (mapping->prot != PROT_NONE && !is_heap))
+   object's place. */
+static bool is_free_gap(const struct hl_maps *maps, uint64_t start, uint64_t end) {
+    for (size_t i = hl_find_mapping(maps, start); start < end && i < maps->n && maps->mapping[i].start < end;
+         i++)
+        if (maps->mapping[i].shared || maps->mapping[i].prot != PROT_NONE)
             return false;
-    }
     return true;
 }
 
@@ -47,11 +41,11 @@ static int check_mappings(const struct hl_process *process, const struct hl_obje
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         if (!is_mapped_as(&process->maps, start, start + bytes, hl_protection(segment->flags)))
             return HL_SKIP_MAPPING_CHANGED;
-        if (!is_free_gap(process, gap, start))
+        if (!is_free_gap(&process->maps, gap, start))
             return HL_SKIP_GAP_OCCUPIED;
         gap = start + bytes;
     }
-    return is_free_gap(process, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
+    return is_free_gap(&process->maps, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
 }
 
 static int check_source(const struct hl_process *process, const struct hl_object *object,

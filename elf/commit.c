@@ -42,6 +42,7 @@ struct step {
     uint64_t at, bytes, aside;
     unsigned span;
     bool claim;
+    bool left; /* what was kept aside for it is not there any more */
 };
 
 struct commit {
@@ -49,8 +50,7 @@ struct commit {
     struct hl_work *work;
     struct step *step;
     size_t n_steps, n_done;
-    uint64_t step_bytes;
-    uint64_t aside, aside_bytes;
+    struct hl_area step_area, aside;
     struct hl_ballast ballast;
 };
 
@@ -81,6 +81,7 @@ static void add_step(struct commit *c, unsigned span, uint64_t start, uint64_t e
     step->aside = c->work->move[span].aside + (start - c->work->plan.span[span].start);
     step->span = span;
     step->claim = claim;
+    step->left = false;
 }
 
 /* Lists what is in a span now: its mappings, and claims for the gaps between them. */
@@ -102,18 +103,16 @@ static void list_steps(struct commit *c, unsigned i) {
 
 /* Everything that needs memory, before the first step. */
 static int allocate(struct commit *c) {
-    c->step_bytes = hl_round_up(count_steps(c) * sizeof *c->step, c->process->geometry.page_bytes);
-    long at = hl_mmap(0, c->step_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (hl_is_error(at))
+    uint64_t page = c->process->geometry.page_bytes, aside_bytes = 0;
+    if (hl_grow_area(&c->step_area, hl_round_up(count_steps(c) * sizeof *c->step, page)) != 0)
         return HL_SKIP_NO_MEMORY;
-    c->step = (struct step *)at;
+    c->step = (struct step *)c->step_area.start;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++)
         if (is_prepared(c, i))
-            c->aside_bytes += bytes_of(c, i);
-    c->aside = hl_map_unusable(c->aside_bytes);
-    if (c->aside == 0)
+            aside_bytes += bytes_of(c, i);
+    if (hl_map_area(&c->aside, aside_bytes, PROT_NONE, MAP_NORESERVE) != 0)
         return HL_SKIP_NO_MEMORY;
-    uint64_t aside = c->aside;
+    uint64_t aside = c->aside.start;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         if (!is_prepared(c, i))
             continue;
@@ -161,15 +160,23 @@ static int explain_error(long result) {
 
 static int move_aside(struct commit *c, unsigned span) {
     for (; c->n_done < c->n_steps && c->step[c->n_done].span == span; c->n_done++) {
-        const struct step *step = &c->step[c->n_done];
+        struct step *step = &c->step[c->n_done];
         long result = hl_move_mapping(step->at, step->bytes, step->aside);
         if (!hl_is_error(result))
             continue;
         hl_drop_ballast(&c->ballast);
         hl_return_pieces(step->aside, step->bytes, step->at);
+        step->left = true;
         return explain_error(result);
     }
     return 0;
+}
+
+/* The span's new memory is not at its scratch address any more. */
+static void leave_memory(struct commit *c, unsigned i) {
+    struct hl_move *move = &c->work->move[i];
+    hl_leave_area(&move->area, move->memory, move->memory + bytes_of(c, i));
+    move->memory = 0;
 }
 
 static int place(struct commit *c, unsigned i) {
@@ -179,19 +186,22 @@ static int place(struct commit *c, unsigned i) {
     /* The pages are the memfd's; mapped now, nobody faults later.  Before Linux 5.14 that can't be checked.
      */
     int populate = c->process->kernel.populate ? 0 : MAP_POPULATE;
-    if (move->memfd < 0)
-        result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
-    else
+    if (move->memfd < 0) {
+        /* A child must have the text; one that is forked just now has this copy of it besides. */
+        result = hl_madvise(move->memory, bytes_of(c, i), MADV_DOFORK);
+        if (!hl_is_error(result))
+            result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
+    } else
         result = hl_mmap(span->start, bytes_of(c, i), move->prot,
                          MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | populate, move->memfd, 0);
     if (hl_is_error(result))
         return explain_error(result);
     move->placed = true;
     if (move->memfd < 0)
-        move->memory = 0;
+        leave_memory(c, i);
     else if (c->process->kernel.populate &&
              hl_is_error(hl_madvise(span->start, bytes_of(c, i), MADV_POPULATE_READ)) &&
-             !c->process->has_threads)
+             !c->process->status.has_threads)
         return HL_SKIP_POOL_SHORT;
     return 0;
 }
@@ -228,7 +238,7 @@ static int place_over(struct commit *c, unsigned i) {
     if (move->memfd >= 0)
         return place(c, i);
     hl_return_pieces(move->memory, bytes_of(c, i), span->start);
-    move->memory = 0;
+    leave_memory(c, i);
     move->placed = true;
     return 0;
 }
@@ -273,8 +283,9 @@ static void roll_back(struct commit *c) {
             c->work->move[i].placed = c->work->move[i].emptied = false;
         }
     while (c->n_done > 0) {
-        const struct step *step = &c->step[--c->n_done];
+        struct step *step = &c->step[--c->n_done];
         hl_return_mapping(step->aside, step->bytes, step->at);
+        step->left = true;
     }
 }
 
@@ -286,8 +297,23 @@ static void compare_with_before(struct commit *c) {
         return;
     if (!hl_same_maps(&c->process->maps, &now, object->segment[0].first_page,
                       object->segment[object->n_segments - 1].end_page))
-        hl_report_broken(c->work);
+        hl_report_broken(c->process, c->work);
     hl_free_maps(&now);
+}
+
+/* Old mappings and what is left of the place in which they were kept. */
+static void free_aside(struct commit *c) {
+    uint64_t start = c->aside.start;
+    for (size_t i = 0; i < c->n_steps; i++) {
+        const struct step *step = &c->step[i];
+        if (!step->left)
+            continue;
+        if (start < step->aside)
+            hl_munmap(start, step->aside - start);
+        start = step->aside + step->bytes;
+    }
+    if (start < c->aside.end)
+        hl_munmap(start, c->aside.end - start);
 }
 
 /* New memory that did not come into place, and what surrounded the one that did. */
@@ -295,7 +321,7 @@ static void free_scratch(struct commit *c) {
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         struct hl_move *move = &c->work->move[i];
         enum hl_backend backend = move->backend;
-        hl_free_memory(move, &c->work->plan.span[i]);
+        hl_free_memory(move);
         if (move->placed)
             move->backend = backend;
     }
@@ -307,15 +333,16 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work) {
     c.work = work;
     c.step = NULL;
     c.n_steps = c.n_done = 0;
-    c.step_bytes = c.aside = c.aside_bytes = 0;
-    c.ballast.at = 0;
+    hl_clear_area(&c.step_area);
+    hl_clear_area(&c.aside);
+    hl_clear_area(&c.ballast.area);
 
     int result = allocate(&c);
     if (result == 0)
         result = hl_take_ballast(&c.ballast, process->geometry.page_bytes);
     if (result == 0)
         result = claim_gaps(&c);
-    if (result == 0 && process->has_threads) {
+    if (result == 0 && process->status.has_threads) {
         result = replace(&c);
     } else if (result == 0) {
         result = swap(&c);
@@ -324,12 +351,10 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work) {
     }
     hl_drop_ballast(&c.ballast);
     release_claims(&c);
-    if (c.aside != 0)
-        hl_munmap(c.aside, c.aside_bytes);
+    free_aside(&c);
     free_scratch(&c);
-    if (c.step != NULL)
-        hl_munmap((uint64_t)c.step, c.step_bytes);
-    if (result != 0 && !process->has_threads)
+    hl_free_area(&c.step_area);
+    if (result != 0 && !process->status.has_threads)
         compare_with_before(&c);
     return result;
 }

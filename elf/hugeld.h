@@ -77,7 +77,6 @@ struct hl_span {
     uint64_t start, end; /* multiples of huge_page_bytes */
     uint32_t flags;      /* PF_R, with PF_X for text, with PF_W for data; never both */
     enum hl_kind kind;
-    bool rounds_out; /* its end lies past the object's: bss=hugetlb, the last page */
 };
 
 static inline uint64_t hl_span_bytes(const struct hl_span *span) { return span->end - span->start; }

@@ -2,6 +2,8 @@
 /* What this kernel can do for this process.  Version numbers lie (backports, seccomp, SELinux), so everything
    is tried out on scratch memory; nothing here takes a page from the pool. */
 #include "kernel.h"
+#include "area.h"
+#include "maps.h"
 #include "memory.h"
 #include "sys.h"
 #include "text.h"
@@ -32,31 +34,42 @@ void hl_read_geometry(struct hl_geometry *geometry, const struct hl_roots *roots
         geometry->huge_page_bytes = number;
 }
 
-/* Maps scratch memory of two huge pages and returns the boundary inside it through ALIGNED. */
-static long map_scratch(const struct hl_geometry *geometry, uint64_t *aligned) {
-    long at = hl_mmap(0, 2 * geometry->huge_page_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (!hl_is_error(at))
-        *aligned = hl_round_up((uint64_t)at, geometry->huge_page_bytes);
-    return at;
+/* Whether ROOM is still mapped up to AT.  It is shared memory, so nothing of anybody else's can have become
+   one mapping with it. */
+static bool is_whole(const struct hl_area *room, uint64_t at) {
+    struct hl_maps maps;
+    if (hl_read_maps(&maps) != 0)
+        return false;
+    bool whole = hl_find_mapping(&maps, room->start) == hl_find_mapping(&maps, at);
+    hl_free_maps(&maps);
+    return whole;
+}
+
+/* Whether mremap brings the huge page HUGE to a boundary inside ROOM.  Linux 5.10 says no and has unmapped
+   what was there; by now it may be another thread's. */
+static bool moves_into(struct hl_area *room, struct hl_area *huge) {
+    uint64_t bytes = huge->end - huge->start, to = hl_round_up(room->start + 1, bytes);
+    bool moves = !hl_is_error(hl_move_mapping(huge->start, bytes, to));
+    if (moves)
+        hl_leave_area(huge, huge->start, huge->end);
+    else if (!is_whole(room, to))
+        hl_leave_area(room, to, to + bytes);
+    return moves;
 }
 
 static void probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry) {
-    uint64_t bytes = geometry->huge_page_bytes, aligned = 0;
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(geometry);
-    long huge = hl_mmap(0, bytes, PROT_READ, flags, -1, 0);
-    kernel->hugetlb = !hl_is_error(huge) || huge == -ENOMEM; /* EINVAL: no pages of this size */
-    kernel->hugetlb_denied = huge == -EACCES || huge == -EPERM;
-    if (hl_is_error(huge))
+    uint64_t bytes = geometry->huge_page_bytes;
+    struct hl_area huge, room;
+    int result = hl_map_area(&huge, bytes, PROT_READ, MAP_NORESERVE | hl_hugetlb_flags(geometry));
+    kernel->hugetlb = result == 0 || result == -ENOMEM; /* EINVAL: no pages of this size */
+    kernel->hugetlb_denied = result == -EACCES || result == -EPERM;
+    if (result != 0)
         return;
-    long scratch = map_scratch(geometry, &aligned);
-    if (!hl_is_error(scratch)) {
-        kernel->hugetlb_mremap = !hl_is_error(hl_move_mapping((uint64_t)huge, bytes, aligned));
-        if (kernel->hugetlb_mremap)
-            huge = (long)aligned;
-    }
-    hl_munmap((uint64_t)huge, bytes);
-    if (!hl_is_error(scratch))
-        hl_munmap((uint64_t)scratch, 2 * bytes);
+    int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
+    if (hl_map_file_area(&room, 2 * bytes, PROT_NONE, flags, -1) == 0)
+        kernel->hugetlb_mremap = moves_into(&room, &huge);
+    hl_free_area(&room);
+    hl_free_area(&huge);
 }
 
 static bool probe_memfd(const struct hl_geometry *geometry) {
@@ -75,26 +88,30 @@ static bool probe_userfaultfd(void) {
     return true;
 }
 
-/* One anonymous page answers the rest.  madvise(2) checks the advice before it looks at a length of 0. */
-static void probe_page(struct hl_kernel *kernel, uint64_t page_bytes) {
-    long page = hl_mmap(0, page_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (hl_is_error(page))
-        return;
-    volatile char *from = (volatile char *)page;
+static bool probe_reading(void) {
+    static const char from = 'x';
     char to = 0;
-    *from = 'x';
-    kernel->read_by_call = hl_read_memory(&to, (uint64_t)page, 1) == 1 && to == 'x';
-    kernel->populate = !hl_is_error(hl_madvise((uint64_t)page, 0, MADV_POPULATE_READ));
-    kernel->collapse = !hl_is_error(hl_madvise((uint64_t)page, 0, MADV_COLLAPSE));
-    kernel->executable_memory = !hl_is_error(hl_mprotect((uint64_t)page, page_bytes, PROT_READ | PROT_EXEC));
-    hl_munmap((uint64_t)page, page_bytes);
+    return hl_read_memory(&to, (uint64_t)&from, 1) == 1 && to == 'x';
 }
 
-void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry) {
+/* One anonymous page answers the rest.  madvise(2) checks the advice before it looks at a length of 0. */
+static void probe_page(struct hl_kernel *kernel, uint64_t page_bytes) {
+    struct hl_area page;
+    if (hl_map_area(&page, page_bytes, PROT_READ | PROT_WRITE, 0) != 0)
+        return;
+    *(volatile char *)page.start = 'x'; /* what was never written may become executable all the same */
+    kernel->populate = !hl_is_error(hl_madvise(page.start, 0, MADV_POPULATE_READ));
+    kernel->collapse = !hl_is_error(hl_madvise(page.start, 0, MADV_COLLAPSE));
+    kernel->executable_memory = !hl_is_error(hl_mprotect(page.start, page_bytes, PROT_READ | PROT_EXEC));
+    hl_free_area(&page);
+}
+
+void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter) {
     kernel->hugetlb_mremap = kernel->executable_memory = false;
-    kernel->read_by_call = kernel->populate = kernel->collapse = false;
+    kernel->populate = kernel->collapse = false;
     probe_hugetlb(kernel, geometry);
-    kernel->hugetlb_memfd = probe_memfd(geometry);
-    kernel->userfaultfd = probe_userfaultfd();
+    kernel->hugetlb_memfd = !has_filter && probe_memfd(geometry);
+    kernel->userfaultfd = !has_filter && probe_userfaultfd();
+    kernel->read_by_call = !has_filter && probe_reading();
     probe_page(kernel, geometry->page_bytes);
 }

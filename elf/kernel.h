@@ -31,8 +31,10 @@ struct hl_kernel {
    Hugepagesize of meminfo); 2 MiB where neither file can be read.  PAGE_BYTES is AT_PAGESZ. */
 void hl_read_geometry(struct hl_geometry *geometry, const struct hl_roots *roots, uint64_t page_bytes);
 
-/* Tries everything above out; leaves no mapping and no descriptor behind, takes no page from the pool.  Calls
-   nothing outside systemd's @system-service list. */
-void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry);
+/* Tries everything above out; leaves no mapping and no descriptor behind, takes no page from the pool.
+   HAS_FILTER: the process is under a filter of system calls, which may kill it for one that it does not know.
+   Then only those are made that a program's memory allocator makes too (mmap, munmap, mprotect, mremap,
+   madvise), and what needs others counts as missing. */
+void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter);
 
 #endif

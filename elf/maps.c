@@ -48,26 +48,17 @@ static bool parse_line(struct hl_mapping *m, const char *at, const char *end) {
     while (skip_char(&at, end, ' ')) /* as many as make a column of the names */
         ;
     m->name = hash_bytes(at, end);
-    m->is_heap = end - at >= 6 && hl_same_bytes(end - 6, "[heap]", 6) && m->inode == 0;
     return true;
 }
 
 /* Makes room for one more mapping. */
 static int grow_maps(struct hl_maps *maps) {
-    uint64_t bytes = maps->allocated_bytes * 2;
-    long at;
-    if ((maps->n + 1) * sizeof *maps->mapping <= maps->allocated_bytes)
+    uint64_t bytes = maps->area.end - maps->area.start;
+    if ((maps->n + 1) * sizeof *maps->mapping <= bytes)
         return 0;
-    if (bytes == 0) {
-        bytes = MAPPINGS_FIRST * sizeof *maps->mapping;
-        at = hl_mmap(0, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    } else {
-        at = HL_CALL(__NR_mremap, maps->mapping, maps->allocated_bytes, bytes, MREMAP_MAYMOVE, 0, 0);
-    }
-    if (hl_is_error(at))
+    if (hl_grow_area(&maps->area, bytes == 0 ? MAPPINGS_FIRST * sizeof *maps->mapping : 2 * bytes) != 0)
         return HL_SKIP_NO_MEMORY;
-    maps->mapping = (struct hl_mapping *)at;
-    maps->allocated_bytes = bytes;
+    maps->mapping = (struct hl_mapping *)maps->area.start;
     return 0;
 }
 
@@ -77,7 +68,7 @@ int hl_read_maps(struct hl_maps *maps) {
     int result = 0;
     maps->mapping = NULL;
     maps->n = 0;
-    maps->allocated_bytes = 0;
+    hl_clear_area(&maps->area);
     hl_open_lines(&lines, "/proc/self/maps");
     while (result == 0 && hl_next_line(&lines, &at, &end)) {
         result = grow_maps(maps);
@@ -95,8 +86,7 @@ int hl_read_maps(struct hl_maps *maps) {
 }
 
 void hl_free_maps(struct hl_maps *maps) {
-    if (maps->mapping != NULL)
-        hl_munmap((uint64_t)maps->mapping, maps->allocated_bytes);
+    hl_free_area(&maps->area);
     maps->mapping = NULL;
     maps->n = 0;
 }
@@ -136,6 +126,8 @@ void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to) {
         struct hl_mapping piece = clip_mapping(&mapping, from, from + bytes);
         if (piece.prot != PROT_NONE || piece.inode != 0)
             hl_return_mapping(piece.start, piece.end - piece.start, to + (piece.start - from));
+        else
+            hl_munmap(piece.start, piece.end - piece.start);
     }
     hl_close_lines(&lines);
 }

@@ -3,6 +3,7 @@
 #ifndef HL_MAPS_H
 #define HL_MAPS_H
 
+#include "area.h"
 #include "text.h"
 
 struct hl_mapping {
@@ -11,14 +12,13 @@ struct hl_mapping {
     uint64_t name;                  /* a hash of it */
     int prot;                       /* PROT_READ, PROT_WRITE, PROT_EXEC */
     bool shared;
-    bool is_heap; /* named [heap]: it has something of the heap in it, and may begin with .bss */
 };
 
 /* In memory of its own, ascending. */
 struct hl_maps {
     struct hl_mapping *mapping;
     size_t n;
-    uint64_t allocated_bytes;
+    struct hl_area area; /* that they are in */
 };
 
 /* Reads /proc/self/maps.  0, HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY.  After 0 the caller frees MAPS. */
@@ -32,7 +32,8 @@ size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address);
 bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t start, uint64_t end);
 
 /* Puts back what a step that failed left half done: what is mapped in [from, from + bytes) goes to the same
-   place in [to, to + bytes), a mapping at a time.  What is only reserved, anonymous and PROT_NONE, stays. */
+   place in [to, to + bytes), a mapping at a time.  What is only reserved there, anonymous and PROT_NONE, is
+   unmapped: nothing in [from, from + bytes) is ours afterwards. */
 void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to);
 
 /* /proc/self/smaps, mapping by mapping, in constant space.  The kernel walks the page tables of each mapping

@@ -41,9 +41,14 @@ long hl_read_memory(void *to, uint64_t from, size_t bytes) {
     return HL_CALL(__NR_process_vm_readv, hl_getpid(), &local, 1, &remote, 1, 0);
 }
 
-uint64_t hl_map_unusable(uint64_t bytes) {
-    long at = hl_mmap(0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    return hl_is_error(at) ? 0 : (uint64_t)at;
+long hl_repeat_memory(void *to, size_t bytes, const void *from, size_t unit) {
+    struct iovec local = {to, bytes}, remote[HL_REPEATS_MAX];
+    unsigned n = 0;
+    for (size_t left = bytes; left > 0; left -= remote[n++].iov_len) {
+        remote[n].iov_base = (void *)from;
+        remote[n].iov_len = left < unit ? left : unit;
+    }
+    return HL_CALL(__NR_process_vm_readv, hl_getpid(), &local, 1, remote, n, 0);
 }
 
 /* Enough from every step of a commit with 6 mappings left (measured on 6.18). */
@@ -52,21 +57,23 @@ uint64_t hl_map_unusable(uint64_t bytes) {
 /* Pages of alternating protection, so that the kernel cannot merge them.  The first and the last may merge
    with a neighbour; they do not count. */
 int hl_take_ballast(struct hl_ballast *ballast, uint64_t page_bytes) {
+    uint64_t bytes = (BALLAST_MAPPINGS + 2) * page_bytes;
     ballast->page_bytes = page_bytes;
-    ballast->at = hl_map_unusable((BALLAST_MAPPINGS + 2) * page_bytes);
-    if (ballast->at == 0)
+    if (hl_map_area(&ballast->area, bytes, PROT_NONE, MAP_NORESERVE) != 0)
         return HL_SKIP_MAP_COUNT;
     for (unsigned i = 1; i <= BALLAST_MAPPINGS; i += 2)
-        if (hl_is_error(hl_mprotect(ballast->at + i * page_bytes, page_bytes, PROT_READ)))
+        if (hl_is_error(hl_mprotect(ballast->area.start + i * page_bytes, page_bytes, PROT_READ)))
             return HL_SKIP_MAP_COUNT;
     return 0;
 }
 
 /* Releasing whole mappings first needs no new one, also at the limit. */
 void hl_drop_ballast(struct hl_ballast *ballast) {
-    if (ballast->at == 0)
+    struct hl_area *area = &ballast->area;
+    uint64_t inner = area->start + ballast->page_bytes, inner_end = area->end - ballast->page_bytes;
+    if (area->start == area->end)
         return;
-    hl_munmap(ballast->at + ballast->page_bytes, BALLAST_MAPPINGS * ballast->page_bytes);
-    hl_munmap(ballast->at, (BALLAST_MAPPINGS + 2) * ballast->page_bytes);
-    ballast->at = 0;
+    hl_munmap(inner, inner_end - inner);
+    hl_leave_area(area, inner, inner_end);
+    hl_free_area(area);
 }

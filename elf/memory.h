@@ -3,6 +3,7 @@
 #ifndef HL_MEMORY_H
 #define HL_MEMORY_H
 
+#include "area.h"
 #include "kernel.h"
 
 /* PROT_READ, PROT_WRITE and PROT_EXEC for PF_R, PF_W and PF_X. */
@@ -22,13 +23,14 @@ long hl_open_userfaultfd(void);
    fewer, or a negated errno. */
 long hl_read_memory(void *to, uint64_t from, size_t bytes);
 
-/* BYTES of address space that nobody can use, to keep a place; 0 if there is none. */
-uint64_t hl_map_unusable(uint64_t bytes);
+/* The same with the UNIT bytes at FROM again and again.  BYTES is at most HL_REPEATS_MAX units. */
+#define HL_REPEATS_MAX 128
+long hl_repeat_memory(void *to, size_t bytes, const void *from, size_t unit);
 
 /* Spare mappings against vm.max_map_count: where it is nearly reached, the way back from half-moved mappings
    would fail as well.  Taken before the first step, dropped before the way back. */
 struct hl_ballast {
-    uint64_t at; /* 0: none */
+    struct hl_area area;
     uint64_t page_bytes;
 };
 

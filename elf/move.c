@@ -6,7 +6,6 @@
 
    Every object is planned before anything moves, all text is prepared before any read-only data, and the
    executable before its DSOs: where the pool is short, that is the order in which it is spent. */
-#include "heap.h"
 #include "move.h"
 #include "sys.h"
 #include "text.h"
@@ -23,10 +22,17 @@ static const char *find_variable(const char *const *envp, const char *name) {
     return NULL;
 }
 
+static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
+
+static void tell_mistake(void *process, struct hl_string option, const char *what) {
+    hl_report_mistake(process, options_name, option, what);
+}
+
 /* What the table of options has and this way in cannot do. */
-static void drop_unsupported(struct hl_options *options, enum hl_way_in way_in, const char *variable) {
+static void drop_unsupported(const struct hl_process *process, struct hl_options *options,
+                             enum hl_way_in way_in) {
     if (options->backend == HL_BACKEND_FILE && way_in != HL_LINKER) {
-        hl_report_mistake((void *)variable, (struct hl_string){"backend=file", 12},
+        hl_report_mistake(process, options_name, (struct hl_string){"backend=file", 12},
                           "needs the patched linker");
         options->backend = HL_BACKEND_AUTO;
     }
@@ -35,10 +41,11 @@ static void drop_unsupported(struct hl_options *options, enum hl_way_in way_in, 
 /* Nothing is taken. */
 static void clear_process(struct hl_process *process) {
     process->pagemap = -1;
-    process->old_break = 0;
     process->maps.mapping = NULL;
+    hl_clear_area(&process->maps.area);
     process->work = NULL;
-    process->n_work = process->work_capacity = 0;
+    process->n_work = 0;
+    hl_clear_area(&process->work_area);
     process->dropped_named = false;
 }
 
@@ -46,7 +53,7 @@ bool hl_begin_with(struct hl_process *process, const struct hl_options *options,
                    enum hl_way_in way_in, uint64_t page_bytes) {
     clear_process(process);
     process->way_in = way_in;
-    process->kernel_is_probed = false;
+    process->kernel_is_probed = process->filters_are_known = false;
     process->trace = NULL;
     process->options = *options;
     if (options->objects.bytes == 0 || !hl_match_only(options, executable))
@@ -57,17 +64,17 @@ bool hl_begin_with(struct hl_process *process, const struct hl_options *options,
 
 bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
               enum hl_way_in way_in, uint64_t page_bytes) {
-    static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
     struct hl_options options;
+    hl_note_stderr(process);
     hl_default_options(&options);
     if (way_in == HL_LINKER)
         options.edges = HL_EDGES_BY_PLACE;
     const char *text = find_variable(envp, options_name);
     if (text != NULL) {
-        const struct hl_complaints complaints = {hl_report_mistake, (void *)options_name};
+        const struct hl_complaints complaints = {tell_mistake, process};
         hl_parse_options(&options, text, &complaints);
     }
-    drop_unsupported(&options, way_in, options_name);
+    drop_unsupported(process, &options, way_in);
     const char *objects = find_variable(envp, "LD_HUGEPAGES");
     if (objects == NULL)
         objects = way_in == HL_PRELOADER ? "main" : "";
@@ -77,19 +84,11 @@ bool hl_begin(struct hl_process *process, const char *const *envp, const char *e
 
 /* Room for one more object, or NULL. */
 static struct hl_work *grow_work(struct hl_process *process) {
-    uint64_t bytes = process->work_capacity * sizeof *process->work;
-    if (process->n_work < process->work_capacity)
-        return &process->work[process->n_work];
-    long at;
-    if (bytes == 0)
-        at = hl_mmap(0, WORK_FIRST * sizeof *process->work, PROT_READ | PROT_WRITE,
-                     MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    else
-        at = HL_CALL(__NR_mremap, process->work, bytes, 2 * bytes, MREMAP_MAYMOVE, 0, 0);
-    if (hl_is_error(at))
+    uint64_t bytes = process->work_area.end - process->work_area.start;
+    if ((process->n_work + 1) * sizeof *process->work > bytes &&
+        hl_grow_area(&process->work_area, bytes == 0 ? WORK_FIRST * sizeof *process->work : 2 * bytes) != 0)
         return NULL;
-    process->work = (struct hl_work *)at;
-    process->work_capacity = bytes == 0 ? WORK_FIRST : 2 * process->work_capacity;
+    process->work = (struct hl_work *)process->work_area.start;
     return &process->work[process->n_work];
 }
 
@@ -125,24 +124,42 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
         struct hl_move *move = &work->move[i];
         move->backend = HL_NO_BACKEND;
         move->skip = move->no_hugetlb = HL_MOVED;
-        move->memory = move->reserved = move->reserved_bytes = move->aside = 0;
+        hl_clear_area(&move->area);
+        move->memory = move->aside = 0;
         move->memfd = -1;
         move->placed = move->emptied = false;
     }
 }
 
+int hl_read_process_status(struct hl_process *process) {
+    hl_read_status(&process->status, &hl_system_roots);
+    if (!process->filters_are_known)
+        process->filters = process->status.filters;
+    process->filters_are_known = true;
+    return process->status.filters == process->filters ? 0 : HL_SKIP_RESTRICTED;
+}
+
+/* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
+   general; who names hugetlb wants that way tried too. */
+static void probe_kernel(struct hl_process *process) {
+    bool has_filter = process->filters != 0;
+    hl_probe_kernel(&process->kernel, &process->geometry, has_filter);
+    if (has_filter && process->options.backend == HL_BACKEND_HUGETLB)
+        process->kernel.hugetlb_memfd = true;
+    process->kernel_is_probed = true;
+}
+
 /* What every object needs to be checked against.  0 or the reason why none can move. */
 static int read_process(struct hl_process *process) {
-    process->has_threads = !hl_is_single_threaded();
-    process->pagemap = hl_open_pagemap();
-    int result = hl_read_maps(&process->maps);
+    int result = hl_read_process_status(process);
+    if (result == 0)
+        result = hl_read_maps(&process->maps);
     if (result != 0)
         return result;
-    hl_read_heap(process);
+    process->pagemap = hl_open_pagemap();
     if (!process->kernel_is_probed)
-        hl_probe_kernel(&process->kernel, &process->geometry);
-    process->kernel_is_probed = true;
-    hl_read_placement(&process->placement, &hl_system_roots, process->options.numa);
+        probe_kernel(process);
+    hl_read_placement(&process->placement, &process->status, process->options.numa);
     return 0;
 }
 
@@ -162,22 +179,6 @@ static void leave_data(struct hl_process *process) {
     }
 }
 
-/* A span that rounds out needs the heap out of its way.  Only the executable's is followed by it. */
-static void carry_break(struct hl_process *process, struct hl_work *work) {
-    for (unsigned i = 0; i < work->plan.n_spans; i++)
-        if (work->plan.span[i].rounds_out && work->object.is_main && work->move[i].skip == HL_MOVED)
-            work->move[i].skip = (enum hl_skip)hl_carry_break(process, work->plan.span[i].end);
-}
-
-/* Where that span did not move, the break goes back. */
-static void restore_break(struct hl_process *process) {
-    for (size_t i = 0; i < process->n_work; i++)
-        for (unsigned j = 0; j < process->work[i].plan.n_spans; j++)
-            if (process->work[i].plan.span[j].rounds_out && process->work[i].move[j].placed)
-                return;
-    hl_restore_break(process);
-}
-
 static bool is_anything_prepared(const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (work->move[i].backend != HL_NO_BACKEND)
@@ -187,32 +188,25 @@ static bool is_anything_prepared(const struct hl_work *work) {
 
 static void move_planned(struct hl_process *process) {
     int result = read_process(process);
-    if (result == 0 && process->has_threads)
+    if (result == 0 && process->status.has_threads)
         leave_data(process);
     for (size_t i = 0; i < process->n_work; i++) {
         struct hl_work *work = &process->work[i];
-        if (work->skip != HL_MOVED)
-            continue;
-        if (result == 0)
-            carry_break(process, work);
-        work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(process, work));
+        if (work->skip == HL_MOVED)
+            work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(process, work));
     }
     prepare_kind(process, HL_TEXT);
     prepare_kind(process, HL_RODATA);
     prepare_kind(process, HL_DATA);
-    if (process->options.bss == HL_BSS_HUGETLB)
-        prepare_kind(process, HL_BSS);
     for (size_t i = 0; i < process->n_work; i++) {
         struct hl_work *work = &process->work[i];
         if (work->skip == HL_MOVED && is_anything_prepared(work))
             work->skip = (enum hl_skip)hl_commit_object(process, work);
     }
-    restore_break(process);
     for (size_t i = 0; i < process->n_work && process->options.backend == HL_BACKEND_FILE; i++)
         if (process->work[i].skip == HL_MOVED)
             hl_collapse_spans(process, &process->work[i]);
-    if (process->options.bss == HL_BSS_THP) /* advice splits mappings, and commit compares them */
-        prepare_kind(process, HL_BSS);
+    prepare_kind(process, HL_BSS); /* last: advice splits mappings, and commit compares them */
 }
 
 static bool is_anything_planned(const struct hl_process *process) {
@@ -236,15 +230,12 @@ static bool is_refused(const struct hl_process *process, const struct hl_work *w
 
 int hl_move_objects(struct hl_process *process) {
     int status = process->options.strict && process->dropped_named ? 127 : 0;
-    if (is_anything_planned(process)) {
-        uint64_t signals = hl_block_signals();
+    if (is_anything_planned(process))
         move_planned(process);
-        hl_restore_signals(signals);
-    }
     for (size_t i = 0; i < process->n_work; i++) {
         hl_report_object(process, &process->work[i]);
         if (is_refused(process, &process->work[i])) {
-            hl_report_strict(&process->work[i]);
+            hl_report_strict(process, &process->work[i]);
             status = 127;
         }
     }
@@ -252,8 +243,7 @@ int hl_move_objects(struct hl_process *process) {
 }
 
 void hl_end(struct hl_process *process) {
-    if (process->work != NULL)
-        hl_munmap((uint64_t)process->work, process->work_capacity * sizeof *process->work);
+    hl_free_area(&process->work_area);
     if (process->pagemap >= 0)
         hl_close((int)process->pagemap);
     hl_free_maps(&process->maps);

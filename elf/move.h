@@ -26,12 +26,12 @@ struct hl_move {
     enum hl_skip skip;       /* why it stays */
     enum hl_skip no_hugetlb; /* backend=auto: why it is on thp; else HL_MOVED */
     int prot;        /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
-    uint64_t memory; /* the new memory's scratch address, span-sized and filled; 0 once it is in place */
-    int memfd;       /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
-    uint64_t reserved, reserved_bytes; /* address space around the new memory, freed with it; may be 0 */
-    uint64_t aside;                    /* commit: where the old mappings are kept */
-    bool emptied;                      /* commit: the old mappings are aside */
-    bool placed;                       /* commit: the new memory is in place */
+    struct hl_area area; /* the new memory, and maybe address space around it */
+    uint64_t memory;     /* its scratch address, span-sized and filled; 0: there is none, or it is in place */
+    int memfd;           /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
+    uint64_t aside;      /* commit: where the old mappings are kept */
+    bool emptied;        /* commit: the old mappings are aside */
+    bool placed;         /* commit: the new memory is in place */
 };
 
 /* A selected object with everything that is decided about it. */
@@ -41,6 +41,11 @@ struct hl_work {
     enum hl_selection selection;
     enum hl_skip skip;                 /* why the whole object stays; HL_MOVED otherwise */
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
+};
+
+/* What an open descriptor refers to; all 0: nothing. */
+struct hl_file_id {
+    uint64_t device, inode;
 };
 
 /* How hugeld came into the process. */
@@ -53,16 +58,18 @@ struct hl_process {
     enum hl_way_in way_in;
     struct hl_geometry geometry;
     struct hl_options options;
+    struct hl_file_id standard_error; /* at the start */
     struct hl_kernel kernel;
-    bool kernel_is_probed;
+    bool kernel_is_probed; /* set it to false when objects come later: the process may have restricted itself */
+    struct hl_status status;
+    bool filters_are_known;
+    uint64_t filters; /* of system calls, when the status was read first */
     struct hl_placement placement;
     struct hl_maps maps; /* as they were before anything moved */
     long pagemap;        /* descriptor, or a negated errno */
-    bool has_threads;
-    struct hl_range heap; /* from where the heap begins to the break; or nothing */
-    uint64_t old_break;   /* where the break was, if it was carried (to heap.end); else 0 */
     struct hl_work *work;
-    size_t n_work, work_capacity;
+    size_t n_work;
+    struct hl_area work_area;
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
     void (*trace)(
         const char *line); /* gets what verbose=3 says, whatever verbose= is; or NULL, the default */
@@ -84,8 +91,14 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
                    size_t phnum);
 
 /* Steps 3 to 6 for everything added; afterwards each object is either on huge pages or exactly as it was.
-   Runs with every signal blocked.  Returns 0, or 127 when strict=on demands that the program ends. */
+   Called with every signal blocked, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0, or 127 when
+   strict=on demands that the program ends. */
 int hl_move_objects(struct hl_process *process);
+
+/* Reads PROCESS's status.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had
+   when this was called first, or can't be read any more; what it could do then says nothing now.  Without
+   objects at start it is called once then, so that those which come later can be compared. */
+int hl_read_process_status(struct hl_process *process);
 
 /* Frees what the above took.  More objects may come then, those that a program loads later. */
 void hl_end(struct hl_process *process);
@@ -113,14 +126,14 @@ int hl_fill_span(struct hl_process *process, const struct hl_object *object, con
 struct hl_source {
     int file;     /* open for reading, and proved to be what is mapped; or -1: there is only the memory */
     bool is_ours; /* to be closed */
-    uint64_t at;  /* it is mapped here as it is at the span's start */
-    uint64_t reserved, reserved_bytes;
+    uint64_t at;  /* it is mapped here as it is at the span's start: */
+    unsigned n_mapped; /* what is in the span of the object's first so many segments */
 };
 
 /* Opens and maps the file, if it is at hand.  The caller closes SOURCE in any case. */
 void hl_open_source(struct hl_source *source, const struct hl_process *process,
                     const struct hl_object *object, const struct hl_span *span);
-void hl_close_source(struct hl_source *source);
+void hl_close_source(struct hl_source *source, const struct hl_object *object, const struct hl_span *span);
 
 /* Whether something of the SPAN would have to come from the disk.  SOURCE has a file. */
 bool hl_is_cold(const struct hl_source *source, const struct hl_process *process,
@@ -145,7 +158,7 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
 bool hl_is_huge_already(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind);
 
 /* Gives back the new memory of a move that is not in place. */
-void hl_free_memory(struct hl_move *move, const struct hl_span *span);
+void hl_free_memory(struct hl_move *move);
 
 /* Step 5, commit: all prepared spans of an object come into place, or none and everything is as it was
    before.  0, or the reason. */
@@ -161,16 +174,24 @@ void hl_report_object(const struct hl_process *process, const struct hl_work *wo
 /* Says why OBJECT cannot even be planned; from verbose=1. */
 void hl_report_dropped(const struct hl_process *process, const struct hl_object *object, enum hl_skip skip);
 
+/* Notes what standard error is; lines are written there as long as it is that. */
+void hl_note_stderr(struct hl_process *process);
+
+/* Ends LINE and writes it, by one write(2), unless something else is open at descriptor 2 by now.  Everything
+   that is written to there in a program's process is written by this. */
+void hl_write_line(const struct hl_process *process, struct hl_text *line);
+
 /* Complains about a variable; shown at every verbosity. */
-void hl_report_mistake(void *variable, struct hl_string option, const char *what);
+void hl_report_mistake(const struct hl_process *process, const char *variable, struct hl_string option,
+                       const char *what);
 
 /* Says that rolling back did not restore the mappings: a bug, or a kernel's.  Shown at every verbosity. */
-void hl_report_broken(const struct hl_work *work);
+void hl_report_broken(const struct hl_process *process, const struct hl_work *work);
 
 /* Says why objects that come later will stay. */
-void hl_report_unwatched(enum hl_skip skip);
+void hl_report_unwatched(const struct hl_process *process, enum hl_skip skip);
 
 /* Says that strict=on ends the program because of WORK. */
-void hl_report_strict(const struct hl_work *work);
+void hl_report_strict(const struct hl_process *process, const struct hl_work *work);
 
 #endif

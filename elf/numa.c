@@ -42,52 +42,23 @@ bool hl_scan_range(const char **at, const char *end, uint64_t *first, uint64_t *
     return true;
 }
 
-/* Where the value of KEY begins, if the line [at, end) has it; else NULL. */
-static const char *find_value(const char *at, const char *end, const char *key) {
-    size_t bytes = hl_text_bytes(key);
-    return (size_t)(end - at) > bytes && hl_same_bytes(at, key, bytes) ? at + bytes : NULL;
-}
-
-/* TracerPid and Mems_allowed_list of /proc/self/status, which come in this order. */
-static void read_status(struct hl_placement *placement, const struct hl_roots *roots) {
-    struct hl_nodes *cpuset = &placement->cpuset;
-    struct hl_text path;
-    struct hl_lines lines;
-    const char *line, *end, *at;
-    uint64_t first, last;
-    bool found = false;
-    placement->is_traced = false;
-    fill_nodes(cpuset, 0);
-    hl_set_text(&path, roots->proc);
-    hl_add_text(&path, "/self/status");
-    hl_open_lines(&lines, path.at);
-    while (!found && hl_next_line(&lines, &line, &end)) {
-        if ((at = find_value(line, end, "TracerPid:\t")) != NULL)
-            placement->is_traced = *at != '0';
-        if ((at = find_value(line, end, "Mems_allowed_list:\t")) == NULL)
-            continue;
-        while (hl_scan_range(&at, end, &first, &last))
-            for (uint64_t i = first; i <= last && i < HL_NODE_NUMBERS; i++)
-                add_node(cpuset, i);
-        found = true;
-    }
-    hl_close_lines(&lines);
-    if (!found)
-        fill_nodes(cpuset, ~(uint64_t)0);
-}
-
-void hl_read_placement(struct hl_placement *placement, const struct hl_roots *roots, unsigned numa) {
+/* The nodes of MPOL_BIND, if that is the process's memory policy. */
+static bool read_bound_nodes(struct hl_nodes *bound) {
     int mode = MPOL_DEFAULT;
+    long result = HL_CALL(__NR_get_mempolicy, &mode, bound, HL_NODE_NUMBERS, 0, 0, 0);
+    /* Of relative nodes the kernel tells the numbers as the process gave them: they don't name any. */
+    return !hl_is_error(result) && (mode & ~MPOL_MODE_FLAGS) == MPOL_BIND && !(mode & MPOL_F_RELATIVE_NODES);
+}
+
+void hl_read_placement(struct hl_placement *placement, const struct hl_status *status, unsigned numa) {
     unsigned cpu = 0, node = 0;
     placement->numa = numa;
-    read_status(placement, roots);
-
+    for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
+        placement->cpuset.bits[i] = status->nodes.bits[i];
     fill_nodes(&placement->bound, 0);
-    long result = HL_CALL(__NR_get_mempolicy, &mode, &placement->bound, HL_NODE_NUMBERS, 0, 0, 0);
-    /* Of relative nodes the kernel tells the numbers as the process gave them: they don't name any. */
-    placement->binds =
-        !hl_is_error(result) && (mode & ~MPOL_MODE_FLAGS) == MPOL_BIND && !(mode & MPOL_F_RELATIVE_NODES);
-    HL_CALL(__NR_getcpu, &cpu, &node, 0, 0, 0, 0);
+    placement->binds = status->filters == 0 && read_bound_nodes(&placement->bound);
+    if (numa == HL_NUMA_LOCAL)
+        HL_CALL(__NR_getcpu, &cpu, &node, 0, 0, 0, 0);
     placement->local_node = node;
 }
 

@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* From which NUMA nodes a span's pages may come: the cpuset, the memory policy, and numa=.  And whether the
-   process is traced, which stands in the file that names the cpuset. */
+/* From which NUMA nodes a span's pages may come: the cpuset, the memory policy, and numa=. */
 #ifndef HL_NUMA_H
 #define HL_NUMA_H
 
-#include "kernel.h"
 #include "options.h"
-
-/* As many as the kernel can be built for (NODES_SHIFT is 10 at most). */
-#define HL_NODE_NUMBERS 1024
-
-struct hl_nodes {
-    uint64_t bits[HL_NODE_NUMBERS / 64];
-};
+#include "status.h"
 
 struct hl_placement {
     unsigned numa;          /* of HL_NUMA_ANY, _LOCAL, _INTERLEAVE */
-    struct hl_nodes cpuset; /* Mems_allowed; all where that can't be read */
+    struct hl_nodes cpuset;
     bool binds;             /* the process's memory policy takes pages from these nodes alone: */
     struct hl_nodes bound;
-    unsigned local_node; /* of the CPU that this runs on */
-    bool is_traced;      /* by a debugger, strace; false where that can't be read */
+    unsigned local_node; /* of the CPU that this runs on; only with HL_NUMA_LOCAL */
 };
 
 /* Why a node serves this process, or doesn't. */
@@ -29,9 +20,9 @@ enum hl_node_use { HL_NODE_USABLE, HL_NODE_NOT_IN_CPUSET, HL_NODE_NOT_IN_POLICY,
 /* "usable", "cpuset", "policy", "local"; static. */
 const char *hl_node_use_name(enum hl_node_use use);
 
-/* What holds for this process, with numa=NUMA.  A container may forbid asking for the memory policy: then it
-   counts as none. */
-void hl_read_placement(struct hl_placement *placement, const struct hl_roots *roots, unsigned numa);
+/* What holds for the process of STATUS, which is this one, with numa=NUMA.  A process under a filter of system
+   calls is not asked for its memory policy: it counts as having none. */
+void hl_read_placement(struct hl_placement *placement, const struct hl_status *status, unsigned numa);
 
 /* Pure.  A NODE beyond HL_NODE_NUMBERS is in no cpuset. */
 enum hl_node_use hl_find_node_use(const struct hl_placement *placement, uint64_t node);

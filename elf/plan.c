@@ -64,16 +64,14 @@ static bool has_relro(const struct hl_object *object, uint64_t start, uint64_t e
     return hl_overlap(object->relro_start, object->relro_end, start, end) > 0;
 }
 
-/* Appends [start, end), joined to the span before it if that one ends here and looks the same.  One that
-   rounds out stays alone. */
+/* Appends [start, end), joined to the span before it if that one ends here and looks the same. */
 static void add_span(struct planner *p, uint64_t start, uint64_t end, uint32_t flags, enum hl_kind kind) {
     struct hl_plan *plan = p->plan;
     struct hl_span *last = plan->n_spans > 0 ? &plan->span[plan->n_spans - 1] : NULL;
-    if (last != NULL && last->end == start && last->flags == flags && last->kind == kind &&
-        !last->rounds_out) {
+    if (last != NULL && last->end == start && last->flags == flags && last->kind == kind) {
         last->end = end;
     } else if (plan->n_spans < HL_SPANS_MAX) {
-        plan->span[plan->n_spans++] = (struct hl_span){start, end, flags, kind, false};
+        plan->span[plan->n_spans++] = (struct hl_span){start, end, flags, kind};
     } else {
         return;
     }
@@ -122,41 +120,29 @@ static void plan_region(struct planner *p, unsigned first, unsigned last) {
     }
 }
 
-/* Plans a writable segment, the INDEX-th.  RELRO is left out: its pages become read-only 4 KiB at a time.
+/* Plans a writable SEGMENT.  RELRO is left out: its pages become read-only 4 KiB at a time.
 
        object   RELRO ddddddddddddddddddddddddd bbbbbbbbbbbbbbbbbb
        huge       |       |       |       |       |       |       |
-                          [     data      ][ bss: mixed ][ bss ]...   its last page rounds out
+                          [     data      ]       [     bss     ]
 
-   The page in which initialised data ends counts as bss.  The last page
-   may round out past the object, into the heap's beginning, and is a span of its own: it can fail without the
-   rest.  A DSO's that the dynamic linker has just mapped doesn't: dlclose unmaps from its first page to its
-   last, and the kernel unmaps no half of a huge page. */
-static void plan_writable(struct planner *p, unsigned index) {
+   The page in which initialised data ends stays, and so does the last one, which may hold the heap's
+   beginning. */
+static void plan_writable(struct planner *p, const struct hl_segment *segment) {
     const struct hl_object *object = p->object;
-    const struct hl_segment *segment = &object->segment[index];
     const struct hl_options *options = p->options;
     uint64_t start = segment->first_page, huge = p->huge_page_bytes;
-    uint64_t limit = index + 1 < object->n_segments ? segment[1].first_page : UINT64_MAX;
     if (has_relro(object, start, segment->end_page))
         start = object->relro_end;
     start = hl_round_up(start, huge);
 
     uint64_t data_end = hl_round_down(segment->file_end, huge), end = hl_round_down(segment->end_page, huge);
+    uint64_t bss = hl_round_up(segment->file_end, huge);
     if (options->data != HL_DATA_OFF && start < data_end)
         add_span(p, start, data_end, PF_R | PF_W, HL_DATA);
-    if (options->bss == HL_BSS_OFF)
-        return;
-    uint64_t bss = options->bss == HL_BSS_HUGETLB ? data_end : hl_round_up(segment->file_end, huge);
     bss = bss > start ? bss : start;
-    if (bss < end)
+    if (options->bss == HL_BSS_THP && bss < end)
         add_span(p, bss, end, PF_R | PF_W, HL_BSS);
-    bool rounds_out = end < segment->end_page && end >= start && end + huge <= limit &&
-                      (object->is_main || !object->is_new) && !has_relro(object, end, end + huge);
-    if (options->bss == HL_BSS_HUGETLB && rounds_out && p->plan->n_spans < HL_SPANS_MAX) {
-        p->plan->span[p->plan->n_spans++] = (struct hl_span){end, end + huge, PF_R | PF_W, HL_BSS, true};
-        p->plan->pages[HL_BSS]++;
-    }
 }
 
 /* Why a segment that no span touches stays. */
@@ -238,7 +224,7 @@ int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const s
             continue;
         }
         if (segment->flags == (PF_R | PF_W))
-            plan_writable(&p, i);
+            plan_writable(&p, segment);
         i++;
     }
     measure_segments(&p);

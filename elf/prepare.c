@@ -6,6 +6,10 @@
    a page away from a forked child and kill it (a debugger's write into the parent is enough); one that owns
    none gives the debugger an error.  What a reservation would promise is proved by filling.
 
+   Until it is placed, new memory is not given to children (MADV_DONTFORK): a fork in another thread would
+   make its pages shared ones, for which a write needs new pages, and would hold them as long as the child
+   lives.
+
    Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator,
    affordable under every limit, and proved to be huge.  A span on anonymous 4 KiB pages is a pure loss. */
 #include "thp.h"
@@ -17,14 +21,11 @@
 #include <linux/fcntl.h>
 #include <linux/mman.h>
 
-void hl_free_memory(struct hl_move *move, const struct hl_span *span) {
-    if (move->memory != 0)
-        hl_munmap(move->memory, hl_span_bytes(span));
-    if (move->reserved != 0)
-        hl_munmap(move->reserved, move->reserved_bytes);
+void hl_free_memory(struct hl_move *move) {
+    hl_free_area(&move->area);
     if (move->memfd >= 0)
         hl_close(move->memfd);
-    move->memory = move->reserved = 0;
+    move->memory = 0;
     move->memfd = -1;
     move->backend = HL_NO_BACKEND;
 }
@@ -33,12 +34,10 @@ void hl_free_memory(struct hl_move *move, const struct hl_span *span) {
 static int map_hugetlb(const struct hl_process *process, struct hl_move *move, const struct hl_span *span) {
     const struct hl_kernel *kernel = &process->kernel;
     bool by_mremap = kernel->hugetlb_mremap && (kernel->executable_memory || !(span->flags & PF_X));
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | hl_hugetlb_flags(&process->geometry);
-    if (!(span->flags & PF_W))
-        flags |= MAP_NORESERVE;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&process->geometry);
     if (!by_mremap) {
-        if (!kernel->hugetlb_memfd || (span->flags & PF_W))
-            return HL_SKIP_NO_MREMAP;
+        if (!kernel->hugetlb_memfd)
+            return kernel->hugetlb_mremap ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MREMAP;
         long fd = hl_create_hugetlb_memfd(&process->geometry);
         if (hl_is_error(fd))
             return HL_SKIP_NO_MREMAP;
@@ -47,17 +46,9 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
             return HL_SKIP_POOL_SHORT;
         flags = MAP_SHARED | MAP_NORESERVE;
     }
-    long at = hl_mmap(0, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd, 0);
-    if (hl_is_error(at) && !(flags & MAP_NORESERVE)) { /* was it the reservation? */
-        at = hl_mmap(0, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags | MAP_NORESERVE, -1, 0);
-        if (!hl_is_error(at)) {
-            hl_munmap((uint64_t)at, hl_span_bytes(span));
-            return HL_SKIP_POOL_SHORT;
-        }
-    }
-    if (hl_is_error(at))
+    if (hl_map_file_area(&move->area, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd) != 0)
         return HL_SKIP_NO_MEMORY;
-    move->memory = (uint64_t)at;
+    move->memory = move->area.start;
     return 0;
 }
 
@@ -65,12 +56,9 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
    that it remains a mapping of its own and smaps says something about it alone. */
 static int map_thp(const struct hl_process *process, struct hl_move *move, const struct hl_span *span) {
     uint64_t huge = process->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
-    long at = hl_mmap(0, bytes + 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (hl_is_error(at))
+    if (hl_map_area(&move->area, bytes + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
         return HL_SKIP_NO_MEMORY;
-    move->reserved = (uint64_t)at;
-    move->reserved_bytes = bytes + 2 * huge;
-    move->memory = hl_round_up((uint64_t)at + process->geometry.page_bytes, huge);
+    move->memory = hl_round_up(move->area.start + process->geometry.page_bytes, huge);
     if (hl_is_error(hl_mprotect(move->memory, bytes, PROT_READ | PROT_WRITE)))
         return HL_SKIP_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
@@ -120,6 +108,8 @@ static int prepare_span(struct hl_process *process, const struct hl_object *obje
         return HL_SKIP_EXEC_DENIED;
     int result =
         move->backend == HL_HUGETLB ? map_hugetlb(process, move, span) : map_thp(process, move, span);
+    if (result == 0 && hl_is_error(hl_madvise(move->memory, hl_span_bytes(span), MADV_DONTFORK)))
+        result = HL_SKIP_NO_MEMORY;
     if (result != 0)
         return result;
     result = hl_place_memory(&process->placement, move->memory, hl_span_bytes(span));
@@ -152,7 +142,7 @@ static uint64_t bytes_of_kind(const struct hl_work *work, enum hl_kind kind) {
 static void free_kind(struct hl_work *work, enum hl_kind kind) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind))
-            hl_free_memory(&work->move[i], &work->plan.span[i]);
+            hl_free_memory(&work->move[i]);
 }
 
 /* The pool check for the pages of one kind. */
@@ -184,13 +174,13 @@ static bool force_byte(uint64_t address) {
    6.12, proc_mem.force_override=ptrace) does not tell, and counts as no. */
 static bool takes_breakpoints(const struct hl_process *process, const struct hl_move *move) {
     uint64_t bytes = process->geometry.huge_page_bytes;
+    struct hl_area page;
     if (move->memfd < 0)
         return force_byte(move->memory);
-    long at = hl_mmap(0, bytes, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, move->memfd, 0);
-    if (hl_is_error(at))
+    if (hl_map_file_area(&page, bytes, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, move->memfd) != 0)
         return false;
-    bool takes = force_byte((uint64_t)at);
-    hl_munmap((uint64_t)at, bytes);
+    bool takes = force_byte(page.start);
+    hl_free_area(&page);
     return takes;
 }
 
@@ -223,7 +213,7 @@ static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_
         work->move[i].backend = backend;
         result = prepare_span(process, &work->object, &work->move[i], &work->plan.span[i]);
     }
-    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && process->placement.is_traced &&
+    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && process->status.is_traced &&
         process->options.backend == HL_BACKEND_AUTO)
         result = check_debugger(process, work);
     if (result != 0)
@@ -283,15 +273,10 @@ int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_k
     int result;
     if (options->backend == HL_BACKEND_FILE && (kind == HL_TEXT || kind == HL_RODATA))
         return 0;
-    if (kind == HL_BSS && options->bss == HL_BSS_THP)
+    if (kind == HL_BSS) /* a copy would fill memory that the program never touches */
         result = advise_spans(work, kind);
-    else if (kind == HL_BSS) /* on thp it would fill memory that the program never touches */
-        result = prepare_wanted(process, work, kind, HL_BACKEND_HUGETLB);
-    else if (kind == HL_DATA)
-        result = prepare_wanted(process, work, kind,
-                                options->data == HL_DATA_THP ? HL_BACKEND_THP : options->backend);
-    else
-        result = prepare_wanted(process, work, kind, options->backend);
+    else /* after a fork, hugetlb pages can be written only while the pool has others for the child */
+        result = prepare_wanted(process, work, kind, kind == HL_DATA ? HL_BACKEND_THP : options->backend);
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind) && work->move[i].backend == HL_NO_BACKEND)
             work->move[i].skip = (enum hl_skip)result;

@@ -10,6 +10,8 @@
 #include "sys.h"
 #include "text.h"
 
+#include <asm/stat.h>
+
 static void begin_line(struct hl_text *line, const struct hl_object *object) {
     const char *name = hl_base_name(object->path);
     hl_set_text(line, "hugeld: ");
@@ -17,7 +19,21 @@ static void begin_line(struct hl_text *line, const struct hl_object *object) {
     hl_add_text(line, ": ");
 }
 
-static void write_line(struct hl_text *line) {
+/* What is open at descriptor 2.  A program that has closed it, as daemons do, may have a data file there. */
+static struct hl_file_id find_stderr(void) {
+    struct stat status;
+    if (hl_is_error(HL_CALL(__NR_fstat, 2, &status, 0, 0, 0, 0)))
+        return (struct hl_file_id){0, 0};
+    return (struct hl_file_id){status.st_dev, status.st_ino};
+}
+
+void hl_note_stderr(struct hl_process *process) { process->standard_error = find_stderr(); }
+
+void hl_write_line(const struct hl_process *process, struct hl_text *line) {
+    struct hl_file_id now = find_stderr();
+    if (now.inode == 0 || now.inode != process->standard_error.inode ||
+        now.device != process->standard_error.device)
+        return;
     hl_add_text(line, "\n");
     line->at[line->bytes - 1] = '\n'; /* also where the line was too long */
     hl_write(2, line->at, line->bytes);
@@ -33,7 +49,7 @@ static void tell(const struct hl_process *process, unsigned verbose, struct hl_t
     if (process->trace != NULL)
         process->trace(line->at);
     if (process->options.verbose >= verbose)
-        write_line(line);
+        hl_write_line(process, line);
 }
 
 static const char *backend_name(enum hl_backend backend) {
@@ -278,10 +294,11 @@ void hl_report_dropped(const struct hl_process *process, const struct hl_object 
     hl_add_text(&line, "text");
     add_reason(&line, skip);
     if (process->options.verbose >= 1 || process->options.strict)
-        write_line(&line);
+        hl_write_line(process, &line);
 }
 
-void hl_report_mistake(void *variable, struct hl_string option, const char *what) {
+void hl_report_mistake(const struct hl_process *process, const char *variable, struct hl_string option,
+                       const char *what) {
     struct hl_text line;
     hl_set_text(&line, "hugeld: ");
     hl_add_text(&line, variable);
@@ -290,19 +307,19 @@ void hl_report_mistake(void *variable, struct hl_string option, const char *what
     hl_add_text(&line, ": ");
     hl_add_text(&line, what);
     hl_add_text(&line, "; ignored");
-    write_line(&line);
+    hl_write_line(process, &line);
 }
 
-void hl_report_unwatched(enum hl_skip skip) {
+void hl_report_unwatched(const struct hl_process *process, enum hl_skip skip) {
     struct hl_text line;
     hl_set_text(&line, "hugeld: what comes by dlopen");
     add_reason(&line, skip);
     hl_add_text(&line, "; ");
     hl_add_text(&line, hl_skip_remedy(skip));
-    write_line(&line);
+    hl_write_line(process, &line);
 }
 
-void hl_report_strict(const struct hl_work *work) {
+void hl_report_strict(const struct hl_process *process, const struct hl_work *work) {
     struct hl_text line;
     begin_line(&line, &work->object);
     hl_add_text(&line, "text");
@@ -311,12 +328,12 @@ void hl_report_strict(const struct hl_work *work) {
         skip = work->move[i].skip;
     add_reason(&line, skip);
     hl_add_text(&line, "; strict=on ends the program");
-    write_line(&line);
+    hl_write_line(process, &line);
 }
 
-void hl_report_broken(const struct hl_work *work) {
+void hl_report_broken(const struct hl_process *process, const struct hl_work *work) {
     struct hl_text line;
     begin_line(&line, &work->object);
     hl_add_text(&line, "rolled back, but its mappings are not what they were before");
-    write_line(&line);
+    hl_write_line(process, &line);
 }

@@ -46,27 +46,38 @@ static uint64_t find_distance(const struct hl_object *object, const struct hl_sp
     return distance;
 }
 
-/* Maps the file as it is mapped in the span. */
+/* An address as large as SPAN and as far from a boundary as DISTANCE, where nothing was mapped just now; or 0. */
+static uint64_t find_room(const struct hl_span *span, uint64_t distance, uint64_t huge) {
+    struct hl_area area;
+    if (hl_map_area(&area, hl_span_bytes(span) + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
+        return 0;
+    uint64_t at = hl_round_up(area.start, huge) + distance;
+    hl_free_area(&area);
+    return at;
+}
+
+/* Maps the file as it is mapped in the span.  Another thread may have taken the room meanwhile; the file is
+   not used then. */
 static bool map_source(struct hl_source *source, const struct hl_process *process,
                        const struct hl_object *object, const struct hl_span *span) {
     uint64_t huge = process->geometry.huge_page_bytes, offset;
     struct hl_range part;
-    source->reserved_bytes = hl_span_bytes(span) + 2 * huge;
-    long at =
-        hl_mmap(0, source->reserved_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (hl_is_error(at))
+    source->at = find_room(span, find_distance(object, span, huge), huge);
+    if (source->at == 0)
         return false;
-    source->reserved = (uint64_t)at;
-    source->at = hl_round_up(source->reserved, huge) + find_distance(object, span, huge);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         if (!find_part(segment, span, &part, &offset))
             continue;
         if (segment->file_end < segment->end) /* what follows is zero in memory, and not in the file */
             return false;
-        if (hl_is_error(hl_mmap(source->at + (part.start - span->start), part.end - part.start, PROT_READ,
-                                MAP_PRIVATE | MAP_FIXED, source->file, offset)))
+        uint64_t to = source->at + (part.start - span->start), bytes = part.end - part.start;
+        long at = hl_mmap(to, bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE, source->file, offset);
+        if (!hl_is_error(at) && (uint64_t)at != to) /* before 4.17 the flag is unknown and the address a wish */
+            hl_munmap((uint64_t)at, bytes);
+        if ((uint64_t)at != to)
             return false;
+        source->n_mapped = i + 1;
     }
     return true;
 }
@@ -107,7 +118,7 @@ static bool is_mapped_file(const struct hl_source *source, const struct hl_objec
 void hl_open_source(struct hl_source *source, const struct hl_process *process,
                     const struct hl_object *object, const struct hl_span *span) {
     source->file = -1;
-    source->reserved = 0;
+    source->n_mapped = 0;
     source->is_ours = !object->is_new;
     if (hl_is_writable(span) || !(object->is_new || object->is_main))
         return;
@@ -117,16 +128,19 @@ void hl_open_source(struct hl_source *source, const struct hl_process *process,
     source->file = (int)file;
     if (!map_source(source, process, object, span) ||
         (source->is_ours && !is_mapped_file(source, object, span)))
-        hl_close_source(source);
+        hl_close_source(source, object, span);
 }
 
-void hl_close_source(struct hl_source *source) {
-    if (source->reserved != 0)
-        hl_munmap(source->reserved, source->reserved_bytes);
+void hl_close_source(struct hl_source *source, const struct hl_object *object, const struct hl_span *span) {
+    struct hl_range part;
+    uint64_t offset;
+    for (unsigned i = 0; i < source->n_mapped; i++)
+        if (find_part(&object->segment[i], span, &part, &offset))
+            hl_munmap(source->at + (part.start - span->start), part.end - part.start);
+    source->n_mapped = 0;
     if (source->file >= 0 && source->is_ours)
         hl_close(source->file);
     source->file = -1;
-    source->reserved = 0;
 }
 
 /* Whether the byte at OFFSET would have to come from the disk.  Asking has a little of it read. */
@@ -160,5 +174,5 @@ void hl_read_into_cache(const struct hl_process *process, const struct hl_object
         for (uint64_t at = 0; at < hl_span_bytes(span); at += huge)
             hl_madvise(source.at + at, huge, MADV_POPULATE_READ); /* in a gap it fails */
     }
-    hl_close_source(&source);
+    hl_close_source(&source, object, span);
 }

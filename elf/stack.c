@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Unwinding goes on through the frame pointer, so backtraces of profilers and debuggers see the caller. */
+/* Unwinding goes on through the frame pointer, so backtraces of profilers and debuggers see the caller.
+
+   Signals are blocked from before the switch until after it: a handler is the program's code, and what it
+   finds on the stack pointer matters to it.  Garbage collectors look for references from there to the end of
+   the thread's stack, and coroutine libraries tell by it what runs. */
 #include "stack.h"
+#include "sys.h"
+
+/* Calls FUNCTION(ARGUMENT) with the stack that ends at STACK_END. */
+void hl_switch_stack(void (*function)(void *), void *argument, void *stack_end)
+    __attribute__((visibility("hidden")));
 
 #ifdef __x86_64__
 __asm__(".pushsection .text\n"
-        ".globl hl_call_on_stack\n"
-        ".hidden hl_call_on_stack\n"
-        ".type hl_call_on_stack, @function\n"
-        "hl_call_on_stack:\n"
+        ".globl hl_switch_stack\n"
+        ".hidden hl_switch_stack\n"
+        ".type hl_switch_stack, @function\n"
+        "hl_switch_stack:\n"
         ".cfi_startproc\n"
         "endbr64\n"
         "push %rbp\n"
@@ -23,15 +32,15 @@ __asm__(".pushsection .text\n"
         ".cfi_def_cfa %rsp, 8\n"
         "ret\n"
         ".cfi_endproc\n"
-        ".size hl_call_on_stack, . - hl_call_on_stack\n"
+        ".size hl_switch_stack, . - hl_switch_stack\n"
         ".popsection\n");
 #elif defined __aarch64__
 __asm__(".pushsection .text\n"
         ".p2align 2\n"
-        ".globl hl_call_on_stack\n"
-        ".hidden hl_call_on_stack\n"
-        ".type hl_call_on_stack, %function\n"
-        "hl_call_on_stack:\n"
+        ".globl hl_switch_stack\n"
+        ".hidden hl_switch_stack\n"
+        ".type hl_switch_stack, %function\n"
+        "hl_switch_stack:\n"
         ".cfi_startproc\n"
         "hint #34\n" /* bti c */
         "stp x29, x30, [sp, #-16]!\n"
@@ -52,6 +61,15 @@ __asm__(".pushsection .text\n"
         ".cfi_restore x30\n"
         "ret\n"
         ".cfi_endproc\n"
-        ".size hl_call_on_stack, . - hl_call_on_stack\n"
+        ".size hl_switch_stack, . - hl_switch_stack\n"
         ".popsection\n");
 #endif
+
+bool hl_call_on_stack(void (*function)(void *), void *argument, void *stack_end) {
+    uint64_t signals;
+    if (!hl_block_signals(&signals))
+        return false;
+    hl_switch_stack(function, argument, stack_end);
+    hl_restore_signals(signals);
+    return true;
+}

@@ -90,17 +90,17 @@ static inline long hl_prctl(int option, unsigned long a, unsigned long b) {
     return HL_CALL(__NR_prctl, option, a, b, 0, 0, 0);
 }
 
-static inline void hl_set_signals(const uint64_t *mask, uint64_t *old) {
+static inline bool hl_set_signals(const uint64_t *mask, uint64_t *old) {
     long result = -EINTR;
     for (int i = 0; hl_is_error(result) && i < HL_TRIES; i++)
         result = HL_CALL(__NR_rt_sigprocmask, 2 /* SIG_SETMASK */, mask, old, sizeof *mask, 0, 0);
+    return !hl_is_error(result);
 }
 
-/* Blocks every signal that can be blocked; the mask to restore. */
-static inline uint64_t hl_block_signals(void) {
-    uint64_t all = ~(uint64_t)0, old = 0;
-    hl_set_signals(&all, &old);
-    return old;
+/* Blocks every signal that can be blocked and notes through OLD which were; false if that cannot be done. */
+static inline bool hl_block_signals(uint64_t *old) {
+    uint64_t all = ~(uint64_t)0;
+    return hl_set_signals(&all, old);
 }
 
 static inline void hl_restore_signals(uint64_t old) { hl_set_signals(&old, NULL); }

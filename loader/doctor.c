@@ -47,6 +47,7 @@ struct machine {
     struct utsname system;
     struct hl_geometry geometry;
     struct hl_kernel kernel;
+    struct hl_status status;
     struct hl_placement placement;
     struct hl_pool pool;
     uint64_t available[HL_NUMA_INTERLEAVE + 1]; /* for each numa= */
@@ -118,9 +119,10 @@ static void examine(struct machine *machine) {
     const struct hl_kernel *kernel = &machine->kernel;
     uname(&machine->system);
     hl_read_geometry(&machine->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
-    hl_probe_kernel(&machine->kernel, &machine->geometry);
+    hl_read_status(&machine->status, &hl_system_roots);
+    hl_probe_kernel(&machine->kernel, &machine->geometry, machine->status.filters != 0);
     for (unsigned numa = HL_NUMA_INTERLEAVE + 1; numa-- > 0;) { /* HL_NUMA_ANY is what stays */
-        hl_read_placement(&machine->placement, &hl_system_roots, numa);
+        hl_read_placement(&machine->placement, &machine->status, numa);
         machine->pool_skip =
             hl_read_pool(&machine->pool, &hl_system_roots, &machine->geometry, &machine->placement);
         machine->available[numa] = machine->pool_skip == 0 ? hl_pool_available(&machine->pool, 0) : 0;

@@ -146,10 +146,7 @@ static void print_range(const struct hl_forecast *report, const struct hl_starts
 static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
     static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file"};
     static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE};
-    bool hugetlb = kind == HL_DATA ? options->data == HL_DATA_HUGETLB : options->bss == HL_BSS_HUGETLB;
-    unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend
-                      : hugetlb                            ? HL_BACKEND_HUGETLB
-                                                           : HL_BACKEND_THP;
+    unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend : HL_BACKEND_THP;
     *backend = names[choice];
     return marks[choice];
 }

@@ -36,7 +36,6 @@
 
 #include <linux/fcntl.h>
 #include <link.h>
-#include <linux/prctl.h>
 #include <sys/stat.h>
 
 /* As many as glibc has (DL_NNS). */
@@ -59,9 +58,6 @@ struct namespace {
 static struct {
     const struct debug *debug;
     struct hl_process process;
-    uint64_t filters; /* of system calls, at start */
-    uint64_t verbose;
-    uint64_t device, inode; /* of standard error, at start */
     struct namespace namespace[NAMESPACES_MAX];
     unsigned n_namespaces;
     const struct link_map *first; /* the first of those that move_objects looks at */
@@ -72,23 +68,6 @@ char hl_move_stack[HL_STACK_BYTES] __attribute__((aligned(16)));
 
 /* The environment's bytes may be overwritten (setproctitle). */
 static char patterns[65536];
-
-/* Filters that are added after start may kill for a call that commit needs. */
-static uint64_t count_filters(void) {
-    static char status[8192];
-    uint64_t filters = 0;
-    if (hl_read_file("/proc/thread-self/status", status, sizeof status) > 0 &&
-        !hl_find_number(status, "Seccomp_filters:", &filters)) /* Linux 5.9 */
-        hl_find_number(status, "Seccomp:", &filters);
-    return filters;
-}
-
-/* A program that made itself a daemon may have something else at descriptor 2 now. */
-static bool is_same_stderr(void) {
-    struct stat status;
-    return !hl_is_error(HL_CALL(__NR_fstat, 2, &status, 0, 0, 0, 0)) && status.st_dev == watch.device &&
-           status.st_ino == watch.inode;
-}
 
 /* Reads the program headers of MAP from where its file begins in memory, through the file MEMORY.  0,
    HL_SKIP_NO_PROC, or HL_SKIP_MALFORMED: they are not there, or not its own. */
@@ -132,9 +111,7 @@ static void move_objects(void *unused) {
     struct dl_phdr_info info;
     struct hl_object object;
     (void)unused;
-    if (count_filters() != watch.filters)
-        return;
-    watch.process.options.verbose = is_same_stderr() ? watch.verbose : 0;
+    watch.process.kernel_is_probed = false;
     long memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next) {
         if (!is_selected(&object, map))
@@ -233,26 +210,12 @@ static int find_debug(struct dl_phdr_info *info, size_t size, void *data) {
     return 1; /* dl_iterate_phdr(3): the executable comes first */
 }
 
-static void note_stderr(void) {
-    struct stat status;
-    if (hl_is_error(HL_CALL(__NR_fstat, 2, &status, 0, 0, 0, 0)))
-        return;
-    watch.device = status.st_dev;
-    watch.inode = status.st_ino;
-}
-
-/* What holds for objects at start and not for those that come later: a program is not ended in the middle,
-   and what needs fork's prepare handler or the heap's consent is not done. */
+/* What holds for objects at start and not for those that come later: a program is not ended in the middle. */
 static void note_options(const struct hl_options *options) {
     watch.process.options.objects.at = patterns;
     for (size_t i = 0; i < options->objects.bytes; i++)
         patterns[i] = options->objects.at[i];
     watch.process.options.strict = 0;
-    if (options->data == HL_DATA_HUGETLB)
-        watch.process.options.data = HL_DATA_THP;
-    if (options->bss == HL_BSS_HUGETLB)
-        watch.process.options.bss = HL_BSS_OFF;
-    watch.verbose = options->verbose;
 }
 
 /* The links of the folder that has one for each thread, in a twentieth of the time that status takes. */
@@ -273,9 +236,9 @@ static int start_watching(const struct hl_process *process) {
         return HL_SKIP_THREADS;
     watch.debug = debug;
     watch.process = *process;
-    watch.filters = hl_prctl(PR_GET_SECCOMP, 0, 0) == 0 ? 0 : count_filters(); /* the file takes longer */
+    if (!watch.process.filters_are_known)
+        hl_read_process_status(&watch.process);
     note_options(&process->options);
-    note_stderr();
     struct namespace *base = find_namespace(debug);
     note_last(base);
     return take_notification(debug->base.r_brk);
@@ -286,5 +249,5 @@ void hl_watch_for_objects(const struct hl_process *process) {
         return;
     int result = start_watching(process);
     if (result != 0 && process->options.verbose >= 1)
-        hl_report_unwatched((enum hl_skip)result);
+        hl_report_unwatched(process, (enum hl_skip)result);
 }

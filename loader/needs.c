@@ -46,10 +46,8 @@ static void add_object(struct hl_needs *needs, const char *path, const struct hl
 /* OPTIONS such that only what goes to hugetlb is planned. */
 static struct hl_options plan_hugetlb_only(const struct hl_options *options) {
     struct hl_options only = *options;
-    if (only.data != HL_DATA_HUGETLB)
-        only.data = HL_DATA_OFF;
-    if (only.bss != HL_BSS_HUGETLB)
-        only.bss = HL_BSS_OFF;
+    only.data = HL_DATA_OFF;
+    only.bss = HL_BSS_OFF;
     return only;
 }
 
@@ -183,8 +181,10 @@ static char *format_remedy(const struct hl_needs *needs) {
 
 static void compare_with_pool(struct hl_needs *needs) {
     struct hl_placement placement;
+    struct hl_status status;
     uint64_t own = needs->own.pages, reserve = needs->options.reserve_pages;
-    hl_read_placement(&placement, &hl_system_roots, needs->options.numa);
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, needs->options.numa);
     int skip = hl_read_pool(&needs->pool, &hl_system_roots, &needs->geometry, &placement);
     needs->available_pages = skip == 0 ? hl_pool_available(&needs->pool, 0) : 0;
     needs->needed_pages = needs->our_pages_max + (own > reserve ? own : reserve);

@@ -4,8 +4,7 @@
    Its constructor finds the objects that are loaded and gives them to the core.  Linked with -z initfirst it
    runs before every other constructor, libc's included (unless another such object comes later): environ is
    not set yet, so the environment is the constructor's third argument.  Of libc are called getauxval and
-   dl_iterate_phdr before anything moves, pthread_atfork and brk after; all four work by then. */
-#include "fork.h"
+   dl_iterate_phdr, both before anything moves; they work by then. */
 #include "later.h"
 #include "linked.h"
 #include "perf-maps/in-process.h"
@@ -13,11 +12,7 @@
 #include "text.h"
 
 #include <linux/limits.h>
-#include <pthread.h>
 #include <sys/auxv.h>
-#include <unistd.h>
-
-static struct hl_writable writable;
 
 struct finder {
     struct hl_process *process;
@@ -95,10 +90,6 @@ static void move_objects(void *data) {
         leave_executable(process, finder.executable);
     start->status = hl_move_objects(process);
     hl_write_own_map(process);
-    if (hl_note_writable(&writable, process))
-        pthread_atfork(hl_before_fork, NULL, NULL);
-    if (process->old_break != 0)
-        brk((void *)process->heap.end); /* libc keeps a break of its own, and malloc believes it */
     hl_end(process);
 }
 
@@ -110,6 +101,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
         return;
     start.argv = argv;
     start.envp = (const char *const *)envp;
+    start.has_begun = false;
     hl_call_on_stack(move_objects, &start, hl_move_stack + sizeof hl_move_stack);
     if (!start.has_begun)
         return;

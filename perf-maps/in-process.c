@@ -27,12 +27,6 @@
 /* An object that is opened and closed a thousand times is added a thousand times. */
 #define MAP_BYTES_MAX (64 << 20)
 
-static void write_line(struct hl_text *line) {
-    hl_add_text(line, "\n");
-    line->at[line->bytes - 1] = '\n';
-    hl_write(2, line->at, line->bytes);
-}
-
 static const char *error_sentence(int result) {
     switch (-result) {
     case EPERM:
@@ -84,7 +78,7 @@ static void tell_failure(const struct hl_process *process, const char *what, con
         hl_add_number(&line, (uint64_t)-result);
         hl_add_text(&line, "; see errno(3)");
     }
-    write_line(&line);
+    hl_write_line(process, &line);
 }
 
 /* What was moved of WORK and nobody writes to, if it has FLAG, ascending; neighbours are one range. */
@@ -294,7 +288,7 @@ static void tell_written(const struct hl_process *process, uint64_t lines) {
     hl_add_text(&line, ": ");
     hl_add_number(&line, lines);
     hl_add_text(&line, lines == 1 ? " function" : " functions");
-    write_line(&line);
+    hl_write_line(process, &line);
 }
 
 void hl_write_own_map(const struct hl_process *process) {
@@ -303,7 +297,6 @@ void hl_write_own_map(const struct hl_process *process) {
     bool is_first = mapped_process == 0;
     if (!process->options.perf_map || (!is_first && mapped_process != (uint64_t)hl_getpid()))
         return;
-    uint64_t signals = hl_block_signals(); /* so that no unfinished file is left */
     long folder = hl_open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int result = hl_is_error(folder) ? (int)folder : 0;
     if (result == 0) {
@@ -315,7 +308,6 @@ void hl_write_own_map(const struct hl_process *process) {
                 is_first ? write_map(process, (int)folder, &lines) : append_map(process, (int)folder, &lines);
         hl_close((int)folder);
     }
-    hl_restore_signals(signals);
     hl_name_map(name, (uint64_t)hl_getpid());
     if (result != 0)
         tell_failure(process, name, " is not written: ", result);

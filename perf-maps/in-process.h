@@ -5,7 +5,8 @@
 
 #include "move.h"
 
-/* After hl_move_objects and before hl_end: writes /tmp/perf-PID.map with the functions of all text that
+/* After hl_move_objects and before hl_end, with signals blocked as there, so that no unfinished file is left:
+   writes /tmp/perf-PID.map with the functions of all text that
    moved, if the options ask for it; those of objects that come later are added, but not in a child that was
    forked.  Whatever goes wrong costs only the map; verbose=1 says what. */
 void hl_write_own_map(const struct hl_process *process);

@@ -26,23 +26,18 @@
    Everything runs before the program has a second thread, or with
    dl_load_lock held.  */
 
-#include <dl-hash.h>
 #include <dl-hugepages.h>
-#include <dl-new-hash.h>
 #include <ldsodefs.h>
 #include <libc-internal.h>
 #include <fcntl.h>
-#include <first-versions.h>
 #include <limits.h>
 #include <not-cancel.h>
-#include <register-atfork.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/param.h>
 #include <unistd.h>
 
-#include "hugeld/fork.h"
 #include "hugeld/in-process.h"
 #include "hugeld/move.h"
 #include "hugeld/place.h"
@@ -55,7 +50,6 @@ bool _dl_hugepages_active attribute_hidden;
    the first memory that ld.so allocates is what is left of its last page,
    and programs that don't ask for huge pages should not need another.  */
 static struct hl_process *process;
-static struct hl_writable *writable;
 
 /* The object that is mapped next: where it should begin, modulo the size
    of a huge page, and what that means for its text.  */
@@ -120,20 +114,16 @@ _dl_hugepages_init (const char *objects, const char *options,
     return;
   executable = program != NULL ? program : read_executable ();
   process = malloc (sizeof *process);
-  writable = calloc (1, sizeof *writable);
-  if (executable == NULL || process == NULL || writable == NULL)
+  if (executable == NULL || process == NULL)
     return;
   _dl_hugepages_active = hl_begin (process, variables, executable,
 				    HL_LINKER, GLRO (dl_pagesize));
+  if (_dl_hugepages_active)
+    /* Before the program can restrict itself.  */
+    hl_read_process_status (process);
   if (GLRO (dl_debug_mask) & DL_DEBUG_FILES)
     process->trace = print_line;
 }
-
-/* True once libc is relocated, while there is writable data on hugetlb
-   pages, and once hl_before_fork is called for it.  */
-static bool libc_is_ready;
-static bool has_writable;
-static bool forks_are_handled;
 
 /* Move what was added.  *STATUS becomes nonzero if strict=on ends the
    program.  */
@@ -152,52 +142,12 @@ static int
 move_on_stack (const struct hl_object *object)
 {
   int status = 0;
-  long int stack = hl_mmap (0, HL_STACK_BYTES, PROT_READ | PROT_WRITE,
-			    MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (hl_is_error (stack))
-    {
-      hl_report_dropped (process, object, HL_SKIP_NO_MEMORY);
-      return 0;
-    }
-  hl_call_on_stack (move_added, &status, (void *) (stack + HL_STACK_BYTES));
-  hl_munmap (stack, HL_STACK_BYTES);
+  struct hl_area stack;
+  if (hl_map_area (&stack, HL_STACK_BYTES, PROT_READ | PROT_WRITE, 0) != 0
+      || !hl_call_on_stack (move_added, &status, (void *) stack.end))
+    hl_report_dropped (process, object, HL_SKIP_NO_MEMORY);
+  hl_free_area (&stack);
   return status;
-}
-
-/* Let libc call hl_before_fork before each fork, for writable data on
-   hugetlb pages.  It is the initial libc's fork that is meant; those in
-   other namespaces have handlers of their own, which nobody can reach
-   from here.  */
-static void
-handle_forks (void)
-{
-  struct link_map *libc_map = GL(dl_ns)[LM_ID_BASE].libc_map;
-  const char *name = "__register_atfork";
-  const char *version = FIRST_VERSION_libc___register_atfork_STRING;
-  if (libc_map == NULL)
-    return;
-  const ElfW(Sym) *symbol
-    = _dl_lookup_direct (libc_map, name, _dl_new_hash (name),
-			 version, _dl_elf_hash (version));
-  if (symbol == NULL)
-    return;
-  __typeof (__register_atfork) *register_atfork
-    = DL_SYMBOL_ADDRESS (libc_map, symbol);
-  forks_are_handled = register_atfork (hl_before_fork, NULL, NULL, NULL) == 0;
-}
-
-void
-_dl_hugepages_relocated (void)
-{
-  libc_is_ready = true;
-  if (has_writable)
-    handle_forks ();
-}
-
-void
-_dl_hugepages_forget (struct link_map *l)
-{
-  hl_forget_writable (l->l_map_start, l->l_map_end);
 }
 
 /* Tell the core of L and move it.  Return its verdict: nonzero if
@@ -215,10 +165,7 @@ move_object (struct hl_object *object, struct link_map *l)
   int status = 0;
   if (process->n_work > 0 || process->dropped_named)
     status = move_on_stack (object);
-  has_writable = hl_note_writable (writable, process);
   hl_end (process);
-  if (has_writable && libc_is_ready && !forks_are_handled)
-    handle_forks ();
   return status;
 }
 
@@ -245,6 +192,8 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
     return;
   bool is_main = (mode & __RTLD_OPENEXEC) != 0;
   bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
+  if (is_opened_later)
+    process->kernel_is_probed = false;
   struct hl_object object =
     {
       .path = is_main ? executable : l->l_name,
@@ -310,26 +259,25 @@ _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
     return 0;
 
   /* A hint for mmap would not do: kernels align large mappings of files
-     as they like.  So take more room than is needed, and give back what
-     is left over.  */
+     as they like.  So look where there is room, and take it unless another
+     thread was faster.  */
   size_t huge = process->geometry.huge_page_bytes;
+  struct hl_area room;
   length = ALIGN_UP (length, GLRO (dl_pagesize));
-  ElfW(Addr) room = (ElfW(Addr)) __mmap (NULL, length + huge, PROT_NONE,
-					 MAP_PRIVATE | MAP_ANONYMOUS
-					 | MAP_NORESERVE, -1, 0);
-  if ((void *) room == MAP_FAILED)
+  if (hl_map_area (&room, length + huge, PROT_NONE, MAP_NORESERVE) != 0)
     return 0;
-  ElfW(Addr) start = room + ((next.start - room) & (huge - 1));
-  if (__mmap ((void *) start, length, prot, MAP_PRIVATE | MAP_FILE | MAP_FIXED,
-	      fd, offset) == MAP_FAILED)
+  ElfW(Addr) start = room.start + ((next.start - room.start) & (huge - 1));
+  hl_free_area (&room);
+  long int at = hl_mmap (start, length, prot,
+			 MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, offset);
+  if (hl_is_error (at))
+    return 0;
+  if ((ElfW(Addr)) at != start)
     {
-      hl_munmap (room, length + huge);
+      /* Before Linux 4.17 the flag is unknown and the address a wish.  */
+      hl_munmap (at, length);
       return 0;
     }
-  if (start > room)
-    hl_munmap (room, start - room);
-  if (room + huge > start)
-    hl_munmap (start + length, room + huge - start);
   next.is_on_boundary = next.on_boundary;
   return start;
 }

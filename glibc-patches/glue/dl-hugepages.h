@@ -59,18 +59,11 @@ void _dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum)
 ElfW(Addr) _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot,
 			      int fd, off_t offset) attribute_hidden;
 
-/* Relocation is done and libc can be called: do what needs it.  */
-void _dl_hugepages_relocated (void) attribute_hidden;
-
-/* L is about to be unmapped.  */
-void _dl_hugepages_forget (struct link_map *l) attribute_hidden;
-
 #else
 
 /* Static programs that use dlopen do without.  */
 # define _dl_hugepages_active false
 # define _dl_hugepages_move_mapped(l, fd, mode) ((void) 0)
-# define _dl_hugepages_forget(l) ((void) 0)
 # define _dl_hugepages_choose_place(phdr, phnum) ((void) 0)
 # define _dl_hugepages_read_place(fd, phoff, phnum) ((void) 0)
 # define _dl_hugepages_map(length, align, prot, fd, offset) \

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* /proc/thread-self/status, line by line, because it has no greatest length: the groups of a process can take
+   hundreds of KiB.
+
+   It is read before anything else is tried: a filter that a sandbox has put on the process may kill it for a
+   system call that other programs never make.  Reading takes only what the dynamic linker has just done
+   itself (openat, read, close). */
+#include "status.h"
+#include "numa.h"
+#include "text.h"
+
+static void fill_nodes(struct hl_nodes *nodes, uint64_t bits) {
+    for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
+        nodes->bits[i] = bits;
+}
+
+/* Moves AT behind KEY and the blanks after it, if the line [*at, end) begins with KEY. */
+static bool skip_key(const char **at, const char *end, const char *key) {
+    size_t bytes = hl_text_bytes(key);
+    if ((size_t)(end - *at) < bytes || !hl_same_bytes(*at, key, bytes))
+        return false;
+    for (*at += bytes; *at < end && (**at == '\t' || **at == ' '); ++*at)
+        ;
+    return true;
+}
+
+static void read_nodes(struct hl_nodes *nodes, const char *at, const char *end) {
+    uint64_t first, last;
+    fill_nodes(nodes, 0);
+    while (hl_scan_range(&at, end, &first, &last))
+        for (uint64_t i = first; i <= last && i < HL_NODE_NUMBERS; i++)
+            nodes->bits[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+static void read_line(struct hl_status *status, const char *at, const char *end) {
+    uint64_t number;
+    if (skip_key(&at, end, "TracerPid:"))
+        status->is_traced = hl_scan_number(&at, end, 10, &number) && number != 0;
+    else if (skip_key(&at, end, "Threads:"))
+        status->has_threads = !hl_scan_number(&at, end, 10, &number) || number != 1;
+    else if (skip_key(&at, end, "Seccomp:") || skip_key(&at, end, "Seccomp_filters:"))
+        status->filters = hl_scan_number(&at, end, 10, &number) ? number : HL_FILTERS_UNKNOWN;
+    else if (skip_key(&at, end, "Mems_allowed_list:"))
+        read_nodes(&status->nodes, at, end);
+}
+
+void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
+    struct hl_text path;
+    struct hl_lines lines;
+    const char *at, *end;
+    status->has_threads = true;
+    status->is_traced = false;
+    status->filters = HL_FILTERS_UNKNOWN;
+    fill_nodes(&status->nodes, ~(uint64_t)0);
+    hl_set_text(&path, roots->proc);
+    hl_add_text(&path, "/thread-self/status");
+    hl_open_lines(&lines, path.at);
+    while (hl_next_line(&lines, &at, &end))
+        read_line(status, at, end);
+    if (!lines.failed && status->filters == HL_FILTERS_UNKNOWN)
+        status->filters = 0; /* a kernel that has none */
+    hl_close_lines(&lines);
+}

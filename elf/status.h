@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* /proc/thread-self/status: what the kernel says of the calling thread and its process. */
+#ifndef HL_STATUS_H
+#define HL_STATUS_H
+
+#include "kernel.h"
+
+/* As many as the kernel can be built for (NODES_SHIFT is 10 at most). */
+#define HL_NODE_NUMBERS 1024
+
+struct hl_nodes {
+    uint64_t bits[HL_NODE_NUMBERS / 64];
+};
+
+/* More filters of system calls than there can be: nobody knows how many there are. */
+#define HL_FILTERS_UNKNOWN UINT64_MAX
+
+struct hl_status {
+    bool has_threads;      /* there are others than this one; true where that can't be read */
+    bool is_traced;        /* by a debugger, strace; false where that can't be read */
+    uint64_t filters;      /* of system calls (seccomp) on this thread: how many, or before Linux 5.9 its mode;
+                              HL_FILTERS_UNKNOWN where that can't be read */
+    struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */
+};
+
+/* What was read is old already: nothing here is a promise. */
+void hl_read_status(struct hl_status *status, const struct hl_roots *roots);
+
+#endif
