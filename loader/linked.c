@@ -4,8 +4,10 @@
 
 #include <sys/auxv.h>
 
-/* A function of ld.so's.  (AT_BASE does not find it when it was started as "ld.so PROGRAM".) */
-extern void *__tls_get_addr(void *);
+/* A function of the dynamic linker's, which in musl is libc as well.  (AT_BASE does not find it when it was
+   started as "ld.so PROGRAM".)  Weak, so that glibc's ld.so is not in DT_NEEDED, where musl would look for
+   it. */
+extern void *__tls_get_addr(void *) __attribute__((weak));
 
 /* Whether ADDRESS lies in a PT_LOAD. */
 static bool contains(const struct dl_phdr_info *info, uint64_t address) {

@@ -2,9 +2,11 @@
 /* libhugeld.so: LD_PRELOAD=libhugeld.so PROGRAM.
 
    Its constructor finds the objects that are loaded and gives them to the core.  Linked with -z initfirst it
-   runs before every other constructor, libc's included (unless another such object comes later): environ is
-   not set yet, so the environment is the constructor's third argument.  Of libc are called getauxval and
-   dl_iterate_phdr, both before anything moves; they work by then. */
+   runs before every other constructor, libc's included (unless another such object comes later).  Of libc are
+   called getauxval and dl_iterate_phdr, before anything moves; both work by then.
+
+   musl gives constructors no arguments, but has set __environ.  Where libc has not, this is glibc, whose
+   dynamic linker gives the environment to constructors as their third argument. */
 #include "later.h"
 #include "linked.h"
 #include "perf-maps/in-process.h"
@@ -13,6 +15,7 @@
 
 #include <linux/limits.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 
 struct finder {
     struct hl_process *process;
@@ -45,6 +48,12 @@ static bool is_of_executable(uintptr_t function) {
     return false;
 }
 
+static int find_first_name(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size;
+    *(const char **)data = info->dlpi_name;
+    return 1;
+}
+
 static void leave_executable(struct hl_process *process, const char *path) {
     struct hl_object object;
     object.path = path;
@@ -56,19 +65,24 @@ static void leave_executable(struct hl_process *process, const char *path) {
     process->dropped_named = selection == HL_SELECTED_BY_NAME;
 }
 
-/* The program's path in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE, /proc/self/exe is
- * ld.so. */
-static const char *find_executable(char *buffer, char *const *argv) {
+/* The program's path, perhaps in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE, /proc/self/exe
+   is ld.so; musl then names the program in its list, and glibc in the auxiliary vector.  CAN_ITERATE:
+   dl_iterate_phdr can be called. */
+static const char *find_executable(char *buffer, bool can_iterate) {
     long bytes = HL_CALL(__NR_readlinkat, -100 /* AT_FDCWD */, "/proc/self/exe", buffer, PATH_MAX - 1, 0, 0);
+    const char *name = "";
     if (!hl_is_error(bytes) && getauxval(AT_BASE) != 0) {
         buffer[bytes] = '\0';
         return buffer;
     }
-    return argv != NULL && argv[0] != NULL ? argv[0] : "main";
+    if (can_iterate)
+        dl_iterate_phdr(find_first_name, &name);
+    if (name[0] == '\0' && getauxval(AT_EXECFN) != 0)
+        name = (const char *)getauxval(AT_EXECFN);
+    return name[0] != '\0' ? name : "main";
 }
 
 struct start {
-    char *const *argv;
     const char *const *envp;
     struct hl_process process;
     bool has_begun, is_ready;
@@ -79,11 +93,12 @@ static void move_objects(void *data) {
     struct start *start = data;
     struct hl_process *process = &start->process;
     char path[PATH_MAX];
-    struct finder finder = {process, find_executable(path, start->argv), false};
+    struct finder finder = {process, NULL, false};
+    start->is_ready = !is_of_executable((uintptr_t)dl_iterate_phdr);
+    finder.executable = find_executable(path, start->is_ready);
     start->has_begun = hl_begin(process, start->envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ));
     if (!start->has_begun)
         return;
-    start->is_ready = !is_of_executable((uintptr_t)dl_iterate_phdr);
     if (start->is_ready)
         dl_iterate_phdr(add_object, &finder);
     else
@@ -97,10 +112,10 @@ static void move_objects(void *data) {
 __attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
     struct start start;
     (void)argc;
+    (void)argv;
     if (getauxval(AT_SECURE) != 0)
         return;
-    start.argv = argv;
-    start.envp = (const char *const *)envp;
+    start.envp = (const char *const *)(__environ != NULL ? __environ : envp);
     start.has_begun = false;
     hl_call_on_stack(move_objects, &start, hl_move_stack + sizeof hl_move_stack);
     if (!start.has_begun)
