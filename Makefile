@@ -55,8 +55,10 @@ $(CONFIG): configure
 	./configure $(CONFIGURE_ARGS)
 
 # No symbol is looked up after the library is loaded (now), and its constructor runs before all others (initfirst).
+# libc's crti.o is not marked for CET or BTI, and the linker marks only what all its input is marked for: nostartfiles.
 $B/libhugeld.so: $(core) $(preload)
-	$(Q)$(CC) -shared $(CFLAGS) $(LDFLAGS) -Wl,-soname,libhugeld.so -Wl,-z,now,-z,relro,-z,initfirst,-z,nodelete,-z,noexecstack,-z,defs \
+	$(Q)$(CC) -shared -nostartfiles $(CFLAGS) $(LDFLAGS) -Wl,-soname,libhugeld.so \
+	    -Wl,-z,now,-z,relro,-z,initfirst,-z,nodelete,-z,noexecstack,-z,defs \
 	    -Wl,--hash-style=gnu -o $@ $^
 
 # 32-bit children inherit LD_PRELOAD and complain of a 64-bit library.  preload/$$LIB/libhugeld.so, where each dynamic
@@ -67,7 +69,7 @@ $B/preload: $B/libhugeld.so
 	@mkdir -p $@/$(NATIVE_LIB)
 	@ln -s $(abspath $<) $@/$(NATIVE_LIB)/libhugeld.so
 	$(Q)for lib in $(libs_32); do mkdir -p $@/$$lib && \
-	    $(CC) -m32 -shared -nostdlib -Wl,-soname,libhugeld.so -x c -o $@/$$lib/libhugeld.so /dev/null || exit 1; \
+	    $(CC) -m32 $(CORE_FLAGS) -shared -nostdlib -Wl,-soname,libhugeld.so -x c -o $@/$$lib/libhugeld.so /dev/null || exit 1; \
 	done
 
 $B/hugeld: $(core) $(command)

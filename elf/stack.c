@@ -42,7 +42,8 @@ __asm__(".pushsection .text\n"
         ".type hl_switch_stack, %function\n"
         "hl_switch_stack:\n"
         ".cfi_startproc\n"
-        "hint #34\n" /* bti c */
+        "hint #25\n" /* paciasp, which branches may reach as bti c */
+        ".cfi_negate_ra_state\n"
         "stp x29, x30, [sp, #-16]!\n"
         ".cfi_def_cfa_offset 16\n"
         ".cfi_offset x29, -16\n"
@@ -59,6 +60,8 @@ __asm__(".pushsection .text\n"
         ".cfi_def_cfa_offset 0\n"
         ".cfi_restore x29\n"
         ".cfi_restore x30\n"
+        "hint #29\n" /* autiasp */
+        ".cfi_negate_ra_state\n"
         "ret\n"
         ".cfi_endproc\n"
         ".size hl_switch_stack, . - hl_switch_stack\n"
