@@ -62,12 +62,14 @@ $B/libhugeld.so: $(core) $(preload)
 	    -Wl,--hash-style=gnu -o $@ $^
 
 # 32-bit children inherit LD_PRELOAD and complain of a 64-bit library.  preload/$$LIB/libhugeld.so, where each dynamic
-# linker puts its own folder for $$LIB, leads them to an empty one.
+# linker puts its own folder for $$LIB, leads them to an empty one.  musl knows no $$LIB and takes the folder that is
+# called so.
 libs_32 = $(filter-out $(NATIVE_LIB),lib lib32 lib/i386-linux-gnu)
 $B/preload: $B/libhugeld.so
 	@rm -rf $@
 	@mkdir -p $@/$(NATIVE_LIB)
 	@ln -s $(abspath $<) $@/$(NATIVE_LIB)/libhugeld.so
+	@ln -s $(NATIVE_LIB) '$@/$$LIB'
 	$(Q)for lib in $(libs_32); do mkdir -p $@/$$lib && \
 	    $(CC) -m32 $(CORE_FLAGS) -shared -nostdlib -Wl,-soname,libhugeld.so -x c -o $@/$$lib/libhugeld.so /dev/null || exit 1; \
 	done
@@ -116,7 +118,7 @@ installed += 755:$B/hugeld:$(bindir)/hugeld 644:$B/doc/hugeld.1:$(mandir)/man1/h
 endif
 ifeq ($(CHILDREN_32),yes)
 installed += link:$(libdir)/hugeld/libhugeld.so:$(libdir)/hugeld/preload/$(NATIVE_LIB)/libhugeld.so \
-    $(foreach lib,$(libs_32),644:$B/preload/$(lib)/libhugeld.so:$(libdir)/hugeld/preload/$(lib)/libhugeld.so)
+    link:$(NATIVE_LIB):$(libdir)/hugeld/preload/\$$LIB $(foreach lib,$(libs_32),644:$B/preload/$(lib)/libhugeld.so:$(libdir)/hugeld/preload/$(lib)/libhugeld.so)
 endif
 ifneq ($(wildcard $B/ldso/ld.so),)
 installed += 755:$B/ldso/ld.so:$(libdir)/hugeld/ld.so
