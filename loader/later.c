@@ -19,10 +19,14 @@
 
    AArch64's branch reaches 128 MiB only, which suffices where the kernel maps libraries below each other.
 
-   When RT_CONSISTENT is told (glibc before 2.41: before relocation, else after it; always before the object's
-   constructors), nobody has run the new object's text, and relocation writes to none of the pages that move
-   here.  (AArch64's glibc 2.32 protects branch targets after it has told, 4 KiB at a time; before, there is
-   no such protection, and later ones protect while they map.)
+   musl has the same structures and calls its function under the same lock.  It never tells RT_DELETE: dlclose
+   unloads nothing, and an object that cannot be linked is gone from the list before RT_CONSISTENT.  Where it
+   is built for size, the next function may follow the ret at once: then there is no room for a jump.
+
+   When RT_CONSISTENT is told (glibc before 2.41: before relocation, else and in musl after it; always before
+   the object's constructors), nobody has run the new object's text, and relocation writes to none of the
+   pages that move here.  (AArch64's glibc 2.32 protects branch targets after it has told, 4 KiB at a time;
+   before, there is no such protection, and later ones protect while they map.)
 
    The handler runs in whatever thread opens an object, maybe on a small stack: so the work is done on a stack
    of its own.  It calls nothing of the dynamic linker and nothing of libc that could. */

@@ -65,9 +65,9 @@ static void leave_executable(struct hl_process *process, const char *path) {
     process->dropped_named = selection == HL_SELECTED_BY_NAME;
 }
 
-/* The program's path, perhaps in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE, /proc/self/exe
-   is ld.so; musl then names the program in its list, and glibc in the auxiliary vector.  CAN_ITERATE:
-   dl_iterate_phdr can be called. */
+/* The program's path, perhaps in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE,
+   /proc/self/exe is ld.so; musl then names the program in its list, and glibc in the auxiliary vector.
+   CAN_ITERATE: dl_iterate_phdr can be called. */
 static const char *find_executable(char *buffer, bool can_iterate) {
     long bytes = HL_CALL(__NR_readlinkat, -100 /* AT_FDCWD */, "/proc/self/exe", buffer, PATH_MAX - 1, 0, 0);
     const char *name = "";
