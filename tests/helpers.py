@@ -569,3 +569,18 @@ def check_memory(image, plain, plans, moved, backend="hugetlb", data_backend="th
     here = bytes_outside(image.mappings, [*image.objects, *moved_spans])
     assert here == bytes_outside(plain.mappings, plain.objects)
     return sum(s.pages for s in moved_spans)
+
+
+def check_plans(pid, paths, options="", backend="hugetlb"):
+    """A proof that needs no plain image: text and read-only data of the objects at PATHS are on huge pages exactly as
+    planned, and no other hugetlb pages are there.  The number of pages."""
+    image = read_image(pid)
+    plans = read_plans(pid, [str(p) for p in paths], options)
+    spans = [s for plan in plans.values() for s in plan.spans if s.kind in ("text", "rodata")]
+    assert all(plan.pages("text") for plan in plans.values()), plans
+    for span in spans:
+        check_span(image, span, backend)
+    for mapping in image.mappings:
+        if mapping.is_hugetlb:
+            assert any(s.start <= mapping.start and mapping.end <= s.end for s in spans), f"not planned: {mapping}"
+    return sum(s.pages for s in spans)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""The DSOs that come later, the programs that open them, and a proof that needs no plain image: the plan."""
+"""The DSOs that come later, and the programs that open them."""
 
 import shutil
 
@@ -44,21 +44,6 @@ def later(library):
     return start
 
 
-def check_plans(pid, paths, options="", backend="hugetlb"):
-    """Text and read-only data of the objects at PATHS are on huge pages exactly as planned, and no other hugetlb pages
-    are there.  The number of pages."""
-    image = helpers.read_image(pid)
-    plans = helpers.read_plans(pid, [str(p) for p in paths], options)
-    spans = [s for plan in plans.values() for s in plan.spans if s.kind in ("text", "rodata")]
-    assert all(plan.pages("text") for plan in plans.values()), plans
-    for span in spans:
-        helpers.check_span(image, span, backend)
-    for mapping in image.mappings:
-        if mapping.is_hugetlb:
-            assert any(s.start <= mapping.start and mapping.end <= s.end for s in spans), f"not planned: {mapping}"
-    return sum(s.pages for s in spans)
-
-
-@pytest.fixture(scope="session", name="check_plans")
-def check_plans_fixture():
-    return check_plans
+@pytest.fixture(scope="session")
+def check_plans():
+    return helpers.check_plans
