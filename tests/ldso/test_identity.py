@@ -63,3 +63,13 @@ def test_says_what_it_was_compared_with(unpatched, installed):
         section = ELFFile(mine).get_section_by_name(".hugeld.for")
         assert section.data().decode() == note["n_desc"] + "\n"
         assert section["sh_flags"] == 0
+
+
+def test_marked_as_the_distributions_is(ldso, installed):
+    """For CET and BTI, which libc enforces for a process only if every object is marked."""
+    def properties(path):
+        with open(path, "rb") as file:
+            section = ELFFile(file).get_section_by_name(".note.gnu.property")
+            return section and section.data()
+
+    assert properties(ldso) == properties(installed)

@@ -284,10 +284,10 @@ class Builder:
             path.write_text(text)
         return path
 
-    def compile(self, output, *arguments):
+    def compile(self, output, *arguments, compiler="gcc"):
         if any("lld" in str(a) for a in arguments) and not shutil.which("ld.lld"):
             pytest.skip("ld.lld is not installed")
-        command = ["gcc", "-O1", "-g0", "-o", output, *arguments]
+        command = [compiler, "-O1", "-g0", "-o", output, *arguments]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert result.returncode == 0, result.stderr
         helpers.on_small_pages(output)

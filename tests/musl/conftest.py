@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Programs and libraries for musl, by Debian's musl-gcc."""
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+class Musl:
+    """Builds each once per test run."""
+
+    def __init__(self, builder):
+        self.builder = builder
+        self.opened = builder.folder / "opened"
+
+    def program(self, name, *arguments, compiler="musl-gcc"):
+        return self.builder.once(name, lambda folder: self.builder.compile(
+            folder / name, HERE / "program.c", "-fPIE", *self.builder.object(), *arguments, compiler=compiler))
+
+    def host(self, name):
+        """opener or multiply."""
+        return self.builder.once(name, lambda folder: self.builder.compile(
+            folder / name, HERE / f"{name}.c", compiler="musl-gcc"))
+
+    def libraries(self):
+        """The folder that opener wants."""
+        def make(folder):
+            missing = self.builder.write("missing.c", "void nobody_defines_this(void);\n"
+                                                      "void missing(void) { nobody_defines_this(); }\n")
+            for name, extra in (("one", []), ("two", []), ("missing", ["-fPIC", missing])):
+                self.builder.compile(folder / f"lib{name}.so", "-shared", *self.builder.object(), *extra,
+                                     compiler="musl-gcc")
+            return folder
+
+        return self.builder.once("musl-libraries", make)
+
+    def linker(self):
+        """musl's dynamic linker, which is its libc."""
+        listing = subprocess.run(["readelf", "-lW", self.program("musl-pie", "-pie")], check=True, capture_output=True,
+                                 text=True).stdout
+        return pathlib.Path(listing.partition("interpreter: ")[2].partition("]")[0])
+
+
+@pytest.fixture(scope="session")
+def musl(builder):
+    if not shutil.which("musl-gcc"):
+        pytest.skip("musl-gcc is not installed (musl-tools)")
+    return Musl(builder)
+
+
+@pytest.fixture(scope="session")
+def openblas():
+    """OpenBLAS as it is built for Alpine: a library with 21 MiB of text."""
+    library = helpers.cache_folder() / "musl/scipy_openblas64/lib/libscipy_openblas64_.so"
+    if not library.exists():
+        pytest.skip("scipy-openblas64 (PyPI) for musl is not there: tests/install-packages real")
+    helpers.on_small_pages(library)
+    return library

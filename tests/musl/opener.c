@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* opener FOLDER: opens libone.so, libmissing.so, which lacks a symbol, and libtwo.so of FOLDER, the second
+   and the third while threads run the first one's text, map and unmap; prints what each answers; stops
+   itself; closes and opens again. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+
+typedef uint64_t (*function)(uint64_t);
+
+static const char *folder;
+static const char *text;
+static atomic_int stopping;
+
+static void *run(void *argument) {
+    for (int i = 0; !stopping; i = (i + 1) % 4000) {
+        char *page = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        page[i] = (char)((function)(text + 1024 * i))(1);
+        munmap(page, 1 << 16);
+    }
+    return argument;
+}
+
+static void *open_one(const char *name) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    function sum = handle != NULL ? (function)dlsym(handle, "big_sum") : NULL;
+    printf("%s: %016lx\n", name, sum != NULL ? (unsigned long)sum(1) : 0);
+    return handle;
+}
+
+int main(int argc, char **argv) {
+    pthread_t thread[2];
+    if (argc != 2)
+        return 2;
+    folder = argv[1];
+    void *one = open_one("libone.so");
+    text = ((const char *(*)(void))dlsym(one, "big_address"))();
+    for (int i = 0; i < 2; i++)
+        pthread_create(&thread[i], NULL, run, NULL);
+    open_one("libmissing.so");
+    void *two = open_one("libtwo.so");
+    open_one("libmissing.so");
+    stopping = 1;
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+    fflush(stdout);
+    raise(SIGSTOP);
+    dlclose(one);
+    dlclose(two);
+    open_one("libone.so");
+    open_one("libtwo.so");
+    return 0;
+}
