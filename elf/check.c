@@ -20,13 +20,26 @@ static bool is_mapped_as(const struct hl_maps *maps, uint64_t start, uint64_t en
     return true;
 }
 
-/* Between segments there may be nothing, or the inaccessible mapping with which a dynamic linker keeps an
-   object's place. */
-static bool is_free_gap(const struct hl_maps *maps, uint64_t start, uint64_t end) {
+/* Whether MAPPING is what musl keeps an object's place with: the file, from the first segment on. */
+static bool is_place_kept(const struct hl_maps *maps, const struct hl_object *object,
+                          const struct hl_mapping *mapping) {
+    size_t i = hl_find_mapping(maps, object->segment[0].first_page);
+    const struct hl_mapping *first = &maps->mapping[i];
+    return i < maps->n && mapping->inode != 0 && mapping->inode == first->inode &&
+           mapping->device == first->device && mapping->prot == first->prot &&
+           !(mapping->prot & PROT_WRITE) && mapping->offset - first->offset == mapping->start - first->start;
+}
+
+/* Between segments there may be nothing, or the mapping with which a dynamic linker keeps an object's place:
+   glibc's is inaccessible. */
+static bool is_free_gap(const struct hl_maps *maps, const struct hl_object *object, uint64_t start,
+                        uint64_t end) {
     for (size_t i = hl_find_mapping(maps, start); start < end && i < maps->n && maps->mapping[i].start < end;
-         i++)
-        if (maps->mapping[i].shared || maps->mapping[i].prot != PROT_NONE)
+         i++) {
+        const struct hl_mapping *mapping = &maps->mapping[i];
+        if (mapping->shared || (mapping->prot != PROT_NONE && !is_place_kept(maps, object, mapping)))
             return false;
+    }
     return true;
 }
 
@@ -41,11 +54,11 @@ static int check_mappings(const struct hl_process *process, const struct hl_obje
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         if (!is_mapped_as(&process->maps, start, start + bytes, hl_protection(segment->flags)))
             return HL_SKIP_MAPPING_CHANGED;
-        if (!is_free_gap(&process->maps, gap, start))
+        if (!is_free_gap(&process->maps, object, gap, start))
             return HL_SKIP_GAP_OCCUPIED;
         gap = start + bytes;
     }
-    return is_free_gap(&process->maps, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
+    return is_free_gap(&process->maps, object, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
 }
 
 static int check_source(const struct hl_process *process, const struct hl_object *object,

@@ -33,7 +33,9 @@ class Musl:
         def make(folder):
             missing = self.builder.write("missing.c", "void nobody_defines_this(void);\n"
                                                       "void missing(void) { nobody_defines_this(); }\n")
-            for name, extra in (("one", []), ("two", []), ("missing", ["-fPIC", missing])):
+            # musl keeps an object's place by mapping its file, and leaves that between segments that are apart.
+            for name, extra in (("one", []), ("two", ["-Wl,-z,max-page-size=0x200000"]),
+                                ("missing", ["-fPIC", missing])):
                 self.builder.compile(folder / f"lib{name}.so", "-shared", *self.builder.object(), *extra,
                                      compiler="musl-gcc")
             return folder
