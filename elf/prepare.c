@@ -10,13 +10,15 @@
    make its pages shared ones, for which a write needs new pages, and would hold them as long as the child
    lives.
 
-   Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator,
-   affordable under every limit, and proved to be huge.  A span on anonymous 4 KiB pages is a pure loss. */
-#include "thp.h"
+   Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator, under
+   no memory limit unless the user asked for them, and proved to be huge.  A span on anonymous 4 KiB pages is
+   a pure loss. */
+#include "memory-limit.h"
 #include "memory.h"
 #include "move.h"
 #include "sys.h"
 #include "text.h"
+#include "thp.h"
 
 #include <linux/fcntl.h>
 #include <linux/mman.h>
@@ -193,15 +195,17 @@ static int check_debugger(const struct hl_process *process, const struct hl_work
     return 0;
 }
 
-/* The three conditions under which transparent huge pages may stand in; that they are huge is proved
- * afterwards. */
-static int check_thp(const struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
+/* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved
+   afterwards.  data=thp, the default, is not what the user has asked for. */
+static int check_thp(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind) {
+    uint64_t bytes = bytes_of_kind(work, kind);
     int result = hl_check_thp_policy(&hl_system_roots);
     if (result != 0)
         return result;
-    return 2 * bytes_of_kind(work, kind) <= hl_read_memory_headroom(&hl_system_roots, &process->placement)
-               ? 0
-               : HL_SKIP_MEMORY_LIMIT;
+    if (process->options.backend != HL_BACKEND_THP)
+        return hl_check_memory_limit(&hl_system_roots, &process->placement, bytes);
+    uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, &process->placement);
+    return 2 * bytes <= headroom ? 0 : HL_SKIP_MEMORY_FULL;
 }
 
 static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_kind kind,

@@ -5,7 +5,7 @@
    Everything is asked of the same functions that decide at run time, so a container, a cpuset or a service's
    sandbox shows what a program inside it will meet.
 
-   --json: usable: {hugetlb, thp} (bool: can be used now), kernel (release), page_bytes, huge_page_bytes,
+   --json: usable: {hugetlb, thp} (bool: taken by default now), kernel (release), page_bytes, huge_page_bytes,
      pool: {total_pages, free_pages, reserved_pages, surplus_pages, overcommit_pages,
             usable_free_pages (on the nodes that are usable), growth_pages (what overcommit can still add),
             available_pages (the lesser of free - reserved and usable_free, + growth),
@@ -13,13 +13,14 @@
             nodes: [node, use ("usable", or what forbids it: "cpuset", "policy"), total_pages, free_pages,
                     surplus_pages]},
      numa: {local_node (of the CPU that doctor runs on), binds (bool: its memory policy is MPOL_BIND)},
-     thp_skip (a name of skip.def, or null), memory_headroom_bytes (null: unknown), max_map_count (null:
-   unknown), abilities: {hugetlb, hugetlb_mremap, hugetlb_memfd, executable_memory, userfaultfd, read_by_call,
-   populate, collapse} (bool), breakpoints (bool: a debugger can set them in hugetlb text; null: could not be
-   tried), libhugeld (path or null), findings: [name, state ("ok", "warn", "bad"),
-   sentence, remedy (string or null)], and with a program what needs.c lists */
+     thp_skip (why thp is not taken by default, a name of skip.def; or null), memory_headroom_bytes (null:
+   unknown), max_map_count (null: unknown), abilities: {hugetlb, hugetlb_mremap, hugetlb_memfd,
+   executable_memory, userfaultfd, read_by_call, populate, collapse} (bool), breakpoints (bool: a debugger can
+   set them in hugetlb text; null: could not be tried), libhugeld (path or null), findings: [name, state
+   ("ok", "warn", "bad"), sentence, remedy (string or null)], and with a program what needs.c lists */
 #include "breakpoints.h"
 #include "command.h"
+#include "memory-limit.h"
 #include "needs.h"
 #include "thp.h"
 
@@ -129,6 +130,8 @@ static void examine(struct machine *machine) {
     }
     machine->available_pages = machine->available[HL_NUMA_ANY];
     machine->thp_skip = hl_check_thp_policy(&hl_system_roots);
+    if (machine->thp_skip == 0)
+        machine->thp_skip = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
     machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
     machine->knows_map_count = read_number("/proc/sys/vm/max_map_count", &machine->max_map_count);
     machine->breakpoints = hl_try_breakpoint(&machine->geometry);
@@ -196,7 +199,8 @@ static void find_nodes(struct request *request, const struct machine *machine) {
 
 static void find_thp(struct request *request, const struct machine *machine) {
     if (machine->thp_skip == 0)
-        add_finding(request, "thp", OK, hl_format("transparent huge pages may be used"), NULL);
+        add_finding(request, "thp", OK, hl_format("transparent huge pages stand in where the pool is short"),
+                    NULL);
     else
         add_finding(request, "thp", WARN, hl_format("%s", hl_skip_sentence((enum hl_skip)machine->thp_skip)),
                     hl_skip_remedy((enum hl_skip)machine->thp_skip));
@@ -209,7 +213,8 @@ static void find_memory(struct request *request, const struct machine *machine) 
                     "mount /proc and /sys/fs/cgroup");
     else
         add_finding(request, "memory", bytes < HEADROOM_SMALL_BYTES ? WARN : OK,
-                    hl_format("%" PRIu64 " MiB can still be charged; a span on thp needs twice its size",
+                    hl_format("%" PRIu64
+                              " MiB can still be charged; with backend=thp a span needs twice its size",
                               bytes >> 20),
                     bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory" : NULL);
 }
@@ -403,7 +408,8 @@ int hl_examine_machine(int argc, char **argv) {
         "Prints what this machine can do, and the command that mends what it cannot.\v"
         "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
         "those (postgres -C, mariadbd --help), not started.\n"
-        "Exit status: 0 when hugetlb or thp can be used now, with PROGRAM when the pool can serve it; else "
+        "Exit status: 0 when hugetlb or thp would be taken now, with PROGRAM when the pool can serve it; "
+        "else "
         "1. "
         "2: wrong use, or no such PROGRAM.",
         NULL,

@@ -4,6 +4,7 @@
 #include "fuzz.h"
 
 #include "../../elf/maps.h"
+#include "../../elf/memory-limit.h"
 #include "../../elf/pool.h"
 #include "../../elf/thp.h"
 
@@ -29,12 +30,14 @@ static const char *const paths[] = {
     "/resv_hugepages",
     "/surplus_hugepages",
     "/nr_overcommit_hugepages",
+    "/overcommit_memory",
+    "/cgroup.controllers",
 };
 #define PATHS (sizeof paths / sizeof paths[0])
 
 /* All that was read. */
 struct seen {
-    int maps_result, thp_policy;
+    int maps_result, thp_policy, memory_limit;
     struct hl_maps maps;
     size_t n_smaps;
     uint64_t thp_bytes, file_huge_bytes, guarded;
@@ -68,6 +71,7 @@ static void read_all(struct seen *seen) {
     if (seen->pool_result == 0)
         seen->available = hl_pool_available(&seen->pool, 0);
     seen->thp_policy = hl_check_thp_policy(&hl_system_roots);
+    seen->memory_limit = hl_check_memory_limit(&hl_system_roots, &seen->placement, T_HUGE);
     seen->headroom = hl_read_memory_headroom(&hl_system_roots, &seen->placement);
 }
 
@@ -93,6 +97,8 @@ static void check_seen(const struct seen *seen, char *const *text) {
     assert_true(seen->pool.n_nodes <= HL_NODES_MAX);
     for (unsigned i = 1; i < seen->pool.n_nodes; i++)
         assert_true(seen->pool.node[i].use <= HL_NODE_NOT_LOCAL);
+    assert_true(seen->memory_limit == 0 || seen->memory_limit == HL_SKIP_MEMORY_LIMIT ||
+                seen->memory_limit == HL_SKIP_MEMORY_UNKNOWN || seen->memory_limit == HL_SKIP_MEMORY_SHORT);
     if (seen->pool_result == 0)
         assert_true(seen->available <= seen->pool.free_pages + seen->pool.overcommit_pages);
 }

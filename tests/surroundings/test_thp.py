@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Transparent huge pages stand in only where they cannot hurt: not against the administrator's `never`, not against the
-process's own setting, not where the private copies exceed a memory limit, and only if they are really huge."""
+process's own setting, not where a memory limit applies, and only if they are really huge."""
 
 import pathlib
 
@@ -13,7 +13,8 @@ THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 MIB = 1 << 20
 NEVER = "transparent huge pages are switched off by the administrator"
 DISABLED = "transparent huge pages are disabled for this process"
-LIMIT = "private copies would not fit under the memory limit"
+FULL = "less memory is left than private copies may take"
+UNKNOWN = "whether a memory limit applies to private copies cannot be read"
 
 # (backend, free pages, whether it moves to hugetlb)
 BACKENDS = [("thp", 64, False), ("auto", 0, False), ("auto", 64, True), ("hugetlb", 64, True), ("hugetlb", 0, False)]
@@ -130,11 +131,21 @@ def test_memory_limit(surround, wide, pool, thp, memory_group, backend, free, mo
     moved = {wide.name: ("text",)} if moves else {}
     outcome = surround([wide], moved, prefix=prefix, options=f"backend={backend},verbose=1")
     if backend == "thp":
-        assert f"{wide.name}: text stays: {LIMIT}" in outcome.stderr
+        assert f"{wide.name}: text stays: {FULL}" in outcome.stderr
     assert outcome.returncode == 5
 
 
-def test_memory_limit_that_fits(surround, wide, pool, thp, memory_group):
-    """Twice the text and some more: moves."""
+@pytest.mark.parametrize("backend, moved", [("thp", ("text",)), ("auto", ())])
+def test_memory_limit_that_fits(surround, wide, pool, thp, memory_group, backend, moved):
+    """Twice the text and some more: moves if the user has asked for it, as the program may need the memory later."""
     pool(0)
-    surround([wide], {wide.name: ("text",)}, prefix=memory_group(160 * MIB, 2), options="backend=thp", backend="thp")
+    surround([wide], {wide.name: moved} if moved else {}, prefix=memory_group(160 * MIB, 2), options=f"backend={backend}",
+             backend="thp")
+
+
+def test_resource_limits_that_cannot_be_read(builder, surround, pool, thp, confine):
+    """A filter of system calls refuses prlimit64."""
+    pool(0)
+    app = builder.executable("nopie", words=6 * 2**17)
+    outcome = surround([app], {}, prefix=confine("deny=prlimit64"), options="verbose=1")
+    assert f"{app.name}: data stays: {UNKNOWN}" in outcome.stderr

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Transparent huge pages stand in only where they may: not against the administrator's or the process's word, not beyond
-half of what a memory cgroup leaves; elsewhere the program stays as it is and verbose=1 says why."""
+"""Transparent huge pages stand in only where they may: not against the administrator's or the process's word;
+elsewhere the program stays as it is and verbose=1 says why.  Memory limits: test_memory_limits.py."""
 
 import pathlib
 
@@ -38,35 +38,6 @@ def test_disabled_for_the_process(builder, prove, thp):
     prefix = ["/usr/bin/python3", "-c", script]  # 41: PR_SET_THP_DISABLE
     sentence = "transparent huge pages are disabled for this process (PR_SET_THP_DISABLE)"
     stays_because(prove, prefix, builder.executable("nopie"), sentence)
-
-
-@pytest.fixture
-def memory_group(cgroup):
-    """memory_group(bytes): a command prefix that joins a cgroup with this memory limit."""
-    return lambda wanted: cgroup("memory", ("memory.max", wanted), ("memory.limit_in_bytes", wanted))
-
-
-def test_memory_limit(builder, prove, thp, memory_group):
-    """Ten MiB of text: twice that does not fit under 16 MiB, and the program, whose file pages can go, runs."""
-    prefix = memory_group(16 << 20)
-    app = builder.executable("nopie")
-    proof = prove([*prefix, app], {app.name: ("rodata",)}, options="backend=thp,verbose=1", name=app.name,
-                  backend="thp", same=same_but_stderr)
-    sentence = "private copies would not fit under the memory limit"
-    assert proof.moved[2].startswith(f"hugeld: {app.name}: text stays: {sentence}")
-
-
-def test_memory_limit_does_not_concern_hugetlb(builder, prove, pool, memory_group):
-    pool(64)
-    prefix = memory_group(16 << 20)
-    app = builder.executable("nopie")
-    prove([*prefix, app], {app.name: ("text", "rodata")}, options="backend=hugetlb", name=app.name)
-
-
-def test_memory_limit_is_wide_enough(builder, prove, thp, memory_group):
-    prefix = memory_group(64 << 20)
-    app = builder.executable("nopie")
-    prove([*prefix, app], {app.name: ("text", "rodata")}, options="backend=thp", name=app.name, backend="thp")
 
 
 def test_written_data_stays_intact(builder, prove, thp):

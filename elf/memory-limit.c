@@ -1,0 +1,333 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Whether there is memory for private copies.  File text is shared with every process that runs it and can be
+   dropped under pressure; a copy in anonymous memory is neither, and is charged.  A container of 40 MiB runs
+   64 MiB of file text happily and is killed by a copy of it.
+
+   How much a program is going to need cannot be known at its start, nor who else looks at the same moment.
+   So nothing is compared with what is free under a limit: where one applies, or none can be ruled out, no
+   copy is made that the user has not asked for, and a machine without limits keeps a margin.  For who has
+   asked, with backend=thp, the headroom of the moment decides. */
+#include "memory-limit.h"
+#include "sys.h"
+#include "text.h"
+
+#include <linux/resource.h>
+
+/* /proc/meminfo, or what the usable nodes have; in bytes. */
+struct memory {
+    uint64_t total, available;
+    uint64_t commit_room; /* of the machine: CommitLimit - Committed_AS */
+};
+
+/* The memory cgroup of this process under the mount of its hierarchy; and by and by its ancestors up to the
+   mount itself, which inside a container is the container's own group. */
+struct group {
+    bool is_v1;
+    size_t mount_bytes;
+    struct hl_text directory;
+};
+
+static uint64_t find_kib(const char *meminfo, const char *key) {
+    uint64_t number = 0;
+    hl_find_number(meminfo, key, &number);
+    return number <= UINT64_MAX / 1024 ? number * 1024 : 0;
+}
+
+static bool read_machine(struct memory *machine, const struct hl_roots *roots) {
+    struct hl_text path;
+    char meminfo[8192];
+    hl_set_text(&path, roots->proc);
+    hl_add_text(&path, "/meminfo");
+    if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
+        return false;
+    machine->total = find_kib(meminfo, "MemTotal:");
+    machine->available = find_kib(meminfo, "MemAvailable:");
+    machine->commit_room = hl_subtract(find_kib(meminfo, "CommitLimit:"), find_kib(meminfo, "Committed_AS:"));
+    return machine->total > 0 && machine->available > 0;
+}
+
+static bool read_overcommit(uint64_t *overcommit, const struct hl_roots *roots) {
+    struct hl_text path;
+    hl_set_text(&path, roots->proc);
+    hl_add_text(&path, "/sys/vm/overcommit_memory");
+    return hl_read_number(path.at, overcommit);
+}
+
+/* --- nodes --- */
+
+/* The number after NAME in node NODE's meminfo ("Node 0 MemFree:   4711 kB"), in bytes; 0 if it isn't there.
+ */
+static uint64_t find_node_kib(const char *meminfo, uint64_t node, const char *name) {
+    struct hl_text key;
+    hl_set_text(&key, "Node ");
+    hl_add_number(&key, node);
+    hl_add_text(&key, name);
+    return find_kib(meminfo, key.at);
+}
+
+/* Adds what node NODE has; its free memory and file pages are available. */
+static void add_node(struct memory *sum, const struct hl_roots *roots, uint64_t node) {
+    struct hl_text path;
+    char meminfo[8192];
+    hl_set_text(&path, roots->sys);
+    hl_add_text(&path, "/devices/system/node/node");
+    hl_add_number(&path, node);
+    hl_add_text(&path, "/meminfo");
+    if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
+        return;
+    sum->total += find_node_kib(meminfo, node, " MemTotal:");
+    sum->available += find_node_kib(meminfo, node, " MemFree:") +
+                      find_node_kib(meminfo, node, " Active(file):") +
+                      find_node_kib(meminfo, node, " Inactive(file):");
+}
+
+/* Sums up the usable nodes.  False where every node is usable, which takes no further reading. */
+static bool read_nodes(struct memory *sum, const struct hl_roots *roots,
+                       const struct hl_placement *placement) {
+    struct hl_text path;
+    char online[1024];
+    uint64_t first, last;
+    bool restricted = false;
+    sum->total = sum->available = 0;
+    hl_set_text(&path, roots->sys);
+    hl_add_text(&path, "/devices/system/node/online");
+    long bytes = hl_read_file(path.at, online, sizeof online);
+    const char *end = online + (bytes > 0 ? bytes : 0);
+    for (const char *at = online; hl_scan_range(&at, end, &first, &last);)
+        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++)
+            restricted = restricted || hl_find_node_use(placement, node) != HL_NODE_USABLE;
+    for (const char *at = online; restricted && hl_scan_range(&at, end, &first, &last);)
+        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++)
+            if (hl_find_node_use(placement, node) == HL_NODE_USABLE)
+                add_node(sum, roots, node);
+    return restricted;
+}
+
+/* --- control groups --- */
+
+/* As hl_read_file, of the file NAME ("/memory.max") of GROUP.  A path that is too long is a directory's. */
+static long read_in(struct group *group, const char *name, char *buffer, size_t buffer_bytes) {
+    size_t directory_bytes = group->directory.bytes;
+    hl_add_text(&group->directory, name);
+    long bytes = hl_read_file(group->directory.at, buffer, buffer_bytes);
+    group->directory.bytes = directory_bytes;
+    return bytes;
+}
+
+/* The number in the file NAME of GROUP; UINT64_MAX for "max" or an error.  0, or a negated errno. */
+static int read_bytes(struct group *group, const char *name, uint64_t *number) {
+    char buffer[64];
+    const char *at = buffer;
+    *number = UINT64_MAX;
+    long bytes = read_in(group, name, buffer, sizeof buffer);
+    if (bytes < 0)
+        return (int)bytes;
+    if (bytes >= 3 && hl_same_bytes(buffer, "max", 3))
+        return 0;
+    return hl_scan_number(&at, buffer + bytes, 10, number) ? 0 : -EINVAL;
+}
+
+static bool exists(struct group *group) {
+    char controllers[512];
+    return read_in(group, "/cgroup.controllers", controllers, sizeof controllers) >= 0;
+}
+
+static bool go_up(struct group *group) {
+    size_t bytes = group->directory.bytes;
+    if (bytes == group->mount_bytes)
+        return false;
+    while (bytes > group->mount_bytes && group->directory.at[bytes - 1] != '/')
+        bytes--;
+    while (bytes > group->mount_bytes && group->directory.at[bytes - 1] == '/')
+        bytes--;
+    group->directory.bytes = bytes;
+    return true;
+}
+
+static void set_mount(struct group *group, const struct hl_roots *roots, const char *mount) {
+    hl_set_text(&group->directory, roots->sys);
+    hl_add_text(&group->directory, mount);
+    group->mount_bytes = group->directory.bytes;
+}
+
+static void set_group(struct group *group, const struct hl_roots *roots, struct hl_string path, bool is_v1) {
+    group->is_v1 = is_v1;
+    set_mount(group, roots, is_v1 ? "/fs/cgroup/memory" : "/fs/cgroup");
+    if (!is_v1 && !exists(group))
+        set_mount(group, roots, "/fs/cgroup/unified");
+    while (path.bytes > 0 && path.at[path.bytes - 1] == '/')
+        path.bytes--;
+    for (size_t i = 0; i < path.bytes; i++)
+        hl_add_text(&group->directory, (char[]){path.at[i], '\0'});
+}
+
+/* Where the text behind the next colon begins, or END. */
+static const char *pass_colon(const char *at, const char *end) {
+    while (at < end && *at++ != ':')
+        ;
+    return at;
+}
+
+/* Whether the comma-separated controllers of a v1 line have "memory" among them. */
+static bool has_memory_controller(struct hl_string controllers) {
+    for (size_t at = 0; at < controllers.bytes;) {
+        size_t bytes = 0;
+        while (at + bytes < controllers.bytes && controllers.at[at + bytes] != ',')
+            bytes++;
+        if (bytes == 6 && hl_same_bytes(controllers.at + at, "memory", 6))
+            return true;
+        at += bytes + 1;
+    }
+    return false;
+}
+
+/* Finds the group whose memory this process counts in, from lines like "4:memory:/path" (v1) and "0::/path"
+   (v2); a controller is in one hierarchy only.  1, 0 if there is none, or a negated errno. */
+static int find_group(struct group *group, const struct hl_roots *roots) {
+    struct hl_text path;
+    struct hl_lines lines;
+    const char *line, *end;
+    int found = 0;
+    hl_set_text(&path, roots->proc);
+    hl_add_text(&path, "/self/cgroup");
+    hl_open_lines(&lines, path.at);
+    if (lines.fd == -ENOENT) /* the kernel has no groups */
+        return 0;
+    while ((found == 0 || !group->is_v1) && hl_next_line(&lines, &line, &end)) {
+        const char *names = pass_colon(line, end), *group_path = pass_colon(names, end);
+        size_t names_bytes = group_path > names ? (size_t)(group_path - names - 1) : 0;
+        bool is_v1 = has_memory_controller((struct hl_string){names, names_bytes});
+        if (!is_v1 && (end - line < 3 || !hl_same_bytes(line, "0::", 3)))
+            continue;
+        set_group(group, roots, (struct hl_string){group_path, (size_t)(end - group_path)}, is_v1);
+        found = 1;
+    }
+    hl_close_lines(&lines);
+    return lines.failed ? -EIO : found;
+}
+
+/* memory.stat has the least limit of the group and of all ancestors, also of those outside a container. */
+static int check_v1(struct group *group, uint64_t total) {
+    char stat[16384];
+    uint64_t limit;
+    if (read_in(group, "/memory.stat", stat, sizeof stat) <= 0 ||
+        !hl_find_number(stat, "hierarchical_memory_limit ", &limit))
+        return HL_SKIP_MEMORY_UNKNOWN;
+    return limit < total ? HL_SKIP_MEMORY_LIMIT : 0;
+}
+
+/* The files are missing where the controller does not reach, and in the root, below which all groups are: a
+   mount that has them is some container's, whose own ancestors cannot be seen. */
+static int check_v2(struct group *group, uint64_t total) {
+    bool has_files;
+    do {
+        uint64_t max, high = UINT64_MAX;
+        int result = read_bytes(group, "/memory.max", &max);
+        has_files = result != -ENOENT || !exists(group);
+        if (has_files && (result != 0 || read_bytes(group, "/memory.high", &high) != 0))
+            return HL_SKIP_MEMORY_UNKNOWN;
+        if (max < total || high < total)
+            return HL_SKIP_MEMORY_LIMIT;
+    } while (go_up(group));
+    return has_files ? HL_SKIP_MEMORY_UNKNOWN : 0;
+}
+
+static int check_groups(const struct hl_roots *roots, uint64_t total) {
+    struct group group;
+    int found = find_group(&group, roots);
+    if (found <= 0)
+        return found == 0 ? 0 : HL_SKIP_MEMORY_UNKNOWN;
+    return group.is_v1 ? check_v1(&group, total) : check_v2(&group, total);
+}
+
+/* What GROUP uses and could not give back by dropping file pages. */
+static uint64_t read_fixed_usage(struct group *group) {
+    static const char *const keys[2][2] = {{"active_file ", "inactive_file "},
+                                           {"total_active_file ", "total_inactive_file "}};
+    char stat[16384];
+    uint64_t usage, active = 0, inactive = 0;
+    if (read_bytes(group, group->is_v1 ? "/memory.usage_in_bytes" : "/memory.current", &usage) != 0)
+        return 0;
+    if (read_in(group, "/memory.stat", stat, sizeof stat) > 0) {
+        hl_find_number(stat, keys[group->is_v1][0], &active);
+        hl_find_number(stat, keys[group->is_v1][1], &inactive);
+    }
+    return hl_subtract(hl_subtract(usage, active), inactive);
+}
+
+static uint64_t read_group_headroom(struct group *group) {
+    uint64_t limit, high = UINT64_MAX;
+    read_bytes(group, group->is_v1 ? "/memory.limit_in_bytes" : "/memory.max", &limit);
+    if (!group->is_v1)
+        read_bytes(group, "/memory.high", &high);
+    limit = high < limit ? high : limit;
+    return limit == UINT64_MAX ? limit : hl_subtract(limit, read_fixed_usage(group));
+}
+
+static uint64_t read_groups_headroom(const struct hl_roots *roots) {
+    struct group group;
+    uint64_t least = UINT64_MAX;
+    if (find_group(&group, roots) <= 0)
+        return least;
+    do {
+        uint64_t headroom = read_group_headroom(&group);
+        least = headroom < least ? headroom : least;
+    } while (go_up(&group));
+    return least;
+}
+
+/* --- the two questions --- */
+
+static int check_rlimit(int resource) {
+    struct rlimit64 limit;
+    if (hl_is_error(HL_CALL(__NR_prlimit64, 0, resource, NULL, &limit, 0, 0)))
+        return HL_SKIP_MEMORY_UNKNOWN;
+    return limit.rlim_cur == RLIM64_INFINITY ? 0 : HL_SKIP_MEMORY_LIMIT;
+}
+
+static int check_overcommit(const struct hl_roots *roots) {
+    uint64_t overcommit;
+    if (!read_overcommit(&overcommit, roots))
+        return HL_SKIP_MEMORY_UNKNOWN;
+    return overcommit == 2 ? HL_SKIP_MEMORY_LIMIT : 0;
+}
+
+/* Whether MEMORY would have too little left.  Several processes may look at the same moment. */
+static bool is_short(const struct memory *memory, uint64_t bytes) {
+    uint64_t left = hl_subtract(memory->available, bytes);
+    return left < memory->total / 4 || left < bytes;
+}
+
+int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placement *placement,
+                          uint64_t bytes) {
+    struct memory machine, nodes;
+    int result = check_rlimit(RLIMIT_AS);
+    if (result == 0)
+        result = check_rlimit(RLIMIT_DATA);
+    if (result == 0)
+        result = check_overcommit(roots);
+    if (result == 0 && !read_machine(&machine, roots))
+        result = HL_SKIP_MEMORY_UNKNOWN;
+    if (result == 0)
+        result = check_groups(roots, machine.total);
+    if (result != 0)
+        return result;
+    bool restricted = read_nodes(&nodes, roots, placement);
+    if (restricted && nodes.total == 0)
+        return HL_SKIP_MEMORY_UNKNOWN;
+    return is_short(&machine, bytes) || (restricted && is_short(&nodes, bytes)) ? HL_SKIP_MEMORY_SHORT : 0;
+}
+
+uint64_t hl_read_memory_headroom(const struct hl_roots *roots, const struct hl_placement *placement) {
+    struct memory machine, nodes;
+    uint64_t least = read_groups_headroom(roots), overcommit;
+    if (read_nodes(&nodes, roots, placement) && nodes.total > 0 && nodes.available < least)
+        least = nodes.available;
+    if (!read_machine(&machine, roots))
+        return least;
+    if (machine.available < least)
+        least = machine.available;
+    if (machine.commit_room < least && read_overcommit(&overcommit, roots) && overcommit == 2)
+        least = machine.commit_room;
+    return least;
+}

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Where a memory limit applies, or the machine is short, a private copy of the text may be what the program is killed for
+later: nobody can know at its start.  So by default transparent huge pages do not stand in there, and data, which has no
+other place, stays; what was asked for with backend=thp is done."""
+
+import contextlib
+import pathlib
+import subprocess
+
+import pytest
+
+import helpers
+
+HERE = pathlib.Path(__file__).resolve().parent
+MIB = 1 << 20
+LIMIT = "private copies count against its memory limit"
+UNKNOWN = "whether a memory limit applies to private copies cannot be read"
+FULL = "less memory is left than private copies may take"
+POOL = "the huge page pool cannot serve it"
+NO_POOL = "reserve_pages=100000,verbose=1"
+WORDS = 6 * 2**17  # 6 MiB of data
+ALL = ("text", "rodata", "data")
+
+
+def same_but_stderr(plain, moved):
+    return plain[:2] == moved[:2]
+
+
+@pytest.fixture
+def memory_group(cgroup):
+    """memory_group(bytes): a command prefix that joins a cgroup with this memory limit."""
+    return lambda wanted: cgroup("memory", ("memory.max", wanted), ("memory.limit_in_bytes", wanted))
+
+
+@pytest.fixture(scope="session")
+def heap(builder):
+    """heap.c with 8 MiB of text and 5 MiB of read-only data."""
+    return builder.once("heap", lambda folder: builder.compile(folder / "heap", HERE / "heap.c", "-no-pie", "-rdynamic",
+                                                               *builder.object()))
+
+
+def test_heap_that_just_fits(heap, library, prove, thp, memory_group):
+    """24 MiB of heap under 32 MiB: the text's pages of the page cache can go for it, copies could not."""
+    argv = [*memory_group(32 * MIB), heap, "24"]
+    assert helpers.run(argv).returncode == 5
+    assert helpers.run(argv, helpers.preload(library, options=NO_POOL)).returncode == 5
+    proof = prove(argv, {}, options=NO_POOL, name=heap.name, same=same_but_stderr)
+    assert f"{heap.name}: text stays: {POOL}" in proof.moved[2]
+
+
+def finish(argv, env):
+    """Six of ARGV at once: they end when all of them have done their work.  Their exit statuses."""
+    with contextlib.ExitStack() as stack:
+        running = []
+        for _ in range(6):
+            process = helpers.start(argv, env, stdin=subprocess.PIPE)
+            stack.callback(helpers.end_process, process)
+            running.append(process)
+        for process in running:
+            process.stdout.readline()
+        for process in running:
+            process.stdin.close()
+        return [process.wait(timeout=60) for process in running]
+
+
+def test_six_heaps_at_once(heap, library, thp, memory_group):
+    """Each would find room for its own copies."""
+    argv = [*memory_group(48 * MIB), heap, "4"]
+    assert finish(argv, helpers.environment()) == 6 * [5]
+    assert finish(argv, helpers.preload(library, options=NO_POOL)) == 6 * [5]
+
+
+@pytest.fixture(params=["group", "--as", "--data"])
+def wide_limit(request):
+    """A command prefix with a limit that is never reached."""
+    if request.param == "group":
+        return request.getfixturevalue("memory_group")(1 << 30)
+    return ["/usr/bin/prlimit", f"{request.param}={1 << 40}:"]
+
+
+def test_limit(builder, prove, thp, wide_limit):
+    """However wide: the text stays, as the pool cannot serve it, and so does data, which is for thp by default."""
+    app = builder.executable("nopie", WORDS)
+    proof = prove([*wide_limit, app], {}, options=NO_POOL, name=app.name, same=same_but_stderr)
+    assert f"{app.name}: text stays: {POOL}" in proof.moved[2]
+    assert f"{app.name}: data stays: {LIMIT}" in proof.moved[2]
+
+
+def test_limit_does_not_concern_hugetlb(builder, prove, pool, thp, wide_limit):
+    pool(64)
+    app = builder.executable("nopie", WORDS)
+    for backend in ("auto", "hugetlb"):
+        proof = prove([*wide_limit, app], {app.name: ("text", "rodata")}, options=f"backend={backend},verbose=1",
+                      name=app.name, same=same_but_stderr)
+        assert f"{app.name}: data stays: {LIMIT}" in proof.moved[2]
+
+
+def test_asked_for(builder, prove, thp, wide_limit):
+    """backend=thp does what it says where twice the bytes fit."""
+    app = builder.executable("nopie", WORDS)
+    prove([*wide_limit, app], {app.name: ALL}, options="backend=thp", name=app.name, backend="thp")
+
+
+def test_asked_for_in_vain(builder, prove, thp, memory_group):
+    """Eight MiB of text: twice that does not fit under 16 MiB, and the program, whose file pages can go, runs."""
+    prefix = memory_group(16 * MIB)
+    app = builder.executable("nopie")
+    proof = prove([*prefix, app], {app.name: ("rodata",)}, options="backend=thp,verbose=1", name=app.name,
+                  backend="thp", same=same_but_stderr)
+    assert proof.moved[2].startswith(f"hugeld: {app.name}: text stays: {FULL}")
+
+
+def test_groups_that_cannot_be_seen(builder, prove, root, thp):
+    """/proc/self/cgroup names a group, and there is nothing at its place."""
+    if helpers.run(["unshare", "-m", "true"]).returncode != 0:
+        pytest.skip("unshare -m is not allowed")
+    script = 'mount --make-rprivate / && mount -t tmpfs none /sys/fs/cgroup && exec "$@"'
+    prefix = ["unshare", "-m", "/bin/sh", "-c", script, "sh"]
+    app = builder.executable("nopie", WORDS)
+    proof = prove([*prefix, app], {}, options=NO_POOL, name=app.name, same=same_but_stderr)
+    assert f"{app.name}: data stays: {UNKNOWN}" in proof.moved[2]
+
+
+def test_doctor(memory_group, thp):
+    """What it says of thp is what a program gets by default."""
+    told = helpers.hugeld_json("doctor")
+    limited = helpers.run([*memory_group(1 << 30), helpers.HUGELD, "doctor"])
+    assert told["thp_skip"] is None and told["usable"]["thp"]
+    assert LIMIT in limited.stdout and limited.stdout.rstrip().endswith("thp no")
