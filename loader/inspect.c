@@ -177,7 +177,8 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
     const struct hl_mark *mark = hl_find_mark(report->file->fd);
     if (mark != NULL)
         hl_print(
-            "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb",
+            "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb "
+            "and under a memory limit",
             mark->what, mark->section);
     if (range != NULL)
         print_range(report, range);

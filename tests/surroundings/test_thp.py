@@ -13,7 +13,7 @@ THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage")
 MIB = 1 << 20
 NEVER = "transparent huge pages are switched off by the administrator"
 DISABLED = "transparent huge pages are disabled for this process"
-FULL = "less memory is left than private copies may take"
+FULL = "private copies may take twice its size"
 UNKNOWN = "whether a memory limit applies to private copies cannot be read"
 
 # (backend, free pages, whether it moves to hugetlb)
@@ -103,7 +103,7 @@ def wide(builder):
 @pytest.fixture
 def memory_group(root):
     """memory_group(bytes, levels): a command prefix that joins a v1 memory cgroup LEVELS below the one that has the limit
-    (v2 is proved by tests/unit/test-thp.c)."""
+    (v2 is proved by tests/unit/test-memory-limit.c)."""
     mount = next((pathlib.Path(m[1]) for m in map(str.split, open("/proc/mounts")) if m[2] == "cgroup" and "memory" in
                   m[3].split(",")), None)
     if mount is None:

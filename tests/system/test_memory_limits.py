@@ -15,7 +15,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 MIB = 1 << 20
 LIMIT = "private copies count against its memory limit"
 UNKNOWN = "whether a memory limit applies to private copies cannot be read"
-FULL = "less memory is left than private copies may take"
+FULL = "private copies may take twice its size"
 POOL = "the huge page pool cannot serve it"
 NO_POOL = "reserve_pages=100000,verbose=1"
 WORDS = 6 * 2**17  # 6 MiB of data

@@ -66,7 +66,7 @@ def test_memory(builder, row, nodes, group, under, thp, backend, levels):
         inner = folder / "inner"
         inner.mkdir()
     found = row([app], {}, f"backend={backend},segments=text,data=off", under(f"join={inner}"))
-    reason = "less memory is left than private copies may take" if backend == "thp" else "the huge page pool"
+    reason = "private copies may take twice its size" if backend == "thp" else "the huge page pool"
     assert f"{app.name}: text stays: {reason}" in found.stderr
     assert re.search(r"^oom_kill 0$", (folder / "memory.events").read_text(), re.M)
 
