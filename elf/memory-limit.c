@@ -132,6 +132,12 @@ static bool exists(struct group *group) {
     return read_in(group, "/cgroup.controllers", controllers, sizeof controllers) >= 0;
 }
 
+/* cgroup.events is in every group but the root. */
+static bool is_root(struct group *group) {
+    char events[512];
+    return read_in(group, "/cgroup.events", events, sizeof events) == -ENOENT;
+}
+
 static bool go_up(struct group *group) {
     size_t bytes = group->directory.bytes;
     if (bytes == group->mount_bytes)
@@ -216,20 +222,19 @@ static int check_v1(struct group *group, uint64_t total) {
     return limit < total ? HL_SKIP_MEMORY_LIMIT : 0;
 }
 
-/* The files are missing where the controller does not reach, and in the root, below which all groups are: a
-   mount that has them is some container's, whose own ancestors cannot be seen. */
+/* The files are missing where the controller does not reach, and in the root.  A mount of another group than
+   the root is some container's, whose ancestors cannot be seen. */
 static int check_v2(struct group *group, uint64_t total) {
-    bool has_files;
     do {
         uint64_t max, high = UINT64_MAX;
         int result = read_bytes(group, "/memory.max", &max);
-        has_files = result != -ENOENT || !exists(group);
-        if (has_files && (result != 0 || read_bytes(group, "/memory.high", &high) != 0))
+        if ((result != -ENOENT || !exists(group)) &&
+            (result != 0 || read_bytes(group, "/memory.high", &high) != 0))
             return HL_SKIP_MEMORY_UNKNOWN;
         if (max < total || high < total)
             return HL_SKIP_MEMORY_LIMIT;
     } while (go_up(group));
-    return has_files ? HL_SKIP_MEMORY_UNKNOWN : 0;
+    return is_root(group) ? 0 : HL_SKIP_MEMORY_UNKNOWN;
 }
 
 static int check_groups(const struct hl_roots *roots, uint64_t total) {

@@ -32,6 +32,7 @@ static const char *const paths[] = {
     "/nr_overcommit_hugepages",
     "/overcommit_memory",
     "/cgroup.controllers",
+    "/cgroup.events",
 };
 #define PATHS (sizeof paths / sizeof paths[0])
 
