@@ -3,10 +3,12 @@
 
    Runs PROGRAM once for each line of standard input and lets system calls of one part of it fail: those whose
    instruction, or whose caller where a function of libc makes them, lies in MODULE (a file's base name) at
-   an offset in the file of one of the ranges [FROM, TO) (hexadecimal).  They are counted from 1.  A line
-   holds faults, each
+   an offset in the file of one of the ranges [FROM, TO) (hexadecimal).  A line holds faults, each
 
-     NUMBER HOW ERRNO
+     CALL DETAIL NTH HOW ERRNO
+
+   that is the NTH one, from 1, of the calls with the number CALL and this DETAIL (see below).  Counted
+   together, all calls would not do: how many reads a file of /proc takes, for one, differs between runs.
 
    fail      the call is not made and returns ERRNO; brk, which knows no errors, does nothing; close, where
             a run has it in the place of another call, is made
@@ -22,10 +24,17 @@
      smaps, fds, mask   at each mark
      pid                which it was
      calls              "number:detail" of each call of MODULE's; the detail tells kinds of mmap and so on
+     trespasses         see below; empty
    apart out, err, status   what it printed, and what wait(2) says; "timeout" where it took too long pool
    total, free, reserved and surplus pages of 2 MiB when it has ended
 
    strace injects errors too, but takes a tenth of a second to start and knows only the first of these ways.
+
+   It keeps account of the memory that MODULE has mapped.  Whatever MODULE unmaps, maps over (MAP_FIXED) or
+   moves a mapping from or to must be its own at that moment, or lie in the object that it moves: a file whose
+   name has "target" in it.  Each call that goes beyond is a trespass.  Where nothing is mapped counts as
+   somebody else's too, since another thread may have been faster; only after faults that leave ruins it does
+   not, while there is one thread.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -56,11 +65,13 @@
 #define RANGES_MAX 16
 #define CALLS_MAX 8192
 #define THREADS_MAX 64
+#define PIECES_MAX 1024
 
 typedef unsigned long long word;
 
 struct fault {
-    unsigned number;
+    unsigned call, nth;
+    word detail;
     char how;
     int error;
 };
@@ -88,6 +99,26 @@ static struct {
     word detail;
 } call[CALLS_MAX];
 static pid_t program;
+
+struct piece {
+    word start, end;
+};
+
+struct pieces {
+    struct piece piece[PIECES_MAX];
+    unsigned n;
+};
+
+static struct pieces own, objects;
+
+/* A call that changes mappings, while the kernel makes it. */
+static struct {
+    pid_t thread;
+    bool is_ours;
+    word number, args[6];
+} pending[THREADS_MAX];
+static char trespasses[4096];
+static unsigned n_threads;
 static volatile sig_atomic_t timed_out;
 
 static void give_up(const char *what) {
@@ -200,9 +231,173 @@ static word detail_of(const struct __ptrace_syscall_info *info) {
     return 0;
 }
 
-static const struct fault *find_fault(unsigned number) {
+/* --- what MODULE owns --- */
+
+static word round_up(word bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+static void add_piece(struct pieces *p, word start, word end) {
+    if (start >= end)
+        return;
+    if (p->n == PIECES_MAX)
+        exit(95);
+    p->piece[p->n++] = (struct piece){start, end};
+}
+
+static void take_away(struct pieces *p, word start, word end) {
+    for (unsigned i = p->n; i-- > 0;) {
+        struct piece piece = p->piece[i];
+        if (piece.end <= start || piece.start >= end)
+            continue;
+        p->piece[i] = p->piece[--p->n];
+        add_piece(p, piece.start, piece.start < start ? start : piece.start);
+        add_piece(p, piece.end > end ? end : piece.end, piece.end);
+    }
+}
+
+/* What of [start, end) is in none of P's pieces. */
+static void find_rest(const struct pieces *p, struct pieces *rest, word start, word end) {
+    rest->n = 0;
+    add_piece(rest, start, end);
+    for (unsigned i = 0; i < p->n; i++)
+        take_away(rest, p->piece[i].start, p->piece[i].end);
+}
+
+/* From the first to the last mapping of each target's file.  What MODULE has mapped, or keeps aside, is none
+   of it; while everything is aside the object is where it was. */
+static void find_objects(pid_t pid) {
+    char path[64], line[4096], names[8][256];
+    struct piece found[8];
+    unsigned n = 0;
+    snprintf(path, sizeof path, "/proc/%d/maps", pid);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+        static struct pieces rest;
+        word start, end;
+        char *name = strrchr(line, '/');
+        if (name == NULL || strstr(name, "target") == NULL || sscanf(line, "%llx-%llx", &start, &end) != 2)
+            continue;
+        find_rest(&own, &rest, start, end);
+        unsigned i = 0;
+        while (i < n && strcmp(names[i], name) != 0)
+            i++;
+        if (rest.n == 0 || i == 8)
+            continue;
+        if (i == n) {
+            snprintf(names[n], sizeof names[n], "%s", name);
+            found[n++] = (struct piece){start, end};
+        }
+        found[i].end = end;
+    }
+    if (file != NULL)
+        fclose(file);
+    for (unsigned i = 0; i < n; i++) {
+        bool is_known = false;
+        for (unsigned j = 0; j < objects.n; j++)
+            is_known = is_known || (objects.piece[j].start <= found[i].start && objects.piece[j].end >= found[i].end);
+        if (!is_known)
+            add_piece(&objects, found[i].start, found[i].end);
+    }
+}
+
+/* Whether nothing is mapped in [start, end). */
+static bool is_nothing(pid_t pid, word start, word end) {
+    char path[64], line[4096];
+    bool nothing = true;
+    word from, to;
+    snprintf(path, sizeof path, "/proc/%d/maps", pid);
+    FILE *file = fopen(path, "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "%llx-%llx", &from, &to) == 2 && from < end && to > start)
+            nothing = false;
+    if (file != NULL)
+        fclose(file);
+    return nothing;
+}
+
+static bool leaves_ruins(void) {
     for (unsigned i = 0; i < n_faults; i++)
-        if (fault[i].number == number)
+        if (fault[i].how == 'd' || fault[i].how == 'h')
+            return true;
+    return false;
+}
+
+static void demand(pid_t thread, const char *what, word start, word bytes) {
+    static struct pieces rest;
+    word end = start + round_up(bytes);
+    find_rest(&own, &rest, start, end);
+    for (unsigned i = 0; i < objects.n; i++)
+        take_away(&rest, objects.piece[i].start, objects.piece[i].end);
+    for (unsigned i = 0; i < rest.n; i++) {
+        size_t used = strlen(trespasses);
+        if (!leaves_ruins() || n_threads > 1 || !is_nothing(thread, rest.piece[i].start, rest.piece[i].end))
+            snprintf(trespasses + used, sizeof trespasses - used, "%s [%llx, %llx), of which [%llx, %llx)\n", what,
+                     start, end, rest.piece[i].start, rest.piece[i].end);
+    }
+}
+
+static void check_call(pid_t thread, const struct __ptrace_syscall_info *info) {
+    const __typeof__(info->entry.args[0]) *a = info->entry.args;
+    word number = info->entry.nr;
+    bool fixed = number == __NR_mmap && (a[3] & MAP_FIXED) != 0;
+    if (number != __NR_munmap && number != __NR_mremap && !fixed)
+        return;
+    find_objects(thread);
+    demand(thread, number == __NR_munmap ? "munmap" : number == __NR_mmap ? "mmap" : "mremap from", a[0], a[1]);
+    if (number == __NR_mremap && (a[3] & MREMAP_FIXED))
+        demand(thread, "mremap to", a[4], a[2]);
+}
+
+/* Notes what THREAD asks the kernel for; MADE is what the kernel is going to do. */
+static void note_call(pid_t thread, bool is_ours, const struct user_regs_struct *made) {
+    word number = made->orig_rax;
+    if (number != __NR_mmap && number != __NR_munmap && number != __NR_mremap)
+        return;
+    for (unsigned i = 0; i < THREADS_MAX; i++)
+        if (pending[i].thread == 0 || pending[i].thread == thread) {
+            word args[6] = {made->rdi, made->rsi, made->rdx, made->r10, made->r8, made->r9};
+            pending[i].thread = thread;
+            pending[i].is_ours = is_ours;
+            pending[i].number = number;
+            memcpy(pending[i].args, args, sizeof args);
+            return;
+        }
+}
+
+/* What a call has changed.  A mapping that MODULE brings into an object, or anybody makes, is not MODULE's. */
+static void settle(pid_t thread, const struct __ptrace_syscall_info *info) {
+    static struct pieces rest;
+    unsigned i = 0;
+    while (i < THREADS_MAX && pending[i].thread != thread)
+        i++;
+    if (i == THREADS_MAX)
+        return;
+    pending[i].thread = 0;
+    const word *a = pending[i].args, at = (word)info->exit.rval;
+    if (info->exit.is_error)
+        return;
+    if (pending[i].number != __NR_mmap)
+        take_away(&own, a[0], a[0] + round_up(a[1]));
+    if (pending[i].number == __NR_munmap)
+        return;
+    word bytes = round_up(pending[i].number == __NR_mmap ? a[1] : a[2]);
+    take_away(&own, at, at + bytes);
+    if (!pending[i].is_ours)
+        return;
+    find_rest(&objects, &rest, at, at + bytes);
+    for (unsigned j = 0; j < rest.n; j++)
+        add_piece(&own, rest.piece[j].start, rest.piece[j].end);
+}
+
+/* --- faults --- */
+
+/* What is to happen to the call that was noted last. */
+static const struct fault *find_fault(void) {
+    unsigned nth = 0;
+    for (unsigned i = 0; i < n_calls; i++)
+        nth += call[i].number == call[n_calls - 1].number && call[i].detail == call[n_calls - 1].detail;
+    for (unsigned i = 0; i < n_faults; i++)
+        if (fault[i].call == call[n_calls - 1].number && fault[i].detail == call[n_calls - 1].detail &&
+            fault[i].nth == nth)
             return &fault[i];
     return NULL;
 }
@@ -241,7 +436,8 @@ static void enter_call(pid_t thread, const struct __ptrace_syscall_info *info) {
         exit(98);
     call[n_calls].number = (unsigned)info->entry.nr;
     call[n_calls++].detail = detail_of(info);
-    const struct fault *f = find_fault(n_calls);
+    check_call(thread, info);
+    const struct fault *f = find_fault();
     if (f == NULL)
         return;
     if (f->how == 'k') {
@@ -280,12 +476,20 @@ static void see_call(pid_t thread) {
     struct __ptrace_syscall_info info;
     if (ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof info, &info) <= 0)
         return;
-    if (info.op == PTRACE_SYSCALL_INFO_ENTRY && info.entry.nr == MARK)
-        look_at(thread);
-    else if (info.op == PTRACE_SYSCALL_INFO_ENTRY && is_ours(thread, &info))
-        enter_call(thread, &info);
-    else if (info.op == PTRACE_SYSCALL_INFO_EXIT)
+    if (info.op == PTRACE_SYSCALL_INFO_EXIT) {
+        settle(thread, &info);
         leave_call(thread);
+    }
+    if (info.op != PTRACE_SYSCALL_INFO_ENTRY)
+        return;
+    if (info.entry.nr == MARK)
+        look_at(thread);
+    bool ours = is_ours(thread, &info);
+    if (ours)
+        enter_call(thread, &info);
+    struct user_regs_struct made;
+    if (ptrace(PTRACE_GETREGS, thread, 0, &made) == 0)
+        note_call(thread, ours, &made);
 }
 
 static int follow(void) {
@@ -297,8 +501,10 @@ static int follow(void) {
         if (WIFEXITED(status) || WIFSIGNALED(status)) {
             if (thread == program)
                 return status;
+            n_threads--;
             continue;
         }
+        n_threads += status >> 8 == (SIGTRAP | PTRACE_EVENT_CLONE << 8);
         if (WSTOPSIG(status) == (SIGTRAP | 0x80))
             see_call(thread);
         else if (status >> 16 == 0 && WSTOPSIG(status) != SIGSTOP) /* a new thread's first stop */
@@ -363,6 +569,10 @@ static void run(char **argv) {
     int out = memfd_create("out", 0), err = memfd_create("err", 0), status;
     fflush(stdout);
     n_calls = n_changed = 0;
+    own.n = objects.n = 0;
+    memset(pending, 0, sizeof pending);
+    trespasses[0] = '\0';
+    n_threads = 1;
     timed_out = 0;
     program = fork();
     if (program < 0)
@@ -380,6 +590,7 @@ static void run(char **argv) {
     char line[32];
     put("pid", line, (size_t)sprintf(line, "%d", program));
     put_calls();
+    put("trespasses", trespasses, strlen(trespasses));
     lseek(out, 0, SEEK_SET);
     lseek(err, 0, SEEK_SET);
     put_file("out", out);
@@ -397,10 +608,13 @@ static void read_faults(char *line) {
     for (char *number = strtok(line, " \n"); number != NULL && n_faults < FAULTS_MAX;
          number = strtok(NULL, " \n")) {
         struct fault *f = &fault[n_faults++];
+        char *detail = strtok(NULL, " \n"), *nth = strtok(NULL, " \n");
         char *how = strtok(NULL, " \n"), *error = strtok(NULL, " \n");
         if (how == NULL || error == NULL)
             exit(2);
-        f->number = (unsigned)strtoul(number, NULL, 10);
+        f->call = (unsigned)strtoul(number, NULL, 10);
+        f->detail = strtoull(detail, NULL, 10);
+        f->nth = (unsigned)strtoul(nth, NULL, 10);
         f->how = strcmp(how, "done") == 0 ? 'r' : how[0];
         f->error = atoi(error);
     }

@@ -20,15 +20,32 @@ def read_call_numbers():
 
 
 NAMES = read_call_numbers()
+NUMBERS = {name: number for number, name in NAMES.items()}
+
+
+def number_of(error):
+    """Of an errno's name; 0 of "0".  (Python knows no EHWPOISON.)"""
+    return 133 if error == "EHWPOISON" else getattr(errno, error) if error != "0" else 0
 
 
 class Fault(typing.NamedTuple):
-    number: int  # which call, from 1
+    """What happens to one call.  It is named by its kind and its place among its like: how many calls come before differs
+    between runs."""
+
+    call: str
+    detail: int
+    nth: int  # from 1
     how: str
     error: str = "0"
 
     def __str__(self):
-        return f"{self.number} {self.how} {getattr(errno, self.error, 0)}"
+        return f"{NUMBERS[self.call]} {self.detail} {self.nth} {self.how} {number_of(self.error)}"
+
+
+def fault_at(calls, number, how, error="0"):
+    """A fault for the call NUMBER, from 1, of CALLS."""
+    kind = calls[number - 1]
+    return Fault(*kind, calls[:number].count(kind), how, error)
 
 
 @dataclasses.dataclass
@@ -55,6 +72,7 @@ class Outcome:
     looks: list
     out: str
     err: str
+    trespasses: str  # calls of the core that reach into memory that is not its own
     status: object  # the exit status, or "signal N", "timeout"
     pool: str
 
@@ -96,7 +114,7 @@ class Injector:
         status = last["status"]
         if status != "timeout":
             status = os.waitstatus_to_exitcode(int(status))
-        return Outcome(calls, looks, last["out"], last["err"], status, last["pool"])
+        return Outcome(calls, looks, last["out"], last["err"], last["trespasses"], status, last["pool"])
 
 
 def errors_of(call):
@@ -175,10 +193,17 @@ def is_huge(mappings, span):
     return exact and sum(m.hugetlb + m.thp for m in inside) == span.end - span.start
 
 
-def compare(look, plain, spans):
-    """Each of SPANS is on huge pages or as in PLAIN, and everything else is as there.  The spans that moved; or what is
-    wrong, as text."""
+def is_empty_space(mapping):
+    """Address space that nobody can use and no file is behind."""
+    return mapping.permissions.startswith("---") and mapping.name in ("", "/dev/zero (deleted)")
+
+
+def compare(look, plain, spans, may_lose=False):
+    """Each of SPANS is on huge pages or as in PLAIN, and everything else is as there; with MAY_LOSE but for empty address
+    space.  The spans that moved; or what is wrong, as text."""
     here, there = read_mappings(look.lines), read_mappings(plain.lines)
+    if may_lose:
+        here, there = ([m for m in mappings if not is_empty_space(m)] for mappings in (here, there))
     moved = [s for s in spans if cut(here, s.start, s.end) != cut(there, s.start, s.end)]
     for span in moved:
         if not is_huge(here, span):
@@ -203,12 +228,12 @@ def base_names(mappings):
     return {m.name: m.start for m in reversed(mappings) if m.name.startswith("/") and not m.is_hugetlb}
 
 
-def compare_elsewhere(look, plain, told):
+def compare_elsewhere(look, plain, told, may_lose=False):
     """The same where ld.so could not map an object where it wanted it: what it said that it moved did, and the rest is as in
     PLAIN relative to where each object is."""
     images = []
     for smaps, fds in ((look.smaps, look.fds), (plain.smaps, plain.fds)):
-        mappings = helpers.parse_smaps(smaps)
+        mappings = [m for m in helpers.parse_smaps(smaps) if not (may_lose and is_empty_space(m))]
         files = {m.name for m in mappings if m.inode and m.name.startswith("/") and os.path.exists(m.name)}
         by_name = {name: [m for m in mappings if m.name == name] for name in files}
         objects = [helpers.object_at(name, helpers.find_bias(name, found)) for name, found in by_name.items()]

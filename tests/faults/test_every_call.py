@@ -14,6 +14,7 @@ import os
 
 import pytest
 
+from injector import fault_at
 from sweep import halves_and_ruins, second_faults, single_faults
 from targets import SETTINGS
 
@@ -59,6 +60,6 @@ def test_killed(sweep, name):
     with one.inject() as inject:
         full = inject.run().pool
         for number in range(1, len(one.good.calls) + 1, 1 if ALL else 3):
-            outcome = inject.run(f"{number} kill 0")
-            assert outcome.status == -9 and len(outcome.calls) == number
+            outcome = inject.run(fault_at(one.good.calls, number, "kill"))
+            assert outcome.status == -9 and outcome.calls[-1] == one.good.calls[number - 1]
             assert outcome.pool == full, f"killed before call {number}: {outcome.calls[-1]}"
