@@ -23,18 +23,25 @@ sys.path[:0] = [str(HERE), str(HERE / "system")]
 
 import helpers  # noqa: E402  (its folder has just been added)
 import programs  # noqa: E402
+import strangers  # noqa: E402
 import uprobes  # noqa: E402
 
-NR_HUGEPAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
+NR_HUGEPAGES = strangers.NR_HUGEPAGES
+WATCH = strangers.Watch()
 
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item, call):
     outcome = yield
     report = outcome.get_result()
+    reason = call.excinfo and str(call.excinfo.value)
+    if report.failed and ("pool" in item.fixturenames or report.when == "teardown") and (who := WATCH.judge()):
+        reason = f"somebody else took huge pages: {who}; without that it is: {reason}"
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), item.location[1] + 1, f"Skipped: {reason}")
     if os.environ.get("STRICT") == "1" and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
-        report.longrepr = f"{item.nodeid}: skipped with STRICT=1: {call.excinfo.value}"
+        report.longrepr = f"{item.nodeid}: skipped with STRICT=1: {reason}"
 
 
 @pytest.fixture(scope="session")
@@ -48,17 +55,23 @@ def pool_lock():
         yield
 
 
-def set_free_pages(wanted):
-    """Makes exactly WANTED huge pages free and not reserved."""
-    for attempt in range(3):
-        free = helpers.free_pages()
-        if free == wanted:
-            return
-        NR_HUGEPAGES.write_text(str(int(NR_HUGEPAGES.read_text()) + wanted - free))
-        if attempt:
-            pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
-    if helpers.free_pages() != wanted:
-        pytest.skip(f"{wanted} huge pages cannot be had: {helpers.free_pages()} are free")
+class Pool:
+    def __call__(self, wanted):
+        """Makes exactly WANTED huge pages free and not reserved."""
+        for attempt in range(3):
+            free = helpers.free_pages()
+            if free == wanted:
+                break
+            NR_HUGEPAGES.write_text(str(int(NR_HUGEPAGES.read_text()) + wanted - free))
+            if attempt:
+                pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
+        if helpers.free_pages() != wanted:
+            pytest.skip(f"{wanted} huge pages cannot be had: {helpers.free_pages()} are free")
+        WATCH.expect_total(True)
+
+    def will_change(self):
+        """The test sets vm.nr_hugepages by itself, which is no stranger's doing."""
+        WATCH.expect_total(False)
 
 
 @pytest.fixture
@@ -67,21 +80,24 @@ def pool(pool_lock):
     if not os.access(NR_HUGEPAGES, os.W_OK):
         pytest.skip("needs root: sets vm.nr_hugepages")
     before = NR_HUGEPAGES.read_text()
-    yield set_free_pages
+    yield Pool()
     NR_HUGEPAGES.write_text(before)
+    WATCH.expect_total(True)
 
 
 @pytest.fixture(autouse=True)
 def nothing_left():
     """After each test the pool has as many free pages as before, and no process of ours is left."""
+    WATCH.begin()
     before = helpers.pool_counts()
     yield
     left = helpers.marked_processes()
     for pid in left:  # each was started by this test run: it carries our mark
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    end = time.monotonic() + 30
-    while helpers.pool_counts() != before and time.monotonic() < end:
+    helpers.wait_until(lambda: not helpers.marked_processes(), what="the end of what was left")
+    end = time.monotonic() + 5
+    while helpers.pool_counts() != before and not WATCH.noticed and time.monotonic() < end:
         time.sleep(0.01)
     assert not left, f"still running: {left}"
     assert helpers.pool_counts() == before, "the pool (total, free, reserved, surplus) is not as before"

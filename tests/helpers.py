@@ -156,18 +156,17 @@ def run_preloaded(argv, patterns=None, options=None, library=LIBRARY, timeout=60
     return run(argv, preload(library, patterns=patterns, options=options, **changes), timeout)
 
 
+def is_marked(pid):
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return f"{MARK}={MARK_VALUE}".encode() in file.read().split(b"\0")
+    return False
+
+
 def marked_processes():
     """PIDs of everything still there that this test run started."""
-    wanted = f"{MARK}={MARK_VALUE}".encode()
-    found = []
-    for entry in os.scandir("/proc"):
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            with open(f"/proc/{entry.name}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.append(int(entry.name))
-    return found
+    pids = [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+    return [pid for pid in pids if pid != os.getpid() and is_marked(pid)]
 
 
 def state_of(pid):

@@ -18,10 +18,9 @@ def read_pool():
 
 
 @pytest.fixture(autouse=True)
-def previous(pool_lock):
+def previous(pool):
     """The pool before the test, to which it must return."""
-    if os.getuid() != 0 or not SETTING.exists():
-        pytest.skip("changing the pool needs root and hugetlb")
+    pool.will_change()
     value = read_pool()
     yield value
     deadline = time.monotonic() + 30
@@ -34,7 +33,7 @@ def previous(pool_lock):
 def command(previous):
     """The command line that wants two pages more than are free now, and its environment."""
     free = int(next(line.split()[1] for line in open("/proc/meminfo") if line.startswith("HugePages_Free")))
-    # pool_lock holds the lock, so this one must not wait for it.
+    # The fixture pool holds the lock, so this one must not wait for it.
     env = {"WITH_POOL_OUTERMOST": str(previous), **os.environ}
     return lambda *argv: ([WITH_POOL, str(free + 2), "--", *argv], env)
 

@@ -192,6 +192,7 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
                      'if [ "$(wc -l < "$1")" -gt 4 ]; then echo 0 > /proc/sys/vm/nr_hugepages; fi\n"$2" spin 1 1\n')
     thief.chmod(0o755)
     (tmp_path / "runs").touch()
+    pool.will_change()
     worker = bench("spin", "1", "1").args[-4]
     one_line(hugeld("bench", "-n", "8", "-o", "backend=hugetlb,only=worker", "-p", "main", "--", thief, tmp_path / "runs",
                     worker), 1, "nothing moved")

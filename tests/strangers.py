@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Who else takes huge pages.  What a process of ours holds its smaps tells; but that nothing is lost, and that the pool
+serves as many pages as a test asked for, only the counters tell, and these are the whole machine's.  So when a test that
+uses the pool has failed, we ask whether a stranger, a process that no test started, took pages or gave some back
+meanwhile, or set vm.nr_hugepages; then that is what the report says (conftest.py).
+
+A stranger may be gone by then.  So a thread looks ten times a second while any page is in use.  One that cannot be seen,
+since it lies outside of our PID namespace, is known by counters that move while nothing of ours runs."""
+
+import contextlib
+import os
+import pathlib
+import re
+import threading
+import time
+
+import helpers
+
+NR_HUGEPAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
+
+
+def read(pid, name):
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    return ""
+
+
+def pages_held(pid, reserved):
+    """Huge pages that PID has mapped; RESERVED: one that has only reserved some has a page, too."""
+    held = re.search(r"^HugetlbPages:\s+(\d+) kB", read(pid, "status"), re.M)
+    pages = int(held[1]) * 1024 // helpers.HUGE if held else 0
+    return pages or int(reserved and "/anon_hugepage" in read(pid, "maps"))
+
+
+def is_ours(pid):
+    """Marked, or a descendant of this process: some programs write over their environment."""
+    if helpers.is_marked(pid):
+        return True
+    while pid > 1 and pid != os.getpid():
+        parent = re.search(r"^PPid:\s+(\d+)", read(pid, "status"), re.M)
+        pid = int(parent[1]) if parent else 0
+    return pid == os.getpid()
+
+
+def find_strangers():
+    """{(pid, name): huge pages} of the processes that hold some and are none of ours."""
+    total, free, reserved, _ = helpers.pool_counts()
+    found = {}
+    if (free, reserved) == (total, 0):
+        return found
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        pages = pages_held(pid, reserved)
+        # Once more: one of ours that ended in between had no environment any more.
+        if pages and not is_ours(pid) and pages_held(pid, reserved):
+            found[pid, read(pid, "comm").strip()] = pages
+    return found
+
+
+class Watch(threading.Thread):
+    """Notes what strangers do, from begin() on, which is called before each test."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.begin()
+        self.start()
+
+    def begin(self):
+        self.before = find_strangers()
+        self.noticed = {}
+        self.expect_total(True)
+
+    def run(self):
+        while True:
+            time.sleep(0.1)
+            self.look()
+
+    def look(self):
+        for (pid, name), pages in find_strangers().items():
+            if self.before.get((pid, name)) != pages:
+                self.noticed[f"{name} ({pid})"] = f"holds {pages} pages"
+
+    def expect_total(self, known):
+        """KNOWN: vm.nr_hugepages is as the test wants it, and stays so."""
+        self.total = NR_HUGEPAGES.read_text() if known else None
+
+    def judge(self):
+        """What strangers did since begin(), as text, or ''.  Waits a moment if nobody was seen."""
+        self.look()
+        now = find_strangers()
+        for (pid, name), pages in self.before.items():
+            if (pid, name) not in now:
+                self.noticed[f"{name} ({pid})"] = f"gave back {pages} pages"
+        if self.total not in (None, NR_HUGEPAGES.read_text()):
+            self.noticed["somebody"] = f"set vm.nr_hugepages from {self.total.strip()} to {NR_HUGEPAGES.read_text().strip()}"
+        if not self.noticed and moves_by_itself():
+            self.noticed["somebody unseen"] = "takes huge pages and gives them back"
+        return "; ".join(f"{who} {what}" for who, what in self.noticed.items())
+
+
+def moves_by_itself():
+    """Whether the pool changes although nothing of ours runs."""
+    time.sleep(0.2)  # what has just ended gives its pages back
+    first, end = helpers.pool_counts(), time.monotonic() + 1
+    while not helpers.marked_processes() and time.monotonic() < end:
+        if helpers.pool_counts() != first:
+            return True
+        time.sleep(0.01)
+    return False
