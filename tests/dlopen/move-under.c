@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* move-under COUNT DSO BACKEND: moves the DSO onto huge pages and back COUNT times, while eight threads call
-   the functions of its table (table.S) and read its constants, and SIGPROF asks for a backtrace a thousand
-   times a second.
+   the functions of its table (table.S) and read its constants, SIGPROF asks for a backtrace a thousand
+   times a second, and other threads are restless (restless.h).
 
    It moves with the core's own code, as if the DSO had just come, and back by mapping its file again: with
    edges=keep a span lies inside one segment, so that is one call too.  Prints one line:
@@ -10,6 +10,7 @@
 
    wrong counts results that are not what the same functions gave before, computed by each thread over rounds
    of calls and reads; through counts backtraces that went through the DSO. */
+#include "../restless.h"
 #include "move.h"
 
 #include <dlfcn.h>
@@ -62,6 +63,8 @@ static uint64_t use_all(uint64_t seed) {
     }
     return x;
 }
+
+static bool use_once(void) { return use_all(0) == expected[0]; }
 
 static void *run(void *argument) {
     uint64_t seed = (uint64_t)(uintptr_t)argument;
@@ -182,9 +185,13 @@ int main(int argc, char **argv) {
         if (pthread_create(&thread[i], NULL, run, (void *)i) != 0)
             fail("no thread");
     start_timer();
+    restless_lend(use_once);
+    restless_start();
+    restless_watch_me();
     int count = atoi(argv[1]);
     for (int i = 0; i < count; i++)
         move_and_return(&process, fd);
+    restless_stop();
     atomic_store(&stop, true);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(thread[i], NULL);

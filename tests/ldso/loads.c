@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* loads HOW LIBRARY [N]: loads LIBRARY and calls use_features in it.
 
-   once, new (in a namespace of its own), thread, threads (N, each with a handle of its own), small (on a
-   thread with a stack of 32 KiB), coroutine (on a stack of 16 KiB that the program made), inside (the same in
-   an array of main's), handler (in a signal handler on such a stack), rounds (N times, each time unloading
-   it), pause (stops with SIGSTOP afterwards) */
+   once, new (in a namespace of its own), thread, threads (N, each with a handle of its own, while others are
+   restless), small (on a thread with a stack of 32 KiB), coroutine (on a stack of 16 KiB that the program
+   made), inside (the same in an array of main's), handler (in a signal handler on such a stack), rounds (N
+   times, each time unloading it, while others are restless), pause (stops with SIGSTOP afterwards) */
 #define _GNU_SOURCE
+#include "../restless.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <limits.h>
@@ -38,6 +40,13 @@ static void *use_in_thread(void *result) {
     pthread_mutex_lock(&one_at_a_time);
     *(int *)result = use(handle);
     pthread_mutex_unlock(&one_at_a_time);
+    return NULL;
+}
+
+static void *use_watched(void *result) {
+    restless_watch_me();
+    use_in_thread(result);
+    restless_forget_me();
     return NULL;
 }
 
@@ -74,18 +83,6 @@ static void use_in_handler(void) {
     raise(SIGUSR1);
 }
 
-/* Threads that run code, map and unmap memory, while others load. */
-static volatile int stop;
-static void *keep_busy(void *unused) {
-    (void)unused;
-    while (!stop) {
-        char *memory = malloc(3 << 20);
-        memset(memory, 1, 3 << 20);
-        free(memory);
-    }
-    return NULL;
-}
-
 static int count_lines(const char *path) {
     FILE *file = fopen(path, "r");
     int n = 0;
@@ -117,6 +114,8 @@ static long resident_kb(void) {
 static void do_rounds(int n) {
     int maps = 0, descriptors = 0, first = 0;
     long resident = 0;
+    restless_start();
+    restless_watch_me();
     for (int i = 0; i < n; i++) {
         void *handle = dlopen(library, RTLD_NOW);
         int result = use(handle);
@@ -127,10 +126,13 @@ static void do_rounds(int n) {
             printf("round %d: %d\n", i, result);
         if (i != 9)
             continue;
+        restless_stop();
         maps = count_lines("/proc/self/maps");
         descriptors = count_descriptors();
         resident = resident_kb();
+        restless_start();
     }
+    restless_stop();
     printf("maps %d, descriptors %d, grown %d\n", count_lines("/proc/self/maps") - maps,
            count_descriptors() - descriptors, resident_kb() > resident + 512);
 }
@@ -138,7 +140,7 @@ static void do_rounds(int n) {
 int main(int argc, char **argv) {
     const char *how = argc > 2 ? argv[1] : "";
     int n = argc > 3 ? atoi(argv[3]) : 1, result[64] = {0};
-    pthread_t thread[64], busy[2];
+    pthread_t thread[64];
     library = argv[2];
     if (strcmp(how, "once") == 0 || strcmp(how, "pause") == 0) {
         void *handle = dlopen(library, RTLD_NOW);
@@ -165,19 +167,16 @@ int main(int argc, char **argv) {
             use_in_coroutine(how[0] == 'c' ? make_stack() : inside);
         printf("%d\n", result_of_use);
     } else if (strcmp(how, "threads") == 0) {
-        for (int i = 0; i < 2; i++)
-            pthread_create(&busy[i], NULL, keep_busy, NULL);
+        restless_start();
         for (int i = 0; i < n; i++)
-            pthread_create(&thread[i], NULL, use_in_thread, &result[i]);
+            pthread_create(&thread[i], NULL, use_watched, &result[i]);
         int sum = 0; /* whoever comes first changes what the next one computes */
         for (int i = 0; i < n; i++) {
             pthread_join(thread[i], NULL);
             sum += result[i];
         }
         printf("%d\n", sum);
-        stop = 1;
-        for (int i = 0; i < 2; i++)
-            pthread_join(busy[i], NULL);
+        restless_stop();
     } else if (strcmp(how, "rounds") == 0) {
         do_rounds(n);
     } else {

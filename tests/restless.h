@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Threads as restless as a real program's, beside what a test does:
+
+   - one maps memory, fills it, checks it and unmaps it: who unmaps it instead, or writes to it, shows as
+     SIGSEGV or as a wrong byte;
+   - one makes children by fork, vfork and posix_spawn; the first two run what restless_lend has lent them;
+   - one sends SIGUSR1 to each thread that called restless_watch_me, whose handler looks where it runs, and
+     what it interrupted: on that thread's own stack, or the alternate one, as garbage collectors and
+     coroutines rely on.
+
+   What is wrong ends the program with a line on standard error.  Each thread does its work once at least. */
+#include <pthread.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define RESTLESS_WATCHED_MAX 64
+
+static struct {
+    atomic_bool stop;
+    pthread_t mapper, forker, sender;
+    pthread_mutex_t lock; /* of what follows */
+    bool (*lent)(void);
+    pthread_t watched[RESTLESS_WATCHED_MAX];
+    int n_watched;
+} restless = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+/* Of this thread: [0] the stack, [1] the alternate one. */
+static _Thread_local struct { uintptr_t start, end; } restless_stack[2];
+
+__attribute__((format(printf, 1, 2))) static void restless_fail(const char *format, ...) {
+    char line[200] = "restless: ";
+    va_list arguments;
+    va_start(arguments, format);
+    int n = 10 + vsnprintf(line + 10, sizeof line - 11, format, arguments);
+    va_end(arguments);
+    line[n] = '\n';
+    if (write(2, line, (size_t)n + 1) < 0)
+        _exit(97);
+    _exit(98);
+}
+
+static void restless_map(size_t bytes, unsigned char mark) {
+    unsigned char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED)
+        restless_fail("mmap of %zu bytes: %m", bytes);
+    for (int round = 0; round < 3; round++)
+        for (size_t i = 0; i < bytes; i += 4096)
+            at[i] = mark;
+    for (size_t i = 0; i < bytes; i++)
+        if (at[i] != (i % 4096 == 0 ? mark : 0))
+            restless_fail("byte %zu of %zu is %u, not what was written", i, bytes, at[i]);
+    if (munmap(at, bytes) != 0)
+        restless_fail("munmap: %m");
+}
+
+static void *restless_map_all(void *unused) {
+    unsigned char mark = 1;
+    do {
+        restless_map(64 << 10, mark);
+        restless_map(2 << 20, mark);
+        mark = (unsigned char)(mark % 255 + 1);
+    } while (!atomic_load(&restless.stop));
+    return unused;
+}
+
+static void restless_wait_for(pid_t child, const char *how) {
+    int status;
+    if (child < 0)
+        restless_fail("%s: %m", how);
+    if (waitpid(child, &status, 0) != child)
+        restless_fail("waitpid: %m");
+    if (status != 0)
+        restless_fail("the child of %s ended with status %#x", how, (unsigned)status);
+}
+
+static void restless_be_child(void) { _exit(restless.lent == NULL || restless.lent() ? 0 : 1); }
+
+static void *restless_fork_all(void *unused) {
+    do {
+        pthread_mutex_lock(&restless.lock);
+        pid_t child = fork();
+        if (child == 0)
+            restless_be_child();
+        pthread_mutex_unlock(&restless.lock);
+        restless_wait_for(child, "fork");
+
+        pthread_mutex_lock(&restless.lock);
+        child = vfork();
+        if (child == 0)
+            restless_be_child();
+        pthread_mutex_unlock(&restless.lock);
+        restless_wait_for(child, "vfork");
+
+        char *argv[] = {"true", NULL}, *envp[] = {NULL};
+        if (posix_spawn(&child, "/bin/true", NULL, NULL, argv, envp) != 0)
+            restless_fail("posix_spawn");
+        restless_wait_for(child, "posix_spawn");
+    } while (!atomic_load(&restless.stop));
+    return unused;
+}
+
+static bool restless_is_own(uintptr_t at) {
+    for (int i = 0; i < 2; i++)
+        if (at >= restless_stack[i].start && at < restless_stack[i].end)
+            return true;
+    return false;
+}
+
+static uintptr_t restless_interrupted(const ucontext_t *context) {
+#if defined __x86_64__
+    return (uintptr_t)context->uc_mcontext.gregs[REG_RSP];
+#else
+    return (uintptr_t)context->uc_mcontext.sp;
+#endif
+}
+
+static void restless_handle(int signal, siginfo_t *info, void *context) {
+    uintptr_t here = (uintptr_t)__builtin_frame_address(0), there = restless_interrupted(context);
+    (void)signal, (void)info;
+    if (!restless_is_own(here))
+        restless_fail("a handler runs on a foreign stack, at %#lx", (unsigned long)here);
+    if (!restless_is_own(there))
+        restless_fail("a handler interrupted a foreign stack, at %#lx", (unsigned long)there);
+}
+
+static void *restless_send_all(void *unused) {
+    do {
+        pthread_mutex_lock(&restless.lock);
+        for (int i = 0; i < restless.n_watched; i++)
+            pthread_kill(restless.watched[i], SIGUSR1);
+        pthread_mutex_unlock(&restless.lock);
+        usleep(50);
+    } while (!atomic_load(&restless.stop));
+    return unused;
+}
+
+/* From here on this thread is sent signals, until restless_forget_me. */
+static inline void restless_watch_me(void) {
+    pthread_attr_t attributes;
+    stack_t alternate;
+    size_t bytes;
+    void *at;
+    if (pthread_getattr_np(pthread_self(), &attributes) != 0 || sigaltstack(NULL, &alternate) != 0)
+        restless_fail("no stack");
+    pthread_attr_getstack(&attributes, &at, &bytes);
+    pthread_attr_destroy(&attributes);
+    restless_stack[0].start = (uintptr_t)at;
+    restless_stack[0].end = (uintptr_t)at + bytes;
+    restless_stack[1].start = (uintptr_t)alternate.ss_sp;
+    restless_stack[1].end =
+        (uintptr_t)alternate.ss_sp + (alternate.ss_flags & SS_DISABLE ? 0 : alternate.ss_size);
+    pthread_mutex_lock(&restless.lock);
+    if (restless.n_watched == RESTLESS_WATCHED_MAX)
+        restless_fail("too many threads");
+    restless.watched[restless.n_watched++] = pthread_self();
+    pthread_mutex_unlock(&restless.lock);
+}
+
+static inline void restless_forget_me(void) {
+    pthread_mutex_lock(&restless.lock);
+    for (int i = 0; i < restless.n_watched; i++)
+        if (pthread_equal(restless.watched[i], pthread_self()))
+            restless.watched[i--] = restless.watched[--restless.n_watched];
+    pthread_mutex_unlock(&restless.lock);
+}
+
+/* Children call TEXT, which says whether all is right, until it is NULL: before its object is closed. */
+static inline void restless_lend(bool (*text)(void)) {
+    pthread_mutex_lock(&restless.lock);
+    restless.lent = text;
+    pthread_mutex_unlock(&restless.lock);
+}
+
+static void restless_start(void) {
+    struct sigaction action = {.sa_sigaction = restless_handle,
+                               .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
+    pthread_attr_t attributes;
+    atomic_store(&restless.stop, false);
+    sigaction(SIGUSR1, &action, NULL);
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 128 << 10); /* what stays of them is the same each time */
+    if (pthread_create(&restless.mapper, &attributes, restless_map_all, NULL) != 0 ||
+        pthread_create(&restless.forker, &attributes, restless_fork_all, NULL) != 0 ||
+        pthread_create(&restless.sender, &attributes, restless_send_all, NULL) != 0)
+        restless_fail("no thread");
+    pthread_attr_destroy(&attributes);
+}
+
+static void restless_stop(void) {
+    atomic_store(&restless.stop, true);
+    pthread_join(restless.mapper, NULL);
+    pthread_join(restless.forker, NULL);
+    pthread_join(restless.sender, NULL);
+}
