@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # make         builds build/hugeld and build/libhugeld.so; they run from there
 # make demo    shows it: the C++ compiler, plainly and on huge pages
-# make check   runs every test          make check-unit   only those of the core
+# make check   runs every test, or TESTS='FILE...'    make check-unit   only those of the core
 # make check-fuzz  hostile files and texts, a minute for each reader (tests/fuzz)
 # make check-sanitizers    the unit tests by ASan, UBSan and valgrind, the core by analysers
 # make check-real  stock programs' own tests and daily work, the long forms
@@ -25,6 +25,8 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 # What check-suites takes.
 SUITES = trixie sid
+# What check takes: files, folders and options of pytest.
+TESTS = tests
 
 # These install what they need before anything is configured, and build by calling make again.
 first_install = check check-unit check-vm check-glibc check-suites check-rfc ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
@@ -160,7 +162,7 @@ demo:
 check:
 	@tests/install-packages build check ldso rfc $(if $(filter 1,$(STRICT)),real package)
 	@$(MAKE) all unit-tests
-	@tests/with-pool 1024 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider tests
+	@tests/with-pool 1024 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider $(TESTS)
 
 check-unit:
 	@tests/install-packages build check

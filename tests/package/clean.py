@@ -18,7 +18,8 @@ import helpers  # noqa: E402
 
 Unavailable = archive.Unavailable
 
-# $1: clean, $2: what is written, $3: kept packages; then the command.
+# $1: clean, $2: what is written, $3: kept packages; then the command.  It becomes the root of the mount namespace: in a
+# chroot nobody may make a user namespace, and who enters the namespace is outside of it.
 ENTER = """
 root=$2/root
 mkdir -p "$root" "$2/upper" "$2/work"
@@ -28,7 +29,10 @@ mount --rbind /dev "$root/dev"
 mount --rbind /sys "$root/sys"
 mount --bind "$3" "$root/var/cache/apt/archives"
 shift 3
-exec chroot "$root" "$@"
+cd "$root"
+pivot_root . mnt
+umount -l mnt
+exec chroot . "$@"
 """
 
 

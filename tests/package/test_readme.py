@@ -42,7 +42,7 @@ RUN = {
 }  # fmt: skip
 
 ELSEWHERE = {
-    "make check": "CI",
+    "make check": "CI, and test_plain_check.py",
     "make ldso": "CI, and make check-suites",
     "build/hugeld run --loader=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":

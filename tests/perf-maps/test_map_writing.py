@@ -107,7 +107,7 @@ def test_replaced_library_is_not_read(builder, pool, clean_tmp, library, tmp_pat
     env = helpers.preload(library, replace, patterns="libbig*", options="perf_map=on,verbose=2,only=small*",
                           LD_LIBRARY_PATH=tmp_path)
     result = helpers.run([app], env)
-    assert "libbig.so.1: text 5 pages hugetlb" in result.stderr
+    assert re.search(r"libbig.so.1: text \d pages? hugetlb", result.stderr)  # some file systems' files lie anywhere
     assert "libbig.so.1: functions stay unnamed: its file was replaced since it was mapped" in result.stderr
     assert result.returncode == 3 and not re.search(WRITTEN, result.stderr) and not new.exists()
 

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`make check` as README.md has it, without STRICT, in a clean Debian 12 and 13 with nothing but make and git: a program or
+a package that it does not install is a test skipped, never a red one.
+
+All tests are collected there; those are run that want what `make check` leaves out.  The others want nothing else than
+here, and would take too long."""
+
+import re
+
+import pytest
+
+# Without what builds the patched linker.
+TESTS = "tests/real --ignore=tests/real/test_random_starts.py tests/dlopen/test_hosts.py tests/package"
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_make_check(clean_debian, source_copy, suite):
+    debian = clean_debian(suite)
+    debian.put(source_copy, "/hugeld")
+    debian.install("make", "git")
+    debian.do("cd /hugeld && git init -q && git add -A && git -c user.name=me -c user.email=me@localhost commit -q -m all")
+    said = debian.do(f"cd /hugeld; make check TESTS='{TESTS} -rs --tb=short'", timeout=1200)
+    assert re.search(r"\d+ passed, \d+ skipped", said), said
+    assert "libpython3-testsuite" in said, "python's own tests are there"
+    debian.do("cd /hugeld; /usr/bin/python3 -B -m pytest -q -p no:cacheprovider --collect-only tests")
