@@ -4,7 +4,7 @@
    - one maps memory, fills it, checks it and unmaps it: who unmaps it instead, or writes to it, shows as
      SIGSEGV or as a wrong byte;
    - one makes children by fork, vfork and posix_spawn; the first two run what restless_lend has lent them;
-   - one sends SIGUSR1 to each thread that called restless_watch_me, whose handler looks where it runs, and
+   - one sends SIGURG to each thread that called restless_watch_me, whose handler looks where it runs, and
      what it interrupted: on that thread's own stack, or the alternate one, as garbage collectors and
      coroutines rely on.
 
@@ -138,7 +138,7 @@ static void *restless_send_all(void *unused) {
     do {
         pthread_mutex_lock(&restless.lock);
         for (int i = 0; i < restless.n_watched; i++)
-            pthread_kill(restless.watched[i], SIGUSR1);
+            pthread_kill(restless.watched[i], SIGURG);
         pthread_mutex_unlock(&restless.lock);
         usleep(50);
     } while (!atomic_load(&restless.stop));
@@ -187,7 +187,7 @@ static void restless_start(void) {
                                .sa_flags = SA_SIGINFO | SA_RESTART | SA_ONSTACK};
     pthread_attr_t attributes;
     atomic_store(&restless.stop, false);
-    sigaction(SIGUSR1, &action, NULL);
+    sigaction(SIGURG, &action, NULL);
     pthread_attr_init(&attributes);
     pthread_attr_setstacksize(&attributes, 128 << 10); /* what stays of them is the same each time */
     if (pthread_create(&restless.mapper, &attributes, restless_map_all, NULL) != 0 ||
