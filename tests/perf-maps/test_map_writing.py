@@ -96,6 +96,8 @@ def test_deleted_executable(named, pool, library, pause_library, clean_tmp, tmp_
 
 def test_replaced_library_is_not_read(builder, pool, clean_tmp, library, tmp_path):
     """A library's name means another file by now: its functions stay unnamed, and a line says so."""
+    if helpers.run(["stat", "-f", "-c", "%T", tmp_path]).stdout == "overlayfs\n":
+        pytest.skip("on overlayfs only the beginnings of files are compared, and these are the same")
     pool(64)
     app, [path] = builder.with_library("dso")
     copy, new = tmp_path / "libbig.so.1", tmp_path / "new.so"
