@@ -27,9 +27,10 @@ def test_rounds(workshop, later, pool):
 
 
 def test_pages_come_back_at_once(workshop, later, pool):
-    """With room for one DSO only, each open gets the pages that the close before gave back."""
+    """With room for one DSO only, each open gets the pages that the close before gave back: nobody forks, since children
+    have them a little longer."""
     pool(6)
-    argv = [workshop / "open-close", 20, workshop / "libtable1.so"]
+    argv = [workshop / "open-close", "calm", 20, workshop / "libtable1.so"]
     process = later(argv, "lib*", "backend=hugetlb,verbose=1,data=off")
     stdout, stderr = process.communicate(timeout=60)
     helpers.end_process(process)
