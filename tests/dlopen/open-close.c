@@ -3,7 +3,7 @@
 
        start M F R, end M F R, least K, most K
 
-   while other threads are restless (restless.h),
+   while other threads are restless (restless.h) unless calm,
    that is the number of mappings, of descriptors, and the resident KiB without huge pages, after an eighth of
    the rounds and after all (DSOs closed), and the least and most KiB on hugetlb pages while all were open. */
 #include "../restless.h"

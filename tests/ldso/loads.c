@@ -4,7 +4,8 @@
    once, new (in a namespace of its own), thread, threads (N, each with a handle of its own, while others are
    restless), small (on a thread with a stack of 32 KiB), coroutine (on a stack of 16 KiB that the program
    made), inside (the same in an array of main's), handler (in a signal handler on such a stack), rounds (N
-   times, each time unloading it, while others are restless), pause (stops with SIGSTOP afterwards) */
+   times, each time unloading it, while others are restless; calm-rounds: alone), pause (stops with SIGSTOP
+   afterwards) */
 #define _GNU_SOURCE
 #include "../restless.h"
 
@@ -111,11 +112,13 @@ static long resident_kb(void) {
     return kb;
 }
 
-static void do_rounds(int n) {
+static void do_rounds(int n, bool calm) {
     int maps = 0, descriptors = 0, first = 0;
     long resident = 0;
-    restless_start();
-    restless_watch_me();
+    if (!calm) {
+        restless_start();
+        restless_watch_me();
+    }
     for (int i = 0; i < n; i++) {
         void *handle = dlopen(library, RTLD_NOW);
         int result = use(handle);
@@ -126,13 +129,16 @@ static void do_rounds(int n) {
             printf("round %d: %d\n", i, result);
         if (i != 9)
             continue;
-        restless_stop();
+        if (!calm)
+            restless_stop();
         maps = count_lines("/proc/self/maps");
         descriptors = count_descriptors();
         resident = resident_kb();
-        restless_start();
+        if (!calm)
+            restless_start();
     }
-    restless_stop();
+    if (!calm)
+        restless_stop();
     printf("maps %d, descriptors %d, grown %d\n", count_lines("/proc/self/maps") - maps,
            count_descriptors() - descriptors, resident_kb() > resident + 512);
 }
@@ -177,8 +183,8 @@ int main(int argc, char **argv) {
         }
         printf("%d\n", sum);
         restless_stop();
-    } else if (strcmp(how, "rounds") == 0) {
-        do_rounds(n);
+    } else if (strcmp(how, "rounds") == 0 || strcmp(how, "calm-rounds") == 0) {
+        do_rounds(n, how[0] == 'c');
     } else {
         return 2;
     }

@@ -207,7 +207,7 @@ def test_thousand_rounds(linked, library, loads, pool, thp, options):
 def test_pool_after_each_round(linked, library, loads, pool):
     """The pool serves one copy only: if a single page stayed behind, the second round would say so."""
     pool(6)
-    done = linked.run([loads, "rounds", library(), "20"], "libbig*", "backend=hugetlb,verbose=2")
+    done = linked.run([loads, "calm-rounds", library(), "20"], "libbig*", "backend=hugetlb,verbose=2")
     assert len(ON_HUGE_PAGES.findall(done.stderr)) == 20, done.stderr
     assert "stays" not in done.stderr
 
