@@ -24,7 +24,7 @@ int hl_map_file_area(struct hl_area *area, uint64_t bytes, int prot, int flags, 
    then, with what it holds.  One that holds nothing is mapped.  0, or a negated errno and nothing changed. */
 int hl_grow_area(struct hl_area *area, uint64_t bytes);
 
-/* [start, end) of AREA is no longer ours: it was moved away, or a call that failed may have unmapped it.  Once
+/* [start, end) of AREA is no longer ours: it was moved away, or a call that failed may have unmapped it. Once
    for each area. */
 void hl_leave_area(struct hl_area *area, uint64_t start, uint64_t end);
 

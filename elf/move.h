@@ -25,7 +25,7 @@ struct hl_move {
     enum hl_backend backend; /* HL_NO_BACKEND: the span stays */
     enum hl_skip skip;       /* why it stays */
     enum hl_skip no_hugetlb; /* backend=auto: why it is on thp; else HL_MOVED */
-    int prot;        /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
+    int prot;            /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
     struct hl_area area; /* the new memory, and maybe address space around it */
     uint64_t memory;     /* its scratch address, span-sized and filled; 0: there is none, or it is in place */
     int memfd;           /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
@@ -60,7 +60,8 @@ struct hl_process {
     struct hl_options options;
     struct hl_file_id standard_error; /* at the start */
     struct hl_kernel kernel;
-    bool kernel_is_probed; /* set it to false when objects come later: the process may have restricted itself */
+    bool kernel_is_probed; /* set it to false when objects come later: the process may have restricted itself
+                            */
     struct hl_status status;
     bool filters_are_known;
     uint64_t filters; /* of system calls, when the status was read first */

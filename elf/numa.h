@@ -7,9 +7,9 @@
 #include "status.h"
 
 struct hl_placement {
-    unsigned numa;          /* of HL_NUMA_ANY, _LOCAL, _INTERLEAVE */
+    unsigned numa; /* of HL_NUMA_ANY, _LOCAL, _INTERLEAVE */
     struct hl_nodes cpuset;
-    bool binds;             /* the process's memory policy takes pages from these nodes alone: */
+    bool binds; /* the process's memory policy takes pages from these nodes alone: */
     struct hl_nodes bound;
     unsigned local_node; /* of the CPU that this runs on; only with HL_NUMA_LOCAL */
 };
@@ -20,8 +20,8 @@ enum hl_node_use { HL_NODE_USABLE, HL_NODE_NOT_IN_CPUSET, HL_NODE_NOT_IN_POLICY,
 /* "usable", "cpuset", "policy", "local"; static. */
 const char *hl_node_use_name(enum hl_node_use use);
 
-/* What holds for the process of STATUS, which is this one, with numa=NUMA.  A process under a filter of system
-   calls is not asked for its memory policy: it counts as having none. */
+/* What holds for the process of STATUS, which is this one, with numa=NUMA.  A process under a filter of
+   system calls is not asked for its memory policy: it counts as having none. */
 void hl_read_placement(struct hl_placement *placement, const struct hl_status *status, unsigned numa);
 
 /* Pure.  A NODE beyond HL_NODE_NUMBERS is in no cpuset. */

@@ -46,7 +46,8 @@ static uint64_t find_distance(const struct hl_object *object, const struct hl_sp
     return distance;
 }
 
-/* An address as large as SPAN and as far from a boundary as DISTANCE, where nothing was mapped just now; or 0. */
+/* An address as large as SPAN and as far from a boundary as DISTANCE, where nothing was mapped just now; or
+ * 0. */
 static uint64_t find_room(const struct hl_span *span, uint64_t distance, uint64_t huge) {
     struct hl_area area;
     if (hl_map_area(&area, hl_span_bytes(span) + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
@@ -73,7 +74,8 @@ static bool map_source(struct hl_source *source, const struct hl_process *proces
             return false;
         uint64_t to = source->at + (part.start - span->start), bytes = part.end - part.start;
         long at = hl_mmap(to, bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE, source->file, offset);
-        if (!hl_is_error(at) && (uint64_t)at != to) /* before 4.17 the flag is unknown and the address a wish */
+        if (!hl_is_error(at) &&
+            (uint64_t)at != to) /* before 4.17 the flag is unknown and the address a wish */
             hl_munmap((uint64_t)at, bytes);
         if ((uint64_t)at != to)
             return false;

@@ -293,7 +293,8 @@ static void find_objects(pid_t pid) {
     for (unsigned i = 0; i < n; i++) {
         bool is_known = false;
         for (unsigned j = 0; j < objects.n; j++)
-            is_known = is_known || (objects.piece[j].start <= found[i].start && objects.piece[j].end >= found[i].end);
+            is_known = is_known ||
+                       (objects.piece[j].start <= found[i].start && objects.piece[j].end >= found[i].end);
         if (!is_known)
             add_piece(&objects, found[i].start, found[i].end);
     }
@@ -330,8 +331,8 @@ static void demand(pid_t thread, const char *what, word start, word bytes) {
     for (unsigned i = 0; i < rest.n; i++) {
         size_t used = strlen(trespasses);
         if (!leaves_ruins() || n_threads > 1 || !is_nothing(thread, rest.piece[i].start, rest.piece[i].end))
-            snprintf(trespasses + used, sizeof trespasses - used, "%s [%llx, %llx), of which [%llx, %llx)\n", what,
-                     start, end, rest.piece[i].start, rest.piece[i].end);
+            snprintf(trespasses + used, sizeof trespasses - used, "%s [%llx, %llx), of which [%llx, %llx)\n",
+                     what, start, end, rest.piece[i].start, rest.piece[i].end);
     }
 }
 
@@ -342,7 +343,11 @@ static void check_call(pid_t thread, const struct __ptrace_syscall_info *info) {
     if (number != __NR_munmap && number != __NR_mremap && !fixed)
         return;
     find_objects(thread);
-    demand(thread, number == __NR_munmap ? "munmap" : number == __NR_mmap ? "mmap" : "mremap from", a[0], a[1]);
+    demand(thread,
+           number == __NR_munmap ? "munmap"
+           : number == __NR_mmap ? "mmap"
+                                 : "mremap from",
+           a[0], a[1]);
     if (number == __NR_mremap && (a[3] & MREMAP_FIXED))
         demand(thread, "mremap to", a[4], a[2]);
 }
@@ -363,7 +368,8 @@ static void note_call(pid_t thread, bool is_ours, const struct user_regs_struct 
         }
 }
 
-/* What a call has changed.  A mapping that MODULE brings into an object, or anybody makes, is not MODULE's. */
+/* What a call has changed.  A mapping that MODULE brings into an object, or anybody makes, is not MODULE's.
+ */
 static void settle(pid_t thread, const struct __ptrace_syscall_info *info) {
     static struct pieces rest;
     unsigned i = 0;
