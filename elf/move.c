@@ -49,8 +49,9 @@ static void clear_process(struct hl_process *process) {
     process->dropped_named = false;
 }
 
-bool hl_begin_with(struct hl_process *process, const struct hl_options *options, const char *executable,
-                   enum hl_way_in way_in, uint64_t page_bytes) {
+/* The standard error of PROCESS is noted. */
+static bool begin(struct hl_process *process, const struct hl_options *options, const char *executable,
+                  enum hl_way_in way_in, uint64_t page_bytes) {
     clear_process(process);
     process->way_in = way_in;
     process->kernel_is_probed = process->filters_are_known = false;
@@ -60,6 +61,12 @@ bool hl_begin_with(struct hl_process *process, const struct hl_options *options,
         return false;
     hl_read_geometry(&process->geometry, &hl_system_roots, page_bytes);
     return true;
+}
+
+bool hl_begin_with(struct hl_process *process, const struct hl_options *options, const char *executable,
+                   enum hl_way_in way_in, uint64_t page_bytes) {
+    hl_note_stderr(process);
+    return begin(process, options, executable, way_in, page_bytes);
 }
 
 bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
@@ -79,7 +86,7 @@ bool hl_begin(struct hl_process *process, const char *const *envp, const char *e
     if (objects == NULL)
         objects = way_in == HL_PRELOADER ? "main" : "";
     options.objects = (struct hl_string){objects, hl_text_bytes(objects)};
-    return hl_begin_with(process, &options, executable, way_in, page_bytes);
+    return begin(process, &options, executable, way_in, page_bytes);
 }
 
 /* Room for one more object, or NULL. */
