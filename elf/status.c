@@ -50,14 +50,14 @@ void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
     const char *at, *end;
     status->has_threads = true;
     status->is_traced = false;
-    status->filters = HL_FILTERS_UNKNOWN;
+    status->filters = 0; /* the kernel may know of none */
     fill_nodes(&status->nodes, ~(uint64_t)0);
     hl_set_text(&path, roots->proc);
     hl_add_text(&path, "/thread-self/status");
     hl_open_lines(&lines, path.at);
     while (hl_next_line(&lines, &at, &end))
         read_line(status, at, end);
-    if (!lines.failed && status->filters == HL_FILTERS_UNKNOWN)
-        status->filters = 0; /* a kernel that has none */
+    if (lines.failed)
+        status->filters = HL_FILTERS_UNKNOWN;
     hl_close_lines(&lines);
 }
