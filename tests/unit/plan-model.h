@@ -35,11 +35,7 @@ static enum hl_kind model_writable(const struct hl_object *object, unsigned inde
         return options->data != HL_DATA_OFF ? HL_DATA : STAYS;
     if (options->bss == HL_BSS_OFF)
         return STAYS;
-    if (options->bss == HL_BSS_THP)
-        return page >= segment->file_end && end <= segment->end_page ? HL_BSS : STAYS;
-    /* bss=hugetlb also takes the page in which the data ends, and rounds out behind the last segment or into
-     * a gap. */
-    return HL_BSS;
+    return page >= segment->file_end && end <= segment->end_page ? HL_BSS : STAYS;
 }
 
 /* What the huge page at PAGE should become: the kind of its span, or STAYS. */
@@ -90,9 +86,7 @@ static void check_spans(const struct hl_plan *plan, const struct hl_object *obje
         assert_true(span->start < span->end);
         assert_true(span->start >= before);
         before = span->end;
-        assert_true(span->start >= begin && span->start < end);
-        assert_true(span->rounds_out ? span->kind == HL_BSS && span->end == span->start + T_HUGE
-                                     : span->end <= end);
+        assert_true(span->start >= begin && span->end <= end);
         assert_int_equal(span->flags, flags_of(span->kind));
         pages[span->kind] += (span->end - span->start) / T_HUGE;
         assert_int_equal(hl_overlap(span->start, span->end, object->relro_start, object->relro_end), 0);

@@ -25,7 +25,7 @@ static void make_machine(struct t_tree *tree, struct hl_placement *placement, co
     t_make_tree(tree);
     for (unsigned i = 0; i < n && files[i].path != NULL; i++)
         t_write(tree, files[i].path, files[i].text);
-    hl_read_placement(placement, &tree->roots, HL_NUMA_ANY);
+    t_read_placement(placement, tree);
 }
 
 static uint64_t headroom_of(const struct file *files, unsigned n) {
@@ -64,7 +64,7 @@ static void test_headroom(void **state) {
         {"only the machine", {MEMINFO}, 1024 * MIB},
         {"one node of two: what is free there, and its file pages",
          {MEMINFO,
-          {"proc/self/status", "Mems_allowed_list:\t1\n"},
+          {"proc/thread-self/status", "Mems_allowed_list:\t1\n"},
           {NODES "online", "0-1\n"},
           {NODES "node0/meminfo", "Node 0 MemFree: 999999 kB\n"},
           {NODES "node1/meminfo", "Node 1 MemTotal: 2097152 kB\nNode 1 MemFree:  10240 kB\n"
@@ -72,7 +72,7 @@ static void test_headroom(void **state) {
          60 * MIB},
         {"both nodes: the machine's figure",
          {MEMINFO,
-          {"proc/self/status", "Mems_allowed_list:\t0-1\n"},
+          {"proc/thread-self/status", "Mems_allowed_list:\t0-1\n"},
           {NODES "online", "0-1\n"},
           {NODES "node0/meminfo", "Node 0 MemFree: 1024 kB\n"},
           {NODES "node1/meminfo", "Node 1 MemFree: 1024 kB\n"}},
@@ -441,20 +441,20 @@ static void test_limits(void **state) {
         {"short: more than there is", {MACHINE}, HL_SKIP_MEMORY_SHORT, UINT64_MAX},
         {"short: the node, and not the machine",
          {MACHINE,
-          {"proc/self/status", "Mems_allowed_list:\t1\n"},
+          {"proc/thread-self/status", "Mems_allowed_list:\t1\n"},
           {NODES "online", "0-1\n"},
           {NODES "node1/meminfo", "Node 1 MemTotal: 2097152 kB\nNode 1 MemFree:  10240 kB\n"}},
          HL_SKIP_MEMORY_SHORT,
          0},
         {"a node with enough",
          {MACHINE,
-          {"proc/self/status", "Mems_allowed_list:\t1\n"},
+          {"proc/thread-self/status", "Mems_allowed_list:\t1\n"},
           {NODES "online", "0-1\n"},
           {NODES "node1/meminfo", "Node 1 MemTotal: 2097152 kB\nNode 1 MemFree:  524288 kB\n"}},
          0,
          0},
         {"a node that cannot be read",
-         {MACHINE, {"proc/self/status", "Mems_allowed_list:\t1\n"}, {NODES "online", "0-1\n"}},
+         {MACHINE, {"proc/thread-self/status", "Mems_allowed_list:\t1\n"}, {NODES "online", "0-1\n"}},
          HL_SKIP_MEMORY_UNKNOWN,
          0},
     };

@@ -69,8 +69,8 @@ static void test_table_of_the_design(void **state) {
     (void)state;
     static const char *const table[] = {"backend=auto,hugetlb,thp,file",
                                         "segments=text,text+rodata",
-                                        "data=thp,off,hugetlb",
-                                        "bss=off,thp,hugetlb",
+                                        "data=thp,off",
+                                        "bss=off,thp",
                                         "edges=merge,keep",
                                         "numa=any,local,interleave",
                                         "reserve_pages",

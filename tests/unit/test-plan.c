@@ -147,15 +147,15 @@ static void check_plan(struct hl_plan *plan, const struct hl_object *object,
     check_against_model(plan, object, options);
 }
 
-#define OPTIONS (2 * 2 * 3 * 3)
+#define OPTIONS (2 * 2 * 2 * 2)
 
 /* Every combination of the options that the planner looks at. */
 static unsigned all_options(struct hl_options *options) {
     unsigned n = 0;
     for (unsigned edges = 0; edges < 2; edges++)
         for (unsigned segments = 0; segments < 2; segments++)
-            for (unsigned data = 0; data < 3; data++)
-                for (unsigned bss = 0; bss < 3; bss++) {
+            for (unsigned data = 0; data < 2; data++)
+                for (unsigned bss = 0; bss < 2; bss++) {
                     hl_default_options(&options[n]);
                     options[n].edges = edges;
                     options[n].segments = segments;
@@ -278,9 +278,9 @@ static void test_spans_of_cc1plus(void **state) {
     struct hl_options options = options_of("");
     read_binary(&object, &cc1plus, 0);
     assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
-    static const struct hl_span wanted[] = {{0x400000, 0x600000, R, HL_RODATA, false},
-                                            {0x600000, 0x1c00000, RX, HL_TEXT, false},
-                                            {0x1c00000, 0x2400000, R, HL_RODATA, false}};
+    static const struct hl_span wanted[] = {{0x400000, 0x600000, R, HL_RODATA},
+                                            {0x600000, 0x1c00000, RX, HL_TEXT},
+                                            {0x1c00000, 0x2400000, R, HL_RODATA}};
     assert_int_equal(plan.n_spans, T_COUNT(wanted));
     for (unsigned i = 0; i < T_COUNT(wanted); i++) {
         assert_int_equal(plan.span[i].start, wanted[i].start);
@@ -349,8 +349,7 @@ static void test_data_outside_relro(void **state) {
 
 static void test_bss(void **state) {
     (void)state;
-    /* Data to 0x610000, bss to 0xb10000: bss=thp takes whole pages of it, bss=hugetlb all from where data
-     * ends. */
+    /* Data to 0x610000, bss to 0xb10000: bss=thp takes whole pages of it. */
     static const struct binary binary = {
         "bss", {{0, 0x1000, 0x1000, RX}, {0x1ff000, 0x411000, 0x911000, RW}}, 0, 0};
     static const struct {
@@ -359,8 +358,7 @@ static void test_bss(void **state) {
         uint64_t start, end, data_pages, bss_pages;
     } row[] = {{"", 1, 0x200000, 0x600000, 2, 0},
                {"bss=thp", 2, 0x800000, 0xa00000, 2, 1},
-               {"data=off,bss=thp", 1, 0x800000, 0xa00000, 0, 1},
-               {"data=hugetlb,bss=hugetlb", 3, 0xa00000, 0xc00000, 2, 3}};
+               {"data=off,bss=thp", 1, 0x800000, 0xa00000, 0, 1}};
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_object object;
         struct hl_plan plan;
@@ -371,7 +369,6 @@ static void test_bss(void **state) {
         const struct hl_span *last = &plan.span[plan.n_spans - 1];
         assert_int_equal(last->start, row[i].start);
         assert_int_equal(last->end, row[i].end);
-        assert_int_equal(last->rounds_out, last->end > 0xb10000);
         assert_int_equal(plan.pages[HL_DATA], row[i].data_pages);
         assert_int_equal(plan.pages[HL_BSS], row[i].bss_pages);
     }
@@ -425,26 +422,6 @@ static void test_reasons(void **state) {
             if (plan.skip[j] != row[i].skip[j])
                 fail_msg("%s: segment %u: %s", row[i].binary.name, j, hl_skip_name(plan.skip[j]));
     }
-}
-
-/* bss=hugetlb: the page that rounds out behind one segment can fail alone, also where the next one begins
- * there. */
-static void test_rounding_out_stays_alone(void **state) {
-    (void)state;
-    static const struct binary binary = {
-        "two of them",
-        {{0x1ff000, 0x1000, 0x1000, RX}, {0x200000, 0, 0x300000, RW}, {0x600000, 0, 0x200000, RW}},
-        0,
-        0};
-    struct hl_options options = options_of("bss=hugetlb");
-    struct hl_object object;
-    struct hl_plan plan;
-    read_binary(&object, &binary, 0);
-    check_plan(&plan, &object, &options);
-    assert_int_equal(plan.n_spans, 3);
-    assert_true(plan.span[1].rounds_out);
-    assert_int_equal(plan.span[1].end, 0x600000);
-    assert_false(plan.span[2].rounds_out);
 }
 
 static void test_text_relocations(void **state) {
@@ -506,24 +483,6 @@ static uint64_t text_covered(const struct binary *binary, const struct hl_option
     read_binary(&object, binary, bias);
     hl_plan_object(&plan, &object, options, &t_geometry);
     return plan.text_covered_bytes;
-}
-
-/* dlclose unmaps an object's own pages: no span of a DSO that the dynamic linker maps may end behind them. */
-static void test_new_objects_do_not_round_out(void **state) {
-    (void)state;
-    struct hl_options options = options_of("bss=hugetlb");
-    for (unsigned is_main = 0; is_main < 2; is_main++) {
-        struct hl_object object;
-        struct hl_plan plan;
-        read_binary(&object, &mariadbd, T_HUGE);
-        object.is_new = true;
-        object.is_main = is_main;
-        assert_int_equal(hl_plan_object(&plan, &object, &options, &t_geometry), 0);
-        const struct hl_span *last = &plan.span[plan.n_spans - 1];
-        assert_int_equal(last->kind, HL_BSS);
-        assert_int_equal(last->rounds_out, is_main);
-        assert_int_equal(last->end > object.segment[object.n_segments - 1].end_page, is_main);
-    }
 }
 
 /* At the place that is chosen whole huge pages cover as much of the text as at the best of all places. */
@@ -611,11 +570,9 @@ int main(void) {
         cmocka_unit_test(test_data_outside_relro),
         cmocka_unit_test(test_bss),
         cmocka_unit_test(test_reasons),
-        cmocka_unit_test(test_rounding_out_stays_alone),
         cmocka_unit_test(test_text_relocations),
         cmocka_unit_test(test_most_segments),
         cmocka_unit_test(test_other_page_sizes),
-        cmocka_unit_test(test_new_objects_do_not_round_out),
         cmocka_unit_test(test_place),
         cmocka_unit_test(test_place_by_default),
         cmocka_unit_test(test_place_of_files),

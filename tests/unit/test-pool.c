@@ -38,7 +38,7 @@ static void write_nodes(struct t_tree *tree, const struct node *node, unsigned n
     t_write(tree, "sys/devices/system/node/online", online);
     snprintf(text, sizeof text,
              "Name:\tapp\nMems_allowed:\t00000000,000000ff\nMems_allowed_list:\t%s\nThreads:\t1\n", allowed);
-    t_write(tree, "proc/self/status", text);
+    t_write(tree, "proc/thread-self/status", text);
 }
 
 /* Reads the machine for a process whose placement is what TREE and numa=any leave, with CHANGE made to it. */
@@ -46,7 +46,7 @@ static void read_placed(struct hl_pool *pool, struct t_tree *tree, void (*change
     struct hl_placement placement;
     memset(pool, 0xa5, sizeof *pool);
     memset(&placement, 0xa5, sizeof placement);
-    hl_read_placement(&placement, &tree->roots, HL_NUMA_ANY);
+    t_read_placement(&placement, tree);
     if (change != NULL)
         change(&placement);
     assert_int_equal(hl_read_pool(pool, &tree->roots, &t_geometry, &placement), 0);
@@ -234,8 +234,8 @@ static void test_own_policy(void **state) {
     struct hl_placement placement;
     uint64_t node_0 = 1;
     t_make_tree(&tree);
-    t_write(&tree, "proc/self/status", "Mems_allowed_list:\t0-3\n");
-    hl_read_placement(&placement, &tree.roots, HL_NUMA_ANY);
+    t_write(&tree, "proc/thread-self/status", "Mems_allowed_list:\t0-3\n");
+    t_read_placement(&placement, &tree);
     assert_false(placement.binds);
     static const struct {
         int mode;
@@ -250,7 +250,7 @@ static void test_own_policy(void **state) {
             print_message("skipped: a kernel or container without set_mempolicy\n");
             skip();
         }
-        hl_read_placement(&placement, &tree.roots, HL_NUMA_ANY);
+        t_read_placement(&placement, &tree);
         assert_int_equal(placement.binds, row[i].binds);
         if (row[i].binds) {
             assert_int_equal(hl_find_node_use(&placement, 0), HL_NODE_USABLE);
@@ -305,7 +305,7 @@ static void test_missing_files(void **state) {
     struct hl_pool pool;
     t_make_tree(&tree);
     struct hl_placement placement;
-    hl_read_placement(&placement, &tree.roots, HL_NUMA_ANY);
+    t_read_placement(&placement, &tree);
     memset(&pool, 0xa5, sizeof pool);
     assert_int_equal(hl_read_pool(&pool, &tree.roots, &t_geometry, &placement), HL_SKIP_NO_HUGETLB);
     assert_int_equal(
@@ -365,7 +365,7 @@ static void test_hostile_contents(void **state) {
         assert_true(hl_pool_available(&pool, 0) <= 8);
 
         write_nodes(&tree, (struct node[]){{0, 8, 8, 0}}, 1, "0\n", "0");
-        t_write(&tree, "proc/self/status", text);
+        t_write(&tree, "proc/thread-self/status", text);
         read_pool(&pool, &tree);
         assert_true(hl_pool_available(&pool, 0) <= 8);
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../elf/kernel.h"
+#include "../../elf/numa.h"
 
 #define T_PATH_BYTES 4200
 
@@ -53,6 +53,13 @@ static inline void t_write_bytes(struct t_tree *tree, const char *path, const vo
 
 static inline void t_write(struct t_tree *tree, const char *path, const char *text) {
     t_write_bytes(tree, path, text, strlen(text));
+}
+
+/* What of the nodes TREE's status file leaves this process. */
+static inline void t_read_placement(struct hl_placement *placement, const struct t_tree *tree) {
+    struct hl_status status;
+    hl_read_status(&status, &tree->roots);
+    hl_read_placement(placement, &status, HL_NUMA_ANY);
 }
 
 static inline void t_write_number(struct t_tree *tree, const char *path, uint64_t number) {
