@@ -17,8 +17,8 @@ static void choose_options(struct hl_options *options, struct hl_object *object,
     hl_default_options(options);
     options->edges = what % 3;
     options->segments = what / 3 % 2;
-    options->data = what / 6 % 3;
-    options->bss = what / 18 % 3;
+    options->data = what / 6 % 2;
+    options->bss = what / 12 % 2;
     options->backend = flags % 4;
     object->is_main = bit(flags, 2);
     object->is_new = bit(flags, 3);
@@ -39,12 +39,11 @@ static void check_object(const struct hl_object *object) {
     }
 }
 
-/* The model knows edges=merge and keep, and rounds out. */
+/* The model knows edges=merge and keep. */
 static bool is_modelled(const struct hl_object *object, struct hl_options *options) {
     if (options->backend == HL_BACKEND_FILE || (options->edges == HL_EDGES_BY_PLACE && object->is_placed))
         options->edges = HL_EDGES_KEEP;
     return !object->text_relocations &&
-           (object->is_main || !object->is_new || options->bss != HL_BSS_HUGETLB) &&
            object->segment[object->n_segments - 1].end - object->segment[0].start <= MODEL_BYTES;
 }
 

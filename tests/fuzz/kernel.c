@@ -12,7 +12,7 @@
 static const char *const paths[] = {
     "/self/maps",
     "/self/smaps",
-    "/self/status",
+    "/thread-self/status",
     "/self/cgroup",
     "/proc/meminfo",
     "/node/online",
@@ -43,6 +43,7 @@ struct seen {
     size_t n_smaps;
     uint64_t thp_bytes, file_huge_bytes, guarded;
     struct hl_geometry geometry;
+    struct hl_status status;
     struct hl_placement placement;
     struct hl_pool pool;
     int pool_result;
@@ -67,7 +68,8 @@ static void read_all(struct seen *seen) {
     seen->maps_result = hl_read_maps(&seen->maps);
     read_smaps(seen);
     hl_read_geometry(&seen->geometry, &hl_system_roots, T_PAGE);
-    hl_read_placement(&seen->placement, &hl_system_roots, HL_NUMA_ANY);
+    hl_read_status(&seen->status, &hl_system_roots);
+    hl_read_placement(&seen->placement, &seen->status, HL_NUMA_ANY);
     seen->pool_result = hl_read_pool(&seen->pool, &hl_system_roots, &t_geometry, &seen->placement);
     if (seen->pool_result == 0)
         seen->available = hl_pool_available(&seen->pool, 0);
@@ -112,14 +114,16 @@ static void compare(const struct seen *a, const struct seen *b) {
             const struct hl_mapping *x = &a->maps.mapping[i], *y = &b->maps.mapping[i];
             assert_true(x->start == y->start && x->end == y->end && x->offset == y->offset);
             assert_true(x->device == y->device && x->inode == y->inode && x->prot == y->prot);
-            assert_true(x->shared == y->shared && x->is_heap == y->is_heap);
+            assert_true(x->shared == y->shared);
         }
     }
     assert_int_equal(a->n_smaps, b->n_smaps);
     assert_int_equal(a->thp_bytes, b->thp_bytes);
     assert_int_equal(a->file_huge_bytes, b->file_huge_bytes);
     assert_int_equal(a->guarded, b->guarded);
-    assert_memory_equal(&a->placement.cpuset, &b->placement.cpuset, sizeof a->placement.cpuset);
+    assert_true(a->status.has_threads == b->status.has_threads && a->status.is_traced == b->status.is_traced);
+    assert_int_equal(a->status.filters, b->status.filters);
+    assert_memory_equal(&a->status.nodes, &b->status.nodes, sizeof a->status.nodes);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {

@@ -10,7 +10,7 @@ import pytest
 import helpers
 import hostile
 
-OPTIONS = "bss=hugetlb,data=hugetlb"
+OPTIONS = "bss=thp"
 WORKED = 3  # what the programs end with
 
 
