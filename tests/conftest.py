@@ -217,10 +217,10 @@ def prove(library, empty_library, pause_library):
     MOVED: base name of each object that must move -> kinds of span.  NAME: the program's base name, if not argv[0]'s.
     BY_COMMAND: through `hugeld run`.  WORK(process): what to do with the stopped process instead of letting it run to
     its end; its result counts as the program's.  SAME(plain, moved) compares the results; else they must be equal.
-    ALWAYS=False: at some load addresses nothing is planned."""
+    ALWAYS=False: at some load addresses nothing is planned.  COUNTED=False: the pool may grow by the pages that moved."""
 
-    def run(argv, moved, patterns=None, options="", backend="hugetlb", data_backend="thp", by_command=False, name=None,
-            same=None, work=None, always=True, timeout=60, **changes):
+    def run(argv, moved, patterns=None, options="", backend="hugetlb", by_command=False, name=None, same=None,
+            work=None, always=True, counted=True, timeout=60, **changes):
         name = name or os.path.basename(os.path.realpath(argv[0]))
         finish = work or (lambda process: process.finish())
         env = helpers.preload(empty_library, pause_library, **changes)
@@ -240,8 +240,8 @@ def prove(library, empty_library, pause_library):
             image = helpers.read_image(process.pid)
             paths = [o.path for o in image.objects if o.name in moved]
             plans = helpers.read_plans(process.pid, paths, options)
-            pages = helpers.check_memory(image, plain_image, plans, moved, backend, data_backend, always)
-            if backend == "hugetlb" and data_backend == "thp":
+            pages = helpers.check_memory(image, plain_image, plans, moved, backend, always)
+            if backend == "hugetlb" and counted:
                 taken = sum(plans[name].pages(*({*kinds} & {"text", "rodata"} or {""})) for name, kinds in moved.items())
                 assert free - helpers.free_pages() == taken, "the pool gave more than the plan, or less"
             result = finish(process)

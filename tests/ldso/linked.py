@@ -60,8 +60,8 @@ class Linked:
         with helpers.paused(way(self.ldso, patterns, options, argv), env, name, timeout) as process:
             yield process
 
-    def prove(self, argv, moved, patterns, options="", way=by_run, edges=None, backend="hugetlb", data_backend="thp",
-              same=operator.eq, **changes):
+    def prove(self, argv, moved, patterns, options="", way=by_run, edges=None, backend="hugetlb", same=operator.eq,
+              **changes):
         """Runs ARGV with nothing selected and with PATTERNS; MOVED maps base names to the kinds of span that must be
         where the plan says, and all the rest must be as in the first run.  EDGES: what the plan is made with where
         nobody says it, merge if None."""
@@ -74,8 +74,8 @@ class Linked:
             paths = [o.path for o in image.objects if o.name in moved]
             plan_options = ",".join(filter(None, (options, edges and f"edges={edges}")))
             plans = helpers.read_plans(process.pid, paths, plan_options)
-            pages = helpers.check_memory(image, plain_image, plans, moved, backend, data_backend)
-            if backend == "hugetlb" and data_backend == "thp":
+            pages = helpers.check_memory(image, plain_image, plans, moved, backend)
+            if backend == "hugetlb":
                 kept = {name: [k for k in kinds if k in ALL] for name, kinds in moved.items()}
                 assert free - helpers.free_pages() == sum(plans[n].pages(*kinds) for n, kinds in kept.items())
             result = process.finish()

@@ -181,7 +181,7 @@ def test_executable_and_libraries(linked, builder, pool):
     linked.prove([app], {libraries[0].name: ALL}, str(libraries[0].parent) + "/libbig.so*", edges=PLACED)
 
 
-@pytest.mark.parametrize("data", ["thp", "off", "hugetlb"])
+@pytest.mark.parametrize("data", ["thp", "off"])
 @pytest.mark.parametrize("way", [by_run, by_command])
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 def test_data_of_the_executable(linked, builder, pool, thp, variant, way, data):
@@ -190,61 +190,20 @@ def test_data_of_the_executable(linked, builder, pool, thp, variant, way, data):
     moved = ALL if data == "off" else (*ALL, "data")
     pool(64)
     edges = PLACED if variant == "pie" and way is by_command else None
-    linked.prove([app], {app.name: moved}, "main", f"data={data}", way, edges, data_backend=data)
+    linked.prove([app], {app.name: moved}, "main", f"data={data}", way, edges)
 
 
-@pytest.mark.parametrize("bss", ["thp", "hugetlb"])
 @pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
-def test_bss_and_heap(linked, builder, pool, random, bss):
+def test_bss_and_heap(linked, builder, pool, thp, random):
     """The heap, which without address-space randomisation begins in the last huge page of .bss, grows and shrinks."""
     pool(64)
     app = builder.executable("nopie", words=6 * 2**17)
     plain = helpers.run([app])
     for way in (by_run, by_command):
-        command = way(linked.ldso, "main", f"data=hugetlb,bss={bss},verbose=2", [app])
-        env = linked.environment("main", f"data=hugetlb,bss={bss},verbose=2")
-        done = helpers.run([*([] if random else ["setarch", "-R"]), *command], env)
+        command = way(linked.ldso, "main", "bss=thp,verbose=2", [app])
+        done = helpers.run([*([] if random else ["setarch", "-R"]), *command], linked.environment("main", "bss=thp,verbose=2"))
         assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
         assert "bss" in done.stderr and "break grows and shrinks" in done.stdout
-
-
-def test_fork_with_data_on_hugetlb(linked, builder, pool):
-    """Not one huge page is left for what parent and child write: nobody dies, because libc's fork was told."""
-    app = builder.executable("nopie", words=6 * 2**17)
-    [file] = helpers.hugeld_json("inspect", app)["files"]
-    pool(file["plan"]["pages"])
-    linked.prove([app], {app.name: (*ALL, "data")}, "main", "backend=hugetlb,data=hugetlb", data_backend="hugetlb")
-    told = linked.run([app], "main", "backend=hugetlb,data=hugetlb,verbose=1").stderr
-    assert told == "hugeld: fork: data is back on small pages\n"
-
-
-FORKS = """
-#include <stdint.h>
-#include <stdio.h>
-#include <sys/wait.h>
-#include <unistd.h>
-uint64_t big_sum(uint64_t x);
-int main(void) {
-    int status = 0;
-    pid_t child = fork();
-    uint64_t x = big_sum(1);
-    if (child == 0)
-        _exit(x % 100);
-    waitpid(child, &status, 0);
-    printf("%d %d\\n", WIFSIGNALED(status), (int)(x % 100) == WEXITSTATUS(status));
-}
-"""
-
-
-def test_fork_handler_is_there_from_the_start(linked, builder, pool):
-    """A program that never opens another object (backtrace(3) does), with not one huge page left."""
-    app = builder.once("forks-placed", lambda folder: builder.compile(
-        folder / "forks", builder.write("forks-placed.c", FORKS), "-no-pie", "-fPIE", *builder.object(6 * 2**17)))
-    [file] = helpers.hugeld_json("inspect", app)["files"]
-    pool(file["plan"]["pages"])
-    done = linked.run([app], "main", "backend=hugetlb,data=hugetlb,verbose=1")
-    assert (done.returncode, done.stdout) == (0, "0 1\n"), done
-    assert done.stderr == "hugeld: fork: data is back on small pages\n"
 
 
 def test_exceptions(linked, builder, pool):

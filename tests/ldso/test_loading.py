@@ -194,11 +194,11 @@ def test_uprobe(linked, builder, library, loads, pool, probe, way, opened):
     assert probe.hits() == 2 * hits
 
 
-@pytest.mark.parametrize("options", ["backend=hugetlb", "backend=thp", "backend=hugetlb,data=hugetlb,bss=hugetlb"])
+@pytest.mark.parametrize("options", ["backend=hugetlb", "backend=thp", "backend=hugetlb,bss=thp"])
 def test_thousand_rounds(linked, library, loads, pool, thp, options):
     """dlopen and dlclose: mappings, descriptors, memory and the pool are after 1000 rounds what they are after 10."""
     pool(16)
-    large = "data" in options
+    large = "bss" in options
     argv = [loads, "rounds", library(words=6 * 2**17) if large else library(), "200" if large or "thp" in options else "1000"]
     done = linked.run(argv, "*", options, timeout=300)
     assert (done.returncode, done.stdout) == (0, "maps 0, descriptors 0, grown 0\n"), done.stderr

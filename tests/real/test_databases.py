@@ -110,12 +110,11 @@ def test_fork_with_an_empty_pool(pool, postgres, library, pause_library):
         assert process.returncode == 0
 
 
-@pytest.mark.parametrize("options", ["data=thp,bss=thp", "backend=hugetlb,data=hugetlb,bss=hugetlb"])
-def test_prefork(pool, thp, postgres, library, pause_library, options):
+def test_prefork(pool, thp, postgres, library, pause_library):
     """20 clients that connect anew for each transaction, each served by a child of its own, with an exhausted pool."""
     folder, binaries, argv = postgres
     pool(64)
-    env = helpers.preload(library, pause_library, patterns="main:libc.so*:libcrypto*", options=options)
+    env = helpers.preload(library, pause_library, patterns="main:libc.so*:libcrypto*", options="bss=thp")
     with helpers.paused(argv, env, "postgres") as process:
         assert any(m.is_hugetlb and "x" in m.permissions for m in helpers.read_smaps(process.pid))
         pool(0)

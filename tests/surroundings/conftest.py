@@ -32,8 +32,7 @@ def surround(library, empty_library, pause_library):
     is the caller's to judge."""
 
     def run(argv, moved, first=(), prefix=(), plain_prefix=None, patterns=None, options="", backend="hugetlb",
-            data_backend="thp", route="", same=same_result, preload=True, repair=lambda: None, intact=None, timeout=60,
-            **changes):
+            route="", same=same_result, preload=True, repair=lambda: None, intact=None, timeout=60, **changes):
         name = os.path.basename(argv[0])
         plain_prefix = prefix if plain_prefix is None else plain_prefix
 
@@ -54,7 +53,7 @@ def surround(library, empty_library, pause_library):
                 plans = {intact.name: plan_file(intact, options)}
             else:
                 plans = helpers.read_plans(process.pid, paths, options)
-            pages = helpers.check_memory(image, plain_image, plans, moved, backend, data_backend)
+            pages = helpers.check_memory(image, plain_image, plans, moved, backend)
             for object_name, kinds in moved.items():
                 for span in plans[object_name].spans:
                     names = {m.name for m in image.mappings if span.start <= m.start < span.end}

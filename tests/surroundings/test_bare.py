@@ -115,6 +115,20 @@ int main(int argc, char **argv) {
     assert (tmp_path / "moved").read_text() == (tmp_path / "plain").read_text()
 
 
+@pytest.mark.parametrize("closed", [False, True], ids=["by itself", "before it starts"])
+def test_data_file_for_standard_error(builder, tool, pool, way, closed, tmp_path):
+    """A daemon has a data file where standard error was: not a byte of hugeld's goes there, also when objects come later;
+    and not one while nothing is there yet."""
+    pool(64)
+    app, big = tool("database"), builder.with_library("dso")[1][0]
+    prefix = in_bash("exec 2>&-") if closed else []
+    env = helpers.environment(LD_HUGEPAGES="*")
+    result = helpers.run([*prefix, *way("verbose=3,backend=hugetlb"), app, tmp_path / "records", big], env)
+    assert (result.returncode, result.stdout) == (3, "opened 1, more huge pages 1\n"), result
+    assert (tmp_path / "records").read_text() == "RECORD1\nRECORD2\nRECORD3\nRECORD4\n"
+    assert (f"hugeld: {app.name}: " in result.stderr) != closed and big.name not in result.stderr, result.stderr
+
+
 OTHERS = {
     "libasan": ("libasan.so.8", {"ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}),
     "jemalloc": ("libjemalloc.so.2", {}),

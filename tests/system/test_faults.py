@@ -92,12 +92,12 @@ def test_one_mremap_of_two_objects_fails(builder, pool, strace, library, empty_l
 
 @pytest.mark.parametrize("call, error", [c for c in CALLS if c[0] in ("mremap", "mmap", "mprotect", "ioctl", "read")],
                          ids=lambda c: c)
-def test_call_fails_while_data_and_heap_move(builder, pool, strace, library, pause_library, tmp_path, call, error):
-    """Without address-space randomisation, so that the last page of .bss rounds out into the heap."""
+def test_call_fails_while_data_moves(builder, pool, thp, strace, library, pause_library, tmp_path, call, error):
+    """Without address-space randomisation, so that the heap begins in the last page of .bss."""
     pool(64)
     app = builder.executable("nopie", words=6 * 2**17)
     argv = ["setarch", "-R", app]
-    options = "backend=hugetlb,data=hugetlb,bss=hugetlb"
+    options = "backend=hugetlb,bss=thp"
     env = helpers.preload(library, pause_library, options=f"verbose=1,only={app.name},{options}")
     plain = helpers.run(argv)
     trace = tmp_path / "trace"

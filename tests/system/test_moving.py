@@ -72,37 +72,26 @@ def test_executable_and_libraries(builder, prove, pool):
     prove([app], {libraries[0].name: ALL}, patterns=str(libraries[0].parent) + "/libbig.so*")
 
 
-@pytest.mark.parametrize("data", ["thp", "off", "hugetlb"])
+@pytest.mark.parametrize("data", ["thp", "off"])
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 def test_data(builder, prove, pool, thp, variant, data):
     """6 MiB of initialised data, which the program then writes and forks with."""
     pool(64)
     app = builder.executable(variant, words=6 * 2**17)
     moved = ALL if data == "off" else (*ALL, "data")
-    prove([app], {app.name: moved}, options=f"data={data}", data_backend=data)
-
-
-def test_fork_with_data_on_hugetlb(builder, prove, pool):
-    """Not one page is left for what parent and child write after fork(): nobody dies by SIGBUS."""
-    app = builder.executable("nopie", words=6 * 2**17)
-    [file] = helpers.hugeld_json("inspect", app)["files"]
-    pool(file["plan"]["pages"])
-    prove([app], {app.name: (*ALL, "data")}, options="backend=hugetlb,data=hugetlb", data_backend="hugetlb")
+    prove([app], {app.name: moved}, options=f"data={data}")
 
 
 @pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
-def test_bss(builder, prove, pool, variant, random):
-    """Zero-initialised data and what it rounds out into: the heap, which without address-space randomisation begins in
-    the last huge page of .bss, grows and shrinks as before."""
+def test_bss(builder, prove, pool, thp, variant, random):
+    """Zero-initialised data is advised, and nothing behind it: the heap, which without address-space randomisation begins
+    in the last huge page of .bss, grows and shrinks as before."""
     pool(64)
     app = builder.executable(variant, words=6 * 2**17)
     prefix = [] if random else ["setarch", "-R"]
-    for options, kinds_, data_backend in (("data=hugetlb,bss=hugetlb", (*ALL, "data", "bss"), "hugetlb"),
-                                          ("bss=thp", (*ALL, "data"), "thp")):
-        proof = prove([*prefix, app], {app.name: kinds_}, options=f"backend=hugetlb,{options}", name=app.name,
-                      data_backend=data_backend)
-        assert "break grows and shrinks" in proof.moved[1]
+    proof = prove([*prefix, app], {app.name: (*ALL, "data")}, options="backend=hugetlb,bss=thp", name=app.name)
+    assert "break grows and shrinks" in proof.moved[1]
 
 
 def test_data_default_is_thp(builder, prove, pool, thp):

@@ -239,7 +239,7 @@ def test_resource_limits(builder, pool, limit):
             assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout), moved.stderr
 
 
-@pytest.mark.parametrize("options", ["", "data=hugetlb,bss=hugetlb"])
+@pytest.mark.parametrize("options", ["", "bss=thp"])
 def test_nothing_to_move_touches_nothing(strace, library, empty_library, options):
     """Where nothing is planned the break stays untouched, and no mapping is moved or reprotected."""
     def calls(preloaded):

@@ -58,10 +58,9 @@ def compare(library, empty_library, pause_library, early):
     in front (BEFORE: its T_EARLY), and proves with smaps that the kinds of span in MOVED are on huge pages and everything
     else is as in the plain run.  Then both end well, with the same output.
 
-    PREFIX: a command that becomes ARGV; LIBRARIES: more to preload; ALL_BUT_LAST: the page that rounds out stays."""
+    PREFIX: a command that becomes ARGV; LIBRARIES: more to preload."""
 
-    def run(argv, moved, before="", prefix=(), libraries=(), options="", backend="hugetlb", data_backend="thp",
-            all_but_last=False, timeout=60):
+    def run(argv, moved, before="", prefix=(), libraries=(), options="", backend="hugetlb", timeout=60):
         name = pathlib.Path(argv[0]).name
 
         def stopped(hugeld):
@@ -75,9 +74,7 @@ def compare(library, empty_library, pause_library, early):
         with stopped(library) as process:
             image = helpers.read_image(process.pid)
             plans = helpers.read_plans(process.pid, [image.objects[0].path], options)
-            if all_but_last:
-                plans[name].spans = [s for s in plans[name].spans if s.end <= image.objects[0].end]
-            helpers.check_memory(image, plain_image, plans, {name: moved} if moved else {}, backend, data_backend)
+            helpers.check_memory(image, plain_image, plans, {name: moved} if moved else {}, backend)
             result = process.finish()
         assert "WRONG" not in result[1] and (plain[0], result[0]) == (0, 0), f"plain: {plain}\nmoved: {result}"
         assert plain[1] == result[1], f"plain: {plain}\nmoved: {result}"

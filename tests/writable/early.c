@@ -2,12 +2,10 @@
 /* Runs before libhugeld.so (linked with -z initfirst and loaded after it) and does to writable memory what
    earlier constructors do.  T_EARLY has words "verb" or "verb:number" (in hexadecimal), separated by commas:
 
-     fill           writes all of .data and .bss
-     sbrk:bytes     allocates so much by sbrk(2) and fills it      malloc:bytes   the same in blocks of 20000
-   bytes block          maps something a little above the break, so that it cannot grow threads:n      n
-   threads that write to .data and .bss as long as the process lives lock           mlockall(MCL_FUTURE) mdwe,
-   no-thp   prctl(2) data:more, as:more, memlock:bytes             RLIMIT_DATA and RLIMIT_AS: what is used now
-   and MORE; RLIMIT_MEMLOCK
+   fill writes all of .data and .bss.  sbrk:bytes allocates so much by sbrk(2) and fills it, malloc:bytes in
+   blocks of 20000.  threads:n starts n threads that write to .data and .bss as long as the process lives;
+   timer:n has a handler do that every n microseconds.  lock is mlockall(MCL_FUTURE); mdwe and no-thp are of
+   prctl(2).  data:more and as:more limit RLIMIT_DATA and RLIMIT_AS to what is used now and MORE.
 
    early_check() says how many words are no longer what was written. */
 #define _GNU_SOURCE
@@ -63,12 +61,6 @@ static void allocate_by_malloc(long bytes) {
         fill(block[n_blocks], BLOCK_WORDS, 4 + n_blocks);
         n_blocks++;
     }
-}
-
-static void block_break(void) {
-    char *at = (char *)(((uintptr_t)sbrk(0) + 0x20000) & -(uintptr_t)0x1000);
-    if (mmap(at, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != at)
-        abort();
 }
 
 static void *write_for_ever(void *data) {
@@ -146,8 +138,6 @@ static void act(const char *verb, long number) {
         allocate_by_sbrk(number);
     else if (strcmp(name, "malloc") == 0)
         allocate_by_malloc(number);
-    else if (strcmp(name, "block") == 0)
-        block_break();
     else if (strcmp(name, "threads") == 0)
         start_threads(number);
     else if (strcmp(name, "timer") == 0)

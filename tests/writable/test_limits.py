@@ -7,12 +7,11 @@ import pytest
 from surroundings import setting
 from writable import ALL, FIXED
 
-EVERYTHING = "backend=hugetlb,data=hugetlb,bss=hugetlb"
 NO_MEMORY = "no address space or memory for the copy; raise RLIMIT_AS or RLIMIT_DATA"
 LIMIT = "private copies count against its memory limit"
 NO_THP = "transparent huge pages are disabled for this process (PR_SET_THP_DISABLE)"
 NO_EXECUTE = "a policy forbids making written memory executable"
-HUGE_DATA, THP_DATA = (*ALL, "data", "bss"), (*ALL, "data")
+DATA = (*ALL, "data")
 
 # name -> what an earlier constructor does, options, what moves all the same, the reason (for each kind) for what is planned
 # and doesn't
@@ -20,18 +19,18 @@ LIMITS = {
     "RLIMIT_DATA, nothing": ("data:100000", "", (), NO_MEMORY),
     "RLIMIT_DATA, nothing on thp": ("data:100000", "backend=thp", (), NO_MEMORY),
     "RLIMIT_DATA, no text": ("data:800000", "", ("rodata",), {"text": NO_MEMORY, "data": LIMIT}),
-    "RLIMIT_DATA, enough": ("data:1800000", EVERYTHING, HUGE_DATA, None),
+    "RLIMIT_DATA, enough": ("data:1800000", "backend=hugetlb", ALL, LIMIT),
     "RLIMIT_AS, nothing": ("as:100000", "", (), NO_MEMORY),
-    "RLIMIT_AS, nothing on hugetlb": ("as:800000", EVERYTHING, (), NO_MEMORY),
-    "RLIMIT_AS, no commit": ("as:2800000", EVERYTHING, (), NO_MEMORY),
-    "RLIMIT_AS, enough": ("as:5000000", EVERYTHING, HUGE_DATA, None),
-    "mlockall": ("lock", "", THP_DATA, None),
-    "mlockall, hugetlb": ("lock", EVERYTHING, HUGE_DATA, None),
-    "mlockall, thp": ("lock", "backend=thp", THP_DATA, None),
-    "mdwe": ("mdwe", EVERYTHING, HUGE_DATA, None),
+    "RLIMIT_AS, no text": ("as:800000", "backend=hugetlb,segments=text", (), {"text": NO_MEMORY, "data": LIMIT}),
+    "RLIMIT_AS, no commit": ("as:1200000", "backend=hugetlb", (), NO_MEMORY),
+    "RLIMIT_AS, enough": ("as:5000000", "backend=hugetlb", ALL, LIMIT),
+    "mlockall": ("lock", "", DATA, None),
+    "mlockall, hugetlb": ("lock", "backend=hugetlb", DATA, None),
+    "mlockall, thp": ("lock", "backend=thp", DATA, None),
+    "mdwe": ("mdwe", "backend=hugetlb", DATA, None),
     "mdwe, thp": ("mdwe", "backend=thp", ("rodata", "data"), NO_EXECUTE),
     "no thp": ("no-thp", "", ALL, NO_THP),
-    "no thp, hugetlb": ("no-thp", EVERYTHING, HUGE_DATA, None),
+    "no thp, hugetlb": ("no-thp", "backend=hugetlb", ALL, NO_THP),
     "no thp, thp": ("no-thp", "backend=thp", (), NO_THP),
     "no thp, bss": ("no-thp", "data=off,bss=thp", ALL, NO_THP),
 }
@@ -52,27 +51,25 @@ def test_limit(program, compare, pool, thp, name, variant, prefix):
     pool(64)
     backend = "thp" if "backend=thp" in options else "hugetlb"
     outcome = compare([program(variant), "check"], moved, f"fill,sbrk:8000,{before}", prefix,
-                      options=f"verbose=1,{options}", backend=backend,
-                      data_backend="hugetlb" if options == EVERYTHING else "thp")
+                      options=f"verbose=1,{options}", backend=backend)
     check(outcome, moved, reason)
 
 
 @pytest.mark.parametrize("mode", ["check", "heap", "children"])
-@pytest.mark.parametrize("options", ["", "backend=thp", EVERYTHING])
+@pytest.mark.parametrize("options", ["", "backend=thp", "backend=hugetlb,bss=thp"])
 def test_overcommit_memory(program, compare, pool, thp, root, options, mode):
     """vm.overcommit_memory=2: every private writable mapping counts, also the scratch one; data goes to thp only if the
     user has asked for that."""
     pool(64)
-    moved = HUGE_DATA if options == EVERYTHING else THP_DATA if options else ALL
+    moved = DATA if options == "backend=thp" else ALL
     with setting("/proc/sys/vm/overcommit_memory", "2"):
         outcome = compare([program("pie"), mode], moved, "sbrk:8000", FIXED, options=options,
-                          backend="thp" if "thp" in options else "hugetlb",
-                          data_backend="hugetlb" if options == EVERYTHING else "thp")
+                          backend="thp" if options == "backend=thp" else "hugetlb")
     assert outcome.stderr == ""
 
 
 @pytest.mark.parametrize("variant, prefix", [("nopie", FIXED), ("pie", ())])
-@pytest.mark.parametrize("options", ["", EVERYTHING, "bss=hugetlb", "backend=thp,bss=thp"])
+@pytest.mark.parametrize("options", ["", "backend=hugetlb,bss=thp", "backend=thp,bss=thp"])
 def test_threads(program, compare, pool, thp, variant, prefix, options):
     """Threads write to the data while hugeld is at work: writable spans stay, with the reason."""
     pool(64)

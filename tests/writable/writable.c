@@ -4,9 +4,11 @@
      check             nothing more
      heap              sbrk(2) and malloc(3) in every way, over 1 GiB
      fork N THREADS    N children read and write all of the data while THREADS threads write to it; with a
-   fourth argument it stops (SIGSTOP) after the first child children          every other way to make one:
-   vfork, posix_spawn, daemon, in children of children, ... spawn             only those that share the
-   memory; then stops sparse            writes one byte in every MiB of .bss and tells its resident size
+                       fourth argument it stops (SIGSTOP) after the first child
+
+     children          every other way to make one: vfork, posix_spawn, daemon, in children of children, ...
+
+     sparse            writes one byte in every MiB of .bss and tells its resident size
 
    Exit status 0 and a line of "right" for each thing that is as it must be. */
 #define _GNU_SOURCE
@@ -66,8 +68,7 @@ static bool is_zero(const char *at, size_t bytes) {
     return bytes == 0;
 }
 
-/* Grows and shrinks. Where an earlier constructor has used the break and it was carried on since, libc learns
-   of that only now: from the second time on it comes back to the byte. */
+/* Grows and shrinks. */
 static void use_break(void) {
     size_t bytes = 3 << 20;
     bool grew = true, shrank = true;
@@ -81,7 +82,7 @@ static void use_break(void) {
         if (more != begin)
             break;
         memset(more, 0x5a, bytes);
-        shrank = shrank && sbrk(-(intptr_t)bytes) != (void *)-1 && (i == 0 || sbrk(0) == begin);
+        shrank = shrank && sbrk(-(intptr_t)bytes) != (void *)-1 && sbrk(0) == begin;
     }
     say("sbrk grows", grew);
     say("sbrk shrinks", shrank);
@@ -327,14 +328,12 @@ static int fork_by(pid_t (*way)(void)) {
 
 static pid_t clone_raw(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL); }
 
-static void have_children(bool raw) {
+static void have_children(void) {
     write_shared(much_data, OWN_WORDS, DATA_WORDS, 1, 0);
     write_shared(much_bss, OWN_BSS_WORDS, BSS_WORDS, 1, 0);
     spawn();
-    if (raw) {
-        say("_Fork", fork_by(_Fork) == 0);
-        say("clone", fork_by(clone_raw) == 0);
-    }
+    say("_Fork", fork_by(_Fork) == 0);
+    say("clone", fork_by(clone_raw) == 0);
     say("double fork", double_fork() == 0);
     say("nested", nest(0) == 0);
     say("fork", fork_by(fork) == 0);
@@ -368,10 +367,6 @@ int main(int argc, char **argv) {
     else if (strcmp(mode, "fork") == 0 && argc > 3)
         fork_many(atoi(argv[2]), (size_t)atoi(argv[3]), argc > 4);
     else if (strcmp(mode, "children") == 0)
-        have_children(argc > 2);
-    else if (strcmp(mode, "spawn") == 0) {
-        spawn();
-        raise(SIGSTOP);
-    }
+        have_children();
     return failures > 0 ? 1 : 0;
 }

@@ -55,11 +55,10 @@ def test_thp(builder, linked, thp):
 
 
 @pytest.mark.skipif(not IS_SMALL, reason="n/a: several hundred MiB of data")
-def test_data(builder, linked):
-    """The program forks: libc has been told of a handler."""
+def test_data(builder, linked, thp):
+    """The program forks, and its heap grows and shrinks."""
     app = builder.executable("nopie", arm64.WORDS)
-    linked.prove([app], {app.name: (*ALL, "data", "bss")}, "main", "backend=hugetlb,data=hugetlb,bss=hugetlb",
-                 data_backend="hugetlb")
+    linked.prove([app], {app.name: (*ALL, "data")}, "main", "backend=hugetlb,bss=thp")
 
 
 @pytest.mark.skipif(not IS_SMALL, reason="n/a: a hundred MiB for each library")

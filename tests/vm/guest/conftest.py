@@ -10,16 +10,9 @@ import time
 import pytest
 
 import helpers
-from vmguest import NODES, Row, absent, can_move_hugetlb, node_counts, node_file, pages_by_node
+from vmguest import NODES, Row, absent, node_counts, node_file, pages_by_node
 
 HERE = pathlib.Path(__file__).resolve().parent
-
-
-@pytest.fixture
-def hugetlb_data():
-    """Writable data can be on hugetlb pages here."""
-    if not can_move_hugetlb():
-        absent("no mremap of hugetlb pages")
 
 
 # --- programs ---

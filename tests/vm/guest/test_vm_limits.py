@@ -7,7 +7,7 @@ import re
 import pytest
 
 import helpers
-from vmguest import ALL, EVERYTHING, RODATA, SHORT, TEXT
+from vmguest import ALL, RODATA, SHORT, TEXT
 
 MIB = 1 << 20
 
@@ -37,20 +37,6 @@ def test_hugetlb(builder, row, nodes, limited, pages):
     found = row([app], {app.name: moved} if moved else {}, "backend=hugetlb", limited(pages))
     assert (SHORT in found.stderr) == (pages < TEXT), found.stderr
     assert f"{app.name}: rodata stays" in found.stderr or "rodata" in moved, found.stderr
-
-
-def test_hugetlb_data(builder, nodes, limited, hugetlb_data):
-    """Writable data, whose mappings have reservations, under a limit: each kind of span moves as a whole or not at all,
-    and the program, which forks, lives."""
-    nodes(64, 0)
-    app = builder.executable("nopie", words=6 * 2**17)
-    pages = 8
-    prefix = limited(pages)
-    plain = helpers.run([app])
-    result = helpers.run([*prefix, app], helpers.preload(helpers.LIBRARY, options=f"verbose=2,{EVERYTHING}"))
-    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result.stderr
-    moved = sum(map(int, re.findall(r"(\d+) pages? hugetlb", result.stderr)))
-    assert 0 < moved <= pages and " stays: the huge page pool cannot serve it" in result.stderr, result.stderr
 
 
 @pytest.mark.parametrize("levels", [0, 1], ids=["own", "ancestor"])

@@ -25,7 +25,6 @@ FAILED = ctypes.c_void_p(-1).value
 ALL = ("text", "rodata")
 TEXT, RODATA = 5, 1  # app-nopie: text on 5 pages, read-only data on 1
 SHORT = "text stays: the huge page pool cannot serve it"
-EVERYTHING = "backend=hugetlb,data=hugetlb,bss=hugetlb"
 
 
 # --- what the kernel can do: tried, never told from its version ---
