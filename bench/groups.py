@@ -441,12 +441,10 @@ def group_arrays(plan):
     compile_c(arrays, ROOT / "bench/arrays.c")
     # libhugetlbfs remaps three segments at most.
     compile_c(linked, *ALIGNED, "-Wl,-z,noseparate-code", ROOT / "bench/arrays.c")
-    everything = "backend=hugetlb,data=hugetlb,bss=hugetlb"
     for what, unit, title in (("walk", "ns", "Random walk over 1 GiB of .bss, one read"),
                               ("data", "ns", "Random walk over 64 MiB of .data, one read"),
                               ("triad", "ms", "Triad over 1 GiB of .bss, one pass"), ("start", "ms", "Start, nothing touched"))[:1 if plan.quick else 4]:
-        ways = [Way("plain", [arrays, what]), hugeld("data-thp", [arrays, what]), hugeld("bss-thp", [arrays, what], "bss=thp"),
-                hugeld("bss-hugetlb", [arrays, what], everything), hugeld("linked-hugetlb", [linked, what], everything)]
+        ways = [Way("plain", [arrays, what]), hugeld("data-thp", [arrays, what]), hugeld("bss-thp", [arrays, what], "bss=thp")]
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", [linked, what], "RW"))
         yield experiment(f"arrays-{what}", title, unit, ways, pairs(ways, 3 if plan.quick else 6, prints=what != "start"))

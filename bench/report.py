@@ -190,8 +190,7 @@ def in_words(result, of="the time"):
 
 README_ROWS = [
     ("random calls over 128 MiB of text", "calls-128-disk", "hugetlb"),
-    ("random reads over 1 GiB of `.bss`, `bss=hugetlb`", "arrays-walk", "bss-hugetlb"),
-    ("the same, `bss=thp`", "arrays-walk", "bss-thp"),
+    ("random reads over 1 GiB of `.bss`, `bss=thp`", "arrays-walk", "bss-thp"),
     ("`cc1plus -O1`, 22 MiB of text", "program-cc1plus", "hugetlb"),
     ("`node`, 37 MiB of text", "program-node", "hugetlb"),
     ("eight `cc1plus` at once on two processors", "many", "hugetlb"),
