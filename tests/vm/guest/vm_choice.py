@@ -15,9 +15,8 @@ CHOSEN = [
     r"system/test_moving.py::test_executable_thp\[(pie|nopie|aligned|six|hole)\]",
     r"system/test_moving.py::test_library_hugetlb\[dso(-six|-hole|-aligned)?\]",
     r"system/test_moving.py::test_library_thp\[dso\]",
-    r"system/test_moving.py::test_data\[(pie|nopie)-(thp|hugetlb)\]",
+    r"system/test_moving.py::test_data\[(pie|nopie)-thp\]",
     r"system/test_moving.py::test_bss\[.*-fixed\]",
-    r"system/test_moving.py::test_fork_with_data_on_hugetlb",
     r"system/test_moving.py::test_auto_takes_thp_where_the_pool_is_empty",
     r"system/test_moving.py::test_exceptions_through_moved_text",
     r"system/test_pool_short.py::test_(order|limit_half_way|text_does_not_fit)\[.*\]",
@@ -25,26 +24,15 @@ CHOSEN = [
     r"system/test_faults.py::test_call_fails\[mremap-hugetlb\]",
     r"system/test_traced.py::.*",
     r"system/test_faults.py::test_one_mremap_of_two_objects_fails\[19\]",
-    r"writable/test_contents.py::test_every_byte\[(default|data=hugetlb,bss=hugetlb)-(nopie-fixed|pie-random)\]",
+    r"writable/test_contents.py::test_every_byte\[(default|bss=thp)-(nopie-fixed|pie-random)\]",
     r"writable/test_fork.py::test_no_signal_ever\[backend=hugetlb,data=thp-alone\]",
-    r"writable/test_fork.py::test_first_fork_moves_back\[hugetlb-data=hugetlb,bss=hugetlb-nopie-.*\]",
-    r"writable/test_fork.py::test_other_ways\[nopie-.*-data=(thp|hugetlb,bss=hugetlb)\]",
+    r"writable/test_fork.py::test_other_ways\[nopie-.*-data=thp(,bss=thp)?\]",
     r"writable/test_heap.py::test_glibc\[(none-pie|small-nopie|both-nopie)-fixed\]",
-    r"writable/test_heap.py::test_something_above_the_break\[nopie\]",
     r"writable/test_limits.py::test_limit\[(mlockall, hugetlb|mdwe|no thp, thp|RLIMIT_AS, no commit)-nopie-.*\]",
 ]
 
 
-# Of these, what puts writable data onto hugetlb pages: there is no memfd way for it.
-HUGETLB_DATA = re.compile(
-    r"(data|bss)=hugetlb|test_data\[.*-hugetlb\]|test_bss\[|test_fork_with_data_on_hugetlb|writable/test_heap|"
-    r"test_limit\[(mlockall, hugetlb|mdwe|RLIMIT_AS, no commit)-"
-)
-
-
 def pytest_runtest_setup(item):
-    if HUGETLB_DATA.search(item.nodeid) and not vmguest.can_move_hugetlb():
-        vmguest.absent("no mremap of hugetlb pages")
     if "[mdwe-" in item.nodeid and not vmguest.knows_mdwe():
         vmguest.absent("no PR_SET_MDWE")
 
