@@ -13,7 +13,6 @@ WRITE = "EAGAIN EBADF EDESTADDRREQ EDQUOT EFAULT EFBIG EINTR EINVAL EIO ENOSPC E
 AT = " ENXIO EOVERFLOW ESPIPE"
 
 ERRNOS = {
-    "brk": "ENOMEM",  # the kernel's own call has no errors: it returns the break that there was
     "close": "EBADF EDQUOT EINTR EIO ENOSPC",
     "fstat": STATUS,
     "fstatfs": "EBADF EFAULT EINTR EIO ENOMEM EOVERFLOW",

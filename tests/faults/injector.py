@@ -182,13 +182,13 @@ def cut(mappings, start, end):
 
 
 def is_huge(mappings, span):
-    """SPAN is on huge pages, all of it, with its protection.  Writable data is accepted on any anonymous memory: a fork
-    may have brought it back."""
+    """SPAN is on huge pages, all of it, with its protection.  Writable data is accepted on any anonymous memory: after a
+    fork, writing to it takes small pages."""
     inside = [m for m in mappings if m.start < span.end and m.end > span.start]
     if helpers.pieces(inside, span.start, span.end) != [(span.start, span.end, span.permissions)]:
         return False
     if "w" in span.permissions:
-        return all(m.inode == "0" or m.hugetlb for m in inside)
+        return all(m.inode == "0" for m in inside)
     exact = inside[0].start == span.start and inside[-1].end == span.end
     return exact and sum(m.hugetlb + m.thp for m in inside) == span.end - span.start
 
@@ -208,9 +208,6 @@ def compare(look, plain, spans, may_lose=False):
     for span in moved:
         if not is_huge(here, span):
             return f"neither moved nor as it was: {span}: {cut(here, span.start, span.end)}"
-    if any(m.name == "[heap]" and m.start < s.end for m in there for s in moved if s.kind == "bss"):
-        # It begins in the last span, so it was carried behind that.
-        here, there = ([m for m in mappings if m.name != "[heap]"] for mappings in (here, there))
     at = 0
     for span in [*spans, Span("", 1 << 64, 1 << 64, "", "", "")]:
         if cut(here, at, span.start) != cut(there, at, span.start):

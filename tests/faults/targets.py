@@ -90,9 +90,6 @@ SETTINGS = {
 SETTINGS = {f"{name}-{backend}": (*setting[:3], f"backend={backend}") for name, setting in SETTINGS.items()
             for backend in ("hugetlb", "thp")}
 SETTINGS |= {
-    # The heap is carried, and fork brings the data back.
-    "start-data": ("preload", ["target"], "main", "backend=hugetlb,data=hugetlb,bss=hugetlb"),
-    "ldso-start-data": ("ldso", ["target-ldso"], "main", "backend=hugetlb,data=hugetlb,bss=hugetlb"),
     "start-map": ("preload", ["target"], "main", "backend=hugetlb,perf_map=on"),
     "start-memfd": ("mdwe", ["target"], "main", "backend=hugetlb"),
     "start-memfd-threads": ("early mdwe", ["target"], "main", "backend=hugetlb"),
