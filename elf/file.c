@@ -100,7 +100,7 @@ static int collapse_span(const struct hl_process *process, const struct hl_objec
 }
 
 void hl_collapse_spans(const struct hl_process *process, struct hl_work *work) {
-    int policy = hl_check_thp_policy(&hl_system_roots);
+    int policy = hl_check_thp_policy(&hl_system_roots, &process->status);
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         struct hl_move *move = &work->move[i];

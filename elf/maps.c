@@ -64,12 +64,13 @@ static int grow_maps(struct hl_maps *maps) {
 
 int hl_read_maps(struct hl_maps *maps) {
     struct hl_lines lines;
+    char buffer[HL_LINES_BYTES];
     const char *at, *end;
     int result = 0;
     maps->mapping = NULL;
     maps->n = 0;
     hl_clear_area(&maps->area);
-    hl_open_lines(&lines, "/proc/self/maps");
+    hl_open_lines(&lines, "/proc/self/maps", buffer, sizeof buffer);
     while (result == 0 && hl_next_line(&lines, &at, &end)) {
         result = grow_maps(maps);
         if (result == 0 && parse_line(&maps->mapping[maps->n], at, end))
@@ -117,9 +118,10 @@ static struct hl_mapping clip_mapping(const struct hl_mapping *mapping, uint64_t
 /* Nothing is allocated: it could come to lie in what was emptied. */
 void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to) {
     struct hl_lines lines;
+    char buffer[HL_LINES_BYTES];
     struct hl_mapping mapping;
     const char *at, *end;
-    hl_open_lines(&lines, "/proc/self/maps");
+    hl_open_lines(&lines, "/proc/self/maps", buffer, sizeof buffer);
     while (hl_next_line(&lines, &at, &end)) {
         if (!parse_line(&mapping, at, end) || mapping.end <= from || mapping.start >= from + bytes)
             continue;
@@ -148,7 +150,9 @@ bool hl_same_maps(const struct hl_maps *a, const struct hl_maps *b, uint64_t sta
     return (i == a->n || a->mapping[i].start >= end) && (j == b->n || b->mapping[j].start >= end);
 }
 
-void hl_open_smaps(struct hl_smaps *smaps) { hl_open_lines(&smaps->lines, "/proc/self/smaps"); }
+void hl_open_smaps(struct hl_smaps *smaps) {
+    hl_open_lines(&smaps->lines, "/proc/self/smaps", smaps->buffer, sizeof smaps->buffer);
+}
 
 void hl_close_smaps(struct hl_smaps *smaps) { hl_close_lines(&smaps->lines); }
 

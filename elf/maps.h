@@ -40,6 +40,7 @@ void hl_return_pieces(uint64_t from, uint64_t bytes, uint64_t to);
    that is read, so stop reading at the last one that is wanted. */
 struct hl_smaps {
     struct hl_lines lines;
+    char buffer[HL_LINES_BYTES];
     struct hl_mapping mapping; /* the one that hl_next_smaps read; prot without PROT_BTI */
     uint64_t thp_bytes;        /* AnonHugePages */
     uint64_t file_huge_bytes;  /* FilePmdMapped (Linux 5.4) and ShmemPmdMapped */

@@ -192,11 +192,12 @@ static bool has_memory_controller(struct hl_string controllers) {
 static int find_group(struct group *group, const struct hl_roots *roots) {
     struct hl_text path;
     struct hl_lines lines;
+    char buffer[HL_LINES_BYTES];
     const char *line, *end;
     int found = 0;
     hl_set_text(&path, roots->proc);
     hl_add_text(&path, "/self/cgroup");
-    hl_open_lines(&lines, path.at);
+    hl_open_lines(&lines, path.at, buffer, sizeof buffer);
     if (lines.fd == -ENOENT) /* the kernel has no groups */
         return 0;
     while ((found == 0 || !group->is_v1) && hl_next_line(&lines, &line, &end)) {

@@ -199,7 +199,7 @@ static int check_debugger(const struct hl_process *process, const struct hl_work
    afterwards.  data=thp, the default, is not what the user has asked for. */
 static int check_thp(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
-    int result = hl_check_thp_policy(&hl_system_roots);
+    int result = hl_check_thp_policy(&hl_system_roots, &process->status);
     if (result != 0)
         return result;
     if (process->options.backend != HL_BACKEND_THP)
@@ -226,8 +226,8 @@ static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_
 }
 
 /* bss=thp: the kernel gives huge pages as the program touches them. */
-static int advise_spans(struct hl_work *work, enum hl_kind kind) {
-    int result = hl_check_thp_policy(&hl_system_roots);
+static int advise_spans(const struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
+    int result = hl_check_thp_policy(&hl_system_roots, &process->status);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (!is_of_kind(work, i, kind))
@@ -278,7 +278,7 @@ int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_k
     if (options->backend == HL_BACKEND_FILE && (kind == HL_TEXT || kind == HL_RODATA))
         return 0;
     if (kind == HL_BSS) /* a copy would fill memory that the program never touches */
-        result = advise_spans(work, kind);
+        result = advise_spans(process, work, kind);
     else /* after a fork, hugetlb pages can be written only while the pool has others for the child */
         result = prepare_wanted(process, work, kind, kind == HL_DATA ? HL_BACKEND_THP : options->backend);
     for (unsigned i = 0; i < work->plan.n_spans; i++)

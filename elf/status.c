@@ -4,7 +4,8 @@
 
    It is read before anything else is tried: a filter that a sandbox has put on the process may kill it for a
    system call that other programs never make.  Reading takes only what the dynamic linker has just done
-   itself (openat, read, close). */
+   itself (openat, read, close).  And it is read on the stack of whoever calls dlopen(3), which may be small:
+   so the buffer is, too. */
 #include "status.h"
 #include "numa.h"
 #include "text.h"
@@ -42,19 +43,22 @@ static void read_line(struct hl_status *status, const char *at, const char *end)
         status->filters = hl_scan_number(&at, end, 10, &number) ? number : HL_FILTERS_UNKNOWN;
     else if (skip_key(&at, end, "Mems_allowed_list:"))
         read_nodes(&status->nodes, at, end);
+    else if (skip_key(&at, end, "THP_enabled:"))
+        status->thp_disabled = hl_scan_number(&at, end, 10, &number) && number == 0;
 }
 
 void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
     struct hl_text path;
     struct hl_lines lines;
+    char buffer[512];
     const char *at, *end;
     status->has_threads = true;
-    status->is_traced = false;
+    status->is_traced = status->thp_disabled = false;
     status->filters = 0; /* the kernel may know of none */
     fill_nodes(&status->nodes, ~(uint64_t)0);
     hl_set_text(&path, roots->proc);
     hl_add_text(&path, "/thread-self/status");
-    hl_open_lines(&lines, path.at);
+    hl_open_lines(&lines, path.at, buffer, sizeof buffer);
     while (hl_next_line(&lines, &at, &end))
         read_line(status, at, end);
     if (lines.failed)

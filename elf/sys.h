@@ -86,10 +86,6 @@ static inline long hl_ioctl(int fd, unsigned long request, void *argument) {
     return HL_CALL(__NR_ioctl, fd, request, argument, 0, 0, 0);
 }
 
-static inline long hl_prctl(int option, unsigned long a, unsigned long b) {
-    return HL_CALL(__NR_prctl, option, a, b, 0, 0, 0);
-}
-
 static inline bool hl_set_signals(const uint64_t *mask, uint64_t *old) {
     long result = -EINTR;
     for (int i = 0; hl_is_error(result) && i < HL_TRIES; i++)

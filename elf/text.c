@@ -99,9 +99,11 @@ long hl_read_file(const char *path, char *buffer, size_t buffer_bytes) {
     return (long)filled;
 }
 
-void hl_open_lines(struct hl_lines *lines, const char *path) {
+void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_t buffer_bytes) {
     lines->fd = hl_open(path, O_RDONLY | O_CLOEXEC);
     lines->next = lines->filled = 0;
+    lines->buffer = buffer;
+    lines->buffer_bytes = buffer_bytes;
     lines->failed = hl_is_error(lines->fd);
 }
 
@@ -112,9 +114,9 @@ static bool read_more(struct hl_lines *lines) {
         lines->buffer[i - lines->next] = lines->buffer[i];
     lines->filled -= lines->next;
     lines->next = 0;
-    if (lines->filled == sizeof lines->buffer || hl_is_error(lines->fd))
+    if (lines->filled == lines->buffer_bytes || hl_is_error(lines->fd))
         return false;
-    long n = hl_read((int)lines->fd, lines->buffer + lines->filled, sizeof lines->buffer - lines->filled);
+    long n = hl_read((int)lines->fd, lines->buffer + lines->filled, lines->buffer_bytes - lines->filled);
     lines->failed = hl_is_error(n);
     if (n <= 0)
         return false;

@@ -39,11 +39,15 @@ struct hl_lines {
     long fd;             /* or a negated errno */
     bool failed;         /* there may be more, which cannot be read */
     size_t next, filled; /* in buffer: where the next line begins, and how much is read */
-    char buffer[8192];
+    char *buffer;
+    size_t buffer_bytes;
 };
 
-/* Opens PATH; a file that cannot be opened has no lines, and lines->fd says why. */
-void hl_open_lines(struct hl_lines *lines, const char *path);
+/* Enough for most files at once. */
+#define HL_LINES_BYTES ((size_t)8192)
+
+/* Opens PATH, to be read through BUFFER; a file that cannot be opened has no lines, and lines->fd says why. */
+void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_t buffer_bytes);
 /* The next line, [*at, *end) without its newline, valid until the next call; one longer than the buffer comes
    in pieces.  False at the end. */
 bool hl_next_line(struct hl_lines *lines, const char **at, const char **end);

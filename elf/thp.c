@@ -2,13 +2,7 @@
 /* Whether transparent huge pages are allowed: by the administrator for all, and by whoever started this
    process for this one. */
 #include "thp.h"
-#include "sys.h"
 #include "text.h"
-
-#include <linux/prctl.h>
-
-/* Bit 1 of PR_GET_THP_DISABLE's answer: disabled, but not where memory was advised (Linux 6.18). */
-#define DISABLED_EXCEPT_ADVISED 2
 
 /* The chosen word of a sysfs choice, "always [madvise] never": whether it is WORD. */
 static bool is_chosen(const char *choice, const char *word) {
@@ -20,7 +14,7 @@ static bool is_chosen(const char *choice, const char *word) {
     return false;
 }
 
-int hl_check_thp_policy(const struct hl_roots *roots) {
+int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_status *status) {
     struct hl_text path;
     char choice[256];
     hl_set_text(&path, roots->sys);
@@ -41,6 +35,5 @@ int hl_check_thp_policy(const struct hl_roots *roots) {
     }
     if (is_chosen(choice, "never"))
         return HL_SKIP_THP_NEVER;
-    long disabled = hl_prctl(PR_GET_THP_DISABLE, 0, 0);
-    return disabled > 0 && !(disabled & DISABLED_EXCEPT_ADVISED) ? HL_SKIP_THP_DISABLED : 0;
+    return status->thp_disabled ? HL_SKIP_THP_DISABLED : 0;
 }

@@ -3,10 +3,10 @@
 #ifndef HL_THP_H
 #define HL_THP_H
 
-#include "kernel.h"
+#include "status.h"
 
 /* 0 if THP are neither switched off by the administrator (HL_SKIP_THP_NEVER) nor for this process
    (HL_SKIP_THP_DISABLED). */
-int hl_check_thp_policy(const struct hl_roots *roots);
+int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_status *status);
 
 #endif

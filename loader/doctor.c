@@ -129,7 +129,7 @@ static void examine(struct machine *machine) {
         machine->available[numa] = machine->pool_skip == 0 ? hl_pool_available(&machine->pool, 0) : 0;
     }
     machine->available_pages = machine->available[HL_NUMA_ANY];
-    machine->thp_skip = hl_check_thp_policy(&hl_system_roots);
+    machine->thp_skip = hl_check_thp_policy(&hl_system_roots, &machine->status);
     if (machine->thp_skip == 0)
         machine->thp_skip = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
     machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);

@@ -73,7 +73,7 @@ static void read_all(struct seen *seen) {
     seen->pool_result = hl_read_pool(&seen->pool, &hl_system_roots, &t_geometry, &seen->placement);
     if (seen->pool_result == 0)
         seen->available = hl_pool_available(&seen->pool, 0);
-    seen->thp_policy = hl_check_thp_policy(&hl_system_roots);
+    seen->thp_policy = hl_check_thp_policy(&hl_system_roots, &seen->status);
     seen->memory_limit = hl_check_memory_limit(&hl_system_roots, &seen->placement, T_HUGE);
     seen->headroom = hl_read_memory_headroom(&hl_system_roots, &seen->placement);
 }

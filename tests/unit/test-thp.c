@@ -3,11 +3,15 @@
  * process's. */
 #include "tree.h"
 
-#include <sys/prctl.h>
-
 #include "../../elf/thp.h"
 
 #define THP "sys/kernel/mm/transparent_hugepage/"
+
+static int policy_of(const struct t_tree *tree) {
+    struct hl_status status;
+    hl_read_status(&status, &tree->roots);
+    return hl_check_thp_policy(&tree->roots, &status);
+}
 
 static void test_thp_policy(void **state) {
     (void)state;
@@ -32,7 +36,7 @@ static void test_thp_policy(void **state) {
             t_write(&tree, THP "enabled", row[i].general);
         if (row[i].sized != NULL)
             t_write(&tree, THP "hugepages-2048kB/enabled", row[i].sized);
-        int result = hl_check_thp_policy(&tree.roots);
+        int result = policy_of(&tree);
         if (result != row[i].result)
             fail_msg("row %u: %s", i, result > 0 ? hl_skip_name((enum hl_skip)result) : "allowed");
         t_remove_tree(&tree);
@@ -41,16 +45,22 @@ static void test_thp_policy(void **state) {
 
 static void test_thp_disabled_for_process(void **state) {
     (void)state;
-    struct t_tree tree;
-    t_make_tree(&tree);
-    t_write(&tree, THP "enabled", "[always] madvise never\n");
-    if (prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) != 0)
-        skip();
-    int result = hl_check_thp_policy(&tree.roots);
-    assert_int_equal(prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0), 0);
-    assert_int_equal(result, HL_SKIP_THP_DISABLED);
-    assert_int_equal(hl_check_thp_policy(&tree.roots), 0);
-    t_remove_tree(&tree);
+    static const struct {
+        const char *status;
+        int result;
+    } row[] = {
+        {"THP_enabled:\t0\n", HL_SKIP_THP_DISABLED},
+        {"Threads:\t1\nTHP_enabled:\t1\n", 0},
+        {"Threads:\t1\n", 0}, /* Linux before 5.0 */
+    };
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        struct t_tree tree;
+        t_make_tree(&tree);
+        t_write(&tree, THP "enabled", "[always] madvise never\n");
+        t_write(&tree, "proc/thread-self/status", row[i].status);
+        assert_int_equal(policy_of(&tree), row[i].result);
+        t_remove_tree(&tree);
+    }
 }
 
 int main(void) {
