@@ -25,15 +25,15 @@ static const char *find_variable(const char *const *envp, const char *name) {
 static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
 
 static void tell_mistake(void *process, struct hl_string option, const char *what) {
+    hl_note_stderr(process);
     hl_report_mistake(process, options_name, option, what);
 }
 
 /* What the table of options has and this way in cannot do. */
-static void drop_unsupported(const struct hl_process *process, struct hl_options *options,
+static void drop_unsupported(struct hl_process *process, struct hl_options *options,
                              enum hl_way_in way_in) {
     if (options->backend == HL_BACKEND_FILE && way_in != HL_LINKER) {
-        hl_report_mistake(process, options_name, (struct hl_string){"backend=file", 12},
-                          "needs the patched linker");
+        tell_mistake(process, (struct hl_string){"backend=file", 12}, "needs the patched linker");
         options->backend = HL_BACKEND_AUTO;
     }
 }
@@ -72,7 +72,7 @@ bool hl_begin_with(struct hl_process *process, const struct hl_options *options,
 bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
               enum hl_way_in way_in, uint64_t page_bytes) {
     struct hl_options options;
-    hl_note_stderr(process);
+    process->standard_error = (struct hl_file_id){0, 0};
     hl_default_options(&options);
     if (way_in == HL_LINKER)
         options.edges = HL_EDGES_BY_PLACE;
@@ -82,6 +82,8 @@ bool hl_begin(struct hl_process *process, const char *const *envp, const char *e
         hl_parse_options(&options, text, &complaints);
     }
     drop_unsupported(process, &options, way_in);
+    if (options.verbose >= 1 || options.strict)
+        hl_note_stderr(process);
     const char *objects = find_variable(envp, "LD_HUGEPAGES");
     if (objects == NULL)
         objects = way_in == HL_PRELOADER ? "main" : "";
@@ -140,16 +142,22 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
 
 int hl_read_process_status(struct hl_process *process) {
     hl_read_status(&process->status, &hl_system_roots);
-    if (!process->filters_are_known)
+    if (!process->filters_are_known) {
         process->filters = process->status.filters;
+        if (process->filters == 0) /* else nobody has asked for a line, and a filter may kill for fstat */
+            hl_note_stderr(process);
+    }
     process->filters_are_known = true;
-    return process->status.filters == process->filters ? 0 : HL_SKIP_RESTRICTED;
+    if (process->status.filters == HL_FILTERS_UNKNOWN)
+        return HL_SKIP_NO_PROC;
+    bool same = process->status.filters == process->filters;
+    return same || process->status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
 }
 
 /* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
    general; who names hugetlb wants that way tried too. */
 static void probe_kernel(struct hl_process *process) {
-    bool has_filter = process->filters != 0;
+    bool has_filter = process->status.filters != 0;
     hl_probe_kernel(&process->kernel, &process->geometry, has_filter);
     if (has_filter && process->options.backend == HL_BACKEND_HUGETLB)
         process->kernel.hugetlb_memfd = true;

@@ -27,12 +27,16 @@ static struct hl_file_id find_stderr(void) {
     return (struct hl_file_id){status.st_dev, status.st_ino};
 }
 
-void hl_note_stderr(struct hl_process *process) { process->standard_error = find_stderr(); }
+void hl_note_stderr(struct hl_process *process) {
+    if (process->standard_error.inode == 0)
+        process->standard_error = find_stderr();
+}
 
 void hl_write_line(const struct hl_process *process, struct hl_text *line) {
+    if (process->standard_error.inode == 0)
+        return;
     struct hl_file_id now = find_stderr();
-    if (now.inode == 0 || now.inode != process->standard_error.inode ||
-        now.device != process->standard_error.device)
+    if (now.inode != process->standard_error.inode || now.device != process->standard_error.device)
         return;
     hl_add_text(line, "\n");
     line->at[line->bytes - 1] = '\n'; /* also where the line was too long */

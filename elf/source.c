@@ -156,6 +156,8 @@ bool hl_is_cold(const struct hl_source *source, const struct hl_process *process
                 const struct hl_object *object, const struct hl_span *span) {
     struct hl_range part;
     uint64_t offset;
+    if (process->status.filters != 0) /* it may kill for preadv2 */
+        return false;
     for (unsigned i = 0; i < object->n_segments; i++) {
         if (!find_part(&object->segment[i], span, &part, &offset))
             continue;

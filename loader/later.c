@@ -40,7 +40,6 @@
 
 #include <linux/fcntl.h>
 #include <link.h>
-#include <sys/stat.h>
 
 /* As many as glibc has (DL_NNS). */
 #define NAMESPACES_MAX 16
@@ -109,6 +108,14 @@ static bool is_selected(struct hl_object *object, const struct link_map *map) {
     return hl_select_object(watch.process.options.objects, object) != HL_NOT_SELECTED;
 }
 
+/* Says why watch.first and what was added after it stay. */
+static void leave_objects(enum hl_skip skip) {
+    struct hl_object object;
+    for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
+        if (is_selected(&object, map))
+            hl_report_dropped(&watch.process, &object, skip);
+}
+
 /* Moves watch.first and what was added after it, as far as it is selected. */
 static void move_objects(void *unused) {
     ElfW(Phdr) headers[HEADERS_MAX];
@@ -167,7 +174,10 @@ static void look_at(struct namespace *namespace) {
         watch.first = NULL;
     while (watch.first != NULL && !is_selected(&object, watch.first))
         watch.first = watch.first->l_next;
-    if (watch.first != NULL)
+    int result = watch.first != NULL ? hl_read_process_status(&watch.process) : 0;
+    if (result != 0)
+        leave_objects((enum hl_skip)result);
+    else if (watch.first != NULL)
         hl_call_on_stack(move_objects, NULL, hl_move_stack + sizeof hl_move_stack);
     namespace->deleting = false;
     note_last(namespace);
@@ -222,13 +232,6 @@ static void note_options(const struct hl_options *options) {
     watch.process.options.strict = 0;
 }
 
-/* The links of the folder that has one for each thread, in a twentieth of the time that status takes. */
-static bool has_one_thread(void) {
-    struct stat task;
-    long result = HL_CALL(__NR_newfstatat, AT_FDCWD, "/proc/self/task", &task, 0, 0, 0);
-    return !hl_is_error(result) && task.st_nlink == 3;
-}
-
 static int start_watching(const struct hl_process *process) {
     const struct debug *debug = NULL;
     dl_iterate_phdr(find_debug, &debug);
@@ -236,12 +239,13 @@ static int start_watching(const struct hl_process *process) {
         return HL_SKIP_NO_NOTICE;
     if (process->options.objects.bytes > sizeof patterns)
         return HL_SKIP_NO_MEMORY;
-    if (!has_one_thread()) /* another could be running r_brk */
-        return HL_SKIP_THREADS;
     watch.debug = debug;
     watch.process = *process;
-    if (!watch.process.filters_are_known)
-        hl_read_process_status(&watch.process);
+    int result = watch.process.filters_are_known ? 0 : hl_read_process_status(&watch.process);
+    if (result != 0)
+        return result;
+    if (watch.process.status.has_threads) /* another could be running r_brk */
+        return HL_SKIP_THREADS;
     note_options(&process->options);
     struct namespace *base = find_namespace(debug);
     note_last(base);

@@ -150,6 +150,16 @@ move_on_stack (const struct hl_object *object)
   return status;
 }
 
+/* Return L's DT_SONAME, or null.  */
+static const char *
+read_soname (const struct link_map *l)
+{
+  if (l->l_info[DT_SONAME] == NULL)
+    return NULL;
+  return ((const char *) D_PTR (l, l_info[DT_STRTAB])
+	  + l->l_info[DT_SONAME]->d_un.d_val);
+}
+
 /* Tell the core of L and move it.  Return its verdict: nonzero if
    strict=on ends the program.  */
 static int
@@ -157,10 +167,7 @@ move_object (struct hl_object *object, struct link_map *l)
 {
   object->load_bias = l->l_addr;
   object->text_relocations = l->l_info[DT_TEXTREL] != NULL;
-  object->soname = NULL;
-  if (l->l_info[DT_SONAME] != NULL)
-    object->soname = ((const char *) D_PTR (l, l_info[DT_STRTAB])
-		      + l->l_info[DT_SONAME]->d_un.d_val);
+  object->soname = read_soname (l);
   hl_add_object (process, object, l->l_phdr, l->l_phnum);
   int status = 0;
   if (process->n_work > 0 || process->dropped_named)
@@ -192,8 +199,6 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
     return;
   bool is_main = (mode & __RTLD_OPENEXEC) != 0;
   bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
-  if (is_opened_later)
-    process->kernel_is_probed = false;
   struct hl_object object =
     {
       .path = is_main ? executable : l->l_name,
@@ -202,6 +207,20 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
       .file = fd,
       .is_placed = next.is_on_boundary,
     };
+  if (is_opened_later)
+    {
+      object.soname = read_soname (l);
+      if (hl_select_object (process->options.objects, &object)
+	  == HL_NOT_SELECTED)
+	return;
+      int result = hl_read_process_status (process);
+      if (result != 0)
+	{
+	  hl_report_dropped (process, &object, result);
+	  return;
+	}
+      process->kernel_is_probed = false;
+    }
   int status = move_object (&object, l);
   if (status != 0 && !is_opened_later)
     _exit (status);
@@ -221,7 +240,8 @@ find_alignment (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
 }
 
 void
-_dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
+_dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,
+			    int mode)
 {
   struct hl_object object;
   struct hl_place place;
@@ -231,7 +251,10 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
     = (hl_read_segments (&object, phdr, phnum, 0, &process->geometry) == 0
        && object.segment[0].first_page == 0
        && hl_choose_place (&place, &object, &process->options,
-			   &process->geometry, find_alignment (phdr, phnum)));
+			   &process->geometry, find_alignment (phdr, phnum))
+       /* A filter of the program's own may kill for munmap.  */
+       && ((mode & __RTLD_DLOPEN) == 0
+	   || hl_read_process_status (process) == 0));
   next.is_on_boundary = false;
   if (!next.is_chosen)
     return;
@@ -241,14 +264,15 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
 }
 
 void
-_dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum)
+_dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum,
+			  int mode)
 {
   ElfW(Phdr) phdr[2 * HL_SEGMENTS_MAX];
   size_t size = phnum * sizeof *phdr;
   if (size > sizeof phdr
       || __pread64_nocancel (fd, phdr, size, phoff) != (ssize_t) size)
     phnum = 0;
-  _dl_hugepages_choose_place (phdr, phnum);
+  _dl_hugepages_choose_place (phdr, phnum, mode);
 }
 
 ElfW(Addr)

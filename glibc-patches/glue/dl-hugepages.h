@@ -44,14 +44,14 @@ void _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
   attribute_hidden;
 
 /* Choose where the object with these program headers goes, so that its
-   text is well on huge pages.  */
-void _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
-  attribute_hidden;
+   text is well on huge pages.  MODE is what it is loaded with.  */
+void _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,
+				 int mode) attribute_hidden;
 
 /* The same, for a glibc that has never all program headers in memory
    (2.44): they are at PHOFF in FD.  */
-void _dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum)
-  attribute_hidden;
+void _dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum,
+			       int mode) attribute_hidden;
 
 /* Map LENGTH bytes of FD from OFFSET there with protection PROT.  Return
    the address, or zero if that cannot be done, no place was chosen, or it
@@ -64,8 +64,8 @@ ElfW(Addr) _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot,
 /* Static programs that use dlopen do without.  */
 # define _dl_hugepages_active false
 # define _dl_hugepages_move_mapped(l, fd, mode) ((void) 0)
-# define _dl_hugepages_choose_place(phdr, phnum) ((void) 0)
-# define _dl_hugepages_read_place(fd, phoff, phnum) ((void) 0)
+# define _dl_hugepages_choose_place(phdr, phnum, mode) ((void) 0)
+# define _dl_hugepages_read_place(fd, phoff, phnum, mode) ((void) 0)
 # define _dl_hugepages_map(length, align, prot, fd, offset) \
   ((ElfW(Addr)) 0)
 
