@@ -216,7 +216,8 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
       int result = hl_read_process_status (process);
       if (result != 0)
 	{
-	  hl_report_dropped (process, &object, result);
+	  if (process->options.verbose >= 1) /* strict=on is for the start.  */
+	    hl_report_dropped (process, &object, result);
 	  return;
 	}
       process->kernel_is_probed = false;
