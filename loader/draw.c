@@ -35,12 +35,13 @@ void hl_add_stretch(struct hl_drawing *drawing, uint64_t start, uint64_t end, ch
 }
 
 /* Why AT, in the INDEX-th segment, is on small pages. */
-static const char *explain_small(const struct hl_object *object, const struct hl_plan *plan,
-                                 const struct hl_options *options, unsigned index, uint64_t at) {
+static const char *explain_small(const struct hl_drawing *drawing, const struct hl_object *object,
+                                 const struct hl_plan *plan, const struct hl_options *options, unsigned index,
+                                 uint64_t at) {
     const struct hl_segment *segment = &object->segment[index];
     for (unsigned i = 0; i < plan->n_spans; i++)
         if (at >= plan->span[i].start && at < plan->span[i].end)
-            return "could be on huge pages; verbose=1 tells at start why it is not";
+            return drawing->why_not_moved;
     if (plan->skip[index] != HL_MOVED)
         return hl_skip_sentence(plan->skip[index]);
     if (at >= object->relro_start && at < object->relro_end)
@@ -91,7 +92,8 @@ void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_object *
             if (next != 0)
                 continue;
             next = find_change(drawing, n_huge, object, plan, segment, at);
-            hl_add_stretch(drawing, at, next, HL_MARK_SMALL, 0, explain_small(object, plan, options, i, at));
+            hl_add_stretch(drawing, at, next, HL_MARK_SMALL, 0,
+                           explain_small(drawing, object, plan, options, i, at));
         }
     }
 }

@@ -17,9 +17,10 @@ struct hl_stretch {
     char *words;
 };
 
-/* Zeroed, with huge_page_bytes, to begin with. */
+/* Zeroed, with the first two, to begin with. */
 struct hl_drawing {
     uint64_t huge_page_bytes;
+    const char *why_not_moved; /* said of what the plan has and the drawing has not */
     size_t n;
     struct hl_stretch *stretch;
 };

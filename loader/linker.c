@@ -102,19 +102,14 @@ static char *read_build_id(const char *path) {
     return id;
 }
 
-/* The build ID of the dynamic linker that the one at PATH may stand in for: glibc-patches/build writes it
-   into a section of its own, when the comparison of the two found nothing.  NULL if there is none. */
-static char *read_origin(const char *path) {
-    struct hl_elf_file file;
+char *hl_read_origin(const struct hl_elf_file *file) {
     char *origin = NULL;
     size_t names;
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return NULL;
-    for (Elf_Scn *section = NULL; elf_getshdrstrndx(file.elf, &names) == 0 &&
-                                  (section = elf_nextscn(file.elf, section)) != NULL && origin == NULL;) {
+    for (Elf_Scn *section = NULL; elf_getshdrstrndx(file->elf, &names) == 0 &&
+                                  (section = elf_nextscn(file->elf, section)) != NULL && origin == NULL;) {
         GElf_Shdr header;
         const char *name =
-            gelf_getshdr(section, &header) != NULL ? elf_strptr(file.elf, names, header.sh_name) : NULL;
+            gelf_getshdr(section, &header) != NULL ? elf_strptr(file->elf, names, header.sh_name) : NULL;
         if (name == NULL || strcmp(name, ".hugeld.for") != 0)
             continue;
         const Elf_Data *data = elf_rawdata(section, NULL);
@@ -124,6 +119,15 @@ static char *read_origin(const char *path) {
             origin[strspn(origin, "0123456789abcdef")] = '\0';
         }
     }
+    return origin;
+}
+
+/* The same of the file at PATH. */
+static char *read_origin(const char *path) {
+    struct hl_elf_file file;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return NULL;
+    char *origin = hl_read_origin(&file);
     hl_close_elf(&file);
     return origin;
 }

@@ -3,6 +3,13 @@
 #ifndef HL_LINKER_H
 #define HL_LINKER_H
 
+#include "elf-file.h"
+
+/* The build ID of the dynamic linker that FILE may stand in for: glibc-patches/build writes it into a section
+   of its own, when the comparison of the two found nothing.  NULL if there is none, as in any file that is no
+   patched linker; else the caller owns it. */
+char *hl_read_origin(const struct hl_elf_file *file);
+
 /* ld.so: in ldso/ beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
    none of them; else the caller owns the path. */
 char *hl_find_linker(void);

@@ -10,11 +10,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/capability.h>
 #include <linux/limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -226,6 +228,38 @@ int hl_read_process(struct hl_process *process) {
     return 0;
 }
 
+/* The effective user of the process, or -1. */
+static long read_owner(pid_t pid) {
+    char *path = hl_format("/proc/%d/status", pid), line[256];
+    FILE *status = fopen(path, "re");
+    long owner = -1;
+    free(path);
+    while (status != NULL && owner < 0 && fgets(line, sizeof line, status) != NULL)
+        sscanf(line, "Uid: %*d %ld", &owner);
+    if (status != NULL)
+        fclose(status);
+    return owner;
+}
+
+static bool may_trace(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
+    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & CAP_TO_MASK(CAP_SYS_PTRACE)) != 0;
+}
+
+/* Why PID may not be read, and what to do. */
+static const char *explain_denial(pid_t pid) {
+    if (geteuid() != 0)
+        return read_owner(pid) == (long)geteuid()
+                   ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
+                     "root"
+                   : "the process belongs to someone else; run hugeld as its owner or as root";
+    if (!may_trace())
+        return "root may not read it without CAP_SYS_PTRACE; give it to the container (--cap-add=SYS_PTRACE)";
+    return "root may not read it: a security policy or a user namespace forbids it; run hugeld outside of "
+           "that";
+}
+
 void hl_say_unreadable(pid_t pid, int result) {
     switch (-result) {
     case ENOENT:
@@ -235,7 +269,7 @@ void hl_say_unreadable(pid_t pid, int result) {
         break;
     case EACCES:
     case EPERM:
-        hl_say("%d: the process belongs to someone else; run hugeld as its owner or as root", pid);
+        hl_say("%d: %s", pid, explain_denial(pid));
         break;
     case ENODATA:
         hl_say("%d: the process has no memory: it is a kernel thread, or has just ended; name another", pid);

@@ -24,7 +24,9 @@
 #include "command.h"
 #include "draw.h"
 #include "kernel.h"
+#include "linker.h"
 #include "process.h"
+#include "program.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -325,20 +327,70 @@ static void draw_range(struct hl_drawing *drawing, const struct hl_object *objec
     free(words);
 }
 
+static bool is_preloaded(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (process->region[i].inode != 0 &&
+            strncmp(hl_base_name(process->region[i].name), "libhugeld.so", strlen("libhugeld.so")) == 0)
+            return true;
+    return false;
+}
+
+static bool has_patched_linker(const struct hl_process *process) {
+    bool found = false;
+    for (size_t i = 0; i < process->n_loaded && !found; i++) {
+        char *origin = hl_read_origin(process->loaded[i].file);
+        found = origin != NULL;
+        free(origin);
+    }
+    return found;
+}
+
+/* Why hugeld is not in PROCESS.  The caller frees it. */
+static char *explain_absence(const struct hl_process *process) {
+    char *path = hl_format("/proc/%d/exe", process->pid);
+    const char *reason = hl_explain_plain_run(path);
+    free(path);
+    return reason != NULL ? hl_format("hugeld cannot move it: %s", reason)
+                          : hl_format("could be on huge pages; start it with hugeld run");
+}
+
+/* Why OBJECT, which could move, did not.  The caller frees it. */
+static char *explain_not_moved(const struct hl_process *process, const struct hl_object *object,
+                               const struct hl_options *options) {
+    bool preloaded = is_preloaded(process);
+    if (!preloaded && !has_patched_linker(process))
+        return explain_absence(process);
+    if (process->executable != NULL && !hl_match_only(options, process->executable))
+        return hl_format("could be on huge pages; only= leaves this program out");
+    char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
+    if (patterns == NULL)
+        patterns = hl_format("%s", preloaded ? "main" : "");
+    bool named =
+        hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
+    free(patterns);
+    if (!named)
+        return hl_format("could be on huge pages; name it in LD_HUGEPAGES");
+    return hl_format("could be on huge pages; %s", options->verbose > 0
+                                                       ? "a line at its start said why it is not"
+                                                       : "verbose=1 tells at start why it is not");
+}
+
 /* What is small and why is what the plan says, made with the options that the process was started with. */
 static void draw_tally(const struct picture *picture, const struct tally *tally) {
     const struct hl_object *object = &tally->loaded->object;
-    struct hl_drawing drawing = {.huge_page_bytes = picture->geometry.huge_page_bytes};
     struct hl_options options;
     struct hl_plan plan;
     char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
     hl_default_options(&options);
     hl_parse_options(&options, text != NULL ? text : "", NULL);
+    char *why = explain_not_moved(&picture->process, object, &options);
+    struct hl_drawing drawing = {.huge_page_bytes = picture->geometry.huge_page_bytes, .why_not_moved = why};
     hl_plan_object(&plan, object, &options, &picture->geometry);
     for (size_t i = 0; i < tally->n_ranges; i++)
         draw_range(&drawing, object, &tally->range[i]);
     hl_add_small_stretches(&drawing, object, &plan, &options);
     hl_finish_drawing(&drawing);
+    free(why);
     free(text);
 }
 

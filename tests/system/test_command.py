@@ -431,6 +431,40 @@ def test_status_of_nothing():
         helpers.end_process(process)
 
 
+@pytest.mark.parametrize("patterns,options,words", [
+    ("lib*", "", "name it in LD_HUGEPAGES"), ("main", "only=other", "only= leaves this program out"),
+    ("main", "backend=hugetlb", "verbose=1 tells at start why it is not"),
+    ("main", "backend=hugetlb,verbose=1", "a line at its start said why it is not"),
+], ids=["not-named", "only", "silent", "verbose"])
+def test_status_says_why_nothing_moved(builder, library, pause_library, pool, patterns, options, words):
+    pool(0)
+    app = builder.executable("nopie")
+    with on_huge_pages(app, library, pause_library, options, patterns) as process:
+        result = hugeld("status", process.pid)
+    assert result.returncode == 1 and f"could be on huge pages; {words}\n" in result.stdout, result.stdout
+
+
+@pytest.mark.parametrize("link,words", [
+    ([], "could be on huge pages; start it with hugeld run"),
+    (["-static"], "hugeld cannot move it: static, the dynamic linker never runs"),
+], ids=["dynamic", "static"])
+def test_status_without_hugeld(builder, tmp_path, link, words):
+    """verbose=1 tells nothing in a process that hugeld is not in."""
+    source = tmp_path / "big.c"
+    source.write_text("""
+        #include <signal.h>
+        __asm__(".text\\n.fill 6 << 20, 1, 0x90\\n");
+        int main(void) { raise(SIGSTOP); }""")
+    process = helpers.start([builder.compile(tmp_path / "big", source, *link)])
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "T")
+        result = hugeld("status", process.pid)
+    finally:
+        helpers.end_process(process)
+    assert result.returncode == 1 and f"{words}\n" in result.stdout, result.stdout
+    assert "verbose=1" not in result.stdout
+
+
 def ended_pid():
     process = subprocess.Popen(["true"])
     process.wait()
@@ -457,6 +491,40 @@ def test_process_of_someone_else(root, library):
     one_line(helpers.run([*NOBODY, command, "inspect", "--pid", os.getpid(), "/bin/true"]), 1, "someone else")
     result = helpers.run([*NOBODY, command, "status", "--all"])
     assert result.stderr == ""
+
+
+def test_root_that_may_not_read_a_process(root, library):
+    """The remedy is not "run hugeld as root" for root."""
+    command = library.parent / "hugeld"
+    process = helpers.start([*NOBODY, "sleep", "60"])
+    try:
+        helpers.wait_until(lambda: os.path.basename(os.readlink(f"/proc/{process.pid}/exe")) == "sleep")
+        status = [command, "status", process.pid]
+        without = ["setpriv", "--bounding-set=-all", *status]
+        one_line(helpers.run(without), 1, "root may not read it without CAP_SYS_PTRACE; ", "--cap-add=SYS_PTRACE")
+        inside = helpers.run(["unshare", "--map-root-user", *status])
+        if "unshare failed" in inside.stderr:
+            pytest.skip("no user namespaces here")
+        one_line(inside, 1, "a security policy or a user namespace forbids it; run hugeld outside of that")
+    finally:
+        helpers.end_process(process)
+
+
+def test_own_process_that_may_not_be_read(builder, library, root, tmp_path):
+    source = tmp_path / "closed.c"
+    source.write_text("""
+        #include <signal.h>
+        #include <sys/prctl.h>
+        int main(void) { prctl(PR_SET_DUMPABLE, 0); raise(SIGSTOP); }""")
+    app = builder.compile(tmp_path / "closed", source)
+    tmp_path.chmod(0o755)
+    process = helpers.start([*NOBODY, app])
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "T")
+        result = helpers.run([*NOBODY, library.parent / "hugeld", "status", process.pid])
+    finally:
+        helpers.end_process(process)
+    one_line(result, 1, "its owner may not read it", "run hugeld as root")
 
 
 def test_inspect_file_that_is_not_loaded():
