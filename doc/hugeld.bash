@@ -25,7 +25,7 @@ _hugeld() {
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
     doctor) options='--json --options --objects --own-pages --help' ;;
-    perf-map) options='--append --children --clean --no-demangle --output --help' ;;
+    perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
     bench)
         options='--ignore-failure --json --loader --ld-so --pairs --options --pid --objects --report --seconds --help'
         ;;

@@ -33,6 +33,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from doctor' -l own-pages -x -d 'W
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s a -l append -d 'Add to the map'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s c -l children -d 'Children too'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s C -l clean -d 'Remove old maps'
+complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s f -l force -d 'Replace any map'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s m -l no-demangle -d 'Names as they are'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s O -l output -r -F -d 'Write to'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -s i -l ignore-failure -d 'Any exit status'

@@ -43,7 +43,7 @@ _hugeld() {
         ;;
     perf-map)
         _arguments -S $help '(-a --append)'{-a,--append}'[add to the map]' '(-c --children)'{-c,--children}'[children too]' \
-            '(-C --clean)'{-C,--clean}'[remove old maps]' '(-m --no-demangle)'{-m,--no-demangle}'[names as they are]' \
+            '(-C --clean)'{-C,--clean}'[remove old maps]' '(-f --force)'{-f,--force}'[replace any map]' '(-m --no-demangle)'{-m,--no-demangle}'[names as they are]' \
             '(-O --output)'{-O,--output}'[write to]:file:_files' '1:process:_pids'
         ;;
     esac

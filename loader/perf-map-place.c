@@ -130,13 +130,6 @@ static int write_new_map(const struct hl_map_place *place, const struct hl_map_t
     return result;
 }
 
-int hl_replace_map(const struct hl_map_place *place, const struct hl_map_text *text) {
-    act_as(place->uid, place->gid);
-    int result = write_new_map(place, text);
-    act_as(geteuid(), getegid());
-    return result;
-}
-
 /* Opens the map for appending if nobody else can have planted it. */
 static int open_own_map(const struct hl_map_place *place, struct stat *stat) {
     char name[HL_MAP_NAME_BYTES];
@@ -184,6 +177,58 @@ static bool is_overwritten(const struct hl_process *process, const struct stat *
     }
     closedir(folder);
     return found;
+}
+
+/* Whether LINE names moved text, as every line of ours does: perf's format has no room for a mark. */
+static bool is_own_line(const char *line, const struct hl_moved *moved, size_t n) {
+    char *end;
+    uint64_t start = strtoull(line, &end, 16), bytes = strtoull(end, &end, 16);
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < moved[i].n_ranges; j++)
+            if (start >= moved[i].range[j].start && start < moved[i].range[j].end &&
+                bytes <= moved[i].range[j].end - start)
+                return true;
+    return line[0] == '\n';
+}
+
+static bool has_other_lines(int fd, const struct hl_moved *moved, size_t n) {
+    FILE *text = fdopen(dup(fd), "r");
+    char *line = NULL;
+    size_t size = 0;
+    bool found = text == NULL;
+    while (!found && getline(&line, &size, text) >= 0)
+        found = !is_own_line(line, moved, n);
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return found;
+}
+
+/* 0 where nothing of somebody else's would be lost.  A link is not followed, and is replaced itself. */
+static int check_old_map(const struct hl_map_place *place, const struct hl_process *process,
+                         const struct hl_moved *moved, size_t n) {
+    char name[HL_MAP_NAME_BYTES];
+    struct stat stat;
+    hl_name_map(name, (uint64_t)place->inner_pid);
+    int fd = openat(place->folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (fd < 0)
+        return errno == ENOENT || errno == ELOOP ? 0 : -errno;
+    int result = fstat(fd, &stat) != 0 ? -errno : 0;
+    if (result == 0 && S_ISREG(stat.st_mode) &&
+        (has_other_lines(fd, moved, n) || is_overwritten(process, &stat)))
+        result = stat.st_uid == place->uid || stat.st_uid == geteuid() ? -EBUSY : -EPERM;
+    close(fd);
+    return result;
+}
+
+int hl_replace_map(const struct hl_map_place *place, const struct hl_process *process,
+                   const struct hl_moved *moved, size_t n, const struct hl_map_text *text) {
+    act_as(place->uid, place->gid);
+    int result = moved != NULL ? check_old_map(place, process, moved, n) : 0;
+    if (result == 0)
+        result = write_new_map(place, text);
+    act_as(geteuid(), getegid());
+    return result;
 }
 
 /* Whether the file has the lines of TEXT already, one after the other. */

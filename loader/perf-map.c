@@ -21,7 +21,7 @@
 struct request {
     const char *who;
     pid_t pid;
-    bool append, children, clean, keep_mangled;
+    bool append, children, clean, force, keep_mangled;
     const char *output;
     struct hl_geometry geometry;
     unsigned written, failed;
@@ -35,6 +35,7 @@ static const struct argp_option argp_options[] = {
      0},
     {"children", 'c', NULL, 0, "Also for each child, and theirs, that has moved text", 0},
     {"clean", 'C', NULL, 0, "Remove the maps in /tmp of processes that are gone", 0},
+    {"force", 'f', NULL, 0, "Replace also a map that hugeld did not write", 0},
     {"no-demangle", 'm', NULL, 0, "Leave C++ and Rust names as they are in the file", 0},
     {"output", 'O', "FILE", 0, "Write the map to FILE (- for standard output)", 0},
     HL_HELP_OPTION,
@@ -61,6 +62,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         return 0;
     case 'C':
         request->clean = true;
+        return 0;
+    case 'f':
+        request->force = true;
         return 0;
     case 'm':
         request->keep_mangled = true;
@@ -119,6 +123,8 @@ static const char *error_sentence(int result) {
     case EACCES:
     case ELOOP:
         return "a file or link of another user is in the way; remove it, or use --output";
+    case EBUSY:
+        return "hugeld did not write what is there (a JIT did?); add to it with --append, or use --force";
     case EISDIR:
         return "a folder has its name; remove it";
     case ENOSPC:
@@ -152,20 +158,22 @@ static int write_output(const struct request *request) {
     return close(fd) != 0 && result == 0 ? -errno : result;
 }
 
-static int write_place(const struct request *request, const struct hl_process *process, char **path,
-                       bool *known) {
+static int write_place(const struct request *request, const struct hl_process *process,
+                       const struct hl_moved *moved, size_t n, char **path, bool *known) {
     struct hl_map_place place;
     int result = hl_find_place(&place, process);
     *path = hl_format("/tmp/perf-%d.map", place.inner_pid);
     *known = false;
     if (result == 0)
-        result = request->append ? hl_append_map(&place, process, &request->text, known)
-                                 : hl_replace_map(&place, &request->text);
+        result = request->append
+                     ? hl_append_map(&place, process, &request->text, known)
+                     : hl_replace_map(&place, process, request->force ? NULL : moved, n, &request->text);
     hl_leave_place(&place);
     return result;
 }
 
-static void write_map(struct request *request, const struct hl_process *process) {
+static void write_map(struct request *request, const struct hl_process *process, const struct hl_moved *moved,
+                      size_t n) {
     char *path = NULL;
     bool known = false;
     int result;
@@ -173,7 +181,7 @@ static void write_map(struct request *request, const struct hl_process *process)
         path = hl_format("%s", request->output);
         result = write_output(request);
     } else {
-        result = write_place(request, process, &path, &known);
+        result = write_place(request, process, moved, n, &path, &known);
     }
     if (result != 0) {
         say_unwritten(path, result);
@@ -211,7 +219,7 @@ static void map_process(struct request *request, pid_t pid) {
         hl_say("%d: none of its text was moved, perf names it without a map; 'hugeld status %d' shows more",
                pid, pid);
     else if (result == 0 && n > 0 && request->text.lines > 0)
-        write_map(request, &process);
+        write_map(request, &process, moved, n);
     for (size_t i = 0; i < n; i++)
         free(moved[i].range);
     free(moved);
@@ -289,11 +297,14 @@ static int clean_up(void) {
 
 /* 0, or the exit code for wrong use. */
 static int check_request(const struct request *request) {
-    bool alone = request->pid == 0 && !request->append && !request->children && request->output == NULL;
+    bool alone = request->pid == 0 && !request->append && !request->children && !request->force &&
+                 request->output == NULL;
     if (request->clean && !alone)
         hl_say("perf-map: --clean stands alone; it removes the maps of processes that are gone");
-    else if (request->output != NULL && (request->append || request->children))
-        hl_say("perf-map: --output takes one process's map; leave out --append and --children");
+    else if (request->output != NULL && (request->append || request->children || request->force))
+        hl_say("perf-map: --output takes one process's map; leave out --append, --children and --force");
+    else if (request->append && request->force)
+        hl_say("perf-map: --append replaces nothing; leave out --force");
     else if (request->pid == 0 && !request->clean)
         hl_say("perf-map: give a PID; 'hugeld status --all' lists processes with huge pages");
     else

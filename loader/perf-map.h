@@ -34,8 +34,11 @@ struct hl_map_place {
 int hl_find_place(struct hl_map_place *place, const struct hl_process *process);
 void hl_leave_place(struct hl_map_place *place);
 
-/* Writes TEXT as the process's map, as the process's user.  0, or a negated errno. */
-int hl_replace_map(const struct hl_map_place *place, const struct hl_map_text *text);
+/* Writes TEXT as the map of PROCESS, as its user.  0, or a negated errno: -EBUSY when a map is there that has
+   lines for anything but the N objects in MOVED, or that the process has open: a JIT's.  Without MOVED,
+   whatever is there is replaced. */
+int hl_replace_map(const struct hl_map_place *place, const struct hl_process *process,
+                   const struct hl_moved *moved, size_t n, const struct hl_map_text *text);
 
 /* Adds TEXT to the map that is there, which must be a plain file of the process's user or of ours, unless it
    has these lines already (*KNOWN).  Without one, as hl_replace_map. */

@@ -146,7 +146,8 @@ def test_stripped(named, moved_app, tmp_path):
 
 @pytest.mark.parametrize("arguments", [
     [], ["x"], ["0"], ["-1"], ["1", "2"], ["--clean", "1"], ["--clean", "--append"], ["--output", "f"],
-    ["--output", "f", "--append", "1"], ["--output", "f", "--children", "1"], ["--no-such-option", "1"],
+    ["--output", "f", "--append", "1"], ["--output", "f", "--children", "1"], ["--output", "f", "--force", "1"],
+    ["--clean", "--force"], ["--append", "--force", "1"], ["--no-such-option", "1"],
     ["99999999999999999999"],
 ], ids=" ".join)
 def test_wrong_use(arguments):
@@ -163,7 +164,7 @@ def test_no_process():
 def test_help():
     result = hugeld("perf-map", "--help")
     assert (result.returncode, result.stderr) == (0, "")
-    for word in ("--append", "--children", "--clean", "--no-demangle", "--output", "build ID", "namespace"):
+    for word in ("--append", "--children", "--clean", "--force", "--no-demangle", "--output", "build ID", "namespace"):
         assert word in result.stdout
 
 
@@ -265,6 +266,71 @@ def test_by_its_own_user(own_tmp, named, pool, library, clean_tmp):
         result = helpers.run(["nsenter", "-t", process.pid, "-m", *user, library.parent / "hugeld", "perf-map", process.pid])
         assert result.returncode == 0, result.stderr
         assert map_path(process).stat().st_uid == NOBODY
+
+
+# --- what is there ---
+
+
+OTHERS = {"jit": "{first}3000 10 jitted\n", "no-map": "# notes\n", "half-outside": "{last:x} 2 reaches_out\n"}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_not_ours(moved_app, clean_tmp, what):
+    """What hugeld did not write stays; --force replaces it, --append adds to it."""
+    process, app = moved_app("backend=hugetlb")
+    path = map_path(process)
+    ours = write_map_text(process)
+    end = text_ranges(process.pid, app)[1][-1][1]
+    there = OTHERS[what].format(first=ours.partition("\n")[0] + "\n", last=end - 1)
+    path.write_text(there)
+    one_line(hugeld("perf-map", process.pid), 1, f"{path.name} is not written: hugeld did not write what is there",
+             "add to it with --append, or use --force")
+    assert path.read_text() == there and leftovers(path.parent) == []
+    assert write_map_text(process, "--append").startswith(there)
+    assert hugeld("perf-map", process.pid).returncode == 1
+    assert write_map_text(process, "--force") == ours
+
+
+def test_ours(moved_app, clean_tmp):
+    """What hugeld wrote is replaced, from inside, appended or with other names."""
+    process, _ = moved_app("perf_map=on,backend=hugetlb")
+    demangled = write_map_text(process)
+    write_map_text(process, "--no-demangle")
+    map_path(process).write_text("\n" * 1000 + demangled[:5000].rpartition("\n")[0] + "\n")
+    assert write_map_text(process) == demangled
+
+
+def test_map_that_a_jit_has_begun(builder, pool, library, pause_library, clean_tmp):
+    """A JIT that has the file open has written nothing yet, and would go on writing to a file without a name."""
+    pool(64)
+    source = builder.write("jit.c", """
+        #include <stdio.h>
+        #include <unistd.h>
+        __asm__(".text\\n.globl filler\\n.type filler, @function\\nfiller: .fill 6 << 20, 1, 0x90\\n.size filler, 6 << 20\\n");
+        int main(void) {
+            char name[64];
+            snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+            FILE *map = fopen(name, "w");
+            puts("ready");
+            fflush(stdout);
+            getchar();
+            fprintf(map, "3000 10 jitted\\n");
+            fclose(map);
+            puts("done");
+            fflush(stdout);
+            getchar();
+        }""")
+    app = builder.once("jit", lambda folder: builder.compile(folder / "jit", source))
+    process = helpers.start([app], helpers.preload(library, options="backend=hugetlb"), stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        one_line(hugeld("perf-map", process.pid), 1, "hugeld did not write what is there")
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        assert map_path(process).read_text() == "3000 10 jitted\n"
+    finally:
+        helpers.end_process(process)
 
 
 # --- --append ---
