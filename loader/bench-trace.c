@@ -93,6 +93,22 @@ json_t *hl_map_process(pid_t pid) {
     return map;
 }
 
+uint64_t hl_count_mapped_pages(const json_t *maps) {
+    struct hl_geometry geometry;
+    uint64_t bytes = 0;
+    size_t i, j, k;
+    json_t *map, *object, *range;
+    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    json_array_foreach((json_t *)maps, i, map) {
+        json_array_foreach(json_object_get(map, "objects"), j, object) {
+            json_array_foreach(json_object_get(object, "ranges"), k, range) {
+                bytes += (uint64_t)json_integer_value(json_object_get(range, "huge_bytes"));
+            }
+        }
+    }
+    return bytes / geometry.huge_page_bytes;
+}
+
 static bool has_map(const json_t *maps, const json_t *map) {
     size_t i;
     const json_t *other;

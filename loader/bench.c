@@ -118,7 +118,8 @@ static char *describe_status(int status) {
 static char *choose_line(const struct hl_trial *trial) {
     const char *line = trial->said, *first = line;
     if (line[0] == '\0')
-        return hl_format("libhugeld.so said nothing: it was not loaded, or only= leaves this program out");
+        return hl_format("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or only= leaves this "
+                         "program out, or its standard error is redirected");
     while (*line != '\0') { /* wrappers and small children have nothing to move */
         size_t bytes = strcspn(line, "\n");
         if (memmem(line, bytes, hl_skip_sentence(HL_SKIP_TOO_SMALL),
@@ -171,7 +172,16 @@ static int check_output(struct hl_bench *bench, enum hl_side side, const struct 
     return HL_EXIT_NO;
 }
 
-static int check_pages(const struct hl_bench *bench, enum hl_side side, const struct hl_trial *trial) {
+/* The program may have redirected its standard error before hugeld was loaded; what it had on huge pages as
+   it exited it cannot take away. */
+static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, const struct hl_trial *trial) {
+    uint64_t huge = hl_count_mapped_pages(maps), plain = hl_count_mapped_pages(bench->maps[HL_PLAIN]);
+    bench->unsaid_pages = trial->value[HL_PAGES] == 0 && huge > plain ? huge - plain : 0;
+}
+
+static int check_pages(const struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
+    if (side == HL_ON_HUGE && trial->value[HL_PAGES] == 0)
+        trial->value[HL_PAGES] = (double)bench->unsaid_pages;
     if (side == HL_PLAIN || trial->value[HL_PAGES] > 0)
         return 0;
     char *line = choose_line(trial);
@@ -190,6 +200,8 @@ static int try_side(struct hl_bench *bench, enum hl_side side, json_t *maps, str
     }
     if (bench->reference.said == NULL) /* this is the first */
         return 0;
+    if (side == HL_ON_HUGE && maps != NULL)
+        look_for_unsaid_pages(bench, maps, trial);
     result = check_status(bench, side, trial);
     if (result == 0)
         result = check_pages(bench, side, trial);
@@ -278,6 +290,18 @@ static int measure_pairs(struct hl_bench *bench) {
     return code;
 }
 
+/* Where the measured runs could not say what they moved: whether the program still is on huge pages. */
+static int look_again(struct hl_bench *bench) {
+    struct hl_trial trial;
+    if (bench->unsaid_pages == 0)
+        return 0;
+    json_t *maps = json_array();
+    int code = try_side(bench, HL_ON_HUGE, maps, &trial);
+    hl_free_trial(&trial);
+    json_decref(maps);
+    return code;
+}
+
 static void count_sides(struct hl_bench *bench) {
     hl_find_counters(&bench->counters);
     if (bench->counters.events == NULL)
@@ -300,6 +324,8 @@ static int measure_program(struct request *request) {
     int code = warm_up(&bench, request->ignore_failure);
     if (code == 0)
         code = measure_pairs(&bench);
+    if (code == 0)
+        code = look_again(&bench);
     free(request->subject.run.options);
     request->subject.run.options = asked;
     if (code == 0) {

@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 
 /* What is measured of one run.  PEAK_RSS counts no hugetlb pages (getrusage(2)); PAGES are the huge pages
-   that hugeld reported. */
+   that hugeld reported, or those of the traced run where the program takes its report away. */
 enum hl_metric {
     HL_WALL,
     HL_USER,
@@ -62,6 +62,9 @@ void hl_free_trial(struct hl_trial *trial);
    tracing is not allowed it only waits. */
 int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage);
 
+/* The huge pages in MAPS, of which hl_try_program made them. */
+uint64_t hl_count_mapped_pages(const json_t *maps);
+
 /* What is where in the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes,
    ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "file" or null), huge_bytes]]}, of the
    executable and the objects that have something on huge pages.  NULL if it can't be read. */
@@ -94,6 +97,8 @@ struct hl_bench {
     size_t pairs;
     struct hl_trial reference; /* the first plain run */
     bool comparable;           /* plainly it writes the same each time */
+    uint64_t
+        unsaid_pages; /* on huge pages in the traced run, of which no line of hugeld's came through; or 0 */
     double *value[HL_SIDES][HL_METRICS];
     json_t *maps[HL_SIDES], *counts[HL_SIDES];
     struct hl_counters counters;

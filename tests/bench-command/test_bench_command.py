@@ -198,6 +198,28 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
                     worker), 1, "nothing moved")
 
 
+@pytest.mark.parametrize("redirection", ["2> /dev/null", "2>&-"])
+def test_bench_program_without_standard_error(worker, pool, redirection):
+    """hugeld's lines do not come through, and what moved is what the kernel says of the traced run."""
+    pool(16)
+    script = f'exec "$0" spin 1 1 {redirection}'
+    result = hugeld("bench", "-n", 6, "--json", "-p", "worker", "--", "sh", "-c", script, worker)
+    assert result.stdout, result.stderr
+    answer = json.loads(result.stdout)
+    assert set(answer["runs"]["plain"]["pages"]) == {0} and set(answer["runs"]["huge"]["pages"]) == {3}
+
+
+def test_bench_silent_program_that_stops_moving(worker, pool, tmp_path):
+    """Nobody said so in the measured runs: another traced one is the last."""
+    pool(16)
+    pool.will_change()
+    script = ('echo >> runs; if [ $(wc -l < runs) -gt 4 ]; then echo 0 > '
+              f'/sys/kernel/mm/hugepages/hugepages-{helpers.HUGE >> 10}kB/nr_hugepages; fi; exec "$0" spin 1 1 2> /dev/null')
+    one_line(hugeld("bench", "-n", 6, "-o", "backend=hugetlb", "-p", "worker", "--", "sh", "-c", script, worker,
+                    cwd=tmp_path), 1, "nothing moved", "its standard error is redirected")
+    assert (tmp_path / "runs").read_text().count("\n") == 4 + 2 * 6 + 1
+
+
 @pytest.mark.parametrize("words, expected", [
     (["print", "one", "two"], "standard output differs"),
     (["complain", "one", "two"], "standard error differs"),
