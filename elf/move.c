@@ -65,6 +65,7 @@ static bool begin(struct hl_process *process, const struct hl_options *options, 
 
 bool hl_begin_with(struct hl_process *process, const struct hl_options *options, const char *executable,
                    enum hl_way_in way_in, uint64_t page_bytes) {
+    process->standard_error = (struct hl_file_id){0, 0};
     hl_note_stderr(process);
     return begin(process, options, executable, way_in, page_bytes);
 }
