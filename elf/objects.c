@@ -62,7 +62,7 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
     object->file = -1;
     for (size_t i = 0; i < phnum; i++) {
         int result = 0;
-        if (phdr[i].p_type == PT_LOAD && phdr[i].p_memsz > 0)
+        if (phdr[i].p_type == PT_LOAD && (phdr[i].p_memsz > 0 || phdr[i].p_filesz > 0))
             result = read_load(object, &phdr[i], geometry);
         else if (phdr[i].p_type == PT_GNU_RELRO && phdr[i].p_memsz > 0)
             result = read_relro(object, &phdr[i], geometry);
