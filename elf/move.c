@@ -30,8 +30,7 @@ static void tell_mistake(void *process, struct hl_string option, const char *wha
 }
 
 /* What the table of options has and this way in cannot do. */
-static void drop_unsupported(struct hl_process *process, struct hl_options *options,
-                             enum hl_way_in way_in) {
+static void drop_unsupported(struct hl_process *process, struct hl_options *options, enum hl_way_in way_in) {
     if (options->backend == HL_BACKEND_FILE && way_in != HL_LINKER) {
         tell_mistake(process, (struct hl_string){"backend=file", 12}, "needs the patched linker");
         options->backend = HL_BACKEND_AUTO;

@@ -100,8 +100,8 @@ int hl_move_objects(struct hl_process *process);
    when this was called first, and what it could do then says nothing now; or HL_SKIP_NO_PROC.
 
    It is called once at the start, even if nothing moves then, and before anything else is done for an object
-   that comes later, on the stack of whoever loads that: a filter of the program's own may allow what dlopen(3)
-   needs (openat, read, close, mmap, mprotect) and kill for the rest. */
+   that comes later, on the stack of whoever loads that: a filter of the program's own may allow what
+   dlopen(3) needs (openat, read, close, mmap, mprotect) and kill for the rest. */
 int hl_read_process_status(struct hl_process *process);
 
 /* Frees what the above took.  More objects may come then, those that a program loads later. */
@@ -139,8 +139,8 @@ void hl_open_source(struct hl_source *source, const struct hl_process *process,
                     const struct hl_object *object, const struct hl_span *span);
 void hl_close_source(struct hl_source *source, const struct hl_object *object, const struct hl_span *span);
 
-/* Whether something of the SPAN would have to come from the disk.  SOURCE has a file.  False under a filter of
-   system calls. */
+/* Whether something of the SPAN would have to come from the disk.  SOURCE has a file.  False under a filter
+   of system calls. */
 bool hl_is_cold(const struct hl_source *source, const struct hl_process *process,
                 const struct hl_object *object, const struct hl_span *span);
 

@@ -18,8 +18,8 @@ struct hl_nodes {
 struct hl_status {
     bool has_threads;  /* there are others than this one; true where that can't be read */
     bool is_traced;    /* by a debugger, strace; false where that can't be read */
-    bool thp_disabled; /* PR_SET_THP_DISABLE, also for advised memory; false where that can't be read (Linux before
-                          5.0) */
+    bool thp_disabled; /* PR_SET_THP_DISABLE, also for advised memory; false where that can't be read (Linux
+                          before 5.0) */
     uint64_t filters;  /* of system calls (seccomp) on this thread: how many, or before Linux 5.9 its mode;
                           HL_FILTERS_UNKNOWN where that can't be read */
     struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */

@@ -365,8 +365,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
     char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
     if (patterns == NULL)
         patterns = hl_format("%s", preloaded ? "main" : "");
-    bool named =
-        hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
+    bool named = hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
     free(patterns);
     if (!named)
         return hl_format("could be on huge pages; name it in LD_HUGEPAGES");
