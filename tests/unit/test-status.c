@@ -68,7 +68,7 @@ static void test_nothing_known(void **state) {
     (void)state;
     static const struct wanted unknown = {true, false, HL_FILTERS_UNKNOWN, ALL_NODES};
     check(NULL, unknown);
-    check("Threads:\tmany\nSeccomp:\tyes\nTracerPid:\tnobody\n", unknown);
+    check("Threads:\tmany\nSeccomp:\ton\nTracerPid:\tnobody\n", unknown);
     check("Threads:\t\nSeccomp_filters:\t\n", (struct wanted){true, false, HL_FILTERS_UNKNOWN, ALL_NODES});
     check("Threads:\t99999999999999999999\nSeccomp_filters:\t99999999999999999999\n", unknown);
     check("", (struct wanted){true, false, NONE, ALL_NODES}); /* a file without these lines: an old kernel */
