@@ -220,7 +220,8 @@ static void find_memory(struct request *request, const struct machine *machine) 
 }
 
 /* Each ability: what it means when it is there and when not. */
-static void find_abilities(struct request *request, const struct hl_kernel *kernel) {
+static void find_abilities(struct request *request, const struct hl_kernel *kernel, bool has_filter) {
+    const char *untried = "none: under a filter of system calls (seccomp) hugeld does not try it";
     bool can_map = kernel->hugetlb_mremap || kernel->hugetlb_memfd;
     const struct {
         const char *name;
@@ -238,16 +239,18 @@ static void find_abilities(struct request *request, const struct hl_kernel *kern
                  : "huge pages can neither be moved nor come from a memfd",
          "boot Linux 5.16 or newer"},
         {"hugetlb_memfd", kernel->hugetlb_memfd, WARN, "a memfd can hold huge pages",
-         "no memfd can hold huge pages", "boot Linux 4.14 or newer"},
+         has_filter ? "whether a memfd can hold huge pages was not tried" : "no memfd can hold huge pages",
+         has_filter ? "backend=hugetlb tries it under a filter of system calls (seccomp), too"
+                    : "boot Linux 4.14 or newer"},
         {"executable_memory", kernel->executable_memory, WARN, "written memory may become executable",
          "a policy forbids making written memory executable: no thp, and hugetlb only by memfd",
          "systemctl edit the unit: MemoryDenyWriteExecute=no"},
         {"userfaultfd", kernel->userfaultfd, WARN, "pages are filled without zeroing them first",
          "pages are zeroed before they are filled: starts are slower",
-         "boot Linux 5.11 or newer; in a container allow userfaultfd in its seccomp profile"},
+         has_filter ? untried : "boot Linux 5.11 or newer"},
         {"read_by_call", kernel->read_by_call, WARN, "the program's bytes are read by a system call",
          "the program's bytes cannot be read by a system call",
-         "in a container allow process_vm_readv in its seccomp profile"},
+         has_filter ? untried : "boot a kernel with CONFIG_CROSS_MEMORY_ATTACH"},
         {"populate", kernel->populate, WARN, "MADV_POPULATE_READ and _WRITE work",
          "no MADV_POPULATE_READ and _WRITE", "boot Linux 5.14 or newer"},
         {"collapse", kernel->collapse, WARN, "MADV_COLLAPSE works: thp do not depend on luck",
@@ -302,7 +305,7 @@ static void find_everything(struct request *request, const struct machine *machi
     find_nodes(request, machine);
     find_thp(request, machine);
     find_memory(request, machine);
-    find_abilities(request, &machine->kernel);
+    find_abilities(request, &machine->kernel, machine->status.filters != 0);
     find_breakpoints(request, machine->breakpoints);
     find_map_count(request, machine);
     find_library(request, machine);
