@@ -6,11 +6,15 @@
      no-thp             PR_SET_THP_DISABLE
      no-populate        madvise(2) knows no MADV_POPULATE_READ and _WRITE, as before Linux 5.14
      no-write-execute   systemd's MemoryDenyWriteExecute= as a seccomp filter: the same rules
+     groups=N           N supplementary groups
      deny=CALL,...      these system calls give EPERM
      pretend=CALL,...   these system calls do nothing and succeed
      only=CALL,...      every other system call kills
      filter=FILE        a seccomp filter as the kernel takes it */
+#define _DEFAULT_SOURCE
 #include <errno.h>
+#include <grp.h>
+#include <limits.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <seccomp.h>
@@ -74,6 +78,14 @@ static void load_filter(const char *path) {
     check(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program), path);
 }
 
+static void set_groups(size_t n) {
+    static gid_t group[NGROUPS_MAX];
+    check(n > NGROUPS_MAX, "groups");
+    for (size_t i = 0; i < n; i++)
+        group[i] = (gid_t)(100000 + i);
+    check(setgroups(n, group), "setgroups");
+}
+
 static void set_rule(char *rule) {
     scmp_filter_ctx filter =
         seccomp_init(strncmp(rule, "only=", 5) == 0 ? SCMP_ACT_KILL_PROCESS : SCMP_ACT_ALLOW);
@@ -81,6 +93,8 @@ static void set_rule(char *rule) {
         check(prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0), rule);
     else if (strcmp(rule, "no-thp") == 0)
         check(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), rule);
+    else if (strncmp(rule, "groups=", 7) == 0)
+        set_groups(strtoul(rule + 7, NULL, 10));
     else if (strcmp(rule, "no-write-execute") == 0)
         deny_write_execute(filter);
     else if (strcmp(rule, "no-populate") == 0)

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+import docker
 import helpers
 import programs
 from surroundings import Outcome, same_result
@@ -98,6 +99,11 @@ def confine(tool):
         pytest.skip("needs libseccomp-dev")
     program = tool("confine", "-static", "-lseccomp")
     return lambda *rules: [program, *rules, "--"] if rules else []
+
+
+@pytest.fixture(scope="session")
+def docker_filter(tmp_path_factory):
+    return f"filter={docker.make_filter(tmp_path_factory.mktemp('docker') / 'filter')}"
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-import docker
 import helpers
 from surroundings import ALL
 
@@ -52,11 +51,6 @@ POLICIES = {
     "nothing allowed": (["mdwe", "deny=memfd_create"], None, EXEC_DENIED),
     "no mremap": (["deny=mremap"], None, "refuses to move"),
 }
-
-
-@pytest.fixture(scope="module")
-def docker_filter(tmp_path_factory):
-    return f"filter={docker.make_filter(tmp_path_factory.mktemp('docker') / 'filter')}"
 
 
 @pytest.fixture(params=POLICIES)

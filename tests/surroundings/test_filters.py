@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Processes that are restricted, by whoever starts them or by themselves, by a filter that kills for every call that the
+program does not need (or by PR_SET_MDWE, Landlock): the program lives and does the same, and what can move moves.
+
+The filter is made from a trace of the plain program, so that whatever hugeld calls beyond it is the end, but for the lists
+below.  doc/limits.md has them for users."""
+
+import contextlib
+import re
+import sys
+
+import pytest
+
+import helpers
+
+sys.path.append(str(helpers.ROOT / "tests/dlopen"))
+
+from tables import compile_c, link_table  # noqa: E402  (its folder has just been added)
+
+# What a program's memory allocator calls.
+ALLOCATOR = {"mmap", "munmap", "mprotect", "mremap", "madvise"}
+# What hugeld calls besides, under a filter that was inherited.  Of these only readlinkat, rt_sigprocmask and what the dynamic
+# linker itself calls (openat, read, close, mmap) come before the filter is known.
+INHERITED = ALLOCATOR | {"readlinkat", "rt_sigprocmask", "pread64", "prlimit64"}
+LATER = {"pwrite64"}  # for objects that come later, in the preloader
+LINES = {"fstat"}  # before a line is written
+CONTAINS_TEXT = helpers.HUGE  # 4 MiB of text or read-only data have a whole huge page at any address
+MEMFD = "/memfd:hugeld"
+STRICT = ("strict=on", "verbose=1")
+
+
+@pytest.fixture(scope="module")
+def table(shared_folder):
+    return link_table(shared_folder / "libtable.so", 3)
+
+
+def compile_sandbox(output, *arguments):
+    compile_c(helpers.ROOT / "tests/surroundings/sandbox.c", output, "-DNUMBER=7", helpers.ROOT / "tests/dlopen/table.S",
+              *arguments, "-l:libseccomp.a")
+    helpers.on_small_pages(output)
+    return output
+
+
+@pytest.fixture(scope="module")
+def sandbox(shared_folder, confine):
+    """sandbox.c with a large table of its own.  (confine says what is missing.)"""
+    return compile_sandbox(shared_folder / "sandbox")
+
+
+@pytest.fixture(scope="module")
+def aligned_sandbox(shared_folder, confine):
+    """Linked at the size of a huge page: hugeld asks whether the page cache has it on such."""
+    return compile_sandbox(shared_folder / "aligned-sandbox", "-Wl,-z,max-page-size=0x200000")
+
+
+class Way:
+    """How hugeld comes into a program, or into none: COMMAND becomes it."""
+
+    def __init__(self, command, library):
+        self.command, self.library = command, library
+
+    def environment(self, patterns, options):
+        libraries = [self.library] if self.library and patterns else []
+        return helpers.preload(*libraries, patterns=patterns, options=options)
+
+    @contextlib.contextmanager
+    def started(self, argv, patterns=None, options="", prefix=()):
+        """ARGV, which has printed its first sum or has ended."""
+        argv = [*prefix, *self.command, *argv]
+        process = helpers.start(argv, self.environment(patterns, options or None), stdin=-1)
+        try:
+            process.first = process.stdout.readline() + process.stdout.readline()
+            yield process
+        finally:
+            helpers.end_process(process)
+
+    def finish(self, process):
+        stdout, stderr = process.communicate(timeout=60)
+        return process.returncode, process.first + stdout, stderr
+
+    def run(self, *arguments, **options):
+        with self.started(*arguments, **options) as process:
+            return self.finish(process)
+
+    def calls(self, argv, folder, since=""):
+        """The names of what ARGV calls plainly, after it has written SINCE."""
+        log = folder / "calls"
+        code, _, stderr = self.run(argv, prefix=["strace", "-o", log])
+        assert code == 3, stderr
+        return set(re.findall(r"^(\w+)\(", log.read_text().partition(since)[2] if since else log.read_text(), re.M))
+
+
+@pytest.fixture(params=["preload", "ldso"])
+def way(request, library, strace):
+    if request.param == "preload":
+        return Way([], library)
+    linker = helpers.BUILD / "ldso" / "ld.so"
+    if not linker.exists():
+        pytest.skip("needs build/ldso/ld.so: make ldso")
+    return Way([linker], None)
+
+
+def huge_bytes(process, flag=""):
+    """By what they are mapped from."""
+    found = {}
+    for m in helpers.read_smaps(process.pid):
+        if m.is_hugetlb and flag in m.permissions:
+            found[m.name.split(" ")[0]] = found.get(m.name.split(" ")[0], 0) + m.hugetlb_bytes
+    return found
+
+
+def only(calls):
+    return "only=" + ",".join(sorted(calls))
+
+
+def check_huge(process):
+    """Text and read-only data are there."""
+    assert process.first.count("\n") == 2, helpers.state_of(process.pid)
+    assert sum(huge_bytes(process, "x").values()) >= CONTAINS_TEXT
+    assert sum(huge_bytes(process).values()) >= 2 * CONTAINS_TEXT
+
+
+# --- inherited ---
+
+
+@pytest.mark.parametrize("options, more", [("", set()), ("data=thp,bss=thp", set()), ("verbose=3,strict=on", LINES)],
+                         ids=["default", "data", "lines"])
+def test_inherited(way, sandbox, confine, pool, tmp_path, options, more):
+    pool(64)
+    argv = [sandbox, "none"]
+    prefix = confine(only(way.calls(argv, tmp_path) | INHERITED | more))
+    plain = way.run(argv, prefix=prefix)
+    assert plain[0] == 3
+    with way.started(argv, "main", options, prefix) as process:
+        check_huge(process)
+        assert way.finish(process)[:2] == plain[:2]
+
+
+def test_inherited_by_aligned(way, aligned_sandbox, confine, pool, tmp_path):
+    pool(64)
+    argv = [aligned_sandbox, "none"]
+    prefix = confine(only(way.calls(argv, tmp_path) | INHERITED))
+    plain = way.run(argv, prefix=prefix)
+    with way.started(argv, "main", prefix=prefix) as process:
+        assert process.first == plain[1][:len(process.first)] and process.first.count("\n") == 2
+        assert way.finish(process) == plain
+
+
+def test_inherited_and_nothing_more(way, sandbox, confine, pool, tmp_path):
+    """The filter is what the tests here rely on: it kills for one call that is missing."""
+    pool(64)
+    argv = [sandbox, "none"]
+    prefix = confine(only((way.calls(argv, tmp_path) | INHERITED) - {"mremap"}))
+    assert way.run(argv, prefix=prefix)[0] == 3
+    assert way.run(argv, "main", prefix=prefix)[0] == -31, "SIGSYS"
+
+
+def test_before_the_filter_is_known(way, sandbox, pool, tmp_path):
+    """Nothing beyond the list is called until /proc/thread-self/status has been read."""
+    pool(64)
+    argv, log = [sandbox, "none"], tmp_path / "moved"
+    known = way.calls(argv, tmp_path) | {"readlinkat", "rt_sigprocmask"}
+    with way.started(argv, "main", prefix=["strace", "-o", log]) as process:
+        assert way.finish(process)[0] == 3
+    before, found, _ = log.read_text().partition("/proc/thread-self/status")
+    assert found and set(re.findall(r"^(\w+)\(", before, re.M)) <= known
+
+
+@pytest.mark.parametrize("options, more", [("", set()), ("verbose=1", LINES)], ids=["default", "lines"])
+def test_later_under_what_was_inherited(way, sandbox, table, confine, pool, tmp_path, options, more):
+    """The filter has not changed: the object moves."""
+    pool(64)
+    argv = [sandbox, "none", table]
+    calls = way.calls(argv, tmp_path) | INHERITED | (LATER if way.library else set()) | more
+    plain = way.run(argv, prefix=confine(only(calls)))
+    with way.started(argv, table.name, options, confine(only(calls))) as process:
+        check_huge(process)
+        assert way.finish(process) == plain
+
+
+def test_docker(way, sandbox, table, confine, docker_filter, pool, tmp_path):
+    """A profile that refuses: text is on hugetlb pages, has the same contents, and nothing of what it may refuse was
+    tried."""
+    pool(64)
+    argv, log = [sandbox, "none", table], tmp_path / "moved"
+    plain = way.run(argv, prefix=confine(docker_filter))
+    with way.started(argv, f"main:{table.name}", prefix=confine(docker_filter)) as process:
+        check_huge(process)
+        assert way.finish(process) == plain and plain[0] == 3
+    way.run(argv, f"main:{table.name}", prefix=[*confine(docker_filter), "/usr/bin/env", "strace", "-o", log])
+    text = log.read_text()
+    assert not set(re.findall(r"^(\w+)\(", text, re.M)) & {"userfaultfd", "process_vm_readv", "memfd_create", "preadv2",
+                                                          "get_mempolicy", "prctl"}
+    assert "pread64(" in text
+
+
+# --- by the program itself ---
+
+
+@pytest.mark.parametrize("inherited", [False, True], ids=["", "on top"])
+@pytest.mark.parametrize("options", ["", *STRICT])
+def test_own_filter(way, sandbox, table, confine, pool, tmp_path, options, inherited):
+    """It allows what dlopen calls plainly."""
+    pool(64)
+    calls = way.calls([sandbox, "none", table], tmp_path, since='write(1, "start')
+    assert "munmap" not in calls and "rt_sigprocmask" not in calls, "what is to be found would not be"
+    argv = [sandbox, only(calls | (LINES if "verbose" in options else set())), table]
+    prefix = confine("deny=reboot") if inherited else []
+    plain = way.run(argv, prefix=prefix)
+    with way.started(argv, table.name, options, prefix) as process:
+        assert huge_bytes(process) == {}
+        code, stdout, stderr = way.finish(process)
+    assert (code, stdout) == plain[:2] and code == 3
+    reason = "the process has restricted its system calls since it started (seccomp)"
+    assert stderr == (f"hugeld: {table.name}: text stays: {reason}\n" if "verbose" in options else "")
+
+
+@pytest.mark.parametrize("backend", ["auto", "thp"])
+def test_mdwe(way, sandbox, table, pool, thp, backend):
+    pool(64)
+    argv = [sandbox, "mdwe", table]
+    plain = way.run(argv)
+    if plain[0] == 77:
+        pytest.skip("the kernel has no PR_SET_MDWE (Linux 6.3)")
+    with way.started(argv, f"main:{table.name}", f"backend={backend},verbose=1") as process:
+        found = huge_bytes(process, "x")
+        code, stdout, stderr = way.finish(process)
+    assert (code, stdout) == plain[:2] and code == 3
+    if backend == "auto":
+        assert found.pop("/anon_hugepage") >= CONTAINS_TEXT, "the executable, before"
+        assert list(found) == [MEMFD] and found[MEMFD] >= CONTAINS_TEXT and stderr == ""
+    else:
+        assert "a policy forbids making written memory executable" in stderr and found == {}
+
+
+@pytest.mark.parametrize("options", ["", *STRICT])
+def test_landlock(way, sandbox, table, pool, options):
+    """Neither /proc nor /sys can be opened any more."""
+    pool(64)
+    argv = [sandbox, "landlock", table]
+    plain = way.run(argv)
+    if plain[0] == 77:
+        pytest.skip("Landlock is not switched on (Linux 5.13, lsm=landlock)")
+    with way.started(argv, table.name, options) as process:
+        assert huge_bytes(process) == {}
+        code, stdout, stderr = way.finish(process)
+    assert (code, stdout) == plain[:2] and code == 3
+    reason = "/proc/self/maps or pagemap cannot be read"
+    assert stderr == (f"hugeld: {table.name}: text stays: {reason}\n" if "verbose" in options else "")
+
+
+# --- a status of more than 8 KiB ---
+
+GROUPS = "groups=2000"
+
+
+def test_many_groups_and_a_filter(way, sandbox, confine, pool, root, tmp_path):
+    pool(64)
+    argv = [sandbox, "none"]
+    prefix = confine(GROUPS, only(way.calls(argv, tmp_path) | INHERITED))
+    plain = way.run(argv, prefix=prefix)
+    with way.started(argv, "main", prefix=prefix) as process:
+        status = open(f"/proc/{process.pid}/status").read()
+        assert status.index("Seccomp:") > 8192
+        check_huge(process)
+        assert way.finish(process)[:2] == plain[:2]
+
+
+def test_many_groups_and_a_filter_of_its_own(way, sandbox, table, confine, pool, root, tmp_path):
+    pool(64)
+    calls = way.calls([sandbox, "none", table], tmp_path, since='write(1, "start')
+    argv = [sandbox, only(calls), table]
+    with way.started(argv, table.name, prefix=confine(GROUPS)) as process:
+        assert huge_bytes(process) == {}
+        assert way.finish(process)[0] == 3
+
+
+@pytest.mark.parametrize("threads", [True, False], ids=["threads", "one thread"])
+def test_many_groups_and_threads(builder, surround, pool, thp, root, confine, first, threads):
+    """Writable data stays where there are threads, and only there."""
+    pool(64)
+    app = builder.executable("nopie", words=6 * 2**17)
+    kinds = ("text", "rodata") if threads else ("text", "rodata", "data")
+    outcome = surround([app], {app.name: kinds}, first=[first] if threads else [], prefix=confine(GROUPS),
+                       options="backend=hugetlb,verbose=1", T_FIRST="threads:2")
+    assert ("data stays: threads that could write to it run already" in outcome.stderr) == threads
+
+
+def test_many_groups_and_a_tracer(way, sandbox, confine, pool, root, tmp_path):
+    """Whether a breakpoint could be set in new text is tried out by a write through /proc/self/mem, for a tracer only."""
+    pool(64)
+    log = tmp_path / "writes"
+    prefix = [*confine(GROUPS), "/usr/bin/env", "strace", "-o", log, "-e", "trace=pwrite64"]
+    assert way.run([sandbox, "none"], "main", prefix=prefix)[0] == 3
+    assert "pwrite64(" in log.read_text()
