@@ -11,16 +11,19 @@
    The objects are the executable and, when the patterns can mean others, what the dynamic linker lists.  Only
    the system's own is asked, the one that runs this command: a file's PT_INTERP could name anything.
 
-   --json adds program: path, own_pages (null: unknown), own_source (where that comes from), our_pages_min,
-     our_pages_max, objects: [path, pages_min, pages_max], reason (why hugeld takes nothing, or libraries are
-     not counted; or null), reserve_pages (what to set, so that hugeld leaves the own pages alone),
-     needed_pages, available_pages, enough (bool), remedy (or null)
+   --json adds program: path, launcher (what was named, if that starts PATH; or null), starts_unknown (bool:
+   it is a shell script, and PATH the shell), does_nothing (bool: hugeld moves nothing, for the reason),
+   own_pages (null: unknown), own_source (where that comes from), our_pages_min, our_pages_max, objects:
+   [path, pages_min, pages_max], reason (why hugeld takes nothing, or libraries are not counted; or null),
+   reserve_pages (what to set, so that hugeld leaves the own pages alone), needed_pages, available_pages,
+   enough (bool), remedy (or null)
 
    The exit code is 0 when the pool serves it, 1 when not (or when that can't be found out), 2 when there is
    no such program. */
 #include "needs.h"
 #include "ask.h"
 #include "elf-file.h"
+#include "launcher.h"
 #include "program.h"
 #include "starts.h"
 
@@ -127,27 +130,30 @@ static void count_libraries(struct hl_needs *needs) {
     hl_free_answer(&answer);
 }
 
-/* Why hugeld takes no page of the pool in this program; NULL if it may. */
-static const char *explain_nothing(const struct hl_needs *needs) {
+/* Why hugeld does nothing in this program; NULL if it may.  The caller frees it. */
+static char *explain_idleness(const struct hl_needs *needs) {
     if (needs->options.objects.bytes == 0)
-        return "LD_HUGEPAGES selects nothing";
-    if (needs->options.backend == HL_BACKEND_THP)
-        return "backend=thp takes nothing from the pool";
+        return hl_format("LD_HUGEPAGES selects nothing");
     if (!hl_match_only(&needs->options, needs->executable))
-        return "only= does not match it";
-    return hl_explain_plain_run(needs->executable);
+        return hl_format("only= does not match it");
+    const char *reason = hl_explain_plain_run(needs->executable);
+    return reason != NULL ? hl_format("it is %s", reason) : NULL;
+}
+
+static bool selects_just_main(const struct hl_needs *needs) {
+    const struct hl_string *objects = &needs->options.objects;
+    return objects->bytes == strlen("main") && memcmp(objects->at, "main", objects->bytes) == 0;
 }
 
 static void count_our_pages(struct hl_needs *needs) {
-    static const struct hl_string just_main = {"main", 4};
-    const struct hl_string *objects = &needs->options.objects;
-    const char *nothing = explain_nothing(needs);
-    if (nothing != NULL) {
-        needs->reason = hl_format("%s", nothing);
+    needs->reason = explain_idleness(needs);
+    needs->idle = needs->reason != NULL;
+    if (!needs->idle && needs->options.backend == HL_BACKEND_THP)
+        needs->reason = hl_format("backend=thp takes nothing from the pool");
+    if (needs->reason != NULL)
         return;
-    }
     count_object(needs, needs->executable, true);
-    if (objects->bytes != just_main.bytes || memcmp(objects->at, just_main.at, just_main.bytes) != 0)
+    if (!selects_just_main(needs))
         count_libraries(needs);
 }
 
@@ -210,14 +216,19 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
 }
 
 /* 0, or the exit code. */
-static int find_executable(struct hl_needs *needs, const char *name) {
-    char *path = hl_find_program(name);
-    if (path == NULL) {
+static int find_executable(struct hl_needs *needs, char *const *program) {
+    struct hl_target target;
+    const char *name = program[0];
+    needs->path = hl_find_program(name);
+    if (needs->path == NULL) {
         hl_say("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(errno));
         return HL_EXIT_USAGE;
     }
-    needs->executable = hl_find_executable(path);
-    free(path);
+    hl_follow_launchers(&target, needs->path, program);
+    needs->executable = target.executable;
+    needs->starts_other = target.followed;
+    needs->is_unknown = target.is_unknown;
+    needs->program = target.program;
     if (needs->executable == NULL) {
         hl_say("%s: neither an ELF file nor a script that names one as its interpreter", name);
         return HL_EXIT_USAGE;
@@ -232,13 +243,13 @@ static void find_own_pages(struct hl_needs *needs, const struct hl_needs_request
     } else if (hl_is_privileged(needs->executable)) {
         needs->own.source = hl_format("not asked: a privileged program; --own-pages tells");
     } else {
-        hl_find_own_pages(&needs->own, needs->executable, request->program, &needs->geometry);
+        hl_find_own_pages(&needs->own, needs->executable, needs->program, &needs->geometry);
     }
 }
 
 int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request) {
     memset(needs, 0, sizeof *needs);
-    int code = find_executable(needs, request->program[0]);
+    int code = find_executable(needs, request->program);
     if (code != 0)
         return code;
     read_options(needs, request);
@@ -253,6 +264,7 @@ void hl_free_needs(struct hl_needs *needs) {
     for (size_t i = 0; i < needs->n_objects; i++)
         free(needs->object[i].path);
     free(needs->object);
+    free(needs->path);
     free(needs->executable);
     free(needs->reason);
     free(needs->options_text);
@@ -272,8 +284,24 @@ static void print_row(const char *name, uint64_t min, uint64_t max, const char *
     free(least);
 }
 
+/* What hugeld does not do, if that is the answer. */
+static bool print_idleness(const struct hl_needs *needs) {
+    if (needs->is_unknown)
+        hl_print("which programs %s starts is not known; name one of them", needs->path);
+    else if (needs->idle)
+        hl_print("hugeld does nothing here, because %s", needs->reason);
+    else if (needs->our_pages_max == 0 && needs->reason == NULL)
+        hl_print("hugeld moves no text here, because no whole huge page lies inside what is selected%s",
+                 selects_just_main(needs) ? "; see its libraries with -p '*'" : "");
+    else
+        return false;
+    return true;
+}
+
 static void print_verdict(const struct hl_needs *needs) {
     uint64_t missing = hl_subtract(needs->needed_pages, needs->available_pages);
+    if (print_idleness(needs) && needs->enough && needs->own.pages == 0)
+        return;
     if (needs->enough)
         hl_print("yes");
     else if (needs->own.problem != NULL)
@@ -286,6 +314,9 @@ static void print_verdict(const struct hl_needs *needs) {
 }
 
 void hl_print_needs(const struct hl_needs *needs) {
+    if (needs->starts_other)
+        hl_print("%s starts another program: %" PRIu64 " %s for each process of it", needs->path,
+                 needs->our_pages_max, plural(needs->our_pages_max));
     hl_print("%s, huge pages of %" PRIu64 " KiB", needs->executable, needs->geometry.huge_page_bytes / 1024);
     for (size_t i = 0; i < needs->n_objects; i++)
         if (needs->object[i].pages_max > 0)
@@ -323,6 +354,9 @@ json_t *hl_json_needs(const struct hl_needs *needs) {
     json_object_set_new(json, "own_pages",
                         own->problem != NULL ? json_null() : json_integer((json_int_t)own->pages));
     json_object_set_new(json, "own_source", hl_json_text(own->problem != NULL ? own->problem : own->source));
+    json_object_set_new(json, "launcher", needs->starts_other ? hl_json_text(needs->path) : json_null());
+    json_object_set_new(json, "does_nothing", json_boolean(needs->idle));
+    json_object_set_new(json, "starts_unknown", json_boolean(needs->is_unknown));
     json_object_set_new(json, "reason", needs->reason != NULL ? hl_json_text(needs->reason) : json_null());
     json_object_set_new(json, "remedy", needs->remedy != NULL ? hl_json_text(needs->remedy) : json_null());
     return json;

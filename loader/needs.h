@@ -22,8 +22,13 @@ struct hl_need {
 };
 
 struct hl_needs {
-    char *executable;
+    char *path;        /* what was named, */
+    char *executable;  /* and what runs: another one if STARTS_OTHER */
+    bool starts_other; /* PATH is a launcher, which starts EXECUTABLE */
+    bool is_unknown;   /* it is a shell script, and what that starts cannot be told */
+    char *const *program;
     char *reason; /* why hugeld takes nothing at all, or takes not all into account; or NULL */
+    bool idle;    /* hugeld does nothing at all in it */
     struct hl_options options;
     char *options_text;
     struct hl_geometry geometry;

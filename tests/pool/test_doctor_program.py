@@ -153,10 +153,72 @@ def test_script(builder, tmp_path):
         assert (told["path"], told["our_pages_max"]) == (str(app), APP)
 
 
+LAUNCHERS = {
+    "env": "#!/usr/bin/env app-nopie\n", "env-S": "#!/usr/bin/env -S T_ANY=1 app-nopie -x\n",
+    "exec": "#!/bin/sh\nexec {app} \"$@\"\n",
+    "variables": "#!/bin/bash\n# exec true\nexport LIB={folder}\nNAME='app-nopie'\nif [ -n \"$DEBUG\" ]; then\n"
+                 "    exec $DEBUGGER \"$LIB/$NAME\"\nelse\n    exec \"${{LIB}}\"/$NAME $FLAGS\nfi\n",
+}
+
+
+@pytest.mark.parametrize("how", LAUNCHERS)
+def test_launchers(builder, pool, tmp_path, how):
+    """What a launcher starts is what takes pages: npm is a script of env, chromium one of the shell."""
+    app = builder.executable("nopie")
+    pool(APP)
+    script = tmp_path / "launcher"
+    script.write_text(LAUNCHERS[how].format(app=app, folder=app.parent))
+    script.chmod(0o755)
+    env = helpers.environment(PATH=f"{app.parent}:{os.environ['PATH']}")
+    told = ask("--", script, env=env)[1]
+    assert (told["path"], told["launcher"], told["our_pages_max"]) == (str(app), str(script), APP)
+    words = hugeld("doctor", "--", script, env=env).stdout
+    assert words.startswith(f"{script} starts another program: {APP} pages for each process of it\n")
+    assert words.endswith("\nyes\n")
+
+
+def test_env_as_the_program(builder):
+    app = builder.executable("nopie")
+    told = ask("--", "env", "-u", "T_ANY", "T_OTHER=1", app, "argument")[1]
+    assert (told["path"], told["our_pages_max"]) == (str(app), APP)
+
+
+def test_program_behind_env_is_asked(postgres):
+    argv, answers = postgres
+    answer(answers, huge_pages="on\n", huge_page_size="0\n", shared_memory_size_in_huge_pages="77\n")
+    assert ask("--", "env", "T_ANY=1", *argv)[1]["own_pages"] == 77
+
+
+def test_script_that_starts_something_unknown(tmp_path):
+    script = tmp_path / "launcher"
+    script.write_text("#!/bin/sh\nexec $(dirname $0)/$PROGRAM\n")
+    script.chmod(0o755)
+    result = hugeld("doctor", "--", script)
+    assert f"\nwhich programs {script} starts is not known; name one of them\n" in result.stdout
+    assert not result.stdout.endswith("\nyes\n")
+    assert ask("--", script)[1]["starts_unknown"]
+
+
+def test_little_text(builder):
+    result = hugeld("doctor", "--", "true")
+    last = "hugeld moves no text here, because no whole huge page lies inside what is selected"
+    assert result.stdout.splitlines()[-1] == f"{last}; see its libraries with -p '*'"
+    assert hugeld("doctor", "-p", "libc.so.6", "--", "true").stdout.splitlines()[-1] == last
+
+
 def test_where_hugeld_does_nothing(builder, root, tmp_path):
     static = builder.tiny("-static")
     told = ask("--", static)[1]
     assert told["our_pages_max"] == 0 and "static" in told["reason"]
+    result = hugeld("doctor", "--", static)
+    assert result.stdout.endswith("\nhugeld does nothing here, because it is static, the dynamic linker never runs\n")
+    assert result.returncode == 0  # it needs no page: a unit's ExecStartPre= lets it start
+    whole = bytearray(static.read_bytes()[:52])
+    whole[4], whole[18] = 1, 3  # ELFCLASS32, EM_386
+    small = tmp_path / "32-bit"
+    small.write_bytes(whole)
+    small.chmod(0o755)
+    assert "hugeld does nothing here, because it is a 32-bit program" in hugeld("doctor", "--", small).stdout
     app = tmp_path / "privileged"
     app.write_bytes(builder.executable("nopie").read_bytes())
     os.chown(app, 65534, 65534)
