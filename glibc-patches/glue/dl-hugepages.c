@@ -213,11 +213,12 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
       if (hl_select_object (process->options.objects, &object)
 	  == HL_NOT_SELECTED)
 	return;
+      /* That is for the start.  */
+      process->options.strict = 0;
       int result = hl_read_process_status (process);
       if (result != 0)
 	{
-	  if (process->options.verbose >= 1) /* strict=on is for the start.  */
-	    hl_report_dropped (process, &object, result);
+	  hl_report_dropped (process, &object, result);
 	  return;
 	}
       process->kernel_is_probed = false;

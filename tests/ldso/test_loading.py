@@ -204,6 +204,15 @@ def test_thousand_rounds(linked, library, loads, pool, thp, options):
     assert (done.returncode, done.stdout) == (0, "maps 0, descriptors 0, grown 0\n"), done.stderr
 
 
+def test_strict_is_for_the_start(linked, library, loads, pool):
+    """What dlopen brings ends no program, and is not said to."""
+    pool(0)
+    argv = [loads, "once", library()]
+    plain = helpers.run(argv)
+    done = linked.run(argv, library().name, "backend=hugetlb,strict=on")
+    assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
 def test_pool_after_each_round(linked, library, loads, pool):
     """The pool serves one copy only: if a single page stayed behind, the second round would say so."""
     pool(6)
