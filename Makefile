@@ -160,7 +160,7 @@ demo:
 	@tests/demo
 
 check:
-	@tests/install-packages build check ldso rfc $(if $(filter 1,$(STRICT)),real package)
+	@tests/install-packages build check ldso rfc $(if $(filter 1,$(STRICT)),real peers package)
 	@$(MAKE) all unit-tests
 	@tests/with-pool 1024 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider $(TESTS)
 

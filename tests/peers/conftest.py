@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Runs the programs of this folder plainly and by both ways in, and builds them."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import helpers
+from peers import HERE
+
+sys.path.append(str(HERE.parent / "dlopen"))
+
+from tables import compile_c, link_table  # noqa: E402  (its folder has just been added)
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory):
+    """A folder with the DSOs that are opened, and the programs that need nothing else to be installed."""
+    folder = tmp_path_factory.mktemp("peers")
+    folder.chmod(0o755)
+    for number in (1, 2):
+        link_table(folder / f"libtable{number}.so", number)
+    compile_c(HERE / "stacks.c", folder / "stacks")
+    for path in folder.iterdir():
+        helpers.on_small_pages(path)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def collected(workshop):
+    if not pathlib.Path("/usr/include/gc.h").exists():
+        pytest.skip("libgc-dev is not installed")
+    return compile_c(HERE / "collected.c", workshop / "collected", "-lgc", "-lpthread")
+
+
+@pytest.fixture(scope="session")
+def goroutines(workshop):
+    if not shutil.which("go"):
+        pytest.skip("go is not installed (golang-go)")
+    program = workshop / "goroutines"
+    # Go compiles its own library when it is first used.
+    env = helpers.environment(GOCACHE=helpers.cache_folder() / "go", GOPROXY="off", GOTOOLCHAIN="local", GOFLAGS=None)
+    subprocess.run(["go", "build", "-o", program, "."], cwd=HERE / "goroutines", env=env, check=True, timeout=600)
+    return program
+
+
+@pytest.fixture(params=["preload", "ldso"])
+def way(request):
+    if request.param == "ldso":
+        if os.getuid() != 0:
+            pytest.skip("needs root")
+        if not (helpers.BUILD / "ldso/ld.so").exists():
+            pytest.skip("needs build/ldso/ld.so: make ldso")
+    return request.param
+
+
+@pytest.fixture
+def run_peer(library):
+    """run_peer(argv, way, options, ...): runs ARGV plainly if WAY is None, else with all objects selected by it."""
+
+    def run(argv, way=None, options="", preloaded=(), patterns="*", timeout=120, **changes):
+        env = helpers.preload(*preloaded, **changes)
+        if way == "preload":
+            env = helpers.preload(library, *preloaded, patterns=patterns, options=options, **changes)
+        elif way == "ldso":
+            argv = [helpers.HUGELD, "run", "--ld-so", helpers.BUILD / "ldso/ld.so", "-p", patterns, "-o",
+                    f"{helpers.ALL_SEGMENTS},{options}", "--", *argv]
+        return helpers.run(argv, env, timeout)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def count_moves():
+    """How often the text of the DSO NAME moved, from what verbose=2 said on standard error."""
+    return lambda stderr, name, backend: len(re.findall(rf"hugeld: {name}: text \d+ pages? {backend}", stderr))
