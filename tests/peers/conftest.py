@@ -17,6 +17,8 @@ sys.path.append(str(HERE.parent / "dlopen"))
 
 from tables import compile_c, link_table  # noqa: E402  (its folder has just been added)
 
+ALIGNED = "-Wl,-z,max-page-size=0x200000"
+
 
 @pytest.fixture(scope="session")
 def workshop(tmp_path_factory):
@@ -25,7 +27,10 @@ def workshop(tmp_path_factory):
     folder.chmod(0o755)
     for number in (1, 2):
         link_table(folder / f"libtable{number}.so", number)
+    # The text fills its last huge page by a few bytes: the rest is a gap.
+    link_table(folder / "libgap.so", 3, ALIGNED)
     compile_c(HERE / "stacks.c", folder / "stacks")
+    compile_c(HERE / "forks.c", folder / "forks", "-no-pie", ALIGNED, "-DNUMBER=1", HERE.parent / "dlopen/table.S")
     for path in folder.iterdir():
         helpers.on_small_pages(path)
     yield folder
