@@ -31,6 +31,7 @@ def workshop(tmp_path_factory):
     link_table(folder / "libgap.so", 3, ALIGNED)
     compile_c(HERE / "stacks.c", folder / "stacks")
     compile_c(HERE / "forks.c", folder / "forks", "-no-pie", ALIGNED, "-DNUMBER=1", HERE.parent / "dlopen/table.S")
+    compile_c(HERE / "calls.c", folder / "calls")
     for path in folder.iterdir():
         helpers.on_small_pages(path)
     yield folder

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the kernel answers to a program that maps, moves, protects, forks and traces, beside its own text and in it, is
+the same as plainly; but hugetlb refuses a part of a huge page with EINVAL, as doc/limits.md says, and does not grow.
+(LTP has programs for each of these calls and is not packaged, so these are our own.)"""
+
+import pytest
+
+FAMILIES = ["mmap", "munmap", "mremap", "madvise", "mprotect", "brk", "fork", "ptrace", "userfaultfd"]
+
+
+def expect(plain, backend):
+    """What a program whose text is on BACKEND should print where it prints PLAIN otherwise."""
+    if backend == "thp":
+        return plain
+    return "".join(line.rpartition(": ")[0] + ": EINVAL\n" if line.startswith(("4k ", "growing ")) else line
+                   for line in plain.splitlines(True))
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_family(run_peer, workshop, count_moves, pool, thp, family, backend, way):
+    pool(32)
+    argv = [workshop / "calls", family]
+    plain = run_peer(argv)
+    assert plain.returncode == 0 and "WRONG" not in plain.stdout and "sum " in plain.stdout, plain
+    moved = run_peer(argv, way, f"backend={backend},verbose=2", patterns="main")
+    assert (moved.returncode, moved.stdout) == (0, expect(plain.stdout, backend)), moved
+    assert count_moves(moved.stderr, "calls", backend) > 0, moved.stderr
