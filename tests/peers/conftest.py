@@ -29,6 +29,7 @@ def workshop(tmp_path_factory):
         link_table(folder / f"libtable{number}.so", number)
     # The text fills its last huge page by a few bytes: the rest is a gap.
     link_table(folder / "libgap.so", 3, ALIGNED)
+    compile_c(HERE / "opener.c", folder / "opener.so", "-shared", "-fPIC")
     compile_c(HERE / "stacks.c", folder / "stacks")
     compile_c(HERE / "forks.c", folder / "forks", "-no-pie", ALIGNED, "-DNUMBER=1", HERE.parent / "dlopen/table.S")
     compile_c(HERE / "calls.c", folder / "calls")

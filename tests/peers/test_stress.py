@@ -1,0 +1,43 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""stress-ng's classes vm, fork and signal have the same verdicts as plainly while objects come and go beside them
+(stress.py).  T_PEERS=all: all stressors, ten minutes a class, on thp too."""
+
+import shutil
+
+import pytest
+
+import stress
+from peers import LONG
+
+SECONDS = 600 if LONG else 0
+MEMORY = 4 << 30
+
+
+@pytest.fixture(scope="module")
+def plainly(shared_folder, workshop):
+    """plainly(name, prefix): the class without hugeld, once for both ways."""
+    results = {}
+
+    def run(name, prefix):
+        if not shutil.which("stress-ng"):
+            pytest.skip("stress-ng is not installed")
+        if name not in results:
+            results[name] = stress.run_class(name, workshop, shared_folder, prefix, {}, SECONDS)
+        return results[name]
+
+    return run
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"] if LONG else ["hugetlb"])
+@pytest.mark.parametrize("name", stress.CLASSES)
+def test_class(plainly, library, shared_folder, workshop, cgroup, pool, thp, name, backend, way):
+    pool(200)
+    # The machine's memory is not stress-ng's.
+    prefix = cgroup("memory", v2=("memory.max", MEMORY), v1=("memory.limit_in_bytes", MEMORY))
+    plain = plainly(name, prefix)
+    over, variables = stress.ways(way, backend, library)
+    moved = stress.run_class(name, workshop, shared_folder, [*prefix, *over], variables, SECONDS)
+    assert plain.verdicts == moved.verdicts, f"{plain.verdicts}\n\n{moved.verdicts}\n\n{moved.log}"
+    assert "passed" in plain.verdicts and plain.opened > 0 and plain.moved == 0
+    assert moved.opened > 0 and moved.moved > 0, moved
+    assert "opener:" not in moved.log
