@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What libhugetlbfs's tests linkhuge, linkhuge_rw and zero_filesize_segment look at, in a program of our own: large and
+small constants, data and .bss keep every byte, before and after a fork, and are on huge pages exactly as planned,
+however the program is linked."""
+
+import os
+import shutil
+
+import pytest
+
+import helpers
+from peers import HERE
+
+BY_LIBHUGETLBFS = "-Wl,--hugetlbfs-align"
+# How it is linked, and the kinds of span that there are then.
+LINKS = {
+    "stock": ["-pie"],
+    "fixed": ["-no-pie"],
+    "padded": ["-no-pie", "-Wl,-z,max-page-size=0x200000"],
+    "padded-pie": ["-pie", "-Wl,-z,max-page-size=0x200000"],
+    "huge": ["-no-pie", "-Wl,-z,common-page-size=0x200000,-z,max-page-size=0x200000"],
+    "huge-pie": ["-pie", "-Wl,-z,common-page-size=0x200000,-z,max-page-size=0x200000"],
+    "aligned": ["-no-pie", BY_LIBHUGETLBFS],
+    "aligned-pie": ["-pie", BY_LIBHUGETLBFS],
+    "zero-filesize": ["-no-pie", "-Wl,--section-start=.bss=0x20000000"],
+}
+
+
+@pytest.fixture
+def linked(builder):
+    def compile_object(name, *macros):
+        return builder.once(name, lambda folder: builder.compile(
+            folder / f"{name}.o", HERE / "segments.c", "-c", "-O2", "-Wall", "-Wextra", "-fPIE", *macros))
+
+    def link(name):
+        arguments = [*LINKS[name]]
+        wrapper = shutil.which("ld.hugetlbfs")
+        if BY_LIBHUGETLBFS in arguments and not wrapper:
+            pytest.skip("ld.hugetlbfs is not installed (libhugetlbfs-bin)")
+        only_bss = name == "zero-filesize"
+        own = compile_object("only-bss", "-DONLY_BSS") if only_bss else compile_object("all-segments")
+
+        def make(folder):
+            if BY_LIBHUGETLBFS in arguments:
+                (folder / "ld").symlink_to(wrapper)
+                arguments.append(f"-B{folder}")
+            return builder.compile(folder / f"segments-{name}", own, *builder.object(), *arguments)
+
+        return builder.once(f"segments-{name}", make)
+
+    return link
+
+
+def stopped(argv, env):
+    """At its own SIGSTOP, where it has written to all of its memory."""
+    return helpers.paused(argv, env, os.path.basename(argv[0]))
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_linked(linked, library, pool, thp, link):
+    pool(64)
+    program = linked(link)
+    if link == "zero-filesize":
+        loads = [h for h in helpers.read_headers(program) if h.type == helpers.PT_LOAD]
+        assert any(h.file_bytes == 0 and h.flags & helpers.PF_W for h in loads), loads
+    with stopped([program], helpers.environment()) as process:
+        plain = process.finish()
+    options = "backend=hugetlb,data=thp,bss=thp"
+    with stopped([program], helpers.preload(library, options=options)) as process:
+        image = helpers.read_image(process.pid)
+        [plan] = helpers.read_plans(process.pid, [program], options).values()
+        for span in plan.spans:
+            if link == "zero-filesize" and span.kind == "bss":  # in its first page ld.so has put what it copies
+                span = helpers.Span(span.start + helpers.HUGE, span.end, span.kind)
+            helpers.check_span(image, span, "hugetlb" if span.kind in ("text", "rodata") else "thp")
+        kinds = {span.kind for span in plan.spans}
+        hugetlb = sum(m.hugetlb_bytes for m in image.mappings)
+        assert hugetlb == plan.pages("text", "rodata") * helpers.HUGE
+        moved = process.finish()
+    wanted = {"text", "rodata", "bss"} | ({"data"} if link != "zero-filesize" else set())
+    assert kinds == wanted, plan.json
+    assert moved == plain and plain[0] == 0 and "WRONG" not in plain[1], f"plain: {plain}\nmoved: {moved}"
