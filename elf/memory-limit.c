@@ -15,7 +15,8 @@
 
 /* /proc/meminfo, or what the usable nodes have; in bytes. */
 struct memory {
-    uint64_t total, available;
+    uint64_t total; /* of the machine: without the hugetlb pool, which is never available for anything else */
+    uint64_t available;
     uint64_t commit_room; /* of the machine: CommitLimit - Committed_AS */
 };
 
@@ -40,7 +41,7 @@ static bool read_machine(struct memory *machine, const struct hl_roots *roots) {
     hl_add_text(&path, "/meminfo");
     if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
         return false;
-    machine->total = find_kib(meminfo, "MemTotal:");
+    machine->total = hl_subtract(find_kib(meminfo, "MemTotal:"), find_kib(meminfo, "Hugetlb:"));
     machine->available = find_kib(meminfo, "MemAvailable:");
     machine->commit_room = hl_subtract(find_kib(meminfo, "CommitLimit:"), find_kib(meminfo, "Committed_AS:"));
     return machine->total > 0 && machine->available > 0;

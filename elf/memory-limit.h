@@ -13,8 +13,9 @@
 
    HL_SKIP_MEMORY_UNKNOWN: one of these cannot be read, or the ancestors cannot be seen from here.
 
-   HL_SKIP_MEMORY_SHORT: with the copies less than a quarter of the machine's memory would be available, or of
-   the usable nodes' where these are not all, or less than the copies' own size. */
+   HL_SKIP_MEMORY_SHORT: with the copies less than a quarter of the machine's memory would be available (the
+   hugetlb pool is no part of that), or of the usable nodes' where these are not all, or less than the copies'
+   own size. */
 int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placement *placement, uint64_t bytes);
 
 /* Bytes that this process can still charge: the least of MemAvailable, of what is free or reclaimable on the

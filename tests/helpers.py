@@ -96,11 +96,29 @@ def environment(**changes):
     return env
 
 
+def runs_in_group(pid, group):
+    """Whether PID is of GROUP and not yet dead."""
+    with contextlib.suppress(OSError):
+        state, _, pgrp, *_ = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return int(pgrp) == group and state not in "ZX"
+    return False
+
+
+def group_is_gone(group):
+    try:
+        os.killpg(group, 0)
+    except (ProcessLookupError, PermissionError):
+        return True
+    return not any(entry.isdigit() and runs_in_group(entry, group) for entry in os.listdir("/proc"))
+
+
 def end_process(process):
-    """Kills what start() started, with its whole process group."""
+    """Kills what start() started, with its whole process group, and waits until it is gone: a process that is killed in a
+    long system call takes a moment to end."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(timeout=30)
+    wait_until(lambda: group_is_gone(process.pid), what="the end of its group")
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()

@@ -35,6 +35,8 @@ CHOSEN = [
 def pytest_runtest_setup(item):
     if "[mdwe-" in item.nodeid and not vmguest.knows_mdwe():
         vmguest.absent("no PR_SET_MDWE")
+    if "[mlockall" in item.nodeid and not vmguest.knows_collapse():
+        vmguest.absent("no MADV_COLLAPSE: locked memory is there in small pages before it can be advised")
 
 
 def pytest_collection_modifyitems(config, items):

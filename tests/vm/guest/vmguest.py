@@ -53,6 +53,11 @@ def knows_mdwe():
     return libc.prctl(66, 0, 0, 0, 0) != -1
 
 
+def knows_collapse():
+    """madvise(2)'s MADV_COLLAPSE; the advice is checked before a length of 0."""
+    return libc.madvise(None, 0, 25) == 0
+
+
 def absent(reason):
     pytest.skip(f"n/a: {reason}")
 
