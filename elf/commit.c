@@ -188,7 +188,9 @@ static int place(struct commit *c, unsigned i) {
     int populate = c->process->kernel.populate ? 0 : MAP_POPULATE;
     if (move->memfd < 0) {
         /* A child must have the text; one that is forked just now has this copy of it besides. */
-        result = hl_madvise(move->memory, bytes_of(c, i), MADV_DOFORK);
+        result = 0;
+        if (hl_is_kept_from_children(c->process, move))
+            result = hl_madvise(move->memory, bytes_of(c, i), MADV_DOFORK);
         if (!hl_is_error(result))
             result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
     } else

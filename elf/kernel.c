@@ -65,6 +65,8 @@ static void probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *ge
     kernel->hugetlb_denied = result == -EACCES || result == -EPERM;
     if (result != 0)
         return;
+    kernel->hugetlb_dofork = !hl_is_error(hl_madvise(huge.start, bytes, MADV_DONTFORK)) &&
+                             !hl_is_error(hl_madvise(huge.start, bytes, MADV_DOFORK));
     int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
     if (hl_map_file_area(&room, 2 * bytes, PROT_NONE, flags, -1) == 0)
         kernel->hugetlb_mremap = moves_into(&room, &huge);
@@ -107,7 +109,7 @@ static void probe_page(struct hl_kernel *kernel, uint64_t page_bytes) {
 }
 
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter) {
-    kernel->hugetlb_mremap = kernel->executable_memory = false;
+    kernel->hugetlb_mremap = kernel->hugetlb_dofork = kernel->executable_memory = false;
     kernel->populate = kernel->collapse = false;
     probe_hugetlb(kernel, geometry);
     kernel->hugetlb_memfd = !has_filter && probe_memfd(geometry);

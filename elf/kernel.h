@@ -18,6 +18,7 @@ struct hl_kernel {
     bool hugetlb_denied;    /* they do, and a security module refuses them (AppArmor, which takes them for a
                                file) */
     bool hugetlb_mremap;    /* mremap(2) moves them onto other mappings (Linux 5.16) */
+    bool hugetlb_dofork;    /* madvise(2) takes MADV_DONTFORK back from them (Linux 7 does not) */
     bool hugetlb_memfd;     /* memfd_create(2) with MFD_HUGETLB (Linux 4.14) */
     bool executable_memory; /* written anonymous memory may become executable (false under PR_SET_MDWE,
                                execmem) */

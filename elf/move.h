@@ -162,6 +162,11 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
    cache to three quarters of its spans of one KIND, or more.  Reads them from the file. */
 bool hl_is_huge_already(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind);
 
+/* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed. */
+static inline bool hl_is_kept_from_children(const struct hl_process *process, const struct hl_move *move) {
+    return move->backend != HL_HUGETLB || move->memfd >= 0 || process->kernel.hugetlb_dofork;
+}
+
 /* Gives back the new memory of a move that is not in place. */
 void hl_free_memory(struct hl_move *move);
 

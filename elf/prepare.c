@@ -8,7 +8,8 @@
 
    Until it is placed, new memory is not given to children (MADV_DONTFORK): a fork in another thread would
    make its pages shared ones, for which a write needs new pages, and would hold them as long as the child
-   lives.
+   lives.  Linux 7 has no way back from that for hugetlb pages; there a fork at the wrong moment costs the
+   move (fill.c), and the child holds the pages.
 
    Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator, under
    no memory limit unless the user asked for them, and proved to be huge.  A span on anonymous 4 KiB pages is
@@ -110,7 +111,8 @@ static int prepare_span(struct hl_process *process, const struct hl_object *obje
         return HL_SKIP_EXEC_DENIED;
     int result =
         move->backend == HL_HUGETLB ? map_hugetlb(process, move, span) : map_thp(process, move, span);
-    if (result == 0 && hl_is_error(hl_madvise(move->memory, hl_span_bytes(span), MADV_DONTFORK)))
+    if (result == 0 && hl_is_kept_from_children(process, move) &&
+        hl_is_error(hl_madvise(move->memory, hl_span_bytes(span), MADV_DONTFORK)))
         result = HL_SKIP_NO_MEMORY;
     if (result != 0)
         return result;
