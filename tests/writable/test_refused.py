@@ -2,13 +2,14 @@
 """data=hugetlb and bss=hugetlb, which there once were, are refused with one line each, and the program runs on as by
 default: moving writable data back at fork was safe only as long as nothing had happened to it since."""
 
+import pathlib
 import re
 
 import pytest
 
 import helpers
-from conftest import HERE
 
+HERE = pathlib.Path(__file__).resolve().parent
 REFUSED = ["data=hugetlb", "bss=hugetlb", "data=hugetlb,bss=hugetlb"]
 HOW = ["guard", "read", "shared", "replaced", "clone"]
 
