@@ -19,11 +19,12 @@ static bool contains(const struct dl_phdr_info *info, uint64_t address) {
     return false;
 }
 
+/* AT_BASE too, because a sanitizer's runtime in the executable stands in for __tls_get_addr. */
 static bool is_off_limits(const struct dl_phdr_info *info) {
     static const char own;
-    unsigned long vdso = getauxval(AT_SYSINFO_EHDR);
+    unsigned long vdso = getauxval(AT_SYSINFO_EHDR), linker = getauxval(AT_BASE);
     return contains(info, (uint64_t)&own) || contains(info, (uint64_t)&__tls_get_addr) ||
-           (vdso != 0 && contains(info, vdso));
+           (linker != 0 && contains(info, linker)) || (vdso != 0 && contains(info, vdso));
 }
 
 /* DT_SONAME's string.  The dynamic linker may have relocated DT_STRTAB in place, or not. */
@@ -40,7 +41,7 @@ void hl_add_linked(struct hl_process *process, const struct dl_phdr_info *info, 
                    const char *path) {
     struct hl_object object;
     uint64_t strtab = 0, soname_offset = 0;
-    if (is_off_limits(info))
+    if (!is_main && is_off_limits(info))
         return;
     object.is_main = is_main;
     object.path = path;

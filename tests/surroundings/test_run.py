@@ -4,6 +4,8 @@ program starts runs as it would."""
 
 import pathlib
 import platform
+import re
+import shutil
 
 import pytest
 
@@ -69,6 +71,20 @@ def test_address_sanitizer(asan_program):
     assert (result.returncode, result.stdout) == (6, "sanitized\n")
     assert result.stderr == (f"hugeld: {asan_program}: built with AddressSanitizer, which aborts with any preloaded library; "
                              "it runs on small pages\n")
+
+
+def test_address_sanitizer_of_clang(builder, pool):
+    """Its runtime is in the executable, with a __tls_get_addr that is not the dynamic linker's."""
+    if not shutil.which("clang"):
+        pytest.skip("clang is not installed")
+    pool(64)
+    source = builder.write("clang-asan.c", '__asm__(".text\\n.fill 6 << 20, 1, 0x90\\n");\n#include <stdio.h>\n'
+                           'int main(void) { puts("sanitized"); return 6; }\n')
+    app = builder.once("clang-asan", lambda folder: builder.compile(
+        folder / "clang-asan", source, "-fsanitize=address", compiler="clang"))
+    result = helpers.run_preloaded([app], "main:ld-*", "backend=hugetlb,verbose=2")
+    assert (result.returncode, result.stdout) == (6, "sanitized\n")
+    assert re.fullmatch(r"hugeld: clang-asan: text \d+ pages hugetlb\n", result.stderr), result.stderr
 
 
 def test_address_sanitizer_strict(asan_program):
