@@ -15,7 +15,7 @@ static void plan_file(const struct hl_elf_file *file, const char *path) {
     struct hl_starts starts;
     hl_default_options(&options);
     options.segments = HL_SEGMENTS_ALL;
-    options.bss = HL_BSS_HUGETLB;
+    options.bss = HL_BSS_THP;
     hl_forecast_file(&forecast, path, file, &options, hl_is_position_independent(file) ? T_HUGE : 0);
     assert_int_equal(forecast.skip == 0, forecast.plan.n_spans > 0);
     if (forecast.object.n_segments == 0)
