@@ -108,8 +108,9 @@ class Injector:
             last[name] = text
             if name == "mask":
                 looks.append(Look(last["smaps"], last["fds"], text))
-        for path in glob.glob(f"/tmp/perf-{last['pid']}.*"):  # perf_map=on
-            os.unlink(path)
+        for name in ("perf", ".perf"):  # perf_map=on; a rename that only seemed to succeed leaves the unfinished map
+            for path in glob.glob(f"/tmp/{name}-{last['pid']}.*"):
+                os.unlink(path)
         calls = [(NAMES[int(number)], int(detail)) for number, detail in re.findall(r"(\d+):(\d+)", last["calls"])]
         status = last["status"]
         if status != "timeout":

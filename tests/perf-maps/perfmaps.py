@@ -63,6 +63,6 @@ def map_path(process):
     return pathlib.Path(f"/proc/{process.pid}/root/tmp/perf-{number}.map")
 
 
-def leftovers(folder):
-    """Unfinished maps."""
-    return [path.name for path in pathlib.Path(folder).iterdir() if path.name.startswith(".perf-")]
+def leftovers(folder, pid=""):
+    """Unfinished maps; those of one process where others may be writing theirs."""
+    return [path.name for path in pathlib.Path(folder).glob(f".perf-{pid}*")]

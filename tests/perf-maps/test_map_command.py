@@ -285,7 +285,7 @@ def test_not_ours(moved_app, clean_tmp, what):
     path.write_text(there)
     one_line(hugeld("perf-map", process.pid), 1, f"{path.name} is not written: hugeld did not write what is there",
              "add to it with --append, or use --force")
-    assert path.read_text() == there and leftovers(path.parent) == []
+    assert path.read_text() == there and leftovers(path.parent, process.pid) == []
     assert write_map_text(process, "--append").startswith(there)
     assert hugeld("perf-map", process.pid).returncode == 1
     assert write_map_text(process, "--force") == ours
