@@ -123,7 +123,7 @@ int main(int argc, char **argv) {
         return 2;
     folder = argv[1];
     int objects = 0;
-    restless_start();
+    restless_start(RESTLESS_MAPS);
     restless_watch_me();
     tell("not there", dlopen("libnot-there.so", RTLD_NOW));
     tell("NOLOAD before", by_path("libtable1.so", RTLD_NOW | RTLD_NOLOAD, LM_ID_BASE));
@@ -153,7 +153,7 @@ int main(int argc, char **argv) {
     restless_stop();
     raise(SIGSTOP);
     restless_lend(NULL);
-    restless_start();
+    restless_start(RESTLESS_MAPS);
     printf("closed: %d\n", dlclose(one) + dlclose(one));
     tell("NOLOAD at the end", by_path("libtable1.so", RTLD_NOW | RTLD_NOLOAD, LM_ID_BASE));
     one = by_path("libtable1.so", RTLD_NOW, LM_ID_BASE);

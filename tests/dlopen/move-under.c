@@ -186,7 +186,7 @@ int main(int argc, char **argv) {
             fail("no thread");
     start_timer();
     restless_lend(use_once);
-    restless_start();
+    restless_start(RESTLESS_MAPS);
     restless_watch_me();
     int count = atoi(argv[1]);
     for (int i = 0; i < count; i++)

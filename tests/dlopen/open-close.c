@@ -66,7 +66,7 @@ static bool calm;
 
 static void start_others(void) {
     if (!calm)
-        restless_start();
+        restless_start(RESTLESS_MAPS);
 }
 
 static void stop_others(void) {

@@ -116,7 +116,7 @@ static void do_rounds(int n, bool calm) {
     int maps = 0, descriptors = 0, first = 0;
     long resident = 0;
     if (!calm) {
-        restless_start();
+        restless_start(RESTLESS_MAPS);
         restless_watch_me();
     }
     for (int i = 0; i < n; i++) {
@@ -135,7 +135,7 @@ static void do_rounds(int n, bool calm) {
         descriptors = count_descriptors();
         resident = resident_kb();
         if (!calm)
-            restless_start();
+            restless_start(RESTLESS_MAPS);
     }
     if (!calm)
         restless_stop();
@@ -173,7 +173,7 @@ int main(int argc, char **argv) {
             use_in_coroutine(how[0] == 'c' ? make_stack() : inside);
         printf("%d\n", result_of_use);
     } else if (strcmp(how, "threads") == 0) {
-        restless_start();
+        restless_start(RESTLESS_MAPS);
         for (int i = 0; i < n; i++)
             pthread_create(&thread[i], NULL, use_watched, &result[i]);
         int sum = 0; /* whoever comes first changes what the next one computes */

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* opener FOLDER: opens libone.so, libmissing.so, which lacks a symbol, and libtwo.so of FOLDER, the second
-   and the third while threads run the first one's text, map and unmap; prints what each answers; stops
-   itself; closes and opens again. */
+   and the third while threads run the first one's text and others are restless (restless.h), whose children
+   run it too; prints what each answers; stops itself; closes and opens again. */
+#define _GNU_SOURCE
+#include "../restless.h"
+
 #include <dlfcn.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdatomic.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <sys/mman.h>
 
 typedef uint64_t (*function)(uint64_t);
 
@@ -17,12 +14,15 @@ static const char *text;
 static atomic_int stopping;
 
 static void *run(void *argument) {
-    for (int i = 0; !stopping; i = (i + 1) % 4000) {
-        char *page = mmap(NULL, 1 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        page[i] = (char)((function)(text + 1024 * i))(1);
-        munmap(page, 1 << 16);
-    }
+    for (int i = 0; !stopping; i = (i + 1) % 4000)
+        ((function)(text + 1024 * i))(1);
     return argument;
+}
+
+/* Twice the same. */
+static bool is_same(void) {
+    function first = (function)text;
+    return first(1) == first(1) && first(1) != first(2);
 }
 
 static void *open_one(const char *name) {
@@ -43,9 +43,13 @@ int main(int argc, char **argv) {
     text = ((const char *(*)(void))dlsym(one, "big_address"))();
     for (int i = 0; i < 2; i++)
         pthread_create(&thread[i], NULL, run, NULL);
+    restless_lend(is_same);
+    restless_start(RESTLESS_MAPS);
+    restless_watch_me();
     open_one("libmissing.so");
     void *two = open_one("libtwo.so");
     open_one("libmissing.so");
+    restless_stop();
     stopping = 1;
     for (int i = 0; i < 2; i++)
         pthread_join(thread[i], NULL);

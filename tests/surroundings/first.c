@@ -8,20 +8,18 @@
      file:at:bytes:offset  map the file T_FILE as text
      occupy:n       map pages until n mappings are left below vm.max_map_count
      threads:n      n threads call the functions of the large text for as long as the process lives
+     restless:n     and others are restless (restless.h), without mapping anything if n is 0; their children call
+                    functions of the large text, and the signals go to the thread that runs the constructors
      timer:n        SIGPROF every n microseconds; its handler calls such a function */
 #define _GNU_SOURCE
+#include "../restless.h"
+
 #include <fcntl.h>
 #include <link.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <time.h>
-#include <unistd.h>
 
 #ifndef __NR_mseal
 #define __NR_mseal 462
@@ -33,6 +31,7 @@ const void *big_address(void) __attribute__((weak));
 
 static char *base;
 static const char *file = ""; /* T_FILE */
+static bool is_restless;
 
 static int find_base(struct dl_phdr_info *info, size_t size, void *data) {
     (void)size, (void)data;
@@ -43,10 +42,21 @@ static int find_base(struct dl_phdr_info *info, size_t size, void *data) {
 }
 
 /* The functions' results are known: a wrong byte in the text shows at once. */
-static void call_function(unsigned i) {
+static bool is_right(unsigned i) {
     uint64_t (*function)(uint64_t) = (uint64_t(*)(uint64_t))((char *)big_address() + 1024 * i);
-    if (function(i) != 12345 + (i + 1) * 7 + 3 * (uint64_t)i)
+    return function(i) == 12345 + (i + 1) * 7 + 3 * (uint64_t)i;
+}
+
+static void call_function(unsigned i) {
+    if (!is_right(i))
         abort();
+}
+
+static bool call_some(void) {
+    for (unsigned i = 0; i < 4000; i += 97)
+        if (!is_right(i))
+            return false;
+    return true;
 }
 
 static void *call_functions(void *data) {
@@ -76,6 +86,19 @@ static void start_threads(long n) {
     while (n-- > 0)
         if (pthread_create(&thread, NULL, call_functions, NULL) != 0)
             abort();
+}
+
+static void start_restless(enum restless_kind kind) {
+    restless_lend(call_some);
+    restless_start(kind);
+    restless_watch_me();
+    is_restless = true;
+}
+
+/* Before the process ends, or its last child might outlive it. */
+__attribute__((destructor)) static void end_restless(void) {
+    if (is_restless)
+        restless_stop();
 }
 
 static void occupy(long left) {
@@ -140,6 +163,8 @@ static void act(const char *verb, const char *numbers) {
         occupy(number[0]);
     else if (strncmp(verb, "threads", length) == 0)
         start_threads(number[0]);
+    else if (strncmp(verb, "restless", length) == 0)
+        start_restless(number[0] ? RESTLESS_MAPS : RESTLESS_MAPS_NOTHING);
     else if (strncmp(verb, "timer", length) == 0)
         start_timer(number[0]);
     else

@@ -3,24 +3,19 @@
    earlier constructors do.  T_EARLY has words "verb" or "verb:number" (in hexadecimal), separated by commas:
 
    fill writes all of .data and .bss.  sbrk:bytes allocates so much by sbrk(2) and fills it, malloc:bytes in
-   blocks of 20000.  threads:n starts n threads that write to .data and .bss as long as the process lives;
-   timer:n has a handler do that every n microseconds.  lock is mlockall(MCL_FUTURE); mdwe and no-thp are of
+   blocks of 20000.  threads:n starts n threads that write to .data and .bss as long as the process lives, and
+   restless ones (restless.h) that map nothing; timer:n has a handler do that every n microseconds.  lock is mlockall(MCL_FUTURE); mdwe and no-thp are of
    prctl(2).  data:more and as:more limit RLIMIT_DATA and RLIMIT_AS to what is used now and MORE.
 
    early_check() says how many words are no longer what was written. */
 #define _GNU_SOURCE
 #include "writable.h"
+#include "../restless.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/time.h>
-#include <unistd.h>
 
 #pragma weak much_data
 #pragma weak much_bss
@@ -35,7 +30,7 @@
 
 #define SLOTS (DATA_WORDS / 512)
 
-static int filled, timed;
+static int filled, timed, is_restless;
 static volatile uint64_t ticks;
 static uint64_t *by_sbrk, *block[BLOCKS_MAX];
 static size_t sbrk_words, n_blocks;
@@ -83,6 +78,15 @@ static void start_threads(long n) {
         if (pthread_create(&thread, NULL, write_for_ever, (void *)i) != 0)
             abort();
     pthread_barrier_wait(&started);
+    restless_start(RESTLESS_MAPS_NOTHING);
+    restless_watch_me();
+    is_restless = 1;
+}
+
+/* Before the process ends, or its last child might outlive it. */
+__attribute__((destructor)) static void end_threads(void) {
+    if (is_restless)
+        restless_stop();
 }
 
 /* A word in another page each time, all over. */

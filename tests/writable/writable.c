@@ -3,8 +3,8 @@
 
      check             nothing more
      heap              sbrk(2) and malloc(3) in every way, over 1 GiB
-     fork N THREADS    N children read and write all of the data while THREADS threads write to it; with a
-                       fourth argument it stops (SIGSTOP) after the first child
+     fork N THREADS    N children read and write all of the data while THREADS threads write to it and others are
+                       restless (restless.h); with a fourth argument it stops (SIGSTOP) after the first child
 
      children          every other way to make one: vfork, posix_spawn, daemon, in children of children, ...
 
@@ -13,20 +13,13 @@
    Exit status 0 and a line of "right" for each thing that is as it must be. */
 #define _GNU_SOURCE
 #include "writable.h"
+#include "../restless.h"
 
 #include <malloc.h>
-#include <pthread.h>
 #include <sched.h>
-#include <signal.h>
-#include <spawn.h>
-#include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <time.h>
-#include <unistd.h>
 
 #define TEXT_OF(x) #x
 #define STRING_OF(x) TEXT_OF(x)
@@ -212,9 +205,10 @@ struct count {
     int exited, wrong, killed;
 };
 
-static void wait_for_one(struct count *count) {
+/* Only for CHILD: the others' children are their own. */
+static void count_end(struct count *count, pid_t child) {
     int status;
-    if (wait(&status) < 0)
+    if (waitpid(child, &status, 0) != child)
         abort();
     if (WIFSIGNALED(status))
         fprintf(stderr, "a child died of signal %d\n", WTERMSIG(status));
@@ -223,33 +217,49 @@ static void wait_for_one(struct count *count) {
     count->wrong += WIFEXITED(status) && WEXITSTATUS(status) != 0;
 }
 
+/* Reads a word of each page. */
+static bool can_read_data(void) {
+    size_t wrong = 0;
+    for (size_t i = OWN_WORDS; i < DATA_WORDS; i += 512)
+        wrong += count_wrong_shared(much_data, i, i + 1);
+    return wrong == 0;
+}
+
+#define AT_ONCE 4
+
 static void fork_many(int n, size_t threads, bool stop) {
     pthread_t thread[64];
+    pid_t running[AT_ONCE] = {0};
     struct count count = {0, 0, 0};
-    int running = 0;
     n_threads = threads;
     write_shared(much_data, OWN_WORDS, DATA_WORDS, 1, 0);
     write_shared(much_bss, OWN_BSS_WORDS, BSS_WORDS, 1, 0);
     for (size_t i = 0; i < threads; i++)
         pthread_create(&thread[i], NULL, write_data, (void *)i);
+    if (threads > 0) {
+        restless_lend(can_read_data);
+        restless_start(RESTLESS_MAPS);
+        restless_watch_me();
+    }
     for (int i = 0; i < n; i++) {
+        pid_t *child = &running[i % AT_ONCE];
+        if (i >= AT_ONCE)
+            count_end(&count, *child);
         write_own((uint64_t)i);
-        pid_t child = fork();
-        if (child < 0)
+        *child = fork();
+        if (*child < 0)
             abort();
-        if (child == 0)
+        if (*child == 0)
             _exit(be_child((uint64_t)i));
         if (stop && i == 0)
             raise(SIGSTOP);
-        if (++running == 4) {
-            wait_for_one(&count);
-            running--;
-        }
         /* A child's writes are not ours. */
         count.wrong += i % 10 == 0 && count_wrong_data((uint64_t)i) != 0;
     }
-    while (running-- > 0)
-        wait_for_one(&count);
+    for (int i = 0; i < AT_ONCE && i < n; i++)
+        count_end(&count, running[i]);
+    if (threads > 0)
+        restless_stop();
     stop_threads = true;
     for (size_t i = 0; i < threads; i++)
         pthread_join(thread[i], NULL);
