@@ -516,8 +516,9 @@ def read_image(pid):
     return Image(mappings, read_objects(pid, mappings), sorted(os.listdir(f"/proc/{pid}/fd"), key=int))
 
 
-def check_span(image, span, backend):
-    """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else."""
+def check_span(image, span, backend, forked=False):
+    """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else.  FORKED: children
+    were alive, so writing to data has taken small pages."""
     inside = [m for m in image.mappings if m.end > span.start and m.start < span.end]
     where = f"{span} on {backend}: {inside}"
     assert pieces(inside, span.start, span.end) == [(span.start, span.end, span.permissions)], where
@@ -530,7 +531,8 @@ def check_span(image, span, backend):
         assert sum(m.kb["Rss"] for m in inside) * 1024 == span.end - span.start, where
         assert all(m.inode == 0 for m in inside), where
     else:  # data: it may have become one mapping with .bss
-        assert sum(m.thp_bytes for m in inside) >= span.end - span.start, where
+        assert all(m.inode == 0 for m in inside), where
+        assert forked or sum(m.thp_bytes for m in inside) >= span.end - span.start, where
 
 
 def guards(image, object_):
@@ -556,10 +558,10 @@ def check_object(image, plain, name, spans):
         assert pieces(image.mappings, start_, end) == [(start_, end, "r--p")], f"{name}: RELRO"
 
 
-def check_memory(image, plain, plans, moved, backend="hugetlb", always=True):
-    """The proof.  MOVED maps base names of objects to the kinds of span that must be on huge pages there; everything
-    else must be as in the image of the plain run.  ALWAYS: each of these objects has such spans at any load address.
-    Returns the pages that moved."""
+def check_memory(image, plain, plans, moved, backend="hugetlb", always=True, forked=False):
+    """The proof.  MOVED maps base names of objects to the kinds of span that must be on huge pages there (for FORKED, see
+    check_span); everything else must be as in the image of the plain run.  ALWAYS: each of these objects has such spans at
+    any load address.  Returns the pages that moved."""
     moved_spans, hugetlb = [], []
     for object_ in image.objects:
         kinds = moved.get(object_.name, ())
@@ -567,7 +569,7 @@ def check_memory(image, plain, plans, moved, backend="hugetlb", always=True):
         assert spans or not kinds or not always, f"{object_.name}: nothing is planned: {plans[object_.name].json}"
         for span in spans:
             chosen = backend if span.kind in ("text", "rodata") else "thp"
-            check_span(image, span, chosen)
+            check_span(image, span, chosen, forked)
             if chosen == "hugetlb":
                 hugetlb.append(span)
         moved_spans += spans

@@ -24,9 +24,9 @@
      smaps, fds, mask   at each mark
      pid                which it was
      calls              "number:detail" of each call of MODULE's; the detail tells kinds of mmap and so on
-     trespasses         see below; empty
-   apart out, err, status   what it printed, and what wait(2) says; "timeout" where it took too long pool
-   total, free, reserved and surplus pages of 2 MiB when it has ended
+     trespasses         see below; none if empty
+     out, err, status   what it printed, and what wait(2) says; "timeout" where it took too long
+     pool               total, free, reserved and surplus pages of 2 MiB when it and its children have ended
 
    strace injects errors too, but takes a tenth of a second to start and knows only the first of these ways.
 
@@ -571,6 +571,12 @@ static void put_calls(void) {
     free(text);
 }
 
+/* Its children, which outlive it where it is killed, hold its pages until they have ended. */
+static void wait_for_children(void) {
+    while (waitpid(-1, NULL, __WALL) > 0)
+        ;
+}
+
 static void run(char **argv) {
     int out = memfd_create("out", 0), err = memfd_create("err", 0), status;
     fflush(stdout);
@@ -593,6 +599,7 @@ static void run(char **argv) {
     ptrace(PTRACE_CONT, program, 0, 0);
     status = follow();
     alarm(0);
+    wait_for_children();
     char line[32];
     put("pid", line, (size_t)sprintf(line, "%d", program));
     put_calls();
@@ -643,6 +650,8 @@ int main(int argc, char **argv) {
         return 2;
     module = argv[1];
     read_ranges(argv[2]);
+    if (prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0)
+        give_up("PR_SET_CHILD_SUBREAPER");
     struct sigaction action = {.sa_handler = handle_alarm, .sa_flags = SA_RESTART};
     sigaction(SIGALRM, &action, NULL);
     while (fgets(line, sizeof line, stdin) != NULL) {

@@ -247,7 +247,7 @@ def compare_elsewhere(look, plain, told, may_lose=False):
         moved.setdefault(s.name, []).append(s.kind)
     try:
         backend = "thp" if all(s.backend == "thp" for s in spans) else "hugetlb"
-        helpers.check_memory(here, there, plans, moved, backend)
+        helpers.check_memory(here, there, plans, moved, backend, forked=True)
     except AssertionError as error:
         return f"elsewhere, and not as in the plain run: {error}"
     return spans if look.mask == plain.mask else f"blocked signals {look.mask}, not {plain.mask}"

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* target [LIBRARY [thread]]: uses the large text and data that are linked into it or into LIBRARY, which it
-   opens and closes; with a second thread, if asked.  It forks, and calls MARK twice: when everything is in
-   use, and after LIBRARY was closed.  What it prints depends on every page of the data and every function of
-   the text.
+/* target [LIBRARY [threads]]: uses the large text and data that are linked into it or into LIBRARY, which it
+   opens and closes; beside restless threads, if asked (restless.h), whose children run the text.  It forks,
+   and calls MARK twice: when everything is in use, and after LIBRARY was closed.  What it prints depends on
+   every page of the data and every function of the text.
 
    -DBIG is the large part, -DEARLY a library whose constructor starts a thread that runs the text all the
-   time. */
+   time, and the restless ones.  None of them maps anything: where things come to lie must be the same in each
+   run, and inject.c's account says more of whose memory is unmapped than a mapping that is hit. */
 #define _GNU_SOURCE
+#if !defined BIG
+#include "../restless.h"
+#endif
+
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #define MARK 4711
 #define FUNCTIONS 1536
@@ -21,6 +22,7 @@
 
 uint64_t big_sum(uint64_t x) __attribute__((weak));
 uint64_t big_run(unsigned i) __attribute__((weak));
+void early_stop(void) __attribute__((weak));
 
 #if defined BIG
 #define HIDDEN __attribute__((visibility("hidden")))
@@ -54,11 +56,26 @@ uint64_t big_sum(uint64_t x) {
         x += bss_big[i]++;
     return x;
 }
-#elif defined EARLY
+#else
+static uint64_t (*run_one)(unsigned i) = big_run;
+
+static bool run_some(void) {
+    for (unsigned i = 0; i < FUNCTIONS; i += 101)
+        if (run_one(i) != i * 7)
+            return false;
+    return true;
+}
+
+static void start_restless(void) {
+    restless_start(RESTLESS_MAPS_NOTHING);
+    restless_watch_me();
+}
+#if defined EARLY
+
 static void *run(void *unused) {
-    for (unsigned i = 0;; i++)
-        if (big_run(i % FUNCTIONS) != i % FUNCTIONS * 7)
-            abort();
+    while (run_some())
+        ;
+    abort();
     return unused;
 }
 
@@ -66,30 +83,36 @@ __attribute__((constructor)) static void start(void) {
     pthread_t thread;
     if (pthread_create(&thread, NULL, run, NULL) != 0)
         abort();
+    restless_lend(run_some);
+    start_restless();
 }
+
+void early_stop(void) { restless_stop(); }
 #else
-static void *wait_forever(void *unused) {
-    pause();
-    return unused;
-}
 
 int main(int argc, char **argv) {
     uint64_t (*sum)(uint64_t) = big_sum, x;
     void *handle = NULL;
-    pthread_t thread;
     int status;
-    if (argc > 2 && pthread_create(&thread, NULL, wait_forever, NULL) != 0)
-        return 1;
+    if (argc > 2)
+        start_restless();
     if (argc > 1 && (handle = dlopen(argv[1], RTLD_NOW)) == NULL)
         return fprintf(stderr, "%s\n", dlerror()), 1;
-    if (handle != NULL)
+    if (handle != NULL) {
         sum = (uint64_t(*)(uint64_t))dlsym(handle, "big_sum");
+        run_one = (uint64_t(*)(unsigned))dlsym(handle, "big_run");
+        restless_lend(run_some);
+    }
     x = sum(1);
     pid_t child = fork();
     if (child == 0)
         _exit((int)(sum(x) % 251));
     waitpid(child, &status, 0);
     printf("%016lx, child %d, %016lx\n", (unsigned long)x, WEXITSTATUS(status), (unsigned long)sum(x));
+    if (argc > 2)
+        restless_stop();
+    if (early_stop != NULL)
+        early_stop();
     syscall(MARK);
     if (handle != NULL)
         printf("closed %d\n", dlclose(handle));
@@ -100,4 +123,5 @@ int main(int argc, char **argv) {
     syscall(MARK);
     return 3;
 }
+#endif
 #endif

@@ -80,12 +80,12 @@ SETTINGS = {
     "start": ("preload", ["target"], "main", ""),
     "start-threads": ("early", ["target"], "main", ""),
     "dlopen": ("preload", ["host", "libtarget.so"], "libtarget*", ""),
-    "dlopen-threads": ("preload", ["host", "libtarget.so", "thread"], "libtarget*", ""),
+    "dlopen-threads": ("preload", ["host", "libtarget.so", "threads"], "libtarget*", ""),
     "ldso-start": ("ldso", ["target-ldso"], "main", ""),
     "ldso-command": ("command", ["target"], "main", ""),
     "ldso-needed": ("ldso", ["needs-ldso"], "libtarget*", ""),
     "ldso-dlopen": ("ldso", ["host-ldso", "libtarget.so"], "libtarget*", ""),
-    "ldso-dlopen-threads": ("ldso", ["host-ldso", "libtarget.so", "thread"], "libtarget*", ""),
+    "ldso-dlopen-threads": ("ldso", ["host-ldso", "libtarget.so", "threads"], "libtarget*", ""),
 }
 SETTINGS = {f"{name}-{backend}": (*setting[:3], f"backend={backend}") for name, setting in SETTINGS.items()
             for backend in ("hugetlb", "thp")}

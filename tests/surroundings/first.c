@@ -8,9 +8,9 @@
      file:at:bytes:offset  map the file T_FILE as text
      occupy:n       map pages until n mappings are left below vm.max_map_count
      threads:n      n threads call the functions of the large text for as long as the process lives
-     restless:n     and others are restless (restless.h), without mapping anything if n is 0; their children call
-                    functions of the large text, and the signals go to the thread that runs the constructors
-     timer:n        SIGPROF every n microseconds; its handler calls such a function */
+     restless:n     and others are restless (restless.h), without mapping anything if n is 0; their children
+   call functions of the large text, and the signals go to the thread that runs the constructors timer:n
+   SIGPROF every n microseconds; its handler calls such a function */
 #define _GNU_SOURCE
 #include "../restless.h"
 

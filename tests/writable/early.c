@@ -4,8 +4,9 @@
 
    fill writes all of .data and .bss.  sbrk:bytes allocates so much by sbrk(2) and fills it, malloc:bytes in
    blocks of 20000.  threads:n starts n threads that write to .data and .bss as long as the process lives, and
-   restless ones (restless.h) that map nothing; timer:n has a handler do that every n microseconds.  lock is mlockall(MCL_FUTURE); mdwe and no-thp are of
-   prctl(2).  data:more and as:more limit RLIMIT_DATA and RLIMIT_AS to what is used now and MORE.
+   restless ones (restless.h) that map nothing; timer:n has a handler do that every n microseconds.  lock is
+   mlockall(MCL_FUTURE); mdwe and no-thp are of prctl(2).  data:more and as:more limit RLIMIT_DATA and
+   RLIMIT_AS to what is used now and MORE.
 
    early_check() says how many words are no longer what was written. */
 #define _GNU_SOURCE

@@ -3,8 +3,8 @@
 
      check             nothing more
      heap              sbrk(2) and malloc(3) in every way, over 1 GiB
-     fork N THREADS    N children read and write all of the data while THREADS threads write to it and others are
-                       restless (restless.h); with a fourth argument it stops (SIGSTOP) after the first child
+     fork N THREADS    N children read and write all of the data while THREADS threads write to it and others
+   are restless (restless.h); with a fourth argument it stops (SIGSTOP) after the first child
 
      children          every other way to make one: vfork, posix_spawn, daemon, in children of children, ...
 
