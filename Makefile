@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # make         builds build/hugeld and build/libhugeld.so; they run from there
 # make demo    shows it: the C++ compiler, plainly and on huge pages
-# make check   runs every test, or TESTS='FILE...'    make check-unit   only those of the core
+# make check   each test with a few of its cases, or TESTS='FILE...' with all      make check-unit   only the core's
+# make check-all   each test with all cases; installs what few tests want, too
 # make check-fuzz  hostile files and texts, a minute for each reader (tests/fuzz)
 # make check-sanitizers    the unit tests by ASan, UBSan and valgrind, the core by analysers
 # make check-real  stock programs' own tests and daily work, the long forms
@@ -25,11 +26,12 @@ MAKEFLAGS += --no-print-directory
 Q = $(if $(V),,@echo "  $@";)
 # What check-suites takes.
 SUITES = trixie sid
-# What check takes: files, folders and options of pytest.
+# What check and check-all take: files, folders and options of pytest.
 TESTS = tests
+PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=10
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-unit check-vm check-glibc check-suites check-rfc ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
+first_install = check check-all check-vm check-glibc check-suites check-rfc ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -160,14 +162,20 @@ demo:
 	@tests/demo
 
 check:
-	@tests/install-packages build check ldso rfc $(if $(filter 1,$(STRICT)),real peers package)
+	@tests/install-packages build check ldso rfc
+	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 25)"
 	@$(MAKE) all unit-tests
-	@tests/with-pool 1024 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider $(TESTS)
+	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tests/with-pool 1024 -- $(PYTEST) $(TESTS)
 
-check-unit:
-	@tests/install-packages build check
-	@$(MAKE) unit-tests
-	@$(PYTHON) -B -m pytest -q -p no:cacheprovider tests/unit
+check-all:
+	@tests/install-packages build check ldso rfc real peers package
+	@echo "== make check-all: about 25 minutes on 2 processors, once packages are installed"
+	@$(MAKE) all unit-tests
+	@tests/with-pool 1024 -- $(PYTEST) $(TESTS)
+
+check-unit: unit-tests
+	@echo "== make check-unit: ten seconds, once it is built"
+	@$(PYTEST) tests/unit
 
 check-fuzz:
 	@tests/install-packages build fuzz
@@ -218,5 +226,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-unit check-vm ldso check-glibc check-suites check-rfc lint bench clean fuzzers check-fuzz
+.PHONY: all install uninstall dist unit-tests core demo check check-all check-unit check-vm ldso check-glibc check-suites check-rfc lint bench clean fuzzers check-fuzz
 -include $(wildcard $B/*/*.d $B/fuzz/*/*.d $B/fuzz/tests/fuzz/*.d)

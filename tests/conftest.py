@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""What every test gets: the pool for itself, the proof that nothing is left behind, and STRICT=1.
+"""What every test gets: the pool for itself, the proof that nothing is left behind, STRICT=1 and T_SAMPLE=1.
 
-A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.
+A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.  With T_SAMPLE=1, as in `make check`,
+each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test
+marked `whole` is left to `make check-all`.
 """
 
 import contextlib
@@ -42,6 +44,34 @@ def pytest_runtest_makereport(item, call):
     if os.environ.get("STRICT") == "1" and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid}: skipped with STRICT=1: {reason}"
+
+
+def sample(cases):
+    """The fewest of CASES, greedily, that have every value of every parameter; CASES are those of one test."""
+    values = {case: {(name, repr(value)) for name, value in case.callspec.params.items()} for case in cases}
+    missing = set().union(*values.values())
+    while missing:
+        best = max(values, key=lambda case: len(values[case] & missing))
+        missing -= values[best]
+        yield best
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "whole: left out of `make check` (T_SAMPLE=1)")
+
+
+def pytest_collection_modifyitems(config, items):
+    if os.environ.get("T_SAMPLE") != "1":
+        return
+    tests = {}
+    for item in items:
+        if not item.get_closest_marker("whole"):
+            tests.setdefault((item.path, item.originalname), []).append(item)
+    chosen = set()
+    for cases in tests.values():
+        chosen.update(sample(cases) if hasattr(cases[0], "callspec") else cases)
+    config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+    items[:] = [item for item in items if item in chosen]
 
 
 @pytest.fixture(scope="session")
