@@ -74,8 +74,6 @@ bool hl_begin(struct hl_process *process, const char *const *envp, const char *e
     struct hl_options options;
     process->standard_error = (struct hl_file_id){0, 0};
     hl_default_options(&options);
-    if (way_in == HL_LINKER)
-        options.edges = HL_EDGES_BY_PLACE;
     const char *text = find_variable(envp, options_name);
     if (text != NULL) {
         const struct hl_complaints complaints = {tell_mistake, process};
@@ -121,7 +119,6 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
     work->object.text_relocations = object->text_relocations;
     work->object.is_new = object->is_new;
     work->object.file = object->file;
-    work->object.is_placed = object->is_placed;
     if (result == 0) {
         result = hl_plan_object(&work->plan, &work->object, &process->options, &process->geometry);
     } else {

@@ -10,8 +10,7 @@ enum { HL_BACKEND_AUTO, HL_BACKEND_HUGETLB, HL_BACKEND_THP, HL_BACKEND_FILE };
 enum { HL_SEGMENTS_TEXT, HL_SEGMENTS_ALL };
 enum { HL_DATA_THP, HL_DATA_OFF };
 enum { HL_BSS_OFF, HL_BSS_THP };
-/* The third is no value that can be said: merge, and keep for an object that was placed. */
-enum { HL_EDGES_MERGE, HL_EDGES_KEEP, HL_EDGES_BY_PLACE };
+enum { HL_EDGES_MERGE, HL_EDGES_KEEP };
 enum { HL_NUMA_ANY, HL_NUMA_LOCAL, HL_NUMA_INTERLEAVE };
 
 /* A piece of the environment, not terminated. */

@@ -7,8 +7,9 @@
        merge     rrTTTTTTTTTTTTTTTTTTTTTTTTTTrrrrrrr    the same, where enough follows to fill its last page;
                  rrrrrrTTTTTTTTTTTTTTTTTTTTTTTTrrrr     else it begins as much later as is missing
 
-   Text that is shorter than a huge page has one only with neighbours, so that is put like merge by default.
-   backend=file maps nothing anew: there addresses have to go with the offsets in the file. */
+   No other address covers more of the text, so this way in never gives less than the preloader, which takes
+   an object where it lies.  backend=file maps nothing anew: there addresses have to go with the offsets in
+   the file. */
 #include "place.h"
 
 static bool is_read_only(const struct hl_segment *segment) {
@@ -30,7 +31,8 @@ static unsigned find_text(const struct hl_object *object) {
 
 /* How far behind a boundary the text has to begin, so that its last page is filled up by what follows and its
    first one by what is before.  False where these are too short for that. */
-static bool find_shift(const struct hl_object *object, unsigned text, uint64_t huge, uint64_t *shift) {
+static bool find_shift(const struct hl_object *object, unsigned text, uint64_t huge, uint64_t alignment,
+                       uint64_t *shift) {
     const struct hl_segment *segment = object->segment;
     unsigned first = text, next = text + 1;
     while (first > 0 && is_read_only(&segment[first - 1]))
@@ -38,28 +40,30 @@ static bool find_shift(const struct hl_object *object, unsigned text, uint64_t h
     while (next < object->n_segments && is_read_only(&segment[next]))
         next++;
     uint64_t limit = next < object->n_segments ? segment[next].first_page : segment[next - 1].end_page;
-    uint64_t before = segment[text].first_page - segment[first].first_page;
+    uint64_t start = segment[text].first_page, before = start - segment[first].first_page;
     uint64_t after = limit - segment[text].end_page, bytes = bytes_of(&segment[text]);
     *shift = hl_subtract(hl_round_up(bytes, huge) - bytes, after);
+    *shift += (start - *shift) & (alignment - 1);
     return *shift <= before;
 }
 
-bool hl_choose_place(struct hl_place *place, const struct hl_object *object, const struct hl_options *options,
+bool hl_choose_place(uint64_t *bias, const struct hl_object *object, const struct hl_options *options,
                      const struct hl_geometry *geometry, uint64_t alignment) {
-    uint64_t huge = geometry->huge_page_bytes, shift = 0;
+    uint64_t huge = geometry->huge_page_bytes, shift;
     unsigned text = find_text(object);
     if (text == object->n_segments || alignment >= huge)
         return false;
     const struct hl_segment *segment = &object->segment[text];
-    bool is_short = bytes_of(segment) < huge, by_file = options->backend == HL_BACKEND_FILE;
-    bool merges = options->edges == HL_EDGES_MERGE || (options->edges == HL_EDGES_BY_PLACE && is_short);
-    bool fills = merges && find_shift(object, text, huge, &shift);
-    if (is_short && (!fills || by_file))
+    bool by_file = options->backend == HL_BACKEND_FILE;
+    bool fills =
+        options->edges == HL_EDGES_MERGE && !by_file && find_shift(object, text, huge, alignment, &shift);
+    if (bytes_of(segment) < huge && !fills)
         return false;
-    uint64_t boundary = hl_round_up(segment->first_page - (fills ? shift : 0), alignment);
-    if (by_file)
+    uint64_t boundary = hl_round_up(segment->first_page, alignment);
+    if (fills)
+        boundary = segment->first_page - shift;
+    else if (by_file)
         boundary = segment->first_page - segment->offset;
-    place->bias = -boundary & (huge - 1);
-    place->on_boundary = !merges && !by_file;
+    *bias = -boundary & (huge - 1);
     return true;
 }

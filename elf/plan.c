@@ -11,8 +11,7 @@
 
    edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is
    ever taken in: a region ends at the first writable page and never passes the object's end.  edges=keep
-   takes only huge pages that begin inside a segment and hold nothing of another one.  Where the dynamic
-   linker has put text on a boundary that is the default: merge would gain one page at most.
+   takes only huge pages that begin inside a segment and hold nothing of another one.
 
    Within a region which huge pages get which protection changes only where a segment begins or ends, so the
    planner cuts there and never walks page by page: a hostile p_memsz of 2^60 costs nothing more. */
@@ -36,11 +35,9 @@ static bool is_read_only(const struct hl_segment *segment) {
     return (segment->flags & (PF_R | PF_W)) == PF_R;
 }
 
-/* edges=keep, all that backend=file can do: it maps nothing anew.  It is also the default where the dynamic
- * linker has put text on a boundary. */
+/* edges=keep, all that backend=file can do: it maps nothing anew. */
 static bool keeps_edges(const struct planner *p) {
-    return p->options->edges == HL_EDGES_KEEP || p->options->backend == HL_BACKEND_FILE ||
-           (p->options->edges == HL_EDGES_BY_PLACE && p->object->is_placed);
+    return p->options->edges == HL_EDGES_KEEP || p->options->backend == HL_BACKEND_FILE;
 }
 
 static void add_cut(struct planner *p, uint64_t at) {

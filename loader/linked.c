@@ -46,7 +46,7 @@ void hl_add_linked(struct hl_process *process, const struct dl_phdr_info *info, 
     object.is_main = is_main;
     object.path = path;
     object.load_bias = info->dlpi_addr;
-    object.text_relocations = object.is_new = object.is_placed = false;
+    object.text_relocations = object.is_new = false;
     object.file = -1;
     for (size_t i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *ph = &info->dlpi_phdr[i];

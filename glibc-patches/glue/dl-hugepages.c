@@ -52,12 +52,10 @@ bool _dl_hugepages_active attribute_hidden;
 static struct hl_process *process;
 
 /* The object that is mapped next: where it should begin, modulo the size
-   of a huge page, and what that means for its text.  */
+   of a huge page.  */
 static struct
 {
   bool is_chosen;
-  bool on_boundary;	/* Its text would be.  */
-  bool is_on_boundary;	/* It is.  */
   ElfW(Addr) start;
 } next;
 
@@ -205,7 +203,6 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
       .is_main = is_main,
       .is_new = true,
       .file = fd,
-      .is_placed = next.is_on_boundary,
     };
   if (is_opened_later)
     {
@@ -246,23 +243,21 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,
 			    int mode)
 {
   struct hl_object object;
-  struct hl_place place;
+  uint64_t bias;
   /* One that was linked for an address of its own gets that, if it is
      free.  */
   next.is_chosen
     = (hl_read_segments (&object, phdr, phnum, 0, &process->geometry) == 0
        && object.segment[0].first_page == 0
-       && hl_choose_place (&place, &object, &process->options,
+       && hl_choose_place (&bias, &object, &process->options,
 			   &process->geometry, find_alignment (phdr, phnum))
        /* A filter of the program's own may kill for munmap.  */
        && ((mode & __RTLD_DLOPEN) == 0
 	   || hl_read_process_status (process) == 0));
-  next.is_on_boundary = false;
   if (!next.is_chosen)
     return;
-  next.start = ((place.bias + object.segment[0].first_page)
+  next.start = ((bias + object.segment[0].first_page)
 		& (process->geometry.huge_page_bytes - 1));
-  next.on_boundary = place.on_boundary;
 }
 
 void
@@ -304,6 +299,5 @@ _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
       hl_munmap (at, length);
       return 0;
     }
-  next.is_on_boundary = next.on_boundary;
   return start;
 }

@@ -15,14 +15,13 @@ static bool bit(unsigned from, unsigned number) { return from >> number & 1; }
 static void choose_options(struct hl_options *options, struct hl_object *object, struct t_input *input) {
     unsigned what = t_take_byte(input), flags = t_take_byte(input);
     hl_default_options(options);
-    options->edges = what % 3;
-    options->segments = what / 3 % 2;
-    options->data = what / 6 % 2;
-    options->bss = what / 12 % 2;
+    options->edges = bit(what, 0);
+    options->segments = bit(what, 1);
+    options->data = bit(what, 2);
+    options->bss = bit(what, 3);
     options->backend = flags % 4;
     object->is_main = bit(flags, 2);
     object->is_new = bit(flags, 3);
-    object->is_placed = bit(flags, 4);
     object->text_relocations = bit(flags, 5);
 }
 
@@ -41,7 +40,7 @@ static void check_object(const struct hl_object *object) {
 
 /* The model knows edges=merge and keep. */
 static bool is_modelled(const struct hl_object *object, struct hl_options *options) {
-    if (options->backend == HL_BACKEND_FILE || (options->edges == HL_EDGES_BY_PLACE && object->is_placed))
+    if (options->backend == HL_BACKEND_FILE)
         options->edges = HL_EDGES_KEEP;
     return !object->text_relocations &&
            object->segment[object->n_segments - 1].end - object->segment[0].start <= MODEL_BYTES;
@@ -53,7 +52,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     struct hl_object object = {.path = "hostile"}, chosen = object;
     struct hl_options options;
     struct hl_plan plan, again;
-    struct hl_place place;
     uint64_t bias;
     choose_options(&options, &chosen, &input);
     t_take(&input, &bias, sizeof bias);
@@ -69,7 +67,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     check_object(&object);
     object.is_main = chosen.is_main;
     object.is_new = chosen.is_new;
-    object.is_placed = chosen.is_placed;
     object.text_relocations = chosen.text_relocations;
     result = hl_plan_object(&plan, &object, &options, &t_geometry);
     assert_true(result >= 0 && result < HL_SKIP_COUNT);
@@ -78,8 +75,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     check_numbers(&plan, &object);
     hl_plan_object(&again, &object, &options, &t_geometry);
     assert_int_equal(again.n_spans, plan.n_spans);
-    if (hl_choose_place(&place, &object, &options, &t_geometry, T_PAGE))
-        assert_true(place.bias < T_HUGE);
+    if (hl_choose_place(&bias, &object, &options, &t_geometry, T_PAGE))
+        assert_true(bias < T_HUGE);
     if (is_modelled(&object, &options))
         check_against_model(&plan, &object, &options);
     return 0;

@@ -60,11 +60,9 @@ class Linked:
         with helpers.paused(way(self.ldso, patterns, options, argv), env, name, timeout) as process:
             yield process
 
-    def prove(self, argv, moved, patterns, options="", way=by_run, edges=None, backend="hugetlb", same=operator.eq,
-              **changes):
+    def prove(self, argv, moved, patterns, options="", way=by_run, backend="hugetlb", same=operator.eq, **changes):
         """Runs ARGV with nothing selected and with PATTERNS; MOVED maps base names to the kinds of span that must be
-        where the plan says, and all the rest must be as in the first run.  EDGES: what the plan is made with where
-        nobody says it, merge if None."""
+        where the plan says, and all the rest must be as in the first run."""
         with self.paused(argv, "no-such-object", options, way, **changes) as process:
             plain_image = without_linker(helpers.read_image(process.pid))
             plain = process.finish()
@@ -72,8 +70,7 @@ class Linked:
         with self.paused(argv, patterns, options, way, **changes) as process:
             image = without_linker(helpers.read_image(process.pid))
             paths = [o.path for o in image.objects if o.name in moved]
-            plan_options = ",".join(filter(None, (options, edges and f"edges={edges}")))
-            plans = helpers.read_plans(process.pid, paths, plan_options)
+            plans = helpers.read_plans(process.pid, paths, options)
             pages = helpers.check_memory(image, plain_image, plans, moved, backend)
             if backend == "hugetlb":
                 kept = {name: [k for k in kinds if k in ALL] for name, kinds in moved.items()}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Our ld.so puts generated programs and libraries, linked in every way that matters, on huge pages exactly as planned:
-the executable that the kernel mapped, the one that it maps itself, and libraries, with text on a boundary."""
+the executable that the kernel mapped, the one that it maps itself, and libraries, placed where they have most."""
 
 import pytest
 
@@ -10,17 +10,10 @@ from linked import ALL, by_command, by_run
 
 # What has no read-only data of its own beside the text.
 ONLY_TEXT = ("noseparate", "norosegment", "dso-noseparate", "dso-norosegment")
-# ld.so can choose where these go; where text begins on a boundary, edges=keep is the default.
-PLACED = "keep"
 
 
 def kinds(variant):
     return ("text",) if variant in ONLY_TEXT else ALL
-
-
-def edges_of(variant):
-    """What is planned with by default: linked at 2 MiB there is nothing to choose."""
-    return None if "aligned" in variant else PLACED
 
 
 @pytest.mark.parametrize("variant", programs.EXECUTABLES)
@@ -34,15 +27,14 @@ def test_executable_mapped_by_the_kernel(linked, builder, pool, variant):
 def test_executable_mapped_by_us(linked, builder, pool, variant):
     pool(64)
     app = builder.executable(variant)
-    edges = edges_of(variant) if "-pie" in programs.EXECUTABLES[variant] else None
-    linked.prove([app], {app.name: kinds(variant)}, "main", "backend=hugetlb", by_command, edges)
+    linked.prove([app], {app.name: kinds(variant)}, "main", "backend=hugetlb", by_command)
 
 
 @pytest.mark.parametrize("variant", [v for v in programs.LIBRARIES if v != "dso-textrel"])
 def test_library(linked, builder, pool, variant):
     pool(64)
     app, [library] = builder.with_library(variant)
-    linked.prove([app], {library.name: kinds(variant)}, "libbig*", "backend=hugetlb", edges=edges_of(variant))
+    linked.prove([app], {library.name: kinds(variant)}, "libbig*", "backend=hugetlb")
 
 
 ADDRESS = 0x700000000000
@@ -104,7 +96,7 @@ def test_text_before_read_only_data(linked, builder, pool):
     app, library = builder.once("text-first", build)
     flags = [h.flags for h in helpers.read_headers(library) if h.type == helpers.PT_LOAD]
     assert flags == [5, 4, 6]
-    linked.prove([app], {library.name: ALL}, "libbig*", "backend=hugetlb", edges=PLACED)
+    linked.prove([app], {library.name: ALL}, "libbig*", "backend=hugetlb")
     with linked.paused([app], "libbig*") as process:
         start, _ = text_of(library, helpers.read_smaps(process.pid))
         assert start % helpers.HUGE == 0
@@ -117,8 +109,7 @@ def test_thp(linked, builder, thp, variant, way):
         app, [moved] = builder.with_library(variant)
     else:
         app = moved = builder.executable(variant)
-    placed = variant.startswith("dso") or (variant == "pie" and way is by_command)
-    linked.prove([app], {moved.name: ALL}, "libbig*:app-*", "backend=thp", way, PLACED if placed else None, backend="thp")
+    linked.prove([app], {moved.name: ALL}, "libbig*:app-*", "backend=thp", way, backend="thp")
 
 
 def text_of(library, mappings):
@@ -176,9 +167,9 @@ def test_executable_and_libraries(linked, builder, pool):
     pool(64)
     app, libraries = builder.with_library("dso", 2)
     moved = {library.name: ALL for library in libraries}
-    linked.prove([app], moved, "*", "backend=hugetlb", edges=PLACED)
-    linked.prove([app], {libraries[1].name: ALL}, "libbig*:!libbig.so*", edges=PLACED)
-    linked.prove([app], {libraries[0].name: ALL}, str(libraries[0].parent) + "/libbig.so*", edges=PLACED)
+    linked.prove([app], moved, "*", "backend=hugetlb")
+    linked.prove([app], {libraries[1].name: ALL}, "libbig*:!libbig.so*")
+    linked.prove([app], {libraries[0].name: ALL}, str(libraries[0].parent) + "/libbig.so*")
 
 
 @pytest.mark.parametrize("data", ["thp", "off"])
@@ -189,8 +180,7 @@ def test_data_of_the_executable(linked, builder, pool, thp, variant, way, data):
     app = builder.executable(variant, words=6 * 2**17)
     moved = ALL if data == "off" else (*ALL, "data")
     pool(64)
-    edges = PLACED if variant == "pie" and way is by_command else None
-    linked.prove([app], {app.name: moved}, "main", f"data={data}", way, edges)
+    linked.prove([app], {app.name: moved}, "main", f"data={data}", way)
 
 
 @pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
@@ -216,10 +206,10 @@ def test_exceptions(linked, builder, pool):
 def test_auto_takes_thp_where_the_pool_is_empty(linked, builder, pool, thp):
     pool(0)
     app, [library] = builder.with_library("dso")
-    linked.prove([app], {library.name: ALL}, "libbig*", edges=PLACED, backend="thp")
+    linked.prove([app], {library.name: ALL}, "libbig*", backend="thp")
 
 
-@pytest.mark.parametrize("free", [0, 1, 3, 4])
+@pytest.mark.parametrize("free", [0, 1, 4, 5])
 def test_short_pool(linked, builder, pool, free):
     """All of the text or nothing; the reason is told, and the program runs."""
     pool(free)
@@ -228,7 +218,7 @@ def test_short_pool(linked, builder, pool, free):
     done = linked.run([app], "libbig*", "backend=hugetlb,segments=text,verbose=2")
     assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout)
     text = "hugeld: libbig.so.1: text "
-    assert done.stderr.startswith(text + ("4 pages hugetlb" if free == 4 else "stays: the huge page pool"))
+    assert done.stderr.startswith(text + ("5 pages hugetlb" if free == 5 else "stays: the huge page pool"))
 
 
 def test_strict(linked, builder, pool):

@@ -42,8 +42,7 @@ CASES = [*((v, by_run) for v in VARIANTS), *((v, by_command) for v in VARIANTS i
 @pytest.mark.parametrize("variant, way", CASES)
 def test_executable(builder, linked, variant, way):
     app = builder.executable(variant)
-    edges = "keep" if way is by_command and arm64.is_pie(app) else None
-    proof = linked.prove([app], {app.name: ALL}, "main", HUGETLB, way=way, edges=edges)
+    proof = linked.prove([app], {app.name: ALL}, "main", HUGETLB, way=way)
     assert proof.pages >= 2
     assert refuses(proof.moved) == variant.startswith("bti")
 
@@ -67,7 +66,7 @@ def test_library_that_comes_later(opens, variant):
     program, shared = opens(variant)
     options = "backend=hugetlb,data=off,verbose=2"
     env = helpers.environment(LD_HUGEPAGES="libbig*", LD_HUGEPAGES_OPTIONS=options)
-    arm64.check_later(by_run(LDSO, "libbig*", options, [program, shared]), env, program, shared, variant, "edges=keep")
+    arm64.check_later(by_run(LDSO, "libbig*", options, [program, shared]), env, program, shared, variant)
 
 
 def test_pool_too_small(builder, linked, pool):
@@ -85,8 +84,7 @@ def test_pool_too_small(builder, linked, pool):
 @pytest.mark.parametrize("name", arm64.STOCK)
 def test_stock_program(linked, tmp_path, name):
     argv, expected, pages = arm64.STOCK[name](tmp_path)
-    edges = "keep" if arm64.is_pie(argv[0]) else None
-    proof = linked.prove(argv, {os.path.basename(argv[0]): ALL}, "main", HUGETLB, way=by_command, edges=edges,
+    proof = linked.prove(argv, {os.path.basename(argv[0]): ALL}, "main", HUGETLB, way=by_command,
                          same=arm64.same_but_times)
     assert proof.moved[0] == 0 and expected in proof.moved[1] and proof.pages >= pages
 

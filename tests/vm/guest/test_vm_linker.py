@@ -27,7 +27,7 @@ def test_executable(builder, linked, nodes, way):
 def test_library(builder, linked, nodes):
     nodes(64, 0)
     app, [library] = builder.with_library("dso")
-    linked.prove([app], {library.name: ALL}, "libbig*", "backend=hugetlb,data=off", edges="keep")
+    linked.prove([app], {library.name: ALL}, "libbig*", "backend=hugetlb,data=off")
 
 
 def test_pool_too_small(builder, linked, nodes):
