@@ -111,3 +111,14 @@ int hl_check_object(struct hl_process *process, struct hl_work *work) {
     }
     return result;
 }
+
+bool hl_helps_to_keep_edges(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind) {
+    struct hl_options options = process->options;
+    struct hl_plan plan;
+    options.edges = HL_EDGES_KEEP;
+    hl_plan_object(&plan, &work->object, &options, &process->geometry);
+    for (unsigned i = 0; i < plan.n_spans; i++)
+        if (!hl_is_writable(&plan.span[i]) && check_mappings(process, &work->object, &plan.span[i]) != 0)
+            return false;
+    return plan.pages[kind] > 0;
+}

@@ -283,7 +283,7 @@ static uint64_t read_groups_headroom(const struct hl_roots *roots) {
     return least;
 }
 
-/* --- the two questions --- */
+/* --- the questions --- */
 
 static int check_rlimit(int resource) {
     struct rlimit64 limit;
@@ -291,6 +291,13 @@ static int check_rlimit(int resource) {
         return HL_SKIP_MEMORY_UNKNOWN;
     return limit.rlim_cur == RLIM64_INFINITY ? 0 : HL_SKIP_MEMORY_LIMIT;
 }
+
+static int check_rlimits(void) {
+    int result = check_rlimit(RLIMIT_AS);
+    return result != 0 ? result : check_rlimit(RLIMIT_DATA);
+}
+
+bool hl_has_address_limit(void) { return check_rlimits() != 0; }
 
 static int check_overcommit(const struct hl_roots *roots) {
     uint64_t overcommit;
@@ -308,9 +315,7 @@ static bool is_short(const struct memory *memory, uint64_t bytes) {
 int hl_check_memory_limit(const struct hl_roots *roots, const struct hl_placement *placement,
                           uint64_t bytes) {
     struct memory machine, nodes;
-    int result = check_rlimit(RLIMIT_AS);
-    if (result == 0)
-        result = check_rlimit(RLIMIT_DATA);
+    int result = check_rlimits();
     if (result == 0)
         result = check_overcommit(roots);
     if (result == 0 && !read_machine(&machine, roots))

@@ -53,7 +53,7 @@ static bool begin(struct hl_process *process, const struct hl_options *options, 
                   enum hl_way_in way_in, uint64_t page_bytes) {
     clear_process(process);
     process->way_in = way_in;
-    process->kernel_is_probed = process->filters_are_known = false;
+    process->kernel_is_probed = process->filters_are_known = process->has_started = false;
     process->trace = NULL;
     process->options = *options;
     if (options->objects.bytes == 0 || !hl_match_only(options, executable))

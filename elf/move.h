@@ -71,6 +71,7 @@ struct hl_process {
     struct hl_work *work;
     size_t n_work;
     struct hl_area work_area;
+    bool has_started;   /* what moves now was loaded by dlopen */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
     void (*trace)(
         const char *line); /* gets what verbose=3 says, whatever verbose= is; or NULL, the default */
@@ -113,6 +114,10 @@ static inline bool hl_is_writable(const struct hl_span *span) { return (span->fl
 /* Between plan and prepare: whether the object's mappings are what its program headers say and nobody wrote
    to its read-only pages.  0, or the reason why the object stays. */
 int hl_check_object(struct hl_process *process, struct hl_work *work);
+
+/* Whether edges=keep would leave out what is mapped between the segments of WORK's object, and still plan
+   something of KIND. */
+bool hl_helps_to_keep_edges(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind);
 
 /* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.h). */
 bool hl_rewrites_text(const struct hl_object *object);

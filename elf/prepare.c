@@ -39,11 +39,12 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
     bool by_mremap = kernel->hugetlb_mremap && (kernel->executable_memory || !(span->flags & PF_X));
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&process->geometry);
     if (!by_mremap) {
+        int reason = kernel->hugetlb_mremap ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MREMAP;
         if (!kernel->hugetlb_memfd)
-            return kernel->hugetlb_mremap ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MREMAP;
+            return reason;
         long fd = hl_create_hugetlb_memfd(&process->geometry);
         if (hl_is_error(fd))
-            return HL_SKIP_NO_MREMAP;
+            return reason;
         move->memfd = (int)fd;
         if (hl_is_error(HL_CALL(__NR_ftruncate, fd, hl_span_bytes(span), 0, 0, 0, 0)))
             return HL_SKIP_POOL_SHORT;
@@ -254,6 +255,17 @@ static bool is_left_to_cache(const struct hl_process *process, const struct hl_w
     return hl_is_huge_already(process, work, kind);
 }
 
+/* backend=auto got neither: whether what was in the way of thp can be helped rather than HUGETLB's reason, of
+   which the way out is backend=thp.  A memory limit is no obstacle to who says that. */
+static bool depends_on_thp(enum hl_skip hugetlb, enum hl_skip thp) {
+    bool leads_to_thp = hugetlb == HL_SKIP_NO_HUGETLB || hugetlb == HL_SKIP_HUGETLB_DENIED ||
+                        hugetlb == HL_SKIP_NO_MREMAP || hugetlb == HL_SKIP_REWRITES_TEXT ||
+                        hugetlb == HL_SKIP_DEBUGGER;
+    bool is_limit =
+        thp == HL_SKIP_MEMORY_LIMIT || thp == HL_SKIP_MEMORY_UNKNOWN || thp == HL_SKIP_MEMORY_SHORT;
+    return leads_to_thp && !is_limit;
+}
+
 /* Tries hugetlb and thp as far as they are WANTED. */
 static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
@@ -270,8 +282,10 @@ static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum
     for (unsigned i = 0; instead == 0 && wanted == HL_BACKEND_AUTO && i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind))
             work->move[i].no_hugetlb = (enum hl_skip)result;
-    /* Where the pool was tried first, its shortage is what the user can do something about. */
-    return instead == 0 || wanted == HL_BACKEND_THP ? instead : result;
+    if (instead == 0 || wanted == HL_BACKEND_THP ||
+        depends_on_thp((enum hl_skip)result, (enum hl_skip)instead))
+        return instead;
+    return result; /* a pool that is short is what the user can do something about */
 }
 
 int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {

@@ -6,6 +6,7 @@
        hugeld: cc1plus: text is on thp: the huge page pool ...           verbose=2: backend=auto
        hugeld: cc1plus: text stays: the huge page pool ...; remedy       verbose=1: planned, and stays
        hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb     verbose=3: each span and segment */
+#include "memory-limit.h"
 #include "move.h"
 #include "sys.h"
 #include "text.h"
@@ -168,17 +169,43 @@ void hl_report_pool(const struct hl_process *process, const struct hl_work *work
     tell(process, 3, &line);
 }
 
+/* What the user can do about SKIP, and has not done already; NULL: nothing. */
+static const char *find_remedy(const struct hl_process *process, const struct hl_work *work,
+                               enum hl_kind kind, enum hl_skip skip) {
+    const char *remedy = hl_skip_remedy(skip);
+    bool is_hugetlb = process->options.backend == HL_BACKEND_HUGETLB;
+    switch (skip) {
+    case HL_SKIP_GAP_OCCUPIED:
+        return hl_helps_to_keep_edges(process, work, kind) ? remedy : NULL;
+    case HL_SKIP_EXEC_DENIED:
+        return is_hugetlb ? "allow it (MemoryDenyWriteExecute=no)" : remedy;
+    case HL_SKIP_NO_MREMAP:
+        return is_hugetlb ? "use backend=thp, or Linux 5.16 or newer" : remedy;
+    case HL_SKIP_FILE_PLACE:
+        return work->object.alignment >= process->geometry.huge_page_bytes ? "use backend=hugetlb" : remedy;
+    case HL_SKIP_MEMORY_FULL:
+        return kind == HL_DATA ? "raise the memory limit, or free memory" : remedy;
+    case HL_SKIP_NO_MEMORY:
+        return hl_has_address_limit() ? remedy : "free memory, or raise vm.max_map_count";
+    case HL_SKIP_THREADS:
+        return process->has_started ? "use hugeld run --loader=ldso" : remedy;
+    default:
+        return hl_same_bytes(remedy, "none", sizeof "none") ? NULL : remedy;
+    }
+}
+
 static void report_failure(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
                            enum hl_skip skip) {
+    const char *remedy = find_remedy(process, work, kind, skip);
     struct hl_text line;
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
     add_reason(&line, skip);
     if (skip == HL_SKIP_POOL_SHORT) {
         add_pool_remedy(&line, process, work->plan.pages[kind]);
-    } else if (!hl_same_bytes(hl_skip_remedy(skip), "none", sizeof "none")) {
+    } else if (remedy != NULL) {
         hl_add_text(&line, "; ");
-        hl_add_text(&line, hl_skip_remedy(skip));
+        hl_add_text(&line, remedy);
     }
     tell(process, skip == HL_SKIP_HUGE_ALREADY ? 2 : 1, &line);
 }

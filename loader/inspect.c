@@ -10,14 +10,15 @@
    there), rewrites: section and what, or null (elf/rewrites.def), page_bytes, huge_page_bytes, text_bytes,
    plan: load_bias ("0x..."), pages, text_share (0 to 1),
    made_executable_bytes, skip (a name of skip.def, or null), sentence, remedy (strings, or null): why the
-   whole object stays, spans: [start, end ("0x..."), kind, flags ("r-x"), pages], segments: [start, end,
-   flags, covered_bytes, skip, sentence, remedy] range (only without --pid, for pie and dso): starts (how many
-   offsets there are), pages_min, pages_max, text_share_min, text_share_max, made_executable_bytes_max,
-   starts_full_share (0 to 1: the starts in which all text is covered) */
+   whole object stays, and what would help; spans: [start, end ("0x..."), kind, flags ("r-x"), pages],
+   segments: [start, end, flags, covered_bytes, skip, sentence, remedy] range (only without --pid, for pie and
+   dso): starts (how many offsets there are), pages_min, pages_max, text_share_min, text_share_max,
+   made_executable_bytes_max, starts_full_share (0 to 1: the starts in which all text is covered) */
 #include "command.h"
 #include "draw.h"
 #include "kernel.h"
 #include "process.h"
+#include "remedy.h"
 #include "rewrites.h"
 #include "starts.h"
 
@@ -73,10 +74,9 @@ static bool is_static(const struct hl_elf_file *file) {
 
 static uint64_t to_kib(uint64_t bytes) { return bytes / 1024 + (bytes % 1024 != 0); }
 
-/* " (remedy)", or nothing where skip.def has none.  The caller frees it. */
-static char *format_remedy(enum hl_skip skip) {
-    const char *remedy = hl_skip_remedy(skip);
-    return strcmp(remedy, "none") == 0 ? hl_format("%s", "") : hl_format(" (%s)", remedy);
+/* " (remedy)", or nothing where there is none.  The caller frees it. */
+static char *format_remedy(const char *remedy) {
+    return remedy == NULL ? hl_format("%s", "") : hl_format(" (%s)", remedy);
 }
 
 static void print_span(const struct hl_forecast *report, const struct hl_span *span) {
@@ -97,16 +97,13 @@ static void print_span(const struct hl_forecast *report, const struct hl_span *s
     free(segments);
 }
 
-/* Why a part of SEGMENT stays.  The caller frees it. */
-static char *explain_part(const struct hl_segment *segment, const struct hl_options *options) {
+/* Why a part of SEGMENT stays. */
+static const char *explain_part(const struct hl_segment *segment, const struct hl_options *options) {
     if (segment->flags & PF_W)
-        return hl_format("edges, RELRO, zero-initialised data");
+        return "edges, RELRO, zero-initialised data";
     if (segment->flags & PF_X || options->segments != HL_SEGMENTS_TEXT)
-        return hl_format("edges, outside whole huge pages (link with -z max-page-size=0x200000)");
-    char *remedy = format_remedy(HL_SKIP_OPTION_SEGMENTS);
-    char *words = hl_format("%s%s", hl_skip_sentence(HL_SKIP_OPTION_SEGMENTS), remedy);
-    free(remedy);
-    return words;
+        return "edges, outside whole huge pages";
+    return hl_skip_sentence(HL_SKIP_OPTION_SEGMENTS);
 }
 
 /* What of segment I stays, and why. */
@@ -118,16 +115,13 @@ static void print_segment(const struct hl_forecast *report, unsigned i, const st
         return;
     char *head = hl_format("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64, i, hl_flags_text(segment->flags),
                            segment->start, segment->end);
-    if (skip == HL_MOVED) {
-        char *words = explain_part(segment, options);
-        hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s", head, to_kib(bytes - covered), to_kib(bytes),
-                 words);
-        free(words);
-    } else {
-        char *remedy = format_remedy(skip);
+    char *remedy = format_remedy(hl_find_remedy(report, i, options));
+    if (skip == HL_MOVED)
+        hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s%s", head, to_kib(bytes - covered),
+                 to_kib(bytes), explain_part(segment, options), remedy);
+    else
         hl_print("%s stays: %s%s", head, hl_skip_sentence(skip), remedy);
-        free(remedy);
-    }
+    free(remedy);
     free(head);
 }
 
@@ -196,17 +190,17 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
     for (unsigned i = 0; i < report->object.n_segments; i++)
         print_segment(report, i, options);
     if (report->skip != 0 && report->object.n_segments == 0) {
-        char *remedy = format_remedy((enum hl_skip)report->skip);
+        char *remedy = format_remedy(hl_remedy_of((enum hl_skip)report->skip));
         hl_print("    stays: %s%s", hl_skip_sentence((enum hl_skip)report->skip), remedy);
         free(remedy);
     }
 }
 
-/* Adds skip, sentence and remedy, null where nothing is in the way. */
-static void add_json_skip(json_t *to, enum hl_skip skip) {
+/* Adds skip and sentence, null where nothing is in the way, and REMEDY, which may be NULL. */
+static void add_json_skip(json_t *to, enum hl_skip skip, const char *remedy) {
     json_object_set_new(to, "skip", skip == HL_MOVED ? json_null() : json_string(hl_skip_name(skip)));
     json_object_set_new(to, "sentence", skip == HL_MOVED ? json_null() : json_string(hl_skip_sentence(skip)));
-    json_object_set_new(to, "remedy", skip == HL_MOVED ? json_null() : json_string(hl_skip_remedy(skip)));
+    json_object_set_new(to, "remedy", remedy == NULL ? json_null() : json_string(remedy));
 }
 
 static json_t *make_json_spans(const struct hl_forecast *report) {
@@ -222,14 +216,14 @@ static json_t *make_json_spans(const struct hl_forecast *report) {
     return spans;
 }
 
-static json_t *make_json_segments(const struct hl_forecast *report) {
+static json_t *make_json_segments(const struct hl_forecast *report, const struct hl_options *options) {
     json_t *segments = json_array();
     for (unsigned i = 0; i < report->object.n_segments; i++) {
         const struct hl_segment *segment = &report->object.segment[i];
         json_t *row = json_pack("{s:o, s:o, s:s, s:I}", "start", hl_json_hex(segment->start), "end",
                                 hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
                                 "covered_bytes", (json_int_t)report->plan.covered_bytes[i]);
-        add_json_skip(row, report->plan.skip[i]);
+        add_json_skip(row, report->plan.skip[i], hl_find_remedy(report, i, options));
         json_array_append_new(segments, row);
     }
     return segments;
@@ -244,16 +238,17 @@ static json_t *make_json_range(const struct hl_forecast *report, const struct hl
                      hl_json_share(range->full_starts, range->starts));
 }
 
-static json_t *make_json(const struct hl_forecast *report, const struct hl_starts *range) {
+static json_t *make_json(const struct hl_forecast *report, const struct hl_starts *range,
+                         const struct hl_options *options) {
     const char *machine = hl_machine_name(report->file->header.e_machine);
     const struct hl_plan *plan = &report->plan;
     json_t *json_plan = json_pack("{s:o, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias),
                                   "pages", (json_int_t)hl_count_pages(plan), "text_share",
                                   hl_json_share(plan->text_covered_bytes, plan->text_bytes),
                                   "made_executable_bytes", (json_int_t)plan->made_executable_bytes);
-    add_json_skip(json_plan, (enum hl_skip)report->skip);
+    add_json_skip(json_plan, (enum hl_skip)report->skip, hl_find_object_remedy(report, options));
     json_object_set_new(json_plan, "spans", make_json_spans(report));
-    json_object_set_new(json_plan, "segments", make_json_segments(report));
+    json_object_set_new(json_plan, "segments", make_json_segments(report, options));
 
     json_t *json =
         json_pack("{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o}", "path", hl_json_text(report->path), "type",
@@ -284,7 +279,8 @@ static void report_file(struct request *request, const char *path, const struct 
     if (any_address)
         hl_measure_starts(&range, &report, &request->options);
     if (request->json)
-        json_array_append_new(request->files, make_json(&report, any_address ? &range : NULL));
+        json_array_append_new(request->files,
+                              make_json(&report, any_address ? &range : NULL, &request->options));
     else
         print_report(&report, any_address ? &range : NULL, &request->options);
 }

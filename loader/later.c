@@ -230,6 +230,7 @@ static void note_options(const struct hl_options *options) {
     for (size_t i = 0; i < options->objects.bytes; i++)
         patterns[i] = options->objects.at[i];
     watch.process.options.strict = 0;
+    watch.process.has_started = true;
 }
 
 static int start_watching(const struct hl_process *process) {

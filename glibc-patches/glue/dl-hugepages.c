@@ -212,6 +212,7 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
 	return;
       /* That is for the start.  */
       process->options.strict = 0;
+      process->has_started = true;
       int result = hl_read_process_status (process);
       if (result != 0)
 	{

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import helpers
+from tables import compile_c
 
 MOVED = re.compile(r"^hugeld: (\S+): (text \d pages (?:hugetlb|thp).*)$", re.M)
 
@@ -156,3 +157,15 @@ def test_filter_that_came_after_start(workshop, later, pool):
     helpers.end_process(process)
     assert process.returncode == 0, (process.returncode, stderr)
     assert re.search(r"Private_Hugetlb: +0 kB", stdout)
+
+
+def test_data_beside_threads(library, later, thp, tmp_path):
+    """Writable data of what a program with threads opens stays, and preloading hugeld as the last object is no help."""
+    source = tmp_path / "data.s"
+    source.write_text('.data\n.fill 1048576,8,7\n.section .note.GNU-stack,"",@progbits\n')
+    compile_c(source, tmp_path / "libdata.so", "-shared")
+    script = ("import ctypes, threading; threading.Thread(target=threading.Event().wait, daemon=True).start(); "
+              f"ctypes.CDLL({str(tmp_path / 'libdata.so')!r})")
+    _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp").communicate(timeout=60)
+    assert stderr == ("hugeld: libdata.so: data stays: threads that could write to it run already; use hugeld run "
+                      "--loader=ldso\n")

@@ -56,6 +56,9 @@ NO_GAIN = ("import ctypes, os, sys; ctypes.CDLL(None).prctl(65, 1, 0, 0, 0) == 0
            "os.execv(sys.argv[1], sys.argv[1:])")
 
 
+NO_THP = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+
+
 @pytest.mark.parametrize("what", ["dontneed", "dontneed-4k", "dontunmap", "seal"])
 def test_text_of_a_memfd_comes_back(workshop, later, pool, what):
     """Where text came by a memfd, what is dropped is read from there again."""
@@ -99,6 +102,18 @@ def test_marked_text_takes_thp(workshop, later, pool, thp, tmp_path, section):
     assert f"(section {section}): text takes thp" in helpers.hugeld("inspect", program).stdout
     for stdout in without_hugetlb(later, [program, "patch"], GMON_OUT_PREFIX=tmp_path / "gmon"):
         assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
+
+
+def test_marked_text_without_thp(workshop, later, pool, tmp_path):
+    """Where thp is disabled as well, that is the reason: backend=thp would not help."""
+    pool(16)
+    program = compile_c(HERE / "own-text.c", tmp_path / "marked", "-DNUMBER=1", HERE / "table.S",
+                        *MARKS["__patchable_function_entries"])
+    command = ["/usr/bin/python3", "-c", NO_THP, program, "patch"]
+    stdout, stderr = later(command, "main", "verbose=1,data=off,only=marked").communicate(timeout=60)
+    assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
+    assert stderr == ("hugeld: marked: text stays: transparent huge pages are disabled for this process (PR_SET_THP_DISABLE); "
+                      "start it without that setting\n")
 
 
 def test_xray(later, pool, thp, tmp_path):

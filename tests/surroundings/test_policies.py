@@ -71,6 +71,7 @@ def test_hugetlb(builder, surround, pool, policy):
     outcome = surround([app], {app.name: moved} if moved else {}, prefix=prefix, route=route or "",
                        options="backend=hugetlb,verbose=1")
     assert (outcome.stderr == "") == bool(route), outcome.stderr
+    assert "backend=hugetlb" not in outcome.stderr, "it is what the user has"
 
 
 def test_thp(builder, surround, pool, thp, policy):

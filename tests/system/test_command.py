@@ -219,11 +219,41 @@ def test_inspect_words(builder):
 
 def test_inspect_why_not(builder):
     [file] = hugeld_json("inspect", builder.tiny())["files"]
-    assert file["plan"]["skip"] == "too-small" and file["plan"]["sentence"] and file["plan"]["remedy"]
+    assert (file["plan"]["skip"], file["plan"]["remedy"]) == ("too-small", None) and file["plan"]["sentence"]
     [file] = hugeld_json("inspect", builder.with_library("dso-textrel")[1][0])["files"]
     assert file["plan"]["skip"] == "text-relocations"
     [file] = hugeld_json("inspect", builder.tiny("-static"))["files"]
     assert file["static"] is True
+
+
+def remedies(path, options):
+    """(flags of the segment, its bytes that are covered, the remedy) for each segment of PATH with OPTIONS."""
+    [file] = hugeld_json("inspect", "-o", options, path)["files"]
+    return [(s["flags"], s["covered_bytes"], s["remedy"]) for s in file["plan"]["segments"]]
+
+
+@pytest.mark.parametrize("options", ["verbose=0", "edges=keep", "segments=text", "segments=text,edges=keep,data=off",
+                                     "bss=thp", "backend=file"])
+def test_inspect_remedies_help(builder, options):
+    """What inspect advises covers more of that segment, and is nothing that the user has already."""
+    link = "link it with -z max-page-size=0x200000"
+    variants = ("pie", "nopie", "aligned", "aligned-pie", "noseparate", "six", "hole")
+    apps = [builder.tiny(), *(builder.executable(v) for v in variants), builder.executable("nopie", 2**18)]
+    seen = set()
+    for app in apps:
+        small = remedies(app, options)
+        for i, (flags, covered, remedy) in enumerate(small):
+            seen.add(remedy)
+            if remedy and remedy != link:
+                setting = remedy.removeprefix("set ")
+                assert setting not in options and remedies(app, f"{options},{setting}")[i][1] > covered, (app, flags, remedy)
+            if remedy == link:
+                assert app.name not in ("tiny", "app-aligned", "app-aligned-pie")
+                if app.name == "app-pie":
+                    assert remedies(builder.executable("aligned-pie"), options)[i][1] > covered
+    assert None in seen
+    assert "set edges=merge" in seen or "edges=keep" not in options
+    assert link in seen or options != "backend=file"
 
 
 def test_inspect_several_files(builder):
