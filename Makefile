@@ -46,7 +46,7 @@ core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $B/loader/preload.o $B/loader/later.o $B/loader/linked.o
 command = $(filter-out $(preload),$(patsubst %.c,$B/%.o,$(wildcard loader/*.c)))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
-manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
+manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld-json.5 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
 fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
@@ -117,6 +117,7 @@ installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhug
     link:libhugeld.so.8:$(mandir)/man8/ld-hugeld.so.8
 ifeq ($(COMMAND),yes)
 installed += 755:$B/hugeld:$(bindir)/hugeld 644:$B/doc/hugeld.1:$(mandir)/man1/hugeld.1 \
+    644:$B/doc/hugeld-json.5:$(mandir)/man5/hugeld-json.5 \
     644:$B/doc/hugeld.bash:$(data)/bash-completion/completions/hugeld 644:$B/doc/hugeld.zsh:$(zshdir)/_hugeld \
     644:$B/doc/hugeld.fish:$(data)/fish/vendor_completions.d/hugeld.fish
 endif

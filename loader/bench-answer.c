@@ -1,13 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld bench: what it says at the end.
-
-   --json: program, loader, patterns and options (or null), pairs, machine: {kernel, cpu, cpus}, output
-   ("same", or "differs from run to run": then it was not compared), verdict ("faster", "slower", "no
-   difference"), sentence, plain_huge_bytes: what the plain run had on huge pages of the page cache, runs:
-   {plain, huge: {wall_ms, user_ms, system_ms, minor_faults, major_faults, peak_rss_kib, pages: an array
-   each}}, median: {plain, huge: {the same}}, ratio: {wall, user, system: {ratio, low, high} or null},
-   counters: {plain, huge: {EVENT: number}} or null, no_counters: why, or null,
-   maps: {plain, huge: [executable, objects (hl_map_process)]} */
+/* hugeld bench: what it says at the end. */
 #include "bench.h"
 
 #include <inttypes.h>

@@ -32,7 +32,7 @@ struct request {
     bool json, ignore_failure, has_pairs;
     const char *report;
     pid_t pid;
-    const char *seconds;
+    unsigned seconds;
     int program; /* the index of PROGRAM in argv, or 0 */
 };
 
@@ -83,8 +83,8 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
             hl_say("bench: '%s' is not a process ID; give a number as ps prints it", argument);
         return request->pid == 0 ? EINVAL : 0;
     case OPTION_SECONDS:
-        request->seconds = argument;
-        if (parse_number(argument, 1, SECONDS_MAX) != 0)
+        request->seconds = (unsigned)parse_number(argument, 1, SECONDS_MAX);
+        if (request->seconds != 0)
             return 0;
         hl_say("bench: --seconds %s: give a whole number from 1 to %d", argument, SECONDS_MAX);
         return EINVAL;
@@ -356,7 +356,7 @@ static int check_request(const struct request *request) {
         hl_say("bench: give a program or --pid, not both");
     else if (request->pid != 0 && run)
         hl_say("bench: --pid runs nothing: it goes with --seconds and --json alone");
-    else if (request->program != 0 && request->seconds != NULL)
+    else if (request->program != 0 && request->seconds != 0)
         hl_say("bench: --seconds goes with --pid; -n says how many runs");
     else
         return 0;
@@ -407,8 +407,7 @@ int hl_measure_program(int argc, char **argv) {
     if (code != 0)
         goto out;
     if (request.pid != 0) {
-        request.seconds = request.seconds != NULL ? request.seconds : "10";
-        code = hl_bench_process(request.pid, request.seconds, request.json);
+        code = hl_bench_process(request.pid, request.seconds != 0 ? request.seconds : 10, request.json);
         goto out;
     }
     request.subject.argv = argv + request.program;

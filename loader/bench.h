@@ -89,7 +89,7 @@ void hl_free_counters(struct hl_counters *counters);
 /* What perf counts in one run of SUBJECT, or, if PID is not 0, in SECONDS of a process: {EVENT: number}. NULL
    if it couldn't. */
 json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject, enum hl_side side);
-json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, const char *seconds);
+json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, unsigned seconds);
 
 /* What is measured: PAIRS values of each metric for each side, in the order of the pairs. */
 struct hl_bench {
@@ -109,7 +109,7 @@ struct hl_bench {
 int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
 
 /* Counts in the process PID for SECONDS and prints it; the exit code. */
-int hl_bench_process(pid_t pid, const char *seconds, bool json);
+int hl_bench_process(pid_t pid, unsigned seconds, bool json);
 
 /* Writes ANSWER, what --json prints, as one page to PATH.  0, or a negated errno. */
 int hl_write_page(const char *path, const json_t *answer);

@@ -3,21 +3,7 @@
    can't.
 
    Everything is asked of the same functions that decide at run time, so a container, a cpuset or a service's
-   sandbox shows what a program inside it will meet.
-
-   --json: usable: {hugetlb, thp} (bool: taken by default now), kernel (release), page_bytes, huge_page_bytes,
-     pool: {total_pages, free_pages, reserved_pages, surplus_pages, overcommit_pages,
-            usable_free_pages (on the nodes that are usable), growth_pages (what overcommit can still add),
-            available_pages (the lesser of free - reserved and usable_free, + growth),
-            available: {any, local, interleave} (the same for each numa=),
-            nodes: [node, use ("usable", or what forbids it: "cpuset", "policy"), total_pages, free_pages,
-                    surplus_pages]},
-     numa: {local_node (of the CPU that doctor runs on), binds (bool: its memory policy is MPOL_BIND)},
-     thp_skip (why thp is not taken by default, a name of skip.def; or null), memory_headroom_bytes (null:
-   unknown), max_map_count (null: unknown), abilities: {hugetlb, hugetlb_mremap, hugetlb_memfd,
-   executable_memory, userfaultfd, read_by_call, populate, collapse} (bool), breakpoints (bool: a debugger can
-   set them in hugetlb text; null: could not be tried), libhugeld (path or null), findings: [name, state
-   ("ok", "warn", "bad"), sentence, remedy (string or null)], and with a program what needs.c lists */
+   sandbox shows what a program inside it will meet. */
 #include "breakpoints.h"
 #include "command.h"
 #include "memory-limit.h"

@@ -2,18 +2,7 @@
 /* hugeld inspect: prints the plan of a file, made by the same code that plans at run time.
 
    A position-independent object gets another address in every start, so what is printed is the range over all
-   of them; --pid takes the address that a process got.
-
-   --json: {"files": [FILE...]}; a FILE that cannot be planned is {"path", "error"}, else
-
-     path, type ("exec", "pie", "dso"), machine, static (no PT_INTERP in an executable: hugeld never runs
-   there), rewrites: section and what, or null (elf/rewrites.def), page_bytes, huge_page_bytes, text_bytes,
-   plan: load_bias ("0x..."), pages, text_share (0 to 1),
-   made_executable_bytes, skip (a name of skip.def, or null), sentence, remedy (strings, or null): why the
-   whole object stays, and what would help; spans: [start, end ("0x..."), kind, flags ("r-x"), pages],
-   segments: [start, end, flags, covered_bytes, skip, sentence, remedy] range (only without --pid, for pie and
-   dso): starts (how many offsets there are), pages_min, pages_max, text_share_min, text_share_max,
-   made_executable_bytes_max, starts_full_share (0 to 1: the starts in which all text is covered) */
+   of them; --pid takes the address that a process got. */
 #include "command.h"
 #include "draw.h"
 #include "kernel.h"

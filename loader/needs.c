@@ -11,13 +11,6 @@
    The objects are the executable and, when the patterns can mean others, what the dynamic linker lists.  Only
    the system's own is asked, the one that runs this command: a file's PT_INTERP could name anything.
 
-   --json adds program: path, launcher (what was named, if that starts PATH; or null), starts_unknown (bool:
-   it is a shell script, and PATH the shell), does_nothing (bool: hugeld moves nothing, for the reason),
-   own_pages (null: unknown), own_source (where that comes from), our_pages_min, our_pages_max, objects:
-   [path, pages_min, pages_max], reason (why hugeld takes nothing, or libraries are not counted; or null),
-   reserve_pages (what to set, so that hugeld leaves the own pages alone), needed_pages, available_pages,
-   enough (bool), remedy (or null)
-
    The exit code is 0 when the pool serves it, 1 when not (or when that can't be found out), 2 when there is
    no such program. */
 #include "needs.h"

@@ -7,18 +7,6 @@
    pages (THP may be split), smaps doesn't say which, and the text's share counts the same part of the text in
    it.
 
-   --json: {"processes": [PROCESS...]}, each
-
-     pid, name, executable (or null), text_share (of all objects that have anything on huge pages),
-     objects: [path, load_bias ("0x..."), is_main, text_bytes, text_huge_bytes, text_share (0 to 1), pages,
-               private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes (on tmpfs
-               too, where smaps says ShmemPmdMapped),
-               backends: {hugetlb_pages, thp_pages, file_pages},
-               nodes: [node, bytes],
-               ranges: [start, end ("0x..."), flags ("r-x"), kind, backend ("hugetlb", "thp", "file"),
-   huge_bytes, pages, nodes: [node, bytes] (of the whole mapping)]], own: {hugetlb_bytes, thp_bytes,
-   file_bytes, shmem_bytes}: the program's own
-
    The exit code is 0 when text, read-only data or initialised data of an object is on huge pages in a
    process. */
 #include "command.h"

@@ -10,7 +10,7 @@ import pytest
 
 import helpers
 
-PAGES = ("hugeld.1", "hugeld.7", "libhugeld.so.8")
+PAGES = ("hugeld.1", "hugeld-json.5", "hugeld.7", "libhugeld.so.8")
 COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench")
 
 

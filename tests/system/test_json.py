@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld-json(5) lists each field that the commands print, with its type, and none that they don't."""
+
+import json
+import re
+
+import pytest
+
+import helpers
+from helpers import hugeld_json
+
+TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null", dict: "object", list: "array"}
+# Their fields are the names of events.
+EVENTS = ("counters", "counters.plain", "counters.huge")
+
+
+def documented():
+    """{section: {path: {type}}}"""
+    sections = {}
+    for line in (helpers.BUILD / "doc/hugeld-json.5").read_text().replace(r"\&", "").replace(r"\-", "-").splitlines():
+        if line.startswith(".Ss "):
+            fields = sections.setdefault(line[4:], {})
+        elif found := re.fullmatch(r"\.It Va (\S+) Pq ([^,]+)(?:, .*)?", line):
+            path, types = found.groups()
+            while types.startswith("array of "):
+                fields[path] = {"array"}
+                path, types = f"{path}[]", types[len("array of "):]
+            fields[path] = set(types.split(" or "))
+        else:
+            assert not line.startswith(".It"), line
+    return sections
+
+
+def walk(value, path=""):
+    """(path, type) of everything in VALUE."""
+    if path:
+        yield path, TYPES[type(value)]
+    if isinstance(value, dict) and path not in EVENTS:
+        for name, member in value.items():
+            yield from walk(member, f"{path}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for member in value:
+            yield from walk(member, f"{path}[]")
+
+
+def compare(section, answers, unseen=()):
+    """ANSWERS have all fields of SECTION, with its types, and no others; those in UNSEEN need not be there."""
+    fields, seen = documented()[section], set()
+    for answer in answers:
+        for path, type_ in walk(answer):
+            assert path in fields, f"{path} is not in hugeld-json(5)"
+            assert type_ in fields[path], f"{path} is of type {type_}"
+            seen.add(path)
+    assert set(fields) - seen == set(unseen)
+
+
+def test_inspect(builder, tmp_path):
+    source, marked, text = tmp_path / "one.c", tmp_path / "marked", tmp_path / "text"
+    source.write_text("int main(void) { return 0; }\n")
+    builder.compile(marked, source, "-fpatchable-function-entry=8")
+    text.write_text("no ELF file\n")
+    result = helpers.hugeld("inspect", "--json", builder.executable("nopie"), marked, text)
+    compare("inspect", [json.loads(result.stdout)])
+
+
+def test_status(builder, library, pause_library, pool):
+    pool(64)
+    app = builder.executable("nopie")
+    with helpers.paused([app], helpers.preload(library, pause_library), app.name) as process:
+        compare("status", [hugeld_json("status", process.pid)])
+
+
+def test_doctor(builder):
+    compare("doctor", [json.loads(helpers.hugeld("doctor", "--json", "--", builder.executable("nopie")).stdout)])
+
+
+def test_bench(builder, pool):
+    pool(64)
+    answer = json.loads(helpers.hugeld("bench", "--json", "-n", "6", "-i", "--", builder.executable("nopie")).stdout)
+    compare("bench", [answer])
+
+
+def test_bench_pid(builder, library, pause_library, pool):
+    pool(64)
+    app = builder.executable("nopie")
+    with helpers.paused([app], helpers.preload(library, pause_library), app.name) as process:
+        compare("bench --pid", [hugeld_json("bench", "--pid", process.pid, "--seconds", "1")])
+
+
+@pytest.mark.parametrize("wrong", ["unknown.field", "typed"])
+def test_itself(wrong):
+    """The comparison notices a field too many and a wrong type."""
+    answer = {"kernel": 1} if wrong == "typed" else {"unknown": {"field": 1}}
+    with pytest.raises(AssertionError, match="is of type integer" if wrong == "typed" else "unknown is not in"):
+        compare("doctor", [answer])
