@@ -169,9 +169,10 @@ check:
 	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tests/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 check-all:
-	@tests/install-packages build check ldso rfc real peers package programs
+	@tests/install-packages build check ldso rfc suites real peers package programs
 	@echo "== make check-all: about 25 minutes on 2 processors, once packages are installed"
 	@$(MAKE) all unit-tests
+	@tests/ldso/suite trixie -- sh -euc 'tests/install-packages build ldso && make ldso' # for tests/programs
 	@tests/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 check-unit: unit-tests
