@@ -16,6 +16,8 @@ sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "vm"))
 
 import archive  # noqa: E402  (its folder has just been added)
 
+pytestmark = pytest.mark.whole
+
 ROOT = archive.cache_folder("suites") / "trixie"
 LINKER = helpers.ROOT / "build/suites/trixie/ldso/ld.so"
 TEXT = "some words\n" * 1000
