@@ -10,6 +10,7 @@ import helpers
 ROUNDS = os.environ.get("ROUNDS", "400")
 
 
+@pytest.mark.whole
 def test_rounds(workshop, later, pool):
     pool(64)
     dsos = [workshop / f"lib{name}.so" for name in ("table1", "table2", "aligned")]

@@ -9,7 +9,7 @@ import pytest
 import helpers
 from surroundings import ALL, RODATA, TEXT
 
-REPETITIONS = 200
+REPETITIONS = 100
 
 
 def test_runs_first(builder, library, pool, tmp_path):

@@ -21,7 +21,7 @@ CHOSEN = [
     r"system/test_moving.py::test_exceptions_through_moved_text",
     r"system/test_pool_short.py::test_(order|limit_half_way|text_does_not_fit)\[.*\]",
     r"system/test_pool_short.py::test_(two_programs_share_the_pool|limit_half_way_auto|remedy_helps|strict_library)",
-    r"system/test_faults.py::test_call_fails\[mremap-hugetlb\]",
+    r"system/test_faults.py::test_mremap_fails\[hugetlb\]",
     r"system/test_traced.py::.*",
     r"system/test_faults.py::test_one_mremap_of_two_objects_fails\[19\]",
     r"writable/test_contents.py::test_every_byte\[(default|bss=thp)-(nopie-fixed|pie-random)\]",
