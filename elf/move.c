@@ -54,6 +54,7 @@ static bool begin(struct hl_process *process, const struct hl_options *options, 
     clear_process(process);
     process->way_in = way_in;
     process->kernel_is_probed = process->filters_are_known = process->has_started = false;
+    process->matched = 0;
     process->trace = NULL;
     process->options = *options;
     if (options->objects.bytes == 0 || !hl_match_only(options, executable))
@@ -219,6 +220,39 @@ static void move_planned(struct hl_process *process) {
         if (process->work[i].skip == HL_MOVED)
             hl_collapse_spans(process, &process->work[i]);
     prepare_kind(process, HL_BSS); /* last: advice splits mappings, and commit compares them */
+}
+
+#define PATTERNS_MAX 64
+
+static bool speaks_of_names(const struct hl_process *process) {
+    return process->options.verbose >= 1 || process->options.strict;
+}
+
+void hl_note_object(struct hl_process *process, const struct hl_object *object) {
+    struct hl_string patterns = process->options.objects;
+    struct hl_pattern pattern;
+    if (!speaks_of_names(process))
+        return;
+    for (unsigned i = 0; i < PATTERNS_MAX && hl_take_pattern(&patterns, &pattern); i++)
+        if (hl_match_pattern(&pattern, object))
+            process->matched |= (uint64_t)1 << i;
+}
+
+/* A pattern with a comma is more likely meant as several names than as one. */
+int hl_end_startup(const struct hl_process *process) {
+    struct hl_string patterns = process->options.objects;
+    struct hl_pattern pattern;
+    int status = 0;
+    if (!speaks_of_names(process))
+        return 0;
+    for (unsigned i = 0; i < PATTERNS_MAX && hl_take_pattern(&patterns, &pattern); i++) {
+        bool is_meant = hl_is_name(&pattern) || hl_has_comma(&pattern);
+        if (pattern.excludes || !is_meant || (process->matched >> i & 1) != 0)
+            continue;
+        hl_report_name(process, &pattern);
+        status = process->options.strict ? 127 : 0;
+    }
+    return status;
 }
 
 static bool is_anything_planned(const struct hl_process *process) {

@@ -71,6 +71,7 @@ struct hl_process {
     struct hl_work *work;
     size_t n_work;
     struct hl_area work_area;
+    uint64_t matched;   /* bit N: some object matches the Nth pattern; only 64 are looked at */
     bool has_started;   /* what moves now was loaded by dlopen */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
     void (*trace)(
@@ -96,6 +97,13 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
    Called with every signal blocked, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0, or 127 when
    strict=on demands that the program ends. */
 int hl_move_objects(struct hl_process *process);
+
+/* Notes that OBJECT (its path, soname and is_main) is loaded at startup, whether it can move or not. */
+void hl_note_object(struct hl_process *process, const struct hl_object *object);
+
+/* When every object that is loaded at startup has been noted: says which names have none.  0, or 127 when
+ * strict=on demands that the program ends. */
+int hl_end_startup(const struct hl_process *process);
 
 /* Reads PROCESS's status.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had
    when this was called first, and what it could do then says nothing now; or HL_SKIP_NO_PROC.
@@ -199,6 +207,9 @@ void hl_write_line(const struct hl_process *process, struct hl_text *line);
 /* Complains about a variable; shown at every verbosity. */
 void hl_report_mistake(const struct hl_process *process, const char *variable, struct hl_string option,
                        const char *what);
+
+/* Says that no object that is loaded at startup has this NAME. */
+void hl_report_name(const struct hl_process *process, const struct hl_pattern *name);
 
 /* Says that rolling back did not restore the mappings: a bug, or a kernel's.  Shown at every verbosity. */
 void hl_report_broken(const struct hl_process *process, const struct hl_work *work);

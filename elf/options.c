@@ -213,23 +213,40 @@ static bool match_file(struct hl_string pattern, const char *path, const char *s
     return hl_match_glob(pattern, hl_base_name(path)) || (soname != NULL && hl_match_glob(pattern, soname));
 }
 
+bool hl_take_pattern(struct hl_string *patterns, struct hl_pattern *pattern) {
+    const char *end = patterns->at + patterns->bytes;
+    while (patterns->at < end) {
+        struct hl_string text = cut_string(patterns->at, end, ':');
+        patterns->at += text.bytes + (text.at + text.bytes < end);
+        patterns->bytes = (size_t)(end - patterns->at);
+        pattern->excludes = text.bytes > 0 && text.at[0] == '!';
+        if (pattern->excludes)
+            text = (struct hl_string){text.at + 1, text.bytes - 1};
+        pattern->text = text;
+        if (text.bytes > 0)
+            return true;
+    }
+    return false;
+}
+
+bool hl_is_name(const struct hl_pattern *pattern) { return !contains_any(pattern->text, "*?["); }
+
+bool hl_has_comma(const struct hl_pattern *pattern) { return contains_any(pattern->text, ","); }
+
+bool hl_match_pattern(const struct hl_pattern *pattern, const struct hl_object *object) {
+    return (object->is_main && string_is(pattern->text, "main")) ||
+           match_file(pattern->text, object->path, object->soname);
+}
+
 enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_object *object) {
     enum hl_selection selection = HL_NOT_SELECTED;
-    const char *end = patterns.at + patterns.bytes;
-    for (const char *at = patterns.at; at < end;) {
-        struct hl_string pattern = cut_string(at, end, ':');
-        at += pattern.bytes + 1;
-        bool excludes = pattern.bytes > 0 && pattern.at[0] == '!';
-        if (excludes)
-            pattern = (struct hl_string){pattern.at + 1, pattern.bytes - 1};
-        if (pattern.bytes == 0)
+    struct hl_pattern pattern;
+    while (hl_take_pattern(&patterns, &pattern)) {
+        if (!hl_match_pattern(&pattern, object))
             continue;
-        bool names_main = object->is_main && string_is(pattern, "main");
-        if (!names_main && !match_file(pattern, object->path, object->soname))
-            continue;
-        if (excludes)
+        if (pattern.excludes)
             return HL_NOT_SELECTED;
-        if (!contains_any(pattern, "*?["))
+        if (hl_is_name(&pattern))
             selection = HL_SELECTED_BY_NAME;
         else if (selection == HL_NOT_SELECTED)
             selection = HL_SELECTED_BY_WILDCARD;
@@ -238,13 +255,10 @@ enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_ob
 }
 
 bool hl_selects_other_objects(struct hl_string patterns) {
-    const char *end = patterns.at + patterns.bytes;
-    for (const char *at = patterns.at; at < end;) {
-        struct hl_string pattern = cut_string(at, end, ':');
-        at += pattern.bytes + 1;
-        if (pattern.bytes > 0 && pattern.at[0] != '!' && !string_is(pattern, "main"))
+    struct hl_pattern pattern;
+    while (hl_take_pattern(&patterns, &pattern))
+        if (!pattern.excludes && !string_is(pattern.text, "main"))
             return true;
-    }
     return false;
 }
 

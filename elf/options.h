@@ -70,6 +70,20 @@ enum hl_selection {
    name and soname; main is the executable. */
 enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_object *object);
 
+/* One of several PATTERNS. */
+struct hl_pattern {
+    struct hl_string text; /* without the ! */
+    bool excludes;
+};
+
+/* Takes the first one that is not empty off PATTERNS; false: there is none. */
+bool hl_take_pattern(struct hl_string *patterns, struct hl_pattern *pattern);
+
+/* Whether PATTERN has no wildcard; whether it has a comma; whether it matches OBJECT. */
+bool hl_is_name(const struct hl_pattern *pattern);
+bool hl_has_comma(const struct hl_pattern *pattern);
+bool hl_match_pattern(const struct hl_pattern *pattern, const struct hl_object *object);
+
 /* Whether PATTERNS could select anything but the executable. */
 bool hl_selects_other_objects(struct hl_string patterns);
 

@@ -341,6 +341,20 @@ void hl_report_mistake(const struct hl_process *process, const char *variable, s
     hl_write_line(process, &line);
 }
 
+void hl_report_name(const struct hl_process *process, const struct hl_pattern *name) {
+    struct hl_text line;
+    hl_set_text(&line, "hugeld: LD_HUGEPAGES: ");
+    hl_add_foreign(&line, name->text);
+    hl_add_text(&line, ": no object that is loaded at startup has this name");
+    if (hl_has_comma(name))
+        hl_add_text(&line, "; names are separated by colons");
+    else if (!process->options.strict)
+        hl_add_text(&line, "; what is opened later is still looked at");
+    if (process->options.strict)
+        hl_add_text(&line, "; strict=on ends the program");
+    hl_write_line(process, &line);
+}
+
 void hl_report_unwatched(const struct hl_process *process, enum hl_skip skip) {
     struct hl_text line;
     hl_set_text(&line, "hugeld: what comes by dlopen");

@@ -41,8 +41,6 @@ void hl_add_linked(struct hl_process *process, const struct dl_phdr_info *info, 
                    const char *path) {
     struct hl_object object;
     uint64_t strtab = 0, soname_offset = 0;
-    if (!is_main && is_off_limits(info))
-        return;
     object.is_main = is_main;
     object.path = path;
     object.load_bias = info->dlpi_addr;
@@ -55,5 +53,7 @@ void hl_add_linked(struct hl_process *process, const struct dl_phdr_info *info, 
                             ph->p_memsz / sizeof(ElfW(Dyn)), &strtab, &soname_offset);
     }
     object.soname = find_soname(info, strtab, soname_offset);
-    hl_add_object(process, &object, info->dlpi_phdr, info->dlpi_phnum);
+    hl_note_object(process, &object);
+    if (is_main || !is_off_limits(info))
+        hl_add_object(process, &object, info->dlpi_phdr, info->dlpi_phnum);
 }

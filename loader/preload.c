@@ -54,15 +54,15 @@ static int find_first_name(struct dl_phdr_info *info, size_t size, void *data) {
     return 1;
 }
 
+/* What else is loaded is not known, so the executable stands for all that is named. */
 static void leave_executable(struct hl_process *process, const char *path) {
+    struct hl_string patterns = process->options.objects;
+    struct hl_pattern pattern;
     struct hl_object object;
     object.path = path;
-    object.soname = NULL;
-    object.is_main = true;
-    enum hl_selection selection = hl_select_object(process->options.objects, &object);
-    if (selection != HL_NOT_SELECTED)
-        hl_report_dropped(process, &object, HL_SKIP_OWN_ITERATE);
-    process->dropped_named = selection == HL_SELECTED_BY_NAME;
+    hl_report_dropped(process, &object, HL_SKIP_OWN_ITERATE);
+    while (hl_take_pattern(&patterns, &pattern))
+        process->dropped_named = process->dropped_named || (!pattern.excludes && hl_is_name(&pattern));
 }
 
 /* The program's path, perhaps in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE,
@@ -104,6 +104,8 @@ static void move_objects(void *data) {
     else
         leave_executable(process, finder.executable);
     start->status = hl_move_objects(process);
+    if (start->is_ready && start->status == 0)
+        start->status = hl_end_startup(process);
     hl_write_own_map(process);
     hl_end(process);
 }

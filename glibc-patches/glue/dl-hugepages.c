@@ -226,6 +226,25 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
     _exit (status);
 }
 
+void
+_dl_hugepages_end_startup (const struct link_map *main_map)
+{
+  for (struct link_map *l = GL (dl_ns)[LM_ID_BASE]._ns_loaded; l != NULL;
+       l = l->l_next)
+    {
+      struct hl_object object =
+	{
+	  .path = l == main_map ? executable : l->l_name,
+	  .soname = read_soname (l),
+	  .is_main = l == main_map,
+	};
+      hl_note_object (process, &object);
+    }
+  int status = hl_end_startup (process);
+  if (status != 0)
+    _exit (status);
+}
+
 /* Return the largest alignment that a segment asks for, at least a
    page.  */
 static ElfW(Addr)

@@ -43,6 +43,11 @@ void _dl_hugepages_move_executable (struct link_map *l) attribute_hidden;
 void _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
   attribute_hidden;
 
+/* MAIN_MAP and everything that it needs is mapped: look whether that is
+   what was named.  */
+void _dl_hugepages_end_startup (const struct link_map *main_map)
+  attribute_hidden;
+
 /* Choose where the object with these program headers goes, so that its
    text is well on huge pages.  MODE is what it is loaded with.  */
 void _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,

@@ -63,7 +63,7 @@ class Linked:
     def prove(self, argv, moved, patterns, options="", way=by_run, backend="hugetlb", same=operator.eq, **changes):
         """Runs ARGV with nothing selected and with PATTERNS; MOVED maps base names to the kinds of span that must be
         where the plan says, and all the rest must be as in the first run."""
-        with self.paused(argv, "no-such-object", options, way, **changes) as process:
+        with self.paused(argv, "no-such-object*", options, way, **changes) as process:
             plain_image = without_linker(helpers.read_image(process.pid))
             plain = process.finish()
         free = helpers.free_pages()

@@ -204,13 +204,28 @@ def test_thousand_rounds(linked, library, loads, pool, thp, options):
     assert (done.returncode, done.stdout) == (0, "maps 0, descriptors 0, grown 0\n"), done.stderr
 
 
-def test_strict_is_for_the_start(linked, library, loads, pool):
-    """What dlopen brings ends no program, and is not said to."""
+def test_strict_is_for_the_start(linked, library, loads, pool, tmp_path):
+    """What dlopen brings ends no program, and is not said to; a small library of the same name is there at startup."""
     pool(0)
+    same = tmp_path / library().name
+    subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", same], check=True)
     argv = [loads, "once", library()]
     plain = helpers.run(argv)
-    done = linked.run(argv, library().name, "backend=hugetlb,strict=on")
+    done = linked.run(argv, library().name, "backend=hugetlb,strict=on,only=loads*", LD_PRELOAD=same)
     assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+
+
+@pytest.mark.parametrize("way", [by_run, by_command])
+@pytest.mark.parametrize("patterns", ["nod", "main,libc*"])
+def test_names_that_nothing_has(linked, builder, way, patterns):
+    """Silent by default, a line at verbose=1, the end with strict=on."""
+    app, plain = builder.tiny(), (4, "tiny\n")
+    runs = [linked.run([app], f"libc.so.6:{patterns}:ld-linux*", options, way)
+            for options in ("", "verbose=1,only=tiny", "strict=on,only=tiny")]
+    assert [(done.returncode, done.stdout) for done in runs] == [plain, plain, (127, "")]
+    told = f"hugeld: LD_HUGEPAGES: {patterns}: no object that is loaded at startup has this name"
+    assert [done.stderr.count(told) for done in runs] == [0, 1, 1] and runs[0].stderr == ""
+    assert [done.stderr.count("hugeld: LD_HUGEPAGES") for done in runs] == [0, 1, 1]
 
 
 def test_pool_after_each_round(linked, library, loads, pool):

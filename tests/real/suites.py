@@ -309,9 +309,10 @@ SUITES = {suite.__name__: suite for suite in (python, perl, postgres, mariadb, r
 
 
 def over(objects, loader=None):
-    """The prefix that puts OBJECTS on huge pages or ends the program."""
+    """The prefix that puts OBJECTS on huge pages or ends the program: the first of them, or any if that is a library."""
     arguments = ["-l", loader] if loader else []
-    return [helpers.HUGELD, "run", *arguments, "-p", ":".join(objects), "-o", "strict=on", "--"]
+    only = "*" if objects[0].startswith("lib") else objects[0]
+    return [helpers.HUGELD, "run", *arguments, "-p", ":".join(objects), "-o", f"strict=on,only={only}", "--"]
 
 
 def run_suite(name, parent, long=False, moved=False, loader=None):

@@ -102,11 +102,55 @@ def test_endless_patterns(builder, piece):
         assert result.stderr.count("\n") <= 65536
 
 
-@pytest.mark.parametrize("patterns", ["", ":", ":::", "!", "!main", "nothing", "main:!*"])
+@pytest.mark.parametrize("patterns", ["", ":", ":::", "!", "!main", "nothing*", "!nothing", "main:!*"])
 def test_nothing_selected(builder, pool, patterns):
     pool(64)
     result = helpers.run_preloaded([builder.executable("nopie")], patterns, "verbose=3")
     assert outcome(result) == outcome(helpers.run([builder.executable("nopie")]))
+
+
+# --- names ---
+
+NOBODY = "hugeld: LD_HUGEPAGES: {}: no object that is loaded at startup has this name{}\n"
+LATER = "; what is opened later is still looked at"
+
+
+def names(app, patterns, options):
+    return outcome(helpers.run_preloaded([app], patterns, options))
+
+
+@pytest.mark.parametrize("options", ["verbose=1", "verbose=3"])
+def test_name_that_nothing_has(builder, options):
+    """One line for each name, and none for what is loaded, even where it cannot move."""
+    there = "main:libc.so.6:ld-linux-x86-64.so.2:linux-vdso.so.1:lib*"
+    code, stdout, stderr = names(builder.tiny(), f"nod:{there}:!excluded:nothing*:libssl.so.1.1", options)
+    lines = [line for line in stderr.splitlines(keepends=True) if "LD_HUGEPAGES" in line]
+    assert lines == [NOBODY.format(name, LATER) for name in ("nod", "libssl.so.1.1")]
+    assert (code, stdout) == (4, "tiny\n")
+
+
+def test_name_that_nothing_has_is_silent_by_default(builder):
+    assert names(builder.tiny(), "nod", None) == (4, "tiny\n", "")
+    assert names(builder.tiny(), "nod", "verbose=3,strict=on,only=other") == (4, "tiny\n", "")
+
+
+def test_name_that_nothing_has_and_strict(builder):
+    end = "; strict=on ends the program"
+    assert names(builder.tiny(), "main:nod", "strict=on") == (127, "", NOBODY.format("nod", end))
+    assert names(builder.tiny(), "nothing*:!nod", "strict=on") == (4, "tiny\n", "")
+
+
+@pytest.mark.parametrize("patterns", ["main,libc.so.6", "main,lib*"])
+def test_comma_between_names(builder, patterns):
+    colons = "; names are separated by colons"
+    assert names(builder.tiny(), patterns, "verbose=1") == (4, "tiny\n", NOBODY.format(patterns, colons))
+    end = f"{colons}; strict=on ends the program"
+    assert names(builder.tiny(), patterns, "strict=on") == (127, "", NOBODY.format(patterns, end))
+
+
+def test_comma_in_a_name(builder, tmp_path):
+    shutil.copy(builder.tiny(), tmp_path / "a,b")
+    assert names(tmp_path / "a,b", "a,b", "strict=on,verbose=1") == (4, "tiny\n", "")
 
 
 # --- only=, children ---
