@@ -98,6 +98,7 @@ def listing(tree):
     return found
 
 
+@pytest.mark.whole
 def test_cached_tree_is_only_read(cached_tree):
     """A build, also one that compiles much of it anew, leaves it alone."""
     before = listing(cached_tree)

@@ -197,18 +197,21 @@ def refused_build(*where):
     return [line.partition("/ld.so: ")[2] for line in done.stderr.splitlines() if line.startswith("guard: ")]
 
 
+@pytest.mark.whole
 def test_one_more_tunable(cached_tree, tmp_path):
     reasons = refused_build(cached_tree, tmp_path, "elf/dl-tunables.list", "  malloc {\n",
                          "  malloc {\n    hugeld {\n      type: INT_32\n    }\n")
     assert any(re.fullmatch(r"(\d+) tunables, the installed ld.so has \d+", reason) for reason in reasons), reasons
 
 
+@pytest.mark.whole
 def test_one_more_field(cached_tree, tmp_path):
     reasons = refused_build(cached_tree, tmp_path, "sysdeps/generic/ldsodefs.h", "  EXTERN int _dl_inhibit_cache;\n",
                          "  EXTERN int _dl_inhibit_cache;\n  EXTERN void *_dl_hugeld[2];\n")
     assert reasons[0].startswith("_rtld_global_ro@@GLIBC_PRIVATE is a global object of "), reasons
 
 
+@pytest.mark.whole
 def test_fields_in_another_order(cached_tree, tmp_path):
     """Same sizes, same symbols: only debugging information shows it."""
     a, b = (f"  EXTERN const char *{name};\n" for name in ("_dl_inhibit_rpath", "_dl_origin_path"))
@@ -217,6 +220,7 @@ def test_fields_in_another_order(cached_tree, tmp_path):
     assert len(reasons) == 1 and reasons[0].startswith("struct rtld_global_ro is laid out differently: "), reasons
 
 
+@pytest.mark.whole
 def test_patch_that_needs_fuzz(cached_tree, tmp_path):
     """A series made for another source is refused, not bent into place."""
     series = make_series(cached_tree, tmp_path, "elf/rtld.c", "process_envvars (struct dl_main_state *state)\n{\n",
