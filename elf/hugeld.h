@@ -111,6 +111,9 @@ struct hl_options;
 int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const struct hl_options *options,
                    const struct hl_geometry *geometry);
 
+/* How many bytes of text a huge page needs for being planned. */
+uint64_t hl_least_text_bytes(const struct hl_options *options, const struct hl_geometry *geometry);
+
 /* Bytes of [a, b) that lie in [c, d). */
 static inline uint64_t hl_overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {
     uint64_t start = a > c ? a : c, end = b < d ? b : d;

@@ -11,6 +11,7 @@ enum { HL_SEGMENTS_TEXT, HL_SEGMENTS_ALL };
 enum { HL_DATA_THP, HL_DATA_OFF };
 enum { HL_BSS_OFF, HL_BSS_THP };
 enum { HL_EDGES_MERGE, HL_EDGES_KEEP };
+enum { HL_SPARSE_TEXT_OFF, HL_SPARSE_TEXT_ON };
 enum { HL_NUMA_ANY, HL_NUMA_LOCAL, HL_NUMA_INTERLEAVE };
 
 /* A piece of the environment, not terminated. */

@@ -11,7 +11,8 @@
 
    edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is
    ever taken in: a region ends at the first writable page and never passes the object's end.  edges=keep
-   takes only huge pages that begin inside a segment and hold nothing of another one.
+   takes only huge pages that begin inside a segment and hold nothing of another one.  A page of text must
+   hold some of it (sparse_text=).
 
    Within a region which huge pages get which protection changes only where a segment begins or ends, so the
    planner cuts there and never walks page by page: a hostile p_memsz of 2^60 costs nothing more. */
@@ -25,10 +26,20 @@ struct planner {
     struct hl_plan *plan;
     const struct hl_object *object;
     const struct hl_options *options;
-    uint64_t huge_page_bytes;
+    uint64_t huge_page_bytes, least_text_bytes;
     uint64_t cut[CUTS_MAX];
     unsigned n_cuts;
 };
+
+/* A processor's first instruction TLB may have sixteen times as many entries for pages of 4 KiB as for huge
+   ones (Intel's from Skylake to Ice Lake: 128, and 8 for each thread).  So an entry for a huge page has to
+   stand for at least sixteen others: 64 KiB of 2 MiB, 1/32.  With less text the page of memory and the
+   read-only data that becomes executable would buy nothing. */
+#define PAGES_FOR_TEXT 32
+
+uint64_t hl_least_text_bytes(const struct hl_options *options, const struct hl_geometry *geometry) {
+    return options->sparse_text == HL_SPARSE_TEXT_ON ? 0 : geometry->huge_page_bytes / PAGES_FOR_TEXT;
+}
 
 /* Segments that text and read-only spans are made of. */
 static bool is_read_only(const struct hl_segment *segment) {
@@ -75,9 +86,19 @@ static void add_span(struct planner *p, uint64_t start, uint64_t end, uint32_t f
     plan->pages[kind] += (end - start) / p->huge_page_bytes;
 }
 
+/* The huge page [start, end) stays.  What else of these segments moves overrules that (measure_segments). */
+static void note_sparse(struct planner *p, unsigned first, unsigned last, uint64_t start, uint64_t end) {
+    for (unsigned i = first; i < last; i++) {
+        const struct hl_segment *segment = &p->object->segment[i];
+        if (hl_overlap(segment->first_page, segment->end_page, start, end) > 0)
+            p->plan->skip[i] = HL_SKIP_SPARSE_TEXT;
+    }
+}
+
 /* Plans [start, end), between two neighbouring cuts of the region that segments [first, last) form. */
 static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_t start, uint64_t end) {
     uint32_t flags = 0;
+    uint64_t text_bytes = 0;
     unsigned inside = 0;
     bool begins_inside = false;
     for (unsigned i = first; i < last; i++) {
@@ -85,6 +106,8 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
         if (hl_overlap(segment->first_page, segment->end_page, start, end) == 0)
             continue;
         flags |= segment->flags;
+        if (segment->flags & PF_X)
+            text_bytes += hl_overlap(segment->start, segment->end, start, end);
         inside++;
         begins_inside = segment->first_page <= start;
     }
@@ -94,6 +117,10 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
         return;
     if (p->options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
         return;
+    if ((flags & PF_X) && text_bytes < p->least_text_bytes) {
+        note_sparse(p, first, last, start, end);
+        return;
+    }
     add_span(p, start, end, flags, flags & PF_X ? HL_TEXT : HL_RODATA);
 }
 
@@ -143,7 +170,8 @@ static void plan_writable(struct planner *p, const struct hl_segment *segment) {
 }
 
 /* Why a segment that no span touches stays. */
-static enum hl_skip explain_segment(const struct planner *p, const struct hl_segment *segment) {
+static enum hl_skip explain_segment(const struct planner *p, unsigned index) {
+    const struct hl_segment *segment = &p->object->segment[index];
     const struct hl_options *options = p->options;
     if (!(segment->flags & PF_R))
         return HL_SKIP_NO_READ;
@@ -160,7 +188,7 @@ static enum hl_skip explain_segment(const struct planner *p, const struct hl_seg
     }
     if (options->segments == HL_SEGMENTS_TEXT && !(segment->flags & PF_X))
         return HL_SKIP_OPTION_SEGMENTS;
-    return HL_SKIP_TOO_SMALL;
+    return p->plan->skip[index] != HL_MOVED ? p->plan->skip[index] : HL_SKIP_TOO_SMALL;
 }
 
 static void measure_segments(struct planner *p) {
@@ -174,8 +202,7 @@ static void measure_segments(struct planner *p) {
             if (span->kind == HL_TEXT && !(segment->flags & PF_X))
                 plan->made_executable_bytes += bytes;
         }
-        if (plan->covered_bytes[i] == 0)
-            plan->skip[i] = explain_segment(p, segment);
+        plan->skip[i] = plan->covered_bytes[i] == 0 ? explain_segment(p, i) : HL_MOVED;
         if (segment->flags & PF_X) {
             plan->text_bytes += segment->end - segment->start;
             plan->text_covered_bytes += plan->covered_bytes[i];
@@ -209,6 +236,7 @@ int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const s
     p.object = object;
     p.options = options;
     p.huge_page_bytes = geometry->huge_page_bytes;
+    p.least_text_bytes = hl_least_text_bytes(options, geometry);
 
     clear_plan(plan);
     for (unsigned i = 0; i < object->n_segments && !object->text_relocations;) {

@@ -113,6 +113,11 @@ static char *describe_status(int status) {
     return hl_format("exit status %d", WEXITSTATUS(status));
 }
 
+static bool says(const char *line, size_t bytes, enum hl_skip skip) {
+    const char *sentence = hl_skip_sentence(skip);
+    return memmem(line, bytes, sentence, strlen(sentence)) != NULL;
+}
+
 /* The line of hugeld's that says most about TRIAL, without its prefix, or what there is to say instead; the
    caller frees it. */
 static char *choose_line(const struct hl_trial *trial) {
@@ -122,8 +127,7 @@ static char *choose_line(const struct hl_trial *trial) {
                          "program out, or its standard error is redirected");
     while (*line != '\0') { /* wrappers and small children have nothing to move */
         size_t bytes = strcspn(line, "\n");
-        if (memmem(line, bytes, hl_skip_sentence(HL_SKIP_TOO_SMALL),
-                   strlen(hl_skip_sentence(HL_SKIP_TOO_SMALL))) == NULL)
+        if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT))
             first = line;
         line += bytes + (line[bytes] == '\n');
     }

@@ -34,14 +34,22 @@ void hl_add_stretch(struct hl_drawing *drawing, uint64_t start, uint64_t end, ch
         (struct hl_stretch){start, end, huge_bytes, mark, hl_format("%s", words)};
 }
 
-/* Why AT, in the INDEX-th segment, is on small pages. */
-static const char *explain_small(const struct hl_drawing *drawing, const struct hl_object *object,
-                                 const struct hl_plan *plan, const struct hl_options *options, unsigned index,
-                                 uint64_t at) {
-    const struct hl_segment *segment = &object->segment[index];
+static bool is_in_span(const struct hl_plan *plan, uint64_t at) {
     for (unsigned i = 0; i < plan->n_spans; i++)
         if (at >= plan->span[i].start && at < plan->span[i].end)
-            return drawing->why_not_moved;
+            return true;
+    return false;
+}
+
+/* Why AT, in the INDEX-th segment, is on small pages.  FULL is the plan with sparse_text=on. */
+static const char *explain_small(const struct hl_drawing *drawing, const struct hl_object *object,
+                                 const struct hl_plan *plan, const struct hl_plan *full,
+                                 const struct hl_options *options, unsigned index, uint64_t at) {
+    const struct hl_segment *segment = &object->segment[index];
+    if (is_in_span(plan, at))
+        return drawing->why_not_moved;
+    if (is_in_span(full, at))
+        return hl_skip_sentence(HL_SKIP_SPARSE_TEXT);
     if (plan->skip[index] != HL_MOVED)
         return hl_skip_sentence(plan->skip[index]);
     if (at >= object->relro_start && at < object->relro_end)
@@ -58,17 +66,23 @@ static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
         *limit = candidate;
 }
 
+static void lower_to_spans(uint64_t *limit, const struct hl_plan *plan, uint64_t at) {
+    for (unsigned i = 0; i < plan->n_spans; i++) {
+        lower_to(limit, plan->span[i].start, at);
+        lower_to(limit, plan->span[i].end, at);
+    }
+}
+
 /* The next address after AT, in SEGMENT, where something else may begin. */
 static uint64_t find_change(const struct hl_drawing *drawing, size_t n_huge, const struct hl_object *object,
-                            const struct hl_plan *plan, const struct hl_segment *segment, uint64_t at) {
+                            const struct hl_plan *plan, const struct hl_plan *full,
+                            const struct hl_segment *segment, uint64_t at) {
     uint64_t limit = segment->end;
     lower_to(&limit, segment->file_end, at);
     lower_to(&limit, object->relro_start, at);
     lower_to(&limit, object->relro_end, at);
-    for (unsigned i = 0; i < plan->n_spans; i++) {
-        lower_to(&limit, plan->span[i].start, at);
-        lower_to(&limit, plan->span[i].end, at);
-    }
+    lower_to_spans(&limit, plan, at);
+    lower_to_spans(&limit, full, at);
     for (size_t i = 0; i < n_huge; i++)
         lower_to(&limit, drawing->stretch[i].start, at);
     return limit;
@@ -85,15 +99,20 @@ static uint64_t find_end(const struct hl_drawing *drawing, size_t n, uint64_t at
 void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_object *object,
                             const struct hl_plan *plan, const struct hl_options *options) {
     size_t n_huge = drawing->n;
+    struct hl_geometry geometry = {.huge_page_bytes = drawing->huge_page_bytes}; /* all that a plan needs */
+    struct hl_options all = *options;
+    struct hl_plan full;
+    all.sparse_text = HL_SPARSE_TEXT_ON;
+    hl_plan_object(&full, object, &all, &geometry);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         for (uint64_t at = segment->start, next; at < segment->end; at = next) {
             next = find_end(drawing, n_huge, at);
             if (next != 0)
                 continue;
-            next = find_change(drawing, n_huge, object, plan, segment, at);
+            next = find_change(drawing, n_huge, object, plan, &full, segment, at);
             hl_add_stretch(drawing, at, next, HL_MARK_SMALL, 0,
-                           explain_small(drawing, object, plan, options, i, at));
+                           explain_small(drawing, object, plan, &full, options, i, at));
         }
     }
 }

@@ -86,10 +86,24 @@ static void print_span(const struct hl_forecast *report, const struct hl_span *s
     free(segments);
 }
 
-/* Why a part of SEGMENT stays. */
-static const char *explain_part(const struct hl_segment *segment, const struct hl_options *options) {
+/* Whether sparse_text=on would take the rest of segment I. */
+static bool is_rest_sparse(const struct hl_forecast *report, unsigned i, const struct hl_options *options) {
+    const struct hl_segment *segment = &report->object.segment[i];
+    struct hl_options all = *options;
+    struct hl_plan plan;
+    all.sparse_text = HL_SPARSE_TEXT_ON;
+    hl_plan_object(&plan, &report->object, &all, &report->geometry);
+    return plan.covered_bytes[i] == segment->end - segment->start;
+}
+
+/* Why a part of segment I stays. */
+static const char *explain_part(const struct hl_forecast *report, unsigned i,
+                                const struct hl_options *options) {
+    const struct hl_segment *segment = &report->object.segment[i];
     if (segment->flags & PF_W)
         return "edges, RELRO, zero-initialised data";
+    if (segment->flags & PF_X && is_rest_sparse(report, i, options))
+        return hl_skip_sentence(HL_SKIP_SPARSE_TEXT);
     if (segment->flags & PF_X || options->segments != HL_SEGMENTS_TEXT)
         return "edges, outside whole huge pages";
     return hl_skip_sentence(HL_SKIP_OPTION_SEGMENTS);
@@ -107,7 +121,7 @@ static void print_segment(const struct hl_forecast *report, unsigned i, const st
     char *remedy = format_remedy(hl_find_remedy(report, i, options));
     if (skip == HL_MOVED)
         hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s%s", head, to_kib(bytes - covered),
-                 to_kib(bytes), explain_part(segment, options), remedy);
+                 to_kib(bytes), explain_part(report, i, options), remedy);
     else
         hl_print("%s stays: %s%s", head, hl_skip_sentence(skip), remedy);
     free(remedy);

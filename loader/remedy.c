@@ -12,6 +12,7 @@ static const struct {
     const char *words;
 } settings[] = {
     {PF_X, "set edges=merge"},
+    {PF_X, "set sparse_text=on"},
     {PF_R, "set segments=text+rodata"},
     {PF_W, "set data=thp"},
     {PF_W, "set bss=thp"},

@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("B", ROOT / "build"))
 HUGELD = BUILD / "hugeld"
 LIBRARY = BUILD / "libhugeld.so"
-ALL_SEGMENTS = "segments=text+rodata"
+ALL_SEGMENTS = "segments=text+rodata,sparse_text=on"
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -84,7 +84,7 @@ def on_small_pages(path):
 
 def environment(**changes):
     """This process's environment without anything that concerns the dynamic linker, and CHANGES (None removes).  Where the
-    options don't say which segments, all of them: there is more to move, and to go wrong."""
+    options don't say which segments, all of them, and pages with little text: there is more to move, and to go wrong."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("LD_", "GLIBC_TUNABLES", "PYTHON"))}
     env[MARK] = MARK_VALUE
     env["LC_ALL"] = "C"

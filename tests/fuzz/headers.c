@@ -19,6 +19,7 @@ static void choose_options(struct hl_options *options, struct hl_object *object,
     options->segments = bit(what, 1);
     options->data = bit(what, 2);
     options->bss = bit(what, 3);
+    options->sparse_text = bit(what, 4);
     options->backend = flags % 4;
     object->is_main = bit(flags, 2);
     object->is_new = bit(flags, 3);

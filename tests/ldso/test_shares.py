@@ -14,7 +14,7 @@ import pytest
 import helpers
 from linked import by_run
 
-OPTIONS = "backend=hugetlb,data=off,segments=text"
+OPTIONS = "backend=hugetlb,data=off,segments=text,sparse_text=off"
 # gdb's libraries are of all sorts: libpython has much more text than a huge page, libstdc++ less than one.
 PROGRAM = "gdb"
 LARGE = 1 << 20

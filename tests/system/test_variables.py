@@ -64,6 +64,25 @@ def test_verbose_3(builder, pool):
     assert len(stays) == 1 and re.fullmatch(r"hugeld: app-nopie: 0x[0-9a-f]+-0x[0-9a-f]+ rw- stays: .+", stays[0])
 
 
+# --- sparse_text ---
+
+
+def test_sparse_text(builder, prove, pool):
+    """Debian 12's libXdmcp is like this: 2 MiB to itself for a few KiB of text.  By default that stays, and of larger text the
+    page in which it ends, if little of it is there."""
+    pool(64)
+    tiny, app = builder.tiny("-Wl,-z,max-page-size=0x200000"), builder.executable("nopie")
+    options = "backend=hugetlb,segments=text,sparse_text="
+    said = [helpers.run_preloaded([tiny], options=f"{options}{value},verbose=2").stderr for value in ("off", "on")]
+    assert said == ["hugeld: tiny: text stays: too little text to be worth a huge page (less than 1/32)\n",
+                    "hugeld: tiny: text 1 page hugetlb\n"]
+    for value, pages in (("off", 4), ("on", 5)):
+        assert prove([app], {app.name: ("text",)}, options=options + value).pages == pages
+    [file] = helpers.hugeld_json("inspect", "-o", options + "off", tiny)["files"]
+    assert file["plan"]["skip"] == "sparse-text" and "sparse_text=on" in file["plan"]["remedy"]
+    assert "KiB: too little text to be" in helpers.hugeld("inspect", "-o", options + "off", app).stdout
+
+
 # --- mistakes ---
 
 

@@ -43,6 +43,7 @@ static enum hl_kind model_page(const struct hl_object *object, const struct hl_o
                                uint64_t page) {
     unsigned first = 0, last = 0, n = object->n_segments;
     uint32_t flags = 0;
+    uint64_t text = 0;
     while (first < n && !touches(&object->segment[first], page))
         first++;
     for (last = first; last < n && touches(&object->segment[last], page); last++)
@@ -67,6 +68,11 @@ static enum hl_kind model_page(const struct hl_object *object, const struct hl_o
     if (options->edges == HL_EDGES_KEEP && (last != first + 1 || page < segment->first_page))
         return STAYS;
     if (options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
+        return STAYS;
+    for (unsigned i = first; i < last; i++)
+        if (object->segment[i].flags & PF_X)
+            text += hl_overlap(object->segment[i].start, object->segment[i].end, page, page + T_HUGE);
+    if ((flags & PF_X) && options->sparse_text == HL_SPARSE_TEXT_OFF && text < T_HUGE / 32)
         return STAYS;
     return flags & PF_X ? HL_TEXT : HL_RODATA;
 }

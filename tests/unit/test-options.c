@@ -72,6 +72,7 @@ static void test_table_of_the_design(void **state) {
                                         "data=thp,off",
                                         "bss=off,thp",
                                         "edges=merge,keep",
+                                        "sparse_text=off,on",
                                         "numa=any,local,interleave",
                                         "reserve_pages",
                                         "only",
