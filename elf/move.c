@@ -54,7 +54,7 @@ static bool begin(struct hl_process *process, const struct hl_options *options, 
     clear_process(process);
     process->way_in = way_in;
     process->kernel_is_probed = process->filters_are_known = process->has_started = false;
-    process->matched = 0;
+    process->matched = process->n_small = 0;
     process->trace = NULL;
     process->options = *options;
     if (options->objects.bytes == 0 || !hl_match_only(options, executable))
@@ -239,7 +239,7 @@ void hl_note_object(struct hl_process *process, const struct hl_object *object) 
 }
 
 /* A pattern with a comma is more likely meant as several names than as one. */
-int hl_end_startup(const struct hl_process *process) {
+static int check_names(const struct hl_process *process) {
     struct hl_string patterns = process->options.objects;
     struct hl_pattern pattern;
     int status = 0;
@@ -253,6 +253,11 @@ int hl_end_startup(const struct hl_process *process) {
         status = process->options.strict ? 127 : 0;
     }
     return status;
+}
+
+int hl_end_startup(const struct hl_process *process) {
+    hl_report_small(process);
+    return check_names(process);
 }
 
 static bool is_anything_planned(const struct hl_process *process) {
@@ -280,6 +285,7 @@ int hl_move_objects(struct hl_process *process) {
         move_planned(process);
     for (size_t i = 0; i < process->n_work; i++) {
         hl_report_object(process, &process->work[i]);
+        process->n_small += hl_is_just_small(&process->work[i]);
         if (is_refused(process, &process->work[i])) {
             hl_report_strict(process, &process->work[i]);
             status = 127;

@@ -72,6 +72,7 @@ struct hl_process {
     size_t n_work;
     struct hl_area work_area;
     uint64_t matched;   /* bit N: some object matches the Nth pattern; only 64 are looked at */
+    unsigned n_small;   /* objects without a whole huge page that a wildcard selected at startup */
     bool has_started;   /* what moves now was loaded by dlopen */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
     void (*trace)(
@@ -101,8 +102,8 @@ int hl_move_objects(struct hl_process *process);
 /* Notes that OBJECT (its path, soname and is_main) is loaded at startup, whether it can move or not. */
 void hl_note_object(struct hl_process *process, const struct hl_object *object);
 
-/* When every object that is loaded at startup has been noted: says which names have none.  0, or 127 when
- * strict=on demands that the program ends. */
+/* When every object that is loaded at startup has been noted: says how many are too small, and which names
+   have none.  0, or 127 when strict=on demands that the program ends. */
 int hl_end_startup(const struct hl_process *process);
 
 /* Reads PROCESS's status.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had
@@ -207,6 +208,14 @@ void hl_write_line(const struct hl_process *process, struct hl_text *line);
 /* Complains about a variable; shown at every verbosity. */
 void hl_report_mistake(const struct hl_process *process, const char *variable, struct hl_string option,
                        const char *what);
+
+/* Whether WORK is one of many that a wildcard selected, and too small: only verbose=3 has a line for it. */
+static inline bool hl_is_just_small(const struct hl_work *work) {
+    return work->skip == HL_SKIP_TOO_SMALL && work->selection == HL_SELECTED_BY_WILDCARD;
+}
+
+/* Says at verbose=2 how many of these there are. */
+void hl_report_small(const struct hl_process *process);
 
 /* Says that no object that is loaded at startup has this NAME. */
 void hl_report_name(const struct hl_process *process, const struct hl_pattern *name);

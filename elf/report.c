@@ -3,6 +3,7 @@
 
        hugeld: cc1plus: text 10 pages hugetlb, rodata 5 pages hugetlb    verbose=2: each object
        hugeld: bash: text stays: no whole huge page lies inside          verbose=2
+       hugeld: 75 objects stay: no whole huge page lies inside; ...      verbose=2: chosen by a wildcard
        hugeld: cc1plus: text is on thp: the huge page pool ...           verbose=2: backend=auto
        hugeld: cc1plus: text stays: the huge page pool ...; remedy       verbose=1: planned, and stays
        hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb     verbose=3: each span and segment */
@@ -278,7 +279,7 @@ static void report_summary(const struct hl_process *process, const struct hl_wor
         hl_add_text(&line, "text");
         add_reason(&line, work->skip);
     }
-    tell(process, 2, &line);
+    tell(process, hl_is_just_small(work) ? 3 : 2, &line);
 }
 
 static void report_details(const struct hl_process *process, const struct hl_work *work) {
@@ -317,6 +318,18 @@ void hl_report_object(const struct hl_process *process, const struct hl_work *wo
     }
     if (is_wanted(process, 3))
         report_details(process, work);
+}
+
+void hl_report_small(const struct hl_process *process) {
+    struct hl_text line;
+    if (process->n_small == 0 || process->options.verbose != 2)
+        return;
+    hl_set_text(&line, "hugeld: ");
+    hl_add_number(&line, process->n_small);
+    hl_add_text(&line, process->n_small == 1 ? " object stays: " : " objects stay: ");
+    hl_add_text(&line, hl_skip_sentence(HL_SKIP_TOO_SMALL));
+    hl_add_text(&line, "; verbose=3 names each");
+    hl_write_line(process, &line);
 }
 
 void hl_report_dropped(const struct hl_process *process, const struct hl_object *object, enum hl_skip skip) {

@@ -229,6 +229,15 @@ def test_names_that_nothing_has(linked, builder, way, patterns):
     assert [done.stderr.count("hugeld: LD_HUGEPAGES") for done in runs] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("way", [by_run, by_command])
+def test_small_objects_are_counted(linked, builder, way):
+    app = builder.tiny()
+    each = linked.run([app], "*", "verbose=3,only=tiny", way).stderr.count(" text stays: no whole huge page lies inside\n")
+    told = linked.run([app], "*", "verbose=2,only=tiny", way).stderr.splitlines()
+    assert each > 1 and f"hugeld: {each} objects stay: no whole huge page lies inside; verbose=3 names each" in told
+    assert not any("text stays" in line for line in told)
+
+
 def test_pool_after_each_round(linked, library, loads, pool):
     """The pool serves one copy only: if a single page stayed behind, the second round would say so."""
     pool(6)

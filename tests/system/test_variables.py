@@ -46,6 +46,20 @@ def test_verbose_2(builder, pool):
     )
 
 
+def test_verbose_2_counts_what_is_too_small(builder):
+    """One line for all that a wildcard selects; what is named has its own, and verbose=3 has one for each."""
+    def lines(patterns, options):
+        return helpers.run_preloaded([builder.tiny()], patterns, options).stderr.splitlines(keepends=True)
+
+    each = [line for line in lines("*", "verbose=3") if line.endswith(": text stays: no whole huge page lies inside\n")]
+    assert TINY in each and len(each) >= 2 and not any("objects stay" in line for line in lines("*", "verbose=3"))
+    many = "hugeld: {} objects stay: no whole huge page lies inside; verbose=3 names each\n"
+    assert lines("*", "verbose=2") == [many.format(len(each))]
+    rest = len(each) - 1
+    assert lines("main:*", "verbose=2") == [TINY, many.format(rest) if rest > 1 else many.replace("s stay", " stays").format(1)]
+    assert lines("*", "verbose=1") == []
+
+
 def test_verbose_2_thp(builder, thp):
     stderr = helpers.run_preloaded([builder.executable("nopie")], options="verbose=2,backend=thp").stderr
     assert stderr == "hugeld: app-nopie: text 5 pages thp, rodata 1 page thp\n"
