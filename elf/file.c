@@ -16,19 +16,6 @@
 
 #include <linux/mman.h>
 
-/* Whether the span lies in one segment, and its address goes with the offset. */
-static bool is_congruent(const struct hl_process *process, const struct hl_object *object,
-                         const struct hl_span *span) {
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        if (hl_overlap(segment->first_page, segment->end_page, span->start, span->end) == 0)
-            continue;
-        return span->start >= segment->first_page && span->end <= segment->end_page &&
-               (segment->first_page - segment->offset) % process->geometry.huge_page_bytes == 0;
-    }
-    return false;
-}
-
 /* Bytes of [start, end) that huge pages of the page cache are mapped to. */
 static uint64_t read_file_huge_bytes(uint64_t start, uint64_t end) {
     struct hl_smaps smaps;
@@ -89,7 +76,7 @@ bool hl_is_huge_already(const struct hl_process *process, const struct hl_work *
 static int collapse_span(const struct hl_process *process, const struct hl_object *object,
                          const struct hl_span *span) {
     uint64_t bytes = hl_span_bytes(span);
-    if (!is_congruent(process, object, span))
+    if (hl_congruent_bytes(object, span, process->geometry.huge_page_bytes) < bytes)
         return HL_SKIP_FILE_PLACE;
     hl_madvise(span->start, bytes, MADV_HUGEPAGE);
     if (process->kernel.populate)

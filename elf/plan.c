@@ -100,7 +100,7 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
     uint32_t flags = 0;
     uint64_t text_bytes = 0;
     unsigned inside = 0;
-    bool begins_inside = false;
+    bool begins_inside = false, ends_inside = false;
     for (unsigned i = first; i < last; i++) {
         const struct hl_segment *segment = &p->object->segment[i];
         if (hl_overlap(segment->first_page, segment->end_page, start, end) == 0)
@@ -110,11 +110,14 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
             text_bytes += hl_overlap(segment->start, segment->end, start, end);
         inside++;
         begins_inside = segment->first_page <= start;
+        ends_inside = segment->end_page >= end;
     }
     if (inside == 0 || has_relro(p->object, start, end))
         return; /* nothing but a gap, or nobody's to take */
     if (keeps_edges(p) && (inside > 1 || !begins_inside))
         return;
+    if (p->options->backend == HL_BACKEND_FILE && !ends_inside)
+        return; /* the file has such a page, but not all of it is mapped */
     if (p->options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
         return;
     if ((flags & PF_X) && text_bytes < p->least_text_bytes) {

@@ -39,10 +39,7 @@ static void check_object(const struct hl_object *object) {
     }
 }
 
-/* The model knows edges=merge and keep. */
-static bool is_modelled(const struct hl_object *object, struct hl_options *options) {
-    if (options->backend == HL_BACKEND_FILE)
-        options->edges = HL_EDGES_KEEP;
+static bool is_modelled(const struct hl_object *object) {
     return !object->text_relocations &&
            object->segment[object->n_segments - 1].end - object->segment[0].start <= MODEL_BYTES;
 }
@@ -78,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     assert_int_equal(again.n_spans, plan.n_spans);
     if (hl_choose_place(&bias, &object, &options, &t_geometry, T_PAGE))
         assert_true(bias < T_HUGE);
-    if (is_modelled(&object, &options))
+    if (is_modelled(&object))
         check_against_model(&plan, &object, &options);
     return 0;
 }

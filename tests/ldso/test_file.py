@@ -10,6 +10,8 @@ import tempfile
 import pytest
 
 import helpers
+import programs
+from linked import by_run
 from test_ldso_moving import text_of
 
 ON_FILE = "hugeld: libbig.so.1: text 3 pages file"
@@ -122,6 +124,82 @@ def test_address_of_the_kernel(linked, builder, thp):
     told = [linked.run([app], "main", "backend=file,segments=text,verbose=1") for _ in range(3)]
     assert all(done.returncode == 3 for done in told)
     assert any(done.stderr.startswith(sentence) for done in told)  # one in 512 addresses does
+
+
+# Small pages of text more or less than two huge ones, and how many huge pages are all mapped then.
+SIZES = {-1: 1, 0: 2, 1: 2, 256: 2}
+ALIGNED = ["-Wl,-z,max-page-size=0x200000", "-Wl,-z,separate-code"]
+
+
+def link_sized(builder, folder, name, pages, *arguments):
+    """NAME in FOLDER, linked at 2 MiB, with text of two huge pages and PAGES."""
+    def link(bytes_):
+        source.write_text(f'.section .text.z, "ax", @progbits\n.fill {bytes_}, 1, 0xcc\n'
+                          '.section .note.GNU-stack, "", @progbits\n')
+        path = builder.compile(folder / name, *arguments, source, *ALIGNED)
+        [text] = [h for h in helpers.read_headers(path) if h.type == helpers.PT_LOAD and h.flags & helpers.PF_X]
+        return path, text.memory_bytes
+
+    source = folder / "fill.s"
+    wanted = 2 * helpers.HUGE + pages * helpers.PAGE
+    path, bytes_ = link(wanted - link(0)[1] - 64)
+    assert helpers.page_up(bytes_) == wanted
+    return path
+
+
+@pytest.fixture(scope="module")
+def sized(builder):
+    """A folder with programs of each size: (program, what is named, the file with the text, its huge pages)."""
+
+    def make(folder):
+        main, empty = builder.write("tiny.c", programs.TINY), builder.write("empty.c", "")
+        found = []
+        for pages, huge in SIZES.items():
+            for mode in ("-no-pie", "-pie"):
+                app = link_sized(builder, folder, f"text{mode}{pages}", pages, main, mode)
+                found.append((app, "main", app, huge))
+            name = f"libtext{pages}.so"
+            library = link_sized(builder, folder, name, pages, "-shared", f"-Wl,-soname,{name}", empty)
+            app = builder.compile(folder / f"with{pages}", main, "-Wl,--no-as-needed", library, "-Wl,-rpath,$ORIGIN")
+            found.append((app, library.name, library, huge))
+        return folder, found
+
+    return builder.once("sized", make)
+
+
+def check_sizes(linked, sized, copy, prefix=()):
+    """In the folder COPY, which only a process behind PREFIX may see, what inspect says is what happens."""
+    for app, named, file, pages in sized:
+        [inspected] = helpers.hugeld_json("inspect", "-o", "backend=file", file)["files"]
+        assert inspected["plan"]["pages"] == pages, file
+        assert "range" not in inspected or inspected["range"]["pages_min"] == inspected["range"]["pages_max"] == pages
+        assert not any("max-page-size" in (s["remedy"] or "") for s in inspected["plan"]["segments"])
+        command = [*prefix, *by_run(linked.ldso, named, "backend=file,verbose=2", [copy / app.name])]
+        told = f"hugeld: {file.name}: text {pages} page{'s' * (pages > 1)} file\n"
+        with helpers.paused(command, linked.environment(None, None, [linked.pause]), app.name) as process:
+            text = [m for m in helpers.read_smaps(process.pid) if m.permissions == "r-xp" and m.name.endswith(f"/{file.name}")]
+            huge = sum(map(huge_file_bytes, text))
+            assert process.finish() == (4, "tiny\n", told)
+        assert huge == pages * helpers.HUGE, file
+
+
+@pytest.mark.parametrize("huge", ["never", "always"])
+def test_sizes_on_tmpfs(linked, sized, tmp_path, root, thp, huge):
+    folder, found = sized
+    script = f'mount -t tmpfs -o huge={huge} none {tmp_path} && cp {folder}/* {tmp_path}/ && exec "$@"'
+    prefix = ["unshare", "--mount", "/bin/sh", "-c", script, "sh"]
+    if helpers.run([*prefix, "true"]).returncode != 0:
+        pytest.skip(f"no tmpfs with huge={huge} here")
+    check_sizes(linked, found, tmp_path, prefix)
+
+
+def test_sizes_on_disk(linked, sized, disk, thp):
+    if KERNEL < (6, 18):
+        pytest.skip("before Linux 6.18 files on a disk have no huge pages")
+    folder, empty = disk
+    copy = pathlib.Path(shutil.copytree(sized[0], folder / "sized"))
+    empty()
+    check_sizes(linked, sized[1], copy)
 
 
 def test_preloader_says_no(builder):

@@ -65,7 +65,10 @@ static enum hl_kind model_page(const struct hl_object *object, const struct hl_o
     /* ... and never past the object's end. */
     if (page + T_HUGE > object->segment[n - 1].end_page)
         return STAYS;
-    if (options->edges == HL_EDGES_KEEP && (last != first + 1 || page < segment->first_page))
+    bool by_file = options->backend == HL_BACKEND_FILE;
+    if ((options->edges == HL_EDGES_KEEP || by_file) && (last != first + 1 || page < segment->first_page))
+        return STAYS;
+    if (by_file && page + T_HUGE > segment->end_page)
         return STAYS;
     if (options->segments == HL_SEGMENTS_TEXT && !(flags & PF_X))
         return STAYS;
