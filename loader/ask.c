@@ -54,7 +54,8 @@ static char *read_all(int fd) {
 }
 
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner) {
-    signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would take the exit status away */
+    /* Inherited as ignored, it would take the exit status away. */
+    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     int output = memfd_create("output", MFD_CLOEXEC), errors = memfd_create("errors", MFD_CLOEXEC),
         status = -1;
     pid_t child = output >= 0 && errors >= 0 ? fork() : -1;
@@ -62,6 +63,7 @@ void hl_ask_program(struct hl_answer *answer, const char *path, char *const *arg
         run_child(path, argv, owner, output, errors);
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
+    signal(SIGCHLD, inherited);
     answer->succeeded = status == 0;
     answer->output = read_all(output);
     answer->errors = read_all(errors);

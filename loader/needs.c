@@ -8,15 +8,14 @@
    process could get, whose cpuset, memory policy and cgroup the program inherits: in a unit, ExecStartPre=
    runs in the service's.
 
-   The objects are the executable and, when the patterns can mean others, what the dynamic linker lists.  Only
-   the system's own is asked, the one that runs this command: a file's PT_INTERP could name anything.
+   The objects are the executable and, when the patterns can mean others, what the dynamic linker lists.
 
    The exit code is 0 when the pool serves it, 1 when not (or when that can't be found out), 2 when there is
    no such program. */
 #include "needs.h"
-#include "ask.h"
 #include "elf-file.h"
 #include "launcher.h"
+#include "libraries.h"
 #include "program.h"
 #include "starts.h"
 
@@ -24,7 +23,6 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
-#include <link.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -64,63 +62,14 @@ static void count_object(struct hl_needs *needs, const char *path, bool is_main)
     hl_close_elf(&file);
 }
 
-/* Finds in the first object, this command, its PT_INTERP. */
-static int find_own_interpreter(struct dl_phdr_info *info, size_t size, void *data) {
-    (void)size;
-    for (size_t i = 0; i < info->dlpi_phnum; i++)
-        if (info->dlpi_phdr[i].p_type == PT_INTERP)
-            *(const char **)data = (const char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
-    return 1;
-}
-
-/* The dynamic linker of the program at PATH, if it is this command's too; else NULL.  The string is static.
- */
-static const char *find_linker(const char *path) {
-    struct hl_elf_file file;
-    char name[PATH_MAX] = "";
-    const char *own = NULL;
-    dl_iterate_phdr(find_own_interpreter, &own);
-    if (own == NULL || hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return NULL;
-    for (size_t i = 0; i < file.phnum; i++)
-        if (file.phdr[i].p_type == PT_INTERP && file.phdr[i].p_filesz < sizeof name &&
-            pread(file.fd, name, file.phdr[i].p_filesz, (off_t)file.phdr[i].p_offset) < 0)
-            name[0] = '\0';
-    hl_close_elf(&file);
-    return strcmp(name, own) == 0 ? own : NULL;
-}
-
-/* "\tlibc.so.6 => /lib/libc.so.6 (0x...)": the path in it, terminated in place; NULL if it names no file. */
-static char *find_listed(char *line) {
-    char *arrow = strstr(line, " => "), *end = strstr(line, " (0x");
-    char *path = arrow != NULL ? arrow + strlen(" => ") : line + strspn(line, "\t");
-    if (end == NULL || strchr(path, '/') == NULL)
-        return NULL;
-    *end = '\0';
-    return path;
-}
-
 static void count_libraries(struct hl_needs *needs) {
-    const char *linker = find_linker(needs->executable);
-    const char *const argv[] = {linker, "--list", needs->executable, NULL};
-    struct hl_answer answer;
-    char *rest;
-    if (linker == NULL) {
-        needs->reason =
-            hl_format("its dynamic linker is not the system's, so only the executable is counted");
-        return;
-    }
-    hl_ask_program(&answer, linker, (char *const *)argv, (uid_t)-1);
-    if (!answer.succeeded)
-        needs->reason = hl_format("its libraries are not counted: %.*s", (int)strcspn(answer.errors, "\n"),
-                                  answer.errors);
-    for (char *line = strtok_r(answer.output, "\n", &rest); line != NULL;
-         line = strtok_r(NULL, "\n", &rest)) {
-        char *path = find_listed(line);
-        if (path != NULL && strcmp(path, linker) != 0)
-            count_object(needs, path, false);
-    }
-    hl_free_answer(&answer);
+    struct hl_libraries libraries;
+    hl_list_libraries(&libraries, needs->executable);
+    if (libraries.problem != NULL)
+        needs->reason = hl_format("%s, so only the executable is counted", libraries.problem);
+    for (size_t i = 0; i < libraries.n; i++)
+        count_object(needs, libraries.path[i], false);
+    hl_free_libraries(&libraries);
 }
 
 /* Why hugeld does nothing in this program; NULL if it may.  The caller frees it. */

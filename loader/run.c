@@ -10,9 +10,13 @@
    line. */
 #include "command.h"
 #include "elf-file.h"
+#include "kernel.h"
+#include "launcher.h"
+#include "libraries.h"
 #include "linker.h"
 #include "program.h"
 #include "run.h"
+#include "starts.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -225,6 +229,63 @@ void hl_free_way(struct hl_way *way) {
     free(way->linker);
 }
 
+static uint64_t count_text_bytes(const char *path) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    struct hl_options options;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return 0;
+    hl_default_options(&options);
+    hl_forecast_file(&forecast, path, &file, &options, 0);
+    hl_close_elf(&file);
+    return forecast.plan.text_bytes;
+}
+
+/* Names the library with most text, if that is more than the program's at EXECUTABLE, called NAME, and more
+   than a huge page.  What comes by dlopen is not known yet. */
+static void name_larger_library(const char *name, const char *executable) {
+    struct hl_libraries libraries;
+    struct hl_geometry geometry;
+    const char *larger = NULL;
+    uint64_t most = count_text_bytes(executable);
+    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    if (most < geometry.huge_page_bytes)
+        most = geometry.huge_page_bytes;
+    hl_list_libraries(&libraries, executable);
+    for (size_t i = 0; i < libraries.n; i++) {
+        uint64_t bytes = count_text_bytes(libraries.path[i]);
+        if (bytes > most) {
+            most = bytes;
+            larger = hl_base_name(libraries.path[i]);
+        }
+    }
+    if (larger != NULL)
+        hl_say("%s: more text is in %s than in the program: add it with -p 'main:%s'", name, larger, larger);
+    hl_free_libraries(&libraries);
+}
+
+/* Whether a line is wanted about what was not asked for. */
+static bool is_only_main_wanted(const struct hl_run *run, const char *executable) {
+    const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    struct hl_options options;
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL);
+    bool wanted = options.verbose >= 1 && (patterns == NULL || strcmp(patterns, "main") == 0) &&
+                  hl_match_only(&options, executable) && hl_explain_plain_run(executable) == NULL;
+    free(text);
+    return wanted;
+}
+
+/* The program at PATH has its text where the default does not look for it: which pattern does. */
+static void advise_pattern(const struct hl_run *run, const char *path, char *const *program) {
+    struct hl_target target;
+    hl_follow_launchers(&target, path, program);
+    if (target.executable != NULL && !target.is_unknown && is_only_main_wanted(run, target.executable))
+        name_larger_library(program[0], target.executable);
+    free(target.executable);
+}
+
 int hl_run_program(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
@@ -254,6 +315,7 @@ int hl_run_program(int argc, char **argv) {
         code = hl_refuse_program(program[0]);
         goto out;
     }
+    advise_pattern(&request.run, path, program);
     code = hl_prepare_run(&request.run, program[0], path, &way);
     if (code == 0)
         code = hl_become_program(&way, path, program);

@@ -138,3 +138,46 @@ def test_child_of_32_bits(builder, library, pool, child32, way):
     assert said[0] == f"hugeld: starter: text {TEXT} pages hugetlb, rodata {RODATA} page hugetlb"
     allowed = f"ERROR: ld.so: object '{library}' from LD_PRELOAD cannot be preloaded (wrong ELF class: ELFCLASS64): ignored."
     assert set(said[1:]) <= ({allowed} if way == "preload" else set())
+
+
+ADVICE = "more text is in libbig.so.1 than in the program: add it with -p 'main:libbig.so.1'"
+# What is given to run and what is inherited -> whether it is told where the text is.
+ASKED = {
+    "nothing said": ([], {}, True),
+    "main": (["-p", "main"], {}, True),
+    "main, inherited": ([], {"LD_HUGEPAGES": "main"}, True),
+    "the patched linker": (["-l", "ldso"], {}, True),
+    "the library": (["-p", "main:libbig*"], {}, False),
+    "the library, inherited": ([], {"LD_HUGEPAGES": "libbig.so.1"}, False),
+    "not this program": (["-o", "only=other"], {}, False),
+    "quietly": (["-o", "verbose=0"], {}, False),
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_text_in_a_library(builder, asked):
+    """The default takes the executable alone: where a library that it is linked with has more text, run names that, and
+    once, whatever the program starts."""
+    arguments, changes, told = ASKED[asked]
+    app, _ = builder.with_library("dso")
+    script = builder.write("twice.sh", f"#!/bin/sh\n{app}\nexec {app}\n")
+    script.chmod(0o755)
+    for program in (app, script):
+        result = helpers.hugeld("run", "-o", "verbose=1", *arguments, "--", program, env=helpers.environment(**changes))
+        assert result.returncode == helpers.run([program]).returncode
+        assert [line for line in result.stderr.splitlines() if "text is in" in line] == (
+            [f"hugeld: {program}: {ADVICE}"] if told else [])
+
+
+def test_text_in_the_program(builder):
+    """A library with less text than the program, or with too little for a huge page, is not named."""
+    for program in (builder.executable("pie"), "/bin/true"):
+        assert helpers.hugeld("run", "-o", "verbose=1", "--", program).stderr.count("more text") == 0
+
+
+def test_ignored_children():
+    """What the program inherits is what run has inherited, although that has asked the dynamic linker in between."""
+    argv = ["grep", "SigIgn", "/proc/self/status"]
+    ignore = ["env", "--ignore-signal=CHLD"]
+    result = helpers.run([*ignore, helpers.HUGELD, "run", "-o", "verbose=1", "--", *argv])
+    assert result.stdout == helpers.run([*ignore, *argv]).stdout

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What a program is linked with. */
+#ifndef HL_LIBRARIES_H
+#define HL_LIBRARIES_H
+
+#include <stddef.h>
+
+struct hl_libraries {
+    char *problem; /* why they are not known; or NULL */
+    size_t n;
+    char **path;
+};
+
+/* Lists the libraries that the dynamic linker loads for the program at EXECUTABLE, in its order and without
+   itself. hl_free_libraries frees LIBRARIES. */
+void hl_list_libraries(struct hl_libraries *libraries, const char *executable);
+void hl_free_libraries(struct hl_libraries *libraries);
+
+#endif
