@@ -4,6 +4,8 @@
 import os
 import re
 
+import pytest
+
 import helpers
 
 # 10000 were run once (tests/README.md); a leak of one mapping, descriptor or page in each round shows in these.

@@ -212,7 +212,7 @@ def test_strict_is_for_the_start(linked, library, loads, pool, tmp_path):
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", same], check=True)
     argv = [loads, "once", library()]
     plain = helpers.run(argv)
-    done = linked.run(argv, library().name, "backend=hugetlb,strict=on,only=loads*", LD_PRELOAD=same)
+    done = linked.run(argv, library().name, "backend=hugetlb,strict=on,only=loads*", preloaded=[same])
     assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
 
 
