@@ -11,11 +11,8 @@ static const struct {
     uint32_t flag;
     const char *words;
 } settings[] = {
-    {PF_X, "set edges=merge"},
-    {PF_X, "set sparse_text=on"},
-    {PF_R, "set segments=text+rodata"},
-    {PF_W, "set data=thp"},
-    {PF_W, "set bss=thp"},
+    {PF_X, "set edges=merge"}, {PF_X, "set sparse_text=on"}, {PF_R, "set segments=text+rodata"},
+    {PF_W, "set data=thp"},    {PF_W, "set bss=thp"},
 };
 
 const char *hl_remedy_of(enum hl_skip skip) {
