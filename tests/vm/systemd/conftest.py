@@ -103,7 +103,7 @@ def huge():
     def prove(pid, kinds=("text",), backend="hugetlb"):
         image = helpers.read_image(pid)
         executable = image.objects[0]
-        [plan] = helpers.read_plans(pid, [executable.path], f"backend={backend},segments=text").values()
+        [plan] = helpers.read_plans(pid, [executable.path], f"backend={backend},segments=text,sparse_text=off").values()
         spans = [s for s in plan.spans if s.kind in kinds]
         assert not kinds or spans, plan.json
         for span in spans:
