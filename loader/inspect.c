@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld inspect: prints the plan of a file, made by the same code that plans at run time.
 
-   A position-independent object gets another address in every start, so what is printed is the range over all
-   of them; --pid takes the address that a process got. */
+   A position-independent object gets another address in every start.  A library for which this kernel has a
+   rule (hl_try_load_bias) is planned where that puts it; for everything else the range over all addresses is
+   printed, and one of them as an example.  --pid takes the address that a process got. */
 #include "command.h"
 #include "draw.h"
 #include "kernel.h"
@@ -56,6 +57,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         return hl_parse_common(key, state, "hugeld inspect", true);
     }
 }
+
+/* Whose load address is planned. */
+enum place { OWN, OF_PROCESS, OF_KERNEL, EXAMPLE };
 
 static bool is_static(const struct hl_elf_file *file) {
     return !file->has_interpreter && strcmp(hl_elf_type(file), "dso") != 0;
@@ -128,15 +132,15 @@ static void print_segment(const struct hl_forecast *report, unsigned i, const st
     free(head);
 }
 
-static void print_range(const struct hl_forecast *report, const struct hl_starts *range) {
+static void print_range(const struct hl_forecast *report, const struct hl_starts *range, const char *where) {
     unsigned least = hl_permille(range->covered_min, report->plan.text_bytes);
     unsigned most = hl_permille(range->covered_max, report->plan.text_bytes);
     unsigned full = hl_permille(range->full_starts, range->starts);
-    hl_print("  over its %" PRIu64 " load addresses: %" PRIu64 " to %" PRIu64
+    hl_print("  %sover its %" PRIu64 " load addresses: %" PRIu64 " to %" PRIu64
              " pages, %u.%u to %u.%u %% of the text, "
              "all of it in %u.%u %% of starts; up to %" PRIu64 " KiB of read-only data become executable",
-             range->starts, range->pages_min, range->pages_max, least / 10, least % 10, most / 10, most % 10,
-             full / 10, full % 10, to_kib(range->made_executable_max));
+             where, range->starts, range->pages_min, range->pages_max, least / 10, least % 10, most / 10,
+             most % 10, full / 10, full % 10, to_kib(range->made_executable_max));
 }
 
 /* What the options want for a span of this KIND: its mark, and in words. */
@@ -162,7 +166,7 @@ static void draw_plan(const struct hl_forecast *report, const struct hl_options 
     hl_finish_drawing(&drawing);
 }
 
-static void print_report(const struct hl_forecast *report, const struct hl_starts *range,
+static void print_report(const struct hl_forecast *report, const struct hl_starts *range, enum place place,
                          const struct hl_options *options) {
     const struct hl_plan *plan = &report->plan;
     const char *machine = hl_machine_name(report->file->header.e_machine);
@@ -177,16 +181,17 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
             "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb "
             "and under a memory limit",
             mark->what, mark->section);
-    if (range != NULL)
-        print_range(report, range);
-    char *start = range == NULL ? hl_format("plan")
-                                : hl_format("as an example, loaded at a %" PRIu64 " MiB boundary",
-                                            report->geometry.huge_page_bytes >> 20);
+    if (place == EXAMPLE && range != NULL)
+        print_range(report, range, "");
+    const char *start = place == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
+                        : place == OF_KERNEL ? "where this kernel puts it in each start, tried out"
+                                             : "plan";
     hl_print("  %s: %" PRIu64 " huge pages of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
              " KiB of read-only data become executable",
              start, hl_count_pages(plan), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
              to_kib(plan->made_executable_bytes));
-    free(start);
+    if (place == OF_KERNEL && range != NULL)
+        print_range(report, range, "on other kernels and file systems, ");
     draw_plan(report, options);
     for (unsigned i = 0; i < plan->n_spans; i++)
         print_span(report, &plan->span[i]);
@@ -241,14 +246,16 @@ static json_t *make_json_range(const struct hl_forecast *report, const struct hl
                      hl_json_share(range->full_starts, range->starts));
 }
 
-static json_t *make_json(const struct hl_forecast *report, const struct hl_starts *range,
+static json_t *make_json(const struct hl_forecast *report, const struct hl_starts *range, enum place place,
                          const struct hl_options *options) {
+    static const char *const names[] = {"own", "process", "kernel", "example"};
     const char *machine = hl_machine_name(report->file->header.e_machine);
     const struct hl_plan *plan = &report->plan;
-    json_t *json_plan = json_pack("{s:o, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias),
-                                  "pages", (json_int_t)hl_count_pages(plan), "text_share",
-                                  hl_json_share(plan->text_covered_bytes, plan->text_bytes),
-                                  "made_executable_bytes", (json_int_t)plan->made_executable_bytes);
+    json_t *json_plan =
+        json_pack("{s:o, s:s, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias), "place",
+                  names[place], "pages", (json_int_t)hl_count_pages(plan), "text_share",
+                  hl_json_share(plan->text_covered_bytes, plan->text_bytes), "made_executable_bytes",
+                  (json_int_t)plan->made_executable_bytes);
     add_json_skip(json_plan, (enum hl_skip)report->skip, hl_find_object_remedy(report, options));
     json_object_set_new(json_plan, "spans", make_json_spans(report));
     json_object_set_new(json_plan, "segments", make_json_segments(report, options));
@@ -268,24 +275,29 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_start
     return json;
 }
 
-/* FILE at its own address (ET_EXEC), at any (RANGE is printed), or at LOAD_BIAS of a process. */
+/* FILE at its own address (ET_EXEC), where this kernel puts it or at an example of all addresses (the range
+   over them is printed, too), or at LOAD_BIAS of a process. */
 static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
                         const uint64_t *load_bias) {
     struct hl_forecast report;
     struct hl_starts range;
-    bool any_address = load_bias == NULL && hl_is_position_independent(file);
+    uint64_t tried;
+    enum place place = load_bias != NULL ? OF_PROCESS : hl_is_position_independent(file) ? EXAMPLE : OWN;
     hl_forecast_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
-    if (report.object.n_segments == 0) {
-        any_address = false;
+    if (report.object.n_segments == 0)
         request->failed = true;
+    if (place == EXAMPLE && hl_try_load_bias(&tried, &report)) {
+        place = OF_KERNEL;
+        hl_forecast_file(&report, path, file, &request->options, tried);
     }
-    if (any_address)
+    bool ranges = (place == EXAMPLE || place == OF_KERNEL) && report.object.n_segments != 0;
+    if (ranges)
         hl_measure_starts(&range, &report, &request->options);
     if (request->json)
         json_array_append_new(request->files,
-                              make_json(&report, any_address ? &range : NULL, &request->options));
+                              make_json(&report, ranges ? &range : NULL, place, &request->options));
     else
-        print_report(&report, any_address ? &range : NULL, &request->options);
+        print_report(&report, ranges ? &range : NULL, place, &request->options);
 }
 
 static void report_problem(struct request *request, const char *path, const char *sentence) {

@@ -3,12 +3,19 @@
 
    A position-independent object gets another address in every start, and how much of it whole huge pages
    cover depends on that address modulo the huge page.  So the planner, the same that decides at run time,
-   runs once for each such offset: 512 of them for an object linked at 4 KiB, one for one linked at 2 MiB. */
+   runs once for each such offset: 512 of them for an object linked at 4 KiB, one for one linked at 2 MiB.
+
+   Kernels that put a library on a boundary of huge pages leave one of them.  Which ones do depends on the
+   version, the file system and the file's size, so that is tried out rather than known. */
 #include "starts.h"
 #include "kernel.h"
 
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
+
+/* Without that rule the second one or the third is elsewhere. */
+#define ATTEMPTS 4
 
 uint64_t hl_count_pages(const struct hl_plan *plan) {
     uint64_t pages = 0;
@@ -57,4 +64,40 @@ void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forec
         if (at.plan.made_executable_bytes > starts->made_executable_max)
             starts->made_executable_max = at.plan.made_executable_bytes;
     }
+}
+
+bool hl_try_load_bias(uint64_t *load_bias, const struct hl_forecast *forecast) {
+    const struct hl_object *object = &forecast->object;
+    const struct hl_geometry *geometry = &forecast->geometry;
+    struct {
+        void *at;
+        uint64_t bytes;
+    } mapped[2 * ATTEMPTS];
+    unsigned n = 0;
+    if (strcmp(hl_elf_type(forecast->file), "dso") != 0 || !hl_is_native(forecast->file) ||
+        object->n_segments == 0 ||
+        hl_load_alignment(forecast->file, geometry->page_bytes) != geometry->page_bytes)
+        return false;
+    const struct hl_segment *first = &object->segment[0];
+    uint64_t bytes = object->segment[object->n_segments - 1].end_page - first->first_page;
+    bool same = true;
+    /* Between two attempts the file is mapped in another length each time, so that only a rule can make their
+       addresses agree. */
+    while (same && n < 2 * ATTEMPTS) {
+        mapped[n].bytes = n % 2 == 0 ? bytes : bytes + n * geometry->page_bytes;
+        mapped[n].at =
+            mmap(NULL, mapped[n].bytes, PROT_READ, MAP_PRIVATE, forecast->file->fd, (off_t)first->offset);
+        if (mapped[n].at == MAP_FAILED)
+            break;
+        uint64_t bias = ((uint64_t)(uintptr_t)mapped[n].at - (first->first_page - object->load_bias)) %
+                        geometry->huge_page_bytes;
+        if (n == 0)
+            *load_bias = bias;
+        same = n % 2 != 0 || bias == *load_bias;
+        n++;
+    }
+    bool tried = n == 2 * ATTEMPTS;
+    while (n-- > 0)
+        munmap(mapped[n].at, mapped[n].bytes);
+    return tried && same;
 }
