@@ -139,6 +139,7 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
 }
 
 int hl_read_process_status(struct hl_process *process) {
+    bool was_known = process->filters_are_known && process->filters != HL_FILTERS_UNKNOWN;
     hl_read_status(&process->status, &hl_system_roots);
     if (!process->filters_are_known) {
         process->filters = process->status.filters;
@@ -147,7 +148,7 @@ int hl_read_process_status(struct hl_process *process) {
     }
     process->filters_are_known = true;
     if (process->status.filters == HL_FILTERS_UNKNOWN)
-        return HL_SKIP_NO_PROC;
+        return was_known ? HL_SKIP_RESTRICTED : HL_SKIP_NO_PROC;
     bool same = process->status.filters == process->filters;
     return same || process->status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
 }

@@ -107,7 +107,8 @@ void hl_note_object(struct hl_process *process, const struct hl_object *object);
 int hl_end_startup(const struct hl_process *process);
 
 /* Reads PROCESS's status.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had
-   when this was called first, and what it could do then says nothing now; or HL_SKIP_NO_PROC.
+   when this was called first, or it cannot read its status any more, and what it could do then says nothing
+   now; or HL_SKIP_NO_PROC: it never could.
 
    It is called once at the start, even if nothing moves then, and before anything else is done for an object
    that comes later, on the stack of whoever loads that: a filter of the program's own may allow what

@@ -337,6 +337,10 @@ void hl_report_dropped(const struct hl_process *process, const struct hl_object 
     begin_line(&line, object);
     hl_add_text(&line, "text");
     add_reason(&line, skip);
+    if (skip == HL_SKIP_RESTRICTED) {
+        hl_add_text(&line, "; ");
+        hl_add_text(&line, hl_skip_remedy(skip));
+    }
     if (process->options.verbose >= 1 || process->options.strict)
         hl_write_line(process, &line);
 }

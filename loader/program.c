@@ -73,7 +73,7 @@ const char *hl_explain_plain_run(const char *path) {
         return "set-user-ID, set-group-ID or with file capabilities, where hugeld does nothing";
     enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
     if (problem == HL_ELF_32_BIT)
-        return "a 32-bit program, and libhugeld.so is a 64-bit library";
+        return "a 32-bit program, and hugeld is for 64-bit ones only";
     if (problem != HL_ELF_FINE)
         return NULL;
     if (!hl_is_native(&file))

@@ -115,10 +115,11 @@ def child32(request, builder):
     return child
 
 
-def test_run_32_bits(child32):
-    result = helpers.hugeld("run", "--", child32)
+@pytest.mark.parametrize("loader", ["preload", "ldso"])
+def test_run_32_bits(child32, loader):
+    result = helpers.hugeld("run", "-l", loader, "--", child32)
     assert (result.returncode, result.stdout) == (5, "32 bits\n")
-    assert result.stderr.endswith("; it runs on small pages\n")
+    assert result.stderr == f"hugeld: {child32}: a 32-bit program, and hugeld is for 64-bit ones only; it runs on small pages\n"
 
 
 @pytest.mark.parametrize("way", ["preload", "run"])
