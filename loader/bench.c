@@ -118,6 +118,12 @@ static bool says(const char *line, size_t bytes, enum hl_skip skip) {
     return memmem(line, bytes, sentence, strlen(sentence)) != NULL;
 }
 
+/* Whether LINE says that a process has no object of some name. */
+static bool is_about_name(const char *line) {
+    static const char start[] = "hugeld: LD_HUGEPAGES: ";
+    return strncmp(line, start, strlen(start)) == 0;
+}
+
 /* The line of hugeld's that says most about TRIAL, without its prefix, or what there is to say instead; the
    caller frees it. */
 static char *choose_line(const struct hl_trial *trial) {
@@ -125,14 +131,16 @@ static char *choose_line(const struct hl_trial *trial) {
     if (line[0] == '\0')
         return hl_format("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or only= leaves this "
                          "program out, or its standard error is redirected");
-    while (*line != '\0') { /* wrappers and small children have nothing to move */
+    while (*line != '\0') { /* wrappers and small children have nothing to move, and not the libraries */
         size_t bytes = strcspn(line, "\n");
-        if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT))
+        if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT) &&
+            (is_about_name(first) || !is_about_name(line)))
             first = line;
         line += bytes + (line[bytes] == '\n');
     }
+    const char *more = is_about_name(first) ? ", or its standard error is redirected" : "";
     first += strlen("hugeld: ");
-    return hl_format("%.*s", (int)strcspn(first, "\n"), first);
+    return hl_format("%.*s%s", (int)strcspn(first, "\n"), first, more);
 }
 
 static bool same_bytes(const struct hl_bytes *a, const struct hl_bytes *b) {

