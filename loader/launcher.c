@@ -118,9 +118,10 @@ static char *expand_word(const struct variables *variables, const char *text) {
 
 static void take_assignment(struct variables *variables, const char *line) {
     size_t bytes = name_bytes(line);
+    char *value =
+        expand_word(variables, line + bytes + 1); /* which may have the variable's old value in it */
     variables->at = hl_resize(variables->at, (variables->n + 1) * sizeof *variables->at);
-    variables->at[variables->n++] =
-        (struct variable){hl_format("%.*s", (int)bytes, line), expand_word(variables, line + bytes + 1)};
+    variables->at[variables->n++] = (struct variable){hl_format("%.*s", (int)bytes, line), value};
 }
 
 /* The file that "exec" in LINE names; NULL if there is none, or if it cannot be told. */

@@ -264,26 +264,22 @@ static void name_larger_library(const char *name, const char *executable) {
     hl_free_libraries(&libraries);
 }
 
-/* Whether a line is wanted about what was not asked for. */
-static bool is_only_main_wanted(const struct hl_run *run, const char *executable) {
+/* Where only main was asked for, and a line is wanted: the program at PATH may have its text where the
+   default does not look for it. */
+static void advise_pattern(const struct hl_run *run, const char *path, char *const *program) {
     const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     struct hl_options options;
+    struct hl_target target = {0};
     hl_default_options(&options);
     hl_parse_options(&options, text, NULL);
-    bool wanted = options.verbose >= 1 && (patterns == NULL || strcmp(patterns, "main") == 0) &&
-                  hl_match_only(&options, executable) && hl_explain_plain_run(executable) == NULL;
-    free(text);
-    return wanted;
-}
-
-/* The program at PATH has its text where the default does not look for it: which pattern does. */
-static void advise_pattern(const struct hl_run *run, const char *path, char *const *program) {
-    struct hl_target target;
-    hl_follow_launchers(&target, path, program);
-    if (target.executable != NULL && !target.is_unknown && is_only_main_wanted(run, target.executable))
+    if (options.verbose >= 1 && (patterns == NULL || strcmp(patterns, "main") == 0))
+        hl_follow_launchers(&target, path, program);
+    if (target.executable != NULL && !target.is_unknown && hl_match_only(&options, target.executable) &&
+        hl_explain_plain_run(target.executable) == NULL)
         name_larger_library(program[0], target.executable);
     free(target.executable);
+    free(text);
 }
 
 int hl_run_program(int argc, char **argv) {

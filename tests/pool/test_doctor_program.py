@@ -156,7 +156,8 @@ def test_script(builder, tmp_path):
 LAUNCHERS = {
     "env": "#!/usr/bin/env app-nopie\n", "env-S": "#!/usr/bin/env -S T_ANY=1 app-nopie -x\n",
     "exec": "#!/bin/sh\nexec {app} \"$@\"\n",
-    "variables": "#!/bin/bash\n# exec true\nexport LIB={folder}\nNAME='app-nopie'\nif [ -n \"$DEBUG\" ]; then\n"
+    "variables": "#!/bin/bash\n# exec true\n" + "".join(f"V{i}=\"$V{i}\"\n" for i in range(99)) +
+                 "LIB={folder}\nexport LIB=\"$LIB/.\"\nNAME='app-nopie'\nif [ -n \"$DEBUG\" ]; then\n"
                  "    exec $DEBUGGER \"$LIB/$NAME\"\nelse\n    exec \"${{LIB}}\"/$NAME $FLAGS\nfi\n",
 }
 
