@@ -139,7 +139,7 @@ static void print_range(const struct hl_forecast *report, const struct hl_starts
     unsigned least = hl_permille(range->covered_min, report->plan.text_bytes);
     unsigned most = hl_permille(range->covered_max, report->plan.text_bytes);
     unsigned full = hl_permille(range->full_starts, range->starts);
-    hl_print("  %sover its %" PRIu64 " load addresses: %" PRIu64 " to %" PRIu64
+    hl_print("  %s %" PRIu64 " load addresses: %" PRIu64 " to %" PRIu64
              " pages, %u.%u to %u.%u %% of the text, "
              "all of it in %u.%u %% of starts; up to %" PRIu64 " KiB of read-only data become executable",
              where, range->starts, range->pages_min, range->pages_max, least / 10, least % 10, most / 10,
@@ -185,7 +185,7 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
             "and under a memory limit",
             mark->what, mark->section);
     if (place == EXAMPLE && range != NULL)
-        print_range(report, range, "");
+        print_range(report, range, "over its");
     const char *start = place == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
                         : place == OF_KERNEL ? "where this kernel puts it in each start, tried out"
                                              : "plan";
@@ -194,7 +194,7 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
              start, hl_count_pages(plan), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
              to_kib(plan->made_executable_bytes));
     if (place == OF_KERNEL && range != NULL)
-        print_range(report, range, "on other kernels and file systems, ");
+        print_range(report, range, "on other kernels and file systems, over its");
     draw_plan(report, options);
     for (unsigned i = 0; i < plan->n_spans; i++)
         print_span(report, &plan->span[i]);
