@@ -71,7 +71,8 @@ class Linked:
             image = without_linker(helpers.read_image(process.pid))
             paths = [o.path for o in image.objects if o.name in moved]
             plans = helpers.read_plans(process.pid, paths, options)
-            pages = helpers.check_memory(image, plain_image, plans, moved, backend)
+            # ld.so's own allocator begins a page anew where what the kernel gives doesn't adjoin what it has.
+            pages = helpers.check_memory(image, plain_image, plans, moved, backend, spare_pages=4)
             if backend == "hugetlb":
                 kept = {name: [k for k in kinds if k in ALL] for name, kinds in moved.items()}
                 assert free - helpers.free_pages() == sum(plans[n].pages(*kinds) for n, kinds in kept.items())
