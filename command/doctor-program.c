@@ -250,7 +250,7 @@ static void print_verdict(const struct hl_needs *needs) {
     else if (needs->own.problem != NULL)
         hl_print("no: what the program takes for itself cannot be found out; tell it by %s", needs->remedy);
     else
-        hl_print("no: %" PRIu64 " %s missing; mend: %s", missing, plural(missing), needs->remedy);
+        hl_print("no: %" PRIu64 " %s missing; fix: %s", missing, plural(missing), needs->remedy);
     if (needs->our_pages_max > 0 && needs->own.pages > needs->options.reserve_pages)
         hl_print("set reserve_pages=%" PRIu64 ", so that hugeld never takes the program's own",
                  needs->own.pages);

@@ -38,7 +38,7 @@ struct hl_needs {
     struct hl_own_pages own;
     uint64_t our_pages_min, our_pages_max, needed_pages, available_pages;
     bool enough;  /* the pool has NEEDED_PAGES for a process started from here, now */
-    char *remedy; /* the command or option that mends it; NULL if ENOUGH */
+    char *remedy; /* the command or option that fixes it; NULL if ENOUGH */
 };
 
 /* Finds all of that out.  0, or the exit code for wrong use, and it was said what is wrong.  hl_free_needs

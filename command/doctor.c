@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld doctor: what this machine can do for a process started from here, and the command that mends what it
+/* hugeld doctor: what this machine can do for a process started from here, and the command that fixes what it
    can't.
 
    Everything is asked of the same functions that decide at run time, so a container, a cpuset or a service's
@@ -130,11 +130,11 @@ static void examine(struct machine *machine) {
     machine->can_thp = machine->thp_skip == 0 && kernel->executable_memory;
 }
 
-/* Adds a finding and takes SENTENCE over.  REMEDY is NULL if nothing has to be mended. */
+/* Adds a finding and takes SENTENCE over.  REMEDY is NULL if nothing has to be fixed. */
 static void add_finding(struct request *request, const char *name, enum state state, char *sentence,
                         const char *remedy) {
     if (!request->json)
-        hl_print("%-4s  %-18s %s%s%s", state_names[state], name, sentence, remedy != NULL ? "; mend: " : "",
+        hl_print("%-4s  %-18s %s%s%s", state_names[state], name, sentence, remedy != NULL ? "; fix: " : "",
                  remedy != NULL ? remedy : "");
     json_array_append_new(request->findings,
                           json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", state_names[state],
@@ -397,7 +397,7 @@ int hl_examine_machine(int argc, char **argv) {
         argp_options,
         parse_argument,
         "[-- PROGRAM [ARGUMENT...]]",
-        "Prints what this machine can do, and the command that mends what it cannot.\v"
+        "Prints what this machine can do, and the command that fixes what it cannot.\v"
         "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
         "those (postgres -C, mariadbd --help), not started.\n"
         "Exit status: 0 when hugetlb or thp would be taken now, with PROGRAM when the pool can serve it; "

@@ -26,15 +26,17 @@ static const struct command {
 };
 
 static const char doc[] =
-    "Puts the code and data of programs that nobody recompiled onto huge pages, at start.\n"
+    "Moves the code and data of unmodified programs onto huge pages at startup.\n"
     "\v"
-    "Commands:\n"
-    "  run [OPTION...] PROGRAM ARGS  run it on huge pages\n"
-    "  inspect FILE...               the plan: spans, pages, share, why not\n"
+    "How do I use it?\n"
+    "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
+    "  doctor [-- PROGRAM ARGS]      what this machine can do, what fixes the rest\n"
+    "Did it work?\n"
     "  status PID|NAME|--all         what is on huge pages now\n"
-    "  doctor                        what this machine can do, what mends the rest\n"
-    "  perf-map PID                  name its moved functions for perf\n"
-    "  bench PROGRAM ARGS            is it worth it: paired runs\n"
+    "  inspect FILE...               what would move, and why the rest stays\n"
+    "Is it worth it?\n"
+    "  bench PROGRAM ARGS            measure runs with and without, in turns\n"
+    "  perf-map PID                  name the moved functions of a process for perf\n"
     "\n"
     "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use; "
     "run: the program's, 126 it cannot be run, 127 it was not found.";

@@ -13,7 +13,7 @@
    the page could become one that the child shares, and a store would need one more.  (Children don't get
    new memory, prepare.c; but a fork may come before the kernel was told.)
 
-   Read-only segments come from their file where it is at hand (source.c): by UFFDIO_COPY from a mapping of
+   Read-only segments come from their file where it is at hand (backing-file.c): by UFFDIO_COPY from a mapping of
    it, else by pread(2), which reports a missing page as well and is as fast as any call (128 MiB: 20 ms).
    Writable segments are copied from memory, since the dynamic linker has written to them.
 

@@ -14,8 +14,8 @@ void hl_read_into_cache(const struct hl_context *context, const struct hl_object
    an object.  Those that have none stay, with the reason in their moves. */
 void hl_collapse_spans(const struct hl_context *context, struct hl_work *work);
 
-/* How many bytes of SPAN are in segments whose addresses go with their offsets in the file, modulo the size
-   of a huge page: only these can be on huge pages of the page cache. */
+/* How many bytes of SPAN are in segments whose addresses are congruent with their offsets in the file, modulo
+   the size of a huge page: only these can be on huge pages of the page cache. */
 uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span *span,
                             uint64_t huge_page_bytes);
 
