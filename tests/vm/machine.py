@@ -26,6 +26,7 @@ import typing
 from archive import Unavailable
 
 ACCELERATED_BEGIN_SECONDS = 30  # KVM may be there and useless
+BOOTS = 3  # Linux 7.3 panics now and then before it runs /init: it patches itself while it is emulated
 SILENT_SECONDS = 180  # more than a test takes, on a busy machine too
 
 stop = threading.Event()  # set: guests are killed, nothing more is said
@@ -130,14 +131,17 @@ class Lines:
 
 def boot(guest, kernel, image, folder, arguments=()):
     """Boots GUEST and gives its results one by one; console.log, results.log and qemu.log stay in FOLDER."""
-    for accelerator in accelerators(guest):
-        begun = yield from boot_with(accelerator, guest, kernel, image, folder, arguments)
+    left = accelerators(guest)
+    left += [left[-1]] * (BOOTS - len(left))
+    while left:
+        accelerator, *left = left
+        begun = yield from boot_with(accelerator, guest, kernel, image, folder, arguments, not left)
         if begun:
             return
 
 
-def boot_with(accelerator, guest, kernel, image, folder, arguments):
-    """False if the guest did not begin under KVM and should be tried without."""
+def boot_with(accelerator, guest, kernel, image, folder, arguments, is_last):
+    """False if the guest did not begin, and should be tried again unless this IS_LAST."""
     console = folder / "console.log"
     ports = ["-serial", f"file:{console}"]
     output = Output(console)
@@ -170,7 +174,7 @@ def boot_with(accelerator, guest, kernel, image, folder, arguments):
     finally:
         process.kill()
         process.wait()
-    if accelerator == "kvm" and not lines.begun:
+    if why is None or not (lines.begun or is_last):
         return False
     yield from lines.flush()
     if why:
