@@ -43,8 +43,8 @@ CORE = $(BASE) -ffreestanding -fno-builtin -fno-stack-protector -fno-exceptions 
 HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugeld"'
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
-preload = $B/loader/preload.o $B/loader/later.o $B/loader/linked.o
-command = $(filter-out $(preload),$(patsubst %.c,$B/%.o,$(wildcard loader/*.c)))
+preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
+command = $(patsubst %.c,$B/%.o,$(wildcard command/*.c))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld-json.5 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
@@ -97,13 +97,13 @@ $(preload): $B/%.o: %.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CORE) $(HOSTED) -c -o $@ $<
 
-$B/loader/%.o: loader/%.c $(CONFIG)
+$B/command/%.o: command/%.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(HOSTED) -c -o $@ $<
 
-$B/tests/%: tests/unit/%.c $(core) $(CONFIG)
+$B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $< $(core) -lcmocka
+	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka
 
 $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/skip.def $(CONFIG)
 	@mkdir -p $(@D)
@@ -155,7 +155,7 @@ $B/fuzz/parts.a: $(patsubst $B/%,$B/fuzz/%,$(core) $(command)) $B/fuzz/tests/fuz
 $B/fuzz/%.o: %.c tests/fuzz/ignore $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(FUZZ) $(BASE) $(HOSTED) -fsanitize=fuzzer-no-link,address,undefined -include tests/fuzz/world.h \
-	    $(if $(filter loader/%,$<),-Dmain=command_main,-ffreestanding -fno-builtin) -c -o $@ $<
+	    $(if $(filter command/%,$<),-Dmain=command_main,-ffreestanding -fno-builtin) -c -o $@ $<
 
 demo:
 	@tests/install-packages build demo

@@ -2,8 +2,9 @@
 /* Between plan and prepare: is the object still what its program headers say?  Constructors that ran earlier
    may have remapped it, reprotected it or written to it, and a uprobe puts its breakpoint into a private page
    of the text: copied along, that is a SIGTRAP nobody handles. */
-#include "memory.h"
-#include "move.h"
+#include "check.h"
+#include "mapping.h"
+#include "plan.h"
 #include "sys.h"
 
 #include <linux/mman.h>
@@ -43,7 +44,7 @@ static bool is_free_gap(const struct hl_maps *maps, const struct hl_object *obje
     return true;
 }
 
-static int check_mappings(const struct hl_process *process, const struct hl_object *object,
+static int check_mappings(const struct hl_context *context, const struct hl_object *object,
                           const struct hl_span *span) {
     uint64_t gap = span->start;
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -52,20 +53,20 @@ static int check_mappings(const struct hl_process *process, const struct hl_obje
         if (bytes == 0)
             continue;
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        if (!is_mapped_as(&process->maps, start, start + bytes, hl_protection(segment->flags)))
+        if (!is_mapped_as(&context->maps, start, start + bytes, hl_protection(segment->flags)))
             return HL_SKIP_MAPPING_CHANGED;
-        if (!is_free_gap(&process->maps, object, gap, start))
+        if (!is_free_gap(&context->maps, object, gap, start))
             return HL_SKIP_GAP_OCCUPIED;
         gap = start + bytes;
     }
-    return is_free_gap(&process->maps, object, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
+    return is_free_gap(&context->maps, object, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
 }
 
-static int check_source(const struct hl_process *process, const struct hl_object *object,
+static int check_source(const struct hl_context *context, const struct hl_object *object,
                         const struct hl_span *span) {
     if (hl_is_writable(span))
         return 0;
-    if (process->pagemap < 0)
+    if (context->pagemap < 0)
         return HL_SKIP_NO_PROC;
     int result = 0;
     for (unsigned i = 0; result == 0 && i < object->n_segments; i++) {
@@ -73,7 +74,7 @@ static int check_source(const struct hl_process *process, const struct hl_object
         uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         result =
-            hl_check_unmodified((int)process->pagemap, start, start + bytes, process->geometry.page_bytes);
+            hl_check_unmodified((int)context->pagemap, start, start + bytes, context->geometry.page_bytes);
     }
     return result;
 }
@@ -93,15 +94,15 @@ static int choose_protection(struct hl_move *move, const struct hl_span *span) {
     return result;
 }
 
-int hl_check_object(struct hl_process *process, struct hl_work *work) {
+int hl_check_object(struct hl_context *context, struct hl_work *work) {
     int result = 0;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (work->move[i].skip != HL_MOVED)
             continue;
-        result = check_mappings(process, &work->object, span);
+        result = check_mappings(context, &work->object, span);
         if (result == 0)
-            result = check_source(process, &work->object, span);
+            result = check_source(context, &work->object, span);
         if (result == 0)
             result = choose_protection(&work->move[i], span);
         if (hl_is_writable(span)) { /* it stays alone */
@@ -112,13 +113,13 @@ int hl_check_object(struct hl_process *process, struct hl_work *work) {
     return result;
 }
 
-bool hl_helps_to_keep_edges(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind) {
-    struct hl_options options = process->options;
+bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
+    struct hl_options options = context->options;
     struct hl_plan plan;
     options.edges = HL_EDGES_KEEP;
-    hl_plan_object(&plan, &work->object, &options, &process->geometry);
+    hl_plan_object(&plan, &work->object, &options, &context->geometry);
     for (unsigned i = 0; i < plan.n_spans; i++)
-        if (!hl_is_writable(&plan.span[i]) && check_mappings(process, &work->object, &plan.span[i]) != 0)
+        if (!hl_is_writable(&plan.span[i]) && check_mappings(context, &work->object, &plan.span[i]) != 0)
             return false;
     return plan.pages[kind] > 0;
 }

@@ -30,10 +30,13 @@
    allocate page tables), the text is gone, and all that can be done is to try again at once.  So everything
    that it checks first is checked before: the ability on scratch memory, the mappings, and room under
    vm.max_map_count (the ballast is held until then). */
-#include "memory.h"
-#include "move.h"
+#include "commit.h"
+#include "check.h"
+#include "line.h"
+#include "mapping.h"
+#include "prepare.h"
+#include "report.h"
 #include "sys.h"
-#include "text.h"
 
 #include <linux/mman.h>
 
@@ -46,7 +49,7 @@ struct step {
 };
 
 struct commit {
-    struct hl_process *process;
+    struct hl_context *context;
     struct hl_work *work;
     struct step *step;
     size_t n_steps, n_done;
@@ -64,7 +67,7 @@ static uint64_t bytes_of(const struct commit *c, unsigned span) {
 
 /* At most every mapping in the span, and a gap after each. */
 static size_t count_steps(const struct commit *c) {
-    const struct hl_maps *maps = &c->process->maps;
+    const struct hl_maps *maps = &c->context->maps;
     size_t n = 0;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         const struct hl_span *span = &c->work->plan.span[i];
@@ -86,7 +89,7 @@ static void add_step(struct commit *c, unsigned span, uint64_t start, uint64_t e
 
 /* Lists what is in a span now: its mappings, and claims for the gaps between them. */
 static void list_steps(struct commit *c, unsigned i) {
-    const struct hl_maps *maps = &c->process->maps;
+    const struct hl_maps *maps = &c->context->maps;
     const struct hl_span *span = &c->work->plan.span[i];
     uint64_t at = span->start;
     for (size_t m = hl_find_mapping(maps, at); m < maps->n && maps->mapping[m].start < span->end; m++) {
@@ -103,7 +106,7 @@ static void list_steps(struct commit *c, unsigned i) {
 
 /* Everything that needs memory, before the first step. */
 static int allocate(struct commit *c) {
-    uint64_t page = c->process->geometry.page_bytes, aside_bytes = 0;
+    uint64_t page = c->context->geometry.page_bytes, aside_bytes = 0;
     if (hl_grow_area(&c->step_area, hl_round_up(count_steps(c) * sizeof *c->step, page)) != 0)
         return HL_SKIP_NO_MEMORY;
     c->step = (struct step *)c->step_area.start;
@@ -183,13 +186,13 @@ static int place(struct commit *c, unsigned i) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_move *move = &c->work->move[i];
     long result;
-    /* The pages are the memfd's; mapped now, nobody faults later.  Before Linux 5.14 that can't be checked.
-     */
-    int populate = c->process->kernel.populate ? 0 : MAP_POPULATE;
+    /* The pages are the memfd's; mapped now, nobody faults later.  Before Linux 5.14 that can't be
+       checked. */
+    int populate = c->context->kernel.populate ? 0 : MAP_POPULATE;
     if (move->memfd < 0) {
         /* A child must have the text; one that is forked just now has this copy of it besides. */
         result = 0;
-        if (hl_is_kept_from_children(c->process, move))
+        if (hl_is_kept_from_children(c->context, move))
             result = hl_madvise(move->memory, bytes_of(c, i), MADV_DOFORK);
         if (!hl_is_error(result))
             result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
@@ -201,9 +204,9 @@ static int place(struct commit *c, unsigned i) {
     move->placed = true;
     if (move->memfd < 0)
         leave_memory(c, i);
-    else if (c->process->kernel.populate &&
+    else if (c->context->kernel.populate &&
              hl_is_error(hl_madvise(span->start, bytes_of(c, i), MADV_POPULATE_READ)) &&
-             !c->process->status.has_threads)
+             !c->context->status.has_threads)
         return HL_SKIP_POOL_SHORT;
     return 0;
 }
@@ -214,8 +217,8 @@ static int check_old_pages(const struct commit *c) {
     for (size_t i = 0; result == 0 && i < c->n_steps; i++)
         if (!c->step[i].claim && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
             result =
-                hl_check_unmodified((int)c->process->pagemap, c->step[i].aside,
-                                    c->step[i].aside + c->step[i].bytes, c->process->geometry.page_bytes);
+                hl_check_unmodified((int)c->context->pagemap, c->step[i].aside,
+                                    c->step[i].aside + c->step[i].bytes, c->context->geometry.page_bytes);
     return result;
 }
 
@@ -225,7 +228,7 @@ static bool is_untouched(const struct commit *c, unsigned i) {
     struct hl_maps now;
     if (hl_read_maps(&now) != 0)
         return true;
-    bool same = hl_same_maps(&c->process->maps, &now, span->start, span->end);
+    bool same = hl_same_maps(&c->context->maps, &now, span->start, span->end);
     hl_free_maps(&now);
     return same;
 }
@@ -247,10 +250,10 @@ static int place_over(struct commit *c, unsigned i) {
 
 /* Other threads run: one call per span.  A span that fails stays; those before it are good. */
 static int replace(struct commit *c) {
-    hl_free_maps(&c->process->maps); /* the other threads went on */
-    int result = hl_read_maps(&c->process->maps);
+    hl_free_maps(&c->context->maps); /* the other threads went on */
+    int result = hl_read_maps(&c->context->maps);
     if (result == 0)
-        result = hl_check_object(c->process, c->work);
+        result = hl_check_object(c->context, c->work);
     hl_drop_ballast(&c->ballast);
     bool any = false;
     for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
@@ -297,9 +300,9 @@ static void compare_with_before(struct commit *c) {
     const struct hl_object *object = &c->work->object;
     if (hl_read_maps(&now) != 0)
         return;
-    if (!hl_same_maps(&c->process->maps, &now, object->segment[0].first_page,
+    if (!hl_same_maps(&c->context->maps, &now, object->segment[0].first_page,
                       object->segment[object->n_segments - 1].end_page))
-        hl_report_broken(c->process, c->work);
+        hl_report_broken(c->context, c->work);
     hl_free_maps(&now);
 }
 
@@ -329,9 +332,9 @@ static void free_scratch(struct commit *c) {
     }
 }
 
-int hl_commit_object(struct hl_process *process, struct hl_work *work) {
+int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     struct commit c;
-    c.process = process;
+    c.context = context;
     c.work = work;
     c.step = NULL;
     c.n_steps = c.n_done = 0;
@@ -341,10 +344,10 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work) {
 
     int result = allocate(&c);
     if (result == 0)
-        result = hl_take_ballast(&c.ballast, process->geometry.page_bytes);
+        result = hl_take_ballast(&c.ballast, context->geometry.page_bytes);
     if (result == 0)
         result = claim_gaps(&c);
-    if (result == 0 && process->status.has_threads) {
+    if (result == 0 && context->status.has_threads) {
         result = replace(&c);
     } else if (result == 0) {
         result = swap(&c);
@@ -356,7 +359,7 @@ int hl_commit_object(struct hl_process *process, struct hl_work *work) {
     free_aside(&c);
     free_scratch(&c);
     hl_free_area(&c.step_area);
-    if (result != 0 && !process->status.has_threads)
+    if (result != 0 && !context->status.has_threads)
         compare_with_before(&c);
     return result;
 }

@@ -13,15 +13,16 @@
    the page could become one that the child shares, and a store would need one more.  (Children don't get
    new memory, prepare.c; but a fork may come before the kernel was told.)
 
-   Read-only segments come from their file where it is at hand (source.c): by UFFDIO_COPY from a mapping of
+   Read-only segments come from their file where it is at hand (backing-file.c): by UFFDIO_COPY from a mapping of
    it, else by pread(2), which reports a missing page as well and is as fast as any call (128 MiB: 20 ms).
    Writable segments are copied from memory, since the dynamic linker has written to them.
 
    Huge pages that hold a gap between two segments are composed last and piece by piece: only pages of
    PT_LOADs are read (an executable that the kernel mapped has nothing at all in its gaps), the rest becomes
    trap instructions, or stays zero where nothing can be executed. */
-#include "memory.h"
-#include "move.h"
+#include "fill.h"
+#include "backing-file.h"
+#include "mapping.h"
 #include "sys.h"
 
 #include <linux/fcntl.h>
@@ -37,11 +38,11 @@
 #define COPY_TRIES 100
 
 struct filler {
-    const struct hl_process *process;
+    const struct hl_context *context;
     const struct hl_object *object;
     const struct hl_span *span;
     uint64_t memory; /* the span's new memory */
-    struct hl_source source;
+    struct hl_backing_file source;
     int userfaultfd; /* or -1: by calls */
     int memory_file; /* /proc/self/mem, where process_vm_readv is forbidden; else -1 */
 };
@@ -85,7 +86,7 @@ static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t fro
    page, and UFFDIO_COPY from pages that are not there yet takes twice the time (128 MiB: 20 against 10 ms
    on 6.18). */
 static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
-    if (!f->process->kernel.populate || !hl_is_error(hl_madvise(from, bytes, MADV_POPULATE_READ)))
+    if (!f->context->kernel.populate || !hl_is_error(hl_madvise(from, bytes, MADV_POPULATE_READ)))
         return 0;
     return HL_SKIP_SOURCE_UNREADABLE;
 }
@@ -149,7 +150,7 @@ static int fill_gap(const struct filler *f, uint64_t start, uint64_t end) {
 
 /* Composes the huge page at address FROM: segments' pages, and what is between them. */
 static int compose_page(const struct filler *f, uint64_t from) {
-    uint64_t end = from + f->process->geometry.huge_page_bytes, gap = from;
+    uint64_t end = from + f->context->geometry.huge_page_bytes, gap = from;
     int result = 0;
     for (unsigned i = 0; result == 0 && i < f->object->n_segments; i++) {
         const struct hl_segment *segment = &f->object->segment[i];
@@ -167,7 +168,7 @@ static int compose_page(const struct filler *f, uint64_t from) {
 
 /* Whether the segments fill the huge page at ADDRESS without a gap. */
 static bool is_whole(const struct filler *f, uint64_t address) {
-    uint64_t bytes = f->process->geometry.huge_page_bytes, filled = 0;
+    uint64_t bytes = f->context->geometry.huge_page_bytes, filled = 0;
     for (unsigned i = 0; i < f->object->n_segments; i++)
         filled += hl_overlap(f->object->segment[i].first_page, f->object->segment[i].end_page, address,
                              address + bytes);
@@ -175,7 +176,7 @@ static bool is_whole(const struct filler *f, uint64_t address) {
 }
 
 static int fill_whole_pages(const struct filler *f) {
-    uint64_t huge = f->process->geometry.huge_page_bytes;
+    uint64_t huge = f->context->geometry.huge_page_bytes;
     int result = 0;
     for (uint64_t at = f->span->start, run; result == 0 && at < f->span->end; at = run) {
         for (run = at; run < f->span->end && is_whole(f, run); run += huge)
@@ -189,7 +190,7 @@ static int fill_whole_pages(const struct filler *f) {
 }
 
 static int fill_other_pages(const struct filler *f) {
-    uint64_t huge = f->process->geometry.huge_page_bytes;
+    uint64_t huge = f->context->geometry.huge_page_bytes;
     int result = 0;
     for (uint64_t at = f->span->start; result == 0 && at < f->span->end; at += huge)
         if (!is_whole(f, at))
@@ -221,30 +222,30 @@ static void close_userfaultfd(struct filler *f) {
     f->userfaultfd = -1;
 }
 
-int hl_fill_span(struct hl_process *process, const struct hl_object *object, const struct hl_span *span,
+int hl_fill_span(struct hl_context *context, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move) {
     struct filler f;
-    f.process = process;
+    f.context = context;
     f.object = object;
     f.span = span;
     f.memory = move->memory;
     f.userfaultfd = f.memory_file = -1;
-    if (!process->kernel.read_by_call) {
+    if (!context->kernel.read_by_call) {
         long fd = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
         if (hl_is_error(fd))
             return HL_SKIP_NO_PROC;
         f.memory_file = (int)fd;
     }
-    hl_open_source(&f.source, process, object, span);
-    if (move->backend == HL_HUGETLB && process->kernel.userfaultfd &&
-        !(f.source.file >= 0 && hl_is_cold(&f.source, process, object, span)))
+    hl_open_backing_file(&f.source, context, object, span);
+    if (move->backend == HL_HUGETLB && context->kernel.userfaultfd &&
+        !(f.source.file >= 0 && hl_is_cold(&f.source, context, object, span)))
         open_userfaultfd(&f);
 
     int result = fill_whole_pages(&f);
     close_userfaultfd(&f);
     if (result == 0)
         result = fill_other_pages(&f);
-    hl_close_source(&f.source, object, span);
+    hl_close_backing_file(&f.source, object, span);
     if (f.memory_file >= 0)
         hl_close(f.memory_file);
     if (result == HL_SKIP_POOL_SHORT && move->backend == HL_THP)

@@ -19,7 +19,7 @@
    more is left alone. */
 #define HL_SEGMENTS_MAX 32
 /* Between two neighbouring read-only segments at most one boundary span arises; a writable one has at most
- * three. */
+   three. */
 #define HL_SPANS_MAX (3 * HL_SEGMENTS_MAX)
 
 /* Why something stays where it is.  HL_MOVED is 0: nothing is in the way. */
@@ -31,11 +31,6 @@ enum hl_skip {
     HL_SKIP_COUNT
 };
 
-/* The words of skip.def.  SKIP must be a positive enum hl_skip; the strings are static. */
-const char *hl_skip_name(enum hl_skip skip);
-const char *hl_skip_sentence(enum hl_skip skip);
-const char *hl_skip_remedy(enum hl_skip skip);
-
 /* Sizes that come from the kernel and are never assumed. */
 struct hl_geometry {
     uint64_t page_bytes;      /* AT_PAGESZ */
@@ -43,9 +38,6 @@ struct hl_geometry {
 };
 
 enum hl_kind { HL_TEXT, HL_RODATA, HL_DATA, HL_BSS, HL_KINDS };
-
-/* "text", "rodata", "data", "bss"; static. */
-const char *hl_kind_name(enum hl_kind kind);
 
 /* One PT_LOAD with p_memsz > 0, at its load address. */
 struct hl_segment {
@@ -90,29 +82,6 @@ struct hl_plan {
     uint64_t text_covered_bytes;    /* and how many of them spans cover */
     uint64_t made_executable_bytes; /* bytes of read-only data inside text spans */
 };
-
-/* Step 1, read.  Fills OBJECT (its strings and is_main are the caller's) from PHNUM program headers in this
-   machine's byte order and the load bias; what they don't say is false, and file -1.  0, or HL_SKIP_MALFORMED
-   when the numbers contradict each other or overflow, HL_SKIP_MANY_SEGMENTS.  PHDR may be hostile; nothing
-   outside it is read. */
-int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
-                     const struct hl_geometry *geometry);
-
-/* Step 1, read.  Notes text relocations from at most N entries of the object's dynamic section and returns
-   the value of DT_SONAME's string table offset through SONAME_OFFSET and of DT_STRTAB through STRTAB (0 if
-   absent). */
-void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
-                     uint64_t *soname_offset);
-
-struct hl_options;
-
-/* Step 2, plan.  Pure: no system calls, no allocation.  OBJECT comes from hl_read_segments; PLAN is
-   overwritten. 0 when at least one span is planned, else the reason why the object as a whole stays. */
-int hl_plan_object(struct hl_plan *plan, const struct hl_object *object, const struct hl_options *options,
-                   const struct hl_geometry *geometry);
-
-/* How many bytes of text a huge page needs for being planned. */
-uint64_t hl_least_text_bytes(const struct hl_options *options, const struct hl_geometry *geometry);
 
 /* Bytes of [a, b) that lie in [c, d). */
 static inline uint64_t hl_overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {

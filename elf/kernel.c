@@ -4,9 +4,9 @@
 #include "kernel.h"
 #include "area.h"
 #include "maps.h"
-#include "memory.h"
+#include "mapping.h"
 #include "sys.h"
-#include "text.h"
+#include "line.h"
 
 #include <linux/fcntl.h>
 #include <linux/mman.h>
@@ -15,16 +15,16 @@
 const struct hl_roots hl_system_roots = {"/proc", "/sys"};
 
 void hl_read_geometry(struct hl_geometry *geometry, const struct hl_roots *roots, uint64_t page_bytes) {
-    struct hl_text path;
+    struct hl_line path;
     char meminfo[8192];
     uint64_t number = 0;
     geometry->page_bytes = page_bytes;
     geometry->huge_page_bytes = (uint64_t)2 << 20;
 
-    hl_set_text(&path, roots->sys);
+    hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/kernel/mm/transparent_hugepage/hpage_pmd_size");
     if (!hl_read_number(path.at, &number)) {
-        hl_set_text(&path, roots->proc);
+        hl_set_line(&path, roots->proc);
         hl_add_text(&path, "/meminfo");
         if (hl_read_file(path.at, meminfo, sizeof meminfo) > 0 &&
             hl_find_number(meminfo, "Hugepagesize:", &number))

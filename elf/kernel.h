@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* What this kernel can do for this process, tried out on scratch memory and never guessed from a version
- * number. */
+   number. */
 #ifndef HL_KERNEL_H
 #define HL_KERNEL_H
 

@@ -158,7 +158,7 @@ void hl_close_smaps(struct hl_smaps *smaps) { hl_close_lines(&smaps->lines); }
 
 /* Moves AT behind KEY, if the line begins with it. */
 static bool skip_key(const char **at, const char *end, const char *key) {
-    size_t bytes = hl_text_bytes(key);
+    size_t bytes = hl_strlen(key);
     if ((size_t)(end - *at) < bytes || !hl_same_bytes(*at, key, bytes))
         return false;
     *at += bytes;

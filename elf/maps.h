@@ -4,7 +4,7 @@
 #define HL_MAPS_H
 
 #include "area.h"
-#include "text.h"
+#include "line.h"
 
 struct hl_mapping {
     uint64_t start, end;

@@ -9,7 +9,7 @@
    asked, with backend=thp, the headroom of the moment decides. */
 #include "memory-limit.h"
 #include "sys.h"
-#include "text.h"
+#include "line.h"
 
 #include <linux/resource.h>
 
@@ -25,7 +25,7 @@ struct memory {
 struct group {
     bool is_v1;
     size_t mount_bytes;
-    struct hl_text directory;
+    struct hl_line directory;
 };
 
 static uint64_t find_kib(const char *meminfo, const char *key) {
@@ -35,9 +35,9 @@ static uint64_t find_kib(const char *meminfo, const char *key) {
 }
 
 static bool read_machine(struct memory *machine, const struct hl_roots *roots) {
-    struct hl_text path;
+    struct hl_line path;
     char meminfo[8192];
-    hl_set_text(&path, roots->proc);
+    hl_set_line(&path, roots->proc);
     hl_add_text(&path, "/meminfo");
     if (hl_read_file(path.at, meminfo, sizeof meminfo) <= 0)
         return false;
@@ -48,19 +48,19 @@ static bool read_machine(struct memory *machine, const struct hl_roots *roots) {
 }
 
 static bool read_overcommit(uint64_t *overcommit, const struct hl_roots *roots) {
-    struct hl_text path;
-    hl_set_text(&path, roots->proc);
+    struct hl_line path;
+    hl_set_line(&path, roots->proc);
     hl_add_text(&path, "/sys/vm/overcommit_memory");
     return hl_read_number(path.at, overcommit);
 }
 
 /* --- nodes --- */
 
-/* The number after NAME in node NODE's meminfo ("Node 0 MemFree:   4711 kB"), in bytes; 0 if it isn't there.
- */
+/* The number after NAME in node NODE's meminfo ("Node 0 MemFree:   4711 kB"), in bytes; 0 if it isn't
+   there. */
 static uint64_t find_node_kib(const char *meminfo, uint64_t node, const char *name) {
-    struct hl_text key;
-    hl_set_text(&key, "Node ");
+    struct hl_line key;
+    hl_set_line(&key, "Node ");
     hl_add_number(&key, node);
     hl_add_text(&key, name);
     return find_kib(meminfo, key.at);
@@ -68,9 +68,9 @@ static uint64_t find_node_kib(const char *meminfo, uint64_t node, const char *na
 
 /* Adds what node NODE has; its free memory and file pages are available. */
 static void add_node(struct memory *sum, const struct hl_roots *roots, uint64_t node) {
-    struct hl_text path;
+    struct hl_line path;
     char meminfo[8192];
-    hl_set_text(&path, roots->sys);
+    hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/node");
     hl_add_number(&path, node);
     hl_add_text(&path, "/meminfo");
@@ -85,12 +85,12 @@ static void add_node(struct memory *sum, const struct hl_roots *roots, uint64_t 
 /* Sums up the usable nodes.  False where every node is usable, which takes no further reading. */
 static bool read_nodes(struct memory *sum, const struct hl_roots *roots,
                        const struct hl_placement *placement) {
-    struct hl_text path;
+    struct hl_line path;
     char online[1024];
     uint64_t first, last;
     bool restricted = false;
     sum->total = sum->available = 0;
-    hl_set_text(&path, roots->sys);
+    hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/online");
     long bytes = hl_read_file(path.at, online, sizeof online);
     const char *end = online + (bytes > 0 ? bytes : 0);
@@ -152,7 +152,7 @@ static bool go_up(struct group *group) {
 }
 
 static void set_mount(struct group *group, const struct hl_roots *roots, const char *mount) {
-    hl_set_text(&group->directory, roots->sys);
+    hl_set_line(&group->directory, roots->sys);
     hl_add_text(&group->directory, mount);
     group->mount_bytes = group->directory.bytes;
 }
@@ -191,12 +191,12 @@ static bool has_memory_controller(struct hl_string controllers) {
 /* Finds the group whose memory this process counts in, from lines like "4:memory:/path" (v1) and "0::/path"
    (v2); a controller is in one hierarchy only.  1, 0 if there is none, or a negated errno. */
 static int find_group(struct group *group, const struct hl_roots *roots) {
-    struct hl_text path;
+    struct hl_line path;
     struct hl_lines lines;
     char buffer[HL_LINES_BYTES];
     const char *line, *end;
     int found = 0;
-    hl_set_text(&path, roots->proc);
+    hl_set_line(&path, roots->proc);
     hl_add_text(&path, "/self/cgroup");
     hl_open_lines(&lines, path.at, buffer, sizeof buffer);
     if (lines.fd == -ENOENT) /* the kernel has no groups */

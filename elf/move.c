@@ -7,121 +7,128 @@
    Every object is planned before anything moves, all text is prepared before any read-only data, and the
    executable before its DSOs: where the pool is short, that is the order in which it is spent. */
 #include "move.h"
+#include "check.h"
+#include "commit.h"
+#include "line.h"
+#include "pagecache.h"
+#include "plan.h"
+#include "prepare.h"
+#include "report.h"
+#include "segments.h"
 #include "sys.h"
-#include "text.h"
 
 #include <linux/mman.h>
 
 #define WORK_FIRST 8
 
 static const char *find_variable(const char *const *envp, const char *name) {
-    size_t bytes = hl_text_bytes(name);
+    size_t bytes = hl_strlen(name);
     for (; envp != NULL && *envp != NULL; envp++)
-        if (hl_text_bytes(*envp) > bytes && (*envp)[bytes] == '=' && hl_same_bytes(*envp, name, bytes))
+        if (hl_strlen(*envp) > bytes && (*envp)[bytes] == '=' && hl_same_bytes(*envp, name, bytes))
             return *envp + bytes + 1;
     return NULL;
 }
 
 static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
 
-static void tell_mistake(void *process, struct hl_string option, const char *what) {
-    hl_note_stderr(process);
-    hl_report_mistake(process, options_name, option, what);
+static void tell_mistake(void *context, struct hl_string option, const char *what) {
+    hl_note_stderr(context);
+    hl_report_mistake(context, options_name, option, what);
 }
 
 /* What the table of options has and this way in cannot do. */
-static void drop_unsupported(struct hl_process *process, struct hl_options *options, enum hl_way_in way_in) {
+static void drop_unsupported(struct hl_context *context, struct hl_options *options, enum hl_way_in way_in) {
     if (options->backend == HL_BACKEND_FILE && way_in != HL_LINKER) {
-        tell_mistake(process, (struct hl_string){"backend=file", 12}, "needs the patched linker");
+        tell_mistake(context, (struct hl_string){"backend=file", 12}, "needs the patched linker");
         options->backend = HL_BACKEND_AUTO;
     }
 }
 
 /* Nothing is taken. */
-static void clear_process(struct hl_process *process) {
-    process->pagemap = -1;
-    process->maps.mapping = NULL;
-    hl_clear_area(&process->maps.area);
-    process->work = NULL;
-    process->n_work = 0;
-    hl_clear_area(&process->work_area);
-    process->dropped_named = false;
+static void clear_process(struct hl_context *context) {
+    context->pagemap = -1;
+    context->maps.mapping = NULL;
+    hl_clear_area(&context->maps.area);
+    context->work = NULL;
+    context->n_work = 0;
+    hl_clear_area(&context->work_area);
+    context->dropped_named = false;
 }
 
-/* The standard error of PROCESS is noted. */
-static bool begin(struct hl_process *process, const struct hl_options *options, const char *executable,
+/* The standard error of CONTEXT is noted. */
+static bool begin(struct hl_context *context, const struct hl_options *options, const char *executable,
                   enum hl_way_in way_in, uint64_t page_bytes) {
-    clear_process(process);
-    process->way_in = way_in;
-    process->kernel_is_probed = process->filters_are_known = process->has_started = false;
-    process->matched = process->n_small = 0;
-    process->trace = NULL;
-    process->options = *options;
+    clear_process(context);
+    context->way_in = way_in;
+    context->kernel_is_probed = context->filters_are_known = context->has_started = false;
+    context->matched = context->n_small = 0;
+    context->trace = NULL;
+    context->options = *options;
     if (options->objects.bytes == 0 || !hl_match_only(options, executable))
         return false;
-    hl_read_geometry(&process->geometry, &hl_system_roots, page_bytes);
+    hl_read_geometry(&context->geometry, &hl_system_roots, page_bytes);
     return true;
 }
 
-bool hl_begin_with(struct hl_process *process, const struct hl_options *options, const char *executable,
+bool hl_begin_with(struct hl_context *context, const struct hl_options *options, const char *executable,
                    enum hl_way_in way_in, uint64_t page_bytes) {
-    process->standard_error = (struct hl_file_id){0, 0};
-    hl_note_stderr(process);
-    return begin(process, options, executable, way_in, page_bytes);
+    context->standard_error = (struct hl_file_id){0, 0};
+    hl_note_stderr(context);
+    return begin(context, options, executable, way_in, page_bytes);
 }
 
-bool hl_begin(struct hl_process *process, const char *const *envp, const char *executable,
+bool hl_begin(struct hl_context *context, const char *const *envp, const char *executable,
               enum hl_way_in way_in, uint64_t page_bytes) {
     struct hl_options options;
-    process->standard_error = (struct hl_file_id){0, 0};
+    context->standard_error = (struct hl_file_id){0, 0};
     hl_default_options(&options);
     const char *text = find_variable(envp, options_name);
     if (text != NULL) {
-        const struct hl_complaints complaints = {tell_mistake, process};
+        const struct hl_complaints complaints = {tell_mistake, context};
         hl_parse_options(&options, text, &complaints);
     }
-    drop_unsupported(process, &options, way_in);
+    drop_unsupported(context, &options, way_in);
     if (options.verbose >= 1 || options.strict)
-        hl_note_stderr(process);
+        hl_note_stderr(context);
     const char *objects = find_variable(envp, "LD_HUGEPAGES");
     if (objects == NULL)
         objects = way_in == HL_PRELOADER ? "main" : "";
-    options.objects = (struct hl_string){objects, hl_text_bytes(objects)};
-    return begin(process, &options, executable, way_in, page_bytes);
+    options.objects = (struct hl_string){objects, hl_strlen(objects)};
+    return begin(context, &options, executable, way_in, page_bytes);
 }
 
 /* Room for one more object, or NULL. */
-static struct hl_work *grow_work(struct hl_process *process) {
-    uint64_t bytes = process->work_area.end - process->work_area.start;
-    if ((process->n_work + 1) * sizeof *process->work > bytes &&
-        hl_grow_area(&process->work_area, bytes == 0 ? WORK_FIRST * sizeof *process->work : 2 * bytes) != 0)
+static struct hl_work *grow_work(struct hl_context *context) {
+    uint64_t bytes = context->work_area.end - context->work_area.start;
+    if ((context->n_work + 1) * sizeof *context->work > bytes &&
+        hl_grow_area(&context->work_area, bytes == 0 ? WORK_FIRST * sizeof *context->work : 2 * bytes) != 0)
         return NULL;
-    process->work = (struct hl_work *)process->work_area.start;
-    return &process->work[process->n_work];
+    context->work = (struct hl_work *)context->work_area.start;
+    return &context->work[context->n_work];
 }
 
-void hl_add_object(struct hl_process *process, const struct hl_object *object, const Elf64_Phdr *phdr,
+void hl_add_object(struct hl_context *context, const struct hl_object *object, const Elf64_Phdr *phdr,
                    size_t phnum) {
-    enum hl_selection selection = hl_select_object(process->options.objects, object);
+    enum hl_selection selection = hl_select_object(context->options.objects, object);
     if (selection == HL_NOT_SELECTED)
         return;
-    struct hl_work *work = grow_work(process);
+    struct hl_work *work = grow_work(context);
     if (work == NULL) {
-        hl_report_dropped(process, object, HL_SKIP_NO_MEMORY);
-        process->dropped_named = process->dropped_named || selection == HL_SELECTED_BY_NAME;
+        hl_report_dropped(context, object, HL_SKIP_NO_MEMORY);
+        context->dropped_named = context->dropped_named || selection == HL_SELECTED_BY_NAME;
         return;
     }
-    process->n_work++;
+    context->n_work++;
     work->selection = selection;
     work->object.path = object->path;
     work->object.soname = object->soname;
     work->object.is_main = object->is_main;
-    int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &process->geometry);
+    int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &context->geometry);
     work->object.text_relocations = object->text_relocations;
     work->object.is_new = object->is_new;
     work->object.file = object->file;
     if (result == 0) {
-        result = hl_plan_object(&work->plan, &work->object, &process->options, &process->geometry);
+        result = hl_plan_object(&work->plan, &work->object, &context->options, &context->geometry);
     } else {
         work->object.n_segments = 0;
         work->plan.n_spans = 0;
@@ -138,55 +145,55 @@ void hl_add_object(struct hl_process *process, const struct hl_object *object, c
     }
 }
 
-int hl_read_process_status(struct hl_process *process) {
-    bool was_known = process->filters_are_known && process->filters != HL_FILTERS_UNKNOWN;
-    hl_read_status(&process->status, &hl_system_roots);
-    if (!process->filters_are_known) {
-        process->filters = process->status.filters;
-        if (process->filters == 0) /* else nobody has asked for a line, and a filter may kill for fstat */
-            hl_note_stderr(process);
+int hl_read_process_status(struct hl_context *context) {
+    bool was_known = context->filters_are_known && context->filters != HL_FILTERS_UNKNOWN;
+    hl_read_status(&context->status, &hl_system_roots);
+    if (!context->filters_are_known) {
+        context->filters = context->status.filters;
+        if (context->filters == 0) /* else nobody has asked for a line, and a filter may kill for fstat */
+            hl_note_stderr(context);
     }
-    process->filters_are_known = true;
-    if (process->status.filters == HL_FILTERS_UNKNOWN)
+    context->filters_are_known = true;
+    if (context->status.filters == HL_FILTERS_UNKNOWN)
         return was_known ? HL_SKIP_RESTRICTED : HL_SKIP_NO_PROC;
-    bool same = process->status.filters == process->filters;
-    return same || process->status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
+    bool same = context->status.filters == context->filters;
+    return same || context->status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
 }
 
 /* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
    general; who names hugetlb wants that way tried too. */
-static void probe_kernel(struct hl_process *process) {
-    bool has_filter = process->status.filters != 0;
-    hl_probe_kernel(&process->kernel, &process->geometry, has_filter);
-    if (has_filter && process->options.backend == HL_BACKEND_HUGETLB)
-        process->kernel.hugetlb_memfd = true;
-    process->kernel_is_probed = true;
+static void probe_kernel(struct hl_context *context) {
+    bool has_filter = context->status.filters != 0;
+    hl_probe_kernel(&context->kernel, &context->geometry, has_filter);
+    if (has_filter && context->options.backend == HL_BACKEND_HUGETLB)
+        context->kernel.hugetlb_memfd = true;
+    context->kernel_is_probed = true;
 }
 
 /* What every object needs to be checked against.  0 or the reason why none can move. */
-static int read_process(struct hl_process *process) {
-    int result = hl_read_process_status(process);
+static int read_process(struct hl_context *context) {
+    int result = hl_read_process_status(context);
     if (result == 0)
-        result = hl_read_maps(&process->maps);
+        result = hl_read_maps(&context->maps);
     if (result != 0)
         return result;
-    process->pagemap = hl_open_pagemap();
-    if (!process->kernel_is_probed)
-        probe_kernel(process);
-    hl_read_placement(&process->placement, &process->status, process->options.numa);
+    context->pagemap = hl_open_pagemap();
+    if (!context->kernel_is_probed)
+        probe_kernel(context);
+    hl_read_placement(&context->placement, &context->status, context->options.numa);
     return 0;
 }
 
-static void prepare_kind(struct hl_process *process, enum hl_kind kind) {
-    for (size_t i = 0; i < process->n_work; i++)
-        if (process->work[i].skip == HL_MOVED && process->work[i].plan.pages[kind] > 0)
-            hl_prepare_spans(process, &process->work[i], kind);
+static void prepare_kind(struct hl_context *context, enum hl_kind kind) {
+    for (size_t i = 0; i < context->n_work; i++)
+        if (context->work[i].skip == HL_MOVED && context->work[i].plan.pages[kind] > 0)
+            hl_prepare_spans(context, &context->work[i], kind);
 }
 
 /* Another thread could write between filling and commit; but not to an object that it does not see yet. */
-static void leave_data(struct hl_process *process) {
-    for (size_t i = 0; i < process->n_work; i++) {
-        struct hl_work *work = &process->work[i];
+static void leave_data(struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++) {
+        struct hl_work *work = &context->work[i];
         for (unsigned j = 0; j < work->plan.n_spans && !work->object.is_new; j++)
             if (hl_is_writable(&work->plan.span[j]))
                 work->move[j].skip = HL_SKIP_THREADS;
@@ -200,77 +207,77 @@ static bool is_anything_prepared(const struct hl_work *work) {
     return false;
 }
 
-static void move_planned(struct hl_process *process) {
-    int result = read_process(process);
-    if (result == 0 && process->status.has_threads)
-        leave_data(process);
-    for (size_t i = 0; i < process->n_work; i++) {
-        struct hl_work *work = &process->work[i];
+static void move_planned(struct hl_context *context) {
+    int result = read_process(context);
+    if (result == 0 && context->status.has_threads)
+        leave_data(context);
+    for (size_t i = 0; i < context->n_work; i++) {
+        struct hl_work *work = &context->work[i];
         if (work->skip == HL_MOVED)
-            work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(process, work));
+            work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(context, work));
     }
-    prepare_kind(process, HL_TEXT);
-    prepare_kind(process, HL_RODATA);
-    prepare_kind(process, HL_DATA);
-    for (size_t i = 0; i < process->n_work; i++) {
-        struct hl_work *work = &process->work[i];
+    prepare_kind(context, HL_TEXT);
+    prepare_kind(context, HL_RODATA);
+    prepare_kind(context, HL_DATA);
+    for (size_t i = 0; i < context->n_work; i++) {
+        struct hl_work *work = &context->work[i];
         if (work->skip == HL_MOVED && is_anything_prepared(work))
-            work->skip = (enum hl_skip)hl_commit_object(process, work);
+            work->skip = (enum hl_skip)hl_commit_object(context, work);
     }
-    for (size_t i = 0; i < process->n_work && process->options.backend == HL_BACKEND_FILE; i++)
-        if (process->work[i].skip == HL_MOVED)
-            hl_collapse_spans(process, &process->work[i]);
-    prepare_kind(process, HL_BSS); /* last: advice splits mappings, and commit compares them */
+    for (size_t i = 0; i < context->n_work && context->options.backend == HL_BACKEND_FILE; i++)
+        if (context->work[i].skip == HL_MOVED)
+            hl_collapse_spans(context, &context->work[i]);
+    prepare_kind(context, HL_BSS); /* last: advice splits mappings, and commit compares them */
 }
 
 #define PATTERNS_MAX 64
 
-static bool speaks_of_names(const struct hl_process *process) {
-    return process->options.verbose >= 1 || process->options.strict;
+static bool speaks_of_names(const struct hl_context *context) {
+    return context->options.verbose >= 1 || context->options.strict;
 }
 
-void hl_note_object(struct hl_process *process, const struct hl_object *object) {
-    struct hl_string patterns = process->options.objects;
+void hl_note_object(struct hl_context *context, const struct hl_object *object) {
+    struct hl_string patterns = context->options.objects;
     struct hl_pattern pattern;
-    if (!speaks_of_names(process))
+    if (!speaks_of_names(context))
         return;
     for (unsigned i = 0; i < PATTERNS_MAX && hl_take_pattern(&patterns, &pattern); i++)
         if (hl_match_pattern(&pattern, object))
-            process->matched |= (uint64_t)1 << i;
+            context->matched |= (uint64_t)1 << i;
 }
 
 /* A pattern with a comma is more likely meant as several names than as one. */
-static int check_names(const struct hl_process *process) {
-    struct hl_string patterns = process->options.objects;
+static int check_names(const struct hl_context *context) {
+    struct hl_string patterns = context->options.objects;
     struct hl_pattern pattern;
     int status = 0;
-    if (!speaks_of_names(process))
+    if (!speaks_of_names(context))
         return 0;
     for (unsigned i = 0; i < PATTERNS_MAX && hl_take_pattern(&patterns, &pattern); i++) {
         bool is_meant = hl_is_name(&pattern) || hl_has_comma(&pattern);
-        if (pattern.excludes || !is_meant || (process->matched >> i & 1) != 0)
+        if (pattern.excludes || !is_meant || (context->matched >> i & 1) != 0)
             continue;
-        hl_report_name(process, &pattern);
-        status = process->options.strict ? 127 : 0;
+        hl_report_name(context, &pattern);
+        status = context->options.strict ? 127 : 0;
     }
     return status;
 }
 
-int hl_end_startup(const struct hl_process *process) {
-    hl_report_small(process);
-    return check_names(process);
+int hl_end_startup(const struct hl_context *context) {
+    hl_report_small(context);
+    return check_names(context);
 }
 
-static bool is_anything_planned(const struct hl_process *process) {
-    for (size_t i = 0; i < process->n_work; i++)
-        if (process->work[i].skip == HL_MOVED)
+static bool is_anything_planned(const struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++)
+        if (context->work[i].skip == HL_MOVED)
             return true;
     return false;
 }
 
 /* strict=on: an object named without a wildcard that stays where its plan says it should not. */
-static bool is_refused(const struct hl_process *process, const struct hl_work *work) {
-    if (!process->options.strict || work->selection != HL_SELECTED_BY_NAME || work->plan.n_spans == 0)
+static bool is_refused(const struct hl_context *context, const struct hl_work *work) {
+    if (!context->options.strict || work->selection != HL_SELECTED_BY_NAME || work->plan.n_spans == 0)
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         bool counts = work->plan.span[i].kind == HL_TEXT || work->plan.pages[HL_TEXT] == 0;
@@ -280,25 +287,25 @@ static bool is_refused(const struct hl_process *process, const struct hl_work *w
     return false;
 }
 
-int hl_move_objects(struct hl_process *process) {
-    int status = process->options.strict && process->dropped_named ? 127 : 0;
-    if (is_anything_planned(process))
-        move_planned(process);
-    for (size_t i = 0; i < process->n_work; i++) {
-        hl_report_object(process, &process->work[i]);
-        process->n_small += hl_is_just_small(&process->work[i]);
-        if (is_refused(process, &process->work[i])) {
-            hl_report_strict(process, &process->work[i]);
+int hl_move_objects(struct hl_context *context) {
+    int status = context->options.strict && context->dropped_named ? 127 : 0;
+    if (is_anything_planned(context))
+        move_planned(context);
+    for (size_t i = 0; i < context->n_work; i++) {
+        hl_report_object(context, &context->work[i]);
+        context->n_small += hl_is_just_small(&context->work[i]);
+        if (is_refused(context, &context->work[i])) {
+            hl_report_strict(context, &context->work[i]);
             status = 127;
         }
     }
     return status;
 }
 
-void hl_end(struct hl_process *process) {
-    hl_free_area(&process->work_area);
-    if (process->pagemap >= 0)
-        hl_close((int)process->pagemap);
-    hl_free_maps(&process->maps);
-    clear_process(process);
+void hl_end(struct hl_context *context) {
+    hl_free_area(&context->work_area);
+    if (context->pagemap >= 0)
+        hl_close((int)context->pagemap);
+    hl_free_maps(&context->maps);
+    clear_process(context);
 }

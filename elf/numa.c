@@ -6,7 +6,7 @@
    the process's own: so it is made from the nodes that the first two leave. */
 #include "numa.h"
 #include "sys.h"
-#include "text.h"
+#include "line.h"
 
 #include <linux/mempolicy.h>
 

@@ -16,7 +16,7 @@
 
    Within a region which huge pages get which protection changes only where a segment begins or ends, so the
    planner cuts there and never walks page by page: a hostile p_memsz of 2^60 costs nothing more. */
-#include "hugeld.h"
+#include "plan.h"
 #include "options.h"
 
 /* Each segment, and RELRO, contributes its first and last page, rounded down and up. */

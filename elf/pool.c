@@ -3,18 +3,18 @@
    whole machine only.  Two processes can hold promises for the same page, a cgroup or the policy of a mapping
    can refuse it: what is read here spares work that cannot succeed, and prepare proves the rest. */
 #include "pool.h"
-#include "text.h"
+#include "line.h"
 
-static void add_pool_directory(struct hl_text *path, const struct hl_geometry *geometry) {
+static void add_pool_directory(struct hl_line *path, const struct hl_geometry *geometry) {
     hl_add_text(path, "/hugepages/hugepages-");
     hl_add_number(path, geometry->huge_page_bytes / 1024);
     hl_add_text(path, "kB/");
 }
 
-static uint64_t read_count(const struct hl_text *directory, const char *name) {
-    struct hl_text path;
+static uint64_t read_count(const struct hl_line *directory, const char *name) {
+    struct hl_line path;
     uint64_t number = 0;
-    hl_set_text(&path, directory->at);
+    hl_set_line(&path, directory->at);
     hl_add_text(&path, name);
     /* Counts are of pages in one machine; a larger number is not believed, so that sums cannot overflow. */
     return hl_read_number(path.at, &number) && number <= UINT32_MAX ? number : 0;
@@ -23,8 +23,8 @@ static uint64_t read_count(const struct hl_text *directory, const char *name) {
 static void read_node(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,
                       uint64_t number) {
     struct hl_pool_node *node = &pool->node[pool->n_nodes++];
-    struct hl_text directory;
-    hl_set_text(&directory, roots->sys);
+    struct hl_line directory;
+    hl_set_line(&directory, roots->sys);
     hl_add_text(&directory, "/devices/system/node/node");
     hl_add_number(&directory, number);
     add_pool_directory(&directory, geometry);
@@ -36,9 +36,9 @@ static void read_node(struct hl_pool *pool, const struct hl_roots *roots, const 
 
 static void read_nodes(struct hl_pool *pool, const struct hl_roots *roots,
                        const struct hl_geometry *geometry) {
-    struct hl_text path;
+    struct hl_line path;
     char online[1024];
-    hl_set_text(&path, roots->sys);
+    hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/devices/system/node/online");
     long bytes = hl_read_file(path.at, online, sizeof online);
     if (bytes <= 0)
@@ -52,15 +52,15 @@ static void read_nodes(struct hl_pool *pool, const struct hl_roots *roots,
 
 int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,
                  const struct hl_placement *placement) {
-    struct hl_text directory, path;
+    struct hl_line directory, path;
     pool->total_pages = pool->free_pages = pool->reserved_pages = 0;
     pool->surplus_pages = pool->overcommit_pages = 0;
     pool->n_nodes = 0;
 
-    hl_set_text(&directory, roots->sys);
+    hl_set_line(&directory, roots->sys);
     hl_add_text(&directory, "/kernel/mm");
     add_pool_directory(&directory, geometry);
-    hl_set_text(&path, directory.at);
+    hl_set_line(&path, directory.at);
     hl_add_text(&path, "nr_hugepages");
     if (!hl_read_number(path.at, &pool->total_pages))
         return HL_SKIP_NO_HUGETLB;

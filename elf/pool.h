@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 3, the pool check: how many huge pages this process could get.  A hint that saves work, never the
- * proof. */
+   proof. */
 #ifndef HL_POOL_H
 #define HL_POOL_H
 

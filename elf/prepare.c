@@ -14,11 +14,15 @@
    Transparent huge pages are taken only if they are certain not to hurt: allowed by the administrator, under
    no memory limit unless the user asked for them, and proved to be huge.  A span on anonymous 4 KiB pages is
    a pure loss. */
+#include "prepare.h"
+#include "fill.h"
+#include "line.h"
+#include "mapping.h"
 #include "memory-limit.h"
-#include "memory.h"
-#include "move.h"
+#include "pagecache.h"
+#include "report.h"
+#include "rewrites.h"
 #include "sys.h"
-#include "text.h"
 #include "thp.h"
 
 #include <linux/fcntl.h>
@@ -34,15 +38,15 @@ void hl_free_memory(struct hl_move *move) {
 }
 
 /* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
-static int map_hugetlb(const struct hl_process *process, struct hl_move *move, const struct hl_span *span) {
-    const struct hl_kernel *kernel = &process->kernel;
+static int map_hugetlb(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
+    const struct hl_kernel *kernel = &context->kernel;
     bool by_mremap = kernel->hugetlb_mremap && (kernel->executable_memory || !(span->flags & PF_X));
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&process->geometry);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&context->geometry);
     if (!by_mremap) {
         int reason = kernel->hugetlb_mremap ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MREMAP;
         if (!kernel->hugetlb_memfd)
             return reason;
-        long fd = hl_create_hugetlb_memfd(&process->geometry);
+        long fd = hl_create_hugetlb_memfd(&context->geometry);
         if (hl_is_error(fd))
             return reason;
         move->memfd = (int)fd;
@@ -58,11 +62,11 @@ static int map_hugetlb(const struct hl_process *process, struct hl_move *move, c
 
 /* Maps room for transparent huge pages: aligned, with a margin of unusable address space on both sides, so
    that it remains a mapping of its own and smaps says something about it alone. */
-static int map_thp(const struct hl_process *process, struct hl_move *move, const struct hl_span *span) {
-    uint64_t huge = process->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
+static int map_thp(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
+    uint64_t huge = context->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
     if (hl_map_area(&move->area, bytes + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
         return HL_SKIP_NO_MEMORY;
-    move->memory = hl_round_up(move->area.start + process->geometry.page_bytes, huge);
+    move->memory = hl_round_up(move->area.start + context->geometry.page_bytes, huge);
     if (hl_is_error(hl_mprotect(move->memory, bytes, PROT_READ | PROT_WRITE)))
         return HL_SKIP_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
@@ -85,10 +89,10 @@ static uint64_t read_thp_bytes(uint64_t address) {
 /* madvise(2) says of EAGAIN that another try may help; on a busy machine one was too few (6.1). */
 #define COLLAPSE_TRIES 3
 
-static int prove_thp(const struct hl_process *process, const struct hl_move *move, uint64_t bytes) {
+static int prove_thp(const struct hl_context *context, const struct hl_move *move, uint64_t bytes) {
     if (read_thp_bytes(move->memory) == bytes)
         return 0;
-    for (unsigned i = 0; process->kernel.collapse && i < COLLAPSE_TRIES; i++) {
+    for (unsigned i = 0; context->kernel.collapse && i < COLLAPSE_TRIES; i++) {
         long result = hl_madvise(move->memory, bytes, MADV_COLLAPSE);
         if (!hl_is_error(result) && read_thp_bytes(move->memory) == bytes)
             return 0;
@@ -106,22 +110,22 @@ static int prove_thp(const struct hl_process *process, const struct hl_move *mov
    gaps are, none. */
 static void flush_text(uint64_t memory, uint64_t bytes) { hl_flush_icache(memory, memory + bytes); }
 
-static int prepare_span(struct hl_process *process, const struct hl_object *object, struct hl_move *move,
+static int prepare_span(struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                         const struct hl_span *span) {
-    if (move->backend == HL_THP && (span->flags & PF_X) && !process->kernel.executable_memory)
+    if (move->backend == HL_THP && (span->flags & PF_X) && !context->kernel.executable_memory)
         return HL_SKIP_EXEC_DENIED;
     int result =
-        move->backend == HL_HUGETLB ? map_hugetlb(process, move, span) : map_thp(process, move, span);
-    if (result == 0 && hl_is_kept_from_children(process, move) &&
+        move->backend == HL_HUGETLB ? map_hugetlb(context, move, span) : map_thp(context, move, span);
+    if (result == 0 && hl_is_kept_from_children(context, move) &&
         hl_is_error(hl_madvise(move->memory, hl_span_bytes(span), MADV_DONTFORK)))
         result = HL_SKIP_NO_MEMORY;
     if (result != 0)
         return result;
-    result = hl_place_memory(&process->placement, move->memory, hl_span_bytes(span));
+    result = hl_place_memory(&context->placement, move->memory, hl_span_bytes(span));
     if (result == 0)
-        result = hl_fill_span(process, object, span, move);
+        result = hl_fill_span(context, object, span, move);
     if (result == 0 && move->backend == HL_THP)
-        result = prove_thp(process, move, hl_span_bytes(span));
+        result = prove_thp(context, move, hl_span_bytes(span));
     if (result != 0)
         return result;
     if (move->memfd < 0 && hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), move->prot)))
@@ -151,16 +155,16 @@ static void free_kind(struct hl_work *work, enum hl_kind kind) {
 }
 
 /* The pool check for the pages of one kind. */
-static int check_pool(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
+static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
-    if (process->kernel.hugetlb_denied)
+    if (context->kernel.hugetlb_denied)
         return HL_SKIP_HUGETLB_DENIED;
-    if (!process->kernel.hugetlb ||
-        hl_read_pool(&pool, &hl_system_roots, &process->geometry, &process->placement) != 0)
+    if (!context->kernel.hugetlb ||
+        hl_read_pool(&pool, &hl_system_roots, &context->geometry, &context->placement) != 0)
         return HL_SKIP_NO_HUGETLB;
-    uint64_t needed = bytes_of_kind(work, kind) / process->geometry.huge_page_bytes;
-    hl_report_pool(process, work, kind, needed, &pool);
-    return needed <= hl_pool_available(&pool, process->options.reserve_pages) ? 0 : HL_SKIP_POOL_SHORT;
+    uint64_t needed = bytes_of_kind(work, kind) / context->geometry.huge_page_bytes;
+    hl_report_pool(context, work, kind, needed, &pool);
+    return needed <= hl_pool_available(&pool, context->options.reserve_pages) ? 0 : HL_SKIP_POOL_SHORT;
 }
 
 /* Writes the byte at ADDRESS, whose page is there, as a debugger would: its protection is no obstacle. */
@@ -177,8 +181,8 @@ static bool force_byte(uint64_t address) {
 /* Whether a debugger could set breakpoints in MOVE's hugetlb pages.  Linux 6.1 to 6.12 say EIO; of a memfd's
    pages there must be one left for the private copy.  A kernel that lets only debuggers force a write (Linux
    6.12, proc_mem.force_override=ptrace) does not tell, and counts as no. */
-static bool takes_breakpoints(const struct hl_process *process, const struct hl_move *move) {
-    uint64_t bytes = process->geometry.huge_page_bytes;
+static bool takes_breakpoints(const struct hl_context *context, const struct hl_move *move) {
+    uint64_t bytes = context->geometry.huge_page_bytes;
     struct hl_area page;
     if (move->memfd < 0)
         return force_byte(move->memory);
@@ -191,46 +195,46 @@ static bool takes_breakpoints(const struct hl_process *process, const struct hl_
 
 /* Text of a traced process that has been prepared on hugetlb pages: a debugger that finds no way to stop in
    it would be worse off. */
-static int check_debugger(const struct hl_process *process, const struct hl_work *work) {
+static int check_debugger(const struct hl_context *context, const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, HL_TEXT))
-            return takes_breakpoints(process, &work->move[i]) ? 0 : HL_SKIP_DEBUGGER;
+            return takes_breakpoints(context, &work->move[i]) ? 0 : HL_SKIP_DEBUGGER;
     return 0;
 }
 
 /* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved
    afterwards.  data=thp, the default, is not what the user has asked for. */
-static int check_thp(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind) {
+static int check_thp(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
-    int result = hl_check_thp_policy(&hl_system_roots, &process->status);
+    int result = hl_check_thp_policy(&hl_system_roots, &context->status);
     if (result != 0)
         return result;
-    if (process->options.backend != HL_BACKEND_THP)
-        return hl_check_memory_limit(&hl_system_roots, &process->placement, bytes);
-    uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, &process->placement);
+    if (context->options.backend != HL_BACKEND_THP)
+        return hl_check_memory_limit(&hl_system_roots, &context->placement, bytes);
+    uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, &context->placement);
     return 2 * bytes <= headroom ? 0 : HL_SKIP_MEMORY_FULL;
 }
 
-static int prepare_on(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
+static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                       enum hl_backend backend) {
-    int result = backend == HL_HUGETLB ? check_pool(process, work, kind) : check_thp(process, work, kind);
+    int result = backend == HL_HUGETLB ? check_pool(context, work, kind) : check_thp(context, work, kind);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         if (!is_of_kind(work, i, kind))
             continue;
         work->move[i].backend = backend;
-        result = prepare_span(process, &work->object, &work->move[i], &work->plan.span[i]);
+        result = prepare_span(context, &work->object, &work->move[i], &work->plan.span[i]);
     }
-    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && process->status.is_traced &&
-        process->options.backend == HL_BACKEND_AUTO)
-        result = check_debugger(process, work);
+    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && context->status.is_traced &&
+        context->options.backend == HL_BACKEND_AUTO)
+        result = check_debugger(context, work);
     if (result != 0)
         free_kind(work, kind);
     return result;
 }
 
 /* bss=thp: the kernel gives huge pages as the program touches them. */
-static int advise_spans(const struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
-    int result = hl_check_thp_policy(&hl_system_roots, &process->status);
+static int advise_spans(const struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
+    int result = hl_check_thp_policy(&hl_system_roots, &context->status);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (!is_of_kind(work, i, kind))
@@ -245,14 +249,14 @@ static int advise_spans(const struct hl_process *process, struct hl_work *work, 
 
 /* Whether KIND stays where the page cache has it on huge pages.  Read-only data does what the text beside it
    has done: of an object that is linked for huge pages it is mostly gap. */
-static bool is_left_to_cache(const struct hl_process *process, const struct hl_work *work,
+static bool is_left_to_cache(const struct hl_context *context, const struct hl_work *work,
                              enum hl_kind kind) {
     if (kind != HL_TEXT && kind != HL_RODATA)
         return false;
     for (unsigned i = 0; kind == HL_RODATA && i < work->plan.n_spans; i++)
         if (work->plan.span[i].kind == HL_TEXT)
             return work->move[i].skip == HL_SKIP_HUGE_ALREADY;
-    return hl_is_huge_already(process, work, kind);
+    return hl_is_huge_already(context, work, kind);
 }
 
 /* backend=auto got neither: whether what was in the way of thp can be helped rather than HUGETLB's reason, of
@@ -267,18 +271,18 @@ static bool depends_on_thp(enum hl_skip hugetlb, enum hl_skip thp) {
 }
 
 /* Tries hugetlb and thp as far as they are WANTED. */
-static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum hl_kind kind,
+static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_SKIP_NO_HUGETLB;
-    if (wanted == HL_BACKEND_AUTO && is_left_to_cache(process, work, kind))
+    if (wanted == HL_BACKEND_AUTO && is_left_to_cache(context, work, kind))
         return HL_SKIP_HUGE_ALREADY;
     if (wanted != HL_BACKEND_THP)
         result = kind == HL_TEXT && hl_rewrites_text(&work->object)
                      ? HL_SKIP_REWRITES_TEXT
-                     : prepare_on(process, work, kind, HL_HUGETLB);
+                     : prepare_on(context, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)
         return result;
-    int instead = prepare_on(process, work, kind, HL_THP);
+    int instead = prepare_on(context, work, kind, HL_THP);
     for (unsigned i = 0; instead == 0 && wanted == HL_BACKEND_AUTO && i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind))
             work->move[i].no_hugetlb = (enum hl_skip)result;
@@ -288,15 +292,15 @@ static int prepare_wanted(struct hl_process *process, struct hl_work *work, enum
     return result; /* a pool that is short is what the user can do something about */
 }
 
-int hl_prepare_spans(struct hl_process *process, struct hl_work *work, enum hl_kind kind) {
-    const struct hl_options *options = &process->options;
+int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
+    const struct hl_options *options = &context->options;
     int result;
     if (options->backend == HL_BACKEND_FILE && (kind == HL_TEXT || kind == HL_RODATA))
         return 0;
     if (kind == HL_BSS) /* a copy would fill memory that the program never touches */
-        result = advise_spans(process, work, kind);
+        result = advise_spans(context, work, kind);
     else /* after a fork, hugetlb pages can be written only while the pool has others for the child */
-        result = prepare_wanted(process, work, kind, kind == HL_DATA ? HL_BACKEND_THP : options->backend);
+        result = prepare_wanted(context, work, kind, kind == HL_DATA ? HL_BACKEND_THP : options->backend);
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (is_of_kind(work, i, kind) && work->move[i].backend == HL_NO_BACKEND)
             work->move[i].skip = (enum hl_skip)result;

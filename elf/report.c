@@ -7,17 +7,19 @@
        hugeld: cc1plus: text is on thp: the huge page pool ...           verbose=2: backend=auto
        hugeld: cc1plus: text stays: the huge page pool ...; remedy       verbose=1: planned, and stays
        hugeld: cc1plus: 0x600000-0x1a00000 r-x text 10 pages hugetlb     verbose=3: each span and segment */
+#include "report.h"
+#include "check.h"
+#include "line.h"
 #include "memory-limit.h"
-#include "move.h"
+#include "skip.h"
 #include "sys.h"
-#include "text.h"
 
 #include <asm/stat.h>
 
-static void begin_line(struct hl_text *line, const struct hl_object *object) {
+static void begin_line(struct hl_line *line, const struct hl_object *object) {
     const char *name = hl_base_name(object->path);
-    hl_set_text(line, "hugeld: ");
-    hl_add_foreign(line, (struct hl_string){name, hl_text_bytes(name)});
+    hl_set_line(line, "hugeld: ");
+    hl_add_foreign(line, (struct hl_string){name, hl_strlen(name)});
     hl_add_text(line, ": ");
 }
 
@@ -29,16 +31,16 @@ static struct hl_file_id find_stderr(void) {
     return (struct hl_file_id){status.st_dev, status.st_ino};
 }
 
-void hl_note_stderr(struct hl_process *process) {
-    if (process->standard_error.inode == 0)
-        process->standard_error = find_stderr();
+void hl_note_stderr(struct hl_context *context) {
+    if (context->standard_error.inode == 0)
+        context->standard_error = find_stderr();
 }
 
-void hl_write_line(const struct hl_process *process, struct hl_text *line) {
-    if (process->standard_error.inode == 0)
+void hl_write_line(const struct hl_context *context, struct hl_line *line) {
+    if (context->standard_error.inode == 0)
         return;
     struct hl_file_id now = find_stderr();
-    if (now.inode != process->standard_error.inode || now.device != process->standard_error.device)
+    if (now.inode != context->standard_error.inode || now.device != context->standard_error.device)
         return;
     hl_add_text(line, "\n");
     line->at[line->bytes - 1] = '\n'; /* also where the line was too long */
@@ -46,16 +48,16 @@ void hl_write_line(const struct hl_process *process, struct hl_text *line) {
 }
 
 /* Whether somebody wants lines that belong to verbose=VERBOSE. */
-static bool is_wanted(const struct hl_process *process, unsigned verbose) {
-    return process->options.verbose >= verbose || process->trace != NULL;
+static bool is_wanted(const struct hl_context *context, unsigned verbose) {
+    return context->options.verbose >= verbose || context->trace != NULL;
 }
 
 /* Writes a line that belongs to verbose=VERBOSE where it is wanted. */
-static void tell(const struct hl_process *process, unsigned verbose, struct hl_text *line) {
-    if (process->trace != NULL)
-        process->trace(line->at);
-    if (process->options.verbose >= verbose)
-        hl_write_line(process, line);
+static void tell(const struct hl_context *context, unsigned verbose, struct hl_line *line) {
+    if (context->trace != NULL)
+        context->trace(line->at);
+    if (context->options.verbose >= verbose)
+        hl_write_line(context, line);
 }
 
 static const char *backend_name(enum hl_backend backend) {
@@ -63,12 +65,12 @@ static const char *backend_name(enum hl_backend backend) {
     return names[backend];
 }
 
-static void add_pages(struct hl_text *line, uint64_t pages) {
+static void add_pages(struct hl_line *line, uint64_t pages) {
     hl_add_number(line, pages);
     hl_add_text(line, pages == 1 ? " page" : " pages");
 }
 
-static void add_range(struct hl_text *line, uint64_t start, uint64_t end, uint32_t flags) {
+static void add_range(struct hl_line *line, uint64_t start, uint64_t end, uint32_t flags) {
     hl_add_hex(line, start);
     hl_add_text(line, "-");
     hl_add_hex(line, end);
@@ -77,19 +79,19 @@ static void add_range(struct hl_text *line, uint64_t start, uint64_t end, uint32
     hl_add_text(line, flags & PF_X ? "x" : "-");
 }
 
-static void add_reason(struct hl_text *line, enum hl_skip skip) {
+static void add_reason(struct hl_line *line, enum hl_skip skip) {
     hl_add_text(line, " stays: ");
     hl_add_text(line, hl_skip_sentence(skip));
 }
 
 /* Pages that the pool could not serve, of all objects. */
-static uint64_t count_short_pages(const struct hl_process *process) {
+static uint64_t count_short_pages(const struct hl_context *context) {
     uint64_t bytes = 0;
-    for (size_t i = 0; i < process->n_work; i++)
-        for (unsigned j = 0; j < process->work[i].plan.n_spans; j++)
-            if (process->work[i].move[j].skip == HL_SKIP_POOL_SHORT)
-                bytes += hl_span_bytes(&process->work[i].plan.span[j]);
-    return bytes / process->geometry.huge_page_bytes;
+    for (size_t i = 0; i < context->n_work; i++)
+        for (unsigned j = 0; j < context->work[i].plan.n_spans; j++)
+            if (context->work[i].move[j].skip == HL_SKIP_POOL_SHORT)
+                bytes += hl_span_bytes(&context->work[i].plan.span[j]);
+    return bytes / context->geometry.huge_page_bytes;
 }
 
 /* A usable node, if only some are; else NULL. */
@@ -106,11 +108,11 @@ static const struct hl_pool_node *find_node_to_fill(const struct hl_pool *pool) 
 }
 
 /* How many pages are missing, and the command that adds them: enough for every object of this process. */
-static void add_pool_remedy(struct hl_text *line, const struct hl_process *process, uint64_t needed) {
+static void add_pool_remedy(struct hl_line *line, const struct hl_context *context, uint64_t needed) {
     struct hl_pool pool;
-    if (hl_read_pool(&pool, &hl_system_roots, &process->geometry, &process->placement) != 0)
+    if (hl_read_pool(&pool, &hl_system_roots, &context->geometry, &context->placement) != 0)
         return;
-    uint64_t available = hl_pool_available(&pool, process->options.reserve_pages);
+    uint64_t available = hl_pool_available(&pool, context->options.reserve_pages);
     hl_add_text(line, "; ");
     if (available >= needed) {
         hl_add_number(line, available);
@@ -121,7 +123,7 @@ static void add_pool_remedy(struct hl_text *line, const struct hl_process *proce
     hl_add_number(line, needed - available);
     hl_add_text(line, " of ");
     add_pages(line, needed);
-    uint64_t more = count_short_pages(process) - available;
+    uint64_t more = count_short_pages(context) - available;
     const struct hl_pool_node *node = find_node_to_fill(&pool);
     if (node == NULL) {
         hl_add_text(line, " missing: sysctl vm.nr_hugepages=");
@@ -133,28 +135,28 @@ static void add_pool_remedy(struct hl_text *line, const struct hl_process *proce
     hl_add_text(line, " > /sys/devices/system/node/node");
     hl_add_number(line, node->node);
     hl_add_text(line, "/hugepages/hugepages-");
-    hl_add_number(line, process->geometry.huge_page_bytes / 1024);
+    hl_add_number(line, context->geometry.huge_page_bytes / 1024);
     hl_add_text(line, "kB/nr_hugepages");
 }
 
-static void add_count(struct hl_text *line, const char *before, uint64_t number, const char *after) {
+static void add_count(struct hl_line *line, const char *before, uint64_t number, const char *after) {
     hl_add_text(line, before);
     hl_add_number(line, number);
     hl_add_text(line, after);
 }
 
-void hl_report_pool(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
+void hl_report_pool(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
                     uint64_t needed, const struct hl_pool *pool) {
     static const char *const why[] = {"", ", not in its cpuset", ", not in its memory policy",
                                       ", not local (numa=local)"};
-    struct hl_text line;
-    if (!is_wanted(process, 3))
+    struct hl_line line;
+    if (!is_wanted(context, 3))
         return;
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
     hl_add_text(&line, " needs ");
     add_pages(&line, needed);
-    add_count(&line, ", ", hl_pool_available(pool, process->options.reserve_pages), " available: ");
+    add_count(&line, ", ", hl_pool_available(pool, context->options.reserve_pages), " available: ");
     add_count(&line, "", hl_subtract(pool->free_pages, pool->reserved_pages), " free and not reserved");
     for (unsigned i = 0; i < pool->n_nodes; i++) {
         const struct hl_pool_node *node = &pool->node[i];
@@ -165,54 +167,54 @@ void hl_report_pool(const struct hl_process *process, const struct hl_work *work
     hl_add_text(&line, pool->n_nodes > 0 ? ")" : "");
     if (pool->overcommit_pages > 0)
         add_count(&line, ", ", hl_pool_growth(pool), " by overcommit");
-    if (process->options.reserve_pages > 0)
-        add_count(&line, ", less ", process->options.reserve_pages, " (reserve_pages)");
-    tell(process, 3, &line);
+    if (context->options.reserve_pages > 0)
+        add_count(&line, ", less ", context->options.reserve_pages, " (reserve_pages)");
+    tell(context, 3, &line);
 }
 
 /* What the user can do about SKIP, and has not done already; NULL: nothing. */
-static const char *find_remedy(const struct hl_process *process, const struct hl_work *work,
+static const char *find_remedy(const struct hl_context *context, const struct hl_work *work,
                                enum hl_kind kind, enum hl_skip skip) {
     const char *remedy = hl_skip_remedy(skip);
-    bool is_hugetlb = process->options.backend == HL_BACKEND_HUGETLB;
+    bool is_hugetlb = context->options.backend == HL_BACKEND_HUGETLB;
     switch (skip) {
     case HL_SKIP_GAP_OCCUPIED:
-        return hl_helps_to_keep_edges(process, work, kind) ? remedy : NULL;
+        return hl_helps_to_keep_edges(context, work, kind) ? remedy : NULL;
     case HL_SKIP_EXEC_DENIED:
         return is_hugetlb ? "allow it (MemoryDenyWriteExecute=no)" : remedy;
     case HL_SKIP_NO_MREMAP:
         return is_hugetlb ? "use backend=thp, or Linux 5.16 or newer" : remedy;
     case HL_SKIP_FILE_PLACE:
-        return work->object.alignment >= process->geometry.huge_page_bytes ? "use backend=hugetlb" : remedy;
+        return work->object.alignment >= context->geometry.huge_page_bytes ? "use backend=hugetlb" : remedy;
     case HL_SKIP_MEMORY_FULL:
         return kind == HL_DATA ? "raise the memory limit, or free memory" : remedy;
     case HL_SKIP_NO_MEMORY:
         return hl_has_address_limit() ? remedy : "free memory, or raise vm.max_map_count";
     case HL_SKIP_THREADS:
-        return process->has_started ? "use hugeld run --loader=ldso" : remedy;
+        return context->has_started ? "use hugeld run --loader=ldso" : remedy;
     default:
         return hl_same_bytes(remedy, "none", sizeof "none") ? NULL : remedy;
     }
 }
 
-static void report_failure(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
+static void report_failure(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
                            enum hl_skip skip) {
-    const char *remedy = find_remedy(process, work, kind, skip);
-    struct hl_text line;
+    const char *remedy = find_remedy(context, work, kind, skip);
+    struct hl_line line;
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
     add_reason(&line, skip);
     if (skip == HL_SKIP_POOL_SHORT) {
-        add_pool_remedy(&line, process, work->plan.pages[kind]);
+        add_pool_remedy(&line, context, work->plan.pages[kind]);
     } else if (remedy != NULL) {
         hl_add_text(&line, "; ");
         hl_add_text(&line, remedy);
     }
-    tell(process, skip == HL_SKIP_HUGE_ALREADY ? 2 : 1, &line);
+    tell(context, skip == HL_SKIP_HUGE_ALREADY ? 2 : 1, &line);
 }
 
 /* Every kind that was planned and stays: the promise that was not kept. */
-static void report_failures(const struct hl_process *process, const struct hl_work *work) {
+static void report_failures(const struct hl_context *context, const struct hl_work *work) {
     bool told[HL_KINDS];
     for (unsigned kind = 0; kind < HL_KINDS; kind++)
         told[kind] = false;
@@ -221,14 +223,14 @@ static void report_failures(const struct hl_process *process, const struct hl_wo
         enum hl_skip skip = work->skip != HL_MOVED ? work->skip : work->move[i].skip;
         if (work->move[i].backend != HL_NO_BACKEND || told[kind])
             continue;
-        report_failure(process, work, kind, skip);
+        report_failure(context, work, kind, skip);
         told[kind] = true;
     }
 }
 
 /* Why backend=auto took thp. */
-static void report_stand_ins(const struct hl_process *process, const struct hl_work *work) {
-    struct hl_text line;
+static void report_stand_ins(const struct hl_context *context, const struct hl_work *work) {
+    struct hl_line line;
     enum hl_skip told[HL_KINDS];
     for (unsigned kind = 0; kind < HL_KINDS; kind++)
         told[kind] = HL_MOVED;
@@ -242,26 +244,26 @@ static void report_stand_ins(const struct hl_process *process, const struct hl_w
         hl_add_text(&line, hl_kind_name(kind));
         hl_add_text(&line, " is on thp: ");
         hl_add_text(&line, hl_skip_sentence(skip));
-        tell(process, 2, &line);
+        tell(context, 2, &line);
     }
 }
 
-static uint64_t pages_moved(const struct hl_process *process, const struct hl_work *work, enum hl_kind kind,
+static uint64_t pages_moved(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
                             enum hl_backend backend) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (work->plan.span[i].kind == kind && work->move[i].backend == backend)
             bytes += hl_span_bytes(&work->plan.span[i]);
-    return bytes / process->geometry.huge_page_bytes;
+    return bytes / context->geometry.huge_page_bytes;
 }
 
-static void report_summary(const struct hl_process *process, const struct hl_work *work) {
-    struct hl_text line;
+static void report_summary(const struct hl_context *context, const struct hl_work *work) {
+    struct hl_line line;
     bool any = false;
     begin_line(&line, &work->object);
     for (unsigned kind = 0; kind < HL_KINDS; kind++) {
         for (unsigned backend = HL_HUGETLB; backend < HL_BACKENDS; backend++) {
-            uint64_t pages = pages_moved(process, work, (enum hl_kind)kind, (enum hl_backend)backend);
+            uint64_t pages = pages_moved(context, work, (enum hl_kind)kind, (enum hl_backend)backend);
             if (pages == 0)
                 continue;
             hl_add_text(&line, any ? ", " : "");
@@ -279,11 +281,11 @@ static void report_summary(const struct hl_process *process, const struct hl_wor
         hl_add_text(&line, "text");
         add_reason(&line, work->skip);
     }
-    tell(process, hl_is_just_small(work) ? 3 : 2, &line);
+    tell(context, hl_is_just_small(work) ? 3 : 2, &line);
 }
 
-static void report_details(const struct hl_process *process, const struct hl_work *work) {
-    struct hl_text line;
+static void report_details(const struct hl_context *context, const struct hl_work *work) {
+    struct hl_line line;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (work->move[i].backend == HL_NO_BACKEND)
@@ -293,10 +295,10 @@ static void report_details(const struct hl_process *process, const struct hl_wor
         hl_add_text(&line, " ");
         hl_add_text(&line, hl_kind_name(span->kind));
         hl_add_text(&line, " ");
-        add_pages(&line, hl_span_bytes(span) / process->geometry.huge_page_bytes);
+        add_pages(&line, hl_span_bytes(span) / context->geometry.huge_page_bytes);
         hl_add_text(&line, " ");
         hl_add_text(&line, backend_name(work->move[i].backend));
-        tell(process, 3, &line);
+        tell(context, 3, &line);
     }
     for (unsigned i = 0; i < work->object.n_segments; i++) {
         const struct hl_segment *segment = &work->object.segment[i];
@@ -305,35 +307,35 @@ static void report_details(const struct hl_process *process, const struct hl_wor
         begin_line(&line, &work->object);
         add_range(&line, segment->start, segment->end, segment->flags);
         add_reason(&line, work->plan.skip[i]);
-        tell(process, 3, &line);
+        tell(context, 3, &line);
     }
 }
 
-void hl_report_object(const struct hl_process *process, const struct hl_work *work) {
-    if (is_wanted(process, 1))
-        report_failures(process, work);
-    if (is_wanted(process, 2)) {
-        report_summary(process, work);
-        report_stand_ins(process, work);
+void hl_report_object(const struct hl_context *context, const struct hl_work *work) {
+    if (is_wanted(context, 1))
+        report_failures(context, work);
+    if (is_wanted(context, 2)) {
+        report_summary(context, work);
+        report_stand_ins(context, work);
     }
-    if (is_wanted(process, 3))
-        report_details(process, work);
+    if (is_wanted(context, 3))
+        report_details(context, work);
 }
 
-void hl_report_small(const struct hl_process *process) {
-    struct hl_text line;
-    if (process->n_small == 0 || process->options.verbose != 2)
+void hl_report_small(const struct hl_context *context) {
+    struct hl_line line;
+    if (context->n_small == 0 || context->options.verbose != 2)
         return;
-    hl_set_text(&line, "hugeld: ");
-    hl_add_number(&line, process->n_small);
-    hl_add_text(&line, process->n_small == 1 ? " object stays: " : " objects stay: ");
+    hl_set_line(&line, "hugeld: ");
+    hl_add_number(&line, context->n_small);
+    hl_add_text(&line, context->n_small == 1 ? " object stays: " : " objects stay: ");
     hl_add_text(&line, hl_skip_sentence(HL_SKIP_TOO_SMALL));
     hl_add_text(&line, "; verbose=3 names each");
-    hl_write_line(process, &line);
+    hl_write_line(context, &line);
 }
 
-void hl_report_dropped(const struct hl_process *process, const struct hl_object *object, enum hl_skip skip) {
-    struct hl_text line;
+void hl_report_dropped(const struct hl_context *context, const struct hl_object *object, enum hl_skip skip) {
+    struct hl_line line;
     begin_line(&line, object);
     hl_add_text(&line, "text");
     add_reason(&line, skip);
@@ -341,48 +343,48 @@ void hl_report_dropped(const struct hl_process *process, const struct hl_object 
         hl_add_text(&line, "; ");
         hl_add_text(&line, hl_skip_remedy(skip));
     }
-    if (process->options.verbose >= 1 || process->options.strict)
-        hl_write_line(process, &line);
+    if (context->options.verbose >= 1 || context->options.strict)
+        hl_write_line(context, &line);
 }
 
-void hl_report_mistake(const struct hl_process *process, const char *variable, struct hl_string option,
+void hl_report_mistake(const struct hl_context *context, const char *variable, struct hl_string option,
                        const char *what) {
-    struct hl_text line;
-    hl_set_text(&line, "hugeld: ");
+    struct hl_line line;
+    hl_set_line(&line, "hugeld: ");
     hl_add_text(&line, variable);
     hl_add_text(&line, ": ");
     hl_add_foreign(&line, option);
     hl_add_text(&line, ": ");
     hl_add_text(&line, what);
     hl_add_text(&line, "; ignored");
-    hl_write_line(process, &line);
+    hl_write_line(context, &line);
 }
 
-void hl_report_name(const struct hl_process *process, const struct hl_pattern *name) {
-    struct hl_text line;
-    hl_set_text(&line, "hugeld: LD_HUGEPAGES: ");
+void hl_report_name(const struct hl_context *context, const struct hl_pattern *name) {
+    struct hl_line line;
+    hl_set_line(&line, "hugeld: LD_HUGEPAGES: ");
     hl_add_foreign(&line, name->text);
     hl_add_text(&line, ": no object that is loaded at startup has this name");
     if (hl_has_comma(name))
         hl_add_text(&line, "; names are separated by colons");
-    else if (!process->options.strict)
+    else if (!context->options.strict)
         hl_add_text(&line, "; what is opened later is still looked at");
-    if (process->options.strict)
+    if (context->options.strict)
         hl_add_text(&line, "; strict=on ends the program");
-    hl_write_line(process, &line);
+    hl_write_line(context, &line);
 }
 
-void hl_report_unwatched(const struct hl_process *process, enum hl_skip skip) {
-    struct hl_text line;
-    hl_set_text(&line, "hugeld: what comes by dlopen");
+void hl_report_unwatched(const struct hl_context *context, enum hl_skip skip) {
+    struct hl_line line;
+    hl_set_line(&line, "hugeld: what comes by dlopen");
     add_reason(&line, skip);
     hl_add_text(&line, "; ");
     hl_add_text(&line, hl_skip_remedy(skip));
-    hl_write_line(process, &line);
+    hl_write_line(context, &line);
 }
 
-void hl_report_strict(const struct hl_process *process, const struct hl_work *work) {
-    struct hl_text line;
+void hl_report_strict(const struct hl_context *context, const struct hl_work *work) {
+    struct hl_line line;
     begin_line(&line, &work->object);
     hl_add_text(&line, "text");
     enum hl_skip skip = work->skip;
@@ -390,12 +392,12 @@ void hl_report_strict(const struct hl_process *process, const struct hl_work *wo
         skip = work->move[i].skip;
     add_reason(&line, skip);
     hl_add_text(&line, "; strict=on ends the program");
-    hl_write_line(process, &line);
+    hl_write_line(context, &line);
 }
 
-void hl_report_broken(const struct hl_process *process, const struct hl_work *work) {
-    struct hl_text line;
+void hl_report_broken(const struct hl_context *context, const struct hl_work *work) {
+    struct hl_line line;
     begin_line(&line, &work->object);
     hl_add_text(&line, "rolled back, but its mappings are not what they were before");
-    hl_write_line(process, &line);
+    hl_write_line(context, &line);
 }

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Finds out from an object's file whether it will rewrite its own text (rewrites.def).  Section headers are
-   not mapped, so this reads the file; what cannot be read, or is not the file that is mapped, has no marks.
- */
+   not mapped, so this reads the file; what cannot be read, or is not the file that is mapped, has no
+   marks. */
 #include "rewrites.h"
-#include "move.h"
 #include "sys.h"
-#include "text.h"
+#include "line.h"
 
 #include <linux/fcntl.h>
 
@@ -20,7 +19,7 @@ static const struct hl_mark marks[] = {
 
 static const struct hl_mark *find_name(const char *name, size_t bytes) {
     for (size_t i = 0; i < sizeof marks / sizeof marks[0]; i++) {
-        size_t wanted = hl_text_bytes(marks[i].section) + 1;
+        size_t wanted = hl_strlen(marks[i].section) + 1;
         if (wanted <= bytes && hl_same_bytes(name, marks[i].section, wanted))
             return &marks[i];
     }

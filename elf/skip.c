@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* The words of skip.def, and of the kinds of span. */
-#include "hugeld.h"
+#include "skip.h"
 
 struct row {
     const char *name, *sentence, *remedy;

@@ -8,7 +8,7 @@
    so the buffer is, too. */
 #include "status.h"
 #include "numa.h"
-#include "text.h"
+#include "line.h"
 
 static void fill_nodes(struct hl_nodes *nodes, uint64_t bits) {
     for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
@@ -17,7 +17,7 @@ static void fill_nodes(struct hl_nodes *nodes, uint64_t bits) {
 
 /* Moves AT behind KEY and the blanks after it, if the line [*at, end) begins with KEY. */
 static bool skip_key(const char **at, const char *end, const char *key) {
-    size_t bytes = hl_text_bytes(key);
+    size_t bytes = hl_strlen(key);
     if ((size_t)(end - *at) < bytes || !hl_same_bytes(*at, key, bytes))
         return false;
     for (*at += bytes; *at < end && (**at == '\t' || **at == ' '); ++*at)
@@ -48,7 +48,7 @@ static void read_line(struct hl_status *status, const char *at, const char *end)
 }
 
 void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
-    struct hl_text path;
+    struct hl_line path;
     struct hl_lines lines;
     char buffer[512];
     const char *at, *end;
@@ -56,7 +56,7 @@ void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
     status->is_traced = status->thp_disabled = false;
     status->filters = 0; /* the kernel may know of none */
     fill_nodes(&status->nodes, ~(uint64_t)0);
-    hl_set_text(&path, roots->proc);
+    hl_set_line(&path, roots->proc);
     hl_add_text(&path, "/thread-self/status");
     hl_open_lines(&lines, path.at, buffer, sizeof buffer);
     while (hl_next_line(&lines, &at, &end))

@@ -11,9 +11,9 @@
 #include <stdint.h>
 
 #if defined __x86_64__
-#include "sys-x86_64.h"
+#include "arch/x86_64/sys.h"
 #elif defined __aarch64__
-#include "sys-aarch64.h"
+#include "arch/aarch64/sys.h"
 #else
 #error "hugeld knows x86-64 and AArch64"
 #endif
@@ -28,8 +28,8 @@ static inline long hl_mmap(uint64_t at, uint64_t bytes, int prot, int flags, int
 }
 
 /* For calls that give back what was taken, or put back what was there, so that nobody can do without them:
-   the kernel may be short of memory for a moment, and a second failure in a row must not be the end either.
- */
+   the kernel may be short of memory for a moment, and a second failure in a row must not be the end
+   either. */
 #define HL_TRIES 4
 
 static inline long hl_munmap(uint64_t at, uint64_t bytes) {

@@ -2,22 +2,22 @@
 /* Whether transparent huge pages are allowed: by the administrator for all, and by whoever started this
    process for this one. */
 #include "thp.h"
-#include "text.h"
+#include "line.h"
 
 /* The chosen word of a sysfs choice, "always [madvise] never": whether it is WORD. */
 static bool is_chosen(const char *choice, const char *word) {
-    size_t bytes = hl_text_bytes(word);
+    size_t bytes = hl_strlen(word);
     for (; *choice != '\0'; choice++)
         if (*choice == '[')
-            return hl_text_bytes(choice) > bytes + 1 && hl_same_bytes(choice + 1, word, bytes) &&
+            return hl_strlen(choice) > bytes + 1 && hl_same_bytes(choice + 1, word, bytes) &&
                    choice[bytes + 1] == ']';
     return false;
 }
 
 int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_status *status) {
-    struct hl_text path;
+    struct hl_line path;
     char choice[256];
-    hl_set_text(&path, roots->sys);
+    hl_set_line(&path, roots->sys);
     hl_add_text(&path, "/kernel/mm/transparent_hugepage/");
     size_t directory_bytes = path.bytes;
 

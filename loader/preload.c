@@ -7,18 +7,20 @@
 
    musl gives constructors no arguments, but has set __environ.  Where libc has not, this is glibc, whose
    dynamic linker gives the environment to constructors as their third argument. */
-#include "later.h"
-#include "linked.h"
+#include "dl-object.h"
+#include "dlopen.h"
+#include "line.h"
+#include "move.h"
 #include "perf-maps/in-process.h"
+#include "report.h"
 #include "sys.h"
-#include "text.h"
 
 #include <linux/limits.h>
 #include <sys/auxv.h>
 #include <unistd.h>
 
 struct finder {
-    struct hl_process *process;
+    struct hl_context *context;
     const char *executable;
     bool seen_main;
 };
@@ -28,7 +30,7 @@ static int add_object(struct dl_phdr_info *info, size_t size, void *data) {
     bool is_main = !finder->seen_main; /* dl_iterate_phdr(3): the executable comes first */
     (void)size;
     finder->seen_main = true;
-    hl_add_linked(finder->process, info, is_main, is_main ? finder->executable : info->dlpi_name);
+    hl_add_linked(finder->context, info, is_main, is_main ? finder->executable : info->dlpi_name);
     return 0;
 }
 
@@ -55,14 +57,14 @@ static int find_first_name(struct dl_phdr_info *info, size_t size, void *data) {
 }
 
 /* What else is loaded is not known, so the executable stands for all that is named. */
-static void leave_executable(struct hl_process *process, const char *path) {
-    struct hl_string patterns = process->options.objects;
+static void leave_executable(struct hl_context *context, const char *path) {
+    struct hl_string patterns = context->options.objects;
     struct hl_pattern pattern;
     struct hl_object object;
     object.path = path;
-    hl_report_dropped(process, &object, HL_SKIP_OWN_ITERATE);
+    hl_report_dropped(context, &object, HL_SKIP_OWN_ITERATE);
     while (hl_take_pattern(&patterns, &pattern))
-        process->dropped_named = process->dropped_named || (!pattern.excludes && hl_is_name(&pattern));
+        context->dropped_named = context->dropped_named || (!pattern.excludes && hl_is_name(&pattern));
 }
 
 /* The program's path, perhaps in BUFFER.  Started as "ld.so PROGRAM", when there is no AT_BASE,
@@ -84,30 +86,30 @@ static const char *find_executable(char *buffer, bool can_iterate) {
 
 struct start {
     const char *const *envp;
-    struct hl_process process;
+    struct hl_context context;
     bool has_begun, is_ready;
     int status;
 };
 
 static void move_objects(void *data) {
     struct start *start = data;
-    struct hl_process *process = &start->process;
+    struct hl_context *context = &start->context;
     char path[PATH_MAX];
-    struct finder finder = {process, NULL, false};
+    struct finder finder = {context, NULL, false};
     start->is_ready = !is_of_executable((uintptr_t)dl_iterate_phdr);
     finder.executable = find_executable(path, start->is_ready);
-    start->has_begun = hl_begin(process, start->envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ));
+    start->has_begun = hl_begin(context, start->envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ));
     if (!start->has_begun)
         return;
     if (start->is_ready)
         dl_iterate_phdr(add_object, &finder);
     else
-        leave_executable(process, finder.executable);
-    start->status = hl_move_objects(process);
+        leave_executable(context, finder.executable);
+    start->status = hl_move_objects(context);
     if (start->is_ready && start->status == 0)
-        start->status = hl_end_startup(process);
-    hl_write_own_map(process);
-    hl_end(process);
+        start->status = hl_end_startup(context);
+    hl_write_own_map(context);
+    hl_end(context);
 }
 
 /* Of the stack little may be left: RLIMIT_STACK holds arguments and environment too. */
@@ -123,7 +125,7 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
     if (!start.has_begun)
         return;
     if (start.is_ready)
-        hl_watch_for_objects(&start.process);
+        hl_watch_for_objects(&start.context);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }

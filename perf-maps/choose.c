@@ -8,7 +8,7 @@
    address only the last has any, because each ends where the next begins. */
 #include "symbols.h"
 #include "sys.h"
-#include "text.h"
+#include "line.h"
 
 /* What is sorted: eight bytes for each symbol, the distance of its start from the first one, whether it has
    no size, and its index. */
@@ -61,8 +61,8 @@ static int compare_names(const struct hl_symbol *a, const struct hl_symbol *b) {
     size_t in_a = count_underscores(a->name), in_b = count_underscores(b->name);
     if (in_a != in_b)
         return in_a < in_b ? 1 : -1;
-    in_a = hl_text_bytes(a->name);
-    in_b = hl_text_bytes(b->name);
+    in_a = hl_strlen(a->name);
+    in_b = hl_strlen(b->name);
     return (in_a > in_b) - (in_a < in_b);
 }
 
@@ -94,8 +94,8 @@ static uint32_t derive_bytes(const struct hl_symbols *symbols, uint64_t start, u
     return bytes < UINT32_MAX ? (uint32_t)bytes : UINT32_MAX;
 }
 
-/* The best one of those with KEY[i] to KEY[last], which begin at the same address.  The last one gets a size.
- */
+/* The best one of those with KEY[i] to KEY[last], which begin at the same address.  The last one gets a
+   size. */
 static uint64_t choose_one(const struct hl_symbols *symbols, const uint64_t *key, size_t i, size_t last) {
     struct hl_symbol *end = &symbols->symbol[key[last] & INDEX_MASK];
     if (end->bytes == 0)

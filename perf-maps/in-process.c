@@ -9,9 +9,10 @@
 
    Names stay as they are in the file, mangled: perf prints a map as it stands. */
 #include "in-process.h"
-#include "memory.h"
+#include "line.h"
+#include "mapping.h"
+#include "report.h"
 #include "sys.h"
-#include "text.h"
 #include "write.h"
 
 #include <linux/fcntl.h>
@@ -62,14 +63,14 @@ static const char *error_sentence(int result) {
 }
 
 /* "hugeld: WHAT: not written: ...". */
-static void tell_failure(const struct hl_process *process, const char *what, const char *consequence,
+static void tell_failure(const struct hl_context *context, const char *what, const char *consequence,
                          int result) {
-    struct hl_text line;
+    struct hl_line line;
     const char *sentence = error_sentence(result);
-    if (process->options.verbose < 1)
+    if (context->options.verbose < 1)
         return;
-    hl_set_text(&line, "hugeld: ");
-    hl_add_foreign(&line, (struct hl_string){what, hl_text_bytes(what)});
+    hl_set_line(&line, "hugeld: ");
+    hl_add_foreign(&line, (struct hl_string){what, hl_strlen(what)});
     hl_add_text(&line, consequence);
     if (sentence != NULL) {
         hl_add_text(&line, sentence);
@@ -78,7 +79,7 @@ static void tell_failure(const struct hl_process *process, const char *what, con
         hl_add_number(&line, (uint64_t)-result);
         hl_add_text(&line, "; see errno(3)");
     }
-    hl_write_line(process, &line);
+    hl_write_line(context, &line);
 }
 
 /* What was moved of WORK and nobody writes to, if it has FLAG, ascending; neighbours are one range. */
@@ -110,14 +111,14 @@ static bool is_overlay(int fd) {
 }
 
 /* Whether FD begins with the bytes that are mapped at the object's first page. */
-static bool has_same_head(const struct hl_process *process, const struct hl_object *object, int fd) {
+static bool has_same_head(const struct hl_context *context, const struct hl_object *object, int fd) {
     char in_file[1024], in_memory[1024];
-    size_t n = process->maps.n;
+    size_t n = context->maps.n;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
-        size_t at = hl_find_mapping(&process->maps, segment->first_page);
-        if (at == n || process->maps.mapping[at].start != segment->first_page ||
-            process->maps.mapping[at].offset != 0)
+        size_t at = hl_find_mapping(&context->maps, segment->first_page);
+        if (at == n || context->maps.mapping[at].start != segment->first_page ||
+            context->maps.mapping[at].offset != 0)
             continue;
         return hl_pread(fd, in_file, sizeof in_file, 0) == sizeof in_file &&
                hl_read_memory(in_memory, segment->first_page, sizeof in_memory) == sizeof in_memory &&
@@ -127,46 +128,46 @@ static bool has_same_head(const struct hl_process *process, const struct hl_obje
 }
 
 /* Whether FD is the file that was mapped at ADDRESS. */
-static bool is_mapped_file(const struct hl_process *process, const struct hl_object *object, uint64_t address,
+static bool is_mapped_file(const struct hl_context *context, const struct hl_object *object, uint64_t address,
                            int fd) {
     struct statx stat;
-    size_t at = hl_find_mapping(&process->maps, address);
+    size_t at = hl_find_mapping(&context->maps, address);
     long result = HL_CALL(__NR_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, STATX_INO, &stat, 0);
-    if (hl_is_error(result) || at == process->maps.n || process->maps.mapping[at].start > address)
+    if (hl_is_error(result) || at == context->maps.n || context->maps.mapping[at].start > address)
         return false;
-    const struct hl_mapping *mapping = &process->maps.mapping[at];
+    const struct hl_mapping *mapping = &context->maps.mapping[at];
     uint64_t device = (uint64_t)stat.stx_dev_major << 32 | stat.stx_dev_minor;
     if (stat.stx_ino == mapping->inode && device == mapping->device)
         return true;
-    return is_overlay(fd) && has_same_head(process, object, fd);
+    return is_overlay(fd) && has_same_head(context, object, fd);
 }
 
-static long open_if_mapped(const struct hl_process *process, const struct hl_object *object, uint64_t address,
+static long open_if_mapped(const struct hl_context *context, const struct hl_object *object, uint64_t address,
                            const char *path) {
     long fd = hl_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (hl_is_error(fd) || is_mapped_file(process, object, address, (int)fd))
+    if (hl_is_error(fd) || is_mapped_file(context, object, address, (int)fd))
         return fd;
     hl_close((int)fd);
     return -ESTALE;
 }
 
-static long open_object(const struct hl_process *process, const struct hl_object *object, uint64_t address) {
+static long open_object(const struct hl_context *context, const struct hl_object *object, uint64_t address) {
     long fd = -ENOENT;
     if (object->is_main)
-        fd = open_if_mapped(process, object, address, "/proc/self/exe");
+        fd = open_if_mapped(context, object, address, "/proc/self/exe");
     if (hl_is_error(fd)) /* also when it was started as "ld.so PROGRAM" */
-        fd = open_if_mapped(process, object, address, object->path);
+        fd = open_if_mapped(context, object, address, object->path);
     return fd == -ENOENT ? -ESTALE : fd;
 }
 
 /* Adds the lines of one object. */
-static void add_object(const struct hl_process *process, const struct hl_work *work,
+static void add_object(const struct hl_context *context, const struct hl_work *work,
                        struct hl_map_text *text) {
     struct hl_text_range range[RANGES_MAX], moved[RANGES_MAX];
     struct hl_symbols symbols;
     size_t n = find_text(work, range);
     uint64_t lines = text->lines;
-    long fd = open_object(process, &work->object, range[0].start);
+    long fd = open_object(context, &work->object, range[0].start);
     int result = hl_is_error(fd) ? (int)fd : 0;
     hl_begin_symbols(&symbols, work->object.load_bias);
     symbols.moved = moved;
@@ -183,16 +184,16 @@ static void add_object(const struct hl_process *process, const struct hl_work *w
     if (result == 0 && text->result == 0 && text->lines == lines)
         result = -ENODATA;
     if (result != 0)
-        tell_failure(process, hl_base_name(work->object.path), ": functions stay unnamed: ", result);
+        tell_failure(context, hl_base_name(work->object.path), ": functions stay unnamed: ", result);
 }
 
 /* The object with moved text that begins at or after ADDRESS, the first such; or NULL. */
-static const struct hl_work *find_next(const struct hl_process *process, uint64_t address) {
+static const struct hl_work *find_next(const struct hl_context *context, uint64_t address) {
     struct hl_text_range range[RANGES_MAX];
     const struct hl_work *best = NULL;
     uint64_t start = UINT64_MAX;
-    for (size_t i = 0; i < process->n_work; i++) {
-        const struct hl_work *work = &process->work[i];
+    for (size_t i = 0; i < context->n_work; i++) {
+        const struct hl_work *work = &context->work[i];
         if (find_text(work, range) > 0 && range[0].start >= address && range[0].start < start) {
             best = work;
             start = range[0].start;
@@ -207,25 +208,25 @@ static uint64_t begins_at(const struct hl_work *work) {
 }
 
 /* Writes the lines of all objects to FD, at its end, where BYTES have been written before. */
-static int write_lines(const struct hl_process *process, int fd, uint64_t bytes, uint64_t *lines) {
+static int write_lines(const struct hl_context *context, int fd, uint64_t bytes, uint64_t *lines) {
     struct hl_map_text text;
     hl_begin_map(&text, fd);
     text.written = bytes;
-    for (const struct hl_work *work = find_next(process, 0); work != NULL && text.result == 0;
-         work = find_next(process, begins_at(work) + 1))
-        add_object(process, work, &text);
+    for (const struct hl_work *work = find_next(context, 0); work != NULL && text.result == 0;
+         work = find_next(context, begins_at(work) + 1))
+        add_object(context, work, &text);
     int result = hl_finish_map(&text);
     *lines = text.lines;
     hl_free_map(&text);
     return result;
 }
 
-static int write_map(const struct hl_process *process, int folder, uint64_t *lines) {
+static int write_map(const struct hl_context *context, int folder, uint64_t *lines) {
     struct hl_new_map map;
     int result = hl_create_map(&map, folder, (uint64_t)hl_getpid());
     if (result != 0)
         return result;
-    result = write_lines(process, map.fd, 0, lines);
+    result = write_lines(context, map.fd, 0, lines);
     if (result != 0 || *lines == 0) {
         hl_drop_map(&map);
         return result;
@@ -255,14 +256,14 @@ static void remove_stale_map(int folder) {
    its parent moved, too, and what has the name already may be its JIT's: hugeld perf-map knows better. */
 static uint64_t mapped_process;
 
-static int append_map(const struct hl_process *process, int folder, uint64_t *lines) {
+static int append_map(const struct hl_context *context, int folder, uint64_t *lines) {
     char name[HL_MAP_NAME_BYTES];
     struct statx stat;
     hl_name_map(name, mapped_process);
     long fd = HL_CALL(__NR_openat, folder, name, O_WRONLY | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0,
                       0, 0);
     if (fd == -ENOENT)
-        return write_map(process, folder, lines);
+        return write_map(context, folder, lines);
     fd = hl_move_up(fd);
     if (hl_is_error(fd))
         return (int)fd;
@@ -272,30 +273,30 @@ static int append_map(const struct hl_process *process, int folder, uint64_t *li
     if (!hl_is_error(result) && stat.stx_size >= MAP_BYTES_MAX)
         result = -EOVERFLOW;
     if (!hl_is_error(result))
-        result = write_lines(process, (int)fd, stat.stx_size, lines);
+        result = write_lines(context, (int)fd, stat.stx_size, lines);
     hl_close((int)fd);
     return (int)result;
 }
 
-static void tell_written(const struct hl_process *process, uint64_t lines) {
-    struct hl_text line;
+static void tell_written(const struct hl_context *context, uint64_t lines) {
+    struct hl_line line;
     char name[HL_MAP_NAME_BYTES];
-    if (process->options.verbose < 2)
+    if (context->options.verbose < 2)
         return;
     hl_name_map(name, (uint64_t)hl_getpid());
-    hl_set_text(&line, "hugeld: /tmp/");
+    hl_set_line(&line, "hugeld: /tmp/");
     hl_add_text(&line, name);
     hl_add_text(&line, ": ");
     hl_add_number(&line, lines);
     hl_add_text(&line, lines == 1 ? " function" : " functions");
-    hl_write_line(process, &line);
+    hl_write_line(context, &line);
 }
 
-void hl_write_own_map(const struct hl_process *process) {
+void hl_write_own_map(const struct hl_context *context) {
     char name[HL_MAP_NAME_BYTES];
     uint64_t lines = 0;
     bool is_first = mapped_process == 0;
-    if (!process->options.perf_map || (!is_first && mapped_process != (uint64_t)hl_getpid()))
+    if (!context->options.perf_map || (!is_first && mapped_process != (uint64_t)hl_getpid()))
         return;
     long folder = hl_open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int result = hl_is_error(folder) ? (int)folder : 0;
@@ -303,14 +304,14 @@ void hl_write_own_map(const struct hl_process *process) {
         mapped_process = (uint64_t)hl_getpid();
         if (is_first)
             remove_stale_map((int)folder);
-        if (find_next(process, 0) != NULL)
+        if (find_next(context, 0) != NULL)
             result =
-                is_first ? write_map(process, (int)folder, &lines) : append_map(process, (int)folder, &lines);
+                is_first ? write_map(context, (int)folder, &lines) : append_map(context, (int)folder, &lines);
         hl_close((int)folder);
     }
     hl_name_map(name, (uint64_t)hl_getpid());
     if (result != 0)
-        tell_failure(process, name, " is not written: ", result);
+        tell_failure(context, name, " is not written: ", result);
     else if (lines > 0)
-        tell_written(process, lines);
+        tell_written(context, lines);
 }

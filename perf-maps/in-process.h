@@ -3,12 +3,12 @@
 #ifndef HL_IN_PROCESS_H
 #define HL_IN_PROCESS_H
 
-#include "move.h"
+#include "context.h"
 
 /* After hl_move_objects and before hl_end, with signals blocked as there, so that no unfinished file is left:
    writes /tmp/perf-PID.map with the functions of all text that
    moved, if the options ask for it; those of objects that come later are added, but not in a child that was
    forked.  Whatever goes wrong costs only the map; verbose=1 says what. */
-void hl_write_own_map(const struct hl_process *process);
+void hl_write_own_map(const struct hl_context *context);
 
 #endif

@@ -12,7 +12,7 @@
    what stands before the first stub, in their order and in their number. */
 #include "symbols.h"
 #include "sys.h"
-#include "text.h"
+#include "line.h"
 
 #include <linux/mman.h>
 #include <linux/stat.h>
@@ -22,7 +22,7 @@
 #define R_SLOT R_X86_64_JUMP_SLOT
 #define R_DATA R_X86_64_GLOB_DAT
 #define R_IFUNC R_X86_64_IRELATIVE
-#else
+#elif defined __aarch64__
 #define MACHINE EM_AARCH64
 #define R_SLOT R_AARCH64_JUMP_SLOT
 #define R_DATA R_AARCH64_GLOB_DAT
@@ -186,7 +186,7 @@ static int read_names(struct hl_symbols *symbols, const struct image *image, con
     if (split == section->sh_size)
         return read_section(symbols, image, section, names);
     if (split > 0)
-        bytes = split + hl_text_bytes(moved + split) + 1;
+        bytes = split + hl_strlen(moved + split) + 1;
     int result = read_table(symbols, image, section->sh_offset, bytes, names);
     if (result != 0)
         return result;
@@ -417,7 +417,7 @@ static uint64_t stub_step(const Elf64_Shdr *section) {
 }
 
 static const uint64_t stub_has_bytes = true;
-#else
+#elif defined __aarch64__
 static uint64_t decode_stub(const unsigned char *code, uint64_t room, uint64_t at) {
     uint32_t word[3];
     if (room < 8)

@@ -39,8 +39,10 @@
 #include <unistd.h>
 
 #include "hugeld/in-process.h"
+#include "hugeld/load-address.h"
 #include "hugeld/move.h"
-#include "hugeld/place.h"
+#include "hugeld/report.h"
+#include "hugeld/segments.h"
 #include "hugeld/stack.h"
 #include "hugeld/sys.h"
 
@@ -49,7 +51,7 @@ bool _dl_hugepages_active attribute_hidden;
 /* Set when _dl_hugepages_active is.  They are not here themselves, because
    the first memory that ld.so allocates is what is left of its last page,
    and programs that don't ask for huge pages should not need another.  */
-static struct hl_process *process;
+static struct hl_context *context;
 
 /* The object that is mapped next: where it should begin, modulo the size
    of a huge page.  */
@@ -111,16 +113,16 @@ _dl_hugepages_init (const char *objects, const char *options,
   if (variables[0] == NULL || (options != NULL && variables[1] == NULL))
     return;
   executable = program != NULL ? program : read_executable ();
-  process = malloc (sizeof *process);
-  if (executable == NULL || process == NULL)
+  context = malloc (sizeof *context);
+  if (executable == NULL || context == NULL)
     return;
-  _dl_hugepages_active = hl_begin (process, variables, executable,
+  _dl_hugepages_active = hl_begin (context, variables, executable,
 				    HL_LINKER, GLRO (dl_pagesize));
   if (_dl_hugepages_active)
     /* Before the program can restrict itself.  */
-    hl_read_process_status (process);
+    hl_read_process_status (context);
   if (GLRO (dl_debug_mask) & DL_DEBUG_FILES)
-    process->trace = print_line;
+    context->trace = print_line;
 }
 
 /* Move what was added.  *STATUS becomes nonzero if strict=on ends the
@@ -128,8 +130,8 @@ _dl_hugepages_init (const char *objects, const char *options,
 static void
 move_added (void *status)
 {
-  *(int *) status = hl_move_objects (process);
-  hl_write_own_map (process);
+  *(int *) status = hl_move_objects (context);
+  hl_write_own_map (context);
 }
 
 /* The thread that calls dlopen may have a small stack, and where that is
@@ -143,7 +145,7 @@ move_on_stack (const struct hl_object *object)
   struct hl_area stack;
   if (hl_map_area (&stack, HL_STACK_BYTES, PROT_READ | PROT_WRITE, 0) != 0
       || !hl_call_on_stack (move_added, &status, (void *) stack.end))
-    hl_report_dropped (process, object, HL_SKIP_NO_MEMORY);
+    hl_report_dropped (context, object, HL_SKIP_NO_MEMORY);
   hl_free_area (&stack);
   return status;
 }
@@ -166,11 +168,11 @@ move_object (struct hl_object *object, struct link_map *l)
   object->load_bias = l->l_addr;
   object->text_relocations = l->l_info[DT_TEXTREL] != NULL;
   object->soname = read_soname (l);
-  hl_add_object (process, object, l->l_phdr, l->l_phnum);
+  hl_add_object (context, object, l->l_phdr, l->l_phnum);
   int status = 0;
-  if (process->n_work > 0 || process->dropped_named)
+  if (context->n_work > 0 || context->dropped_named)
     status = move_on_stack (object);
-  hl_end (process);
+  hl_end (context);
   return status;
 }
 
@@ -207,19 +209,19 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
   if (is_opened_later)
     {
       object.soname = read_soname (l);
-      if (hl_select_object (process->options.objects, &object)
+      if (hl_select_object (context->options.objects, &object)
 	  == HL_NOT_SELECTED)
 	return;
       /* That is for the start.  */
-      process->options.strict = 0;
-      process->has_started = true;
-      int result = hl_read_process_status (process);
+      context->options.strict = 0;
+      context->has_started = true;
+      int result = hl_read_process_status (context);
       if (result != 0)
 	{
-	  hl_report_dropped (process, &object, result);
+	  hl_report_dropped (context, &object, result);
 	  return;
 	}
-      process->kernel_is_probed = false;
+      context->kernel_is_probed = false;
     }
   int status = move_object (&object, l);
   if (status != 0 && !is_opened_later)
@@ -238,9 +240,9 @@ _dl_hugepages_end_startup (const struct link_map *main_map)
 	  .soname = read_soname (l),
 	  .is_main = l == main_map,
 	};
-      hl_note_object (process, &object);
+      hl_note_object (context, &object);
     }
-  int status = hl_end_startup (process);
+  int status = hl_end_startup (context);
   if (status != 0)
     _exit (status);
 }
@@ -267,17 +269,18 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,
   /* One that was linked for an address of its own gets that, if it is
      free.  */
   next.is_chosen
-    = (hl_read_segments (&object, phdr, phnum, 0, &process->geometry) == 0
+    = (hl_read_segments (&object, phdr, phnum, 0, &context->geometry) == 0
        && object.segment[0].first_page == 0
-       && hl_choose_place (&bias, &object, &process->options,
-			   &process->geometry, find_alignment (phdr, phnum))
+       && hl_choose_load_bias (&bias, &object, &context->options,
+			       &context->geometry,
+			       find_alignment (phdr, phnum))
        /* A filter of the program's own may kill for munmap.  */
        && ((mode & __RTLD_DLOPEN) == 0
-	   || hl_read_process_status (process) == 0));
+	   || hl_read_process_status (context) == 0));
   if (!next.is_chosen)
     return;
   next.start = ((bias + object.segment[0].first_page)
-		& (process->geometry.huge_page_bytes - 1));
+		& (context->geometry.huge_page_bytes - 1));
 }
 
 void
@@ -302,7 +305,7 @@ _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
   /* A hint for mmap would not do: kernels align large mappings of files
      as they like.  So look where there is room, and take it unless another
      thread was faster.  */
-  size_t huge = process->geometry.huge_page_bytes;
+  size_t huge = context->geometry.huge_page_bytes;
   struct hl_area room;
   length = ALIGN_UP (length, GLRO (dl_pagesize));
   if (hl_map_area (&room, length + huge, PROT_NONE, MAP_NORESERVE) != 0)

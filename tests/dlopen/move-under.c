@@ -10,6 +10,9 @@
 
    wrong counts results that are not what the same functions gave before, computed by each thread over rounds
    of calls and reads; through counts backtraces that went through the DSO. */
+#include "../../elf/move.h"
+#include "../../elf/skip.h"
+
 #include "../restless.h"
 #include "move.h"
 
@@ -136,17 +139,17 @@ static void map_file(const struct hl_span *span, int fd) {
     fail("a span is not inside one segment");
 }
 
-static void move_and_return(struct hl_process *process, int fd) {
-    hl_add_object(process, &dso.object, dso.phdr, dso.phnum);
-    if (hl_move_objects(process) != 0 || process->n_work != 1 || process->work[0].plan.n_spans < 2)
+static void move_and_return(struct hl_context *context, int fd) {
+    hl_add_object(context, &dso.object, dso.phdr, dso.phnum);
+    if (hl_move_objects(context) != 0 || context->n_work != 1 || context->work[0].plan.n_spans < 2)
         fail("nothing was to be moved");
-    const struct hl_work *work = &process->work[0];
+    const struct hl_work *work = &context->work[0];
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         if (!work->move[i].placed)
             fail(hl_skip_name(work->skip != HL_MOVED ? work->skip : work->move[i].skip));
         map_file(&work->plan.span[i], fd);
     }
-    hl_end(process);
+    hl_end(context);
 }
 
 /* The kernel would give this thread, which moves, all of them. */
@@ -163,7 +166,7 @@ static void start_timer(void) {
 }
 
 int main(int argc, char **argv) {
-    struct hl_process process;
+    struct hl_context context;
     char text[96];
     pthread_t thread[THREADS];
     if (argc != 4)
@@ -172,7 +175,7 @@ int main(int argc, char **argv) {
     snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=segments=text+rodata,edges=keep,data=off,backend=%s",
              argv[3]);
     const char *const environment[] = {"LD_HUGEPAGES=*", text, NULL};
-    if (!hl_begin(&process, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))
+    if (!hl_begin(&context, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))
         fail("nothing to do");
     int fd = open(argv[2], O_RDONLY | O_CLOEXEC);
     if (fd < 0)
@@ -190,7 +193,7 @@ int main(int argc, char **argv) {
     restless_watch_me();
     int count = atoi(argv[1]);
     for (int i = 0; i < count; i++)
-        move_and_return(&process, fd);
+        move_and_return(&context, fd);
     restless_stop();
     atomic_store(&stop, true);
     for (unsigned i = 0; i < THREADS; i++)

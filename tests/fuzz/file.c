@@ -3,7 +3,7 @@
  * load addresses. */
 #include "fuzz.h"
 
-#include "../../loader/starts.h"
+#include "../../command/forecast.h"
 #include "../unit/plan-model.h"
 
 #include <sys/mman.h>

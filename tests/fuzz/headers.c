@@ -3,7 +3,9 @@
    planned as the slow planner does it, and a place that is chosen covers text. */
 #include "fuzz.h"
 
-#include "../../elf/place.h"
+#include "../../elf/load-address.h"
+#include "../../elf/plan.h"
+#include "../../elf/segments.h"
 #include "../unit/plan-model.h"
 
 #define HEADERS_MAX 64
@@ -73,7 +75,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     check_numbers(&plan, &object);
     hl_plan_object(&again, &object, &options, &t_geometry);
     assert_int_equal(again.n_spans, plan.n_spans);
-    if (hl_choose_place(&bias, &object, &options, &t_geometry, T_PAGE))
+    if (hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE))
         assert_true(bias < T_HUGE);
     if (is_modelled(&object))
         check_against_model(&plan, &object, &options);

@@ -3,7 +3,7 @@
  * says. */
 #include "fuzz.h"
 
-#include "../../loader/process.h"
+#include "../../command/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

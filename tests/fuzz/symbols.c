@@ -2,9 +2,10 @@
 /* A file's symbols as a perf map: whatever the file holds, the lines ascend, don't overlap, stay inside what
    moved, and each is one line.  A reader that gets the file in small pieces writes the same; one from which
    it is cut off meanwhile still writes lines, and so does one that finds some of the file in memory. */
+#include "../../elf/rewrites.h"
+
 #include "fuzz.h"
 
-#include "../../elf/move.h"
 #include "../../perf-maps/write.h"
 
 #include <errno.h>

@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 #if defined __x86_64__
-#include "../../elf/sys-x86_64.h"
+#include "../../elf/arch/x86_64/sys.h"
 #else
-#include "../../elf/sys-aarch64.h"
+#include "../../elf/arch/aarch64/sys.h"
 #endif
 
 #define hl_syscall6 t_syscall6

@@ -120,7 +120,7 @@ def test_file_on_small_pages(linked, builder, thp):
 def test_address_of_the_kernel(linked, builder, thp):
     """An executable that the kernel mapped lies where the kernel put it."""
     app = builder.executable("pie")
-    sentence = "hugeld: app-pie: text stays: its address does not go with its offset in the file"
+    sentence = "hugeld: app-pie: text stays: its address is not congruent with its offset in the file"
     told = [linked.run([app], "main", "backend=file,segments=text,verbose=1") for _ in range(3)]
     assert all(done.returncode == 3 for done in told)
     assert any(done.stderr.startswith(sentence) for done in told)  # one in 512 addresses does

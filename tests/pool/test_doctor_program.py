@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld doctor -- PROGRAM`: how many pages, whether the pool has them, and the command that mends it."""
+"""`hugeld doctor -- PROGRAM`: how many pages, whether the pool has them, and the command that fixes it."""
 
 import json
 import os
@@ -62,7 +62,7 @@ def test_one_page_less(builder, prove, pool):
     total = helpers.pool_counts()[0]
     assert (status, told["enough"], told["remedy"]) == (1, False, f"sysctl vm.nr_hugepages={total + 1}")
     words = hugeld("doctor", "--", app)
-    assert words.returncode == 1 and f"1 page missing; mend: {told['remedy']}\n" in words.stdout
+    assert words.returncode == 1 and f"1 page missing; fix: {told['remedy']}\n" in words.stdout
     pool.will_change()
     subprocess.run(["sh", "-c", told["remedy"]], check=True, stdout=subprocess.DEVNULL)
     assert ask("--", app)[0] == 0

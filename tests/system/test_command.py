@@ -610,7 +610,7 @@ def test_doctor(pool):
 
 
 def test_doctor_empty_pool(pool):
-    """The finding brings the command that mends it."""
+    """The finding brings the command that fixes it."""
     pool(0)
     told = hugeld_json("doctor") if hugeld("doctor").returncode == 0 else json.loads(hugeld("doctor", "--json").stdout)
     assert told["usable"]["hugetlb"] is False

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 
 #include "../../elf/memory-limit.h"
+#include "../../elf/skip.h"
 
 #define MIB ((uint64_t)1 << 20)
 

@@ -5,7 +5,11 @@
    agree with it for real binaries at all 512 load offsets and for thousands of invented ones, under every
    combination of options.  What the design promises in so many words (shares, page counts, what never
    happens) is then checked on its own, so that a mistake made twice does not pass. */
-#include "place.h"
+#include "../../elf/plan.h"
+#include "../../elf/segments.h"
+#include "../../elf/skip.h"
+
+#include "load-address.h"
 #include "unit.h"
 
 #include "plan-model.h"
@@ -548,7 +552,7 @@ static void check_place(const struct binary *binary, const char *text, uint64_t 
     struct hl_object object;
     uint64_t most = 0, bias = 0, base = UINT64_C(0x7f1234400000);
     read_binary(&object, binary, 0);
-    bool chosen = hl_choose_place(&bias, &object, &options, &t_geometry, alignment);
+    bool chosen = hl_choose_load_bias(&bias, &object, &options, &t_geometry, alignment);
     for (uint64_t offset = 0; offset < T_HUGE; offset += alignment) {
         uint64_t covered = text_covered(binary, &options, base + offset);
         most = covered > most ? covered : most;
@@ -602,18 +606,18 @@ static void test_places(void **state) {
     struct hl_object object;
     uint64_t bias;
     read_binary(&object, &mariadbd, 0);
-    assert_true(hl_choose_place(&bias, &object, &options, &t_geometry, T_PAGE));
+    assert_true(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE));
     assert_int_equal((0x682000 + bias) % T_HUGE, 0);
     read_binary(&object, &perl, 0);
-    assert_true(hl_choose_place(&bias, &object, &options, &t_geometry, T_PAGE));
+    assert_true(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE));
     assert_int_equal(text_covered(&perl, &options, T_HUGE + bias), 0x194225);
 
     read_binary(&object, &bash, 0);
-    assert_false(hl_choose_place(&bias, &object, &options, &t_geometry, T_PAGE));
+    assert_false(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE));
     read_binary(&object, &mariadbd, 0);
-    assert_false(hl_choose_place(&bias, &object, &options, &t_geometry, T_HUGE));
+    assert_false(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_HUGE));
     for (uint64_t alignment = T_PAGE; alignment < T_HUGE; alignment *= 2) {
-        assert_true(hl_choose_place(&bias, &object, &options, &t_geometry, alignment));
+        assert_true(hl_choose_load_bias(&bias, &object, &options, &t_geometry, alignment));
         assert_int_equal(bias % alignment, 0);
         assert_int_equal(text_covered(&mariadbd, &options, T_HUGE + bias), 0x930269);
     }
@@ -633,7 +637,7 @@ static void test_place_of_files(void **state) {
     struct hl_object object;
     uint64_t bias;
     assert_int_equal(hl_read_segments(&object, phdr, 2, 0, &t_geometry), 0);
-    assert_true(hl_choose_place(&bias, &object, &options, &t_geometry, T_PAGE));
+    assert_true(hl_choose_load_bias(&bias, &object, &options, &t_geometry, T_PAGE));
     assert_int_equal((0xa000 + bias) % T_HUGE, 0x8000);
 }
 

@@ -140,7 +140,7 @@ def test_stays(unit, program, plain, huge, pool, thp, drop_in):
 
 def test_postgres(unit, huge, pool):
     """README.md's example, word for word but for the version: doctor keeps the server from being started with too few
-    pages, and says what mends it."""
+    pages, and says what fixes it."""
     [version] = os.listdir("/var/lib/postgresql")
     example = [line.replace("/15/", f"/{version}/") for line in read_unit("ExecStartPre=")]
     own(f"/var/lib/postgresql/{version}", pwd.getpwnam("postgres"))

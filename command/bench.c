@@ -1,0 +1,439 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench: is it worth it?
+
+   The program runs plainly and on huge pages in turns, so that whatever else the machine does falls on both
+   alike.  Two runs of each side come first and don't count.  They are traced once each: smaps, read as the
+   program exits, says what really was on huge pages.  Each later run on huge pages must have reported some,
+   and write what the plain one wrote. */
+#include "bench.h"
+#include "command.h"
+#include "program.h"
+#include "skip.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAIRS_DEFAULT 20
+/* With fewer the 95 % interval of a median is wider than all of them. */
+#define PAIRS_MIN 6
+#define PAIRS_MAX 10000
+#define SECONDS_MAX 86400
+/* Between two lines of progress where no terminal shows it. */
+#define PROGRESS_SECONDS 10
+
+struct request {
+    struct hl_subject subject;
+    size_t pairs;
+    bool json, ignore_failure, has_pairs;
+    const char *report;
+    pid_t pid;
+    unsigned seconds;
+    int program; /* the index of PROGRAM in argv, or 0 */
+};
+
+enum { OPTION_PID = 0x100, OPTION_SECONDS, OPTION_REPORT };
+
+static const struct argp_option argp_options[] = {
+    {"pairs", 'n', "N", 0, "Measure N runs of each side (20)", 0},
+    HL_RUN_OPTIONS,
+    {"ignore-failure", 'i', NULL, 0, "The program may exit with another status than 0", 0},
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"report", OPTION_REPORT, "FILE.html", 0, "Write a page with a plot of all runs", 0},
+    {"pid", OPTION_PID, "PID", 0, "Run nothing: count in a process that runs", 0},
+    {"seconds", OPTION_SECONDS, "S", 0, "With --pid: for S seconds (10)", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+/* A whole number from MIN to MAX, or 0. */
+static size_t parse_number(const char *text, size_t min, size_t max) {
+    char *end;
+    errno = 0;
+    unsigned long number = strtoul(text, &end, 10);
+    bool is_number = text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
+    return is_number && number >= min && number <= max ? number : 0;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'n':
+        request->pairs = parse_number(argument, PAIRS_MIN, PAIRS_MAX);
+        request->has_pairs = true;
+        if (request->pairs == 0)
+            hl_say("bench: -n %s: give a number of pairs from %d to %d", argument, PAIRS_MIN, PAIRS_MAX);
+        return request->pairs == 0 ? EINVAL : 0;
+    case 'i':
+        request->ignore_failure = true;
+        return 0;
+    case 'j':
+        request->json = true;
+        return 0;
+    case OPTION_REPORT:
+        request->report = argument;
+        return 0;
+    case OPTION_PID:
+        request->pid = hl_parse_pid(argument);
+        if (request->pid == 0)
+            hl_say("bench: '%s' is not a process ID; give a number as ps prints it", argument);
+        return request->pid == 0 ? EINVAL : 0;
+    case OPTION_SECONDS:
+        request->seconds = (unsigned)parse_number(argument, 1, SECONDS_MAX);
+        if (request->seconds != 0)
+            return 0;
+        hl_say("bench: --seconds %s: give a whole number from 1 to %d", argument, SECONDS_MAX);
+        return EINVAL;
+    case ARGP_KEY_ARG: /* what follows is the program's */
+        request->program = state->next - 1;
+        state->next = state->argc;
+        return 0;
+    default:
+        break;
+    }
+    error_t result = hl_parse_run(&request->subject.run, key, argument);
+    return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld bench", true) : result;
+}
+
+static double now_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
+}
+
+/* --- what each run must be --- */
+
+static char *describe_status(int status) {
+    if (WIFSIGNALED(status))
+        return hl_format("signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return hl_format("exit status %d", WEXITSTATUS(status));
+}
+
+static bool says(const char *line, size_t bytes, enum hl_skip skip) {
+    const char *sentence = hl_skip_sentence(skip);
+    return memmem(line, bytes, sentence, strlen(sentence)) != NULL;
+}
+
+/* Whether LINE says that a process has no object of some name. */
+static bool is_about_name(const char *line) {
+    static const char start[] = "hugeld: LD_HUGEPAGES: ";
+    return strncmp(line, start, strlen(start)) == 0;
+}
+
+/* The line of hugeld's that says most about TRIAL, without its prefix, or what there is to say instead; the
+   caller frees it. */
+static char *choose_line(const struct hl_trial *trial) {
+    const char *line = trial->said, *first = line;
+    if (line[0] == '\0')
+        return hl_format("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or only= leaves this "
+                         "program out, or its standard error is redirected");
+    while (*line != '\0') { /* wrappers and small children have nothing to move, and not the libraries */
+        size_t bytes = strcspn(line, "\n");
+        if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT) &&
+            (is_about_name(first) || !is_about_name(line)))
+            first = line;
+        line += bytes + (line[bytes] == '\n');
+    }
+    const char *more = is_about_name(first) ? ", or its standard error is redirected" : "";
+    first += strlen("hugeld: ");
+    return hl_format("%.*s%s", (int)strcspn(first, "\n"), first, more);
+}
+
+static bool same_bytes(const struct hl_bytes *a, const struct hl_bytes *b) {
+    return a->bytes == b->bytes && memcmp(a->at, b->at, a->bytes) == 0;
+}
+
+static const char *find_difference(const struct hl_trial *a, const struct hl_trial *b) {
+    if (!same_bytes(&a->stream[0], &b->stream[0]))
+        return "standard output";
+    return same_bytes(&a->stream[1], &b->stream[1]) ? NULL : "standard error";
+}
+
+/* 0, or the exit code after one line. */
+static int check_status(const struct hl_bench *bench, enum hl_side side, const struct hl_trial *trial) {
+    const char *name = bench->subject->argv[0];
+    if (trial->status == bench->reference.status)
+        return 0;
+    char *plain = describe_status(bench->reference.status), *now = describe_status(trial->status);
+    char *line = side == HL_ON_HUGE ? choose_line(trial) : NULL;
+    if (side == HL_PLAIN)
+        hl_say("%s: it ends differently from run to run (%s, then %s); give it work that can be repeated",
+               name, plain, now);
+    else
+        hl_say("%s: %s on huge pages, %s plainly; hugeld said: %s", name, now, plain, line);
+    free(plain);
+    free(now);
+    free(line);
+    return HL_EXIT_NO;
+}
+
+static int check_output(struct hl_bench *bench, enum hl_side side, const struct hl_trial *trial) {
+    const char *different = find_difference(&bench->reference, trial);
+    if (side == HL_PLAIN && different != NULL)
+        bench->comparable = false;
+    if (side == HL_PLAIN || different == NULL || !bench->comparable)
+        return 0;
+    hl_say("%s: %s differs on huge pages; plainly it is the same from run to run: this is a bug of hugeld's "
+           "or a "
+           "program that looks at its own memory",
+           bench->subject->argv[0], different);
+    return HL_EXIT_NO;
+}
+
+/* The program may have redirected its standard error before hugeld was loaded; what it had on huge pages as
+   it exited it cannot take away. */
+static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, const struct hl_trial *trial) {
+    uint64_t huge = hl_count_mapped_pages(maps), plain = hl_count_mapped_pages(bench->maps[HL_PLAIN]);
+    bench->unsaid_pages = trial->value[HL_PAGES] == 0 && huge > plain ? huge - plain : 0;
+}
+
+static int check_pages(const struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
+    if (side == HL_ON_HUGE && trial->value[HL_PAGES] == 0)
+        trial->value[HL_PAGES] = (double)bench->unsaid_pages;
+    if (side == HL_PLAIN || trial->value[HL_PAGES] > 0)
+        return 0;
+    char *line = choose_line(trial);
+    hl_say("%s: nothing to measure, nothing moved: %s", bench->subject->argv[0], line);
+    free(line);
+    return HL_EXIT_NO;
+}
+
+/* Runs SIDE once.  0, or the exit code after one line. */
+static int try_side(struct hl_bench *bench, enum hl_side side, json_t *maps, struct hl_trial *trial) {
+    int result = hl_try_program(bench->subject, side, maps, -1, trial);
+    if (result != 0) {
+        hl_say("%s: cannot be started: %s; free memory or processes", bench->subject->argv[0],
+               strerror(-result));
+        return HL_EXIT_NO;
+    }
+    if (bench->reference.said == NULL) /* this is the first */
+        return 0;
+    if (side == HL_ON_HUGE && maps != NULL)
+        look_for_unsaid_pages(bench, maps, trial);
+    result = check_status(bench, side, trial);
+    if (result == 0)
+        result = check_pages(bench, side, trial);
+    return result != 0 ? result : check_output(bench, side, trial);
+}
+
+/* The first plain run, with which all others are compared. */
+static int try_first(struct hl_bench *bench, bool ignore_failure) {
+    struct hl_trial trial;
+    int code = try_side(bench, HL_PLAIN, bench->maps[HL_PLAIN], &trial);
+    bench->reference = trial;
+    if (code != 0 || trial.status == 0 || (ignore_failure && WIFEXITED(trial.status)))
+        return code;
+    char *how = describe_status(trial.status);
+    hl_say("%s: %s when run plainly; give it work that succeeds, or --ignore-failure",
+           bench->subject->argv[0], how);
+    free(how);
+    return HL_EXIT_NO;
+}
+
+static int warm_up(struct hl_bench *bench, bool ignore_failure) {
+    static const enum hl_side sides[] = {HL_PLAIN, HL_ON_HUGE, HL_ON_HUGE};
+    int code = try_first(bench, ignore_failure);
+    bench->comparable = true;
+    for (size_t i = 0; code == 0 && i < sizeof sides / sizeof sides[0]; i++) {
+        struct hl_trial trial;
+        code = try_side(bench, sides[i], i == 1 ? bench->maps[HL_ON_HUGE] : NULL, &trial);
+        hl_free_trial(&trial);
+    }
+    return code;
+}
+
+/* --- measuring --- */
+
+/* When the pairs began and when a line was last printed, in ms. */
+struct progress {
+    double started, told;
+};
+
+/* After DONE pairs. */
+static void tell_progress(const struct hl_bench *bench, struct progress *progress, size_t done) {
+    bool terminal = isatty(STDERR_FILENO);
+    double now = now_ms(), rest = (now - progress->started) / (double)done * (double)(bench->pairs - done);
+    double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
+    double ratio = hl_median(bench->value[HL_ON_HUGE][HL_WALL], done) / (plain > 0 ? plain : 1);
+    if (terminal)
+        fprintf(stderr, "\r\033[Kpair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs,
+                ratio, rest / 1e3);
+    else if (now - progress->told >= PROGRESS_SECONDS * 1e3)
+        hl_say("pair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs, ratio,
+               rest / 1e3);
+    else
+        return;
+    progress->told = now;
+}
+
+static void clear_progress(void) {
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+}
+
+/* One pair, the sides taking turns in going first. */
+static int measure_pair(struct hl_bench *bench, size_t pair) {
+    int code = 0;
+    for (unsigned i = 0; code == 0 && i < HL_SIDES; i++) {
+        enum hl_side side = (pair + i) % 2 == 0 ? HL_PLAIN : HL_ON_HUGE;
+        struct hl_trial trial;
+        code = try_side(bench, side, NULL, &trial);
+        for (unsigned metric = 0; code == 0 && metric < HL_METRICS; metric++)
+            bench->value[side][metric][pair] = trial.value[metric];
+        hl_free_trial(&trial);
+    }
+    return code;
+}
+
+static int measure_pairs(struct hl_bench *bench) {
+    int code = 0;
+    double now = now_ms();
+    struct progress progress = {now, now};
+    for (size_t pair = 0; code == 0 && pair < bench->pairs; pair++) {
+        code = measure_pair(bench, pair);
+        if (code == 0)
+            tell_progress(bench, &progress, pair + 1);
+    }
+    clear_progress();
+    return code;
+}
+
+/* Where the measured runs could not say what they moved: whether the program still is on huge pages. */
+static int look_again(struct hl_bench *bench) {
+    struct hl_trial trial;
+    if (bench->unsaid_pages == 0)
+        return 0;
+    json_t *maps = json_array();
+    int code = try_side(bench, HL_ON_HUGE, maps, &trial);
+    hl_free_trial(&trial);
+    json_decref(maps);
+    return code;
+}
+
+static void count_sides(struct hl_bench *bench) {
+    hl_find_counters(&bench->counters);
+    if (bench->counters.events == NULL)
+        return;
+    for (unsigned side = 0; side < HL_SIDES; side++)
+        bench->counts[side] = hl_count_run(&bench->counters, bench->subject, (enum hl_side)side);
+    if (bench->counts[HL_PLAIN] == NULL || bench->counts[HL_ON_HUGE] == NULL)
+        bench->counters.reason = hl_format("perf stat failed");
+}
+
+static int measure_program(struct request *request) {
+    struct hl_bench bench = {.subject = &request->subject, .pairs = request->pairs};
+    for (unsigned side = 0; side < HL_SIDES; side++) {
+        bench.maps[side] = json_array();
+        for (unsigned metric = 0; metric < HL_METRICS; metric++)
+            bench.value[side][metric] = hl_allocate(request->pairs * sizeof(double));
+    }
+    char *asked = request->subject.run.options;
+    request->subject.run.options = hl_join_options(asked, "verbose=2");
+    int code = warm_up(&bench, request->ignore_failure);
+    if (code == 0)
+        code = measure_pairs(&bench);
+    if (code == 0)
+        code = look_again(&bench);
+    free(request->subject.run.options);
+    request->subject.run.options = asked;
+    if (code == 0) {
+        count_sides(&bench);
+        code = hl_tell_answer(&bench, request->report, request->json);
+    }
+    for (unsigned side = 0; side < HL_SIDES; side++) {
+        json_decref(bench.maps[side]);
+        json_decref(bench.counts[side]);
+        for (unsigned metric = 0; metric < HL_METRICS; metric++)
+            free(bench.value[side][metric]);
+    }
+    hl_free_counters(&bench.counters);
+    hl_free_trial(&bench.reference);
+    return code;
+}
+
+/* --- wrong use --- */
+
+/* 0, or the exit code after one line. */
+static int check_request(const struct request *request) {
+    bool run = request->has_pairs || request->ignore_failure || request->report != NULL ||
+               request->subject.run.patterns != NULL || request->subject.run.options != NULL ||
+               request->subject.run.use_ldso;
+    if (request->program == 0 && request->pid == 0)
+        hl_say("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
+    else if (request->program != 0 && request->pid != 0)
+        hl_say("bench: give a program or --pid, not both");
+    else if (request->pid != 0 && run)
+        hl_say("bench: --pid runs nothing: it goes with --seconds and --json alone");
+    else if (request->program != 0 && request->seconds != 0)
+        hl_say("bench: --seconds goes with --pid; -n says how many runs");
+    else
+        return 0;
+    return HL_EXIT_USAGE;
+}
+
+/* A page that can't be written should not cost an hour of measuring. */
+static int check_report(const char *path) {
+    int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+    if (path == NULL)
+        return 0;
+    if (fd < 0) {
+        hl_say("%s: the page cannot be written: %s; name another file", path, strerror(errno));
+        return HL_EXIT_USAGE;
+    }
+    close(fd);
+    return 0;
+}
+
+/* Every run reads the same: a file is read from where it stands, of anything else there is only one. */
+static void take_input(struct hl_subject *subject) {
+    struct stat stat_buffer;
+    subject->input = -1;
+    if (fstat(STDIN_FILENO, &stat_buffer) != 0 || !S_ISREG(stat_buffer.st_mode))
+        return;
+    subject->input = STDIN_FILENO;
+    subject->input_from = lseek(STDIN_FILENO, 0, SEEK_CUR);
+}
+
+int hl_measure_program(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "[--] PROGRAM [ARGUMENT...]",
+        "Runs PROGRAM plainly and on huge pages in turns, and says whether it is faster.\v"
+        "Its standard input is read anew for each run if it is a file, and is empty otherwise; its output is "
+        "compared, "
+        "not shown.  Exit status: 0 when it is faster, 1 when it isn't or nothing could be measured.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {.pairs = PAIRS_DEFAULT};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+        goto out;
+    code = check_request(&request);
+    if (code != 0)
+        goto out;
+    if (request.pid != 0) {
+        code = hl_bench_process(request.pid, request.seconds != 0 ? request.seconds : 10, request.json);
+        goto out;
+    }
+    request.subject.argv = argv + request.program;
+    request.subject.path = hl_find_program(request.subject.argv[0]);
+    code = request.subject.path == NULL ? hl_refuse_program(request.subject.argv[0])
+                                        : check_report(request.report);
+    if (code == 0) {
+        take_input(&request.subject);
+        code = measure_program(&request);
+    }
+out:
+    free(request.subject.path);
+    free(request.subject.run.options);
+    return code;
+}

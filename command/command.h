@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The sub-commands. */
+#ifndef HL_COMMAND_H
+#define HL_COMMAND_H
+
+/* The commands.  argv[0] is "hugeld", the rest is what follows the command's name; the result is the
+   exit code (common.h). */
+int hl_run_program(int argc, char **argv);
+int hl_inspect_files(int argc, char **argv);
+int hl_show_status(int argc, char **argv);
+int hl_examine_machine(int argc, char **argv);
+int hl_map_functions(int argc, char **argv);
+int hl_measure_program(int argc, char **argv);
+
+#endif

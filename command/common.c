@@ -1,0 +1,179 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the sub-commands share: one line per error, options, JSON. */
+#include "common.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* PREFIX and the text in one line, ended by a newline; malloc'ed. */
+static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
+    char *text, *line;
+    if (vasprintf(&text, format, arguments) < 0 || asprintf(&line, "%s%s", prefix, text) < 0)
+        abort(); /* no memory even for saying so */
+    free(text);
+    size_t length = strlen(line);
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)line[i], next = (unsigned char)line[i + 1];
+        /* U+0080 to U+009F are control characters too: c2 80 to c2 9f in UTF-8. */
+        if (c < ' ' || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0))
+            line[i] = '?';
+    }
+    line[length] = '\n'; /* in the place of the terminator */
+    *bytes = length + 1;
+    return line;
+}
+
+void hl_say(const char *format, ...) {
+    size_t bytes;
+    va_list arguments;
+    va_start(arguments, format);
+    char *line = make_line(&bytes, "hugeld: ", format, arguments);
+    va_end(arguments);
+    fflush(stdout); /* so that what was said before stands before it */
+    if (write(STDERR_FILENO, line, bytes) < 0)
+        (void)0; /* nowhere to say it */
+    free(line);
+}
+
+void hl_print(const char *format, ...) {
+    size_t bytes;
+    va_list arguments;
+    va_start(arguments, format);
+    char *line = make_line(&bytes, "", format, arguments);
+    va_end(arguments);
+    fwrite(line, 1, bytes, stdout);
+    free(line);
+}
+
+static void *check_memory(void *at) {
+    if (at == NULL) {
+        hl_say("out of memory; free some and try again");
+        exit(HL_EXIT_NO);
+    }
+    return at;
+}
+
+void *hl_allocate(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes : 1)); }
+
+void *hl_resize(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
+
+char *hl_format(const char *format, ...) {
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&text, format, arguments) < 0)
+        text = NULL;
+    va_end(arguments);
+    return check_memory(text);
+}
+
+static void describe_options(void) {
+    puts("\nNAME=VALUE, the default first:");
+    for (size_t i = 0; i < hl_option_row_count; i++) {
+        const struct hl_option_row *row = &hl_option_rows[i];
+        printf("  %s=%s", row->name, row->type == HL_NUMBER ? "N" : row->type == HL_GLOB ? "GLOB" : "");
+        for (size_t j = 0; row->values != NULL && row->values[j] != NULL; j++)
+            printf("%s%s", j > 0 ? "|" : "", row->values[j]);
+        printf("\n      %s\n", row->help);
+    }
+}
+
+error_t hl_parse_common(int key, struct argp_state *state, const char *name, bool takes_options) {
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->err_stream = NULL; /* getopt has said what is wrong; argp would add "Try ..." */
+        return 0;
+    case 'h':
+        state->name = (char *)name;
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK);
+        if (takes_options)
+            describe_options();
+        exit(HL_EXIT_DONE);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what) {
+    if (*taken != NULL) {
+        hl_say("%s: %s is one too many; give %s", command, argument, what);
+        return EINVAL;
+    }
+    *taken = argument;
+    return 0;
+}
+
+pid_t hl_parse_pid(const char *text) {
+    char *end;
+    if (text[0] < '1' || text[0] > '9')
+        return 0;
+    errno = 0;
+    long pid = strtol(text, &end, 10);
+    return errno == 0 && *end == '\0' && pid <= INT32_MAX ? (pid_t)pid : 0;
+}
+
+char *hl_join_options(const char *a, const char *b) {
+    a = a != NULL ? a : "";
+    b = b != NULL ? b : "";
+    return hl_format("%s%s%s", a, a[0] != '\0' && b[0] != '\0' ? "," : "", b);
+}
+
+static void tell_mistake(void *data, struct hl_string option, const char *what) {
+    (void)data;
+    hl_say("-o %.*s: %s; 'hugeld run --help' lists names and values",
+           (int)(option.bytes < 200 ? option.bytes : 200), option.at, what);
+}
+
+error_t hl_add_options(char **joined, const char *text) {
+    struct hl_options options;
+    const struct hl_complaints complaints = {tell_mistake, NULL};
+    hl_default_options(&options);
+    if (hl_parse_options(&options, text, &complaints) != 0)
+        return EINVAL;
+    char *both = hl_join_options(*joined, text);
+    free(*joined);
+    *joined = both;
+    return 0;
+}
+
+const char *hl_flags_text(uint32_t flags) {
+    static const char *const texts[8] = {"---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx"};
+    return texts[flags & (PF_R | PF_W | PF_X)];
+}
+
+unsigned hl_permille(uint64_t part, uint64_t whole) {
+    return whole == 0 ? 0 : (unsigned)((long double)part * 1000 / (long double)whole);
+}
+
+json_t *hl_json_text(const char *text) {
+    json_t *value = json_string(text);
+    if (value != NULL)
+        return value;
+    char *clean = hl_format("%s", text);
+    for (char *p = clean; *p != '\0'; p++)
+        if ((unsigned char)*p >= 0x80)
+            *p = '?';
+    value = json_string(clean);
+    free(clean);
+    return value;
+}
+
+json_t *hl_json_hex(uint64_t number) { return json_sprintf("0x%" PRIx64, number); }
+
+json_t *hl_json_share(uint64_t part, uint64_t whole) {
+    uint64_t millionths = whole == 0 ? 0 : (uint64_t)((long double)part * 1e6L / (long double)whole);
+    return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
+}
+
+void hl_print_json(json_t *value) {
+    if (value == NULL || json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0)
+        hl_say("the answer cannot be written as JSON; try without --json");
+    else
+        putchar('\n');
+    json_decref(value);
+}

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the parts of the hugeld command share: how they speak, and how they read options.
+
+   Exit codes: 0 done, 1 the answer is no, 2 wrong use; `run` adds 126 and 127 as env(1) does. */
+#ifndef HL_COMMON_H
+#define HL_COMMON_H
+
+#include "hugeld.h"
+#include "options.h"
+
+#include <argp.h>
+#include <jansson.h>
+#include <sys/types.h>
+
+enum {
+    HL_EXIT_DONE = 0,
+    HL_EXIT_NO = 1,
+    HL_EXIT_USAGE = 2,
+    HL_EXIT_CANNOT_RUN = 126,
+    HL_EXIT_NOT_FOUND = 127
+};
+
+/* One line "hugeld: ..." on stderr, in one write; hl_print: one line on stdout.  A newline is added, and
+   control characters (which names from files and /proc may hold) become '?'. */
+void hl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* malloc and realloc that end the command when there is no memory; hl_format the same for asprintf. */
+void *hl_allocate(size_t bytes);
+void *hl_resize(void *at, size_t bytes);
+char *hl_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* What every sub-command's parser does with a key that it doesn't know: --help under NAME ("hugeld run"), and
+   a mistake costs one line, not two.  TAKES_OPTIONS: --help ends with the rows of option.def.  The row of
+   argp_options for it is HL_HELP_OPTION, the flag for argp_parse ARGP_NO_HELP. */
+error_t hl_parse_common(int key, struct argp_state *state, const char *name, bool takes_options);
+#define HL_HELP_OPTION                                                                                       \
+    { "help", 'h', NULL, 0, "Print this help", -1 }
+
+/* For a command that takes one argument, WHAT ("one PID"): keeps ARGUMENT in *TAKEN, or says that it is one
+   too many for COMMAND; then the result is EINVAL. */
+error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what);
+
+/* A process ID: digits only, and in range.  0 if TEXT is none. */
+pid_t hl_parse_pid(const char *text);
+
+/* "A,B"; either may be NULL or empty.  Frees nothing; the caller owns the result, which is never NULL. */
+char *hl_join_options(const char *a, const char *b);
+
+/* Adds what the user gave with one -o to those before it, *JOINED, which the caller frees.  Every mistake in
+   it is told in one line each, and the result is EINVAL. */
+error_t hl_add_options(char **joined, const char *text);
+
+/* "r-x" for PF_R | PF_X; static. */
+const char *hl_flags_text(uint32_t flags);
+
+/* PART of WHOLE in tenths of a percent, rounded down, so that 100.0 means all; 0 of 0 is 0. */
+unsigned hl_permille(uint64_t part, uint64_t whole);
+
+/* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?'.  hl_json_hex: "0x...".  hl_json_share:
+   PART of WHOLE, 0 to 1.  hl_print_json writes VALUE to stdout and drops it. */
+json_t *hl_json_text(const char *text);
+json_t *hl_json_hex(uint64_t number);
+json_t *hl_json_share(uint64_t part, uint64_t whole);
+void hl_print_json(json_t *value);
+
+#endif

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld doctor -- PROGRAM: can the pool serve this program now?
+
+   hugeld comes first in a process, so a program that insists on huge pages (postgres with huge_pages=on does
+   not start without) would find them taken.  The answer is the sum: what the planner gives for the objects
+   that the preloader would select, at the load address that takes most, and what the program takes for
+   itself; or, where it is more than that, what reserve_pages= leaves alone.  It is compared with what this
+   process could get, whose cpuset, memory policy and cgroup the program inherits: in a unit, ExecStartPre=
+   runs in the service's.
+
+   The objects are the executable and, when the patterns can mean others, what the dynamic linker lists.
+
+   The exit code is 0 when the pool serves it, 1 when not (or when that can't be found out), 2 when there is
+   no such program. */
+#include "doctor-program.h"
+#include "elf-file.h"
+#include "forecast.h"
+#include "launcher.h"
+#include "libraries.h"
+#include "program.h"
+#include "skip.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- the objects --- */
+
+static void add_object(struct hl_needs *needs, const char *path, const struct hl_starts *starts) {
+    needs->object = hl_resize(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
+    needs->object[needs->n_objects++] =
+        (struct hl_need){hl_format("%s", path), starts->pages_min, starts->pages_max};
+    needs->our_pages_min += starts->pages_min;
+    needs->our_pages_max += starts->pages_max;
+}
+
+/* OPTIONS such that only what goes to hugetlb is planned. */
+static struct hl_options plan_hugetlb_only(const struct hl_options *options) {
+    struct hl_options only = *options;
+    only.data = HL_DATA_OFF;
+    only.bss = HL_BSS_OFF;
+    return only;
+}
+
+/* Counts the object at PATH if it is selected. */
+static void count_object(struct hl_needs *needs, const char *path, bool is_main) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    struct hl_starts starts;
+    const struct hl_options options = plan_hugetlb_only(&needs->options);
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return;
+    hl_forecast_file(&forecast, path, &file, &options, 0);
+    forecast.object.is_main = is_main;
+    if (hl_select_object(options.objects, &forecast.object) != HL_NOT_SELECTED) {
+        hl_measure_starts(&starts, &forecast, &options);
+        add_object(needs, path, &starts);
+    }
+    hl_close_elf(&file);
+}
+
+static void count_libraries(struct hl_needs *needs) {
+    struct hl_libraries libraries;
+    hl_list_libraries(&libraries, needs->executable);
+    if (libraries.problem != NULL)
+        needs->reason = hl_format("%s, so only the executable is counted", libraries.problem);
+    for (size_t i = 0; i < libraries.n; i++)
+        count_object(needs, libraries.path[i], false);
+    hl_free_libraries(&libraries);
+}
+
+/* Why hugeld does nothing in this program; NULL if it may.  The caller frees it. */
+static char *explain_idleness(const struct hl_needs *needs) {
+    if (needs->options.objects.bytes == 0)
+        return hl_format("LD_HUGEPAGES selects nothing");
+    if (!hl_match_only(&needs->options, needs->executable))
+        return hl_format("only= does not match it");
+    const char *reason = hl_explain_plain_run(needs->executable);
+    return reason != NULL ? hl_format("it is %s", reason) : NULL;
+}
+
+static bool selects_just_main(const struct hl_needs *needs) {
+    const struct hl_string *objects = &needs->options.objects;
+    return objects->bytes == strlen("main") && memcmp(objects->at, "main", objects->bytes) == 0;
+}
+
+static void count_our_pages(struct hl_needs *needs) {
+    needs->reason = explain_idleness(needs);
+    needs->idle = needs->reason != NULL;
+    if (!needs->idle && needs->options.backend == HL_BACKEND_THP)
+        needs->reason = hl_format("backend=thp takes nothing from the pool");
+    if (needs->reason != NULL)
+        return;
+    count_object(needs, needs->executable, true);
+    if (!selects_just_main(needs))
+        count_libraries(needs);
+}
+
+/* --- the pool --- */
+
+/* Where a cpuset or policy leaves some nodes out: the first usable one.  Else NULL, and the machine's setting
+   does. */
+static const struct hl_pool_node *find_node_to_fill(const struct hl_pool *pool) {
+    const struct hl_pool_node *usable = NULL;
+    bool restricted = false;
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        restricted |= pool->node[i].use != HL_NODE_USABLE;
+        if (pool->node[i].use == HL_NODE_USABLE && usable == NULL)
+            usable = &pool->node[i];
+    }
+    return restricted ? usable : NULL;
+}
+
+static char *format_remedy(const struct hl_needs *needs) {
+    const struct hl_pool *pool = &needs->pool;
+    const struct hl_pool_node *node = find_node_to_fill(pool);
+    uint64_t missing = needs->needed_pages - needs->available_pages;
+    if (node == NULL)
+        return hl_format("sysctl vm.nr_hugepages=%" PRIu64,
+                         hl_subtract(pool->total_pages, pool->surplus_pages) + missing);
+    return hl_format("echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
+                     "kB/nr_hugepages",
+                     hl_subtract(node->total_pages, node->surplus_pages) + missing, node->node,
+                     needs->geometry.huge_page_bytes / 1024);
+}
+
+static void compare_with_pool(struct hl_needs *needs) {
+    struct hl_placement placement;
+    struct hl_status status;
+    uint64_t own = needs->own.pages, reserve = needs->options.reserve_pages;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, needs->options.numa);
+    int skip = hl_read_pool(&needs->pool, &hl_system_roots, &needs->geometry, &placement);
+    needs->available_pages = skip == 0 ? hl_pool_available(&needs->pool, 0) : 0;
+    needs->needed_pages = needs->our_pages_max + (own > reserve ? own : reserve);
+    needs->enough = needs->own.problem == NULL && needs->needed_pages <= needs->available_pages;
+    if (needs->own.problem != NULL)
+        needs->remedy = hl_format("--own-pages N");
+    else if (!needs->enough)
+        needs->remedy =
+            skip != 0 ? hl_format("%s", hl_skip_remedy((enum hl_skip)skip)) : format_remedy(needs);
+}
+
+/* --- all of it --- */
+
+/* The options as `run` would have them. */
+static void read_options(struct hl_needs *needs, const struct hl_needs_request *request) {
+    const char *objects = request->patterns != NULL ? request->patterns : getenv("LD_HUGEPAGES");
+    objects = objects != NULL ? objects : "main";
+    needs->options_text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options);
+    hl_default_options(&needs->options);
+    hl_parse_options(&needs->options, needs->options_text,
+                     NULL); /* libhugeld.so warns of what was inherited */
+    needs->options.objects = (struct hl_string){objects, strlen(objects)};
+}
+
+/* 0, or the exit code. */
+static int find_executable(struct hl_needs *needs, char *const *program) {
+    struct hl_target target;
+    const char *name = program[0];
+    needs->path = hl_find_program(name);
+    if (needs->path == NULL) {
+        hl_say("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(errno));
+        return HL_EXIT_USAGE;
+    }
+    hl_follow_launchers(&target, needs->path, program);
+    needs->executable = target.executable;
+    needs->starts_other = target.followed;
+    needs->is_unknown = target.is_unknown;
+    needs->program = target.program;
+    if (needs->executable == NULL) {
+        hl_say("%s: neither an ELF file nor a script that names one as its interpreter", name);
+        return HL_EXIT_USAGE;
+    }
+    return 0;
+}
+
+static void find_own_pages(struct hl_needs *needs, const struct hl_needs_request *request) {
+    if (request->own_pages != NULL) {
+        needs->own.pages = strtoull(request->own_pages, NULL, 10);
+        needs->own.source = hl_format("--own-pages");
+    } else if (hl_is_privileged(needs->executable)) {
+        needs->own.source = hl_format("not asked: a privileged program; --own-pages tells");
+    } else {
+        hl_find_own_pages(&needs->own, needs->executable, needs->program, &needs->geometry);
+    }
+}
+
+int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request) {
+    memset(needs, 0, sizeof *needs);
+    int code = find_executable(needs, request->program);
+    if (code != 0)
+        return code;
+    read_options(needs, request);
+    hl_read_geometry(&needs->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    count_our_pages(needs);
+    find_own_pages(needs, request);
+    compare_with_pool(needs);
+    return 0;
+}
+
+void hl_free_needs(struct hl_needs *needs) {
+    for (size_t i = 0; i < needs->n_objects; i++)
+        free(needs->object[i].path);
+    free(needs->object);
+    free(needs->path);
+    free(needs->executable);
+    free(needs->reason);
+    free(needs->options_text);
+    free(needs->remedy);
+    hl_free_own_pages(&needs->own);
+}
+
+/* --- the answer --- */
+
+static const char *plural(uint64_t pages) { return pages == 1 ? "page" : "pages"; }
+
+static void print_row(const char *name, uint64_t min, uint64_t max, const char *words) {
+    char *least = min < max ? hl_format("%" PRIu64 " to ", min) : hl_format("%s", "");
+    char *pages = hl_format("%s%" PRIu64, least, max);
+    hl_print("  %-10s %12s %-5s  %s", name, pages, plural(max), words);
+    free(pages);
+    free(least);
+}
+
+/* What hugeld does not do, if that is the answer. */
+static bool print_idleness(const struct hl_needs *needs) {
+    if (needs->is_unknown)
+        hl_print("which programs %s starts is not known; name one of them", needs->path);
+    else if (needs->idle)
+        hl_print("hugeld does nothing here, because %s", needs->reason);
+    else if (needs->our_pages_max == 0 && needs->reason == NULL)
+        hl_print("hugeld moves no text here, because no whole huge page lies inside what is selected%s",
+                 selects_just_main(needs) ? "; see its libraries with -p '*'" : "");
+    else
+        return false;
+    return true;
+}
+
+static void print_verdict(const struct hl_needs *needs) {
+    uint64_t missing = hl_subtract(needs->needed_pages, needs->available_pages);
+    if (print_idleness(needs) && needs->enough && needs->own.pages == 0)
+        return;
+    if (needs->enough)
+        hl_print("yes");
+    else if (needs->own.problem != NULL)
+        hl_print("no: what the program takes for itself cannot be found out; tell it by %s", needs->remedy);
+    else
+        hl_print("no: %" PRIu64 " %s missing; fix: %s", missing, plural(missing), needs->remedy);
+    if (needs->our_pages_max > 0 && needs->own.pages > needs->options.reserve_pages)
+        hl_print("set reserve_pages=%" PRIu64 ", so that hugeld never takes the program's own",
+                 needs->own.pages);
+}
+
+void hl_print_needs(const struct hl_needs *needs) {
+    if (needs->starts_other)
+        hl_print("%s starts another program: %" PRIu64 " %s for each process of it", needs->path,
+                 needs->our_pages_max, plural(needs->our_pages_max));
+    hl_print("%s, huge pages of %" PRIu64 " KiB", needs->executable, needs->geometry.huge_page_bytes / 1024);
+    for (size_t i = 0; i < needs->n_objects; i++)
+        if (needs->object[i].pages_max > 0)
+            print_row("hugeld", needs->object[i].pages_min, needs->object[i].pages_max,
+                      needs->object[i].path);
+    if (needs->our_pages_max == 0 || needs->reason != NULL)
+        print_row("hugeld", needs->our_pages_min, needs->our_pages_max,
+                  needs->reason != NULL ? needs->reason : "no whole huge page lies inside what is selected");
+    if (needs->own.problem != NULL)
+        hl_print("  %-10s %12s %-5s  %s", "own", "?", "pages", needs->own.problem);
+    else
+        print_row("own", needs->own.pages, needs->own.pages, needs->own.source);
+    if (needs->options.reserve_pages > needs->own.pages)
+        print_row("reserved", needs->options.reserve_pages, needs->options.reserve_pages,
+                  "reserve_pages, own included");
+    if (needs->own.problem == NULL)
+        print_row("needed", needs->needed_pages, needs->needed_pages, "at most");
+    print_row("available", needs->available_pages, needs->available_pages, "for a process started from here");
+    print_verdict(needs);
+}
+
+json_t *hl_json_needs(const struct hl_needs *needs) {
+    const struct hl_own_pages *own = &needs->own;
+    json_t *objects = json_array();
+    for (size_t i = 0; i < needs->n_objects; i++)
+        json_array_append_new(objects,
+                              json_pack("{s:o, s:I, s:I}", "path", hl_json_text(needs->object[i].path),
+                                        "pages_min", (json_int_t)needs->object[i].pages_min, "pages_max",
+                                        (json_int_t)needs->object[i].pages_max));
+    json_t *json = json_pack(
+        "{s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:b}", "path", hl_json_text(needs->executable), "our_pages_min",
+        (json_int_t)needs->our_pages_min, "our_pages_max", (json_int_t)needs->our_pages_max, "objects",
+        objects, "reserve_pages", (json_int_t)own->pages, "needed_pages", (json_int_t)needs->needed_pages,
+        "available_pages", (json_int_t)needs->available_pages, "enough", needs->enough);
+    json_object_set_new(json, "own_pages",
+                        own->problem != NULL ? json_null() : json_integer((json_int_t)own->pages));
+    json_object_set_new(json, "own_source", hl_json_text(own->problem != NULL ? own->problem : own->source));
+    json_object_set_new(json, "launcher", needs->starts_other ? hl_json_text(needs->path) : json_null());
+    json_object_set_new(json, "does_nothing", json_boolean(needs->idle));
+    json_object_set_new(json, "starts_unknown", json_boolean(needs->is_unknown));
+    json_object_set_new(json, "reason", needs->reason != NULL ? hl_json_text(needs->reason) : json_null());
+    json_object_set_new(json, "remedy", needs->remedy != NULL ? hl_json_text(needs->remedy) : json_null());
+    return json;
+}

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Reads an ELF file with libelf: any ELF64 of either byte order, of any architecture.
+
+   The file may be anything that somebody's PATH or another process's maps name, so it is read and never
+   mapped (a mapped file that shrinks is SIGBUS), every offset goes through libelf's bounds checks, and
+   strings end where their table does. */
+#include "elf-file.h"
+#include "segments.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* No path is longer. */
+#define STRING_MAX 4096
+
+static const char *const sentences[HL_ELF_PROBLEMS] = {
+    [HL_ELF_FINE] = "nothing is wrong",
+    [HL_ELF_DIRECTORY] = "is a directory; name a program or a library",
+    [HL_ELF_SPECIAL] = "is no regular file; name a program or a library",
+    [HL_ELF_EMPTY] = "is empty; build or install it again",
+    [HL_ELF_SCRIPT] = "is a script; name its interpreter",
+    [HL_ELF_OTHER] = "is no ELF file; name a program or a library",
+    [HL_ELF_32_BIT] = "is a 32-bit file; only ELF64 can be planned",
+    [HL_ELF_TRUNCATED] = "is truncated: its headers name bytes past its end; build or install it again",
+    [HL_ELF_BROKEN] = "has a broken ELF header; check it with readelf -hlW",
+    [HL_ELF_RELOCATABLE] = "is a relocatable object; link it first",
+    [HL_ELF_CORE] = "is a core file; name the program that left it",
+    [HL_ELF_NO_SEGMENTS] = "has no PT_LOAD segment; name a program or a library",
+};
+
+const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
+    return problem == HL_ELF_UNREADABLE ? strerror(errno) : sentences[problem];
+}
+
+/* Opens and stats, regular files only: opening a device can do things, opening a FIFO waits. */
+static enum hl_elf_problem open_file(struct hl_elf_file *file, int directory, const char *path) {
+    struct stat stat;
+    if (fstatat(directory, path, &stat, 0) != 0)
+        return HL_ELF_UNREADABLE;
+    if (S_ISDIR(stat.st_mode))
+        return HL_ELF_DIRECTORY;
+    if (!S_ISREG(stat.st_mode))
+        return HL_ELF_SPECIAL;
+    file->fd = openat(directory, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (file->fd < 0 || fstat(file->fd, &file->stat) != 0)
+        return HL_ELF_UNREADABLE;
+    return HL_ELF_FINE;
+}
+
+/* What the first bytes say, before libelf is asked. */
+static enum hl_elf_problem check_magic(struct hl_elf_file *file) {
+    unsigned char head[sizeof(Elf64_Ehdr)] = {0};
+    ssize_t n = pread(file->fd, head, sizeof head, 0);
+    if (n < 0)
+        return HL_ELF_UNREADABLE;
+    if (n == 0)
+        return HL_ELF_EMPTY;
+    if (n >= 2 && memcmp(head, "#!", 2) == 0)
+        return HL_ELF_SCRIPT;
+    if (n < SELFMAG || memcmp(head, ELFMAG, SELFMAG) != 0)
+        return HL_ELF_OTHER;
+    if (n > EI_CLASS && head[EI_CLASS] == ELFCLASS32)
+        return HL_ELF_32_BIT;
+    return n < (ssize_t)sizeof head ? HL_ELF_TRUNCATED : HL_ELF_FINE;
+}
+
+static enum hl_elf_problem read_header(struct hl_elf_file *file) {
+    elf_version(EV_CURRENT);
+    file->elf = elf_begin(file->fd, ELF_C_READ, NULL);
+    if (file->elf == NULL || elf_kind(file->elf) != ELF_K_ELF || gelf_getclass(file->elf) != ELFCLASS64 ||
+        gelf_getehdr(file->elf, &file->header) == NULL)
+        return HL_ELF_BROKEN;
+    switch (file->header.e_type) {
+    case ET_EXEC:
+    case ET_DYN:
+        return HL_ELF_FINE;
+    case ET_REL:
+        return HL_ELF_RELOCATABLE;
+    case ET_CORE:
+        return HL_ELF_CORE;
+    default:
+        return HL_ELF_BROKEN;
+    }
+}
+
+static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
+    uint64_t bytes = (uint64_t)file->stat.st_size;
+    bool any = false;
+    if (file->header.e_phoff == 0)
+        return HL_ELF_NO_SEGMENTS;
+    /* libelf takes headers that lie past the end for none at all. */
+    if (elf_getphdrnum(file->elf, &file->phnum) != 0 || file->header.e_phoff > bytes ||
+        file->phnum > (bytes - file->header.e_phoff) / sizeof(Elf64_Phdr) ||
+        (file->phnum == 0 && file->header.e_phnum != 0))
+        return HL_ELF_TRUNCATED;
+    file->phdr = calloc(file->phnum + 1, sizeof *file->phdr);
+    if (file->phdr == NULL)
+        return HL_ELF_UNREADABLE;
+    for (size_t i = 0; i < file->phnum; i++) {
+        GElf_Phdr *ph = &file->phdr[i];
+        if (gelf_getphdr(file->elf, (int)i, ph) == NULL)
+            return HL_ELF_TRUNCATED;
+        if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
+            (ph->p_offset > bytes || ph->p_filesz > bytes - ph->p_offset))
+            return HL_ELF_TRUNCATED;
+        any |= ph->p_type == PT_LOAD && ph->p_memsz > 0;
+        file->has_interpreter |= ph->p_type == PT_INTERP;
+    }
+    return any ? HL_ELF_FINE : HL_ELF_NO_SEGMENTS;
+}
+
+/* At most BYTES of the file from OFFSET, converted to this machine's byte order; or NULL. */
+static const void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_t bytes, Elf_Type type,
+                              size_t *got) {
+    uint64_t size = (uint64_t)file->stat.st_size;
+    if (offset >= size)
+        return NULL;
+    bytes = bytes < size - offset ? bytes : size - offset;
+    Elf_Data *data = elf_getdata_rawchunk(file->elf, (int64_t)offset, bytes, type);
+    *got = data != NULL ? data->d_size : 0;
+    return *got > 0 ? data->d_buf : NULL;
+}
+
+/* Where the bytes of virtual ADDRESS are in the file; UINT64_MAX if nowhere. */
+static uint64_t find_offset(const struct hl_elf_file *file, uint64_t address) {
+    for (size_t i = 0; i < file->phnum; i++) {
+        const GElf_Phdr *ph = &file->phdr[i];
+        if (ph->p_type == PT_LOAD && address - ph->p_vaddr < ph->p_filesz)
+            return ph->p_offset + (address - ph->p_vaddr);
+    }
+    return UINT64_MAX;
+}
+
+static uint64_t find_dynamic(const struct hl_elf_file *file, Elf64_Sxword tag) {
+    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++)
+        if (file->dyn[i].d_tag == tag)
+            return file->dyn[i].d_un.d_val;
+    return 0;
+}
+
+/* Of the dynamic string table, which may be megabytes, only this string is read.  It lives as long as the
+   file. */
+static const char *find_string(const struct hl_elf_file *file, uint64_t offset) {
+    size_t bytes;
+    if (offset >= file->strings_bytes || file->strings_at > UINT64_MAX - offset)
+        return NULL;
+    uint64_t most = file->strings_bytes - offset < STRING_MAX ? file->strings_bytes - offset : STRING_MAX;
+    const char *string = read_chunk(file, file->strings_at + offset, most, ELF_T_BYTE, &bytes);
+    return string != NULL && memchr(string, '\0', bytes) != NULL ? string : NULL;
+}
+
+/* What is missing here only means that there is no name and no text relocation to know of. */
+static void read_dynamic(struct hl_elf_file *file) {
+    struct hl_object object = {0};
+    uint64_t strtab, soname;
+    size_t bytes;
+    for (size_t i = 0; i < file->phnum && file->dyn == NULL; i++) {
+        const GElf_Phdr *ph = &file->phdr[i];
+        if (ph->p_type != PT_DYNAMIC)
+            continue;
+        uint64_t whole = ph->p_filesz - ph->p_filesz % sizeof(Elf64_Dyn);
+        file->dyn = read_chunk(file, ph->p_offset, whole, ELF_T_DYN, &bytes);
+        file->n_dyn = file->dyn != NULL ? bytes / sizeof(Elf64_Dyn) : 0;
+    }
+    hl_read_dynamic(&object, file->dyn, file->n_dyn, &strtab, &soname);
+    file->text_relocations = object.text_relocations;
+    file->strings_at = find_offset(file, strtab);
+    file->strings_bytes = find_dynamic(file, DT_STRSZ);
+    file->soname = soname != 0 ? find_string(file, soname) : NULL;
+}
+
+enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path) {
+    memset(file, 0, sizeof *file);
+    file->fd = -1;
+    enum hl_elf_problem problem = open_file(file, directory, path);
+    if (problem == HL_ELF_FINE)
+        problem = check_magic(file);
+    if (problem == HL_ELF_FINE)
+        problem = read_header(file);
+    if (problem == HL_ELF_FINE)
+        problem = read_program_headers(file);
+    if (problem == HL_ELF_FINE)
+        read_dynamic(file);
+    else
+        hl_close_elf(file);
+    return problem;
+}
+
+void hl_close_elf(struct hl_elf_file *file) {
+    int error = errno; /* hl_elf_problem_sentence speaks of it */
+    elf_end(file->elf);
+    free(file->phdr);
+    if (file->fd >= 0)
+        close(file->fd);
+    file->elf = NULL;
+    file->phdr = NULL;
+    file->fd = -1;
+    errno = error;
+}
+
+int hl_load_object(struct hl_object *object, const struct hl_elf_file *file, const char *path,
+                   uint64_t load_bias, const struct hl_geometry *geometry) {
+    memset(object, 0, sizeof *object);
+    object->path = path;
+    object->soname = file->soname;
+    int result = hl_read_segments(object, file->phdr, file->phnum, load_bias, geometry);
+    object->text_relocations = file->text_relocations;
+    return result;
+}
+
+bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
+    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++) {
+        if (file->dyn[i].d_tag != DT_NEEDED)
+            continue;
+        const char *name = find_string(file, file->dyn[i].d_un.d_val);
+        if (name != NULL && strncmp(name, prefix, strlen(prefix)) == 0)
+            return true;
+    }
+    return false;
+}
+
+bool hl_is_position_independent(const struct hl_elf_file *file) { return file->header.e_type == ET_DYN; }
+
+uint64_t hl_load_alignment(const struct hl_elf_file *file, uint64_t page_bytes) {
+    uint64_t alignment = page_bytes;
+    for (size_t i = 0; i < file->phnum; i++) {
+        uint64_t align = file->phdr[i].p_align;
+        if (file->phdr[i].p_type == PT_LOAD && align > alignment && (align & (align - 1)) == 0)
+            alignment = align;
+    }
+    return alignment;
+}
+
+/* This command's own header, as the linker left it in memory. */
+extern const Elf64_Ehdr __ehdr_start __attribute__((visibility("hidden")));
+
+bool hl_is_native(const struct hl_elf_file *file) {
+    return file->header.e_machine == __ehdr_start.e_machine &&
+           file->header.e_ident[EI_DATA] == __ehdr_start.e_ident[EI_DATA];
+}
+
+const char *hl_elf_type(const struct hl_elf_file *file) {
+    if (file->header.e_type == ET_EXEC)
+        return "exec";
+    if (find_dynamic(file, DT_FLAGS_1) & DF_1_PIE)
+        return "pie";
+    return file->has_interpreter && file->soname == NULL ? "pie" : "dso";
+}
+
+const char *hl_machine_name(unsigned machine) {
+    static const struct {
+        unsigned machine;
+        const char *name;
+    } names[] = {
+        {EM_X86_64, "x86-64"}, {EM_AARCH64, "aarch64"},     {EM_PPC64, "ppc64"}, {EM_S390, "s390x"},
+        {EM_RISCV, "riscv64"}, {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"}, {EM_SPARCV9, "sparc64"},
+        {EM_ALPHA, "alpha"},   {EM_IA_64, "ia64"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].machine == machine)
+            return names[i].name;
+    return NULL;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The hugeld command: finds the sub-command and hands over.
+
+   People type this; the work is done by libhugeld.so inside the program, and the plan comes from the same
+   files of elf/ that run there. */
+#include "command.h"
+#include "common.h"
+#include "ldso.h"
+#include "run.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef HL_VERSION
+#define HL_VERSION "0.1.0"
+#endif
+
+static const struct command {
+    const char *name;
+    int (*function)(int argc, char **argv);
+} commands[] = {
+    {"run", hl_run_program},        {"inspect", hl_inspect_files},  {"status", hl_show_status},
+    {"doctor", hl_examine_machine}, {"perf-map", hl_map_functions}, {"bench", hl_measure_program},
+};
+
+static const char doc[] =
+    "Moves the code and data of unmodified programs onto huge pages at startup.\n"
+    "\v"
+    "How do I use it?\n"
+    "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
+    "  doctor [-- PROGRAM ARGS]      what this machine can do, what fixes the rest\n"
+    "Did it work?\n"
+    "  status PID|NAME|--all         what is on huge pages now\n"
+    "  inspect FILE...               what would move, and why the rest stays\n"
+    "Is it worth it?\n"
+    "  bench PROGRAM ARGS            measure runs with and without, in turns\n"
+    "  perf-map PID                  name the moved functions of a process for perf\n"
+    "\n"
+    "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use; "
+    "run: the program's, 126 it cannot be run, 127 it was not found.";
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    int *command_index = state->input;
+    (void)argument;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->err_stream = NULL;
+        return 0;
+    case ARGP_KEY_ARG: /* the command; what follows is for it */
+        *command_index = state->next - 1;
+        state->next = state->argc;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static int dispatch(int argc, char **argv) {
+    static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
+    int index = 0;
+    argv[0] = (char *)"hugeld"; /* what getopt puts before its messages */
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0)
+        return HL_EXIT_USAGE;
+    if (index == 0) {
+        hl_say("no command given; 'hugeld --help' lists them");
+        return HL_EXIT_USAGE;
+    }
+    const char *name = argv[index];
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(commands[i].name, name) == 0) {
+            argv[index] = (char *)"hugeld";
+            return commands[i].function(argc - index, argv + index);
+        }
+    }
+    hl_say("%s: no such command; 'hugeld --help' lists them", name);
+    return HL_EXIT_USAGE;
+}
+
+/* The version, and what `run` would take. */
+static void print_version(FILE *stream, struct argp_state *state) {
+    char *library = hl_find_library(), *linker = hl_find_linker(), *interpreter = NULL;
+    char *reason = hl_explain_no_linker(linker, "/proc/self/exe", &interpreter);
+    (void)stream;
+    (void)state;
+    hl_print("hugeld " HL_VERSION);
+    hl_print("preloader: %s", library != NULL ? library : "not found");
+    if (reason == NULL)
+        hl_print("patched dynamic linker: %s, for %s", linker, interpreter);
+    else
+        hl_print("patched dynamic linker: no, %s", reason);
+    free(library);
+    free(linker);
+    free(interpreter);
+    free(reason);
+}
+
+int main(int argc, char **argv) {
+    static char *no_arguments[] = {(char *)"hugeld", NULL};
+    argp_program_version_hook = print_version;
+    argp_err_exit_status = HL_EXIT_USAGE;
+    int code = argc > 0 ? dispatch(argc, argv) : dispatch(1, no_arguments);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        hl_say("cannot write the answer: %s; check where the output goes", strerror(errno));
+        return HL_EXIT_NO;
+    }
+    return code;
+}

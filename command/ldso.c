@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The patched dynamic linker, and how a program gets it that names another one.
+
+   "ld.so PROGRAM" is the simple way, but then /proc/self/exe and comm are ld.so's: interpreters don't find
+   their libraries, compilers not their other halves, and a script is no ELF file.  So ld.so is mounted over
+   the one that programs name, in a mount namespace that only this program and its children see. */
+#include "ldso.h"
+#include "common.h"
+#include "elf-file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifndef HL_LIBDIR
+#define HL_LIBDIR "/usr/local/lib/hugeld"
+#endif
+
+#define BUILD_ID_BYTES 64 /* no linker makes longer ones */
+
+char *hl_find_linker(void) {
+    char self[PATH_MAX] = "";
+    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash = bytes > 0 ? strrchr(self, '/') : NULL;
+    if (slash != NULL)
+        *slash = '\0';
+    char *places[] = {
+        hl_format("%s/ldso/ld.so", self),
+        hl_format("%s/../lib/hugeld/ld.so", self),
+        hl_format("%s/ld.so", HL_LIBDIR),
+    };
+    char *found = NULL;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        if (found == NULL && access(places[i], X_OK) == 0)
+            found = realpath(places[i], NULL);
+        free(places[i]);
+    }
+    return found;
+}
+
+/* The string in the file's PT_INTERP; NULL if there is none. */
+static char *read_interpreter(const struct hl_elf_file *file) {
+    for (size_t i = 0; i < file->phnum; i++) {
+        const GElf_Phdr *ph = &file->phdr[i];
+        if (ph->p_type != PT_INTERP || ph->p_filesz == 0 || ph->p_filesz > PATH_MAX)
+            continue;
+        char *path = hl_allocate(ph->p_filesz + 1);
+        ssize_t bytes = pread(file->fd, path, ph->p_filesz, (off_t)ph->p_offset);
+        path[bytes > 0 ? bytes : 0] = '\0';
+        if (path[0] == '/')
+            return path;
+        free(path);
+    }
+    return NULL;
+}
+
+/* The build ID among the notes in [at, at + bytes), in hexadecimal; NULL if there is none. */
+static char *find_build_id(const char *at, size_t bytes) {
+    GElf_Nhdr note;
+    for (size_t next; bytes >= sizeof note; at += next, bytes -= next) {
+        memcpy(&note, at, sizeof note);
+        size_t name = (note.n_namesz + (size_t)3) & ~(size_t)3,
+               text = (note.n_descsz + (size_t)3) & ~(size_t)3;
+        next = sizeof note + name + text;
+        if (next > bytes)
+            return NULL;
+        if (note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || memcmp(at + sizeof note, "GNU", 4) != 0 ||
+            note.n_descsz > BUILD_ID_BYTES)
+            continue;
+        char *id = hl_allocate(2 * BUILD_ID_BYTES + 1);
+        id[0] = '\0';
+        for (size_t i = 0; i < note.n_descsz; i++)
+            sprintf(id + 2 * i, "%02x", (unsigned char)at[sizeof note + name + i]);
+        return id;
+    }
+    return NULL;
+}
+
+/* The build ID of the file at PATH; NULL if it has none. */
+static char *read_build_id(const char *path) {
+    struct hl_elf_file file;
+    char *id = NULL;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return NULL;
+    for (size_t i = 0; i < file.phnum && id == NULL; i++) {
+        const GElf_Phdr *ph = &file.phdr[i];
+        if (ph->p_type != PT_NOTE || ph->p_filesz > 65536)
+            continue;
+        char *notes = hl_allocate(ph->p_filesz + 1);
+        ssize_t bytes = pread(file.fd, notes, ph->p_filesz, (off_t)ph->p_offset);
+        id = find_build_id(notes, bytes > 0 ? (size_t)bytes : 0);
+        free(notes);
+    }
+    hl_close_elf(&file);
+    return id;
+}
+
+char *hl_read_origin(const struct hl_elf_file *file) {
+    char *origin = NULL;
+    size_t names;
+    for (Elf_Scn *section = NULL; elf_getshdrstrndx(file->elf, &names) == 0 &&
+                                  (section = elf_nextscn(file->elf, section)) != NULL && origin == NULL;) {
+        GElf_Shdr header;
+        const char *name =
+            gelf_getshdr(section, &header) != NULL ? elf_strptr(file->elf, names, header.sh_name) : NULL;
+        if (name == NULL || strcmp(name, ".hugeld.for") != 0)
+            continue;
+        const Elf_Data *data = elf_rawdata(section, NULL);
+        if (data != NULL && data->d_buf != NULL) {
+            origin =
+                hl_format("%.*s", (int)(data->d_size < 256 ? data->d_size : 256), (const char *)data->d_buf);
+            origin[strspn(origin, "0123456789abcdef")] = '\0';
+        }
+    }
+    return origin;
+}
+
+/* The same of the file at PATH. */
+static char *read_origin(const char *path) {
+    struct hl_elf_file file;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return NULL;
+    char *origin = hl_read_origin(&file);
+    hl_close_elf(&file);
+    return origin;
+}
+
+char *hl_explain_no_linker(const char *linker, const char *executable, char **interpreter) {
+    struct hl_elf_file file;
+    char *reason = NULL, *origin = NULL, *installed = NULL;
+    *interpreter = NULL;
+    if (linker == NULL)
+        return hl_format("there is no patched dynamic linker, build it with 'make ldso'");
+    if (executable == NULL || hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
+        return hl_format("what it runs cannot be found");
+    *interpreter = read_interpreter(&file);
+    hl_close_elf(&file);
+    if (*interpreter == NULL)
+        return hl_format("%s names no dynamic linker", executable);
+    origin = read_origin(linker);
+    installed = read_build_id(*interpreter);
+    if (origin == NULL)
+        reason = hl_format("%s is not what 'make ldso' makes", linker);
+    else if (installed == NULL || strcmp(origin, installed) != 0)
+        reason = hl_format("%s was not made for %s and its libc (upgraded since?), run 'make ldso'", linker,
+                           *interpreter);
+    free(origin);
+    free(installed);
+    return reason;
+}
+
+static int write_file(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0)
+        return -errno;
+    int result = write(fd, text, strlen(text)) < 0 ? -errno : 0;
+    close(fd);
+    return result;
+}
+
+/* A user namespace in which this process has the IDs that it had. */
+static int enter_user_namespace(void) {
+    char *users = hl_format("%u %u 1", geteuid(), geteuid()),
+         *groups = hl_format("%u %u 1", getegid(), getegid());
+    int result = unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ? -errno : write_file("/proc/self/uid_map", users);
+    if (result == 0)
+        result = write_file("/proc/self/setgroups", "deny");
+    if (result == 0)
+        result = write_file("/proc/self/gid_map", groups);
+    free(users);
+    free(groups);
+    return result;
+}
+
+static int mount_here(const char *linker, const char *interpreter, bool is_privileged) {
+    int result;
+    if (is_privileged)
+        result = unshare(CLONE_NEWNS) != 0 ? -errno : 0;
+    else
+        result = enter_user_namespace();
+    /* What is mounted here is nobody else's business, but what others mount is seen here. */
+    if (result == 0 && mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
+        result = -errno;
+    if (result == 0 && mount(linker, interpreter, NULL, MS_BIND, NULL) != 0)
+        result = -errno;
+    return result;
+}
+
+/* Whether it would work: tried by a child, because there is no way back out of a namespace. */
+static int try_mount(const char *linker, const char *interpreter, bool is_privileged) {
+    int status = 0;
+    pid_t child = fork();
+    if (child < 0)
+        return -errno;
+    if (child == 0)
+        _exit(-mount_here(linker, interpreter, is_privileged) & 0xff);
+    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
+}
+
+int hl_mount_linker(const char *linker, const char *interpreter) {
+    bool is_privileged = true;
+    int result = try_mount(linker, interpreter, is_privileged);
+    if (result == -EPERM || result == -EACCES) {
+        is_privileged = false;
+        result = try_mount(linker, interpreter, is_privileged);
+    }
+    return result == 0 ? mount_here(linker, interpreter, is_privileged) : result;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Reads the texts of /proc/PID: smaps, numa_maps, auxv, comm, exe.
+
+   What they hold is chosen by the process that is looked at (file names, its own name), so lines have no
+   length limit and a line that doesn't parse is skipped.  Everything is opened relative to one descriptor of
+   /proc/PID, so that a number which is reused meanwhile gives ESRCH and never two processes in one answer. */
+#include "process.h"
+#include "common.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/capability.h>
+#include <linux/limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+static FILE *open_text(const struct hl_process *process, const char *name) {
+    int fd = openat(process->folder, name, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    FILE *text = fdopen(fd, "r");
+    if (text == NULL)
+        close(fd);
+    else
+        setvbuf(text, NULL, _IOFBF, 65536); /* smaps is long */
+    return text;
+}
+
+int hl_open_process(struct hl_process *process, pid_t pid) {
+    memset(process, 0, sizeof *process);
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    process->pid = pid;
+    process->folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (process->folder < 0)
+        return -errno;
+    process->name = hl_format("?");
+    FILE *text = open_text(process, "comm");
+    if (text == NULL)
+        return 0;
+    size_t size = 0;
+    char *line = NULL;
+    ssize_t bytes =
+        getdelim(&line, &size, '\0', text); /* a name may hold newlines; the last one is the kernel's */
+    if (bytes > 0 && line[bytes - 1] == '\n')
+        line[bytes - 1] = '\0';
+    if (bytes > 0) {
+        free(process->name);
+        process->name = line;
+    } else {
+        free(line);
+    }
+    fclose(text);
+    return 0;
+}
+
+char *hl_read_variable(const struct hl_process *process, const char *name) {
+    FILE *text = open_text(process, "environ");
+    char *line = NULL, *value = NULL;
+    size_t size = 0, length = strlen(name);
+    while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
+        if (strncmp(line, name, length) == 0 && line[length] == '=')
+            value = hl_format("%s", line + length + 1);
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return value;
+}
+
+/* "00400000-00452000 r-xp 00000000 08:02 173521   /usr/bin/x" */
+static bool parse_region(struct hl_region *region, char *line) {
+    char permissions[5];
+    unsigned major, minor;
+    uint64_t inode;
+    int name = 0;
+    memset(region, 0, sizeof *region);
+    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %x:%x %" SCNu64 " %n", &region->start,
+               &region->end, permissions, &region->offset, &major, &minor, &inode, &name) < 7)
+        return false;
+    if (strlen(permissions) != 4 || name == 0 || region->start >= region->end)
+        return false;
+    region->flags = (permissions[0] == 'r' ? PF_R : 0) | (permissions[1] == 'w' ? PF_W : 0) |
+                    (permissions[2] == 'x' ? PF_X : 0);
+    region->shared = permissions[3] == 's';
+    region->device = makedev(major, minor);
+    region->inode = (ino_t)inode;
+    region->name = hl_format("%s", line + name);
+    return true;
+}
+
+/* "AnonHugePages:      2048 kB" */
+static void parse_field(struct hl_region *region, const char *line) {
+    static const struct {
+        const char *name;
+        size_t offset;
+    } fields[] = {
+        {"KernelPageSize:", offsetof(struct hl_region, page_bytes)},
+        {"Private_Hugetlb:", offsetof(struct hl_region, private_hugetlb_bytes)},
+        {"Shared_Hugetlb:", offsetof(struct hl_region, shared_hugetlb_bytes)},
+        {"AnonHugePages:", offsetof(struct hl_region, anon_huge_bytes)},
+        {"FilePmdMapped:", offsetof(struct hl_region, file_pmd_bytes)},
+        {"ShmemPmdMapped:", offsetof(struct hl_region, shmem_pmd_bytes)},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        size_t length = strlen(fields[i].name);
+        if (strncmp(line, fields[i].name, length) == 0) {
+            uint64_t bytes = strtoull(line + length, NULL, 10) * 1024;
+            memcpy((char *)region + fields[i].offset, &bytes, sizeof bytes);
+        }
+    }
+}
+
+static bool is_huge(const struct hl_region *region) {
+    return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
+               region->shmem_pmd_bytes >
+           0;
+}
+
+bool hl_has_huge_pages(const struct hl_process *process) {
+    struct hl_region sum = {0};
+    size_t size = 0;
+    char *line = NULL;
+    FILE *text = open_text(process, "smaps_rollup");
+    if (text == NULL)
+        return false;
+    while (getline(&line, &size, text) >= 0)
+        parse_field(&sum, line);
+    free(line);
+    fclose(text);
+    return is_huge(&sum);
+}
+
+static int read_regions(struct hl_process *process) {
+    FILE *text = open_text(process, "smaps");
+    if (text == NULL)
+        return -errno;
+    size_t size = 0, room = 0;
+    char *line = NULL;
+    while (getline(&line, &size, text) >= 0) {
+        struct hl_region region;
+        line[strcspn(line, "\n")] = '\0';
+        if (!parse_region(&region, line)) {
+            if (process->n_regions > 0)
+                parse_field(&process->region[process->n_regions - 1], line);
+            continue;
+        }
+        if (process->n_regions == room) {
+            room = room > 0 ? 2 * room : 64;
+            process->region = hl_resize(process->region, room * sizeof region);
+        }
+        process->region[process->n_regions++] = region;
+    }
+    int result = ferror(text) ? -EIO : process->n_regions == 0 ? -ENODATA : 0;
+    free(line);
+    fclose(text);
+    return result;
+}
+
+/* " N0=3 N1=9 kernelpagesize_kB=2048": pages of that size on each node. */
+static void parse_nodes(struct hl_region *region, const char *line) {
+    uint64_t kib = 0;
+    const char *size = strstr(line, " kernelpagesize_kB=");
+    if (size == NULL || sscanf(size, " kernelpagesize_kB=%" SCNu64, &kib) != 1)
+        return;
+    region->node_bytes = hl_allocate(HL_PROCESS_NODES * sizeof *region->node_bytes);
+    for (const char *at = strstr(line, " N"); at != NULL; at = strstr(at + 1, " N")) {
+        unsigned node;
+        uint64_t pages;
+        if (sscanf(at, " N%u=%" SCNu64, &node, &pages) == 2 && node < HL_PROCESS_NODES)
+            region->node_bytes[node] = pages * kib * 1024;
+    }
+}
+
+/* A kernel without NUMA has no numa_maps, and then no node is named. */
+static void read_nodes(struct hl_process *process) {
+    FILE *text = open_text(process, "numa_maps");
+    if (text == NULL)
+        return;
+    size_t size = 0, next = 0;
+    char *line = NULL;
+    while (getline(&line, &size, text) >= 0) {
+        uint64_t start;
+        if (sscanf(line, "%" SCNx64, &start) != 1)
+            continue;
+        while (next < process->n_regions && process->region[next].start < start)
+            next++;
+        if (next < process->n_regions && process->region[next].start == start &&
+            is_huge(&process->region[next]) && process->region[next].node_bytes == NULL)
+            parse_nodes(&process->region[next], line);
+    }
+    free(line);
+    fclose(text);
+}
+
+static void read_auxv(struct hl_process *process) {
+    Elf64_auxv_t entry;
+    FILE *auxv = open_text(process, "auxv");
+    if (auxv == NULL)
+        return;
+    while (fread(&entry, sizeof entry, 1, auxv) == 1 && entry.a_type != AT_NULL)
+        if (entry.a_type == AT_ENTRY)
+            process->entry = entry.a_un.a_val;
+    fclose(auxv);
+}
+
+static void read_executable(struct hl_process *process) {
+    char path[PATH_MAX];
+    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
+    if (bytes < 0)
+        return;
+    path[bytes] = '\0';
+    process->executable = hl_format("%s", path);
+}
+
+int hl_read_process(struct hl_process *process) {
+    int result = read_regions(process);
+    if (result != 0)
+        return result;
+    read_nodes(process);
+    read_auxv(process);
+    read_executable(process);
+    return 0;
+}
+
+/* The effective user of the process, or -1. */
+static long read_owner(pid_t pid) {
+    char *path = hl_format("/proc/%d/status", pid), line[256];
+    FILE *status = fopen(path, "re");
+    long owner = -1;
+    free(path);
+    while (status != NULL && owner < 0 && fgets(line, sizeof line, status) != NULL)
+        sscanf(line, "Uid: %*d %ld", &owner);
+    if (status != NULL)
+        fclose(status);
+    return owner;
+}
+
+static bool may_trace(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
+    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & CAP_TO_MASK(CAP_SYS_PTRACE)) != 0;
+}
+
+/* Why PID may not be read, and what to do. */
+static const char *explain_denial(pid_t pid) {
+    if (geteuid() != 0)
+        return read_owner(pid) == (long)geteuid()
+                   ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
+                     "root"
+                   : "the process belongs to someone else; run hugeld as its owner or as root";
+    if (!may_trace())
+        return "root may not read it without CAP_SYS_PTRACE; give it to the container (--cap-add=SYS_PTRACE)";
+    return "root may not read it: a security policy or a user namespace forbids it; run hugeld outside of "
+           "that";
+}
+
+void hl_say_unreadable(pid_t pid, int result) {
+    switch (-result) {
+    case ENOENT:
+    case ESRCH:
+        hl_say("%d: no such process, or it has ended; 'hugeld status --all' lists those with huge pages",
+               pid);
+        break;
+    case EACCES:
+    case EPERM:
+        hl_say("%d: %s", pid, explain_denial(pid));
+        break;
+    case ENODATA:
+        hl_say("%d: the process has no memory: it is a kernel thread, or has just ended; name another", pid);
+        break;
+    default:
+        hl_say("%d: the process cannot be read: %s; try again", pid, strerror(-result));
+    }
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld run: sets LD_PRELOAD, LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS, then becomes the program.
+
+   The program's file is looked at first, because there are programs in which a preloaded library never runs,
+   and one kind (AddressSanitizer) that refuses to start with any.  They run as they would without hugeld,
+   with one line that says so; with strict=on they don't run.
+
+   --loader=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
+   names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one
+   line. */
+#include "command.h"
+#include "common.h"
+#include "elf-file.h"
+#include "kernel.h"
+#include "launcher.h"
+#include "libraries.h"
+#include "ldso.h"
+#include "program.h"
+#include "run.h"
+#include "forecast.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef HL_LIBDIR
+#define HL_LIBDIR "/usr/local/lib/hugeld"
+#endif
+
+struct request {
+    struct hl_run run;
+    int program; /* the index of PROGRAM in argv, or 0 */
+};
+
+static const struct argp_option argp_options[] = {
+    HL_RUN_OPTIONS,
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t set_loader(struct hl_run *run, const char *name) {
+    run->use_ldso = strcmp(name, "ldso") == 0;
+    if (run->use_ldso || strcmp(name, "preload") == 0)
+        return 0;
+    hl_say("--loader=%s: there is no such loader; use preload or ldso", name);
+    return EINVAL;
+}
+
+error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
+    switch (key) {
+    case 'p':
+        run->patterns = argument;
+        return 0;
+    case 'o':
+        return hl_add_options(&run->options, argument);
+    case 'l':
+        return set_loader(run, argument);
+    case 'L':
+        run->use_ldso = true;
+        run->linker = argument;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    if (key == ARGP_KEY_ARG) { /* what follows is the program's */
+        request->program = state->next - 1;
+        state->next = state->argc;
+        return 0;
+    }
+    error_t result = hl_parse_run(&request->run, key, argument);
+    return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld run", true) : result;
+}
+
+char *hl_find_library(void) {
+    char self[PATH_MAX] = "";
+    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash = bytes > 0 ? strrchr(self, '/') : NULL;
+    if (slash != NULL)
+        *slash = '\0';
+    char *places[] = {
+        hl_format("%s/libhugeld.so", self),
+        hl_format("%s/../lib/hugeld/libhugeld.so", self),
+        hl_format("%s/libhugeld.so", HL_LIBDIR),
+    };
+    char *found = NULL;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        if (found == NULL && access(places[i], R_OK) == 0)
+            found = realpath(places[i], NULL);
+        free(places[i]);
+    }
+    return found;
+}
+
+int hl_refuse_program(const char *name) {
+    int error = errno;
+    const char *remedy = error == ENOENT    ? "check the name and PATH"
+                         : error == EACCES  ? "make it an executable file (chmod +x)"
+                         : error == ENOEXEC ? "it is no program for this machine"
+                                            : "check the file";
+    hl_say("%s: %s; %s", name[0] != '\0' ? name : "''", strerror(error), remedy);
+    return error == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
+}
+
+/* Why LIBRARY, as hl_find_library found it, can't be preloaded; NULL if it can. */
+static const char *explain_no_library(const char *library) {
+    if (library == NULL)
+        return "libhugeld.so is neither beside this command nor in " HL_LIBDIR ", build it with 'make'";
+    if (strpbrk(library, " :") != NULL)
+        return "LD_PRELOAD cannot name libhugeld.so by a path with a space or a colon, move it elsewhere";
+    return NULL;
+}
+
+/* The folder LIBRARY is in, as a printf precision. */
+static int folder_bytes(const char *library) { return (int)(hl_base_name(library) - library); }
+
+/* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of
+   program, and each dynamic linker takes its own ($LIB): 32-bit children complain of nothing. */
+static void set_preload(const char *library) {
+    const char *inherited = getenv("LD_PRELOAD");
+    char *folder = hl_format("%.*spreload", folder_bytes(library), library);
+    char *name =
+        access(folder, X_OK) == 0 ? hl_format("%s/$LIB/libhugeld.so", folder) : hl_format("%s", library);
+    char *both = hl_format("%s%s%s", name, inherited != NULL && inherited[0] != '\0' ? ":" : "",
+                           inherited != NULL ? inherited : "");
+    setenv("LD_PRELOAD", both, 1);
+    free(both);
+    free(name);
+    free(folder);
+}
+
+static void choose_preload(struct hl_way *way, const char *path) {
+    way->library = hl_find_library();
+    way->reason = hl_explain_plain_run(path);
+    if (way->reason == NULL)
+        way->reason = explain_no_library(way->library);
+    if (way->reason == NULL)
+        set_preload(way->library);
+}
+
+/* Tries the patched dynamic linker for the program at PATH, called NAME. */
+static void choose_linker(struct hl_way *way, const struct hl_run *run, const char *name, const char *path) {
+    char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker();
+    char *executable = hl_find_executable(path), *real = realpath(path, NULL), *interpreter = NULL;
+    char *reason = hl_explain_no_linker(linker, executable, &interpreter);
+    int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
+    bool is_script = executable == NULL || real == NULL || strcmp(executable, real) != 0;
+    if (reason == NULL && result != 0 && is_script)
+        reason = hl_format("%s cannot be mounted here (%s)", linker, strerror(-result));
+    if (reason == NULL && result != 0) {
+        hl_say(
+            "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
+            name, linker, path, strerror(-result));
+        way->linker = linker;
+        linker = NULL;
+    }
+    if (reason != NULL) {
+        choose_preload(way, path);
+        if (way->reason == NULL)
+            hl_say("%s: %s; libhugeld.so is preloaded instead", name, reason);
+    } else if (getenv("LD_HUGEPAGES") == NULL) {
+        setenv("LD_HUGEPAGES", "main", 1); /* by itself that one takes nothing */
+    }
+    free(reason);
+    free(linker);
+    free(executable);
+    free(real);
+    free(interpreter);
+}
+
+int hl_prepare_run(const struct hl_run *run, const char *name, const char *path, struct hl_way *way) {
+    struct hl_options options;
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL); /* libhugeld.so warns of what was inherited */
+    if (run->patterns != NULL)
+        setenv("LD_HUGEPAGES", run->patterns, 1);
+    if (run->options != NULL)
+        setenv("LD_HUGEPAGES_OPTIONS", text, 1);
+
+    bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
+    if (run->use_ldso && !hl_is_privileged(path))
+        choose_linker(way, run, name, path);
+    else
+        choose_preload(way, path);
+    if (way->reason != NULL && acts)
+        hl_say("%s: %s; %s", name, way->reason,
+               strict ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+    free(text);
+    return way->reason != NULL && strict ? HL_EXIT_NOT_FOUND : 0;
+}
+
+/* Becomes ld.so with the program at PATH as its argument.  Returns only when that fails. */
+static int become_linker(const char *linker, const char *path, char **program) {
+    size_t n = 0;
+    while (program[n] != NULL)
+        n++;
+    char **arguments = hl_allocate((n + 4) * sizeof *arguments);
+    const char *first[] = {linker, "--argv0", program[0], path};
+    memcpy(arguments, first, sizeof first);
+    memcpy(arguments + 4, program + 1, n * sizeof *arguments);
+    execv(linker, arguments);
+    free(arguments);
+    return hl_refuse_program(program[0]);
+}
+
+/* Only what is no ELF file may be a script without "#!", which execvp gives to the shell: another machine's
+   program ends there in syntax errors. */
+int hl_become_program(const struct hl_way *way, const char *path, char **program) {
+    struct hl_elf_file file;
+    if (way->linker != NULL)
+        return become_linker(way->linker, path, program);
+    execv(path, program);
+    if (errno == ENOEXEC) {
+        if (hl_open_elf(&file, AT_FDCWD, path) == HL_ELF_OTHER)
+            execvp(program[0], program);
+        errno = ENOEXEC;
+    }
+    return hl_refuse_program(program[0]);
+}
+
+void hl_free_way(struct hl_way *way) {
+    free(way->library);
+    free(way->linker);
+}
+
+static uint64_t count_text_bytes(const char *path) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    struct hl_options options;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return 0;
+    hl_default_options(&options);
+    hl_forecast_file(&forecast, path, &file, &options, 0);
+    hl_close_elf(&file);
+    return forecast.plan.text_bytes;
+}
+
+/* Names the library with most text, if that is more than the program's at EXECUTABLE, called NAME, and more
+   than a huge page.  What comes by dlopen is not known yet. */
+static void name_larger_library(const char *name, const char *executable) {
+    struct hl_libraries libraries;
+    struct hl_geometry geometry;
+    const char *larger = NULL;
+    uint64_t most = count_text_bytes(executable);
+    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    if (most < geometry.huge_page_bytes)
+        most = geometry.huge_page_bytes;
+    hl_list_libraries(&libraries, executable);
+    for (size_t i = 0; i < libraries.n; i++) {
+        uint64_t bytes = count_text_bytes(libraries.path[i]);
+        if (bytes > most) {
+            most = bytes;
+            larger = hl_base_name(libraries.path[i]);
+        }
+    }
+    if (larger != NULL)
+        hl_say("%s: more text is in %s than in the program: add it with -p 'main:%s'", name, larger, larger);
+    hl_free_libraries(&libraries);
+}
+
+/* Where only main was asked for, and a line is wanted: the program at PATH may have its text where the
+   default does not look for it. */
+static void advise_pattern(const struct hl_run *run, const char *path, char *const *program) {
+    const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    struct hl_options options;
+    struct hl_target target = {0};
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL);
+    if (options.verbose >= 1 && (patterns == NULL || strcmp(patterns, "main") == 0))
+        hl_follow_launchers(&target, path, program);
+    if (target.executable != NULL && !target.is_unknown && hl_match_only(&options, target.executable) &&
+        hl_explain_plain_run(target.executable) == NULL)
+        name_larger_library(program[0], target.executable);
+    free(target.executable);
+    free(text);
+}
+
+int hl_run_program(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "[--] PROGRAM [ARGUMENT...]",
+        "Runs PROGRAM with its text and data on huge pages.\v"
+        "PATTERNS are shell globs, separated by colons, against an object's base name, its soname, or its "
+        "path where "
+        "the pattern has a slash; 'main' is the executable; a leading '!' excludes.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    struct hl_way way = {0};
+    char *path = NULL;
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+        goto out;
+    if (request.program == 0) {
+        hl_say("run: no program given; try 'hugeld run ls'");
+        goto out;
+    }
+    char **program = argv + request.program;
+    path = hl_find_program(program[0]);
+    if (path == NULL) {
+        code = hl_refuse_program(program[0]);
+        goto out;
+    }
+    advise_pattern(&request.run, path, program);
+    code = hl_prepare_run(&request.run, program[0], path, &way);
+    if (code == 0)
+        code = hl_become_program(&way, path, program);
+out:
+    hl_free_way(&way);
+    free(path);
+    free(request.run.options);
+    return code;
+}

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Starting a program on huge pages: what `run` and `bench` share. */
+#ifndef HL_RUN_H
+#define HL_RUN_H
+
+#include "common.h"
+
+/* What the user said about how. */
+struct hl_run {
+    const char *patterns; /* -p, or NULL */
+    char *options;        /* every -o, joined; or NULL */
+    bool use_ldso;
+    const char *linker; /* --ld-so, or NULL */
+};
+
+/* How the program is started, and why not otherwise. */
+struct hl_way {
+    const char *reason; /* why it runs on small pages; or NULL */
+    char *library;      /* to be preloaded, or NULL */
+    char *linker;       /* to be called with the program as its argument, or NULL */
+};
+
+/* The rows of argp_options, and what reads them: 0, EINVAL after one line on stderr, or ARGP_ERR_UNKNOWN. */
+#define HL_RUN_OPTIONS                                                                                       \
+    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES: 'main:libLLVM*:!libc.so*'", 0},      \
+        {"options",                                                                                          \
+         'o',                                                                                                \
+         "NAME=VALUE,...",                                                                                   \
+         0,                                                                                                  \
+         "How, as in LD_HUGEPAGES_OPTIONS; may be repeated, the later one wins",                             \
+         0},                                                                                                 \
+        {"loader",                                                                                           \
+         'l',                                                                                                \
+         "preload|ldso",                                                                                     \
+         0,                                                                                                  \
+         "Which way in: libhugeld.so (the default), or the patched dynamic linker",                          \
+         0},                                                                                                 \
+    {                                                                                                        \
+        "ld-so", 'L', "FILE", 0, "The patched dynamic linker, if not the one beside this command", 0         \
+    }
+error_t hl_parse_run(struct hl_run *run, int key, char *argument);
+
+/* Sets this process's environment (and mounts) for the program at PATH, called NAME, and chooses the way.  0,
+   or the exit code when strict=on forbids what is left.  WAY is zeroed before; hl_free_way frees it. */
+int hl_prepare_run(const struct hl_run *run, const char *name, const char *path, struct hl_way *way);
+void hl_free_way(struct hl_way *way);
+
+/* Becomes the program at PATH.  Returns only when that fails, with the exit code. */
+int hl_become_program(const struct hl_way *way, const char *path, char **program);
+
+/* libhugeld.so: beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
+   none of them; else the caller owns the path. */
+char *hl_find_library(void);
+
+/* Why the program NAME can't be run (errno), in the words and with the exit codes of env(1). */
+int hl_refuse_program(const char *name);
+
+#endif

@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Runs a program for what it prints. */
+#ifndef HL_SUBPROCESS_H
+#define HL_SUBPROCESS_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+struct hl_answer {
+    bool succeeded; /* it exited with 0 */
+    char *output, *errors;
+};
+
+/* Runs the file PATH with ARGV, as the user OWNER unless that is (uid_t)-1, to its end, at most for 30
+   seconds.  LD_HUGEPAGES is empty for it, so that libhugeld.so, preloaded or not, moves nothing.
+   hl_free_answer frees ANSWER. */
+void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner);
+void hl_free_answer(struct hl_answer *answer);
+
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* AArch64: hl_switch_stack, for elf/stack.c alone. */
+__asm__(".pushsection .text\n"
+        ".p2align 2\n"
+        ".globl hl_switch_stack\n"
+        ".hidden hl_switch_stack\n"
+        ".type hl_switch_stack, %function\n"
+        "hl_switch_stack:\n"
+        ".cfi_startproc\n"
+        "hint #25\n" /* paciasp, which branches may reach as bti c */
+        ".cfi_negate_ra_state\n"
+        "stp x29, x30, [sp, #-16]!\n"
+        ".cfi_def_cfa_offset 16\n"
+        ".cfi_offset x29, -16\n"
+        ".cfi_offset x30, -8\n"
+        "mov x29, sp\n"
+        ".cfi_def_cfa_register x29\n"
+        "mov sp, x2\n"
+        "mov x9, x0\n"
+        "mov x0, x1\n"
+        "blr x9\n"
+        "mov sp, x29\n"
+        ".cfi_def_cfa_register sp\n"
+        "ldp x29, x30, [sp], #16\n"
+        ".cfi_def_cfa_offset 0\n"
+        ".cfi_restore x29\n"
+        ".cfi_restore x30\n"
+        "hint #29\n" /* autiasp */
+        ".cfi_negate_ra_state\n"
+        "ret\n"
+        ".cfi_endproc\n"
+        ".size hl_switch_stack, . - hl_switch_stack\n"
+        ".popsection\n");

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 3, check: whether an object in memory is what its program headers say. */
+#ifndef HL_CHECK_H
+#define HL_CHECK_H
+
+#include "context.h"
+
+/* Between plan and prepare: whether the object's mappings are what its program headers say and nobody wrote
+   to its read-only pages.  0, or the reason why the object stays. */
+int hl_check_object(struct hl_context *context, struct hl_work *work);
+
+/* Whether edges=keep would leave out what is mapped between the segments of WORK's object, and still plan
+   something of KIND. */
+bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind);
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 5, commit: the new memory comes into place. */
+#ifndef HL_COMMIT_H
+#define HL_COMMIT_H
+
+#include "context.h"
+
+/* Step 5, commit: all prepared spans of an object come into place, or none and everything is as it was
+   before.  0, or the reason. */
+int hl_commit_object(struct hl_context *context, struct hl_work *work);
+
+#endif

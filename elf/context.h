@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The pipeline's state: everything the core knows about the process that it works in. */
+#ifndef HL_CONTEXT_H
+#define HL_CONTEXT_H
+
+#include "kernel.h"
+#include "maps.h"
+#include "pool.h"
+
+enum hl_backend {
+    HL_NO_BACKEND,
+    HL_HUGETLB,
+    HL_THP,
+    HL_ADVISED, /* bss=thp: nothing moves, the kernel is told, after commit */
+    HL_FILE,    /* backend=file: nothing moves, the page cache has huge pages */
+    HL_BACKENDS
+};
+
+struct hl_range {
+    uint64_t start, end;
+};
+
+/* A span on its way.  Prepare gives it new memory, commit brings that into place. */
+struct hl_move {
+    enum hl_backend backend; /* HL_NO_BACKEND: the span stays */
+    enum hl_skip skip;       /* why it stays */
+    enum hl_skip no_hugetlb; /* backend=auto: why it is on thp; else HL_MOVED */
+    int prot;            /* what it will be mapped with: the plan's, and PROT_BTI where the old text has it */
+    struct hl_area area; /* the new memory, and maybe address space around it */
+    uint64_t memory;     /* its scratch address, span-sized and filled; 0: there is none, or it is in place */
+    int memfd;           /* where mremap can't bring it: the MFD_HUGETLB to map; else -1 */
+    uint64_t aside;      /* commit: where the old mappings are kept */
+    bool emptied;        /* commit: the old mappings are aside */
+    bool placed;         /* commit: the new memory is in place */
+};
+
+/* A selected object with everything that is decided about it. */
+struct hl_work {
+    struct hl_object object;
+    struct hl_plan plan;
+    enum hl_selection selection;
+    enum hl_skip skip;                 /* why the whole object stays; HL_MOVED otherwise */
+    struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
+};
+
+/* What an open descriptor refers to; all 0: nothing. */
+struct hl_file_id {
+    uint64_t device, inode;
+};
+
+/* How hugeld came into the process. */
+enum hl_way_in {
+    HL_PRELOADER, /* takes main where LD_HUGEPAGES is unset */
+    HL_LINKER     /* takes nothing then; knows backend=file, because it can choose addresses */
+};
+
+struct hl_context {
+    enum hl_way_in way_in;
+    struct hl_geometry geometry;
+    struct hl_options options;
+    struct hl_file_id standard_error; /* at the start */
+    struct hl_kernel kernel;
+    bool kernel_is_probed; /* false again when objects come later: the process may have restricted itself */
+    struct hl_status status;
+    bool filters_are_known;
+    uint64_t filters; /* of system calls, when the status was read first */
+    struct hl_placement placement;
+    struct hl_maps maps; /* as they were before anything moved */
+    long pagemap;        /* descriptor, or a negated errno */
+    struct hl_work *work;
+    size_t n_work;
+    struct hl_area work_area;
+    uint64_t matched;   /* bit N: some object matches the Nth pattern; only 64 are looked at */
+    unsigned n_small;   /* objects without a whole huge page that a wildcard selected at startup */
+    bool has_started;   /* what moves now was loaded by dlopen */
+    bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
+    void (*trace)(
+        const char *line); /* gets what verbose=3 says, whatever verbose= is; or NULL, the default */
+};
+
+/* Whether SPAN is writable data. */
+static inline bool hl_is_writable(const struct hl_span *span) { return (span->flags & PF_W) != 0; }
+
+/* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed. */
+static inline bool hl_is_kept_from_children(const struct hl_context *context, const struct hl_move *move) {
+    return move->backend != HL_HUGETLB || move->memfd >= 0 || context->kernel.hugetlb_dofork;
+}
+
+/* Whether WORK is one of many that a wildcard selected, and too small: only verbose=3 has a line for it. */
+static inline bool hl_is_just_small(const struct hl_work *work) {
+    return work->skip == HL_SKIP_TOO_SMALL && work->selection == HL_SELECTED_BY_WILDCARD;
+}
+
+#endif

@@ -1,0 +1,181 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Text without libc: what stdio and string.h would do, as far as the core needs it. */
+#include "line.h"
+#include "sys.h"
+
+#include <linux/fcntl.h>
+
+static void add_bytes(struct hl_line *text, const char *from, size_t bytes) {
+    for (size_t i = 0; i < bytes && text->bytes + 1 < sizeof text->at; i++)
+        text->at[text->bytes++] = from[i];
+    text->at[text->bytes] = '\0';
+}
+
+void hl_set_line(struct hl_line *text, const char *string) {
+    text->bytes = 0;
+    hl_add_text(text, string);
+}
+
+void hl_add_text(struct hl_line *text, const char *string) { add_bytes(text, string, hl_strlen(string)); }
+
+void hl_add_foreign(struct hl_line *text, struct hl_string string) {
+    for (size_t i = 0; i < string.bytes; i++) {
+        unsigned char c = (unsigned char)string.at[i];
+        if (i == 200) {
+            hl_add_text(text, "...");
+            return;
+        }
+        add_bytes(text, c < 0x20 || c == 0x7f ? "?" : &string.at[i], 1);
+    }
+}
+
+static void add_in_base(struct hl_line *text, uint64_t number, unsigned base) {
+    char digits[20];
+    size_t n = 0;
+    do
+        digits[n++] = "0123456789abcdef"[number % base];
+    while ((number /= base) > 0);
+    while (n > 0)
+        add_bytes(text, &digits[--n], 1);
+}
+
+void hl_add_number(struct hl_line *text, uint64_t number) { add_in_base(text, number, 10); }
+
+void hl_add_hex(struct hl_line *text, uint64_t number) {
+    hl_add_text(text, "0x");
+    add_in_base(text, number, 16);
+}
+
+size_t hl_strlen(const char *text) {
+    size_t bytes = 0;
+    while (text[bytes] != '\0')
+        bytes++;
+    return bytes;
+}
+
+bool hl_same_bytes(const char *a, const char *b, size_t bytes) {
+    for (size_t i = 0; i < bytes; i++)
+        if (a[i] != b[i])
+            return false;
+    return true;
+}
+
+static unsigned digit_value(char c) {
+    if (c >= '0' && c <= '9')
+        return (unsigned)(c - '0');
+    if (c >= 'a' && c <= 'f')
+        return (unsigned)(c - 'a') + 10;
+    return 16;
+}
+
+bool hl_scan_number(const char **at, const char *end, unsigned base, uint64_t *number) {
+    const char *p = *at;
+    uint64_t value = 0;
+    for (; p < end && digit_value(*p) < base; p++)
+        if (__builtin_mul_overflow(value, base, &value) ||
+            __builtin_add_overflow(value, digit_value(*p), &value))
+            return false;
+    if (p == *at)
+        return false;
+    *at = p;
+    *number = value;
+    return true;
+}
+
+long hl_read_file(const char *path, char *buffer, size_t buffer_bytes) {
+    long fd = hl_open(path, O_RDONLY | O_CLOEXEC);
+    if (hl_is_error(fd))
+        return fd;
+    size_t filled = 0;
+    long n = 0;
+    while (filled < buffer_bytes && (n = hl_read((int)fd, buffer + filled, buffer_bytes - filled)) > 0)
+        filled += (size_t)n;
+    hl_close((int)fd);
+    if (hl_is_error(n))
+        return n;
+    if (filled == buffer_bytes)
+        return -EFBIG;
+    buffer[filled] = '\0';
+    return (long)filled;
+}
+
+void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_t buffer_bytes) {
+    lines->fd = hl_open(path, O_RDONLY | O_CLOEXEC);
+    lines->next = lines->filled = 0;
+    lines->buffer = buffer;
+    lines->buffer_bytes = buffer_bytes;
+    lines->failed = hl_is_error(lines->fd);
+}
+
+/* Reads more behind what is in the buffer already, which moves to its beginning.  False at the end of the
+   file. */
+static bool read_more(struct hl_lines *lines) {
+    for (size_t i = lines->next; i < lines->filled; i++)
+        lines->buffer[i - lines->next] = lines->buffer[i];
+    lines->filled -= lines->next;
+    lines->next = 0;
+    if (lines->filled == lines->buffer_bytes || hl_is_error(lines->fd))
+        return false;
+    long n = hl_read((int)lines->fd, lines->buffer + lines->filled, lines->buffer_bytes - lines->filled);
+    lines->failed = hl_is_error(n);
+    if (n <= 0)
+        return false;
+    lines->filled += (size_t)n;
+    return true;
+}
+
+bool hl_next_line(struct hl_lines *lines, const char **at, const char **end) {
+    size_t stop = lines->next;
+    for (;;) {
+        while (stop < lines->filled && lines->buffer[stop] != '\n')
+            stop++;
+        if (stop < lines->filled)
+            break;
+        size_t unfinished = lines->filled - lines->next;
+        if (!read_more(lines)) {
+            if (unfinished == 0)
+                return false;
+            stop = lines->filled;
+            break;
+        }
+        stop = unfinished;
+    }
+    *at = lines->buffer + lines->next;
+    *end = lines->buffer + stop;
+    lines->next = stop < lines->filled ? stop + 1 : stop;
+    return true;
+}
+
+void hl_close_lines(struct hl_lines *lines) {
+    if (!hl_is_error(lines->fd))
+        hl_close((int)lines->fd);
+}
+
+bool hl_read_number(const char *path, uint64_t *number) {
+    char buffer[64];
+    const char *at = buffer;
+    long fd = hl_open(path, O_RDONLY | O_CLOEXEC);
+    if (hl_is_error(fd))
+        return false;
+    long bytes = hl_read((int)fd, buffer, sizeof buffer); /* sysfs gives a number in one piece */
+    hl_close((int)fd);
+    return bytes > 0 && hl_scan_number(&at, buffer + bytes, 10, number);
+}
+
+bool hl_find_number(const char *text, const char *key, uint64_t *number) {
+    size_t key_bytes = hl_strlen(key), bytes = hl_strlen(text);
+    const char *end = text + bytes;
+    for (const char *line = text; line < end;) {
+        const char *at = line;
+        while (line < end && *line != '\n')
+            line++;
+        if ((size_t)(line - at) >= key_bytes && hl_same_bytes(at, key, key_bytes)) {
+            at += key_bytes;
+            while (at < line && (*at == ' ' || *at == '\t'))
+                at++;
+            return hl_scan_number(&at, line, 10, number);
+        }
+        line++;
+    }
+    return false;
+}

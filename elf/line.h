@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Text without libc: lines built on the stack, and the small files of /proc and /sys. */
+#ifndef HL_LINE_H
+#define HL_LINE_H
+
+#include "kernel.h"
+#include "options.h"
+
+/* A line or path under construction; what does not fit is dropped. */
+struct hl_line {
+    size_t bytes;
+    char at[1024]; /* always terminated once it was set */
+};
+
+/* Begins TEXT anew with STRING.  (Not an initialiser: the compiler would call memset for it.) */
+void hl_set_line(struct hl_line *text, const char *string);
+void hl_add_text(struct hl_line *text, const char *string);
+/* Adds at most 200 characters of STRING, control characters as '?': it came from outside. */
+void hl_add_foreign(struct hl_line *text, struct hl_string string);
+void hl_add_number(struct hl_line *text, uint64_t number);
+void hl_add_hex(struct hl_line *text, uint64_t number);
+
+size_t hl_strlen(const char *text);
+bool hl_same_bytes(const char *a, const char *b, size_t bytes);
+
+/* Reads a number in BASE 10 or 16 at *AT, not beyond END, and moves *AT behind it.  False if there is no
+   digit or it exceeds 64 bits. */
+bool hl_scan_number(const char **at, const char *end, unsigned base, uint64_t *number);
+
+/* Reads a whole small file (one that fits) into BUFFER and terminates it.  Its length, or a negated errno;
+   -EFBIG if it is longer than BUFFER_BYTES - 1. */
+long hl_read_file(const char *path, char *buffer, size_t buffer_bytes);
+
+/* Reads the file at PATH, which holds one decimal number.  False if it can't be read or holds none. */
+bool hl_read_number(const char *path, uint64_t *number);
+
+/* A text file read line by line, in constant space. */
+struct hl_lines {
+    long fd;             /* or a negated errno */
+    bool failed;         /* there may be more, which cannot be read */
+    size_t next, filled; /* in buffer: where the next line begins, and how much is read */
+    char *buffer;
+    size_t buffer_bytes;
+};
+
+/* Enough for most files at once. */
+#define HL_LINES_BYTES ((size_t)8192)
+
+/* Opens PATH, to be read through BUFFER; one that cannot be opened has no lines, and lines->fd says why. */
+void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_t buffer_bytes);
+/* The next line, [*at, *end) without its newline, valid until the next call; one longer than the buffer comes
+   in pieces.  False at the end. */
+bool hl_next_line(struct hl_lines *lines, const char **at, const char **end);
+void hl_close_lines(struct hl_lines *lines);
+
+/* Finds "KEY" at the start of a line of TEXT and reads the number after it and any blanks (KEY brings its
+   colon). False if there is none. */
+bool hl_find_number(const char *text, const char *key, uint64_t *number);
+
+#endif

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The few memory operations that more than one step needs. */
+#ifndef HL_MAPPING_H
+#define HL_MAPPING_H
+
+#include "area.h"
+#include "kernel.h"
+
+/* PROT_READ, PROT_WRITE and PROT_EXEC for PF_R, PF_W and PF_X. */
+int hl_protection(uint32_t flags);
+
+/* MAP_HUGETLB (or MFD_HUGETLB's) with the size named: the default size need not be ours. */
+int hl_hugetlb_flags(const struct hl_geometry *geometry);
+
+/* An empty MFD_HUGETLB descriptor, close-on-exec, or a negated errno.  The caller closes it. */
+long hl_create_hugetlb_memfd(const struct hl_geometry *geometry);
+
+/* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes. */
+long hl_open_userfaultfd(void);
+
+/* Copies BYTES at address FROM of this process to TO by a system call: a page that cannot be read, or a huge
+   page at TO that is not to be had, is an error here and no signal.  The number of bytes copied, which may be
+   fewer, or a negated errno. */
+long hl_read_memory(void *to, uint64_t from, size_t bytes);
+
+/* The same with the UNIT bytes at FROM again and again.  BYTES is at most HL_REPEATS_MAX units. */
+#define HL_REPEATS_MAX 128
+long hl_repeat_memory(void *to, size_t bytes, const void *from, size_t unit);
+
+/* Spare mappings against vm.max_map_count: where it is nearly reached, the way back from half-moved mappings
+   would fail as well.  Taken before the first step, dropped before the way back. */
+struct hl_ballast {
+    struct hl_area area;
+    uint64_t page_bytes;
+};
+
+/* 0, or HL_SKIP_MAP_COUNT; drop it in either case. */
+int hl_take_ballast(struct hl_ballast *ballast, uint64_t page_bytes);
+void hl_drop_ballast(struct hl_ballast *ballast);
+
+#endif

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* backend=file: text stays the file's, and the kernel is asked for huge pages in the page cache.
+
+   Nothing is copied and nothing moves, so all processes share these pages, and there is nothing to take back.
+   The kernel can if address and offset in the file agree modulo the size of a huge page (the dynamic linker
+   sees to that), and if the file system has large folios or the kernel makes them for read-only files
+   (CONFIG_READ_ONLY_THP_FOR_FS).  Whether it did is read from smaps: an advice that did nothing is no
+   success.
+
+   Where it has done so unasked for an object that is linked at the size of a huge page (ext4 since 6.18,
+   tmpfs mounted huge=), backend=auto leaves that as it is: a copy of our own would take memory and time to
+   gain what is there. */
+#include "pagecache.h"
+#include "sys.h"
+#include "thp.h"
+
+#include <linux/mman.h>
+
+/* Bytes of [start, end) that huge pages of the page cache are mapped to. */
+static uint64_t read_file_huge_bytes(uint64_t start, uint64_t end) {
+    struct hl_smaps smaps;
+    uint64_t bytes = 0;
+    hl_open_smaps(&smaps);
+    while (hl_next_smaps(&smaps) && smaps.mapping.start < end)
+        if (smaps.mapping.end > start)
+            bytes += smaps.file_huge_bytes;
+    hl_close_smaps(&smaps);
+    return bytes;
+}
+
+uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span *span,
+                            uint64_t huge_page_bytes) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        if ((segment->first_page - segment->offset) % huge_page_bytes == 0)
+            bytes += hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+    }
+    return bytes;
+}
+
+/* Of the span's bytes, how many are on huge pages of the page cache once something of each was read: one
+   fault maps such a page whole, and not much where there is none (128 MiB: 64 faults, not 2048, or 18 ms). */
+static uint64_t read_huge_bytes(const struct hl_context *context, const struct hl_object *object,
+                                const struct hl_span *span) {
+    uint64_t huge = context->geometry.huge_page_bytes;
+    if (hl_congruent_bytes(object, span, huge) == 0)
+        return 0;
+    hl_read_into_cache(context, object, span);
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+        uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
+        for (uint64_t at = start; at < start + bytes; at += huge)
+            if (hl_is_error(hl_madvise(at, context->geometry.page_bytes, MADV_POPULATE_READ)))
+                return 0;
+    }
+    uint64_t huge_bytes = read_file_huge_bytes(span->start, span->end);
+    return huge_bytes < hl_span_bytes(span) ? huge_bytes : hl_span_bytes(span);
+}
+
+bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
+    uint64_t bytes = 0, huge_bytes = 0;
+    if (work->object.alignment < context->geometry.huge_page_bytes || !context->kernel.populate)
+        return false;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (span->kind != kind || work->move[i].skip != HL_MOVED)
+            continue;
+        bytes += hl_span_bytes(span);
+        huge_bytes += read_huge_bytes(context, &work->object, span);
+    }
+    return bytes > 0 && huge_bytes >= bytes / 4 * 3;
+}
+
+static int collapse_span(const struct hl_context *context, const struct hl_object *object,
+                         const struct hl_span *span) {
+    uint64_t bytes = hl_span_bytes(span);
+    if (hl_congruent_bytes(object, span, context->geometry.huge_page_bytes) < bytes)
+        return HL_SKIP_FILE_PLACE;
+    hl_madvise(span->start, bytes, MADV_HUGEPAGE);
+    if (context->kernel.populate)
+        hl_madvise(span->start, bytes, MADV_POPULATE_READ);
+    if (context->kernel.collapse)
+        hl_madvise(span->start, bytes, MADV_COLLAPSE);
+    return read_file_huge_bytes(span->start, span->end) >= bytes ? 0 : HL_SKIP_FILE_CACHE;
+}
+
+void hl_collapse_spans(const struct hl_context *context, struct hl_work *work) {
+    int policy = hl_check_thp_policy(&hl_system_roots, &context->status);
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        struct hl_move *move = &work->move[i];
+        if (hl_is_writable(span) || move->skip != HL_MOVED)
+            continue;
+        move->skip = (enum hl_skip)(policy != 0 ? policy : collapse_span(context, &work->object, span));
+        if (move->skip == HL_MOVED)
+            move->backend = HL_FILE;
+    }
+}

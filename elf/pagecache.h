@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Huge pages of the page cache: backend=file, and reading ahead into them. */
+#ifndef HL_PAGECACHE_H
+#define HL_PAGECACHE_H
+
+#include "context.h"
+
+/* Where SPAN's file is not cached, reads it into huge pages of the page cache, as far as the file system has
+   any.  Only a hint. */
+void hl_read_into_cache(const struct hl_context *context, const struct hl_object *object,
+                        const struct hl_span *span);
+
+/* Instead of step 4 and 5, for backend=file: asks for huge pages in the page cache for the read-only spans of
+   an object.  Those that have none stay, with the reason in their moves. */
+void hl_collapse_spans(const struct hl_context *context, struct hl_work *work);
+
+/* How many bytes of SPAN are in segments whose addresses are congruent with their offsets in the file, modulo
+   the size of a huge page: only these can be on huge pages of the page cache. */
+uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span *span,
+                            uint64_t huge_page_bytes);
+
+/* Whether WORK's object is linked at the size of a huge page and the kernel has mapped huge pages of the page
+   cache to three quarters of its spans of one KIND, or more.  Reads them from the file. */
+bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind);
+
+#endif

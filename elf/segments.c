@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 1, read: program headers become checked segments.
+
+   Whatever reaches the later steps has passed here, so this is where hostile numbers end: sums that overflow,
+   segments out of order or sharing a page, a file size above the memory size.  The later steps then add and
+   round addresses without looking back. */
+#include "segments.h"
+
+/* A user address plus a huge page must not overflow; no machine's user addresses come near. */
+#define ADDRESS_LIMIT ((uint64_t)1 << 62)
+
+static int read_load(struct hl_object *object, const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
+    if (object->n_segments == HL_SEGMENTS_MAX)
+        return HL_SKIP_MANY_SEGMENTS;
+    if (ph->p_filesz > ph->p_memsz || ph->p_memsz > ADDRESS_LIMIT || (ph->p_align & (ph->p_align - 1)) != 0)
+        return HL_SKIP_MALFORMED;
+    /* The bias of an object that was linked above its load address is "negative": the sum wraps, and that is
+     * right. */
+    uint64_t start = object->load_bias + ph->p_vaddr;
+    if (start > ADDRESS_LIMIT || start + ph->p_memsz > ADDRESS_LIMIT)
+        return HL_SKIP_MALFORMED;
+
+    struct hl_segment *segment = &object->segment[object->n_segments];
+    segment->start = start;
+    segment->end = start + ph->p_memsz;
+    segment->file_end = start + ph->p_filesz;
+    segment->first_page = hl_round_down(segment->start, geometry->page_bytes);
+    segment->end_page = hl_round_up(segment->end, geometry->page_bytes);
+    segment->offset = hl_round_down(ph->p_offset, geometry->page_bytes);
+    segment->flags = ph->p_flags & (PF_R | PF_W | PF_X);
+    if (object->n_segments > 0 && segment->first_page < segment[-1].end_page)
+        return HL_SKIP_MALFORMED;
+    if (ph->p_align < object->alignment)
+        object->alignment = ph->p_align;
+    object->n_segments++;
+    return 0;
+}
+
+static int read_relro(struct hl_object *object, const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
+    uint64_t start = object->load_bias + ph->p_vaddr;
+    if (start > ADDRESS_LIMIT || ph->p_memsz > ADDRESS_LIMIT)
+        return HL_SKIP_MALFORMED;
+    start = hl_round_down(start, geometry->page_bytes);
+    uint64_t end = hl_round_up(object->load_bias + ph->p_vaddr + ph->p_memsz, geometry->page_bytes);
+    if (object->relro_end == 0) {
+        object->relro_start = start;
+        object->relro_end = end;
+    } else { /* a second one is unusual, but legal: take everything between them for RELRO */
+        object->relro_start = start < object->relro_start ? start : object->relro_start;
+        object->relro_end = end > object->relro_end ? end : object->relro_end;
+    }
+    return 0;
+}
+
+int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
+                     const struct hl_geometry *geometry) {
+    object->load_bias = load_bias;
+    object->n_segments = 0;
+    object->alignment = UINT64_MAX;
+    object->relro_start = object->relro_end = 0;
+    object->text_relocations = object->is_new = false;
+    object->file = -1;
+    for (size_t i = 0; i < phnum; i++) {
+        int result = 0;
+        if (phdr[i].p_type == PT_LOAD && (phdr[i].p_memsz > 0 || phdr[i].p_filesz > 0))
+            result = read_load(object, &phdr[i], geometry);
+        else if (phdr[i].p_type == PT_GNU_RELRO && phdr[i].p_memsz > 0)
+            result = read_relro(object, &phdr[i], geometry);
+        if (result != 0)
+            return result;
+    }
+    return object->n_segments > 0 ? 0 : HL_SKIP_MALFORMED;
+}
+
+void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
+                     uint64_t *soname_offset) {
+    *strtab = *soname_offset = 0;
+    for (size_t i = 0; i < n && dyn[i].d_tag != DT_NULL; i++) {
+        switch (dyn[i].d_tag) {
+        case DT_TEXTREL:
+            object->text_relocations = true;
+            break;
+        case DT_FLAGS:
+            if (dyn[i].d_un.d_val & DF_TEXTREL)
+                object->text_relocations = true;
+            break;
+        case DT_STRTAB:
+            *strtab = dyn[i].d_un.d_ptr;
+            break;
+        case DT_SONAME:
+            *soname_offset = dyn[i].d_un.d_val;
+            break;
+        }
+    }
+}

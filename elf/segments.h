@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 1, objects: program headers become checked segments. */
+#ifndef HL_SEGMENTS_H
+#define HL_SEGMENTS_H
+
+#include "hugeld.h"
+
+/* Step 1, read.  Fills OBJECT (its strings and is_main are the caller's) from PHNUM program headers in this
+   machine's byte order and the load bias; what they don't say is false, and file -1.  0, or HL_SKIP_MALFORMED
+   when the numbers contradict each other or overflow, HL_SKIP_MANY_SEGMENTS.  PHDR may be hostile; nothing
+   outside it is read. */
+int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t phnum, uint64_t load_bias,
+                     const struct hl_geometry *geometry);
+
+/* Step 1, read.  Notes text relocations from at most N entries of the object's dynamic section and returns
+   the value of DT_SONAME's string table offset through SONAME_OFFSET and of DT_STRTAB through STRTAB (0 if
+   absent). */
+void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
+                     uint64_t *soname_offset);
+
+#endif

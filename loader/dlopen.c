@@ -1,0 +1,265 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Objects that come by dlopen(3) or dlmopen(3).
+
+   dlopen looks at its return address to learn whose RUNPATH and namespace are meant, so nobody can stand
+   between it and its caller and run something afterwards.  The audit interface sees everything, but only
+   LD_AUDIT turns it on, and it adds more to each start and dlopen (bench/later).  What remains is the
+   notification for debuggers: the dynamic linker calls an empty function, r_brk of struct r_debug, whenever
+   its lists begin or end to change, with the lock of dlopen and dlclose held.  Its return instruction becomes
+   a jump to here:
+
+       _dl_debug_state:   ret; nop...         ->   jmp notice
+                          endbr64; ret; nop   ->   jmp notice
+                          bti c; ret          ->   b notice; ret
+
+   The page of ld.so that holds it becomes private to this process, as a debugger's breakpoint makes it.  It
+   is written through /proc/self/mem, which needs no writable mapping.  A debugger that comes later puts its
+   breakpoint over our jump and steps across it.  One that was first has its breakpoint there: then nothing is
+   done.
+
+   AArch64's branch reaches 128 MiB only, which suffices where the kernel maps libraries below each other.
+
+   musl has the same structures and calls its function under the same lock.  It never tells RT_DELETE: dlclose
+   unloads nothing, and an object that cannot be linked is gone from the list before RT_CONSISTENT.  Where it
+   is built for size, the next function may follow the ret at once: then there is no room for a jump.
+
+   When RT_CONSISTENT is told (glibc before 2.41: before relocation, else and in musl after it; always before
+   the object's constructors), nobody has run the new object's text, and relocation writes to none of the
+   pages that move here.  (AArch64's glibc 2.32 protects branch targets after it has told, 4 KiB at a time;
+   before, there is no such protection, and later ones protect while they map.)
+
+   The handler runs in whatever thread opens an object, maybe on a small stack: so the work is done on a stack
+   of its own.  It calls nothing of the dynamic linker and nothing of libc that could. */
+#include "dlopen.h"
+#include "dl-object.h"
+#include "jump.h"
+#include "line.h"
+#include "move.h"
+#include "options.h"
+#include "perf-maps/in-process.h"
+#include "report.h"
+#include "segments.h"
+#include "sys.h"
+
+#include <linux/fcntl.h>
+#include <link.h>
+
+/* As many as glibc has (DL_NNS). */
+#define NAMESPACES_MAX 16
+#define HEADERS_MAX 64
+
+/* struct r_debug of version 2 (glibc 2.35 and newer), where each namespace has one. */
+struct debug {
+    struct r_debug base;
+    struct debug *next;
+};
+
+/* The list of one namespace's objects, to whose end new ones are added. */
+struct link_namespace {
+    const struct debug *debug;
+    const struct link_map *last; /* that was seen; NULL if there was none */
+    bool deleting;
+};
+
+static struct {
+    const struct debug *debug;
+    struct hl_context context;
+    struct link_namespace link_namespace[NAMESPACES_MAX];
+    unsigned n_namespaces;
+    const struct link_map *first; /* the first of those that move_objects looks at */
+    volatile bool busy;
+} watch;
+
+char hl_move_stack[HL_STACK_BYTES] __attribute__((aligned(16)));
+
+/* The environment's bytes may be overwritten (setproctitle). */
+static char patterns[65536];
+
+/* Reads the program headers of MAP from where its file begins in memory, through the file MEMORY.  0,
+   HL_SKIP_NO_PROC, or HL_SKIP_MALFORMED: they are not there, or not its own. */
+static int read_headers(struct dl_phdr_info *info, const struct link_map *map, ElfW(Phdr) * headers,
+                        long memory) {
+    ElfW(Ehdr) file;
+    if (hl_is_error(memory) || hl_pread((int)memory, &file, sizeof file, map->l_addr) != sizeof file)
+        return HL_SKIP_NO_PROC;
+    if (!hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *headers ||
+        file.e_phnum > HEADERS_MAX)
+        return HL_SKIP_MALFORMED;
+    long bytes = (long)(file.e_phnum * sizeof *headers);
+    if (hl_pread((int)memory, headers, (size_t)bytes, map->l_addr + file.e_phoff) != bytes)
+        return HL_SKIP_NO_PROC;
+    info->dlpi_addr = map->l_addr;
+    info->dlpi_name = map->l_name;
+    info->dlpi_phdr = headers;
+    info->dlpi_phnum = file.e_phnum;
+    for (unsigned i = 0; i < file.e_phnum; i++)
+        if (headers[i].p_type == PT_DYNAMIC && map->l_addr + headers[i].p_vaddr == (uintptr_t)map->l_ld)
+            return 0;
+    return HL_SKIP_MALFORMED;
+}
+
+/* Reads nothing that the dynamic linker has not read itself, and calls nothing: most objects are not
+   meant. */
+static bool is_selected(struct hl_object *object, const struct link_map *map) {
+    uint64_t strtab, soname_offset;
+    hl_read_dynamic(object, map->l_ld, SIZE_MAX, &strtab, &soname_offset);
+    if (strtab < map->l_addr) /* not relocated in place */
+        strtab += map->l_addr;
+    object->is_main = false;
+    object->path = map->l_name;
+    object->soname = soname_offset != 0 ? (const char *)(strtab + soname_offset) : NULL;
+    return hl_select_object(watch.context.options.objects, object) != HL_NOT_SELECTED;
+}
+
+/* Says why watch.first and what was added after it stay. */
+static void leave_objects(enum hl_skip skip) {
+    struct hl_object object;
+    for (const struct link_map *map = watch.first; map != NULL; map = map->l_next)
+        if (is_selected(&object, map))
+            hl_report_dropped(&watch.context, &object, skip);
+}
+
+/* Moves watch.first and what was added after it, as far as it is selected. */
+static void move_objects(void *unused) {
+    ElfW(Phdr) headers[HEADERS_MAX];
+    struct dl_phdr_info info;
+    struct hl_object object;
+    (void)unused;
+    watch.context.kernel_is_probed = false;
+    long memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    for (const struct link_map *map = watch.first; map != NULL; map = map->l_next) {
+        if (!is_selected(&object, map))
+            continue;
+        int result = read_headers(&info, map, headers, memory);
+        if (result == 0)
+            hl_add_linked(&watch.context, &info, false, map->l_name);
+        else
+            hl_report_dropped(&watch.context, &object, (enum hl_skip)result);
+    }
+    if (!hl_is_error(memory))
+        hl_close((int)memory);
+    hl_move_objects(&watch.context);
+    hl_write_own_map(&watch.context);
+    hl_end(&watch.context);
+}
+
+static struct link_namespace *find_namespace(const struct debug *debug) {
+    for (unsigned i = 0; i < watch.n_namespaces; i++)
+        if (watch.link_namespace[i].debug == debug)
+            return &watch.link_namespace[i];
+    if (watch.n_namespaces == NAMESPACES_MAX)
+        return NULL;
+    struct link_namespace *new = &watch.link_namespace[watch.n_namespaces++];
+    new->debug = debug;
+    new->last = NULL;
+    new->deleting = false;
+    return new;
+}
+
+/* Goes on to the end of the list. */
+static void note_last(struct link_namespace *list) {
+    const struct link_map *map = list->last != NULL ? list->last : list->debug->base.r_map;
+    for (; map != NULL; map = map->l_next)
+        list->last = map;
+}
+
+static void look_at(struct link_namespace *list) {
+    const struct r_debug *debug = &list->debug->base;
+    struct hl_object object;
+    if (debug->r_state == RT_DELETE) {
+        list->deleting = true;
+        list->last = NULL;
+    }
+    if (debug->r_state != RT_CONSISTENT)
+        return;
+    watch.first = list->last != NULL ? list->last->l_next : debug->r_map;
+    if (list->deleting)
+        watch.first = NULL;
+    while (watch.first != NULL && !is_selected(&object, watch.first))
+        watch.first = watch.first->l_next;
+    int result = watch.first != NULL ? hl_read_process_status(&watch.context) : 0;
+    if (result != 0)
+        leave_objects((enum hl_skip)result);
+    else if (watch.first != NULL)
+        hl_call_on_stack(move_objects, NULL, hl_move_stack + sizeof hl_move_stack);
+    list->deleting = false;
+    note_last(list);
+}
+
+/* In the place of r_brk.  A signal handler that calls dlopen (the lock is recursive) must not come onto the
+   same stack; what it opens is looked at with the next one. */
+static void notice(void) {
+    if (watch.busy)
+        return;
+    watch.busy = true;
+    for (const struct debug *debug = watch.debug; debug != NULL;
+         debug = debug->base.r_version >= 2 ? debug->next : NULL) {
+        struct link_namespace *list = find_namespace(debug);
+        if (list != NULL)
+            look_at(list);
+    }
+    watch.busy = false;
+}
+
+/* Writes the jump.  The mapping is not writable, and need not become it. */
+static int take_notification(uint64_t at) {
+    unsigned char jump[HL_JUMP_BYTES];
+    if (!hl_is_empty_function((const unsigned char *)at, 16) || !hl_make_jump(jump, at, (uint64_t)notice))
+        return HL_SKIP_NO_NOTICE;
+    long fd = hl_open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+    if (hl_is_error(fd))
+        return HL_SKIP_MEM_DENIED;
+    long result = hl_pwrite((int)fd, jump, sizeof jump, at);
+    hl_close((int)fd);
+    return result == sizeof jump ? 0 : HL_SKIP_MEM_DENIED;
+}
+
+/* DT_DEBUG of the executable. */
+static int find_debug(struct dl_phdr_info *info, size_t size, void *data) {
+    const ElfW(Dyn) *dynamic = NULL;
+    (void)size;
+    for (size_t i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_DYNAMIC)
+            dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    for (; dynamic != NULL && dynamic->d_tag != DT_NULL; dynamic++)
+        if (dynamic->d_tag == DT_DEBUG)
+            *(const struct debug **)data = (const struct debug *)dynamic->d_un.d_ptr;
+    return 1; /* dl_iterate_phdr(3): the executable comes first */
+}
+
+/* What holds for objects at start and not for those that come later: a program is not ended in the middle. */
+static void note_options(const struct hl_options *options) {
+    watch.context.options.objects.at = patterns;
+    for (size_t i = 0; i < options->objects.bytes; i++)
+        patterns[i] = options->objects.at[i];
+    watch.context.options.strict = 0;
+    watch.context.has_started = true;
+}
+
+static int start_watching(const struct hl_context *context) {
+    const struct debug *debug = NULL;
+    dl_iterate_phdr(find_debug, &debug);
+    if (debug == NULL || debug->base.r_brk == 0)
+        return HL_SKIP_NO_NOTICE;
+    if (context->options.objects.bytes > sizeof patterns)
+        return HL_SKIP_NO_MEMORY;
+    watch.debug = debug;
+    watch.context = *context;
+    int result = watch.context.filters_are_known ? 0 : hl_read_process_status(&watch.context);
+    if (result != 0)
+        return result;
+    if (watch.context.status.has_threads) /* another could be running r_brk */
+        return HL_SKIP_THREADS;
+    note_options(&context->options);
+    struct link_namespace *base = find_namespace(debug);
+    note_last(base);
+    return take_notification(debug->base.r_brk);
+}
+
+void hl_watch_for_objects(const struct hl_context *context) {
+    if (!hl_selects_other_objects(context->options.objects))
+        return;
+    int result = start_watching(context);
+    if (result != 0 && context->options.verbose >= 1)
+        hl_report_unwatched(context, (enum hl_skip)result);
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Objects that come by dlopen(3) or dlmopen(3) after start. */
+#ifndef HL_DLOPEN_H
+#define HL_DLOPEN_H
+
+#include "context.h"
+#include "stack.h"
+
+/* What objects move on, one after the other. */
+extern char hl_move_stack[HL_STACK_BYTES];
+
+/* From now on selected objects move as they come, with CONTEXT's options.  To be called once, at start, after
+   hl_move_objects and in the only thread.  Does nothing when LD_HUGEPAGES names none but the executable;
+   where it cannot be done, verbose=1 says why. */
+void hl_watch_for_objects(const struct hl_context *context);
+
+#endif
