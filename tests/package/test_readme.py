@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""README.md as a new user would try it, in a clean Debian 12 and 13: each command that stands there is run.
+"""README.md, and the pages that it sends users to, as a new user would try them, in a clean Debian 12 and 13: each command
+that stands there is run.
 
 A command that this file does not know is a failure: add it to RUN, or to ELSEWHERE with the place where it is run."""
 
@@ -11,10 +12,11 @@ import pytest
 import helpers
 from documents import read_blocks, read_unit
 
+DOCUMENTS = ("README.md", "doc/services.md", "doc/databases.md", "doc/containers.md")
 PROGRAM = "/usr/bin/python3 -c 'print(40 + 2)'"
 UNIT = "/etc/systemd/system/NAME.service.d/hugeld.conf"
 
-# As it stands in README.md -> what is run (the same if None; words in capitals need something in their place), and what
+# As it stands there -> what is run (the same if None; words in capitals need something in their place), and what
 # its output must have.  In this order.
 RUN = {
     "make demo": (None, "== demo: ok"),
@@ -56,7 +58,8 @@ def is_shown(block):
 
 
 def test_every_command_is_known():
-    commands = [line for block in read_blocks() if not is_shown(block) for line in block if line.strip()]
+    blocks = [block for name in DOCUMENTS for block in read_blocks(name)]
+    commands = [line for block in blocks if not is_shown(block) for line in block if line.strip()]
     assert len(commands) > 10
     assert [line for line in commands if line not in RUN and line not in ELSEWHERE] == []
     assert [line for line in [*RUN, *ELSEWHERE] if line not in commands] == []
@@ -90,7 +93,7 @@ def test_drop_in_is_valid(tmp_path):
     folder = tmp_path / "demo.service.d"
     folder.mkdir()
     (tmp_path / "demo.service").write_text("[Service]\nExecStart=/bin/true\nMemoryDenyWriteExecute=yes\n")
-    (folder / "hugeld.conf").write_text("\n".join(read_unit("verbose=1")) + "\n")
+    (folder / "hugeld.conf").write_text("\n".join(read_unit("verbose=1", "doc/services.md")) + "\n")
     result = helpers.run(["systemd-analyze", "verify", "--man=no", tmp_path / "demo.service"],
                          helpers.environment(SYSTEMD_UNIT_PATH=f"{tmp_path}:"))
     assert "hugeld.conf" not in result.stderr and "demo.service" not in result.stderr, result.stderr

@@ -91,12 +91,12 @@ def make_image(folder):
     add_gdb(root)
     add_hugeld(root)
     add_postgres(root)
-    for name in ("README.md", "glibc-patches/README.md"):
+    for name in ("doc/services.md", "doc/databases.md", "glibc-patches/README.md"):
         root.add(ROOT / name, at=f"/hugeld/{name}")
     return root.make_image(folder / "root.ext4")
 
 
-# README.md's postgres leaves 537 pages alone.
+# The postgres of doc/databases.md leaves 537 pages alone.
 GUESTS = [
     guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M",
                       words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"]),

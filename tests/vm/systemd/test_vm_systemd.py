@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""Services under systemd as README.md and glibc-patches/README.md set them up: their text is on huge pages, or stays with
-the reason in the journal; they answer, and stop when they are told to."""
+"""Services under systemd as doc/services.md, doc/databases.md and glibc-patches/README.md set them up: their text is on huge
+pages, or stays with the reason in the journal; they answer, and stop when they are told to."""
 
 import os
 import pathlib
@@ -14,7 +14,7 @@ import pytest
 import helpers
 from documents import read_unit
 
-DROP_IN = read_unit("verbose=1")
+DROP_IN = read_unit("verbose=1", "doc/services.md")
 LINKER = read_unit("BindReadOnlyPaths=", "glibc-patches/README.md")
 ANONYMOUS, MEMFD = "/anon_hugepage", "/memfd:hugeld"
 
@@ -48,7 +48,7 @@ LockPersonality=yes
 """.split("\n")[1:-1]
 NO_EXEC = "MemoryDenyWriteExecute=yes"
 
-# As README.md says: a filter, which Debian's systemd makes of it, may kill for a memfd.
+# As doc/services.md says: a filter, which Debian's systemd makes of it, may kill for a memfd.
 BY_MEMFD = ["Environment=LD_HUGEPAGES_OPTIONS=verbose=1,backend=hugetlb"]
 
 # settings -> the route that text takes
@@ -130,7 +130,7 @@ def test_patched_linker(unit, program, plain, huge, pool, name):
 @pytest.mark.parametrize("drop_in", [DROP_IN, [*LINKER, "Environment=LD_HUGEPAGES_OPTIONS=verbose=1"]],
                          ids=["preload", "linker"])
 def test_stays(unit, program, plain, huge, pool, thp, drop_in):
-    """As README.md says: thp cannot stand in under MemoryDenyWriteExecute=.  Nothing is lost but huge pages, and the
+    """As doc/services.md says: thp cannot stand in under MemoryDenyWriteExecute=.  Nothing is lost but huge pages, and the
     journal says why."""
     pool(0)
     one = unit([f"ExecStart={program}", NO_EXEC], drop_in)
@@ -139,10 +139,10 @@ def test_stays(unit, program, plain, huge, pool, thp, drop_in):
 
 
 def test_postgres(unit, huge, pool):
-    """README.md's example, word for word but for the version: doctor keeps the server from being started with too few
-    pages, and says what fixes it."""
+    """The example of doc/databases.md, word for word but for the version: doctor keeps the server from being started with too
+    few pages, and says what fixes it."""
     [version] = os.listdir("/var/lib/postgresql")
-    example = [line.replace("/15/", f"/{version}/") for line in read_unit("ExecStartPre=")]
+    example = [line.replace("/15/", f"/{version}/") for line in read_unit("ExecStartPre=", "doc/databases.md")]
     own(f"/var/lib/postgresql/{version}", pwd.getpwnam("postgres"))
     one = unit(["User=postgres", "Type=notify", "RuntimeDirectory=postgresql", "KillSignal=SIGINT",
                 "StandardOutput=journal"], example)
