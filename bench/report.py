@@ -21,7 +21,7 @@ Made by `make bench` (bench/run); bench/README.md says how to read it. {machine[
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
 Last measured {machine[date]}, load before {machine[load]}{quick}.
 
-The interval is the 95 % one of a bootstrap over the rounds; fewer than six have none. **Bold**: it doesn't hold 1. Where a baseline is marked
+The interval is the 95 % one of a bootstrap over the rounds; fewer than six have none. **Bold**: the interval does not contain 1. Where a baseline is marked
 "PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
 """
 
