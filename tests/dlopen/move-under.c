@@ -14,7 +14,6 @@
 #include "../../elf/skip.h"
 
 #include "../restless.h"
-#include "move.h"
 
 #include <dlfcn.h>
 #include <execinfo.h>

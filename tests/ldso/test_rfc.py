@@ -9,7 +9,8 @@ import pytest
 import helpers
 
 RFC = helpers.ROOT / "glibc-patches/rfc"
-FILES = sorted(path for path in (helpers.ROOT / "elf").iterdir() if path.suffix in (".c", ".h", ".def"))
+ELF = helpers.ROOT / "elf"
+FILES = sorted(path for path in ELF.rglob("*") if path.suffix in (".c", ".h", ".def"))
 
 
 def run(*argv, **options):
@@ -23,6 +24,11 @@ def core(tmp_path_factory):
     return folder
 
 
+def name_there(path):
+    """What a file of elf/ is called in glibc, where all are in one folder."""
+    return "hl-" + str(path).replace("/", "-")
+
+
 def code(path):
     """PATH without comments, white space and broken lines; strings in pieces are joined."""
     text = run("gcc", "-x", "c", "-fpreprocessed", "-dD", "-E", "-P", path)
@@ -31,11 +37,13 @@ def code(path):
 
 def test_code_is_the_same(core):
     for path in FILES:
-        assert code(core / f"hl-{path.name}").replace('#include"hl-', '#include"') == code(path)
+        there = re.sub(r'#include"([^"]+)"', lambda found: f'#include"{name_there(found[1])}"', code(path))
+        assert code(core / name_there(path.relative_to(ELF))) == there
 
 
 def test_layout(core):
-    assert sorted(path.name for path in core.iterdir()) == sorted(["Makefile"] + [f"hl-{path.name}" for path in FILES])
+    assert sorted(path.name for path in core.iterdir()) == \
+        sorted(["Makefile"] + [name_there(path.relative_to(ELF)) for path in FILES])
     for path in core.glob("hl-*"):
         text = path.read_text()
         assert "   This file is part of the GNU C Library.\n" in text and "SPDX" not in text, path
