@@ -62,7 +62,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
 }
 
 /* Whose load address is planned. */
-enum place { OWN, OF_PROCESS, OF_KERNEL, EXAMPLE };
+enum address { OWN, OF_PROCESS, OF_KERNEL, EXAMPLE };
 
 static bool is_static(const struct hl_elf_file *file) {
     return !file->has_interpreter && strcmp(hl_elf_type(file), "dso") != 0;
@@ -169,8 +169,8 @@ static void draw_plan(const struct hl_forecast *report, const struct hl_options 
     hl_finish_drawing(&drawing);
 }
 
-static void print_report(const struct hl_forecast *report, const struct hl_starts *range, enum place place,
-                         const struct hl_options *options) {
+static void print_report(const struct hl_forecast *report, const struct hl_starts *range,
+                         enum address address, const struct hl_options *options) {
     const struct hl_plan *plan = &report->plan;
     const char *machine = hl_machine_name(report->file->header.e_machine);
     unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
@@ -184,16 +184,16 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
             "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb "
             "and under a memory limit",
             mark->what, mark->section);
-    if (place == EXAMPLE && range != NULL)
+    if (address == EXAMPLE && range != NULL)
         print_range(report, range, "over its");
-    const char *start = place == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
-                        : place == OF_KERNEL ? "where this kernel puts it in each start, tried out"
-                                             : "plan";
+    const char *start = address == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
+                        : address == OF_KERNEL ? "where this kernel puts it in each start, tried out"
+                                               : "plan";
     hl_print("  %s: %" PRIu64 " huge pages of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
              " KiB of read-only data become executable",
              start, hl_count_pages(plan), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
              to_kib(plan->made_executable_bytes));
-    if (place == OF_KERNEL && range != NULL)
+    if (address == OF_KERNEL && range != NULL)
         print_range(report, range, "on other kernels and file systems, over its");
     draw_plan(report, options);
     for (unsigned i = 0; i < plan->n_spans; i++)
@@ -249,14 +249,14 @@ static json_t *make_json_range(const struct hl_forecast *report, const struct hl
                      hl_json_share(range->full_starts, range->starts));
 }
 
-static json_t *make_json(const struct hl_forecast *report, const struct hl_starts *range, enum place place,
-                         const struct hl_options *options) {
+static json_t *make_json(const struct hl_forecast *report, const struct hl_starts *range,
+                         enum address address, const struct hl_options *options) {
     static const char *const names[] = {"own", "process", "kernel", "example"};
     const char *machine = hl_machine_name(report->file->header.e_machine);
     const struct hl_plan *plan = &report->plan;
     json_t *json_plan =
-        json_pack("{s:o, s:s, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias), "place",
-                  names[place], "pages", (json_int_t)hl_count_pages(plan), "text_share",
+        json_pack("{s:o, s:s, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias),
+                  "load_bias_of", names[address], "pages", (json_int_t)hl_count_pages(plan), "text_share",
                   hl_json_share(plan->text_covered_bytes, plan->text_bytes), "made_executable_bytes",
                   (json_int_t)plan->made_executable_bytes);
     add_json_skip(json_plan, (enum hl_skip)report->skip, hl_find_object_remedy(report, options));
@@ -285,22 +285,22 @@ static void report_file(struct request *request, const char *path, const struct 
     struct hl_forecast report;
     struct hl_starts range;
     uint64_t tried;
-    enum place place = load_bias != NULL ? OF_PROCESS : hl_is_position_independent(file) ? EXAMPLE : OWN;
+    enum address address = load_bias != NULL ? OF_PROCESS : hl_is_position_independent(file) ? EXAMPLE : OWN;
     hl_forecast_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
     if (report.object.n_segments == 0)
         request->failed = true;
-    if (place == EXAMPLE && hl_try_load_bias(&tried, &report)) {
-        place = OF_KERNEL;
+    if (address == EXAMPLE && hl_try_load_bias(&tried, &report)) {
+        address = OF_KERNEL;
         hl_forecast_file(&report, path, file, &request->options, tried);
     }
-    bool ranges = (place == EXAMPLE || place == OF_KERNEL) && report.object.n_segments != 0;
+    bool ranges = (address == EXAMPLE || address == OF_KERNEL) && report.object.n_segments != 0;
     if (ranges)
         hl_measure_starts(&range, &report, &request->options);
     if (request->json)
         json_array_append_new(request->files,
-                              make_json(&report, ranges ? &range : NULL, place, &request->options));
+                              make_json(&report, ranges ? &range : NULL, address, &request->options));
     else
-        print_report(&report, ranges ? &range : NULL, place, &request->options);
+        print_report(&report, ranges ? &range : NULL, address, &request->options);
 }
 
 static void report_problem(struct request *request, const char *path, const char *sentence) {

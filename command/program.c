@@ -87,7 +87,7 @@ const char *hl_explain_plain_run(const char *path) {
 }
 
 /* The interpreter in the first line of the script at PATH; NULL if it has none. */
-static char *read_interpreter(const char *path) {
+static char *read_script_interpreter(const char *path) {
     char line[256]; /* as much as the kernel reads (BINPRM_BUF_SIZE) */
     FILE *file = fopen(path, "re");
     if (file == NULL)
@@ -109,7 +109,7 @@ char *hl_find_executable(const char *path) {
         enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, at);
         if (problem == HL_ELF_FINE)
             hl_close_elf(&file);
-        char *next = problem == HL_ELF_SCRIPT ? read_interpreter(at) : NULL;
+        char *next = problem == HL_ELF_SCRIPT ? read_script_interpreter(at) : NULL;
         char *found = problem == HL_ELF_FINE || problem == HL_ELF_32_BIT ? realpath(at, NULL) : NULL;
         free(at);
         if (found != NULL)

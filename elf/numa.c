@@ -72,7 +72,7 @@ enum hl_node_use hl_find_node_use(const struct hl_placement *placement, uint64_t
     return HL_NODE_USABLE;
 }
 
-int hl_place_memory(const struct hl_placement *placement, uint64_t memory, uint64_t bytes) {
+int hl_bind_memory(const struct hl_placement *placement, uint64_t memory, uint64_t bytes) {
     struct hl_nodes usable;
     unsigned n_cpuset = 0, n_usable = 0;
     if (placement->numa == HL_NUMA_ANY)

@@ -29,7 +29,7 @@ enum hl_node_use hl_find_node_use(const struct hl_placement *placement, uint64_t
 
 /* Gives the new mapping [memory, memory + bytes) the memory policy that numa= asks for; it decides where its
    pages come from.  0, or HL_SKIP_NUMA. */
-int hl_place_memory(const struct hl_placement *placement, uint64_t memory, uint64_t bytes);
+int hl_bind_memory(const struct hl_placement *placement, uint64_t memory, uint64_t bytes);
 
 /* Reads one number or range of a list like "0-1,4" at *AT, and the comma behind it.  False at its end. */
 bool hl_scan_range(const char **at, const char *end, uint64_t *first, uint64_t *last);

@@ -121,7 +121,7 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         result = HL_SKIP_NO_MEMORY;
     if (result != 0)
         return result;
-    result = hl_place_memory(&context->placement, move->memory, hl_span_bytes(span));
+    result = hl_bind_memory(&context->placement, move->memory, hl_span_bytes(span));
     if (result == 0)
         result = hl_fill_span(context, object, span, move);
     if (result == 0 && move->backend == HL_THP)

@@ -154,7 +154,7 @@ def test_run_32_bit_program(tmp_path):
 
 
 def check_plan(file):
-    keys = {"load_bias", "place", "pages", "text_share", "made_executable_bytes", "skip", "spans", "segments"}
+    keys = {"load_bias", "load_bias_of", "pages", "text_share", "made_executable_bytes", "skip", "spans", "segments"}
     assert keys <= set(file["plan"])
     before = 0
     for span in file["plan"]["spans"]:
@@ -208,11 +208,11 @@ def test_inspect_where_the_kernel_puts_it(builder, parent):
         runs = [helpers.run(["/usr/bin/python3", "-c", LOAD, library]) for _ in range(20)]
     found = {int(run.stdout.partition("-")[0], 16) % (2 << 20) for run in runs}
     assert file["range"]["starts"] == 512
-    if file["plan"]["place"] == "kernel":
+    if file["plan"]["load_bias_of"] == "kernel":
         assert found == {int(file["plan"]["load_bias"], 16)}
         assert words.index("where this kernel puts it in each start") < words.index("on other kernels and file systems, over its 512 load addresses")
     else:
-        assert file["plan"]["place"] == "example" and len(found) > 1
+        assert file["plan"]["load_bias_of"] == "example" and len(found) > 1
         assert words.index("over its 512 load addresses") < words.index("as an example")
 
 

@@ -291,7 +291,7 @@ static void test_place_memory(void **state) {
         placement.local_node = row[i].local_node;
         long at = hl_mmap(0, 4096, 3, 0x22, -1, 0);
         assert_false(hl_is_error(at));
-        int result = hl_place_memory(&placement, (uint64_t)at, 4096);
+        int result = hl_bind_memory(&placement, (uint64_t)at, 4096);
         assert_false(hl_is_error(HL_CALL(__NR_get_mempolicy, &mode, 0, 0, at, OF_ADDRESS, 0)));
         if (result != row[i].result || mode != row[i].mode)
             fail_msg("row %u: result %d, mode %d", i, result, mode);
