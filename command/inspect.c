@@ -79,8 +79,7 @@ static void print_span(const struct hl_forecast *report, const struct hl_span *s
     const struct hl_object *object = &report->object;
     char *segments = hl_format("%s", "");
     for (unsigned i = 0; i < object->n_segments; i++) {
-        if (hl_overlap(span->start, span->end, object->segment[i].first_page, object->segment[i].end_page) ==
-            0)
+        if (hl_segment_overlap(&object->segment[i], span->start, span->end) == 0)
             continue;
         char *longer = hl_format("%s%s%u", segments, segments[0] != '\0' ? "," : "", i);
         free(segments);

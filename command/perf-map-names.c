@@ -35,8 +35,7 @@ static bool is_moved(const struct hl_region *region, const struct hl_loaded *loa
     const struct hl_object *object = &loaded->object;
     for (unsigned i = 0; i < object->n_segments; i++)
         if ((object->segment[i].flags & PF_X) &&
-            hl_overlap(region->start, region->end, object->segment[i].first_page,
-                       object->segment[i].end_page) > 0)
+            hl_segment_overlap(&object->segment[i], region->start, region->end) > 0)
             return true;
     return false;
 }

@@ -179,8 +179,7 @@ static void find_executable(struct hl_process *process, const struct hl_geometry
 static bool is_in_executable(const struct hl_process *process, const struct hl_region *region) {
     const struct hl_object *object = process->n_loaded > 0 ? &process->loaded[0].object : NULL;
     for (unsigned i = 0; object != NULL && object->is_main && i < object->n_segments; i++)
-        if (hl_overlap(region->start, region->end, object->segment[i].first_page,
-                       object->segment[i].end_page) > 0)
+        if (hl_segment_overlap(&object->segment[i], region->start, region->end) > 0)
             return true;
     return false;
 }

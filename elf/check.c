@@ -49,7 +49,7 @@ static int check_mappings(const struct hl_context *context, const struct hl_obje
     uint64_t gap = span->start;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
-        uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+        uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
         if (bytes == 0)
             continue;
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
@@ -71,7 +71,7 @@ static int check_source(const struct hl_context *context, const struct hl_object
     int result = 0;
     for (unsigned i = 0; result == 0 && i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
-        uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+        uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         result =
             hl_check_unmodified((int)context->pagemap, start, start + bytes, context->geometry.page_bytes);

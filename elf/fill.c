@@ -123,7 +123,7 @@ static int copy_pages(const struct filler *f, uint64_t from, uint64_t bytes) {
         return copy_memory(f, from, bytes);
     for (unsigned i = 0; result == 0 && i < f->object->n_segments; i++) {
         const struct hl_segment *segment = &f->object->segment[i];
-        uint64_t part = hl_overlap(segment->first_page, segment->end_page, from, from + bytes);
+        uint64_t part = hl_segment_overlap(segment, from, from + bytes);
         if (part > 0)
             result = read_file(f, segment, segment->first_page > from ? segment->first_page : from, part);
     }
@@ -154,7 +154,7 @@ static int compose_page(const struct filler *f, uint64_t from) {
     int result = 0;
     for (unsigned i = 0; result == 0 && i < f->object->n_segments; i++) {
         const struct hl_segment *segment = &f->object->segment[i];
-        uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, from, end);
+        uint64_t bytes = hl_segment_overlap(segment, from, end);
         uint64_t start = segment->first_page > from ? segment->first_page : from;
         if (bytes == 0)
             continue;
@@ -170,8 +170,7 @@ static int compose_page(const struct filler *f, uint64_t from) {
 static bool is_whole(const struct filler *f, uint64_t address) {
     uint64_t bytes = f->context->geometry.huge_page_bytes, filled = 0;
     for (unsigned i = 0; i < f->object->n_segments; i++)
-        filled += hl_overlap(f->object->segment[i].first_page, f->object->segment[i].end_page, address,
-                             address + bytes);
+        filled += hl_segment_overlap(&f->object->segment[i], address, address + bytes);
     return filled == bytes;
 }
 

@@ -89,6 +89,11 @@ static inline uint64_t hl_overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d
     return start < end ? end - start : 0;
 }
 
+/* Bytes of [start, end) in the pages of SEGMENT. */
+static inline uint64_t hl_segment_overlap(const struct hl_segment *segment, uint64_t start, uint64_t end) {
+    return hl_overlap(segment->first_page, segment->end_page, start, end);
+}
+
 /* A - B, or 0 where that is negative. */
 static inline uint64_t hl_subtract(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 

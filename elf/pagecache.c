@@ -34,7 +34,7 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         if ((segment->first_page - segment->offset) % huge_page_bytes == 0)
-            bytes += hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+            bytes += hl_segment_overlap(segment, span->start, span->end);
     }
     return bytes;
 }
@@ -49,7 +49,7 @@ static uint64_t read_huge_bytes(const struct hl_context *context, const struct h
     hl_read_into_cache(context, object, span);
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
-        uint64_t bytes = hl_overlap(segment->first_page, segment->end_page, span->start, span->end);
+        uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         for (uint64_t at = start; at < start + bytes; at += huge)
             if (hl_is_error(hl_madvise(at, context->geometry.page_bytes, MADV_POPULATE_READ)))

@@ -90,7 +90,7 @@ static void add_span(struct planner *p, uint64_t start, uint64_t end, uint32_t f
 static void note_sparse(struct planner *p, unsigned first, unsigned last, uint64_t start, uint64_t end) {
     for (unsigned i = first; i < last; i++) {
         const struct hl_segment *segment = &p->object->segment[i];
-        if (hl_overlap(segment->first_page, segment->end_page, start, end) > 0)
+        if (hl_segment_overlap(segment, start, end) > 0)
             p->plan->skip[i] = HL_SKIP_SPARSE_TEXT;
     }
 }
@@ -103,7 +103,7 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
     bool begins_inside = false, ends_inside = false;
     for (unsigned i = first; i < last; i++) {
         const struct hl_segment *segment = &p->object->segment[i];
-        if (hl_overlap(segment->first_page, segment->end_page, start, end) == 0)
+        if (hl_segment_overlap(segment, start, end) == 0)
             continue;
         flags |= segment->flags;
         if (segment->flags & PF_X)
