@@ -43,10 +43,10 @@ enum { OPTION_PID = 0x100, OPTION_SECONDS, OPTION_REPORT };
 static const struct argp_option argp_options[] = {
     {"pairs", 'n', "N", 0, "Measure N runs of each side (20)", 0},
     HL_RUN_OPTIONS,
-    {"ignore-failure", 'i', NULL, 0, "The program may exit with another status than 0", 0},
+    {"ignore-failure", 'i', NULL, 0, "Accept a non-zero exit status", 0},
     {"json", 'j', NULL, 0, "Print JSON", 0},
     {"report", OPTION_REPORT, "FILE.html", 0, "Write a page with a plot of all runs", 0},
-    {"pid", OPTION_PID, "PID", 0, "Run nothing: count in a process that runs", 0},
+    {"pid", OPTION_PID, "PID", 0, "Run nothing; count in a running process", 0},
     {"seconds", OPTION_SECONDS, "S", 0, "With --pid: for S seconds (10)", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},

@@ -36,7 +36,7 @@ static const struct argp_option argp_options[] = {
      0},
     {"children", 'c', NULL, 0, "Also for each child, and theirs, that has moved text", 0},
     {"clean", 'C', NULL, 0, "Remove the maps in /tmp of processes that are gone", 0},
-    {"force", 'f', NULL, 0, "Replace also a map that hugeld did not write", 0},
+    {"force", 'f', NULL, 0, "Also replace a map that hugeld did not write", 0},
     {"no-demangle", 'm', NULL, 0, "Leave C++ and Rust names as they are in the file", 0},
     {"output", 'O', "FILE", 0, "Write the map to FILE (- for standard output)", 0},
     HL_HELP_OPTION,
@@ -327,7 +327,7 @@ int hl_map_functions(int argc, char **argv) {
         argp_options,
         parse_argument,
         "PID",
-        "Writes /tmp/perf-PID.map, so that perf names the moved functions of a process that runs already.\v"
+        "Writes /tmp/perf-PID.map, so that perf names the moved functions of a running process.\v"
         "It goes to the /tmp of the process's mount namespace, under its number in its PID namespace, and "
         "belongs to its user.  Names come from the program's file, from separate debug files (by build ID or "
         ".gnu_debuglink) and from .gnu_debugdata.  Exit status: 1 when there is nothing to name.",
