@@ -248,7 +248,8 @@ static void print_verdict(const struct hl_needs *needs) {
     if (needs->enough)
         hl_print("yes");
     else if (needs->own.problem != NULL)
-        hl_print("no: what the program takes for itself cannot be found out; state it with %s", needs->remedy);
+        hl_print("no: what the program takes for itself cannot be found out; state it with %s",
+                 needs->remedy);
     else
         hl_print("no: %" PRIu64 " %s missing; fix: %s", missing, plural(missing), needs->remedy);
     if (needs->our_pages_max > 0 && needs->own.pages > needs->options.reserve_pages)

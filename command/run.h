@@ -27,7 +27,7 @@ struct hl_way {
          'o',                                                                                                \
          "NAME=VALUE,...",                                                                                   \
          0,                                                                                                  \
-         "How, as in LD_HUGEPAGES_OPTIONS; may be repeated; the last one wins",                             \
+         "How, as in LD_HUGEPAGES_OPTIONS; may be repeated; the last one wins",                              \
          0},                                                                                                 \
         {"loader",                                                                                           \
          'l',                                                                                                \
