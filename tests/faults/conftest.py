@@ -13,7 +13,7 @@ from sweep import Sweep
 from targets import HERE, Targets, make_setting
 
 sys.path.append(str(helpers.ROOT / "tests/ldso"))
-from linkers import run_script  # noqa: E402
+from linkers import build_linker  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -36,10 +36,9 @@ def targets(builder, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def ldso(targets):
-    done = run_script("build", "-d", helpers.BUILD / "ldso")
-    assert done.returncode == 0, done.stderr
-    targets.with_linker(helpers.BUILD / "ldso/ld.so")
-    return helpers.BUILD / "ldso/ld.so"
+    linker = build_linker()
+    targets.with_linker(linker)
+    return linker
 
 
 @pytest.fixture(scope="session")

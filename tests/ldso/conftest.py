@@ -6,9 +6,8 @@ import shutil
 
 import pytest
 
-import helpers
 from linked import Linked
-from linkers import WORK, interpreter, run_script
+from linkers import WORK, build_linker, interpreter, run_script
 
 
 @pytest.fixture(scope="session")
@@ -35,10 +34,7 @@ def unpatched(cached_tree):
 
 @pytest.fixture(scope="session")
 def ldso(cached_tree):
-    """Ours, as `make ldso` leaves it."""
-    done = run_script("build", "-d", helpers.BUILD / "ldso")
-    assert done.returncode == 0, done.stderr
-    return helpers.BUILD / "ldso/ld.so"
+    return build_linker()
 
 
 @pytest.fixture(scope="module")

@@ -22,6 +22,13 @@ def run_script(name, *arguments, limit=1800):
     return subprocess.run([PATCHES / name, *map(str, arguments)], capture_output=True, text=True, timeout=limit)
 
 
+def build_linker():
+    """Ours, as `make ldso` leaves it."""
+    done = run_script("build", "-d", helpers.BUILD / "ldso")
+    assert done.returncode == 0, done.stderr
+    return helpers.BUILD / "ldso/ld.so"
+
+
 def interpreter(program="/usr/bin/env"):
     """The dynamic linker that PROGRAM asks for, or None."""
     headers = subprocess.run(["readelf", "-lW", program], capture_output=True, text=True).stdout

@@ -18,7 +18,7 @@ import pytest
 import helpers
 
 sys.path.append(str(helpers.ROOT / "tests/ldso"))
-from linkers import BY_ROOT, interpreter, over_interpreter, run_script  # noqa: E402
+from linkers import BY_ROOT, build_linker, interpreter, over_interpreter  # noqa: E402
 
 STARTS = int(os.environ.get("T_STARTS", "50"))
 POOL = 48
@@ -60,9 +60,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ldso():
-    done = run_script("build", "-d", helpers.BUILD / "ldso")
-    assert done.returncode == 0, done.stderr
-    return helpers.BUILD / "ldso/ld.so"
+    return build_linker()
 
 
 @pytest.fixture
