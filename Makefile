@@ -164,14 +164,14 @@ demo:
 
 check:
 	@tests/install-packages build check ldso rfc
-	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 25)"
+	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 35)"
 	@$(MAKE) all unit-tests
 	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tests/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 # Another suite's linker is for the container of tests/programs.
 check-all:
 	@tests/install-packages build check ldso rfc suites real peers package programs
-	@echo "== make check-all: about 25 minutes on 2 processors, once packages are installed"
+	@echo "== make check-all: about 35 minutes on 2 processors, once packages are installed"
 	@$(MAKE) all unit-tests
 	@tests/ldso/suite trixie -- sh -euc 'tests/install-packages build ldso && make ldso'
 	@tests/with-pool 1024 -- $(PYTEST) $(TESTS)
