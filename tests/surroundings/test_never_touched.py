@@ -23,9 +23,8 @@ def large_library(builder, shared_folder):
     """libhugeld.so with the large text inside itself, in the place where the large text of others moves from."""
     folder = shared_folder / "large"
     folder.mkdir()
-    core = [source for name in ("elf", "perf-maps") for source in (helpers.ROOT / name).glob("*.c")]
-    objects = [helpers.BUILD / source.parent.name / f"{source.stem}.o" for source in core]
-    objects += [helpers.BUILD / "loader" / f"{name}.o" for name in ("preload", "later", "linked")]
+    sources = [source for name in ("elf", "perf-maps", "loader") for source in (helpers.ROOT / name).glob("*.c")]
+    objects = [helpers.BUILD / source.parent.name / f"{source.stem}.o" for source in sources]
     return builder.compile(folder / "libhugeld.so", "-shared", "-Wl,-soname,libhugeld.so,-z,now,-z,initfirst", *objects,
                            *builder.object())
 
