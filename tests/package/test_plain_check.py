@@ -9,6 +9,8 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 # Without what builds the patched linker.
 TESTS = "tests/real --ignore=tests/real/test_random_starts.py tests/dlopen/test_hosts.py tests/package"
 
