@@ -32,8 +32,8 @@ void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forec
                        const struct hl_options *options);
 
 /* After hl_forecast_file: whether this kernel puts FILE, a library of this machine, at one address modulo
-   the huge page whatever else is mapped, as Linux 5.18 and later do on ext4, xfs and btrfs.  It is tried out: FILE
-   is mapped as a dynamic linker does it, several times, and unmapped.  True: LOAD_BIAS is the load bias
+   the huge page whatever else is mapped, as Linux 5.18 and later do on ext4, xfs and btrfs.  It is tried out:
+   FILE is mapped as a dynamic linker does it, several times, and unmapped.  True: LOAD_BIAS is the load bias
    modulo the huge page. */
 bool hl_try_load_bias(uint64_t *load_bias, const struct hl_forecast *forecast);
 
