@@ -102,22 +102,9 @@ static void count_our_pages(struct hl_needs *needs) {
 
 /* --- the pool --- */
 
-/* Where a cpuset or policy leaves some nodes out: the first usable one.  Else NULL, and the machine's setting
-   does. */
-static const struct hl_pool_node *find_node_to_fill(const struct hl_pool *pool) {
-    const struct hl_pool_node *usable = NULL;
-    bool restricted = false;
-    for (unsigned i = 0; i < pool->n_nodes; i++) {
-        restricted |= pool->node[i].use != HL_NODE_USABLE;
-        if (pool->node[i].use == HL_NODE_USABLE && usable == NULL)
-            usable = &pool->node[i];
-    }
-    return restricted ? usable : NULL;
-}
-
 static char *format_remedy(const struct hl_needs *needs) {
     const struct hl_pool *pool = &needs->pool;
-    const struct hl_pool_node *node = find_node_to_fill(pool);
+    const struct hl_pool_node *node = hl_find_node_to_fill(pool);
     uint64_t missing = needs->needed_pages - needs->available_pages;
     if (node == NULL)
         return hl_format("sysctl vm.nr_hugepages=%" PRIu64,

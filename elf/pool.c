@@ -91,3 +91,15 @@ uint64_t hl_pool_available(const struct hl_pool *pool, uint64_t reserve_pages) {
     uint64_t usable = hl_pool_usable_free(pool);
     return hl_subtract((usable < available ? usable : available) + hl_pool_growth(pool), reserve_pages);
 }
+
+const struct hl_pool_node *hl_find_node_to_fill(const struct hl_pool *pool) {
+    const struct hl_pool_node *usable = NULL;
+    bool restricted = false;
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        if (pool->node[i].use != HL_NODE_USABLE)
+            restricted = true;
+        else if (usable == NULL)
+            usable = &pool->node[i];
+    }
+    return restricted ? usable : NULL;
+}

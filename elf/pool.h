@@ -35,4 +35,8 @@ uint64_t hl_pool_available(const struct hl_pool *pool, uint64_t reserve_pages);
 uint64_t hl_pool_usable_free(const struct hl_pool *pool);
 uint64_t hl_pool_growth(const struct hl_pool *pool);
 
+/* Where a cpuset or policy leaves some nodes out: the first usable one.  Else NULL, and the machine's setting
+   is what adds pages. */
+const struct hl_pool_node *hl_find_node_to_fill(const struct hl_pool *pool);
+
 #endif

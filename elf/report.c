@@ -94,19 +94,6 @@ static uint64_t count_short_pages(const struct hl_context *context) {
     return bytes / context->geometry.huge_page_bytes;
 }
 
-/* A usable node, if only some are; else NULL. */
-static const struct hl_pool_node *find_node_to_fill(const struct hl_pool *pool) {
-    const struct hl_pool_node *usable = NULL;
-    bool restricted = false;
-    for (unsigned i = 0; i < pool->n_nodes; i++) {
-        if (pool->node[i].use != HL_NODE_USABLE)
-            restricted = true;
-        else if (usable == NULL)
-            usable = &pool->node[i];
-    }
-    return restricted ? usable : NULL;
-}
-
 /* How many pages are missing, and the command that adds them: enough for every object of this process. */
 static void add_pool_remedy(struct hl_line *line, const struct hl_context *context, uint64_t needed) {
     struct hl_pool pool;
@@ -124,7 +111,7 @@ static void add_pool_remedy(struct hl_line *line, const struct hl_context *conte
     hl_add_text(line, " of ");
     add_pages(line, needed);
     uint64_t more = count_short_pages(context) - available;
-    const struct hl_pool_node *node = find_node_to_fill(&pool);
+    const struct hl_pool_node *node = hl_find_node_to_fill(&pool);
     if (node == NULL) {
         hl_add_text(line, " missing: sysctl vm.nr_hugepages=");
         hl_add_number(line, hl_subtract(pool.total_pages, pool.surplus_pages) + more);
