@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Stores: folders of images.
+
+   STORE/KEY/.image is a symbolic link to the image, which has the original's name, so that perf, gdb and
+   /proc/PID/maps show that.  KEY says which file at which moment the image was made of: one that was replaced
+   or written to since has another key, and its old image is not found.
+
+   A descriptor holds the folder that was looked at, so whatever happens to its path afterwards, what is opened
+   through it is in a folder in which only its owner can make anything. */
+#include "store.h"
+#include "sys.h"
+
+#include <asm/stat.h>
+#include <linux/fcntl.h>
+
+/* As in stat(2): <linux/stat.h> keeps them to itself beside glibc's headers. */
+#define S_IFMT 0170000
+#define S_IFDIR 0040000
+#define S_IFREG 0100000
+#define WRITABLE_BY_OTHERS 022
+
+int hl_read_file_state(struct hl_file_state *state, int file) {
+    struct stat status;
+    long result = HL_CALL(__NR_fstat, file, &status, 0, 0, 0, 0);
+    if (hl_is_error(result))
+        return (int)result;
+    state->device = status.st_dev;
+    state->inode = status.st_ino;
+    state->bytes = (uint64_t)status.st_size;
+    state->ctime_seconds = (uint64_t)status.st_ctime;
+    state->ctime_nanoseconds = status.st_ctime_nsec;
+    return 0;
+}
+
+void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state) {
+    hl_set_line(key, "");
+    hl_add_hex(key, state->device);
+    hl_add_text(key, "-");
+    hl_add_hex(key, state->inode);
+    hl_add_text(key, "-");
+    hl_add_hex(key, state->bytes);
+    hl_add_text(key, "-");
+    hl_add_hex(key, state->ctime_seconds);
+    hl_add_text(key, ".");
+    hl_add_hex(key, state->ctime_nanoseconds);
+}
+
+/* FILE, just opened, if it is of TYPE and nobody but OWNER or root can have written to it; else it is
+   closed. */
+static long check_owner(long file, uint64_t owner, unsigned type) {
+    struct stat status;
+    if (hl_is_error(file))
+        return file;
+    long result = HL_CALL(__NR_fstat, file, &status, 0, 0, 0, 0);
+    if (!hl_is_error(result) &&
+        ((status.st_uid != owner && status.st_uid != 0) || (status.st_mode & WRITABLE_BY_OTHERS) != 0 ||
+         (status.st_mode & S_IFMT) != type))
+        result = -EACCES;
+    if (!hl_is_error(result))
+        return file;
+    hl_close((int)file);
+    return result;
+}
+
+long hl_open_store(const char *path, uint64_t owner) {
+    return check_owner(hl_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), owner, S_IFDIR);
+}
+
+long hl_open_stored_image(int store, uint64_t owner, const struct hl_file_state *state) {
+    struct hl_line path;
+    hl_set_image_key(&path, state);
+    hl_add_text(&path, "/" HL_IMAGE_LINK);
+    return check_owner(HL_CALL(__NR_openat, store, path.at, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0, 0, 0),
+                       owner, S_IFREG);
+}
