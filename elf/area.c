@@ -25,11 +25,11 @@ static int note_area(struct hl_area *area, long at, uint64_t bytes) {
 }
 
 int hl_map_area(struct hl_area *area, uint64_t bytes, int prot, int flags) {
-    return hl_map_file_area(area, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1);
+    return hl_map_file_area(area, bytes, prot, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
 }
 
-int hl_map_file_area(struct hl_area *area, uint64_t bytes, int prot, int flags, int file) {
-    return note_area(area, hl_mmap(0, bytes, prot, flags, file, 0), bytes);
+int hl_map_file_area(struct hl_area *area, uint64_t bytes, int prot, int flags, int file, uint64_t offset) {
+    return note_area(area, hl_mmap(0, bytes, prot, flags, file, offset), bytes);
 }
 
 int hl_grow_area(struct hl_area *area, uint64_t bytes) {

@@ -17,8 +17,8 @@ void hl_clear_area(struct hl_area *area);
    holds nothing. */
 int hl_map_area(struct hl_area *area, uint64_t bytes, int prot, int flags);
 
-/* The same of the open FILE, from its beginning, with exactly these FLAGS. */
-int hl_map_file_area(struct hl_area *area, uint64_t bytes, int prot, int flags, int file);
+/* The same of the open FILE, from OFFSET, with exactly these FLAGS. */
+int hl_map_file_area(struct hl_area *area, uint64_t bytes, int prot, int flags, int file, uint64_t offset);
 
 /* Makes an area of ordinary memory, of which nothing has left, as large as BYTES; it may be somewhere else
    then, with what it holds.  One that holds nothing is mapped.  0, or a negated errno and nothing changed. */

@@ -118,6 +118,35 @@ static bool is_mapped_file(const struct hl_backing_file *source, const struct hl
     return same;
 }
 
+/* As hl_mapping has it: the number that stat(2) gives is the kernel's new_encode_dev. */
+static uint64_t mapped_device(uint64_t device) {
+    uint64_t major = device >> 8 & 0xfff, minor = (device & 0xff) | (device >> 12 & 0xfff00);
+    return major << 32 | minor;
+}
+
+bool hl_is_mapped_from(const struct hl_context *context, const struct hl_object *object, int file,
+                       const struct hl_file_state *state) {
+    const struct hl_segment *segment = &object->segment[0];
+    const struct hl_maps *maps = &context->maps;
+    size_t i = hl_find_mapping(maps, segment->first_page);
+    struct hl_maps now;
+    if (i == maps->n || maps->mapping[i].inode == 0)
+        return false;
+    if (maps->mapping[i].inode == state->inode && maps->mapping[i].device == mapped_device(state->device))
+        return true;
+    /* overlayfs and btrfs have other numbers in maps than in stat: so the file is mapped, and looked up. */
+    long at = hl_mmap(0, context->geometry.page_bytes, PROT_READ, MAP_PRIVATE, file, segment->offset);
+    if (hl_is_error(at))
+        return false;
+    bool same = hl_read_maps(&now) == 0;
+    if (same) {
+        same = find_same_file(&now, segment->first_page, (uint64_t)at) > 0;
+        hl_free_maps(&now);
+    }
+    hl_munmap((uint64_t)at, context->geometry.page_bytes);
+    return same;
+}
+
 void hl_open_backing_file(struct hl_backing_file *source, const struct hl_context *context,
                           const struct hl_object *object, const struct hl_span *span) {
     source->file = -1;

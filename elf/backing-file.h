@@ -4,6 +4,7 @@
 #define HL_BACKING_FILE_H
 
 #include "context.h"
+#include "store.h"
 
 /* The file behind a read-only span, as long as it is filled. */
 struct hl_backing_file {
@@ -18,6 +19,10 @@ void hl_open_backing_file(struct hl_backing_file *source, const struct hl_contex
                           const struct hl_object *object, const struct hl_span *span);
 void hl_close_backing_file(struct hl_backing_file *source, const struct hl_object *object,
                            const struct hl_span *span);
+
+/* Whether OBJECT is mapped from the open FILE, which is in STATE, as CONTEXT's maps had it. */
+bool hl_is_mapped_from(const struct hl_context *context, const struct hl_object *object, int file,
+                       const struct hl_file_state *state);
 
 /* Whether something of the SPAN would have to come from the disk.  SOURCE has a file.  False under a filter
    of system calls. */

@@ -12,6 +12,7 @@ enum hl_backend {
     HL_HUGETLB,
     HL_THP,
     HL_ADVISED, /* bss=thp: nothing moves, the kernel is told, after commit */
+    HL_SHARED,  /* of an image, which other processes map too */
     HL_FILE,    /* backend=file: nothing moves, the page cache has huge pages */
     HL_BACKENDS
 };
@@ -40,6 +41,7 @@ struct hl_work {
     struct hl_plan plan;
     enum hl_selection selection;
     enum hl_skip skip;                 /* why the whole object stays; HL_MOVED otherwise */
+    enum hl_skip no_image;             /* why its read-only spans are not an image's; HL_MOVED: they are */
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
 };
 
@@ -60,6 +62,7 @@ struct hl_context {
     struct hl_options options;
     struct hl_file_id standard_error; /* at the start */
     struct hl_kernel kernel;
+    bool has_no_store;     /* there was none when an image was looked for */
     bool kernel_is_probed; /* false again when objects come later: the process may have restricted itself */
     struct hl_status status;
     bool filters_are_known;
@@ -83,6 +86,8 @@ static inline bool hl_is_writable(const struct hl_span *span) { return (span->fl
 
 /* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed. */
 static inline bool hl_is_kept_from_children(const struct hl_context *context, const struct hl_move *move) {
+    if (move->backend == HL_SHARED)
+        return false;
     return move->backend != HL_HUGETLB || move->memfd >= 0 || context->kernel.hugetlb_dofork;
 }
 

@@ -68,7 +68,7 @@ static void probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *ge
     kernel->hugetlb_dofork = !hl_is_error(hl_madvise(huge.start, bytes, MADV_DONTFORK)) &&
                              !hl_is_error(hl_madvise(huge.start, bytes, MADV_DOFORK));
     int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
-    if (hl_map_file_area(&room, 2 * bytes, PROT_NONE, flags, -1) == 0)
+    if (hl_map_file_area(&room, 2 * bytes, PROT_NONE, flags, -1, 0) == 0)
         kernel->hugetlb_mremap = moves_into(&room, &huge);
     hl_free_area(&room);
     hl_free_area(&huge);

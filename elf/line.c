@@ -5,7 +5,7 @@
 
 #include <linux/fcntl.h>
 
-static void add_bytes(struct hl_line *text, const char *from, size_t bytes) {
+void hl_add_bytes(struct hl_line *text, const char *from, size_t bytes) {
     for (size_t i = 0; i < bytes && text->bytes + 1 < sizeof text->at; i++)
         text->at[text->bytes++] = from[i];
     text->at[text->bytes] = '\0';
@@ -16,7 +16,7 @@ void hl_set_line(struct hl_line *text, const char *string) {
     hl_add_text(text, string);
 }
 
-void hl_add_text(struct hl_line *text, const char *string) { add_bytes(text, string, hl_strlen(string)); }
+void hl_add_text(struct hl_line *text, const char *string) { hl_add_bytes(text, string, hl_strlen(string)); }
 
 void hl_add_foreign(struct hl_line *text, struct hl_string string) {
     for (size_t i = 0; i < string.bytes; i++) {
@@ -25,7 +25,7 @@ void hl_add_foreign(struct hl_line *text, struct hl_string string) {
             hl_add_text(text, "...");
             return;
         }
-        add_bytes(text, c < 0x20 || c == 0x7f ? "?" : &string.at[i], 1);
+        hl_add_bytes(text, c < 0x20 || c == 0x7f ? "?" : &string.at[i], 1);
     }
 }
 
@@ -36,7 +36,7 @@ static void add_in_base(struct hl_line *text, uint64_t number, unsigned base) {
         digits[n++] = "0123456789abcdef"[number % base];
     while ((number /= base) > 0);
     while (n > 0)
-        add_bytes(text, &digits[--n], 1);
+        hl_add_bytes(text, &digits[--n], 1);
 }
 
 void hl_add_number(struct hl_line *text, uint64_t number) { add_in_base(text, number, 10); }

@@ -15,6 +15,7 @@ struct hl_line {
 /* Begins TEXT anew with STRING.  (Not an initialiser: the compiler would call memset for it.) */
 void hl_set_line(struct hl_line *text, const char *string);
 void hl_add_text(struct hl_line *text, const char *string);
+void hl_add_bytes(struct hl_line *text, const char *from, size_t bytes);
 /* Adds at most 200 characters of STRING, control characters as '?': it came from outside. */
 void hl_add_foreign(struct hl_line *text, struct hl_string string);
 void hl_add_number(struct hl_line *text, uint64_t number);

@@ -9,6 +9,7 @@
 #include "move.h"
 #include "check.h"
 #include "commit.h"
+#include "image.h"
 #include "line.h"
 #include "pagecache.h"
 #include "plan.h"
@@ -134,15 +135,8 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
         work->plan.n_spans = 0;
     }
     work->skip = (enum hl_skip)result;
-    for (unsigned i = 0; i < work->plan.n_spans; i++) {
-        struct hl_move *move = &work->move[i];
-        move->backend = HL_NO_BACKEND;
-        move->skip = move->no_hugetlb = HL_MOVED;
-        hl_clear_area(&move->area);
-        move->memory = move->aside = 0;
-        move->memfd = -1;
-        move->placed = move->emptied = false;
-    }
+    work->no_image = HL_SKIP_NO_IMAGE;
+    hl_clear_moves(work);
 }
 
 int hl_read_process_status(struct hl_context *context) {
@@ -173,15 +167,24 @@ static void probe_kernel(struct hl_context *context) {
 /* What every object needs to be checked against.  0 or the reason why none can move. */
 static int read_process(struct hl_context *context) {
     int result = hl_read_process_status(context);
+    context->has_no_store = false;
     if (result == 0)
         result = hl_read_maps(&context->maps);
     if (result != 0)
         return result;
     context->pagemap = hl_open_pagemap();
-    if (!context->kernel_is_probed)
-        probe_kernel(context);
-    hl_read_placement(&context->placement, &context->status, context->options.numa);
     return 0;
+}
+
+/* Whether a span waits for new memory. */
+static bool needs_memory(const struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++) {
+        const struct hl_work *work = &context->work[i];
+        for (unsigned j = 0; j < work->plan.n_spans && work->skip == HL_MOVED; j++)
+            if (work->move[j].skip == HL_MOVED && work->move[j].backend == HL_NO_BACKEND)
+                return true;
+    }
+    return false;
 }
 
 static void prepare_kind(struct hl_context *context, enum hl_kind kind) {
@@ -191,12 +194,21 @@ static void prepare_kind(struct hl_context *context, enum hl_kind kind) {
 }
 
 /* Another thread could write between filling and commit; but not to an object that it does not see yet. */
-static void leave_data(struct hl_context *context) {
-    for (size_t i = 0; i < context->n_work; i++) {
-        struct hl_work *work = &context->work[i];
-        for (unsigned j = 0; j < work->plan.n_spans && !work->object.is_new; j++)
-            if (hl_is_writable(&work->plan.span[j]))
-                work->move[j].skip = HL_SKIP_THREADS;
+static void leave_data(const struct hl_context *context, struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans && context->status.has_threads && !work->object.is_new; i++)
+        if (hl_is_writable(&work->plan.span[i]))
+            work->move[i].skip = HL_SKIP_THREADS;
+}
+
+/* The image first, because it costs nothing. */
+static void check_work(struct hl_context *context, struct hl_work *work) {
+    unsigned backend = context->options.backend;
+    bool may_share = backend == HL_BACKEND_AUTO || backend == HL_BACKEND_SHARED;
+    if (may_share && hl_prepare_image(context, work) == 0) {
+        leave_data(context, work);
+    } else {
+        leave_data(context, work);
+        work->skip = (enum hl_skip)hl_check_object(context, work);
     }
 }
 
@@ -209,16 +221,21 @@ static bool is_anything_prepared(const struct hl_work *work) {
 
 static void move_planned(struct hl_context *context) {
     int result = read_process(context);
-    if (result == 0 && context->status.has_threads)
-        leave_data(context);
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
-        if (work->skip == HL_MOVED)
-            work->skip = (enum hl_skip)(result != 0 ? result : hl_check_object(context, work));
+        if (work->skip == HL_MOVED && result != 0)
+            work->skip = (enum hl_skip)result;
+        else if (work->skip == HL_MOVED)
+            check_work(context, work);
     }
-    prepare_kind(context, HL_TEXT);
-    prepare_kind(context, HL_RODATA);
-    prepare_kind(context, HL_DATA);
+    if (needs_memory(context)) {
+        if (!context->kernel_is_probed)
+            probe_kernel(context);
+        hl_read_placement(&context->placement, &context->status, context->options.numa);
+        prepare_kind(context, HL_TEXT);
+        prepare_kind(context, HL_RODATA);
+        prepare_kind(context, HL_DATA);
+    }
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
         if (work->skip == HL_MOVED && is_anything_prepared(work))

@@ -6,20 +6,24 @@
 #define CHOICE(field, name, help, ...) static const char *const field##_values[] = {__VA_ARGS__, NULL};
 #define NUMBER(field, name, help)
 #define GLOB(field, name, help)
+#define FOLDER(field, name, help)
 #include "option.def"
 #undef CHOICE
 #undef NUMBER
 #undef GLOB
+#undef FOLDER
 
 #define CHOICE(field, name, help, ...) {name, help, HL_CHOICE, field##_values},
 #define NUMBER(field, name, help) {name, help, HL_NUMBER, NULL},
 #define GLOB(field, name, help) {name, help, HL_GLOB, NULL},
+#define FOLDER(field, name, help) {name, help, HL_FOLDER, NULL},
 const struct hl_option_row hl_option_rows[] = {
 #include "option.def"
 };
 #undef CHOICE
 #undef NUMBER
 #undef GLOB
+#undef FOLDER
 const size_t hl_option_row_count = sizeof hl_option_rows / sizeof hl_option_rows[0];
 
 void hl_default_options(struct hl_options *options) {
@@ -27,10 +31,12 @@ void hl_default_options(struct hl_options *options) {
 #define CHOICE(field, name, help, ...) options->field = 0;
 #define NUMBER(field, name, help) options->field = 0;
 #define GLOB(field, name, help) options->field = (struct hl_string){"*", 1};
+#define FOLDER(field, name, help) options->field = (struct hl_string){"", 0};
 #include "option.def"
 #undef CHOICE
 #undef NUMBER
 #undef GLOB
+#undef FOLDER
 }
 
 static bool string_is(struct hl_string string, const char *text) {
@@ -73,6 +79,15 @@ static const char *parse_glob(struct hl_string *field, struct hl_string value) {
     return NULL;
 }
 
+static const char *parse_folder(struct hl_string *field, struct hl_string value) {
+    if (value.bytes == 0 || value.at[0] != '/')
+        return "not an absolute path";
+    if (value.bytes >= HL_FOLDER_BYTES)
+        return "too long";
+    *field = value;
+    return NULL;
+}
+
 /* Sets what NAME names to VALUE.  NULL, or what is wrong. */
 static const char *set_option(struct hl_options *options, struct hl_string name, struct hl_string value) {
 #define CHOICE(field, text, help, ...)                                                                       \
@@ -84,10 +99,14 @@ static const char *set_option(struct hl_options *options, struct hl_string name,
 #define GLOB(field, text, help)                                                                              \
     if (string_is(name, text))                                                                               \
         return parse_glob(&options->field, value);
+#define FOLDER(field, text, help)                                                                            \
+    if (string_is(name, text))                                                                               \
+        return parse_folder(&options->field, value);
 #include "option.def"
 #undef CHOICE
 #undef NUMBER
 #undef GLOB
+#undef FOLDER
     return "no such option";
 }
 

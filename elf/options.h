@@ -6,7 +6,7 @@
 #include "hugeld.h"
 
 /* Positions in the value lists of option.def. */
-enum { HL_BACKEND_AUTO, HL_BACKEND_HUGETLB, HL_BACKEND_THP, HL_BACKEND_FILE };
+enum { HL_BACKEND_AUTO, HL_BACKEND_HUGETLB, HL_BACKEND_THP, HL_BACKEND_FILE, HL_BACKEND_SHARED };
 enum { HL_SEGMENTS_TEXT, HL_SEGMENTS_ALL };
 enum { HL_DATA_THP, HL_DATA_OFF };
 enum { HL_BSS_OFF, HL_BSS_THP };
@@ -25,13 +25,18 @@ struct hl_options {
 #define CHOICE(field, name, help, ...) unsigned field;
 #define NUMBER(field, name, help) uint64_t field;
 #define GLOB(field, name, help) struct hl_string field;
+#define FOLDER(field, name, help) struct hl_string field;
 #include "option.def"
 #undef CHOICE
 #undef NUMBER
 #undef GLOB
+#undef FOLDER
 };
 
-enum hl_option_type { HL_CHOICE, HL_NUMBER, HL_GLOB };
+enum hl_option_type { HL_CHOICE, HL_NUMBER, HL_GLOB, HL_FOLDER };
+
+/* A FOLDER's path is shorter. */
+#define HL_FOLDER_BYTES 512
 
 /* One row of option.def, for help and manual. */
 struct hl_option_row {

@@ -37,6 +37,18 @@ void hl_free_memory(struct hl_move *move) {
     move->backend = HL_NO_BACKEND;
 }
 
+void hl_clear_moves(struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        struct hl_move *move = &work->move[i];
+        move->backend = HL_NO_BACKEND;
+        move->skip = move->no_hugetlb = HL_MOVED;
+        hl_clear_area(&move->area);
+        move->memory = move->aside = 0;
+        move->memfd = -1;
+        move->placed = move->emptied = false;
+    }
+}
+
 /* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
 static int map_hugetlb(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
     const struct hl_kernel *kernel = &context->kernel;
@@ -54,7 +66,8 @@ static int map_hugetlb(const struct hl_context *context, struct hl_move *move, c
             return HL_SKIP_POOL_SHORT;
         flags = MAP_SHARED | MAP_NORESERVE;
     }
-    if (hl_map_file_area(&move->area, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd) != 0)
+    if (hl_map_file_area(&move->area, hl_span_bytes(span), PROT_READ | PROT_WRITE, flags, move->memfd, 0) !=
+        0)
         return HL_SKIP_NO_MEMORY;
     move->memory = move->area.start;
     return 0;
@@ -186,7 +199,7 @@ static bool takes_breakpoints(const struct hl_context *context, const struct hl_
     struct hl_area page;
     if (move->memfd < 0)
         return force_byte(move->memory);
-    if (hl_map_file_area(&page, bytes, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, move->memfd) != 0)
+    if (hl_map_file_area(&page, bytes, PROT_READ, MAP_PRIVATE | MAP_NORESERVE, move->memfd, 0) != 0)
         return false;
     bool takes = force_byte(page.start);
     hl_free_area(&page);
@@ -274,8 +287,11 @@ static bool depends_on_thp(enum hl_skip hugetlb, enum hl_skip thp) {
 static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_SKIP_NO_HUGETLB;
-    if (wanted == HL_BACKEND_AUTO && is_left_to_cache(context, work, kind))
+    bool may_stay = wanted == HL_BACKEND_AUTO || wanted == HL_BACKEND_SHARED;
+    if (may_stay && is_left_to_cache(context, work, kind))
         return HL_SKIP_HUGE_ALREADY;
+    if (wanted == HL_BACKEND_SHARED)
+        return work->no_image;
     if (wanted != HL_BACKEND_THP)
         result = kind == HL_TEXT && hl_rewrites_text(&work->object)
                      ? HL_SKIP_REWRITES_TEXT
@@ -295,7 +311,8 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
 int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     const struct hl_options *options = &context->options;
     int result;
-    if (options->backend == HL_BACKEND_FILE && (kind == HL_TEXT || kind == HL_RODATA))
+    bool is_read_only = kind == HL_TEXT || kind == HL_RODATA;
+    if (is_read_only && (options->backend == HL_BACKEND_FILE || work->no_image == HL_MOVED))
         return 0;
     if (kind == HL_BSS) /* a copy would fill memory that the program never touches */
         result = advise_spans(context, work, kind);

@@ -61,7 +61,7 @@ static void tell(const struct hl_context *context, unsigned verbose, struct hl_l
 }
 
 static const char *backend_name(enum hl_backend backend) {
-    static const char *const names[HL_BACKENDS] = {"", "hugetlb", "thp", "thp (advised)", "file"};
+    static const char *const names[HL_BACKENDS] = {"", "hugetlb", "thp", "thp (advised)", "shared", "file"};
     return names[backend];
 }
 
@@ -235,6 +235,21 @@ static void report_stand_ins(const struct hl_context *context, const struct hl_w
     }
 }
 
+/* backend=auto: an image that is there and of no use, or verbose=3. */
+static void report_no_image(const struct hl_context *context, const struct hl_work *work) {
+    struct hl_line line;
+    bool is_usual = work->no_image == HL_SKIP_NO_IMAGE || work->no_image == HL_SKIP_IMAGE_PLACE;
+    if (context->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 || context->has_no_store ||
+        work->no_image == HL_MOVED)
+        return;
+    begin_line(&line, &work->object);
+    hl_add_text(&line, "not mapped from an image: ");
+    hl_add_text(&line, hl_skip_sentence(work->no_image));
+    hl_add_text(&line, "; ");
+    hl_add_text(&line, hl_skip_remedy(work->no_image));
+    tell(context, is_usual ? 3 : 1, &line);
+}
+
 static uint64_t pages_moved(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind,
                             enum hl_backend backend) {
     uint64_t bytes = 0;
@@ -299,8 +314,10 @@ static void report_details(const struct hl_context *context, const struct hl_wor
 }
 
 void hl_report_object(const struct hl_context *context, const struct hl_work *work) {
-    if (is_wanted(context, 1))
+    if (is_wanted(context, 1)) {
         report_failures(context, work);
+        report_no_image(context, work);
+    }
     if (is_wanted(context, 2)) {
         report_summary(context, work);
         report_stand_ins(context, work);

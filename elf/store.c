@@ -66,10 +66,22 @@ long hl_open_store(const char *path, uint64_t owner) {
     return check_owner(hl_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), owner, S_IFDIR);
 }
 
-long hl_open_stored_image(int store, uint64_t owner, const struct hl_file_state *state) {
+/* NODE is 0 for the image that has no number, the first node's. */
+static long open_link(int store, uint64_t owner, unsigned node, const struct hl_file_state *state) {
     struct hl_line path;
     hl_set_image_key(&path, state);
     hl_add_text(&path, "/" HL_IMAGE_LINK);
+    if (node > 0) {
+        hl_add_text(&path, "-");
+        hl_add_number(&path, node);
+    }
     return check_owner(HL_CALL(__NR_openat, store, path.at, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0, 0, 0),
                        owner, S_IFREG);
+}
+
+long hl_open_stored_image(int store, uint64_t owner, unsigned node, const struct hl_file_state *state) {
+    long image = -ENOENT;
+    if (node > 0)
+        image = open_link(store, owner, node, state);
+    return image != -ENOENT ? image : open_link(store, owner, 0, state);
 }

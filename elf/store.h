@@ -27,9 +27,9 @@ void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state);
    may write to it; or another negated errno. */
 long hl_open_store(const char *path, uint64_t owner);
 
-/* Opens the image of a file with STATE in the open STORE, of which only OWNER (and root) may have written
-   anything.  A descriptor for reading that the caller closes; -ENOENT: it has none; -EACCES as above; or
+/* Opens the image of a file with STATE in the open STORE, NODE's replica if there is one, of which only OWNER
+   (and root) may have written anything.  A descriptor for reading that the caller closes; -ENOENT: it has none; -EACCES as above; or
    another negated errno. */
-long hl_open_stored_image(int store, uint64_t owner, const struct hl_file_state *state);
+long hl_open_stored_image(int store, uint64_t owner, unsigned node, const struct hl_file_state *state);
 
 #endif

@@ -82,12 +82,14 @@ static void tell_failure(const struct hl_context *context, const char *what, con
     hl_write_line(context, &line);
 }
 
-/* What was moved of WORK and nobody writes to, if it has FLAG, ascending; neighbours are one range. */
+/* What was moved of WORK and nobody writes to, if it has FLAG, ascending; neighbours are one range.  What is
+   mapped from an image has a file, in which perf finds the names itself. */
 static size_t find_ranges(const struct hl_work *work, uint32_t flag, struct hl_text_range *range) {
     size_t n = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (!work->move[i].placed || !(span->flags & flag) || (span->flags & PF_W))
+        bool has_file = work->move[i].backend == HL_SHARED;
+        if (!work->move[i].placed || has_file || !(span->flags & flag) || (span->flags & PF_W))
             continue;
         if (n > 0 && range[n - 1].end == span->start) {
             range[n - 1].end = span->end;

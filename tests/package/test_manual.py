@@ -56,7 +56,7 @@ def test_every_option_is_explained():
     rows = option_rows()
     assert len(rows) > 10
     for name, values, words in rows:
-        assert f" {name}={values} " in text or f" {name}=" in text and values in ("N", "GLOB")
+        assert f" {name}={values} " in text or f" {name}=" in text and values in ("N", "GLOB", "FOLDER")
         assert words.replace(" ", "")[1:] in text.replace("‐ ", "").replace(" ", ""), name
 
 

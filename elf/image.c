@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Step 4, prepare, from an image: the object's file laid out anew, in a store, where the kernel has it on huge
+   pages, one copy for every process (elf/store.c).
+
+       object     rrrrrr TTTTTTTTTTTTTTTTTTTTTTT rrrrrrrr wwwww
+       image      rrrrrr.TTTTTTTTTTTTTTTTTTTTTTT.rrrrrrrr.wwwww      offset = address - base, base % 2 MiB = 0
+       huge pages |         |         |         |         |
+
+   Nothing is copied: the spans' ranges of the image are mapped at a scratch address, and commit brings them
+   into place as it brings any other memory.  What must be certain is that the image is one of the file that
+   is mapped, and at this moment.  Its key says so (the file's device, inode, size and ctime, which no user can
+   set), as long as the file that is asked for its state is the one that is mapped; that is looked up in maps.
+   No build ID and no path decides anything. */
+#include "image.h"
+#include "backing-file.h"
+#include "check.h"
+#include "mapping.h"
+#include "plan.h"
+#include "prepare.h"
+#include "segments.h"
+#include "store.h"
+#include "sys.h"
+
+#include <linux/fcntl.h>
+#include <linux/mman.h>
+
+#define HEADERS_MAX (2 * HL_SEGMENTS_MAX)
+
+/* What a search has met. */
+struct search {
+    const struct hl_file_state *state;
+    unsigned node;
+    bool met_store, met_unsafe;
+};
+
+/* The image in the store at PATH, or a negated errno. */
+static long search_store(struct search *search, const char *path, uint64_t owner) {
+    long store = hl_open_store(path, owner), image = store;
+    if (!hl_is_error(store)) {
+        image = hl_open_stored_image((int)store, owner, search->node, search->state);
+        hl_close((int)store);
+    }
+    search->met_store = search->met_store || store != -ENOENT;
+    search->met_unsafe = search->met_unsafe || image == -EACCES;
+    return image;
+}
+
+/* The node that this thread runs on.  A filter may kill for asking. */
+static unsigned find_node(const struct hl_context *context) {
+    unsigned processor, node = 0;
+    if (context->status.filters == 0)
+        HL_CALL(__NR_getcpu, &processor, &node, 0, 0, 0, 0);
+    return node;
+}
+
+long hl_open_image(struct hl_context *context, const struct hl_file_state *state) {
+    const struct hl_string *named = &context->options.store;
+    struct search search = {state, find_node(context), false, false};
+    uint64_t user = (uint64_t)HL_CALL(__NR_geteuid, 0, 0, 0, 0, 0, 0);
+    struct hl_line path;
+    long image = -ENOENT;
+    if (named->bytes == 0)
+        image = search_store(&search, HL_SYSTEM_STORE, 0);
+    if (!hl_is_error(image))
+        return image;
+    hl_set_line(&path, named->bytes == 0 ? HL_USER_STORE : "");
+    if (named->bytes == 0)
+        hl_add_number(&path, user);
+    else
+        hl_add_bytes(&path, named->at, named->bytes);
+    image = search_store(&search, path.at, user);
+    if (!hl_is_error(image))
+        return image;
+    context->has_no_store = !search.met_store;
+    return search.met_unsafe ? -HL_SKIP_STORE_UNSAFE : -HL_SKIP_NO_IMAGE;
+}
+
+int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry) {
+    Elf64_Phdr header[HEADERS_MAX];
+    Elf64_Ehdr file;
+    struct hl_object laid_out;
+    struct hl_file_state state;
+    uint64_t base = hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
+    if (object->load_bias % geometry->huge_page_bytes != 0)
+        return HL_SKIP_IMAGE_PLACE;
+    if (hl_pread(image, &file, sizeof file, 0) != sizeof file ||
+        !hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *header ||
+        file.e_phnum > HEADERS_MAX)
+        return HL_SKIP_IMAGE_MISMATCH;
+    long bytes = (long)(file.e_phnum * sizeof *header);
+    if (hl_pread(image, header, (size_t)bytes, file.e_phoff) != bytes ||
+        hl_read_segments(&laid_out, header, file.e_phnum, object->load_bias, geometry) != 0 ||
+        laid_out.n_segments != object->n_segments || hl_read_file_state(&state, image) != 0)
+        return HL_SKIP_IMAGE_MISMATCH;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *a = &object->segment[i], *b = &laid_out.segment[i];
+        if (a->start != b->start || a->end != b->end || a->file_end != b->file_end || a->flags != b->flags)
+            return HL_SKIP_IMAGE_MISMATCH;
+        if (a->file_end > a->start &&
+            (b->offset != b->first_page - base || b->offset + (b->file_end - b->first_page) > state.bytes))
+            return HL_SKIP_IMAGE_MISMATCH;
+    }
+    return 0;
+}
+
+/* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: what somebody
+   has put there instead is not what the image holds. */
+static bool is_as_loaded(const struct hl_maps *maps, const struct hl_object *object) {
+    const struct hl_mapping *first = NULL;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        if (segment->flags & PF_W)
+            continue;
+        for (size_t j = hl_find_mapping(maps, segment->first_page);
+             j < maps->n && maps->mapping[j].start < segment->end_page; j++) {
+            const struct hl_mapping *mapping = &maps->mapping[j];
+            if (first == NULL)
+                first = mapping;
+            if (mapping->inode == 0 || mapping->inode != first->inode || mapping->device != first->device ||
+                mapping->offset - segment->offset != mapping->start - segment->first_page)
+                return false;
+        }
+    }
+    return first != NULL;
+}
+
+/* Opens the file that OBJECT is mapped from.  A descriptor, or a negated errno. */
+static long open_file(const struct hl_object *object) {
+    if (object->is_new)
+        return object->file;
+    return hl_open(object->is_main ? "/proc/self/exe" : object->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+static int open_and_check(struct hl_context *context, const struct hl_object *object, long *image) {
+    struct hl_file_state state;
+    int result = HL_SKIP_NO_IMAGE;
+    if (context->has_no_store)
+        return result;
+    if (!is_as_loaded(&context->maps, object))
+        return HL_SKIP_MAPPING_CHANGED;
+    long file = open_file(object);
+    if (hl_is_error(file))
+        return result;
+    *image = -HL_SKIP_NO_IMAGE;
+    if (hl_read_file_state(&state, (int)file) == 0)
+        *image = hl_open_image(context, &state);
+    if (!hl_is_error(*image))
+        result = hl_check_image(object, (int)*image, &context->geometry);
+    else
+        result = (int)-*image;
+    /* Last, because it may have to read maps again. */
+    if (result == 0 && !object->is_new && !hl_is_mapped_from(context, object, (int)file, &state))
+        result = HL_SKIP_NO_IMAGE;
+    if (!object->is_new)
+        hl_close((int)file);
+    return result;
+}
+
+/* Maps the range of IMAGE that SPAN is. */
+static int map_span(struct hl_move *move, const struct hl_span *span, int image, uint64_t base,
+                    uint64_t image_bytes) {
+    uint64_t offset = span->start - base;
+    if (offset + hl_span_bytes(span) > image_bytes)
+        return HL_SKIP_IMAGE_MISMATCH;
+    int result = hl_map_file_area(&move->area, hl_span_bytes(span), move->prot, MAP_PRIVATE | MAP_NORESERVE,
+                                  image, offset);
+    if (result != 0)
+        return result == -EPERM    ? HL_SKIP_STORE_NOEXEC
+               : result == -EACCES ? HL_SKIP_EXEC_DENIED
+                                   : HL_SKIP_NO_MEMORY;
+    move->memory = move->area.start;
+    move->backend = HL_SHARED;
+    return 0;
+}
+
+static int map_spans(struct hl_context *context, struct hl_work *work, int image) {
+    uint64_t base = hl_round_down(work->object.segment[0].start, context->geometry.huge_page_bytes);
+    struct hl_file_state state;
+    int result = hl_read_file_state(&state, image) != 0 ? HL_SKIP_IMAGE_MISMATCH : 0;
+    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++)
+        if (!hl_is_writable(&work->plan.span[i]))
+            result = map_span(&work->move[i], &work->plan.span[i], image, base, state.bytes);
+    return result;
+}
+
+static void plan_with(struct hl_context *context, struct hl_work *work, const struct hl_options *options) {
+    work->skip = (enum hl_skip)hl_plan_object(&work->plan, &work->object, options, &context->geometry);
+    hl_clear_moves(work);
+}
+
+/* Of an image, read-only data and pages with little text are for nothing. */
+static int plan_image(struct hl_context *context, struct hl_work *work, int image) {
+    struct hl_options options = context->options;
+    options.segments = HL_SEGMENTS_ALL;
+    options.sparse_text = HL_SPARSE_TEXT_ON;
+    plan_with(context, work, &options);
+    int result = work->skip != HL_MOVED ? (int)work->skip : hl_check_object(context, work);
+    return result == 0 ? map_spans(context, work, image) : result;
+}
+
+int hl_prepare_image(struct hl_context *context, struct hl_work *work) {
+    long image = -HL_SKIP_NO_IMAGE;
+    int result = open_and_check(context, &work->object, &image);
+    bool is_planned_anew = result == 0;
+    if (result == 0)
+        result = plan_image(context, work, (int)image);
+    if (!hl_is_error(image))
+        hl_close((int)image);
+    work->no_image = (enum hl_skip)result;
+    if (result != 0 && is_planned_anew) {
+        for (unsigned i = 0; i < work->plan.n_spans; i++)
+            hl_free_memory(&work->move[i]);
+        plan_with(context, work, &context->options);
+    }
+    return result;
+}
