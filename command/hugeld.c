@@ -23,6 +23,7 @@ static const struct command {
 } commands[] = {
     {"run", hl_run_program},        {"inspect", hl_inspect_files},  {"status", hl_show_status},
     {"doctor", hl_examine_machine}, {"perf-map", hl_map_functions}, {"bench", hl_measure_program},
+    {"image", hl_make_image},
 };
 
 static const char doc[] =
@@ -31,6 +32,7 @@ static const char doc[] =
     "How do I use it?\n"
     "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
     "  doctor [-- PROGRAM ARGS]      what this machine can do, what fixes the rest\n"
+    "  image FILE OUT                a copy of a file, laid out for huge pages\n"
     "Did it work?\n"
     "  status PID|NAME|--all         what is on huge pages now\n"
     "  inspect FILE...               what would move, and why the rest stays\n"

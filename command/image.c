@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld image: lays a file out anew for huge pages, beside the original.
+
+   The image is written under a name of its own in the folder of OUT and renamed, so that OUT is there as a
+   whole or not at all, and a process that runs an older OUT keeps it.
+
+   The original is read, never mapped: it may be cut off meanwhile, which is SIGBUS for a mapping. */
+#include "image.h"
+#include "command.h"
+#include "common.h"
+#include "kernel.h"
+#include "remedy.h"
+#include "skip.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+/* Small enough to stay in a processor's second cache between reading and writing. */
+#define CHUNK_BYTES ((size_t)256 << 10)
+
+struct writer {
+    const struct hl_image *image;
+    int from, out;
+    uint64_t huge_page_bytes; /* of a hugetlbfs; 0: OUT can be written */
+    char *chunk;              /* CHUNK_BYTES */
+};
+
+/* --- bytes --- */
+
+/* Reads BYTES at OFFSET of the original. */
+static int read_original(const struct writer *w, void *to, size_t bytes, uint64_t offset) {
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = pread(w->from, (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return HL_SKIP_SOURCE_UNREADABLE;
+        done += (size_t)got;
+    }
+    return 0;
+}
+
+/* Where hugetlbfs keeps [offset, offset + bytes): the pages are taken first, because a pool that is short would
+   be SIGBUS at the first touch. */
+static int write_by_mapping(const struct writer *w, const void *from, size_t bytes, uint64_t offset) {
+    uint64_t start = hl_round_down(offset, w->huge_page_bytes);
+    uint64_t length = hl_round_up(offset + bytes, w->huge_page_bytes) - start;
+    if (fallocate(w->out, 0, (off_t)start, (off_t)length) != 0)
+        return -errno;
+    char *at = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, w->out, (off_t)start);
+    if (at == MAP_FAILED)
+        return -errno;
+    memcpy(at + (offset - start), from, bytes);
+    munmap(at, length);
+    return 0;
+}
+
+static int write_bytes(const struct writer *w, const void *from, size_t bytes, uint64_t offset) {
+    if (w->huge_page_bytes != 0)
+        return bytes > 0 ? write_by_mapping(w, from, bytes, offset) : 0;
+    for (size_t done = 0; done < bytes;) {
+        ssize_t put = pwrite(w->out, (const char *)from + done, bytes - done, (off_t)(offset + done));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return put == 0 ? -EIO : -errno;
+        done += (size_t)put;
+    }
+    return 0;
+}
+
+/* --- the image --- */
+
+/* Trap instructions are as long as a multiple of their alignment, so they go by the place in the image. */
+static void make_traps(char *to, size_t bytes, uint32_t trap, uint64_t offset) {
+    for (size_t i = 0; i < bytes; i++)
+        to[i] = ((const char *)&trap)[(offset + i) % sizeof trap];
+}
+
+static int write_piece(const struct writer *w, const struct hl_piece *piece) {
+    int result = 0;
+    uint64_t bytes;
+    for (uint64_t done = 0; result == 0 && done < piece->bytes; done += bytes) {
+        /* Chunks end at multiples of their size, so that none takes parts of two pages of any size. */
+        uint64_t to = piece->to + done, room = CHUNK_BYTES - to % CHUNK_BYTES;
+        bytes = piece->bytes - done < room ? piece->bytes - done : room;
+        if (piece->from == HL_TRAPS)
+            make_traps(w->chunk, bytes, w->image->trap, to);
+        else
+            result = read_original(w, w->chunk, bytes, piece->from + done);
+        if (result == 0)
+            result = write_bytes(w, w->chunk, bytes, to);
+    }
+    return result;
+}
+
+static int write_headers(const struct writer *w) {
+    const struct hl_image *image = w->image;
+    int result = write_bytes(w, &image->header, sizeof image->header, 0);
+    if (result == 0 && image->loaded_header != 0)
+        result = write_bytes(w, &image->header, sizeof image->header, image->loaded_header);
+    if (result == 0)
+        result = write_bytes(w, image->phdr, image->phnum * sizeof *image->phdr, image->header.e_phoff);
+    if (result == 0)
+        result = write_bytes(w, image->shdr, image->shnum * sizeof *image->shdr, image->header.e_shoff);
+    return result;
+}
+
+int hl_write_image(const struct hl_image *image, const struct hl_elf_file *file, int out) {
+    struct writer w = {.image = image, .from = file->fd, .out = out};
+    struct statfs where;
+    if (fstatfs(out, &where) != 0)
+        return -errno;
+    if (where.f_type == HUGETLBFS_MAGIC)
+        w.huge_page_bytes = (uint64_t)where.f_bsize;
+    uint64_t bytes = w.huge_page_bytes != 0 ? hl_round_up(image->bytes, w.huge_page_bytes) : image->bytes;
+    if (ftruncate(out, (off_t)bytes) != 0)
+        return -errno;
+    w.chunk = aligned_alloc(4096, CHUNK_BYTES);
+    if (w.chunk == NULL)
+        return -ENOMEM;
+    int result = 0;
+    for (size_t i = 0; i < image->n_pieces && result == 0; i++)
+        result = write_piece(&w, &image->piece[i]);
+    if (result == 0)
+        result = write_headers(&w);
+    free(w.chunk);
+    return result;
+}
+
+/* --- the command --- */
+
+struct request {
+    const char *file, *out;
+    struct hl_geometry geometry;
+};
+
+static const struct argp_option argp_options[] = {
+    {"huge-page", 'H', "BYTES", 0, "For machines with huge pages of this size (this one's)", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t take_huge_page(struct request *request, const char *text) {
+    char *end;
+    errno = 0;
+    unsigned long long bytes = strtoull(text, &end, 10);
+    unsigned shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
+    if (errno != 0 || text[0] < '0' || text[0] > '9' || end[shift > 0] != '\0' ||
+        bytes > (UINT64_C(1) << 30) >> shift || (bytes & (bytes - 1)) != 0 ||
+        bytes << shift <= request->geometry.page_bytes) {
+        hl_say("--huge-page=%s: not the size of a huge page; give a power of two up to 1G, such as 2M", text);
+        return EINVAL;
+    }
+    request->geometry.huge_page_bytes = bytes << shift;
+    return 0;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'H':
+        return take_huge_page(request, argument);
+    case ARGP_KEY_ARG:
+        if (request->file == NULL)
+            request->file = argument;
+        else
+            return hl_take_one(&request->out, argument, "image", "one FILE and one OUT");
+        return 0;
+    default:
+        return hl_parse_common(key, state, "hugeld image", false);
+    }
+}
+
+/* The name that is there until the image is whole.  A signal that ends the command removes it. */
+static char *unfinished;
+
+static void end_by_signal(int number) {
+    if (unfinished != NULL)
+        unlink(unfinished);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+static void catch_signals(void) {
+    static const int numbers[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE, SIGXFSZ};
+    struct sigaction old, action = {.sa_handler = end_by_signal};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (sigaction(numbers[i], NULL, &old) == 0 && old.sa_handler == SIG_DFL)
+            sigaction(numbers[i], &action, NULL);
+}
+
+/* Whether OUT may be put there: nothing is, or another file that is no link. */
+static bool check_out(const struct request *request, const struct hl_elf_file *file) {
+    struct stat stat;
+    if (lstat(request->out, &stat) != 0) {
+        if (errno == ENOENT)
+            return true;
+        hl_say("%s: %s", request->out, strerror(errno));
+    } else if (!S_ISREG(stat.st_mode)) {
+        hl_say("%s: is there already and is no regular file; name another", request->out);
+    } else if (stat.st_dev == file->stat.st_dev && stat.st_ino == file->stat.st_ino) {
+        hl_say("%s: is the original; name another file", request->out);
+    } else {
+        return true;
+    }
+    return false;
+}
+
+static bool write_out(const struct request *request, const struct hl_image *image,
+                      const struct hl_elf_file *file) {
+    char *name = hl_format("%s.new-XXXXXX", request->out);
+    bool done = false;
+    catch_signals();
+    int out = mkostemp(name, O_CLOEXEC);
+    if (out >= 0)
+        unfinished = name;
+    int result = out < 0 ? -errno : hl_write_image(image, file, out);
+    if (result == 0 && fchmod(out, file->stat.st_mode & 0777) != 0)
+        result = -errno;
+    if (out >= 0 && close(out) != 0 && result == 0)
+        result = -errno;
+    if (result == 0 && rename(name, request->out) != 0)
+        result = -errno;
+    if (result > 0)
+        hl_say("%s: no image: %s", request->file, hl_skip_sentence((enum hl_skip)result));
+    else if (result < 0)
+        hl_say("%s: cannot be written: %s", request->out, strerror(-result));
+    else
+        done = true;
+    if (!done && out >= 0)
+        unlink(name);
+    unfinished = NULL;
+    free(name);
+    return done;
+}
+
+static bool make_image(const struct request *request, const struct hl_elf_file *file) {
+    struct hl_image image;
+    if (!check_out(request, file))
+        return false;
+    int skip = hl_plan_image(&image, file, &request->geometry);
+    if (skip != 0) {
+        const char *remedy = skip == HL_SKIP_TOO_SMALL ? NULL : hl_remedy_of((enum hl_skip)skip);
+        hl_say("%s: no image: %s%s%s", request->file, hl_skip_sentence((enum hl_skip)skip),
+               remedy != NULL ? "; " : "", remedy != NULL ? remedy : "");
+        return false;
+    }
+    bool done = write_out(request, &image, file);
+    hl_free_image(&image);
+    return done;
+}
+
+int hl_make_image(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "FILE OUT",
+        "Lays FILE, a program or library, out anew for huge pages and writes that to OUT.\v"
+        "OUT has the same addresses, symbols and bytes.",
+        NULL,
+        NULL,
+        NULL};
+    struct request request = {0};
+    struct hl_elf_file file;
+    hl_read_geometry(&request.geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
+        return HL_EXIT_USAGE;
+    if (request.out == NULL) {
+        hl_say("image: names a program or library and the file to write; see 'hugeld image --help'");
+        return HL_EXIT_USAGE;
+    }
+    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, request.file);
+    if (problem != HL_ELF_FINE) {
+        hl_say("%s: %s", request.file, hl_elf_problem_sentence(problem));
+        return HL_EXIT_NO;
+    }
+    bool done = make_image(&request, &file);
+    hl_close_elf(&file);
+    return done ? HL_EXIT_DONE : HL_EXIT_NO;
+}
