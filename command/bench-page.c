@@ -304,7 +304,13 @@ static void put_circumstances(FILE *page, const json_t *answer) {
     put_text(page, text_of(answer, "patterns"));
     fputs("', options '", page);
     put_text(page, text_of(answer, "options"));
-    fputs("'. Linux ", page);
+    fputs("'", page);
+    if (!json_is_null(json_object_get(answer, "against"))) {
+        fputs(", compared with (called plain) options '", page);
+        put_text(page, text_of(answer, "against"));
+        fputs("'", page);
+    }
+    fputs(". Linux ", page);
     put_text(page, text_of(machine, "kernel"));
     fprintf(page, ", %.0f cpus, ", number_of(machine, "cpus"));
     put_text(page, text_of(machine, "cpu"));
@@ -312,7 +318,7 @@ static void put_circumstances(FILE *page, const json_t *answer) {
     put_text(page, text_of(answer, "output"));
     fputs(".</p>\n", page);
     double plain = number_of(answer, "plain_huge_bytes");
-    if (plain > 0)
+    if (plain > 0 && json_is_null(json_object_get(answer, "against")))
         fprintf(page,
                 "<p class=\"note\">The plain run has %.0f KiB of text on huge pages of the page cache "
                 "already.</p>\n",

@@ -302,6 +302,20 @@ static char *explain_no_image(const struct hl_needs *needs, const struct hl_need
                      fits_store(needs, need) ? "" : "no ");
 }
 
+/* The command that makes NEED's image, or NULL. */
+static char *format_command(const struct hl_needs *needs, const struct hl_need *need) {
+    const char *path = needs->store.path, *after = need->image.is_placed_anywhere
+                                                       ? ", and run it with hugeld run --loader=image (PIE)"
+                                                       : "";
+    if (need->image.needed_pages == 0)
+        return need->image_remedy != NULL ? hl_format("%s", need->image_remedy) : NULL;
+    if (needs->store.result == 0 && !fits_store(needs, need))
+        return hl_format("hugeld share --store=%s remove --unused, or add --size=BYTES", path);
+    if (needs->options.store.bytes > 0)
+        return hl_format("hugeld share --store=%s add %s%s", path, need->path, after);
+    return hl_format("hugeld share add %s%s", need->path, after);
+}
+
 /* A line for each object that is mapped from an image, or could be. */
 static void print_images(const struct hl_needs *needs) {
     for (size_t i = 0; i < needs->n_objects; i++) {
@@ -315,11 +329,11 @@ static void print_images(const struct hl_needs *needs) {
             free(words);
             continue;
         }
-        char *words = explain_no_image(needs, need);
-        const char *fix = need->image_remedy;
+        char *words = explain_no_image(needs, need), *fix = format_command(needs, need);
         char *row = hl_format("%s%s%s", words, fix != NULL ? "; fix: " : "", fix != NULL ? fix : "");
         print_row("image", image->needed_pages, image->needed_pages, row);
         free(row);
+        free(fix);
         free(words);
     }
 }

@@ -41,12 +41,8 @@ static bool gets_any_address(const struct hl_forecast *forecast) {
 static enum hl_skip check_image(const struct hl_forecast *forecast, int image, bool knows_address) {
     struct statvfs fs;
     struct hl_object object = forecast->object;
-    bool is_dso = strcmp(hl_elf_type(forecast->file), "dso") == 0;
-    if (!knows_address && gets_any_address(forecast)) {
+    if (!knows_address && gets_any_address(forecast))
         hl_load_object(&object, forecast->file, forecast->path, 0, &forecast->geometry);
-        if (!is_dso)
-            return HL_SKIP_IMAGE_PLACE;
-    }
     int result = hl_check_image(&object, image, &forecast->geometry);
     if (result == 0 && fstatvfs(image, &fs) == 0 && (fs.f_flag & ST_NOEXEC))
         result = HL_SKIP_STORE_NOEXEC;
@@ -73,6 +69,8 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
     *found = (struct hl_found_image){.skip = (enum hl_skip)forecast->skip};
     if (forecast->object.n_segments == 0 || !hl_is_native(forecast->file))
         return;
+    found->is_placed_anywhere = !knows_address && gets_any_address(forecast) &&
+                                strcmp(hl_elf_type(forecast->file), "pie") == 0;
     context.options = *options;
     hl_plan_object(&found->plan, &forecast->object, &all, &forecast->geometry);
     long image = hl_read_file_state(&state, forecast->file->fd) == 0 ? hl_open_image(&context, &state)
@@ -85,7 +83,8 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
     }
     found->path = read_name((int)image);
     found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
-    found->skip = check_image(forecast, (int)image, knows_address);
+    found->skip = found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE
+                                            : check_image(forecast, (int)image, knows_address);
     found->is_unwanted = options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED;
     if (found->is_unwanted)
         found->skip = HL_MOVED;

@@ -17,6 +17,7 @@ struct hl_found_image {
     bool is_unwanted;      /* backend= takes none */
     char *path;            /* the image; NULL: there is none that may be used */
     uint64_t bytes;        /* its length */
+    bool is_placed_anywhere; /* a PIE: only who executes the image itself has it at an address that goes */
     uint64_t needed_pages; /* where there is none and one can be made: the huge pages that a store needs */
     struct hl_plan plan;   /* from an image, at the forecast's address */
 };
