@@ -370,6 +370,18 @@ def test_doctor_of_program(builder, store, pool):
     assert told["our_pages_max"] > 0 == told["shared_pages"] and "image" not in text
 
 
+def test_doctor_of_process(shared_app, store, pool):
+    """Its program, as if it were started again."""
+    pool(0)
+    process, app, image = shared_app
+    told = store.json("doctor", "-o", f"store={store.path}", process.pid)["program"]
+    [main] = told["objects"]
+    assert told["path"] == main["path"] == str(app) and main["image"]["path"] == image and told["shared_pages"] == 6
+    assert "--own-pages" in told["own_source"]
+    none = store.hugeld("doctor", 2**31 - 1)
+    assert none.returncode == 2 and none.stderr.startswith("hugeld: 2147483647: ")
+
+
 # --- bench ---
 
 
