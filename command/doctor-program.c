@@ -173,11 +173,30 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
     needs->options.objects = (struct hl_string){objects, strlen(objects)};
 }
 
+/* Whether NAME is a process's number: then its executable is judged, as it would be started again. */
+static bool take_process(struct hl_needs *needs, const char *name) {
+    char path[PATH_MAX], *link;
+    pid_t pid = hl_parse_pid(name);
+    if (pid == 0)
+        return false;
+    link = hl_format("/proc/%d/exe", pid);
+    ssize_t bytes = readlink(link, path, sizeof path);
+    free(link);
+    if (bytes <= 0)
+        return false;
+    needs->path = hl_format("%.*s", (int)bytes, path);
+    needs->executable = hl_find_executable(needs->path);
+    needs->is_running = needs->executable != NULL;
+    return needs->is_running;
+}
+
 /* 0, or the exit code. */
 static int find_executable(struct hl_needs *needs, char *const *program) {
     struct hl_target target;
     const char *name = program[0];
     needs->path = hl_find_program(name);
+    if (needs->path == NULL && take_process(needs, name))
+        return 0;
     if (needs->path == NULL) {
         hl_say("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(errno));
         return HL_EXIT_USAGE;
@@ -198,6 +217,8 @@ static void find_own_pages(struct hl_needs *needs, const struct hl_needs_request
     if (request->own_pages != NULL) {
         needs->own.pages = strtoull(request->own_pages, NULL, 10);
         needs->own.source = hl_format("--own-pages");
+    } else if (needs->is_running) {
+        needs->own.source = hl_format("not asked: a running process; --own-pages tells");
     } else if (hl_is_privileged(needs->executable)) {
         needs->own.source = hl_format("not asked: a privileged program; --own-pages tells");
     } else {
@@ -366,13 +387,13 @@ void hl_print_needs(const struct hl_needs *needs) {
 
 static json_t *make_json_image(const struct hl_needs *needs, const struct hl_need *need) {
     const struct hl_found_image *image = &need->image;
-    return json_pack(
-        "{s:o, s:o, s:I, s:o, s:o, s:o}", "path", image->path != NULL ? hl_json_text(image->path) : json_null(),
-        "used", image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
-        "needed_pages", (json_int_t)image->needed_pages, "fits",
-        image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "skip",
-        image->skip != HL_MOVED ? json_string(hl_skip_name(image->skip)) : json_null(), "remedy",
-        need->image_remedy != NULL ? hl_json_text(need->image_remedy) : json_null());
+    return json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "path",
+                     image->path != NULL ? hl_json_text(image->path) : json_null(), "used",
+                     image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
+                     "needed_pages", (json_int_t)image->needed_pages, "fits",
+                     image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "skip",
+                     image->skip != HL_MOVED ? json_string(hl_skip_name(image->skip)) : json_null(), "remedy",
+                     need->image_remedy != NULL ? hl_json_text(need->image_remedy) : json_null());
 }
 
 json_t *hl_json_needs(const struct hl_needs *needs) {

@@ -21,8 +21,8 @@ static void read_mount(struct hl_store_state *state, int folder) {
     FILE *text = fopen("/proc/self/mountinfo", "re");
     char *line = NULL;
     size_t size = 0;
-    bool known = statx(folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) == 0 &&
-                 (status.stx_mask & STATX_MNT_ID) != 0;
+    bool known =
+        statx(folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) == 0 && (status.stx_mask & STATX_MNT_ID) != 0;
     while (known && text != NULL && state->type == NULL && getline(&line, &size, text) >= 0) {
         char *rest = strstr(line, " - ");
         if (strtoull(line, NULL, 10) != status.stx_mnt_id || rest == NULL)
@@ -103,9 +103,8 @@ void hl_free_store_state(struct hl_store_state *state) {
 unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options *options,
                            const struct hl_geometry *geometry) {
     uint64_t user = geteuid();
-    char *own = options->store.bytes > 0
-                    ? hl_format("%.*s", (int)options->store.bytes, options->store.at)
-                    : hl_format("%s%" PRIu64, HL_USER_STORE, user);
+    char *own = options->store.bytes > 0 ? hl_format("%.*s", (int)options->store.bytes, options->store.at)
+                                         : hl_format("%s%" PRIu64, HL_USER_STORE, user);
     unsigned n = 0;
     if (options->store.bytes == 0)
         hl_examine_store(&state[n++], HL_SYSTEM_STORE, 0, geometry);
@@ -126,7 +125,10 @@ static char *describe_room(const struct hl_store_state *state) {
                                                         state->free_bytes >> 20, state->bytes >> 20);
     char *text = hl_format("%s%s%s%s%s", state->type, state->huge != NULL ? ", huge=" : "",
                            state->huge != NULL ? state->huge : "",
-                           state->huge == NULL ? "" : state->noswap ? ", noswap" : ", may be swapped", size);
+                           state->huge == NULL ? ""
+                           : state->noswap     ? ", noswap"
+                                               : ", may be swapped",
+                           size);
     free(size);
     return text;
 }
@@ -147,7 +149,8 @@ static char *find_remedy(const struct hl_store_state *state, const struct hl_geo
     return NULL;
 }
 
-char *hl_describe_store(const struct hl_store_state *state, const struct hl_geometry *geometry, char **remedy) {
+char *hl_describe_store(const struct hl_store_state *state, const struct hl_geometry *geometry,
+                        char **remedy) {
     *remedy = NULL;
     if (state->result == -ENOENT)
         return hl_format("%s is not there: no text is shared; hugeld share makes it", state->path);
@@ -174,10 +177,10 @@ static json_t *limit(uint64_t bytes) {
 
 json_t *hl_json_store(const struct hl_store_state *state) {
     bool there = state->result == 0;
-    json_t *json = json_pack("{s:o, s:b, s:b, s:b, s:b, s:I, s:I}", "path", hl_json_text(state->path), "exists",
-                             state->result != -ENOENT, "safe", there, "executable", there && !state->noexec,
-                             "noswap", state->noswap, "images", (json_int_t)state->images, "stale_images",
-                             (json_int_t)state->stale);
+    json_t *json = json_pack("{s:o, s:b, s:b, s:b, s:b, s:I, s:I}", "path", hl_json_text(state->path),
+                             "exists", state->result != -ENOENT, "safe", there, "executable",
+                             there && !state->noexec, "noswap", state->noswap, "images",
+                             (json_int_t)state->images, "stale_images", (json_int_t)state->stale);
     json_object_set_new(json, "type", there ? hl_json_text(state->type) : json_null());
     json_object_set_new(json, "huge", state->huge != NULL ? hl_json_text(state->huge) : json_null());
     json_object_set_new(json, "bytes", there ? limit(state->bytes) : json_null());

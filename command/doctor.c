@@ -424,10 +424,11 @@ int hl_examine_machine(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
         parse_argument,
-        "[-- PROGRAM [ARGUMENT...]]",
+        "[-- PROGRAM [ARGUMENT...]]\nPID",
         "Prints what this machine can do, and the command that fixes what it cannot.\v"
         "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
-        "those (postgres -C, mariadbd --help), not started.\n"
+        "those (postgres -C, mariadbd --help), not started.  With PID: for the program that this process "
+        "runs.\n"
         "Exit status: 0 when hugetlb or thp would be taken now, with PROGRAM when the pool can serve it; "
         "else "
         "1. "
