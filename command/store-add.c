@@ -97,29 +97,29 @@ static bool is_roots_alone(int file, struct stat *stat) {
 /* The first part of the PATH of FILE that somebody other than root can write to or exchange; the caller frees
    it.  NULL: there is none.  A sticky folder does not help: who owns the file in it may be anybody tomorrow. */
 static char *find_unsafe_part(const char *path, int file) {
-    struct stat at, wanted;
-    char *walked = hl_format("%s", path), *unsafe = NULL;
+    struct stat at = {0}, wanted = {0};
+    char *walked = hl_format("%s", path);
     int folder = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (folder < 0 || fstat(file, &wanted) != 0 || !is_roots_alone(folder, &at))
-        unsafe = hl_format("/");
-    for (char *part = walked + 1; unsafe == NULL && part != NULL;) {
+    bool safe = folder >= 0 && fstat(file, &wanted) == 0 && is_roots_alone(folder, &at);
+    for (char *part = walked + 1; safe && part != NULL;) {
         char *end = strchr(part, '/');
         if (end != NULL)
             *end = '\0';
         int next = openat(folder, part, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         close(folder);
         folder = next;
-        if (next < 0 || !is_roots_alone(next, &at) || S_ISLNK(at.st_mode) ||
-            (end == NULL && (at.st_dev != wanted.st_dev || at.st_ino != wanted.st_ino)))
-            unsafe = hl_format("%s", walked);
-        if (end != NULL)
+        safe = next >= 0 && is_roots_alone(next, &at) && !S_ISLNK(at.st_mode) &&
+               (end != NULL || (at.st_dev == wanted.st_dev && at.st_ino == wanted.st_ino));
+        if (end != NULL && safe)
             *end = '/';
         part = end != NULL ? end + 1 : NULL;
     }
     if (folder >= 0)
         close(folder);
+    if (!safe)
+        return walked; /* as far as it came */
     free(walked);
-    return unsafe;
+    return NULL;
 }
 
 /* Whether somebody has the file open for writing: a lease for reading is refused then.  A mapping that was made
@@ -589,6 +589,8 @@ int hl_prove_huge(const struct hl_store *store, int file, uint64_t *pages, uint6
     struct stat stat;
     if (fstat(file, &stat) != 0)
         return -errno;
+    if (unit == 0)
+        return -EINVAL;
     *small = 0;
     if (store->hugetlb) { /* it has no other pages */
         *pages = (uint64_t)stat.st_blocks * 512 / unit;
@@ -614,7 +616,7 @@ int hl_prove_huge(const struct hl_store *store, int file, uint64_t *pages, uint6
     munmap(room, whole + unit);
     if (huge < 0)
         return (int)huge;
-    *small = *pages - (uint64_t)huge / unit;
+    *small = hl_subtract(*pages * unit, (uint64_t)huge) / unit;
     return *small > 0 ? result : 0;
 }
 

@@ -432,9 +432,7 @@ void hl_remove_unfinished(const struct hl_store *store, const char *name, int fo
 int hl_remove_stored(const struct hl_store *store, const char *key) {
     char *aside = hl_format(".old-%s", key);
     int result = 0, locked = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (locked < 0)
-        result = -errno;
-    else if (flock(locked, LOCK_EX) != 0 || renameat(store->folder, key, store->folder, aside) != 0)
+    if (locked < 0 || flock(locked, LOCK_EX) != 0 || renameat(store->folder, key, store->folder, aside) != 0)
         result = -errno;
     if (result == -ENOTEMPTY || result == -EEXIST) { /* one died while it removed an image of that key */
         hl_sweep_store(store);

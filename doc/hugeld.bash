@@ -17,7 +17,7 @@ _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
     if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench image --help --version" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench image share --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in
@@ -30,6 +30,7 @@ _hugeld() {
         options='--against --ignore-failure --json --loader --ld-so --pairs --options --pid --objects --report --seconds --help'
         ;;
     image) options='--huge-page --help' ;;
+    share) options='--json --store --pages --size --per-node --running --all --unused --force --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
@@ -49,11 +50,20 @@ _hugeld() {
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
     -L | -O | --ld-so | --output | --report) _filedir ;;
-    --own-pages | -n | --pairs | --seconds | -H | --huge-page) ;;
+    --store) _filedir -d ;;
+    --pages) mapfile -t COMPREPLY < <(compgen -W 'tmpfs hugetlb' -- "$cur") ;;
+    --own-pages | -n | --pairs | --seconds | -H | --huge-page | --size) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
         inspect:* | image:*) _filedir ;;
+        share:*)
+            if ((cword == 2)); then
+                mapfile -t COMPREPLY < <(compgen -W 'add list check remove refresh' -- "$cur")
+            else
+                _filedir
+            fi
+            ;;
         status:* | perf-map:*) _pids ;;
         run:* | doctor:* | bench:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac

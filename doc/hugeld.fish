@@ -8,7 +8,7 @@ function __hugeld_options
     end
 end
 
-set -l commands run inspect status doctor perf-map bench image
+set -l commands run inspect status doctor perf-map bench image share
 complete -c hugeld -f
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a run -d 'Run a program on huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Print the plan'
@@ -17,10 +17,11 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a doctor -d '
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a perf-map -d 'Name moved functions for perf'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a bench -d 'Is it worth it'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a image -d 'Lay a file out for huge pages'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a share -d 'One copy of the text for all processes'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
-complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench' -s j -l json -d 'Print JSON'
+complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench share' -s j -l json -d 'Print JSON'
 complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor bench' -s o -l options -x -a '(__hugeld_options)' -d How
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench' -s p -l objects -x -a main -d 'Which objects'
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench' -x -a '(__fish_complete_subcommand)'
@@ -28,6 +29,15 @@ complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l loader -x 
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F
+complete -c hugeld -n '__fish_seen_subcommand_from share' -a 'add list check remove refresh' -F
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l store -r -F -d 'Another store'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l pages -x -a 'tmpfs hugetlb' -d 'What to make it of'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l size -x -d 'How much it may hold'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l per-node -d 'An image on each node'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l running -d 'What processes have mapped'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -s a -l all -d 'Remove everything'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l unused -d 'Remove what nobody maps'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l force -d 'Remove what is mapped, too'
 complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map' -a '(__fish_complete_pids)'
 complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'

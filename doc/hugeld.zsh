@@ -20,7 +20,7 @@ _hugeld() {
         _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
             'status[what is on huge pages now]' 'doctor[what this machine can do]' \
             'perf-map[name moved functions for perf]' 'bench[is it worth it]' \
-            'image[lay a file out for huge pages]'
+            'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]'
         return
     fi
     local command=$words[2]
@@ -42,6 +42,12 @@ _hugeld() {
     doctor)
         _arguments -S $help $json $options $objects '--own-pages[what it takes itself]:number:' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
+        ;;
+    share)
+        _arguments -S $help $json '--store=[another store]:folder:_files -/' '--pages=[what to make it of]:pages:(tmpfs hugetlb)' \
+            '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[what processes have mapped]' \
+            '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove what nobody maps]' '--force[remove what is mapped, too]' \
+            '1:action:(add list check remove refresh)' '*:file:_files'
         ;;
     image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;
     perf-map)

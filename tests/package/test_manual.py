@@ -11,7 +11,7 @@ import pytest
 import helpers
 
 PAGES = ("hugeld.1", "hugeld-json.5", "hugeld.7", "libhugeld.so.8")
-COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "image")
+COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "image", "share")
 
 
 def need(*names):

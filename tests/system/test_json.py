@@ -87,6 +87,26 @@ def test_bench_pid(builder, library, pause_library, pool):
         compare("bench --pid", [hugeld_json("bench", "--pid", process.pid, "--seconds", "1")])
 
 
+def test_share(builder, tmp_path, root):
+    """In a store of its own, on the /dev/shm of a mount namespace that ends with it."""
+    script = """
+        mount -t tmpfs none /dev/shm && for action in "add $1 $2" list check "remove $1"; do
+            "$0" share --json --store /dev/shm/store $action || :
+        done
+    """
+    small = tmp_path / "small"
+    small.write_text("no ELF file\n")
+    result = helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD, builder.executable("nopie"), small])
+    answers, text = [], result.stdout
+    while text.strip():
+        answer, end = json.JSONDecoder().raw_decode(text.lstrip())
+        answers.append(answer)
+        text = text.lstrip()[end:]
+    assert len(answers) == 4, result
+    compare("share", [answer for answer in answers if "files" in answer])
+    compare("share list", [answer for answer in answers if "stores" in answer])
+
+
 @pytest.mark.parametrize("wrong", ["unknown.field", "typed"])
 def test_itself(wrong):
     """The comparison notices a field too many and a wrong type."""
