@@ -75,10 +75,6 @@ char *hl_read_variable(const struct hl_process *process, const char *name);
 /* Says in one line why PROCESS could not be read, RESULT being the negated errno. */
 void hl_say_unreadable(pid_t pid, int result);
 
-/* The part of PATH that names its store's folder for one image, "KEY/NAME" or "KEY/nodeN/NAME"; NULL if PATH is
-   no image's. */
-const char *hl_find_image_key(const char *path);
-
 /* The bytes of REGION that are on huge pages of hugetlb. */
 static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {
     return region->private_hugetlb_bytes + region->shared_hugetlb_bytes;

@@ -42,7 +42,7 @@ class Store:
         """The image of PATH, which is made if there is none."""
         assert self.hugeld("share", f"--store={self.path}", "add", path).returncode == 0
         [listed] = self.json("share", f"--store={self.path}", "list")["stores"]
-        [image] = [i["image"] for i in listed["images"] if i["path"] == os.path.realpath(path)]
+        [image] = [os.path.normpath(i["image"]) for i in listed["images"] if i["path"] == os.path.realpath(path)]
         return image
 
     def options(self, text=""):
@@ -139,6 +139,8 @@ def test_status_of_a_store_on_hugetlb(builder, store, library, pause_library, po
         check_shared(status_of(process), mappings, app, image)
         text = helpers.hugeld("status", process.pid).stdout
         said = helpers.hugeld("perf-map", process.pid)
+    told, _ = examine(store)
+    assert (told["type"], told["huge"], told["executable"], told["images"]) == ("hugetlbfs", None, True, 1)
     assert "hugetlb 0, thp 0, shared 6, file 0 pages" in text and "it is no memory of this process" in text
     assert (said.returncode, said.stdout) == (1, "") and "no map file" in said.stderr
 
