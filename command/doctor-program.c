@@ -64,7 +64,7 @@ static void count_object(struct hl_needs *needs, const char *path, bool is_main)
     struct hl_forecast forecast;
     struct hl_starts starts;
     struct hl_found_image image;
-    uint64_t tried;
+    uint64_t tried = 0;
     const struct hl_options options = plan_hugetlb_only(&needs->options);
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
         return;

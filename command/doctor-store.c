@@ -58,10 +58,10 @@ static void read_size(struct hl_store_state *state, int folder) {
     state->bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
 }
 
-static void look_through(struct hl_store_state *state, int folder, uint64_t owner,
+static void look_through(struct hl_store_state *state, int folder, int pages, uint64_t owner,
                          const struct hl_geometry *geometry) {
     struct hl_store store = {
-        .path = state->path, .folder = folder, .owner = (uid_t)owner, .geometry = *geometry};
+        .path = state->path, .folder = folder, .pages = pages, .owner = (uid_t)owner, .geometry = *geometry};
     struct hl_stored *stored = NULL;
     struct stat status;
     if (fstat(folder, &status) == 0)
@@ -88,9 +88,12 @@ void hl_examine_store(struct hl_store_state *state, const char *path, uint64_t o
     close((int)pinned);
     if (folder < 0)
         return;
-    read_mount(state, folder);
-    read_size(state, folder);
-    look_through(state, folder, owner, geometry);
+    int pages = openat(folder, HL_STORE_PAGES, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    read_mount(state, pages >= 0 ? pages : folder);
+    read_size(state, pages >= 0 ? pages : folder);
+    look_through(state, folder, pages, owner, geometry);
+    if (pages >= 0)
+        close(pages);
     close(folder);
 }
 

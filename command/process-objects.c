@@ -14,7 +14,7 @@
    be the same file.
 
    What is mapped from an image has a file, but not the object's.  A store keeps each image in a folder whose
-   name says which file it was made of (hl_set_image_key), and no other folder is called so: that tells images
+   name says which file it was made of (hl_set_image_key), or in .hugetlb/XXXXXX (store.h): that tells images
    also of stores that are out of sight, in other namespaces, or gone.  An image that is mounted over its
    original has the original's name in maps, and its own only in mountinfo.
 
@@ -23,6 +23,7 @@
        executed          the same, and /proc/PID/exe is the image */
 #include "common.h"
 #include "process.h"
+#include "store.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -47,21 +48,30 @@ struct hl_process_file {
 
 /* --- images --- */
 
-/* Whether the path component AT is the name that hl_set_image_key gives. */
-static bool is_key(const char *at) {
+/* The length of the path components with which AT begins if they are the folder of an image: the name that
+   hl_set_image_key gives, or .hugetlb/XXXXXX; else 0.  A slash follows. */
+static size_t folder_bytes(const char *at) {
     int bytes = 0;
     sscanf(at, "0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f].0x%*[0-9a-f]%n", &bytes);
-    return bytes > 0 && at[bytes] == '/';
+    if (bytes == 0)
+        sscanf(at, HL_STORE_PAGES "/%*6[0-9A-Za-z]%n", &bytes);
+    return at[bytes] == '/' ? (size_t)bytes : 0;
 }
 
-const char *hl_find_image_key(const char *path) {
+/* Whether NAME is that of an image in its folder: "NAME" or "nodeN/NAME". */
+static bool is_image_name(const char *name) {
+    unsigned node;
+    int bytes = 0;
+    if (sscanf(name, "node%u/%n", &node, &bytes) == 1)
+        name += bytes;
+    return name[0] != '\0' && strchr(name, '/') == NULL;
+}
+
+/* The folder of the image at PATH, inside PATH; NULL if that is no image's. */
+static const char *find_image_folder(const char *path) {
     for (const char *at = strchr(path, '/'); at != NULL; at = strchr(at + 1, '/')) {
-        const char *name = is_key(at + 1) ? strchr(at + 1, '/') + 1 : NULL;
-        unsigned node;
-        int bytes = 0;
-        if (name != NULL && sscanf(name, "node%u/%n", &node, &bytes) == 1 && bytes > 0)
-            name += bytes;
-        if (name != NULL && name[0] != '\0' && strchr(name, '/') == NULL)
+        size_t bytes = folder_bytes(at + 1);
+        if (bytes > 0 && is_image_name(at + 1 + bytes + 1))
             return at + 1;
     }
     return NULL;
@@ -82,23 +92,30 @@ static void unescape(char *text) {
     *to = '\0';
 }
 
-/* Whether an image is mounted over PATH in PROCESS's mount namespace:
-   "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...". */
+/* Whether LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", says that an image is mounted
+   over PATH.  Of a hugetlbfs, the folder .hugetlb is the root. */
+static bool mounts_image(char *line, const char *path) {
+    char *rest = line, *field[5] = {NULL};
+    bool hugetlb = strstr(line, " - hugetlbfs ") != NULL;
+    for (size_t i = 0; i < 5 && rest != NULL; i++)
+        field[i] = strsep(&rest, " ");
+    if (field[4] == NULL)
+        return false;
+    char *root = hl_format("%s%s", hugetlb ? "/" HL_STORE_PAGES : "", field[3]);
+    bool is_image = find_image_folder(root) != NULL;
+    free(root);
+    unescape(field[4]);
+    return is_image && strcmp(field[4], path) == 0;
+}
+
 static bool is_mounted_over(const struct hl_process *process, const char *path) {
     int fd = openat(process->folder, "mountinfo", O_RDONLY | O_CLOEXEC);
     FILE *text = fd >= 0 ? fdopen(fd, "r") : NULL;
     char *line = NULL;
     size_t size = 0;
     bool found = false;
-    while (text != NULL && !found && getline(&line, &size, text) >= 0) {
-        char *rest = line, *field[5] = {NULL};
-        for (size_t i = 0; i < 5 && rest != NULL; i++)
-            field[i] = strsep(&rest, " ");
-        if (field[4] == NULL || hl_find_image_key(field[3]) == NULL)
-            continue;
-        unescape(field[4]);
-        found = strcmp(field[4], path) == 0;
-    }
+    while (text != NULL && !found && getline(&line, &size, text) >= 0)
+        found = mounts_image(line, path);
     free(line);
     if (text != NULL)
         fclose(text);
@@ -117,9 +134,10 @@ static void find_images(struct hl_process *process) {
     for (size_t i = 0; i < process->n_regions; i++) {
         struct hl_region *region = &process->region[i];
         bool is_huge = hl_hugetlb_bytes(region) + region->file_pmd_bytes + region->shmem_pmd_bytes > 0;
-        if (region->inode == 0 || region->name[0] != '/' || (other != NULL && is_same_mapped_file(other, region)))
+        if (region->inode == 0 || region->name[0] != '/' ||
+            (other != NULL && is_same_mapped_file(other, region)))
             continue;
-        region->of_image = hl_find_image_key(region->name) != NULL ||
+        region->of_image = find_image_folder(region->name) != NULL ||
                            (image != NULL && is_same_mapped_file(image, region)) ||
                            (is_huge && is_mounted_over(process, region->name));
         if (region->of_image)
@@ -129,13 +147,15 @@ static void find_images(struct hl_process *process) {
     }
 }
 
-/* What the image that REGION maps was made of, by the link beside it; NULL if that is not there to be read. */
+/* What the image that REGION maps was made of, by the link beside it; NULL if that is not there to be read, as
+   on hugetlbfs, which has no links. */
 static char *read_image_origin(const struct hl_process *process, const struct hl_region *region) {
-    const char *key = hl_find_image_key(region->name);
+    const char *folder = find_image_folder(region->name);
     char origin[PATH_MAX];
-    if (key == NULL)
+    if (folder == NULL)
         return NULL;
-    char *path = hl_format("root%.*s/.origin", (int)(strchr(key, '/') - region->name), region->name);
+    char *path =
+        hl_format("root%.*s/.origin", (int)(folder + folder_bytes(folder) - region->name), region->name);
     ssize_t bytes = readlinkat(process->folder, path, origin, sizeof origin - 1);
     free(path);
     return bytes > 0 ? hl_format("%.*s", (int)bytes, origin) : NULL;

@@ -42,7 +42,7 @@ class Store:
         """The image of PATH, which is made if there is none."""
         assert self.hugeld("share", f"--store={self.path}", "add", path).returncode == 0
         [listed] = self.json("share", f"--store={self.path}", "list")["stores"]
-        [image] = [i["image"] for i in listed["images"] if i["path"] == os.path.realpath(path)]
+        [image] = [os.path.normpath(i["image"]) for i in listed["images"] if i["path"] == os.path.realpath(path)]
         return image
 
     def options(self, text=""):
@@ -69,7 +69,7 @@ def store(tmp_path, root):
 
 def shared_bytes(mappings, name):
     """What smaps says is on huge pages in the mappings of NAME."""
-    return sum(m.kb["ShmemPmdMapped"] * KIB for m in mappings if m.name == str(name))
+    return sum(m.kb["ShmemPmdMapped"] * KIB + m.hugetlb_bytes for m in mappings if m.name == str(name))
 
 
 def touch(process, name):
@@ -124,6 +124,25 @@ def test_status(shared_app):
     assert re.search(r"^    0x000000400000 S+", text, re.M) and "the rest of it small" not in text
     [row] = [line for line in helpers.hugeld("status", "--all").stdout.splitlines() if line.split()[0] == str(process.pid)]
     assert row.split()[4:8] == ["0", "0", str(pages), "0"]
+
+
+def test_status_of_a_store_on_hugetlb(builder, store, library, pause_library, pool):
+    """Its pages are the pool's, and all the same no memory of the process."""
+    pool(32)
+    app = builder.executable("nopie")
+    store.done("umount", store.path)
+    store.done(helpers.HUGELD, "share", f"--store={store.path}", "--pages=hugetlb", "add", app)
+    image = store.add(app)
+    env = helpers.preload(library, pause_library, options=store.options())
+    with helpers.paused([*store.inside, app], env, app.name) as process:
+        mappings = touch(process, image)
+        check_shared(status_of(process), mappings, app, image)
+        text = helpers.hugeld("status", process.pid).stdout
+        said = helpers.hugeld("perf-map", process.pid)
+    told, _ = examine(store)
+    assert (told["type"], told["huge"], told["executable"], told["images"]) == ("hugetlbfs", None, True, 1)
+    assert "hugetlb 0, thp 0, shared 6, file 0 pages" in text and "it is no memory of this process" in text
+    assert (said.returncode, said.stdout) == (1, "") and "no map file" in said.stderr
 
 
 def test_status_of_a_removed_image(shared_app, store):
