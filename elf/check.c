@@ -98,7 +98,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
     int result = 0;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        if (work->move[i].skip != HL_MOVED)
+        if (work->move[i].skip != HL_MOVED || work->move[i].placed)
             continue;
         result = check_mappings(context, &work->object, span);
         if (result == 0)

@@ -58,7 +58,7 @@ struct commit {
 };
 
 static bool is_prepared(const struct commit *c, unsigned span) {
-    return c->work->move[span].backend != HL_NO_BACKEND;
+    return c->work->move[span].backend != HL_NO_BACKEND && !c->work->move[span].placed;
 }
 
 static uint64_t bytes_of(const struct commit *c, unsigned span) {

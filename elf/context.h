@@ -62,7 +62,7 @@ struct hl_context {
     struct hl_options options;
     struct hl_file_id standard_error; /* at the start */
     struct hl_kernel kernel;
-    bool has_no_store;     /* there was none when an image was looked for */
+    bool has_no_store;     /* there was none when an image was looked for: once in a process is enough */
     bool kernel_is_probed; /* false again when objects come later: the process may have restricted itself */
     struct hl_status status;
     bool filters_are_known;

@@ -54,8 +54,10 @@ struct hl_object {
     const char *soname; /* DT_SONAME, or NULL */
     bool is_main;       /* the executable */
     bool text_relocations;
-    bool is_new; /* the dynamic linker has just mapped it from FILE: nobody else sees it or runs it yet */
-    int file;    /* a descriptor that is open as long as the object is new */
+    bool is_new;   /* the dynamic linker has just mapped it from FILE: nobody else sees it or runs it yet */
+    int file;      /* a descriptor that is open as long as the object is new */
+    bool is_image; /* FILE is its image in a store, and that is what was mapped */
+    enum hl_skip no_image; /* why it is not, after the dynamic linker has looked; HL_MOVED: it has not */
     uint64_t load_bias;
     uint64_t alignment;              /* the least p_align of its PT_LOADs */
     uint64_t relro_start, relro_end; /* PT_GNU_RELRO rounded out to pages; equal if there is none */

@@ -92,14 +92,29 @@ long hl_open_image(const struct hl_context *context, const struct hl_file_state 
     return search.met_unsafe ? -HL_SKIP_STORE_UNSAFE : -HL_SKIP_NO_IMAGE;
 }
 
+int hl_compare_image(const struct hl_object *object, const struct hl_object *laid_out, uint64_t bytes,
+                     const struct hl_geometry *geometry) {
+    uint64_t base = hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
+    if (object->load_bias % geometry->huge_page_bytes != 0)
+        return HL_SKIP_IMAGE_PLACE;
+    if (laid_out->n_segments != object->n_segments)
+        return HL_SKIP_IMAGE_MISMATCH;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *a = &object->segment[i], *b = &laid_out->segment[i];
+        if (a->start != b->start || a->end != b->end || a->file_end != b->file_end || a->flags != b->flags)
+            return HL_SKIP_IMAGE_MISMATCH;
+        if (a->file_end > a->start &&
+            (b->offset != b->first_page - base || b->offset + (b->file_end - b->first_page) > bytes))
+            return HL_SKIP_IMAGE_MISMATCH;
+    }
+    return 0;
+}
+
 int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry) {
     Elf64_Phdr header[HEADERS_MAX];
     Elf64_Ehdr file;
     struct hl_object laid_out;
     struct hl_file_state state;
-    uint64_t base = hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
-    if (object->load_bias % geometry->huge_page_bytes != 0)
-        return HL_SKIP_IMAGE_PLACE;
     if (hl_pread(image, &file, sizeof file, 0) != sizeof file ||
         !hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *header ||
         file.e_phnum > HEADERS_MAX)
@@ -107,17 +122,9 @@ int hl_check_image(const struct hl_object *object, int image, const struct hl_ge
     long bytes = (long)(file.e_phnum * sizeof *header);
     if (hl_pread(image, header, (size_t)bytes, file.e_phoff) != bytes ||
         hl_read_segments(&laid_out, header, file.e_phnum, object->load_bias, geometry) != 0 ||
-        laid_out.n_segments != object->n_segments || hl_read_file_state(&state, image) != 0)
+        hl_read_file_state(&state, image) != 0)
         return HL_SKIP_IMAGE_MISMATCH;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *a = &object->segment[i], *b = &laid_out.segment[i];
-        if (a->start != b->start || a->end != b->end || a->file_end != b->file_end || a->flags != b->flags)
-            return HL_SKIP_IMAGE_MISMATCH;
-        if (a->file_end > a->start &&
-            (b->offset != b->first_page - base || b->offset + (b->file_end - b->first_page) > state.bytes))
-            return HL_SKIP_IMAGE_MISMATCH;
-    }
-    return 0;
+    return hl_compare_image(object, &laid_out, state.bytes, geometry);
 }
 
 /* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: what somebody
@@ -150,8 +157,8 @@ static long open_file(const struct hl_object *object) {
 
 static int open_and_check(struct hl_context *context, const struct hl_object *object, long *image) {
     struct hl_file_state state;
-    int result = HL_SKIP_NO_IMAGE;
-    if (!hl_has_store(context))
+    int result = object->no_image != HL_MOVED ? (int)object->no_image : HL_SKIP_NO_IMAGE;
+    if (object->no_image != HL_MOVED || !hl_has_store(context))
         return result;
     if (!is_as_loaded(&context->maps, object))
         return HL_SKIP_MAPPING_CHANGED;
@@ -171,6 +178,14 @@ static int open_and_check(struct hl_context *context, const struct hl_object *ob
     if (!object->is_new)
         hl_close((int)file);
     return result;
+}
+
+/* Zeros that no file has are not in the image either. */
+static bool has_zeros(const struct hl_object *object, const struct hl_span *span) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (hl_overlap(object->segment[i].file_end, object->segment[i].end, span->start, span->end) > 0)
+            return true;
+    return false;
 }
 
 /* Maps the range of IMAGE that SPAN is. */
@@ -195,22 +210,29 @@ static int map_spans(struct hl_context *context, struct hl_work *work, int image
     struct hl_file_state state;
     int result = hl_read_file_state(&state, image) != 0 ? HL_SKIP_IMAGE_MISMATCH : 0;
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++)
-        if (!hl_is_writable(&work->plan.span[i]))
+        if (has_zeros(&work->object, &work->plan.span[i]) && !hl_is_writable(&work->plan.span[i]))
+            result = HL_SKIP_IMAGE_MISMATCH;
+        else if (!hl_is_writable(&work->plan.span[i]))
             result = map_span(&work->move[i], &work->plan.span[i], image, base, state.bytes);
     return result;
 }
 
-static void plan_with(struct hl_context *context, struct hl_work *work, const struct hl_options *options) {
+static void plan_with(const struct hl_context *context, struct hl_work *work,
+                      const struct hl_options *options) {
     work->skip = (enum hl_skip)hl_plan_object(&work->plan, &work->object, options, &context->geometry);
     hl_clear_moves(work);
 }
 
 /* Of an image, read-only data and pages with little text are for nothing. */
-static int plan_image(struct hl_context *context, struct hl_work *work, int image) {
+static void plan_spans(const struct hl_context *context, struct hl_work *work) {
     struct hl_options options = context->options;
     options.segments = HL_SEGMENTS_ALL;
     options.sparse_text = HL_SPARSE_TEXT_ON;
     plan_with(context, work, &options);
+}
+
+static int plan_image(struct hl_context *context, struct hl_work *work, int image) {
+    plan_spans(context, work);
     int result = work->skip != HL_MOVED ? (int)work->skip : hl_check_object(context, work);
     return result == 0 ? map_spans(context, work, image) : result;
 }
@@ -230,4 +252,54 @@ int hl_prepare_image(struct hl_context *context, struct hl_work *work) {
         plan_with(context, work, &context->options);
     }
     return result;
+}
+
+void hl_take_image(const struct hl_context *context, struct hl_work *work) {
+    plan_spans(context, work);
+    work->no_image = HL_MOVED;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        struct hl_move *move = &work->move[i];
+        if (hl_is_writable(&work->plan.span[i]))
+            continue;
+        move->backend = HL_SHARED;
+        move->placed = true;
+    }
+}
+
+/* Whether one segment alone is what SPAN holds. */
+static bool is_one_mapping(const struct hl_object *object, const struct hl_span *span) {
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        if (hl_segment_overlap(segment, span->start, span->end) > 0)
+            return segment->first_page <= span->start && span->end <= segment->end_page;
+    }
+    return false;
+}
+
+/* A dynamic linker has put PROT_BTI where the text wants it. */
+static int join_span(const struct hl_context *context, const struct hl_object *object,
+                     const struct hl_span *span) {
+    uint64_t base = hl_round_down(object->segment[0].start, context->geometry.huge_page_bytes);
+    int branches = 0, result = 0;
+    if (has_zeros(object, span))
+        return HL_SKIP_IMAGE_MISMATCH;
+    if (HL_PROT_BTI != 0 && (span->flags & PF_X))
+        result = hl_read_branch_protection(span->start, span->end, &branches);
+    if (result != 0)
+        return result;
+    long at = hl_mmap(span->start, hl_span_bytes(span), hl_protection(span->flags) | branches,
+                      MAP_PRIVATE | MAP_FIXED, object->file, span->start - base);
+    return hl_is_error(at) ? HL_SKIP_MAP_COUNT : 0;
+}
+
+void hl_join_image(const struct hl_context *context, struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        struct hl_move *move = &work->move[i];
+        if (move->backend != HL_SHARED || is_one_mapping(&work->object, span))
+            continue;
+        move->skip = (enum hl_skip)join_span(context, &work->object, span);
+        if (move->skip != HL_MOVED)
+            move->backend = HL_NO_BACKEND;
+    }
 }

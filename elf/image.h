@@ -11,6 +11,15 @@
    reason, which then stands in no_image, and WORK is as it was.  CONTEXT's maps and pagemap are open. */
 int hl_prepare_image(struct hl_context *context, struct hl_work *work);
 
+/* For a WORK that the dynamic linker has mapped from an image (object.is_image): plans it, with the same
+   options, and takes its read-only spans for placed, without a system call. */
+void hl_take_image(const struct hl_context *context, struct hl_work *work);
+
+/* After everything else was done for such a WORK: where a span holds more than one segment, all of it is
+   mapped with the span's protection, so that its boundary pages are huge ones too.  Nobody else knows of the
+   object yet. */
+void hl_join_image(const struct hl_context *context, struct hl_work *work);
+
 /* Whether there is a store in which images would be looked for.  Until then nothing is asked that a filter of
    system calls might not allow: a path is opened.  It is remembered in CONTEXT if there is none. */
 bool hl_has_store(struct hl_context *context);
@@ -23,5 +32,9 @@ long hl_open_image(const struct hl_context *context, const struct hl_file_state 
 /* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets that go with their addresses.  0,
    HL_SKIP_IMAGE_PLACE or HL_SKIP_IMAGE_MISMATCH. */
 int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry);
+
+/* Whether a file with these segments, LAID_OUT, and so many BYTES is OBJECT laid out.  The same results. */
+int hl_compare_image(const struct hl_object *object, const struct hl_object *laid_out, uint64_t bytes,
+                     const struct hl_geometry *geometry);
 
 #endif

@@ -62,6 +62,7 @@ static bool begin(struct hl_context *context, const struct hl_options *options, 
     clear_process(context);
     context->way_in = way_in;
     context->kernel_is_probed = context->filters_are_known = context->has_started = false;
+    context->has_no_store = false;
     context->matched = context->n_small = 0;
     context->trace = NULL;
     context->options = *options;
@@ -128,15 +129,19 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
     work->object.text_relocations = object->text_relocations;
     work->object.is_new = object->is_new;
     work->object.file = object->file;
-    if (result == 0) {
+    work->object.is_image = object->is_image;
+    work->object.no_image = object->no_image;
+    if (result == 0 && !object->is_image) {
         result = hl_plan_object(&work->plan, &work->object, &context->options, &context->geometry);
     } else {
-        work->object.n_segments = 0;
+        work->object.n_segments = result == 0 ? work->object.n_segments : 0;
         work->plan.n_spans = 0;
     }
     work->skip = (enum hl_skip)result;
     work->no_image = HL_SKIP_NO_IMAGE;
     hl_clear_moves(work);
+    if (result == 0 && object->is_image)
+        hl_take_image(context, work);
 }
 
 int hl_read_process_status(struct hl_context *context) {
@@ -167,7 +172,6 @@ static void probe_kernel(struct hl_context *context) {
 /* What every object needs to be checked against.  0 or the reason why none can move. */
 static int read_process(struct hl_context *context) {
     int result = hl_read_process_status(context);
-    context->has_no_store = false;
     if (result == 0)
         result = hl_read_maps(&context->maps);
     if (result != 0)
@@ -204,7 +208,7 @@ static void leave_data(const struct hl_context *context, struct hl_work *work) {
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->options.backend;
     bool may_share = backend == HL_BACKEND_AUTO || backend == HL_BACKEND_SHARED;
-    if (may_share && hl_prepare_image(context, work) == 0) {
+    if (may_share && !work->object.is_image && hl_prepare_image(context, work) == 0) {
         leave_data(context, work);
     } else {
         leave_data(context, work);
@@ -214,7 +218,7 @@ static void check_work(struct hl_context *context, struct hl_work *work) {
 
 static bool is_anything_prepared(const struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++)
-        if (work->move[i].backend != HL_NO_BACKEND)
+        if (work->move[i].backend != HL_NO_BACKEND && !work->move[i].placed)
             return true;
     return false;
 }
@@ -285,11 +289,22 @@ int hl_end_startup(const struct hl_context *context) {
     return check_names(context);
 }
 
+/* What was mapped from an image is in place. */
 static bool is_anything_planned(const struct hl_context *context) {
-    for (size_t i = 0; i < context->n_work; i++)
-        if (context->work[i].skip == HL_MOVED)
-            return true;
+    for (size_t i = 0; i < context->n_work; i++) {
+        const struct hl_work *work = &context->work[i];
+        for (unsigned j = 0; j < work->plan.n_spans && work->skip == HL_MOVED; j++)
+            if (!work->move[j].placed)
+                return true;
+    }
     return false;
+}
+
+/* Last, because until then mappings are compared with what the program headers say. */
+static void join_images(struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++)
+        if (context->work[i].object.is_image)
+            hl_join_image(context, &context->work[i]);
 }
 
 /* strict=on: an object named without a wildcard that stays where its plan says it should not. */
@@ -308,6 +323,7 @@ int hl_move_objects(struct hl_context *context) {
     int status = context->options.strict && context->dropped_named ? 127 : 0;
     if (is_anything_planned(context))
         move_planned(context);
+    join_images(context);
     for (size_t i = 0; i < context->n_work; i++) {
         hl_report_object(context, &context->work[i]);
         context->n_small += hl_is_just_small(&context->work[i]);

@@ -38,6 +38,7 @@
 #include <sys/param.h>
 #include <unistd.h>
 
+#include "hugeld/image.h"
 #include "hugeld/in-process.h"
 #include "hugeld/load-address.h"
 #include "hugeld/move.h"
@@ -60,6 +61,18 @@ static struct
   bool is_chosen;
   ElfW(Addr) start;
 } next;
+
+/* The image of the object that is mapped next.  */
+static struct
+{
+  /* The object is mapped from it.  */
+  bool is_open;
+  /* There is one, but it cannot be mapped page by page: the core brings it
+     into place, for which the object must begin on a boundary.  */
+  bool is_for_core;
+  /* It was looked for in vain, and this is why; or HL_MOVED.  */
+  enum hl_skip reason;
+} image;
 
 /* The executable's path.  */
 static const char *executable;
@@ -192,6 +205,237 @@ _dl_hugepages_move_executable (struct link_map *l)
     _exit (status);
 }
 
+/* A file's program headers are looked at only if there are no more, and
+   the first bytes of a file that open_verify has read are fewer than
+   this.  */
+#define PHDR_MAX (2 * HL_SEGMENTS_MAX)
+#define START_MAX 1024
+
+/* A file's first bytes, program headers and segments.  */
+struct headers
+{
+  union
+  {
+    ElfW(Ehdr) ehdr;
+    char start[START_MAX];
+  };
+  ElfW(Phdr) phdr[PHDR_MAX];
+  struct hl_object object;
+};
+
+/* What comparing takes.  The thread that calls dlopen may have a small
+   stack, and nothing of this should stay.  */
+struct comparison
+{
+  struct headers original, image;
+  ElfW(Dyn) dynamic[128];
+  char soname[256];
+};
+
+/* Read the program headers and segments of the file FD, of which H has the
+   first LENGTH bytes.  */
+static bool
+read_headers (struct headers *h, int fd, size_t length)
+{
+  size_t phnum = h->ehdr.e_phnum;
+  size_t size = phnum * sizeof *h->phdr;
+  if (phnum > PHDR_MAX || h->ehdr.e_phentsize != sizeof *h->phdr)
+    return false;
+  if (h->ehdr.e_phoff <= length && size <= length - h->ehdr.e_phoff)
+    memcpy (h->phdr, h->start + h->ehdr.e_phoff, size);
+  else if (__pread64_nocancel (fd, h->phdr, size, h->ehdr.e_phoff)
+	   != (ssize_t) size)
+    return false;
+  return hl_read_segments (&h->object, h->phdr, phnum, 0,
+			   &context->geometry) == 0;
+}
+
+/* Return true if A and B are the headers of one file, laid out twice: all
+   that may differ is where something lies in the file, and the alignment
+   of what is mapped from it, which must be that of huge pages.  */
+static bool
+is_same_file (const struct headers *a, const struct headers *b)
+{
+  ElfW(Ehdr) ehdr = b->ehdr;
+  ehdr.e_phoff = a->ehdr.e_phoff;
+  ehdr.e_shoff = a->ehdr.e_shoff;
+  if (memcmp (&ehdr, &a->ehdr, sizeof ehdr) != 0)
+    return false;
+  for (size_t i = 0; i < ehdr.e_phnum; ++i)
+    {
+      ElfW(Phdr) phdr = b->phdr[i];
+      if (phdr.p_type == PT_LOAD)
+	{
+	  if (!powerof2 (phdr.p_align) || phdr.p_align < a->phdr[i].p_align
+	      || phdr.p_align < context->geometry.huge_page_bytes)
+	    return false;
+	  phdr.p_align = a->phdr[i].p_align;
+	}
+      phdr.p_offset = a->phdr[i].p_offset;
+      if (memcmp (&phdr, &a->phdr[i], sizeof phdr) != 0)
+	return false;
+    }
+  return true;
+}
+
+/* Return 0 if the file FD may be mapped as text, page by page.  A noexec
+   mount and a security module refuse the one, a hugetlbfs the other.  */
+static int
+try_mapping (int fd)
+{
+  size_t page = GLRO (dl_pagesize);
+  long int at = hl_mmap (0, page, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, page);
+  if (!hl_is_error (at))
+    {
+      hl_munmap (at, page);
+      return 0;
+    }
+  return (at == -EINVAL ? HL_SKIP_IMAGE_PLACE
+	  : at == -EPERM ? HL_SKIP_STORE_NOEXEC : HL_SKIP_EXEC_DENIED);
+}
+
+/* Return 0 if TO is an image of FD, whose first LENGTH bytes are START, and
+   can be mapped in its place; HL_SKIP_IMAGE_PLACE if only the core can do
+   that.  */
+static int
+check_image (struct comparison *c, int to, int fd, const char *start,
+	     size_t length)
+{
+  struct headers *original = &c->original;
+  struct headers *laid_out = &c->image;
+  struct hl_file_state state;
+  memcpy (original->start, start, length);
+  if (!read_headers (original, fd, length)
+      || __pread64_nocancel (to, laid_out->start, length, 0)
+	 != (ssize_t) length
+      || !read_headers (laid_out, to, length)
+      || !is_same_file (original, laid_out)
+      || hl_read_file_state (&state, to) != 0)
+    return HL_SKIP_IMAGE_MISMATCH;
+  int result = hl_compare_image (&original->object, &laid_out->object,
+				 state.bytes, &context->geometry);
+  if (result == 0
+      && (laid_out->object.segment[0].first_page
+	  & (context->geometry.huge_page_bytes - 1)) != 0)
+    /* glibc would put its first page on a boundary.  */
+    result = HL_SKIP_IMAGE_PLACE;
+  return result != 0 ? result : try_mapping (to);
+}
+
+/* Read DT_SONAME of the image FD, whose headers have just been read:
+   offsets in it go with addresses.  Return false if that fails.  */
+static bool
+read_image_soname (struct comparison *c, int fd, const char **soname)
+{
+  const struct headers *h = &c->image;
+  ElfW(Addr) base = (h->object.segment[0].first_page
+		     & -context->geometry.huge_page_bytes);
+  ElfW(Addr) strings = 0, name = 0;
+  bool is_complete = true;
+  *soname = NULL;
+  for (size_t i = 0; i < h->ehdr.e_phnum; ++i)
+    {
+      size_t size = h->phdr[i].p_filesz;
+      if (h->phdr[i].p_type != PT_DYNAMIC)
+	continue;
+      is_complete = (size <= sizeof c->dynamic
+		     && __pread64_nocancel (fd, c->dynamic, size,
+					    h->phdr[i].p_vaddr - base)
+			== (ssize_t) size);
+      for (size_t j = 0; is_complete && j < size / sizeof (ElfW(Dyn)); ++j)
+	if (c->dynamic[j].d_tag == DT_STRTAB)
+	  strings = c->dynamic[j].d_un.d_ptr;
+	else if (c->dynamic[j].d_tag == DT_SONAME)
+	  name = c->dynamic[j].d_un.d_val;
+    }
+  if (!is_complete || strings == 0 || name == 0)
+    return is_complete;
+  *soname = c->soname;
+  ssize_t n = __pread64_nocancel (fd, c->soname, sizeof c->soname,
+				  strings - base + name);
+  return n > 0 && memchr (c->soname, '\0', n) != NULL;
+}
+
+/* Return true if LD_HUGEPAGES excludes OBJECT by its soname, which is in the
+   image FD.  The one by which others select is looked at when the object is
+   mapped.  */
+static bool
+is_excluded (struct comparison *c, const struct hl_object *object, int fd)
+{
+  struct hl_string patterns = context->options.objects;
+  struct hl_pattern pattern;
+  struct hl_object named =
+    {
+      .path = object->path,
+      .is_main = object->is_main,
+    };
+  while (hl_take_pattern (&patterns, &pattern))
+    if (pattern.excludes)
+      return (!read_image_soname (c, fd, &named.soname)
+	      || (hl_select_object (context->options.objects, &named)
+		  == HL_NOT_SELECTED));
+  return false;
+}
+
+/* Return true if there is a store.  In a process that is asked once.  */
+static bool
+has_store (void)
+{
+  static bool is_there;
+  is_there = is_there || hl_has_store (context);
+  return is_there;
+}
+
+int
+_dl_hugepages_open_image (int fd, char *start, size_t length,
+			  const char *path, int mode)
+{
+  bool is_main = (mode & __RTLD_OPENEXEC) != 0;
+  const struct hl_object object =
+    {
+      .path = is_main ? executable : path,
+      .is_main = is_main,
+    };
+  struct hl_file_state state;
+  image.is_open = image.is_for_core = false;
+  image.reason = HL_MOVED;
+  unsigned int backend = context->options.backend;
+  if ((backend != HL_BACKEND_AUTO && backend != HL_BACKEND_SHARED)
+      || length > START_MAX
+      /* Its address is its own.  The core knows what else may be there.  */
+      || ((const ElfW(Ehdr) *) start)->e_type != ET_DYN
+      || (hl_select_object (context->options.objects, &object)
+	  == HL_NOT_SELECTED)
+      || ((mode & __RTLD_DLOPEN) != 0
+	  && hl_read_process_status (context) != 0)
+      || !has_store ()
+      || hl_read_file_state (&state, fd) != 0)
+    return fd;
+
+  long int to = hl_open_image (context, &state);
+  if (hl_is_error (to))
+    {
+      image.reason = -to;
+      return fd;
+    }
+  struct hl_area area;
+  struct comparison *c = NULL;
+  int result = HL_SKIP_NO_MEMORY;
+  if (hl_map_area (&area, sizeof *c, PROT_READ | PROT_WRITE, 0) == 0)
+    {
+      c = (struct comparison *) area.start;
+      result = check_image (c, to, fd, start, length);
+    }
+  image.is_for_core = result == HL_SKIP_IMAGE_PLACE;
+  image.reason = image.is_for_core ? HL_MOVED : result;
+  image.is_open = result == 0 && !is_excluded (c, &object, to);
+  if (image.is_open)
+    memcpy (start, c->image.start, length);
+  hl_free_area (&area);
+  __close_nocancel_nostatus (image.is_open ? fd : to);
+  return image.is_open ? to : fd;
+}
+
 void
 _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
 {
@@ -205,6 +449,8 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
       .is_main = is_main,
       .is_new = true,
       .file = fd,
+      .is_image = image.is_open,
+      .no_image = image.reason,
     };
   if (is_opened_later)
     {
@@ -265,15 +511,22 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,
 			    int mode)
 {
   struct hl_object object;
-  uint64_t bias;
+  uint64_t bias = 0;
+  if (image.is_open)
+    {
+      /* Its p_align says where.  */
+      next.is_chosen = false;
+      return;
+    }
   /* One that was linked for an address of its own gets that, if it is
      free.  */
   next.is_chosen
     = (hl_read_segments (&object, phdr, phnum, 0, &context->geometry) == 0
        && object.segment[0].first_page == 0
-       && hl_choose_load_bias (&bias, &object, &context->options,
-			       &context->geometry,
-			       find_alignment (phdr, phnum))
+       && (image.is_for_core
+	   || hl_choose_load_bias (&bias, &object, &context->options,
+				   &context->geometry,
+				   find_alignment (phdr, phnum)))
        /* A filter of the program's own may kill for munmap.  */
        && ((mode & __RTLD_DLOPEN) == 0
 	   || hl_read_process_status (context) == 0));

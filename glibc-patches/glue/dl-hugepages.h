@@ -38,6 +38,13 @@ void _dl_hugepages_init (const char *objects, const char *options,
    relocated yet.  */
 void _dl_hugepages_move_executable (struct link_map *l) attribute_hidden;
 
+/* If a store has an image of the file FD, whose first LENGTH bytes are
+   START, and LD_HUGEPAGES selects it by PATH, close FD, return the image's
+   descriptor, and change START to its first bytes.  Otherwise return FD.
+   MODE is what it is loaded with.  */
+int _dl_hugepages_open_image (int fd, char *start, size_t length,
+			      const char *path, int mode) attribute_hidden;
+
 /* Move L, which has just been mapped from FD.  Nothing else knows of it
    yet, but other threads may run.  MODE is what it is loaded with.  */
 void _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
@@ -68,6 +75,7 @@ ElfW(Addr) _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot,
 
 /* Static programs that use dlopen do without.  */
 # define _dl_hugepages_active false
+# define _dl_hugepages_open_image(fd, start, length, path, mode) (fd)
 # define _dl_hugepages_move_mapped(l, fd, mode) ((void) 0)
 # define _dl_hugepages_choose_place(phdr, phnum, mode) ((void) 0)
 # define _dl_hugepages_read_place(fd, phoff, phnum, mode) ((void) 0)
