@@ -77,7 +77,7 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
     if (side == HL_PLAIN)
         make_plain();
     else if (side == HL_ON_HUGE)
-        code = hl_prepare_run(&subject->run, subject->argv[0], subject->path, &way);
+        code = hl_prepare_run(&subject->run, subject->argv, subject->path, &way);
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
     getrusage(RUSAGE_SELF, &stamp->usage);

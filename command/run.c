@@ -7,7 +7,12 @@
 
    --loader=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
    names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one
-   line. */
+   line.
+
+   --loader=image: the image of the program's file is put over the file, and nothing is preloaded unless other
+   objects are asked for.  Without --loader the same is done for a program in which the preloader could not use
+   an image, if that takes no user namespace, which would change what the program may do; libhugeld.so is
+   preloaded as ever then, for the program's children. */
 #include "command.h"
 #include "common.h"
 #include "elf-file.h"
@@ -16,8 +21,10 @@
 #include "libraries.h"
 #include "ldso.h"
 #include "program.h"
+#include "run-image.h"
 #include "run.h"
 #include "forecast.h"
+#include "skip.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,11 +48,17 @@ static const struct argp_option argp_options[] = {
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
+const char *hl_loader_name(const struct hl_run *run) {
+    return run->use_image ? "image" : run->use_ldso ? "ldso" : "preload";
+}
+
 static error_t set_loader(struct hl_run *run, const char *name) {
     run->use_ldso = strcmp(name, "ldso") == 0;
-    if (run->use_ldso || strcmp(name, "preload") == 0)
+    run->use_image = strcmp(name, "image") == 0;
+    run->names_loader = true;
+    if (run->use_ldso || run->use_image || strcmp(name, "preload") == 0)
         return 0;
-    hl_say("--loader=%s: there is no such loader; use preload or ldso", name);
+    hl_say("--loader=%s: there is no such loader; use preload, ldso or image", name);
     return EINVAL;
 }
 
@@ -59,7 +72,8 @@ error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
     case 'l':
         return set_loader(run, argument);
     case 'L':
-        run->use_ldso = true;
+        run->use_ldso = run->names_loader = true;
+        run->use_image = false;
         run->linker = argument;
         return 0;
     default:
@@ -174,7 +188,69 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     free(interpreter);
 }
 
-int hl_prepare_run(const struct hl_run *run, const char *name, const char *path, struct hl_way *way) {
+/* Whether PATTERNS select the executable at PATH. */
+static bool selects_main(struct hl_string patterns, const char *path) {
+    struct hl_object object = {.path = path, .is_main = true};
+    return hl_select_object(patterns, &object) != HL_NOT_SELECTED;
+}
+
+/* Executes the image of what the program at PATH runs in the end, if there is one, and preloads where that is
+   wanted as well.  Where it is, and the preloader can use the image itself, it is left to that, which would
+   not know an executed one again and copy it. */
+static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                         const char *path, char *const *program) {
+    const char *text = getenv("LD_HUGEPAGES");
+    struct hl_string patterns = {text != NULL ? text : "main", text != NULL ? strlen(text) : strlen("main")};
+    struct hl_target target;
+    char *reason;
+    bool others = hl_selects_other_objects(patterns);
+    hl_follow_launchers(&target, path, program);
+    if (hl_is_privileged(path))
+        reason = hl_format("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+    else if (target.executable != NULL && !selects_main(patterns, target.executable))
+        reason = hl_format("not from an image: the objects that were named leave out the program itself");
+    else if (others && !hl_needs_execution(target.executable))
+        reason = hl_explain_no_image(target.executable, options);
+    else
+        reason = hl_mount_image(target.executable, options, run->use_image, &way->image);
+    if (way->image == NULL || !run->use_image || others)
+        choose_preload(way, path);
+    if (way->image != NULL)
+        way->reason = NULL;
+    if (run->use_image)
+        way->no_image = reason;
+    else
+        free(reason);
+    free(target.executable);
+}
+
+/* Whether the image of the program at PATH is executed although nobody asked for that. */
+static bool needs_execution(const struct hl_run *run, const struct hl_options *options, const char *path,
+                            char *const *program) {
+    struct hl_target target;
+    if (run->names_loader || (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED) ||
+        hl_is_privileged(path))
+        return false;
+    hl_follow_launchers(&target, path, program);
+    bool needs = hl_needs_execution(target.executable);
+    free(target.executable);
+    return needs;
+}
+
+/* One line about a program that does not run as it should; the exit code. */
+static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
+    const char *reason = way->no_image != NULL ? way->no_image : way->reason;
+    bool is_refused = strict && reason != NULL;
+    if (reason != NULL && acts)
+        hl_say("%s: %s; %s", name, reason,
+               is_refused             ? "strict=on, so it does not run: leave that out"
+               : way->reason != NULL ? "it runs on small pages"
+                                     : "libhugeld.so is preloaded instead");
+    return is_refused ? HL_EXIT_NOT_FOUND : 0;
+}
+
+int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
+    const char *name = program[0];
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     hl_default_options(&options);
@@ -187,13 +263,15 @@ int hl_prepare_run(const struct hl_run *run, const char *name, const char *path,
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     if (run->use_ldso && !hl_is_privileged(path))
         choose_linker(way, run, name, path);
+    else if (acts && (run->use_image || needs_execution(run, &options, path, program)))
+        choose_image(way, run, &options, path, program);
     else
         choose_preload(way, path);
-    if (way->reason != NULL && acts)
-        hl_say("%s: %s; %s", name, way->reason,
-               strict ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+    if (way->image != NULL && options.verbose >= 2)
+        hl_say("%s: executed from its image %s", name, way->image);
+    int code = tell(way, name, acts, strict);
     free(text);
-    return way->reason != NULL && strict ? HL_EXIT_NOT_FOUND : 0;
+    return code;
 }
 
 /* Becomes ld.so with the program at PATH as its argument.  Returns only when that fails. */
@@ -228,6 +306,8 @@ int hl_become_program(const struct hl_way *way, const char *path, char **program
 void hl_free_way(struct hl_way *way) {
     free(way->library);
     free(way->linker);
+    free(way->image);
+    free(way->no_image);
 }
 
 static uint64_t count_text_bytes(const char *path) {
@@ -313,7 +393,7 @@ int hl_run_program(int argc, char **argv) {
         goto out;
     }
     advise_pattern(&request.run, path, program);
-    code = hl_prepare_run(&request.run, program[0], path, &way);
+    code = hl_prepare_run(&request.run, program, path, &way);
     if (code == 0)
         code = hl_become_program(&way, path, program);
 out:
