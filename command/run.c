@@ -194,9 +194,15 @@ static bool selects_main(struct hl_string patterns, const char *path) {
     return hl_select_object(patterns, &object) != HL_NOT_SELECTED;
 }
 
+/* Takes the executable out of the objects: libhugeld.so would not know an executed image again. */
+static void leave_out_main(struct hl_string patterns) {
+    char *without = hl_format("%.*s:!main", (int)patterns.bytes, patterns.at);
+    setenv("LD_HUGEPAGES", without, 1);
+    free(without);
+}
+
 /* Executes the image of what the program at PATH runs in the end, if there is one, and preloads where that is
-   wanted as well.  Where it is, and the preloader can use the image itself, it is left to that, which would
-   not know an executed one again and copy it. */
+   wanted as well.  Where it is, and the preloader can use the image itself, it is left to that. */
 static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                          const char *path, char *const *program) {
     const char *text = getenv("LD_HUGEPAGES");
@@ -213,6 +219,8 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
         reason = hl_explain_no_image(target.executable, options);
     else
         reason = hl_mount_image(target.executable, options, run->use_image, &way->image);
+    if (way->image != NULL && run->use_image && others)
+        leave_out_main(patterns);
     if (way->image == NULL || !run->use_image || others)
         choose_preload(way, path);
     if (way->image != NULL)
