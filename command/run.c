@@ -22,6 +22,7 @@
 #include "ldso.h"
 #include "program.h"
 #include "run-image.h"
+#include "run-share.h"
 #include "run.h"
 #include "forecast.h"
 #include "skip.h"
@@ -37,13 +38,17 @@
 #define HL_LIBDIR "/usr/local/lib/hugeld"
 #endif
 
+enum { SHARE = 256 };
+
 struct request {
     struct hl_run run;
+    bool shares; /* --share */
     int program; /* the index of PROGRAM in argv, or 0 */
 };
 
 static const struct argp_option argp_options[] = {
     HL_RUN_OPTIONS,
+    {"share", SHARE, NULL, 0, "Make the images that are missing first (hugeld share)", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -86,6 +91,10 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     if (key == ARGP_KEY_ARG) { /* what follows is the program's */
         request->program = state->next - 1;
         state->next = state->argc;
+        return 0;
+    }
+    if (key == SHARE) {
+        request->shares = true;
         return 0;
     }
     error_t result = hl_parse_run(&request->run, key, argument);
@@ -188,6 +197,13 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     free(interpreter);
 }
 
+/* The objects that are asked for. */
+static struct hl_string find_patterns(const struct hl_run *run) {
+    const char *text = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
+    text = text != NULL ? text : "main";
+    return (struct hl_string){text, strlen(text)};
+}
+
 /* Whether PATTERNS select the executable at PATH. */
 static bool selects_main(struct hl_string patterns, const char *path) {
     struct hl_object object = {.path = path, .is_main = true};
@@ -205,8 +221,7 @@ static void leave_out_main(struct hl_string patterns) {
    wanted as well.  Where it is, and the preloader can use the image itself, it is left to that. */
 static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                          const char *path, char *const *program) {
-    const char *text = getenv("LD_HUGEPAGES");
-    struct hl_string patterns = {text != NULL ? text : "main", text != NULL ? strlen(text) : strlen("main")};
+    struct hl_string patterns = find_patterns(run);
     struct hl_target target;
     char *reason;
     bool others = hl_selects_other_objects(patterns);
@@ -371,6 +386,20 @@ static void advise_pattern(const struct hl_run *run, const char *path, char *con
     free(text);
 }
 
+/* What the program at PATH runs in the end, and its libraries. */
+static void share_missing(const struct hl_run *run, const char *path, char *const *program) {
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    struct hl_options options;
+    struct hl_target target;
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL);
+    hl_follow_launchers(&target, path, program);
+    if (hl_match_only(&options, path))
+        hl_share_program(target.executable, find_patterns(run), &options);
+    free(target.executable);
+    free(text);
+}
+
 int hl_run_program(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
@@ -401,6 +430,8 @@ int hl_run_program(int argc, char **argv) {
         goto out;
     }
     advise_pattern(&request.run, path, program);
+    if (request.shares)
+        share_missing(&request.run, path, program);
     code = hl_prepare_run(&request.run, program, path, &way);
     if (code == 0)
         code = hl_become_program(&way, path, program);

@@ -11,7 +11,6 @@ struct hl_run {
     char *options;        /* every -o, joined; or NULL */
     bool names_loader, use_ldso, use_image;
     const char *linker; /* --ld-so, or NULL */
-    bool shares;        /* --share */
 };
 
 /* How the program is started, and why not otherwise. */

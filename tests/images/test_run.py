@@ -337,3 +337,50 @@ def test_upgrade_under_it(images, program, tmp_path):
         assert helpers.run(enter).stdout == helpers.run(["stat", "-c", "%d:%i", app]).stdout
     finally:
         helpers.end_process(process)
+
+
+# --- --share ---
+
+
+@pytest.fixture
+def own_store(images):
+    """The test's store is for root alone, so it takes files from folders that others can write to (/tmp)."""
+    images.folder.chmod(0o700)
+    yield images.folder
+    images.folder.chmod(0o755)
+
+
+def test_share(own_store, program, run):
+    """Makes what is missing, once, and runs from it at once."""
+    app = program("pie")
+    first = run([app], "--share")
+    assert re.fullmatch(rf"hugeld: {app}: executed from its image {own_store}/.*/where-pie\n", first.stderr), first.stderr
+    image = pathlib.Path(first.stderr.split()[-1])
+    made = image.stat()
+    assert run([app], "--share").stderr == first.stderr
+    assert (image.stat().st_ino, image.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
+
+
+def test_share_libraries(own_store, builder, run):
+    """Those that the patterns name, and no others."""
+    app, _ = builder.with_library("dso-aligned")
+    result = run([app], "--share", "-p", "libbig*", loader=())
+    assert result.stdout == helpers.run([app]).stdout
+    assert "libbig.so.1: text" in result.stderr and " shared" in result.stderr, result.stderr
+    assert not list(own_store.glob(f"*/{app.name}"))
+
+
+def test_share_cannot(images, program, run):
+    """One line, and it runs all the same: the system's store takes nothing that others can write."""
+    app = program("static")
+    app.chmod(0o777)
+    result = run([app], "--share", options="")
+    assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
+    [why, plain] = result.stderr.splitlines()
+    assert why.startswith(f"hugeld: {app}: no image: ") and "not from an image" in plain
+
+
+def test_share_nothing(run):
+    """What is too small gains nothing, and nobody is told."""
+    result = run(["/bin/true"], "--share", options="", loader=())
+    assert (result.returncode, result.stderr) == (0, "")
