@@ -143,15 +143,17 @@ static char *open_both(const char *executable, const struct hl_options *options,
     return explain((int)-found, executable);
 }
 
-char *hl_explain_no_image(const char *executable, const struct hl_options *options) {
+char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image) {
     struct hl_elf_file file;
-    int image;
-    char *reason = open_both(executable, options, &file, &image);
-    if (reason == NULL) {
-        close(image);
-        hl_close_elf(&file);
-    }
-    return reason;
+    int found;
+    char *reason = open_both(executable, options, &file, &found);
+    *image = NULL;
+    if (reason != NULL)
+        return reason;
+    *image = read_path(found);
+    close(found);
+    hl_close_elf(&file);
+    return NULL;
 }
 
 char *hl_mount_image(const char *executable, const struct hl_options *options, bool may_enter_user_namespace,

@@ -10,11 +10,11 @@
    from its image. */
 bool hl_needs_execution(const char *executable);
 
-/* Why EXECUTABLE has no image in a store that OPTIONS allow that is certain to be of this file; NULL if it has
-   one, else the caller owns the sentence. */
-char *hl_explain_no_image(const char *executable, const struct hl_options *options);
+/* Looks in the stores that OPTIONS allow for an image of EXECUTABLE that is certain to be of this file.  NULL,
+   and *IMAGE is its path; or the reason why there is none, and *IMAGE is NULL.  The caller owns both. */
+char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image);
 
-/* Puts the image of EXECUTABLE over it for this process and its children, if there is one (hl_explain_no_image) and
+/* Puts the image of EXECUTABLE over it for this process and its children, if there is one (hl_look_for_image) and
    it can be mounted (hl_mount_over).  NULL, and *IMAGE is where the image is, which the caller owns; or the
    reason why not, which the caller owns, and nothing changed. */
 char *hl_mount_image(const char *executable, const struct hl_options *options, bool may_enter_user_namespace,

@@ -223,7 +223,7 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
                          const char *path, char *const *program) {
     struct hl_string patterns = find_patterns(run);
     struct hl_target target;
-    char *reason;
+    char *reason, *image = NULL;
     bool others = hl_selects_other_objects(patterns);
     hl_follow_launchers(&target, path, program);
     if (hl_is_privileged(path))
@@ -231,7 +231,7 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     else if (target.executable != NULL && !selects_main(patterns, target.executable))
         reason = hl_format("not from an image: the objects that were named leave out the program itself");
     else if (others && !hl_needs_execution(target.executable))
-        reason = hl_explain_no_image(target.executable, options);
+        reason = hl_look_for_image(target.executable, options, &image);
     else
         reason = hl_mount_image(target.executable, options, run->use_image, &way->image);
     if (way->image != NULL && run->use_image && others)
@@ -244,6 +244,7 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
         way->no_image = reason;
     else
         free(reason);
+    free(image);
     free(target.executable);
 }
 
