@@ -126,6 +126,23 @@ mkdir -p /large/DEBIAN /large/usr/bin && cp /root/large /large/usr/bin/hl-large 
 Architecture: all\\nMaintainer: nobody <nobody@hugeld.example>\\nDescription: large\\n' "$version" > /large/DEBIAN/control &&
 echo "$version" >> /large/usr/bin/hl-large-version && dpkg-deb -Znone -b /large /large.deb > /dev/null && dpkg -i /large.deb
 """
+# Large text, and it stays as many seconds as it is told.
+STAYS = """
+#include <stdlib.h>
+#include <unistd.h>
+unsigned long big_sum(unsigned long x);
+int main(int argc, char **argv) {
+    if (argc > 1)
+        sleep(atoi(argv[1]));
+    return big_sum(1) == 0;
+}
+"""
+
+
+@pytest.fixture
+def large(builder):
+    return builder.once("stays", lambda folder: builder.compile(folder / "stays", builder.write("stays.c", STAYS), "-pie", "-fPIE",
+                                                                *builder.object()))
 
 
 def test_share_is_off(debian):
@@ -140,10 +157,10 @@ def test_share_is_off(debian):
     debian.do("hugeld share refresh && [ ! -e /run/hugeld ]")
 
 
-def test_share_follows_packages(debian, builder):
+def test_share_follows_packages(debian, large):
     """Once it is asked for, the store follows dpkg; before that, dpkg does not touch it.  Removing the package empties it.
     All in one namespace, because a store is a mount."""
-    debian.put(builder.executable("pie"), "/root/large")
+    debian.put(large, "/root/large")
     debian.install("/packages/hugeld.deb", "systemd")
     said = debian.do(f"""
 version=1; {LARGE}
@@ -164,17 +181,17 @@ ls -d /run/hugeld /run/hugeld-units || echo gone
     assert said.endswith("gone\n"), said
 
 
-def test_upgrade_while_it_runs(debian, builder):
+def test_upgrade_while_it_runs(debian, large):
     """dpkg replaces the file of a program that runs from its image: in the system's namespace nothing is mounted over it."""
-    debian.put(builder.executable("pie"), "/root/large")
+    debian.put(large, "/root/large")
     debian.install("/packages/hugeld.deb")
     said = debian.do(f"""
 version=1; {LARGE}
 hugeld share add /usr/bin/hl-large
-hugeld run -l image -- hl-large > /dev/null &
+hugeld run -l image -o verbose=2 -- hl-large 8 &
 sleep 1
 version=2; {LARGE}
 wait
 echo fine
 """)
-    assert said.endswith("fine\n"), said
+    assert "hl-large: executed from its image" in said and said.endswith("fine\n"), said
