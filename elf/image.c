@@ -40,7 +40,7 @@ static long search_store(struct search *search, const char *path, uint64_t owner
         image = hl_open_stored_image((int)store, owner, search->node, search->state);
         hl_close((int)store);
     }
-    search->met_unsafe = search->met_unsafe || image == -EACCES;
+    search->met_unsafe = search->met_unsafe || image == -EACCES || store == -ENOTDIR;
     return image;
 }
 
