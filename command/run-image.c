@@ -9,6 +9,7 @@
 #include "common.h"
 #include "elf-file.h"
 #include "elf/image.h"
+#include "find-image.h"
 #include "kernel.h"
 #include "mount.h"
 #include "program.h"
@@ -113,14 +114,15 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
     return image;
 }
 
-/* "there is no image of it ... (make one: hugeld share add /bin/x)" */
+/* "not from an image: there is none of it (make one: hugeld share add /bin/x)" */
 static char *explain(int skip, const char *path) {
-    const char *remedy = hl_skip_remedy((enum hl_skip)skip), *file = strstr(remedy, "FILE");
+    const char *remedy = hl_skip_remedy((enum hl_skip)skip), *sentence = hl_skip_sentence((enum hl_skip)skip);
     if (strcmp(remedy, "none") == 0)
-        return hl_format("not from an image: %s", hl_skip_sentence((enum hl_skip)skip));
-    return hl_format("not from an image: %s (%.*s%s%s)", hl_skip_sentence((enum hl_skip)skip),
-                     file != NULL ? (int)(file - remedy) : (int)strlen(remedy), remedy,
-                     file != NULL ? path : "", file != NULL ? file + strlen("FILE") : "");
+        return hl_format("not from an image: %s", sentence);
+    char *named = hl_name_file(remedy, path);
+    char *reason = hl_format("not from an image: %s (%s)", sentence, named);
+    free(named);
+    return reason;
 }
 
 static char *read_path(int file) {
