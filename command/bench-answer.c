@@ -125,7 +125,7 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
     char *sentence = make_sentence(bench, &ratios[HL_WALL]);
     json_t *answer =
         json_pack("{s:o, s:s, s:o, s:o, s:I, s:o, s:s, s:s, s:s, s:I}", "program", program, "loader",
-                  run->use_ldso ? "ldso" : "preload", "patterns", json_text_or_null(run->patterns), "options",
+                  hl_loader_name(run), "patterns", json_text_or_null(run->patterns), "options",
                   json_text_or_null(run->options), "pairs", (json_int_t)bench->pairs, "machine",
                   make_json_machine(), "output", bench->comparable ? "same" : "differs from run to run",
                   "verdict", find_verdict(&ratios[HL_WALL]), "sentence", sentence, "plain_huge_bytes",

@@ -173,8 +173,8 @@ json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject
         words[at++] = "-o";
         words[at++] = run->options;
     }
-    if (run->use_ldso)
-        words[at++] = "--loader=ldso";
+    words[at++] = "--loader";
+    words[at++] = hl_loader_name(run);
     if (run->linker != NULL) {
         words[at++] = "--ld-so";
         words[at++] = run->linker;

@@ -78,7 +78,7 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
     if (hl_is_plain(subject, side))
         make_plain();
     else if (side != HL_AS_IS)
-        code = hl_prepare_run(&run, subject->argv[0], subject->path, &way);
+        code = hl_prepare_run(&run, subject->argv, subject->path, &way);
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
     getrusage(RUSAGE_SELF, &stamp->usage);

@@ -7,16 +7,14 @@
 #include "ldso.h"
 #include "common.h"
 #include "elf-file.h"
+#include "mount.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/limits.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #ifndef HL_LIBDIR
@@ -156,62 +154,12 @@ char *hl_explain_no_linker(const char *linker, const char *executable, char **in
     return reason;
 }
 
-static int write_file(const char *path, const char *text) {
-    int fd = open(path, O_WRONLY | O_CLOEXEC);
-    if (fd < 0)
-        return -errno;
-    int result = write(fd, text, strlen(text)) < 0 ? -errno : 0;
-    close(fd);
-    return result;
-}
-
-/* A user namespace in which this process has the IDs that it had. */
-static int enter_user_namespace(void) {
-    char *users = hl_format("%u %u 1", geteuid(), geteuid()),
-         *groups = hl_format("%u %u 1", getegid(), getegid());
-    int result = unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ? -errno : write_file("/proc/self/uid_map", users);
-    if (result == 0)
-        result = write_file("/proc/self/setgroups", "deny");
-    if (result == 0)
-        result = write_file("/proc/self/gid_map", groups);
-    free(users);
-    free(groups);
-    return result;
-}
-
-static int mount_here(const char *linker, const char *interpreter, bool is_privileged) {
-    int result;
-    if (is_privileged)
-        result = unshare(CLONE_NEWNS) != 0 ? -errno : 0;
-    else
-        result = enter_user_namespace();
-    /* What is mounted here is nobody else's business, but what others mount is seen here. */
-    if (result == 0 && mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
-        result = -errno;
-    if (result == 0 && mount(linker, interpreter, NULL, MS_BIND, NULL) != 0)
-        result = -errno;
-    return result;
-}
-
-/* Whether it would work: tried by a child, because there is no way back out of a namespace. */
-static int try_mount(const char *linker, const char *interpreter, bool is_privileged) {
-    int status = 0;
-    pid_t child = fork();
-    if (child < 0)
-        return -errno;
-    if (child == 0)
-        _exit(-mount_here(linker, interpreter, is_privileged) & 0xff);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR)
-        ;
-    return WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
-}
-
 int hl_mount_linker(const char *linker, const char *interpreter) {
-    bool is_privileged = true;
-    int result = try_mount(linker, interpreter, is_privileged);
-    if (result == -EPERM || result == -EACCES) {
-        is_privileged = false;
-        result = try_mount(linker, interpreter, is_privileged);
-    }
-    return result == 0 ? mount_here(linker, interpreter, is_privileged) : result;
+    int from = open(linker, O_PATH | O_CLOEXEC), to = open(interpreter, O_PATH | O_CLOEXEC);
+    int result = from < 0 || to < 0 ? -errno : hl_mount_over(from, to, true);
+    if (from >= 0)
+        close(from);
+    if (to >= 0)
+        close(to);
+    return result;
 }

@@ -7,7 +7,12 @@
 
    --loader=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
    names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one
-   line. */
+   line.
+
+   --loader=image: the image of the program's file is put over the file, and nothing is preloaded unless other
+   objects are asked for.  Without --loader the same is done for a program in which the preloader could not use
+   an image, if that takes no user namespace, which would change what the program may do; libhugeld.so is
+   preloaded as ever then, for the program's children. */
 #include "command.h"
 #include "common.h"
 #include "elf-file.h"
@@ -16,8 +21,11 @@
 #include "libraries.h"
 #include "ldso.h"
 #include "program.h"
+#include "run-image.h"
+#include "run-share.h"
 #include "run.h"
 #include "forecast.h"
+#include "skip.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,22 +38,32 @@
 #define HL_LIBDIR "/usr/local/lib/hugeld"
 #endif
 
+enum { SHARE = 256 };
+
 struct request {
     struct hl_run run;
+    bool shares; /* --share */
     int program; /* the index of PROGRAM in argv, or 0 */
 };
 
 static const struct argp_option argp_options[] = {
     HL_RUN_OPTIONS,
+    {"share", SHARE, NULL, 0, "Make the images that are missing first (hugeld share)", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
+const char *hl_loader_name(const struct hl_run *run) {
+    return run->use_image ? "image" : run->use_ldso ? "ldso" : "preload";
+}
+
 static error_t set_loader(struct hl_run *run, const char *name) {
     run->use_ldso = strcmp(name, "ldso") == 0;
-    if (run->use_ldso || strcmp(name, "preload") == 0)
+    run->use_image = strcmp(name, "image") == 0;
+    run->names_loader = true;
+    if (run->use_ldso || run->use_image || strcmp(name, "preload") == 0)
         return 0;
-    hl_say("--loader=%s: there is no such loader; use preload or ldso", name);
+    hl_say("--loader=%s: there is no such loader; use preload, ldso or image", name);
     return EINVAL;
 }
 
@@ -59,7 +77,8 @@ error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
     case 'l':
         return set_loader(run, argument);
     case 'L':
-        run->use_ldso = true;
+        run->use_ldso = run->names_loader = true;
+        run->use_image = false;
         run->linker = argument;
         return 0;
     default:
@@ -72,6 +91,10 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     if (key == ARGP_KEY_ARG) { /* what follows is the program's */
         request->program = state->next - 1;
         state->next = state->argc;
+        return 0;
+    }
+    if (key == SHARE) {
+        request->shares = true;
         return 0;
     }
     error_t result = hl_parse_run(&request->run, key, argument);
@@ -174,7 +197,84 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     free(interpreter);
 }
 
-int hl_prepare_run(const struct hl_run *run, const char *name, const char *path, struct hl_way *way) {
+/* The objects that are asked for. */
+static struct hl_string find_patterns(const struct hl_run *run) {
+    const char *text = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
+    text = text != NULL ? text : "main";
+    return (struct hl_string){text, strlen(text)};
+}
+
+/* Whether PATTERNS select the executable at PATH. */
+static bool selects_main(struct hl_string patterns, const char *path) {
+    struct hl_object object = {.path = path, .is_main = true};
+    return hl_select_object(patterns, &object) != HL_NOT_SELECTED;
+}
+
+/* Takes the executable out of the objects: libhugeld.so would not know an executed image again. */
+static void leave_out_main(struct hl_string patterns) {
+    char *without = hl_format("%.*s:!main", (int)patterns.bytes, patterns.at);
+    setenv("LD_HUGEPAGES", without, 1);
+    free(without);
+}
+
+/* Executes the image of what the program at PATH runs in the end, if there is one, and preloads where that is
+   wanted as well.  Where it is, and the preloader can use the image itself, it is left to that. */
+static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                         const char *path, char *const *program) {
+    struct hl_string patterns = find_patterns(run);
+    struct hl_target target;
+    char *reason, *image = NULL;
+    bool others = hl_selects_other_objects(patterns);
+    hl_follow_launchers(&target, path, program);
+    if (hl_is_privileged(path))
+        reason = hl_format("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+    else if (target.executable != NULL && !selects_main(patterns, target.executable))
+        reason = hl_format("not from an image: the objects that were named leave out the program itself");
+    else if (others && !hl_needs_execution(target.executable))
+        reason = hl_look_for_image(target.executable, options, &image);
+    else
+        reason = hl_mount_image(target.executable, options, run->use_image, &way->image);
+    if (way->image != NULL && run->use_image && others)
+        leave_out_main(patterns);
+    if (way->image == NULL || !run->use_image || others)
+        choose_preload(way, path);
+    if (way->image != NULL)
+        way->reason = NULL;
+    if (run->use_image)
+        way->no_image = reason;
+    else
+        free(reason);
+    free(image);
+    free(target.executable);
+}
+
+/* Whether the image of the program at PATH is executed although nobody asked for that. */
+static bool needs_execution(const struct hl_run *run, const struct hl_options *options, const char *path,
+                            char *const *program) {
+    struct hl_target target;
+    if (run->names_loader || (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED) ||
+        hl_is_privileged(path))
+        return false;
+    hl_follow_launchers(&target, path, program);
+    bool needs = hl_needs_execution(target.executable);
+    free(target.executable);
+    return needs;
+}
+
+/* One line about a program that does not run as it should; the exit code. */
+static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
+    const char *reason = way->no_image != NULL ? way->no_image : way->reason;
+    bool is_refused = strict && reason != NULL;
+    if (reason != NULL && acts)
+        hl_say("%s: %s; %s", name, reason,
+               is_refused             ? "strict=on, so it does not run: leave that out"
+               : way->reason != NULL ? "it runs on small pages"
+                                     : "libhugeld.so is preloaded instead");
+    return is_refused ? HL_EXIT_NOT_FOUND : 0;
+}
+
+int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
+    const char *name = program[0];
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     hl_default_options(&options);
@@ -187,13 +287,15 @@ int hl_prepare_run(const struct hl_run *run, const char *name, const char *path,
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     if (run->use_ldso && !hl_is_privileged(path))
         choose_linker(way, run, name, path);
+    else if (acts && (run->use_image || needs_execution(run, &options, path, program)))
+        choose_image(way, run, &options, path, program);
     else
         choose_preload(way, path);
-    if (way->reason != NULL && acts)
-        hl_say("%s: %s; %s", name, way->reason,
-               strict ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+    if (way->image != NULL && options.verbose >= 2)
+        hl_say("%s: executed from its image %s", name, way->image);
+    int code = tell(way, name, acts, strict);
     free(text);
-    return way->reason != NULL && strict ? HL_EXIT_NOT_FOUND : 0;
+    return code;
 }
 
 /* Becomes ld.so with the program at PATH as its argument.  Returns only when that fails. */
@@ -228,6 +330,8 @@ int hl_become_program(const struct hl_way *way, const char *path, char **program
 void hl_free_way(struct hl_way *way) {
     free(way->library);
     free(way->linker);
+    free(way->image);
+    free(way->no_image);
 }
 
 static uint64_t count_text_bytes(const char *path) {
@@ -283,6 +387,20 @@ static void advise_pattern(const struct hl_run *run, const char *path, char *con
     free(text);
 }
 
+/* What the program at PATH runs in the end, and its libraries. */
+static void share_missing(const struct hl_run *run, const char *path, char *const *program) {
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    struct hl_options options;
+    struct hl_target target;
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL);
+    hl_follow_launchers(&target, path, program);
+    if (hl_match_only(&options, path))
+        hl_share_program(target.executable, find_patterns(run), &options);
+    free(target.executable);
+    free(text);
+}
+
 int hl_run_program(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
@@ -313,7 +431,9 @@ int hl_run_program(int argc, char **argv) {
         goto out;
     }
     advise_pattern(&request.run, path, program);
-    code = hl_prepare_run(&request.run, program[0], path, &way);
+    if (request.shares)
+        share_missing(&request.run, path, program);
+    code = hl_prepare_run(&request.run, program, path, &way);
     if (code == 0)
         code = hl_become_program(&way, path, program);
 out:

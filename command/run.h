@@ -9,7 +9,7 @@
 struct hl_run {
     const char *patterns; /* -p, or NULL */
     char *options;        /* every -o, joined; or NULL */
-    bool use_ldso;
+    bool names_loader, use_ldso, use_image;
     const char *linker; /* --ld-so, or NULL */
 };
 
@@ -18,6 +18,8 @@ struct hl_way {
     const char *reason; /* why it runs on small pages; or NULL */
     char *library;      /* to be preloaded, or NULL */
     char *linker;       /* to be called with the program as its argument, or NULL */
+    char *image;        /* mounted over the program's file, or NULL */
+    char *no_image;     /* why none is, where it was asked for; or NULL */
 };
 
 /* The rows of argp_options, and what reads them: 0, EINVAL after one line on stderr, or ARGP_ERR_UNKNOWN. */
@@ -31,18 +33,21 @@ struct hl_way {
          0},                                                                                                 \
         {"loader",                                                                                           \
          'l',                                                                                                \
-         "preload|ldso",                                                                                     \
+         "preload|ldso|image",                                                                                     \
          0,                                                                                                  \
-         "Which way in: libhugeld.so (the default), or the patched dynamic linker",                          \
+         "Which way in: libhugeld.so (the default), the patched dynamic linker, or executing the program's image",                          \
          0},                                                                                                 \
     {                                                                                                        \
         "ld-so", 'L', "FILE", 0, "The patched dynamic linker, if not the one beside this command", 0         \
     }
 error_t hl_parse_run(struct hl_run *run, int key, char *argument);
 
-/* Sets this process's environment (and mounts) for the program at PATH, called NAME, and chooses the way.  0,
-   or the exit code when strict=on forbids what is left.  WAY is zeroed before; hl_free_way frees it. */
-int hl_prepare_run(const struct hl_run *run, const char *name, const char *path, struct hl_way *way);
+/* Sets this process's environment (and mounts) for the program at PATH with the argv PROGRAM, and chooses the
+   way.  0, or the exit code when strict=on forbids what is left.  WAY is zeroed before; hl_free_way frees it. */
+int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way);
+
+/* "preload", "ldso" or "image"; static. */
+const char *hl_loader_name(const struct hl_run *run);
 void hl_free_way(struct hl_way *way);
 
 /* Becomes the program at PATH.  Returns only when that fails, with the exit code. */

@@ -4,6 +4,7 @@
 #include "common.h"
 #include "kernel.h"
 #include "process.h"
+#include "share-unit.h"
 #include "store.h"
 
 #include <errno.h>
@@ -669,18 +670,22 @@ int hl_share_files(int argc, char **argv) {
         argp_options,
         parse_argument,
         "add FILE|FOLDER...\nadd --running NAME|PID...\nlist\ncheck\nremove "
-        "FILE|KEY...|--all|--unused\nrefresh",
+        "FILE|KEY...|--all|--unused\nrefresh\nunit NAME.service [FILE...]",
         "Keeps one copy of a program's text on huge pages for all processes.\v"
         "add makes images of programs and libraries, list shows them, check compares them with the files, "
         "remove "
         "removes them, and refresh makes anew those of files that have changed, and those that " SHARED_LIST
-        " names.  Root's are for everybody; everybody else has a store of their own.",
+        " names; unit prints a drop-in with which a service of systemd runs from its image.  Root's are for everybody; everybody else has a store of their own.",
         NULL,
         NULL,
         NULL,
     };
     struct request request = {0};
     int code = HL_EXIT_USAGE;
+    if (argc > 1 && strcmp(argv[1], "unit") == 0) {
+        argv[1] = argv[0];
+        return hl_share_unit(argc - 1, argv + 1);
+    }
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
         code = act(&request);
     free(request.wishes.size);

@@ -21,7 +21,7 @@ _hugeld() {
         return
     fi
     case ${words[1]} in
-    run) options='--loader --ld-so --options --objects --help' ;;
+    run) options='--loader --ld-so --options --objects --share --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
     doctor) options='--json --options --objects --own-pages --help' ;;
@@ -46,7 +46,7 @@ _hugeld() {
     fi
     case $prev in
     -o | --options | --against) _hugeld_options ;;
-    -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'preload ldso' -- "$cur") ;;
+    -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'preload ldso image' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
     -L | -O | --ld-so | --output | --report) _filedir ;;

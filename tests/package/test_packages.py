@@ -86,6 +86,8 @@ def test_install_use_remove_purge(debian):
     assert debian.do("hugeld run --loader=ldso -- sh -c 'echo [$LD_PRELOAD]'") == "[]\n"
 
     debian.do("apt-get -q -y remove hugeld hugeld-ldso")
+    assert [path for path in ours(debian) if not path.startswith("/etc/hugeld")] == [FOLDER, LINK]
+    debian.do("apt-get -q -y purge hugeld")
     assert ours(debian) == [FOLDER, LINK]
     assert start(debian).endswith("/ld-linux-x86-64.so.2")
     debian.do("apt-get -q -y purge hugeld-ldso")
@@ -113,3 +115,83 @@ def test_apt_upgrades_libc6(debian, other_libc6):
     assert said.index("Removing hugeld-ldso") < said.index("Unpacking libc6")
     assert start(debian).endswith("/ld-linux-x86-64.so.2")
     assert "stays" in debian.do("LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 /bin/true")
+
+
+# --- the store ---
+
+ENABLED = "/etc/systemd/system/multi-user.target.wants/hugeld-share.service"
+# What a package brings, larger than a huge page; then another version of it.
+LARGE = """
+mkdir -p /large/DEBIAN /large/usr/bin && cp /root/large /large/usr/bin/hl-large && printf 'Package: hl-large\\nVersion: %s\\n\
+Architecture: all\\nMaintainer: nobody <nobody@hugeld.example>\\nDescription: large\\n' "$version" > /large/DEBIAN/control &&
+echo "$version" >> /large/usr/bin/hl-large-version && dpkg-deb -Znone -b /large /large.deb > /dev/null && dpkg -i /large.deb
+"""
+# Large text, and it stays as many seconds as it is told.
+STAYS = """
+#include <stdlib.h>
+#include <unistd.h>
+unsigned long big_sum(unsigned long x);
+int main(int argc, char **argv) {
+    if (argc > 1)
+        sleep(atoi(argv[1]));
+    return big_sum(1) == 0;
+}
+"""
+
+
+@pytest.fixture
+def large(builder):
+    return builder.once("stays", lambda folder: builder.compile(folder / "stays", builder.write("stays.c", STAYS), "-pie", "-fPIE",
+                                                                *builder.object()))
+
+
+def test_share_is_off(debian):
+    """The package enables nothing, makes no store, and leaves nothing of it."""
+    debian.install("/packages/hugeld.deb", "systemd")
+    debian.do(f"[ ! -e {ENABLED} ] && [ ! -e /run/hugeld ]")
+    assert "disabled" in debian.run("systemctl is-enabled hugeld-share.service").stdout
+    listed = debian.do("cat /etc/hugeld/shared")
+    assert all(line.startswith("#") for line in listed.splitlines())
+    assert "/etc/hugeld/shared" in debian.do("dpkg-query -W -f '${Conffiles}' hugeld")
+    debian.do("systemd-analyze verify --man=no /lib/systemd/system/hugeld-share.service")
+    debian.do("hugeld share refresh && [ ! -e /run/hugeld ]")
+
+
+def test_share_follows_packages(debian, large):
+    """Once it is asked for, the store follows dpkg; before that, dpkg does not touch it.  Removing the package empties it.
+    All in one namespace, because a store is a mount."""
+    debian.put(large, "/root/large")
+    debian.install("/packages/hugeld.deb", "systemd")
+    said = debian.do(f"""
+version=1; {LARGE}
+hugeld share add /usr/bin/hl-large
+echo /usr/bin/hl-large >> /etc/hugeld/shared
+version=2; {LARGE}
+echo; echo "off: $(hugeld share list | grep -o 'changed.*large')"
+systemctl enable hugeld-share.service
+version=3; {LARGE}
+echo; echo "on: $(hugeld share list | grep -o 'fresh.*large ')"
+hugeld run -l image -o verbose=2 -- hl-large > /dev/null
+apt-get -q -y remove hugeld
+ls -d /run/hugeld /run/hugeld-units || echo gone
+""")
+    assert re.search("off: changed .*/usr/bin/hl-large", said), said
+    assert re.search("on: fresh .*/usr/bin/hl-large", said), said
+    assert "hl-large: executed from its image /run/hugeld/" in said
+    assert said.endswith("gone\n"), said
+
+
+def test_upgrade_while_it_runs(debian, large):
+    """dpkg replaces the file of a program that runs from its image: in the system's namespace nothing is mounted over it."""
+    debian.put(large, "/root/large")
+    debian.install("/packages/hugeld.deb")
+    said = debian.do(f"""
+version=1; {LARGE}
+hugeld share add /usr/bin/hl-large
+hugeld run -l image -o verbose=2 -- hl-large 8 &
+sleep 1
+version=2; {LARGE}
+wait
+echo fine
+""")
+    assert "hl-large: executed from its image" in said and said.endswith("fine\n"), said

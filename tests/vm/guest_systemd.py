@@ -86,7 +86,7 @@ def add_postgres(root):
 
 def make_image(folder):
     root = guest_amd64.make_root(folder)
-    root.add_command("ldconfig")
+    root.add_command("ldconfig", "rm", "stat")
     add_systemd(root)
     add_gdb(root)
     add_hugeld(root)

@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Executing a program's image in the program's place: mounted over the file, so that /proc/self/exe, $ORIGIN
+   and everything that looks for itself find what they always find.
+
+   The kernel then maps the image as it maps any program, and nothing of hugeld is in the process.  So all of it
+   is looked at before: the store and the image as in the process (elf/store.c, elf/image.c), and every header
+   that the kernel and the dynamic linker act on. */
+#include "run-image.h"
+#include "common.h"
+#include "elf-file.h"
+#include "elf/image.h"
+#include "find-image.h"
+#include "kernel.h"
+#include "mount.h"
+#include "program.h"
+#include "skip.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+static void read_geometry(struct hl_geometry *geometry) {
+    hl_read_geometry(geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+}
+
+bool hl_needs_execution(const char *executable) {
+    struct hl_elf_file file;
+    struct hl_geometry geometry;
+    if (executable == NULL || hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
+        return false;
+    read_geometry(&geometry);
+    bool needs =
+        hl_is_native(&file) && (hl_explain_plain_run(executable) != NULL ||
+                                (hl_is_position_independent(&file) &&
+                                 hl_load_alignment(&file, geometry.page_bytes) < geometry.huge_page_bytes));
+    hl_close_elf(&file);
+    return needs;
+}
+
+/* The image would be executed without them. */
+static bool has_privileges(const struct hl_elf_file *file) {
+    return (file->stat.st_mode & (S_ISUID | S_ISGID)) != 0 ||
+           fgetxattr(file->fd, "security.capability", NULL, 0) > 0;
+}
+
+/* Whether A and B differ in nothing but where the image has its bytes. */
+static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_file *b) {
+    if (a->header.e_type != b->header.e_type || a->header.e_machine != b->header.e_machine ||
+        a->header.e_entry != b->header.e_entry || a->header.e_flags != b->header.e_flags ||
+        memcmp(a->header.e_ident, b->header.e_ident, EI_NIDENT) != 0 || a->phnum != b->phnum)
+        return false;
+    for (size_t i = 0; i < a->phnum; i++) {
+        const GElf_Phdr *x = &a->phdr[i], *y = &b->phdr[i];
+        if (x->p_type != y->p_type || x->p_flags != y->p_flags || x->p_vaddr != y->p_vaddr ||
+            x->p_paddr != y->p_paddr || x->p_filesz != y->p_filesz || x->p_memsz != y->p_memsz ||
+            (x->p_type != PT_LOAD && x->p_align != y->p_align))
+            return false;
+    }
+    return true;
+}
+
+static int compare_headers(const struct hl_elf_file *file, int image) {
+    struct hl_elf_file laid_out;
+    char *path = hl_format("/proc/self/fd/%d", image);
+    int result = HL_SKIP_IMAGE_MISMATCH;
+    if (hl_open_elf(&laid_out, AT_FDCWD, path) == HL_ELF_FINE) {
+        result = have_same_headers(file, &laid_out) ? 0 : HL_SKIP_IMAGE_MISMATCH;
+        hl_close_elf(&laid_out);
+    }
+    free(path);
+    return result;
+}
+
+static bool is_noexec(int image) {
+    struct statvfs file_system;
+    return fstatvfs(image, &file_system) == 0 && (file_system.f_flag & ST_NOEXEC) != 0;
+}
+
+/* Whether IMAGE may be executed in FILE's place: 0, or the reason why not. */
+static int check_image(const struct hl_elf_file *file, const char *path, int image) {
+    struct hl_object object;
+    struct hl_geometry geometry;
+    read_geometry(&geometry);
+    int result = hl_load_object(&object, file, path, 0, &geometry);
+    if (result == 0)
+        result = hl_check_image(&object, image, &geometry);
+    if (result == 0)
+        result = compare_headers(file, image);
+    return result == 0 && is_noexec(image) ? HL_SKIP_STORE_NOEXEC : result;
+}
+
+/* Opens the image of the open FILE.  A descriptor, or the negated reason why there is none. */
+static long find_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options) {
+    struct hl_file_state state;
+    if (has_privileges(file))
+        return -HL_SKIP_PRIVILEGED;
+    if (hl_read_file_state(&state, file->fd) != 0)
+        return -HL_SKIP_SOURCE_UNREADABLE;
+    struct hl_context *context = hl_allocate(sizeof *context);
+    memset(context, 0, sizeof *context);
+    context->options = *options;
+    long image = hl_open_image(context, &state);
+    free(context);
+    int result = image >= 0 ? check_image(file, path, (int)image) : 0;
+    if (result != 0) {
+        close((int)image);
+        image = -result;
+    }
+    return image;
+}
+
+/* "not from an image: there is none of it (make one: hugeld share add /bin/x)" */
+static char *explain(int skip, const char *path) {
+    const char *remedy = hl_skip_remedy((enum hl_skip)skip), *sentence = hl_skip_sentence((enum hl_skip)skip);
+    if (strcmp(remedy, "none") == 0)
+        return hl_format("not from an image: %s", sentence);
+    char *named = hl_name_file(remedy, path);
+    char *reason = hl_format("not from an image: %s (%s)", sentence, named);
+    free(named);
+    return reason;
+}
+
+static char *read_path(int file) {
+    char path[PATH_MAX] = "", *link = hl_format("/proc/self/fd/%d", file);
+    ssize_t bytes = readlink(link, path, sizeof path - 1);
+    free(link);
+    return hl_format("%s", bytes > 0 ? path : "?");
+}
+
+/* Opens EXECUTABLE as FILE, and its image as *IMAGE.  NULL, or the reason why not; then nothing is open. */
+static char *open_both(const char *executable, const struct hl_options *options, struct hl_elf_file *file,
+                       int *image) {
+    if (executable == NULL || hl_open_elf(file, AT_FDCWD, executable) != HL_ELF_FINE)
+        return hl_format("not from an image: what it runs cannot be found or read");
+    long found = find_image(file, executable, options);
+    *image = (int)found;
+    if (found >= 0)
+        return NULL;
+    hl_close_elf(file);
+    return explain((int)-found, executable);
+}
+
+char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image) {
+    struct hl_elf_file file;
+    int found;
+    char *reason = open_both(executable, options, &file, &found);
+    *image = NULL;
+    if (reason != NULL)
+        return reason;
+    *image = read_path(found);
+    close(found);
+    hl_close_elf(&file);
+    return NULL;
+}
+
+char *hl_mount_image(const char *executable, const struct hl_options *options, bool may_enter_user_namespace,
+                     char **image) {
+    struct hl_elf_file file;
+    int from;
+    char *reason = open_both(executable, options, &file, &from);
+    *image = NULL;
+    if (reason != NULL)
+        return reason;
+    int result = hl_mount_over(from, file.fd, may_enter_user_namespace);
+    if (result == 0)
+        *image = read_path(from);
+    else
+        reason = hl_format("not from an image: it cannot be mounted here (%s)", strerror(-result));
+    close(from);
+    hl_close_elf(&file);
+    return reason;
+}

@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld share unit: services of systemd that run from images.
+
+   systemd itself mounts the image over the program, by BindReadOnlyPaths=, as root and before it becomes the
+   service's user, so the service needs no privilege and no namespace of users.  But the drop-in cannot name the
+   image: after an upgrade of the package it would be one of another version, mounted over the new file.  And
+   whatever refreshes the store is too late, because the package restarts the service before that (dpkg runs
+   triggers last).  So the drop-in names a link that is only there while the service starts:
+
+       ExecStartPre   removes what is there, whether hugeld is installed or not
+       ExecStartPre   makes the link to the image, if the store has one of the file as it is now
+       (systemd)      mounts what the link leads to, if there is a link (the "-" before the path)
+       ExecStartPost  removes the link when the service's main process has its mounts
+
+   Without the last one, an ExecReload= after an upgrade would run the old program.  Without an image, without a
+   store and without hugeld the service runs as it always did. */
+#include "share-unit.h"
+#include "common.h"
+#include "launcher.h"
+#include "program.h"
+#include "run-image.h"
+#include "subprocess.h"
+
+#include <errno.h>
+#include <linux/limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINKS "/run/hugeld-units"
+#define WAIT_SECONDS 5
+#define LINKS_MAX 99
+
+struct request {
+    bool begins, ends;
+    const char *unit;
+    size_t n_files;
+    char **file;
+};
+
+static const struct argp_option argp_options[] = {
+    {"begin", 'b', NULL, 0, "Link the images of FILEs (what the drop-in calls before the service starts)", 0},
+    {"end", 'e', NULL, 0, "Remove the links (what it calls when the service has started)", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static void add_file(struct request *request, const char *path) {
+    request->file = hl_resize(request->file, (request->n_files + 1) * sizeof *request->file);
+    request->file[request->n_files++] = hl_format("%s", path);
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'b':
+        request->begins = true;
+        return 0;
+    case 'e':
+        request->ends = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (request->unit == NULL)
+            request->unit = argument;
+        else
+            add_file(request, argument);
+        return 0;
+    default:
+        return hl_parse_common(key, state, "hugeld share unit", false);
+    }
+}
+
+/* --- the program of a unit --- */
+
+/* The path at TEXT, up to END's characters; NULL if it is no absolute one. */
+static char *take_path(const char *text, const char *end) {
+    return text[0] == '/' ? hl_format("%.*s", (int)strcspn(text, end), text) : NULL;
+}
+
+/* As systemd knows it: "{ path=/usr/sbin/x ; argv[]=...". */
+static char *ask_systemd(const char *unit) {
+    char *systemctl = hl_find_program("systemctl"), *found = NULL;
+    const char *const argv[] = {"systemctl", "show", "--property=ExecStart", "--value", "--", unit, NULL};
+    struct hl_answer answer;
+    if (systemctl == NULL)
+        return NULL;
+    hl_ask_program(&answer, systemctl, (char *const *)argv, (uid_t)-1);
+    const char *path = strstr(answer.output, "path=");
+    if (answer.succeeded && path != NULL)
+        found = take_path(path + strlen("path="), " ;");
+    hl_free_answer(&answer);
+    free(systemctl);
+    return found;
+}
+
+/* The last ExecStart= of the file at PATH that is not empty. */
+static char *read_unit_file(const char *path) {
+    char *line = NULL, *found = NULL;
+    size_t size = 0;
+    FILE *file = fopen(path, "re");
+    while (file != NULL && getline(&line, &size, file) >= 0) {
+        const char *name = line + strspn(line, " \t");
+        if (strncmp(name, "ExecStart=", strlen("ExecStart=")) != 0)
+            continue;
+        name += strlen("ExecStart=");
+        char *next = take_path(name + strspn(name, "-@:+! \t"), " \t\n");
+        if (next != NULL) {
+            free(found);
+            found = next;
+        }
+    }
+    free(line);
+    if (file != NULL)
+        fclose(file);
+    return found;
+}
+
+/* Where systemd does not run: from the unit's file.  "x@y.service" is in "x@.service". */
+static char *read_unit(const char *unit) {
+    static const char *const folders[] = {"/etc/systemd/system", "/run/systemd/system",
+                                          "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+                                          "/lib/systemd/system"};
+    const char *at = strchr(unit, '@');
+    char *found = NULL;
+    char *name = at != NULL ? hl_format("%.*s@.service", (int)(at - unit), unit) : hl_format("%s", unit);
+    for (size_t i = 0; found == NULL && i < sizeof folders / sizeof folders[0]; i++) {
+        char *path = hl_format("%s/%s", folders[i], name);
+        found = read_unit_file(path);
+        free(path);
+    }
+    free(name);
+    return found;
+}
+
+/* --- the drop-in --- */
+
+/* The file that is executed in the end for PATH, if a drop-in can name it. */
+static bool resolve_file(char **path) {
+    struct hl_target target;
+    char *const program[] = {*path, NULL};
+    hl_follow_launchers(&target, *path, program);
+    if (target.executable == NULL || target.is_unknown) {
+        hl_say("%s: what it runs cannot be told; name the program: hugeld share unit NAME FILE", *path);
+        free(target.executable);
+        return false;
+    }
+    free(*path);
+    *path = target.executable;
+    if (strpbrk(*path, " \t:\"'\\$%;") == NULL)
+        return true;
+    hl_say("%s: a drop-in cannot name this path", *path);
+    return false;
+}
+
+static void print_files(const struct request *request) {
+    for (size_t i = 0; i < request->n_files; i++)
+        printf(" %s", request->file[i]);
+    printf("\n");
+}
+
+static int print_unit(struct request *request) {
+    char self[PATH_MAX] = "";
+    if (request->n_files == 0) {
+        char *program = ask_systemd(request->unit);
+        if (program == NULL)
+            program = read_unit(request->unit);
+        if (program == NULL) {
+            hl_say("%s: its ExecStart= cannot be found; name the program: hugeld share unit NAME FILE",
+                   request->unit);
+            return HL_EXIT_NO;
+        }
+        add_file(request, program);
+        free(program);
+    }
+    for (size_t i = 0; i < request->n_files; i++)
+        if (!resolve_file(&request->file[i]))
+            return HL_EXIT_NO;
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || strpbrk(self, " \t:\"'\\$%;") != NULL) {
+        hl_say("%s: a drop-in cannot name this path", self);
+        return HL_EXIT_NO;
+    }
+    printf("# /etc/systemd/system/%s.d/hugeld-image.conf\n[Service]\n", request->unit);
+    printf("ExecStartPre=+/bin/rm -rf " LINKS "/%%n\n");
+    printf("ExecStartPre=-+%s share unit --begin %%n", self);
+    print_files(request);
+    for (size_t i = 0; i < request->n_files; i++)
+        printf("BindReadOnlyPaths=-" LINKS "/%%n/%zu:%s\n", i, request->file[i]);
+    printf("ExecStartPost=-+%s share unit --end %%n", self);
+    print_files(request);
+    return HL_EXIT_DONE;
+}
+
+/* --- the links --- */
+
+static char *folder_of(const struct request *request) { return hl_format(LINKS "/%s", request->unit); }
+
+static char *link_of(const struct request *request, size_t i) {
+    return hl_format(LINKS "/%s/%zu", request->unit, i);
+}
+
+/* The folder of the links, empty.  In /run, where only root makes anything. */
+static bool make_folder(const struct request *request) {
+    char *folder = folder_of(request);
+    bool done = (mkdir(LINKS, 0755) == 0 || errno == EEXIST) && (mkdir(folder, 0755) == 0 || errno == EEXIST);
+    if (!done)
+        hl_say("%s: %s", folder, strerror(errno));
+    free(folder);
+    return done;
+}
+
+static int begin(const struct request *request) {
+    struct hl_options options;
+    int code = HL_EXIT_DONE;
+    hl_default_options(&options);
+    if (!make_folder(request))
+        return HL_EXIT_NO;
+    for (size_t i = 0; i < request->n_files; i++) {
+        char *link = link_of(request, i), *image, *executable = realpath(request->file[i], NULL);
+        char *reason = hl_look_for_image(executable, &options, &image);
+        unlink(link);
+        if (reason == NULL && symlink(image, link) != 0)
+            reason = hl_format("%s: %s", link, strerror(errno));
+        if (reason != NULL) {
+            hl_say("%s: %s", request->file[i], reason);
+            code = HL_EXIT_NO;
+        }
+        free(reason);
+        free(image);
+        free(executable);
+        free(link);
+    }
+    return code;
+}
+
+/* Whether the process sees at PATH what LINK leads to. */
+static bool has_mounted(pid_t pid, const char *path, const char *link) {
+    struct stat a, b;
+    char *inside = hl_format("/proc/%d/root%s", pid, path);
+    bool same = stat(inside, &a) == 0 && stat(link, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    free(inside);
+    return same;
+}
+
+/* systemd sets the mounts up in the new process, and for some types of services (simple) goes on before that. */
+static void wait_for_mount(const char *path, const char *link) {
+    const char *text = getenv("MAINPID");
+    pid_t pid = text != NULL ? hl_parse_pid(text) : 0;
+    const struct timespec pause = {0, 5 * 1000 * 1000};
+    for (int i = 0; i < WAIT_SECONDS * 200; i++) {
+        if (pid == 0 || access(link, F_OK) != 0 || kill(pid, 0) != 0 || has_mounted(pid, path, link))
+            return;
+        nanosleep(&pause, NULL);
+    }
+}
+
+static int end(const struct request *request) {
+    char *folder = folder_of(request);
+    for (size_t i = 0; i < request->n_files; i++) {
+        char *link = link_of(request, i);
+        wait_for_mount(request->file[i], link);
+        unlink(link);
+        free(link);
+    }
+    rmdir(folder);
+    free(folder);
+    return HL_EXIT_DONE;
+}
+
+/* What is wrong with how it is called, or NULL. */
+static const char *find_misuse(const struct request *request) {
+    if (request->unit == NULL)
+        return "name a service";
+    if (strchr(request->unit, '/') != NULL || request->unit[0] == '.' || request->unit[0] == '\0')
+        return "the service is named, not its file";
+    if (request->begins && request->ends)
+        return "--begin or --end";
+    if ((request->begins || request->ends) && request->n_files == 0)
+        return "--begin and --end take the FILEs of the service";
+    return request->n_files > LINKS_MAX ? "too many FILEs" : NULL;
+}
+
+int hl_share_unit(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "NAME.service [FILE...]",
+        "Prints a drop-in with which a service of systemd runs from the images of its program.\v"
+        "FILEs are the programs, where ExecStart= only starts them.  Put the drop-in where its first line says, "
+        "then run 'systemctl daemon-reload'.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0) {
+        const char *misuse = find_misuse(&request);
+        if (misuse != NULL)
+            hl_say("share unit: %s; 'hugeld share unit --help' says more", misuse);
+        else
+            code = request.begins ? begin(&request) : request.ends ? end(&request) : print_unit(&request);
+    }
+    for (size_t i = 0; i < request.n_files; i++)
+        free(request.file[i]);
+    free(request.file);
+    return code;
+}

@@ -1,0 +1,386 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld run --loader=image: the program's image is executed in its place, in a mount namespace of its own; nothing of hugeld
+is in the process, and the program finds itself where it always is.  And what must never be executed from an image."""
+
+import os
+import pathlib
+import re
+import shutil
+import stat
+import subprocess
+
+import pytest
+
+import helpers
+
+# Where a program finds itself, as it asks in every way that there is.
+WHERE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/auxv.h>
+#include <sys/stat.h>
+#include <unistd.h>
+unsigned long big_sum(unsigned long x);
+int main(int argc, char **argv) {
+    char self[4096] = "";
+    Dl_info info = {0};
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
+        return 2;
+    dladdr((void *)main, &info);
+    printf("exe %s\nargv[0] %s\nAT_EXECFN %s\nrealpath %s\n", self, argv[0], (char *)getauxval(AT_EXECFN),
+           realpath("/proc/self/exe", NULL));
+    printf("dladdr %s\nargc %d\nsum %lx\nAT_SECURE %lu\n", info.dli_fname != NULL ? info.dli_fname : "-", argc,
+           big_sum(argc), getauxval(AT_SECURE));
+    fflush(stdout);
+    if (argc > 1 && argv[1][0] == 'c' && fork() == 0)
+        return execl(self, "child", (char *)NULL);
+    if (argc > 1 && argv[1][0] == 's')
+        pause();
+    return 3;
+}
+"""
+LINKED = {"pie": ["-fPIE", "-pie"], "nopie": ["-no-pie"], "static": ["-static"], "static-pie": ["-fPIE", "-static-pie"]}
+USER = 54321  # nobody has it
+UNPRIVILEGED = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
+
+
+@pytest.fixture
+def program(builder, tmp_path):
+    """program(variant): a copy of a large program that says where it finds itself, for this test alone."""
+
+    def make(variant):
+        def link(folder):
+            source = builder.write("where.c", WHERE)
+            return builder.compile(folder / f"where-{variant}", source, "-w", *builder.object(), *LINKED[variant])
+
+        there = tmp_path / f"where-{variant}"
+        shutil.copy(builder.once(f"where-{variant}", link), there)
+        return there
+
+    return make
+
+
+@pytest.fixture
+def run(images):
+    """run(argv, ...): by --loader=image with the test's store."""
+
+    def start(argv, *arguments, loader=("-l", "image"), options="verbose=2", prefix=(), **more):
+        option = ",".join(filter(None, [f"store={images.folder}", options]))
+        return helpers.run([*prefix, helpers.HUGELD, "run", *loader, "-o", option, *arguments, "--", *argv], **more)
+
+    return start
+
+
+def from_image(name, image):
+    return f"hugeld: {name}: executed from its image {image}\n"
+
+
+@pytest.mark.parametrize("variant", LINKED)
+def test_finds_itself(images, program, run, variant):
+    app = program(variant)
+    image = images.add(app)
+    result = run([app, "x"])
+    assert result.stdout == helpers.run([app, "x"]).stdout and f"exe {app}\n" in result.stdout
+    assert (result.returncode, result.stderr) == (3, from_image(app, image))
+
+
+@pytest.mark.parametrize("variant", LINKED)
+def test_is_on_huge_pages(images, program, variant):
+    """All whole pages of text are mapped by one entry each, from the image, and nothing of hugeld is there."""
+    app = program(variant)
+    image = images.add(app)
+    process = helpers.start([helpers.HUGELD, "run", "-l", "image", "-o", f"store={images.folder}", "--", app, "s"],
+                            stdout=subprocess.PIPE)
+    try:
+        while not process.stdout.readline().startswith("AT_SECURE"):
+            assert process.poll() is None
+        smaps = pathlib.Path(f"/proc/{process.pid}/smaps").read_text()
+        maps = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
+        assert "libhugeld" not in maps and "libhugeld" not in pathlib.Path(f"/proc/{process.pid}/environ").read_text()
+        assert os.stat(f"/proc/{process.pid}/exe").st_ino == image.stat().st_ino
+        [(start, end, rest)] = [(int(a, 16), int(b, 16), rest) for a, b, rest in
+                                re.findall(rf"^(\w+)-(\w+) r-xp .* {app}\n((?:[A-Z]\w+:.*\n)+)", smaps, re.M)]
+        whole = end // helpers.HUGE - -(-start // helpers.HUGE)
+        huge = int(re.search(r"ShmemPmdMapped: *(\d+)", rest)[1]) * 1024 // helpers.HUGE
+        assert whole >= 3 and huge == whole
+    finally:
+        helpers.end_process(process)
+
+
+def test_children_see_it(images, program, run):
+    """A child executes the same path and gets the image too; nobody outside does."""
+    app = program("pie")
+    images.add(app)
+    before = app.stat()
+    result = run([app, "c"])
+    assert result.stdout.count(f"exe {app}\n") == 2
+    assert (app.stat().st_ino, app.stat().st_dev) == (before.st_ino, before.st_dev)
+    assert str(app) not in pathlib.Path("/proc/self/mountinfo").read_text()
+
+
+def test_origin_and_libraries(images, builder, run, tmp_path):
+    """What is found beside the program ($ORIGIN) is found."""
+    library = builder.compile(tmp_path / "libbeside.so", "-shared", "-fPIC", "-x", "c", "/dev/null")
+    source = builder.write("origin.c", "unsigned long big_sum(unsigned long);\nint main(void) { return big_sum(1) == 0; }\n")
+    app = builder.compile(tmp_path / "origin", source, "-pie", "-fPIE", *builder.object(), "-Wl,--no-as-needed", library,
+                          "-Wl,-rpath,$ORIGIN")
+    image = images.add(app)
+    result = run([app])
+    assert (result.returncode, result.stderr) == (0, from_image(app, image))
+
+
+@pytest.mark.parametrize("name", ["node", "go", "script", "env"])
+def test_programs_that_ask(images, run, name, tmp_path):
+    """Programs that look for their parts beside themselves; a script of env, which is followed to what it starts."""
+    go = shutil.which("go") or "/usr/local/go/bin/go"
+    program = go if name == "go" else shutil.which("node")
+    if program is None or not os.path.exists(program):
+        pytest.skip(f"{name} is not installed")
+    image = images.add(program)
+    ask = "console.log(process.execPath, process.argv0, require('fs').realpathSync('/proc/self/exe'))\n"
+    argv = {"node": [program, "-e", ask], "env": ["env", "A=1", "node", "-e", ask], "go": [go, "env", "GOROOT"]}.get(name)
+    if argv is None:
+        script = tmp_path / "script"
+        script.write_text(f"#!/usr/bin/env node\n{ask}")
+        script.chmod(0o755)
+        argv = [script]
+    result = run(argv)
+    assert (result.stdout, result.stderr) == (helpers.run(argv).stdout, from_image(argv[0], image))
+
+
+# --- without --loader ---
+
+
+@pytest.mark.parametrize("variant", LINKED)
+def test_unasked(images, program, run, variant):
+    """Only where the preloader could not use the image; the preloader is there as ever for the children."""
+    app = program(variant)
+    image = images.add(app)
+    result = run([app], loader=())
+    assert result.stdout == helpers.run([app]).stdout
+    assert result.stderr.startswith(from_image(app, image)) == (variant != "nopie")
+    assert (" shared" in result.stderr) == (variant == "nopie")
+    assert "small pages" not in result.stderr
+
+
+@pytest.mark.parametrize("options", ["backend=thp", "backend=hugetlb", "only=*/other"])
+def test_not_wanted(images, program, run, options):
+    app = program("static")
+    images.add(app)
+    assert "image" not in run([app], loader=(), options=f"verbose=2,{options}").stderr
+    assert "image" not in run([app], loader=("-l", "preload")).stderr
+    assert "image" not in run([app], "-p", "libc*", loader=()).stderr
+
+
+def test_by_a_user(program, library, shared_folder):
+    """A user's own store; and a user namespace is entered only for who asks for it, because it changes what the program may
+    do: sudo would not work in it."""
+    if helpers.run([*UNPRIVILEGED, "unshare", "-rm", "true"]).returncode != 0:
+        pytest.skip("no user namespaces here")
+    folder, store = shared_folder / "user", f"/dev/shm/hugeld-{USER}"
+    folder.mkdir(mode=0o755)
+    app = pathlib.Path(shutil.copy(program("static"), folder))
+    command = library.parent / "hugeld"
+    with helpers.at_end('rm -rf "$@"', store, folder):
+        made = helpers.run([*UNPRIVILEGED, command, "share", "add", app])
+        assert made.returncode == 0, made.stderr
+        result = helpers.run([*UNPRIVILEGED, command, "run", "--", app])
+        assert result.stderr == f"hugeld: {app}: static, the dynamic linker never runs; it runs on small pages\n"
+        result = helpers.run([*UNPRIVILEGED, command, "run", "-l", "image", "-o", "verbose=2", "--", app])
+        assert re.fullmatch(rf"hugeld: {app}: executed from its image {store}/.*/where-static\n", result.stderr), result.stderr
+        assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
+        root = helpers.run([command, "run", "-l", "image", "-o", "verbose=2", "--", app])
+        assert "there is no image" in root.stderr  # that store is the user's alone
+
+
+# --- other objects ---
+
+
+@pytest.mark.parametrize("variant", ["pie", "nopie"])
+def test_with_other_objects(images, program, run, variant):
+    """libhugeld.so comes for them, and leaves alone what the image has on huge pages."""
+    app = program(variant)
+    image = images.add(app)
+    result = run([app], "-p", "main:libnothing*", options="verbose=2,backend=shared")
+    assert result.stdout == helpers.run([app]).stdout
+    assert (from_image(app, image) in result.stderr) == (variant == "pie")
+    assert (" shared" in result.stderr) == (variant == "nopie")
+    assert "stays" not in result.stderr
+
+
+def test_main_left_out(images, program, run):
+    app = program("pie")
+    images.add(app)
+    result = run([app], "-p", "libnothing*")
+    assert result.stderr.startswith(
+        f"hugeld: {app}: not from an image: the objects that were named leave out the program itself; "
+        "libhugeld.so is preloaded instead\n")
+
+
+# --- what must never be executed ---
+
+
+def refused(run, app, why, prefix=()):
+    """It runs all the same, with one line; and not at all with strict=on."""
+    result = run([app], options="", prefix=prefix)
+    assert result.stdout == helpers.run([app]).stdout and result.returncode == 3
+    [line] = result.stderr.splitlines()
+    assert re.match(rf"hugeld: {app}: not from an image: .*{why}.*; (libhugeld.so is preloaded instead|it runs on small pages)$",
+                    line), line
+    result = run([app], options="strict=on", prefix=prefix)
+    assert (result.returncode, result.stdout) == (127, "")
+    assert why in result.stderr and result.stderr.endswith("; strict=on, so it does not run: leave that out\n")
+
+
+@pytest.mark.parametrize("change", ["touched", "written", "replaced", "none"])
+def test_changed_file(images, program, run, change, tmp_path):
+    app = program("pie")
+    if change != "none":
+        images.add(app)
+    if change == "touched":
+        app.chmod(0o750)
+        app.chmod(0o755)
+    elif change == "written":
+        with open(app, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(b"x")
+    elif change == "replaced":
+        shutil.copy(app, tmp_path / "new")
+        os.replace(tmp_path / "new", app)
+    refused(run, app, "make one: hugeld share add " + str(app))
+
+
+def test_image_of_another_file(images, program, run, builder):
+    """Somebody with the store's rights put it there: the headers differ."""
+    app = program("pie")
+    images.add(app, source=builder.executable("pie"))
+    refused(run, app, "its image has other segments")
+
+
+def test_other_entry(images, program, run):
+    """The same segments, and another begin."""
+    app = program("nopie")
+    image = images.add(app)
+    with open(image, "r+b") as file:
+        file.seek(0x18)
+        entry = int.from_bytes(file.read(8), "little")
+        file.seek(0x18)
+        file.write((entry + 1).to_bytes(8, "little"))
+    refused(run, app, "its image has other segments")
+
+
+@pytest.mark.parametrize("what", ["store", "image"])
+def test_writable_by_others(images, program, run, what):
+    app = program("static")
+    image = images.add(app)
+    writable = images.folder if what == "store" else image
+    mode = writable.stat().st_mode
+    writable.chmod(mode | stat.S_IWGRP)
+    try:
+        refused(run, app, "somebody else could have written")
+    finally:
+        writable.chmod(mode)
+
+
+@pytest.mark.parametrize("kind", ["set-user-ID", "set-group-ID", "capabilities"])
+def test_privileged_programs(images, program, run, kind):
+    app = program("pie")
+    if kind == "capabilities":
+        if subprocess.run(["setcap", "cap_net_raw+ep", app], check=False, capture_output=True).returncode != 0:
+            pytest.skip("file capabilities cannot be set here")
+    else:
+        app.chmod(0o4755 if kind == "set-user-ID" else 0o2755)
+    images.add(app)
+    result = run([app])
+    assert "executed from its image" not in result.stderr and result.returncode == 3
+    assert "not from an image: it is set-user-ID" in result.stderr
+
+
+def test_noexec(images, program, run):
+    app = program("static")
+    images.add(app)
+    helpers.run(["mount", "-o", "remount,noexec", images.folder])
+    try:
+        refused(run, app, "the store is mounted noexec")
+    finally:
+        helpers.run(["mount", "-o", "remount,exec", images.folder])
+
+
+def test_no_namespace(images, program, run, tmp_path):
+    """Root without CAP_SYS_ADMIN, and no user namespaces either, as in most containers."""
+    app = program("static")
+    images.add(app)
+    # In a chroot nobody may make a user namespace.
+    inside = 'mount --rbind / "$1" && shift && exec chroot "$@"'
+    prefix = ("unshare", "--mount", "sh", "-c", inside, "sh", tmp_path, tmp_path, "setpriv", "--bounding-set=-sys_admin",
+              "--inh-caps=-sys_admin")
+    refused(run, app, "it cannot be mounted here", prefix)
+
+
+def test_upgrade_under_it(images, program, tmp_path):
+    """dpkg's rename over the file of a running program works outside, and the program's next child is the new one."""
+    app = program("pie")
+    images.add(app)
+    process = helpers.start([helpers.HUGELD, "run", "-l", "image", "-o", f"store={images.folder}", "--", app, "s"],
+                            stdout=subprocess.PIPE)
+    try:
+        while not process.stdout.readline().startswith("AT_SECURE"):
+            assert process.poll() is None
+        enter = ["nsenter", "-m", "-t", str(process.pid), "stat", "-c", "%d:%i", app]
+        inside = helpers.run(enter).stdout
+        assert inside != helpers.run(["stat", "-c", "%d:%i", app]).stdout
+        shutil.copy(app, tmp_path / "new")
+        os.replace(tmp_path / "new", app)
+        assert helpers.run(enter).stdout == helpers.run(["stat", "-c", "%d:%i", app]).stdout
+    finally:
+        helpers.end_process(process)
+
+
+# --- --share ---
+
+
+@pytest.fixture
+def own_store(images):
+    """The test's store is for root alone, so it takes files from folders that others can write to (/tmp)."""
+    images.folder.chmod(0o700)
+    yield images.folder
+    images.folder.chmod(0o755)
+
+
+def test_share(own_store, program, run):
+    """Makes what is missing, once, and runs from it at once."""
+    app = program("pie")
+    first = run([app], "--share")
+    assert re.fullmatch(rf"hugeld: {app}: executed from its image {own_store}/.*/where-pie\n", first.stderr), first.stderr
+    image = pathlib.Path(first.stderr.split()[-1])
+    made = image.stat()
+    assert run([app], "--share").stderr == first.stderr
+    assert (image.stat().st_ino, image.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
+
+
+def test_share_libraries(own_store, builder, run):
+    """Those that the patterns name, and no others."""
+    app, _ = builder.with_library("dso-aligned")
+    result = run([app], "--share", "-p", "libbig*", loader=())
+    assert result.stdout == helpers.run([app]).stdout
+    assert "libbig.so.1: text" in result.stderr and " shared" in result.stderr, result.stderr
+    assert not list(own_store.glob(f"*/{app.name}"))
+
+
+def test_share_cannot(images, program, run):
+    """One line, and it runs all the same: the system's store takes nothing that others can write."""
+    app = program("static")
+    app.chmod(0o777)
+    result = run([app], "--share", options="")
+    assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
+    [why, plain] = result.stderr.splitlines()
+    assert why.startswith(f"hugeld: {app}: no image: ") and "not from an image" in plain
+
+
+def test_share_nothing(run):
+    """What is too small gains nothing, and nobody is told."""
+    result = run(["/bin/true"], "--share", options="", loader=())
+    assert (result.returncode, result.stderr) == (0, "")

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Services that run from images, by the drop-in of `hugeld share unit`: also after their program was upgraded, without hugeld,
+and without a store; and hugeld-share.service, which fills the store at boot."""
+
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+
+import helpers
+
+LINKS = pathlib.Path("/run/hugeld-units")
+LISTED = pathlib.Path("/etc/hugeld/shared")
+
+
+@pytest.fixture
+def program(service):
+    """The service, where root alone can write to it, with an image in the system's store."""
+    there = pathlib.Path("/usr/local/bin/imaged")
+    shutil.copy(service, there)
+    there.chmod(0o755)
+    made = helpers.hugeld("share", "add", there)
+    assert made.returncode == 0, made.stderr
+    yield there
+    helpers.hugeld("share", "remove", "--all", "--force")
+    there.unlink()
+    assert not list(LINKS.glob("*")), "a link is left"
+
+
+def drop_in(*arguments):
+    result = helpers.hugeld("share", "unit", *arguments)
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
+
+
+def runs_from(pid):
+    """The file that the process executes, and what it finds at its own path."""
+    exe = os.stat(f"/proc/{pid}/exe")
+    return exe.st_dev, exe.st_ino
+
+
+def image_of(program):
+    stores = helpers.hugeld_json("share", "list")["stores"]
+    [image] = [i for s in stores for i in s["images"] if i["path"] == str(program) and i["state"] == "fresh"]
+    status = os.stat(image["image"])
+    return status.st_dev, status.st_ino
+
+
+def original(program):
+    status = os.stat(program)
+    return status.st_dev, status.st_ino
+
+
+def replace(program):
+    """As dpkg does it."""
+    new = program.with_name("new")
+    shutil.copy(program, new)
+    os.replace(new, program)
+
+
+TYPES = {"simple": [], "exec": ["Type=exec"], "user": ["User=nobody", "NoNewPrivileges=yes", "RestrictNamespaces=yes",
+                                                        "ProtectSystem=strict", "PrivateTmp=yes"]}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_image(unit, program, kind):
+    one = unit([f"ExecStart={program}", *TYPES[kind]], drop_in("x.service", program))
+    assert one.start().returncode == 0, one.journal()
+    [line] = one.said(1)
+    assert runs_from(one.pid()) == image_of(program), one.journal()
+    assert line.endswith(f" of {program}")
+    smaps = pathlib.Path(f"/proc/{one.pid()}/smaps").read_text()
+    [text] = re.findall(rf" r-xp .* {program}\n((?:[A-Z]\w+:.*\n)+)", smaps)
+    assert int(re.search(r"ShmemPmdMapped: *(\d+)", text)[1]) >= 3 * helpers.HUGE // 1024
+    assert "libhugeld" not in smaps
+    one.stop()
+
+
+def test_upgrade(unit, program):
+    """The package's file is another one, and nothing has been refreshed: the new file runs; after refresh its image."""
+    reload = f"ExecReload=/bin/sh -c 'stat -c %%d:%%i {program}'"
+    one = unit([f"ExecStart={program}", reload, "StandardError=journal"], drop_in("x.service", program))
+    assert one.start().returncode == 0, one.journal()
+    old = image_of(program)
+    assert runs_from(one.pid()) == old
+    replace(program)
+    assert helpers.run(["systemctl", "reload", one.name]).returncode == 0, one.journal()
+    device, inode = original(program)
+    helpers.wait_until(lambda: f"{device}:{inode}" in "\n".join(one.said(1)), what="what ExecReload= sees")
+    one.stop()
+    assert one.start().returncode == 0, one.journal()
+    one.said(1)
+    assert runs_from(one.pid()) == original(program)
+    assert "not from an image" in one.journal()
+    one.stop()
+    assert helpers.hugeld("share", "refresh").returncode == 0
+    assert one.start().returncode == 0
+    one.said(1)
+    assert runs_from(one.pid()) == image_of(program) != old
+    one.stop()
+
+
+@pytest.mark.parametrize("lacks", ["store", "hugeld"])
+def test_without(unit, program, lacks, tmp_path):
+    """Also where a link was left over."""
+    lines = drop_in("x.service", program)
+    if lacks == "store":
+        helpers.hugeld("share", "remove", "--all", "--force")
+    else:
+        lines = [line.replace(str(helpers.HUGELD), "/nowhere/hugeld") for line in lines]
+        assert any("/nowhere" in line for line in lines)
+    one = unit([f"ExecStart={program}"], lines)
+    (LINKS / one.name).mkdir(parents=True)
+    (LINKS / one.name / "0").symlink_to("/bin/true")
+    assert one.start().returncode == 0, one.journal()
+    one.said(1)
+    assert runs_from(one.pid()) == original(program)
+    one.stop()
+
+
+def test_found_by_name(unit, program):
+    """Without FILE, by what systemd says of the unit."""
+    one = unit([f"ExecStart=-{program} --something"])
+    assert f"BindReadOnlyPaths=-/run/hugeld-units/%n/0:{program}" in drop_in(one.name)
