@@ -23,7 +23,7 @@ static const struct command {
 } commands[] = {
     {"run", hl_run_program},        {"inspect", hl_inspect_files},  {"status", hl_show_status},
     {"doctor", hl_examine_machine}, {"perf-map", hl_map_functions}, {"bench", hl_measure_program},
-    {"image", hl_make_image},
+    {"image", hl_make_image},       {"share", hl_share_files},
 };
 
 static const char doc[] =
@@ -33,6 +33,7 @@ static const char doc[] =
     "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
     "  doctor [-- PROGRAM ARGS]      what this machine can do, what fixes the rest\n"
     "  image FILE OUT                a copy of a file, laid out for huge pages\n"
+    "  share add FILE...             one copy of the text for all processes\n"
     "Did it work?\n"
     "  status PID|NAME|--all         what is on huge pages now\n"
     "  inspect FILE...               what would move, and why the rest stays\n"

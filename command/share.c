@@ -1,0 +1,689 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld share: one copy of a program's text for all processes, as images in a store (command/store.h). */
+#include "command.h"
+#include "common.h"
+#include "kernel.h"
+#include "process.h"
+#include "store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <linux/limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* What `share refresh` of the system's store adds: a path or a glob a line. */
+#define SHARED_LIST "/etc/hugeld/shared"
+
+enum { STORE = 256, PAGES, SIZE, PER_NODE, RUNNING, UNUSED, FORCE };
+
+struct request {
+    bool json, running, per_node, all, unused, force;
+    const char *store_path, *action;
+    struct hl_store_wishes wishes;
+    size_t n_names;
+    const char **name;
+    /* what comes out */
+    json_t *files;
+    bool failed;
+    unsigned made, present, nothing;
+    uint64_t huge_pages;
+    /* how far it is */
+    struct timespec began;
+    bool shows_progress;
+};
+
+static const struct argp_option argp_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"store", STORE, "FOLDER", 0, "This store, not the system's (root) or your own (everybody else)", 0},
+    {"pages", PAGES, "tmpfs|hugetlb", 0, "add: what root makes a new store of (tmpfs)", 0},
+    {"size", SIZE, "BYTES|PERCENT", 0, "add: how much root lets the store hold (25% of the memory)", 0},
+    {"per-node", PER_NODE, NULL, 0, "add: an image on each NUMA node", 0},
+    {"running", RUNNING, NULL, 0, "add: what processes of these names or PIDs have mapped", 0},
+    {"all", 'a', NULL, 0, "remove: everything", 0},
+    {"unused", UNUSED, NULL, 0, "remove: what no process maps", 0},
+    {"force", FORCE, NULL, 0, "remove: what processes map, too", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+/* "64M", "2G", "1000000" or "25%", as mount(8) takes it; NULL if it is none. */
+static char *parse_size(const char *text) {
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    bool has_unit = *end != '\0' && strchr("kKmMgG%", *end) != NULL;
+    if (text[0] < '0' || text[0] > '9' || errno != 0 || number == 0 || end[has_unit] != '\0' ||
+        (*end == '%' && number > 100) || (*end != '%' && number > UINT64_MAX >> 30))
+        return NULL;
+    return hl_format("%s", text);
+}
+
+static error_t set_size(struct request *request, const char *text) {
+    free(request->wishes.size);
+    request->wishes.size = parse_size(text);
+    if (request->wishes.size != NULL)
+        return 0;
+    hl_say("--size=%s: give a number of bytes, as in 512M or 2G, or a share of the memory, as in 25%%", text);
+    return EINVAL;
+}
+
+static error_t set_pages(struct request *request, const char *text) {
+    request->wishes.pages = text;
+    if (strcmp(text, "tmpfs") == 0 || strcmp(text, "hugetlb") == 0)
+        return 0;
+    hl_say("--pages=%s: give tmpfs or hugetlb", text);
+    return EINVAL;
+}
+
+static error_t take_argument(struct request *request, const char *argument) {
+    if (request->action == NULL) {
+        request->action = argument;
+        return 0;
+    }
+    request->name = hl_resize(request->name, (request->n_names + 1) * sizeof *request->name);
+    request->name[request->n_names++] = argument;
+    return 0;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case 'a':
+        request->all = true;
+        return 0;
+    case STORE:
+        request->store_path = argument;
+        return 0;
+    case PAGES:
+        return set_pages(request, argument);
+    case SIZE:
+        return set_size(request, argument);
+    case PER_NODE:
+        request->per_node = true;
+        return 0;
+    case RUNNING:
+        request->running = true;
+        return 0;
+    case UNUSED:
+        request->unused = true;
+        return 0;
+    case FORCE:
+        request->force = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        return take_argument(request, argument);
+    default:
+        return hl_parse_common(key, state, "hugeld share", false);
+    }
+}
+
+/* --- progress --- */
+
+/* Says what is being done, on a terminal, when it has taken a second. */
+static void show_progress(struct request *request, const char *path) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!isatty(STDERR_FILENO) || now.tv_sec - request->began.tv_sec < 1)
+        return;
+    const char *base = strrchr(path, '/');
+    request->shows_progress = true;
+    fprintf(stderr, "\r\033[K%u images, %" PRIu64 " huge pages; %.60s", request->made, request->huge_pages,
+            base != NULL ? base + 1 : path);
+    fflush(stderr);
+}
+
+static void hide_progress(struct request *request) {
+    if (request->shows_progress)
+        fputs("\r\033[K", stderr);
+    fflush(stderr);
+    request->shows_progress = false;
+}
+
+/* --- what was done with a file --- */
+
+static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
+
+static void note(struct request *request, const struct hl_store *store, const char *path, const char *key,
+                 const char *result, uint64_t huge_pages, const char *reason, const char *sentence) {
+    json_array_append_new(request->files,
+                          json_pack("{s:o, s:o, s:o, s:s, s:I, s:o, s:o}", "store", hl_json_text(store->path),
+                                    "path", hl_json_text(path), "key", json_or_null(key), "result", result,
+                                    "huge_pages", (json_int_t)huge_pages, "reason", json_or_null(reason),
+                                    "sentence", json_or_null(sentence)));
+}
+
+static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
+
+/* Tells what became of PATH; QUIET: it was only met in a folder, where most files are no use as images. */
+static void report_addition(struct request *request, const struct hl_store *store, const char *path,
+                            const struct hl_addition *addition, bool quiet) {
+    static const char *const results[] = {"made", "present", "nothing", "failed"};
+    const char *name = addition->path != NULL ? addition->path : path;
+    hide_progress(request);
+    switch (addition->result) {
+    case HL_SHARE_MADE:
+        request->made++;
+        request->huge_pages += addition->huge_pages;
+        if (!request->json)
+            hl_print("%s: %" PRIu64 " huge page%s", name, addition->huge_pages, plural(addition->huge_pages));
+        break;
+    case HL_SHARE_PRESENT:
+        request->present++;
+        if (!request->json && !quiet)
+            hl_print("%s: there already", name);
+        break;
+    case HL_SHARE_NOTHING:
+        request->nothing++;
+        if (quiet)
+            return;
+        __attribute__((fallthrough));
+    case HL_SHARE_FAILED:
+        request->failed = true;
+        hl_say("%s: no image: %s", name, addition->sentence);
+    }
+    note(request, store, name, addition->key.bytes > 0 ? addition->key.at : NULL, results[addition->result],
+         addition->result == HL_SHARE_MADE ? addition->huge_pages : 0, addition->reason, addition->sentence);
+}
+
+/* --- add --- */
+
+static void add_file(struct request *request, const struct hl_store *store, const char *path, bool quiet) {
+    struct hl_addition addition;
+    show_progress(request, path);
+    hl_add_path(&addition, store, path, request->per_node, false);
+    report_addition(request, store, path, &addition, quiet);
+    hl_free_addition(&addition);
+}
+
+/* Every regular file below the folder PATH; symbolic links are not followed. */
+static void add_folder(struct request *request, const struct hl_store *store, const char *path) {
+    char *paths[] = {(char *)path, NULL};
+    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_COMFOLLOW, NULL);
+    for (FTSENT *entry; tree != NULL && (entry = fts_read(tree)) != NULL;) {
+        if (entry->fts_info == FTS_F) {
+            add_file(request, store, entry->fts_path, true);
+        } else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR) {
+            hide_progress(request);
+            hl_say("%s: cannot be read: %s; its files are left out", entry->fts_path,
+                   strerror(entry->fts_errno));
+            request->failed = true;
+        }
+    }
+    if (tree != NULL)
+        fts_close(tree);
+}
+
+static void add_path(struct request *request, const struct hl_store *store, const char *path) {
+    struct stat stat_;
+    if (stat(path, &stat_) == 0 && S_ISDIR(stat_.st_mode))
+        add_folder(request, store, path);
+    else
+        add_file(request, store, path, false);
+}
+
+/* Whether NAME is the process's ID, its name or the base name of its executable. */
+static bool has_name(const struct hl_process *process, const char *name) {
+    char path[PATH_MAX];
+    if (hl_parse_pid(name) == process->pid || strcmp(process->name, name) == 0)
+        return true;
+    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
+    path[bytes > 0 ? bytes : 0] = '\0';
+    const char *base = strrchr(path, '/');
+    return base != NULL && strcmp(base + 1, name) == 0;
+}
+
+/* The objects that PROCESS has mapped. */
+static void add_objects(struct request *request, const struct hl_store *store, struct hl_process *process) {
+    hl_find_loaded(process, &store->geometry);
+    for (size_t i = 0; i < process->n_loaded; i++) {
+        struct hl_addition addition;
+        const struct hl_loaded *loaded = &process->loaded[i];
+        show_progress(request, loaded->object.path);
+        hl_add_image(&addition, store, loaded->file, request->per_node, false);
+        report_addition(request, store, loaded->object.path, &addition, true);
+        hl_free_addition(&addition);
+    }
+}
+
+/* Of the processes NAME, whatever may be read. */
+static void add_running(struct request *request, const struct hl_store *store, const char *name) {
+    glob_t folders;
+    unsigned found = 0;
+    int last = 0;
+    pid_t denied = 0;
+    if (glob("/proc/[1-9]*", GLOB_ONLYDIR, NULL, &folders) != 0)
+        folders.gl_pathc = 0;
+    for (size_t i = 0; i < folders.gl_pathc; i++) {
+        struct hl_process process = {0};
+        pid_t pid = hl_parse_pid(folders.gl_pathv[i] + strlen("/proc/"));
+        if (pid == 0 || pid == getpid() || hl_open_process(&process, pid) != 0)
+            continue;
+        if (has_name(&process, name)) {
+            int result = hl_read_process(&process);
+            if (result == 0) {
+                found++;
+                add_objects(request, store, &process);
+            } else {
+                last = result;
+                denied = pid;
+            }
+        }
+        hl_close_process(&process);
+    }
+    if (folders.gl_pathc > 0)
+        globfree(&folders);
+    if (found > 0)
+        return;
+    request->failed = true;
+    if (last != 0)
+        hl_say_unreadable(denied, last);
+    else
+        hl_say("%s: no process has this name", name);
+}
+
+static void print_sum(const struct request *request) {
+    if (!request->json && request->made + request->present + request->nothing > 1)
+        hl_print("%u image%s made, %" PRIu64 " huge page%s; %u there already; %u file%s would gain nothing",
+                 request->made, plural(request->made), request->huge_pages, plural(request->huge_pages),
+                 request->present, request->nothing, plural(request->nothing));
+}
+
+static int add(struct request *request, const char *path) {
+    struct hl_store store;
+    if (hl_make_store(&store, path, &request->wishes) != 0)
+        return HL_EXIT_NO;
+    hl_sweep_store(&store);
+    for (size_t i = 0; i < request->n_names; i++) {
+        if (request->running)
+            add_running(request, &store, request->name[i]);
+        else
+            add_path(request, &store, request->name[i]);
+    }
+    hide_progress(request);
+    print_sum(request);
+    hl_close_store(&store);
+    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+/* --- list, check --- */
+
+static void print_store(const struct hl_store *store, const struct hl_stored *stored, size_t n) {
+    uint64_t pages = 0, room = hl_store_room(store);
+    for (size_t i = 0; i < n; i++)
+        pages += stored[i].huge_pages;
+    char *left = room == UINT64_MAX ? hl_format("the pool") : hl_format("%" PRIu64 " MiB", room >> 20);
+    hl_print("%s: %s, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64 " KiB, room for %s", store->path,
+             store->hugetlb ? "hugetlb" : "tmpfs", n, plural(n), pages, plural(pages),
+             store->geometry.huge_page_bytes / 1024, left);
+    free(left);
+    if (n > 0)
+        hl_print("%10s %10s %9s %8s  %-8s %s", "PAGES", "KIB", "PROCESSES", "REPLICAS", "STATE", "FILE, KEY");
+    for (size_t i = 0; i < n; i++)
+        hl_print("%10" PRIu64 " %10" PRIu64 " %9u %8u  %-8s %s  %s", stored[i].huge_pages,
+                 stored[i].bytes / 1024, stored[i].processes, stored[i].replicas,
+                 hl_freshness_name(stored[i].freshness), stored[i].origin, stored[i].key);
+}
+
+static json_t *make_json_store(const struct hl_store *store, const struct hl_stored *stored, size_t n) {
+    json_t *images = json_array();
+    uint64_t room = hl_store_room(store);
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(
+            images,
+            json_pack("{s:o, s:s, s:o, s:I, s:I, s:I, s:s, s:I}", "path", hl_json_text(stored[i].origin),
+                      "key", stored[i].key, "image", hl_json_text(stored[i].image), "bytes",
+                      (json_int_t)stored[i].bytes, "huge_pages", (json_int_t)stored[i].huge_pages, "replicas",
+                      (json_int_t)stored[i].replicas, "state", hl_freshness_name(stored[i].freshness),
+                      "processes", (json_int_t)stored[i].processes));
+    return json_pack("{s:o, s:s, s:I, s:o, s:b, s:o}", "path", hl_json_text(store->path), "pages",
+                     store->hugetlb ? "hugetlb" : "tmpfs", "huge_page_bytes",
+                     (json_int_t)store->geometry.huge_page_bytes, "room_bytes",
+                     room == UINT64_MAX ? json_null() : json_integer((json_int_t)room), "for_all",
+                     store->for_all, "images", images);
+}
+
+/* Calls VISIT for the named store, or for those that processes of this user look into.  False: one that should
+   be there is not. */
+static bool visit_stores(struct request *request, void (*visit)(struct request *, const struct hl_store *)) {
+    char *mine = hl_default_store();
+    const char *const paths[] = {request->store_path != NULL ? request->store_path : HL_SYSTEM_STORE,
+                                 request->store_path == NULL && geteuid() != 0 ? mine : NULL};
+    bool fine = true;
+    for (unsigned i = 0; i < 2 && paths[i] != NULL; i++) {
+        struct hl_store store;
+        int result = hl_find_store(&store, paths[i]);
+        if (result == 0) {
+            visit(request, &store);
+            hl_close_store(&store);
+        } else if (result != -ENOENT || request->store_path != NULL) {
+            fine = false;
+            if (result == -ENOENT)
+                hl_say("%s: there is no store; make one: hugeld share add FILE", paths[i]);
+        }
+    }
+    free(mine);
+    return fine;
+}
+
+static void list_store(struct request *request, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n = hl_read_store(store, &stored);
+    hl_count_processes(store, stored, n);
+    if (request->json)
+        json_array_append_new(request->files, make_json_store(store, stored, n));
+    else
+        print_store(store, stored, n);
+    hl_free_stored(stored, n);
+}
+
+static void check_store(struct request *request, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n = hl_read_store(store, &stored);
+    for (size_t i = 0; i < n; i++) {
+        show_progress(request, stored[i].origin);
+        char *problem = hl_check_stored(store, &stored[i]);
+        hide_progress(request);
+        if (problem != NULL) {
+            request->failed = true;
+            hl_say("%s: its image %s: %s; make it anew: hugeld share refresh", stored[i].origin,
+                   stored[i].key, problem);
+        }
+        note(request, store, stored[i].origin, stored[i].key, problem != NULL ? "bad" : "fine",
+             stored[i].huge_pages, NULL, problem);
+        free(problem);
+    }
+    if (!request->json && !request->failed)
+        hl_print("%s: %zu image%s, nothing is wrong", store->path, n, plural(n));
+    hl_free_stored(stored, n);
+}
+
+static int list(struct request *request, const char *path) {
+    (void)path;
+    return visit_stores(request, list_store) ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+static int check(struct request *request, const char *path) {
+    (void)path;
+    return visit_stores(request, check_store) && !request->failed ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+/* --- remove --- */
+
+/* Whether NAME, of a file that may be gone, or of a key, means STORED. */
+static bool is_meant(const struct hl_stored *stored, const char *name) {
+    char path[PATH_MAX];
+    if (strcmp(stored->key, name) == 0 || strcmp(stored->origin, name) == 0)
+        return true;
+    return realpath(name, path) != NULL && strcmp(stored->origin, path) == 0;
+}
+
+static void remove_image(struct request *request, const struct hl_store *store,
+                         const struct hl_stored *stored) {
+    if (stored->processes > 0 && !request->force) {
+        char *why =
+            hl_format("%u process%s it, which would keep its memory until the last one ends; remove it all "
+                      "the same: --force",
+                      stored->processes, stored->processes == 1 ? " maps" : "es map");
+        hl_say("%s: its image stays: %s", stored->origin, why);
+        note(request, store, stored->origin, stored->key, "kept", stored->huge_pages, NULL, why);
+        request->failed = true;
+        free(why);
+        return;
+    }
+    int result = hl_remove_stored(store, stored->key);
+    if (result != 0 && result != -ENOENT) {
+        hl_say("%s: its image cannot be removed: %s", stored->origin, strerror(-result));
+        note(request, store, stored->origin, stored->key, "failed", stored->huge_pages, NULL,
+             strerror(-result));
+        request->failed = true;
+        return;
+    }
+    note(request, store, stored->origin, stored->key, "removed", stored->huge_pages, NULL, NULL);
+    if (request->json)
+        return;
+    if (stored->processes > 0)
+        hl_print("%s: removed; its memory stays until %u process%s ended", stored->origin, stored->processes,
+                 stored->processes == 1 ? " has" : "es have");
+    else
+        hl_print("%s: removed", stored->origin);
+}
+
+static void remove_images(struct request *request, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n = hl_read_store(store, &stored);
+    hl_count_processes(store, stored, n);
+    for (size_t i = 0; i < n; i++)
+        if (request->all || (request->unused && stored[i].processes == 0))
+            remove_image(request, store, &stored[i]);
+    for (size_t j = 0; j < request->n_names; j++) {
+        bool found = false;
+        for (size_t i = 0; i < n; i++) {
+            if (!is_meant(&stored[i], request->name[j]))
+                continue;
+            found = true;
+            remove_image(request, store, &stored[i]);
+        }
+        if (!found) {
+            hl_say("%s: the store has no image of it; 'hugeld share list' shows what it has",
+                   request->name[j]);
+            request->failed = true;
+        }
+    }
+    hl_free_stored(stored, n);
+}
+
+static int remove_some(struct request *request, const char *path) {
+    struct hl_store store;
+    int result = hl_find_store(&store, path);
+    if (result == -ENOENT && (request->all || request->unused))
+        return HL_EXIT_DONE;
+    if (result == -ENOENT)
+        hl_say("%s: there is no store", path);
+    if (result != 0)
+        return HL_EXIT_NO;
+    hl_sweep_store(&store);
+    remove_images(request, &store);
+    if (request->all)
+        hl_dissolve_store(&store);
+    hl_close_store(&store);
+    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+/* --- refresh --- */
+
+/* Makes the image of STORED anew, or removes it: one that is not fresh is found by no process. */
+static void refresh_image(struct request *request, const struct hl_store *store,
+                          const struct hl_stored *stored) {
+    struct hl_addition addition;
+    char *problem = hl_check_stored(store, stored);
+    if (problem == NULL) {
+        request->present++;
+        note(request, store, stored->origin, stored->key, "present", 0, NULL, NULL);
+        return;
+    }
+    free(problem);
+    if (stored->freshness != HL_FRESH) /* before the new one, because there may not be room for both */
+        hl_remove_stored(store, stored->key);
+    if (stored->freshness == HL_GONE || stored->origin[0] != '/') {
+        note(request, store, stored->origin, stored->key, "removed", stored->huge_pages, NULL, NULL);
+        if (!request->json)
+            hl_print("%s: removed, because the file is gone", stored->origin);
+        return;
+    }
+    hl_add_path(&addition, store, stored->origin, stored->replicas > 0, stored->freshness == HL_FRESH);
+    report_addition(request, store, stored->origin, &addition, false);
+    hl_free_addition(&addition);
+}
+
+static void refresh_store(struct request *request, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n = hl_read_store(store, &stored);
+    for (size_t i = 0; i < n; i++) {
+        show_progress(request, stored[i].origin);
+        refresh_image(request, store, &stored[i]);
+    }
+    hl_free_stored(stored, n);
+}
+
+/* A line of the list. */
+static void add_listed(struct request *request, const struct hl_store *store, const char *pattern) {
+    glob_t found;
+    if (pattern[0] != '/' || glob(pattern, 0, NULL, &found) != 0) {
+        hl_say(SHARED_LIST ": %s: %s", pattern,
+               pattern[0] != '/' ? "not an absolute path" : "there is no such file");
+        request->failed = true;
+        return;
+    }
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        add_path(request, store, found.gl_pathv[i]);
+    globfree(&found);
+}
+
+/* TEXT without blanks around it and without a comment. */
+static char *trim(char *text) {
+    text += strspn(text, " \t");
+    if (text[0] == '#')
+        text[0] = '\0';
+    size_t length = strcspn(text, "\n");
+    while (length > 0 && (text[length - 1] == ' ' || text[length - 1] == '\t' || text[length - 1] == '\r'))
+        length--;
+    text[length] = '\0';
+    return text;
+}
+
+/* Whether LIST names anything. */
+static bool has_lines(FILE *list) {
+    char *line = NULL;
+    size_t size = 0;
+    bool found = false;
+    while (list != NULL && !found && getline(&line, &size, list) >= 0)
+        found = trim(line)[0] != '\0';
+    free(line);
+    if (list != NULL)
+        rewind(list);
+    return found;
+}
+
+static void add_list(struct request *request, const struct hl_store *store, FILE *list) {
+    char *line = NULL;
+    size_t size = 0;
+    while (getline(&line, &size, list) >= 0) {
+        const char *pattern = trim(line);
+        if (pattern[0] != '\0')
+            add_listed(request, store, pattern);
+    }
+    free(line);
+}
+
+static int refresh(struct request *request, const char *path) {
+    struct hl_store store;
+    FILE *list = strcmp(path, HL_SYSTEM_STORE) == 0 ? fopen(SHARED_LIST, "re") : NULL;
+    bool adds = has_lines(list);
+    int result = adds ? hl_make_store(&store, path, &request->wishes) : hl_find_store(&store, path);
+    if (result == 0) {
+        hl_sweep_store(&store);
+        refresh_store(request, &store);
+        if (adds)
+            add_list(request, &store, list);
+        hide_progress(request);
+        print_sum(request);
+        hl_close_store(&store);
+    }
+    if (list != NULL)
+        fclose(list);
+    return (result != 0 && result != -ENOENT) || request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+/* --- the command --- */
+
+static const struct action {
+    const char *name;
+    int (*function)(struct request *request, const char *path);
+    const char *answer; /* the array of --json */
+} actions[] = {
+    {"add", add, "files"},         {"list", list, "stores"},
+    {"check", check, "files"},     {"remove", remove_some, "files"},
+    {"refresh", refresh, "files"},
+};
+
+static const struct action *find_action(const char *name) {
+    for (size_t i = 0; name != NULL && i < sizeof actions / sizeof actions[0]; i++)
+        if (strcmp(actions[i].name, name) == 0)
+            return &actions[i];
+    return NULL;
+}
+
+/* What is wrong with how it is called, or NULL. */
+static const char *find_misuse(const struct request *request, const struct action *action) {
+    bool adds = action->function == add, removes = action->function == remove_some;
+    if (!adds && (request->running || request->per_node))
+        return "--running and --per-node are for add";
+    if (!adds && action->function != refresh &&
+        (request->wishes.pages != NULL || request->wishes.size != NULL))
+        return "--pages and --size are for add and refresh";
+    if (!removes && (request->all || request->unused || request->force))
+        return "--all, --unused and --force are for remove";
+    if (adds && request->n_names == 0)
+        return "name a FILE or FOLDER, or --running and a process";
+    if (removes && (request->n_names > 0) + request->all + request->unused != 1)
+        return "name FILEs or KEYs, or --all, or --unused";
+    if (!adds && !removes && request->n_names > 0)
+        return "it takes no FILE";
+    return NULL;
+}
+
+static int act(struct request *request) {
+    const struct action *action = find_action(request->action);
+    if (action == NULL) {
+        hl_say("share: say what to do: add, list, check, remove or refresh; 'hugeld share --help' says more");
+        return HL_EXIT_USAGE;
+    }
+    const char *misuse = find_misuse(request, action);
+    if (misuse != NULL) {
+        hl_say("share %s: %s", action->name, misuse);
+        return HL_EXIT_USAGE;
+    }
+    char *path = request->store_path != NULL ? hl_format("%s", request->store_path) : hl_default_store();
+    request->files = json_array();
+    clock_gettime(CLOCK_MONOTONIC, &request->began);
+    int code = action->function(request, path);
+    if (request->json)
+        hl_print_json(json_pack("{s:O}", action->answer, request->files));
+    json_decref(request->files);
+    free(path);
+    return code;
+}
+
+int hl_share_files(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "add FILE|FOLDER...\nadd --running NAME|PID...\nlist\ncheck\nremove "
+        "FILE|KEY...|--all|--unused\nrefresh",
+        "Keeps one copy of a program's text on huge pages for all processes.\v"
+        "add makes images of programs and libraries, list shows them, check compares them with the files, "
+        "remove "
+        "removes them, and refresh makes anew those of files that have changed, and those that " SHARED_LIST
+        " names.  Root's are for everybody; everybody else has a store of their own.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
+        code = act(&request);
+    free(request.wishes.size);
+    free(request.name);
+    return code;
+}
