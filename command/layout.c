@@ -24,8 +24,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The largest page that a linker aligns segments for.  Less than this beside a segment is padding, which
-   linkers fill with zeros or traps. */
+/* The largest page that a linker aligns segments for.  What is between two segments, or less than this beside
+   one, is padding, which linkers fill with zeros or traps. */
 #define PADDING_MAX ((uint64_t)64 << 10)
 /* An image's length beyond its original's.  Programs reach over 2 GiB only in the large code model. */
 #define HOLES_MAX ((uint64_t)4 << 30)
@@ -171,7 +171,8 @@ static int look_for_data(struct planner *p) {
     for (size_t i = 0; i < p->n_ranges; i++) {
         const struct range *range = &p->range[i];
         bool is_end = i + 1 == p->n_ranges;
-        bool is_padding = !is_end && (loaded || range->loaded) && range->start - at < PADDING_MAX;
+        bool is_padding = (loaded && range->loaded) ||
+                          (!is_end && (loaded || range->loaded) && range->start - at < PADDING_MAX);
         if (range->start > at && !is_padding) {
             int data = has_data(p, at, range->start);
             if (data != 0)

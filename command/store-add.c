@@ -400,7 +400,7 @@ static bool publish(struct making *making, bool replace) {
         }
         if (errno != EEXIST && errno != ENOTEMPTY)
             return fail_to_write(making, -errno);
-        long there = replace ? -ENOENT : hl_open_stored_image(store->folder, store->owner, &making->state);
+        long there = replace ? -ENOENT : hl_open_stored_image(store->folder, store->owner, 0, &making->state);
         if (there >= 0) {
             close((int)there);
             return fail(making, HL_SHARE_PRESENT, NULL);
@@ -441,7 +441,7 @@ static void find_nodes(struct making *making) {
 
 /* Whether the store has what is asked for already. */
 static bool is_present(const struct making *making) {
-    long image = hl_open_stored_image(making->store->folder, making->store->owner, &making->state);
+    long image = hl_open_stored_image(making->store->folder, making->store->owner, 0, &making->state);
     if (image < 0)
         return false;
     close((int)image);

@@ -17,7 +17,7 @@ _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
     if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench --help --version" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench image --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in
@@ -29,6 +29,7 @@ _hugeld() {
     bench)
         options='--ignore-failure --json --loader --ld-so --pairs --options --pid --objects --report --seconds --help'
         ;;
+    image) options='--huge-page --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
@@ -48,11 +49,11 @@ _hugeld() {
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
     -L | -O | --ld-so | --output | --report) _filedir ;;
-    --own-pages | -n | --pairs | --seconds) ;;
+    --own-pages | -n | --pairs | --seconds | -H | --huge-page) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
-        inspect:*) _filedir ;;
+        inspect:* | image:*) _filedir ;;
         status:* | perf-map:*) _pids ;;
         run:* | doctor:* | bench:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac

@@ -8,7 +8,7 @@ function __hugeld_options
     end
 end
 
-set -l commands run inspect status doctor perf-map bench
+set -l commands run inspect status doctor perf-map bench image
 complete -c hugeld -f
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a run -d 'Run a program on huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Print the plan'
@@ -16,6 +16,7 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a status -d '
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a doctor -d 'What this machine can do'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a perf-map -d 'Name moved functions for perf'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a bench -d 'Is it worth it'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a image -d 'Lay a file out for huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
@@ -26,7 +27,8 @@ complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench' -x -a '(__f
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l loader -x -a 'preload ldso' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
-complete -c hugeld -n '__fish_seen_subcommand_from inspect' -F
+complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F
+complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map' -a '(__fish_complete_pids)'
 complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from doctor' -l own-pages -x -d 'What it takes itself'

@@ -19,7 +19,8 @@ _hugeld() {
     if ((CURRENT == 2)); then
         _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
             'status[what is on huge pages now]' 'doctor[what this machine can do]' \
-            'perf-map[name moved functions for perf]' 'bench[is it worth it]'
+            'perf-map[name moved functions for perf]' 'bench[is it worth it]' \
+            'image[lay a file out for huge pages]'
         return
     fi
     local command=$words[2]
@@ -41,6 +42,7 @@ _hugeld() {
         _arguments -S $help $json $options $objects '--own-pages[what it takes itself]:number:' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
+    image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;
     perf-map)
         _arguments -S $help '(-a --append)'{-a,--append}'[add to the map]' '(-c --children)'{-c,--children}'[children too]' \
             '(-C --clean)'{-C,--clean}'[remove old maps]' '(-f --force)'{-f,--force}'[replace any map]' '(-m --no-demangle)'{-m,--no-demangle}'[names as they are]' \

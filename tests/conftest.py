@@ -281,6 +281,20 @@ def prove(library, empty_library, pause_library):
     return run
 
 
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """A helpers.Store on a tmpfs with huge=always."""
+    if os.getuid() != 0:
+        pytest.skip("needs root: mounts a tmpfs")
+    folder = tmp_path_factory.mktemp("store")
+    options = "huge=always,size=1g,mode=0755,nosuid,nodev"
+    result = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True, text=True)
+    if result.returncode != 0:
+        pytest.skip(f"no tmpfs with huge=always here: {result.stderr}")
+    with helpers.at_end('umount -l "$1"', folder):
+        yield helpers.Store(folder)
+
+
 @pytest.fixture
 def thp():
     """Transparent huge pages are allowed by the administrator."""

@@ -244,6 +244,45 @@ def at_end(command, *arguments):
     assert guard.returncode == 0, stderr
 
 
+# --- images ---
+
+
+def image_key(path):
+    """The folder of a store in which the image of the file at PATH is (elf/store.c)."""
+    state = os.stat(path)
+    seconds, nanoseconds = divmod(state.st_ctime_ns, 10**9)
+    return f"{state.st_dev:#x}-{state.st_ino:#x}-{state.st_size:#x}-{seconds:#x}.{nanoseconds:#x}"
+
+
+class Store:
+    """A folder of images on a tmpfs with huge=always, made by hand: what a process takes does not depend on
+    `hugeld share`."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+
+    def options(self, *more):
+        return ",".join(["backend=shared", f"store={self.folder}", *more])
+
+    def add(self, path, source=None):
+        """Makes the image of the file at PATH, or one of SOURCE in its place; its path."""
+        path = os.path.realpath(path)
+        place = self.folder / image_key(path)
+        place.mkdir(exist_ok=True)
+        image = place / os.path.basename(path)
+        result = hugeld("image", source or path, image)
+        assert result.returncode == 0, result.stderr
+        for link, target in ((".image", image.name), (".origin", path)):
+            if not (place / link).is_symlink():
+                (place / link).symlink_to(target)
+        return image
+
+
+def is_image(path):
+    """Whether PATH is an image in a store."""
+    return os.path.islink(os.path.join(os.path.dirname(path), ".origin"))
+
+
 # --- the pool ---
 
 
@@ -419,7 +458,8 @@ def read_objects(pid, mappings):
     executable = os.readlink(f"/proc/{pid}/exe")
     by_name = collections.defaultdict(list)
     for mapping in mappings:
-        if mapping.inode and mapping.name.startswith("/") and not mapping.is_hugetlb:
+        is_file = mapping.inode and mapping.name.startswith("/") and not mapping.is_hugetlb
+        if is_file and not is_image(mapping.name):
             by_name[mapping.name].append(mapping)
     objects = []
     entry = read_auxv(pid)[9]  # AT_ENTRY
@@ -525,6 +565,10 @@ def check_span(image, span, backend, forked=False):
     if backend == "hugetlb":
         assert all(m.is_hugetlb and m.start >= span.start and m.end <= span.end for m in inside), where
         assert sum(m.hugetlb_bytes for m in inside) == span.end - span.start, where
+    elif backend == "shared" and span.kind in ("text", "rodata"):
+        assert all(is_image(m.name) and m.start >= span.start and m.end <= span.end for m in inside), where
+        assert all((m.start - m.offset) % HUGE == 0 for m in inside), where
+        assert all(m.kb["ShmemPmdMapped"] == m.kb["Rss"] and m.kb["Anonymous"] == 0 for m in inside), where
     elif span.kind in ("text", "rodata"):
         assert all(m.start >= span.start and m.end <= span.end for m in inside), where
         assert sum(m.thp_bytes for m in inside) == span.end - span.start, where

@@ -17,6 +17,7 @@ import pytest
 import helpers
 
 HERE = pathlib.Path(__file__).resolve().parent
+pytestmark = pytest.mark.whole
 NR_HUGEPAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
 STRANGER = "somebody else took huge pages: "
 IPC_RMID = 0

@@ -29,6 +29,7 @@ def test_rounds(workshop, later, pool):
     # The fixture nothing_left proves that the pool has its pages back.
 
 
+@pytest.mark.whole
 def test_pages_come_back_at_once(workshop, later, pool):
     """With room for one DSO only, each open gets the pages that the close before gave back: nobody forks, since children
     have them a little longer."""

@@ -191,6 +191,8 @@ def is_huge(mappings, span):
     if "w" in span.permissions:
         return all(m.inode == "0" for m in inside)
     exact = inside[0].start == span.start and inside[-1].end == span.end
+    if span.backend == "shared":
+        return exact and all(helpers.is_image(m.name) for m in inside)
     return exact and sum(m.hugetlb + m.thp for m in inside) == span.end - span.start
 
 

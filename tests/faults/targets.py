@@ -89,6 +89,8 @@ SETTINGS = {
 }
 SETTINGS = {f"{name}-{backend}": (*setting[:3], f"backend={backend}") for name, setting in SETTINGS.items()
             for backend in ("hugetlb", "thp")}
+SETTINGS |= {f"{name}-shared": (*SETTINGS[f"{name}-thp"][:3], "backend=shared")
+             for name in ("start", "start-threads", "dlopen", "dlopen-threads")}
 SETTINGS |= {
     "start-map": ("preload", ["target"], "main", "backend=hugetlb,perf_map=on"),
     "start-memfd": ("mdwe", ["target"], "main", "backend=hugetlb"),
@@ -114,6 +116,11 @@ def make_setting(get, targets, name):
 
     def environment(patterns):
         return helpers.preload(*preloaded, patterns=patterns, options=f"{options},verbose=3")
+
+    if "shared" in options:
+        store = get("images")
+        store.add(targets.folder / ("libtarget.so" if "dlopen" in name else "target"))
+        options = store.options()
 
     # As long as the other, so that the stack is the same.
     plain = re.sub("^.", "X", pattern)

@@ -8,7 +8,7 @@ own status; each span is on huge pages or exactly as in the plain run, which is 
 descriptors and blocked signals are; and the reason is told.
 
 T_FAULTS=all tries every errno and every pair, which takes hours.  Without it each call has one errno, by turns, and of the
-second failures every eighth of the way back is tried in four settings."""
+second failures every eighth of the way back is tried in six settings."""
 
 import os
 
@@ -22,9 +22,10 @@ ALL = os.environ.get("T_FAULTS") == "all"
 EACH = None if ALL else 1
 
 # One of each: the way back at start, and where other threads or the linker leave another one.
-SECOND = ["start-hugetlb", "start-thp", "dlopen-threads-hugetlb", "ldso-dlopen-hugetlb"]
+SECOND = ["start-hugetlb", "start-thp", "start-shared", "dlopen-threads-hugetlb", "dlopen-threads-shared",
+          "ldso-dlopen-hugetlb"]
 # What `make check` takes: both ways in.
-SAMPLE = ["dlopen-threads-hugetlb", "ldso-dlopen-hugetlb"]
+SAMPLE = ["start-shared", "dlopen-threads-hugetlb", "ldso-dlopen-hugetlb"]
 
 
 def settings(names):

@@ -31,6 +31,7 @@ def wait_for(process, cache, pattern):
     return helpers.wait_until(found, timeout=120, what=pattern)
 
 
+@pytest.mark.whole
 def test_interrupted(cached_tree, tmp_path):
     with building(tmp_path) as process:
         tree = wait_for(process, tmp_path, "hugeld/glibc/*/lib/version.h").parent
@@ -61,6 +62,7 @@ def test_made_by_other_tools(cached_tree, tmp_path, whole):
             helpers.wait_until(lambda: not (tree.with_name("lib.made-with")).exists(), what="beginning anew")
 
 
+@pytest.mark.whole
 def test_changed_source_package(tmp_path):
     """An installed source package of which one file was changed is not built: apt fetches and verifies it again."""
     shim = tmp_path / "bin/dpkg"

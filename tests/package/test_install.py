@@ -91,6 +91,7 @@ def test_pkg_config(source):
     assert helpers.run(["pkg-config", "--modversion", "hugeld"], env).stdout.strip() in helpers.hugeld("--version").stdout
 
 
+@pytest.mark.whole
 def test_dist_is_reproducible(tmp_path):
     """The same commit gives the same bytes in another folder, time zone and umask, and what is in them builds."""
     found = []

@@ -10,7 +10,7 @@ import pytest
 
 import helpers
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="hugeld-ldso is for amd64")
+pytestmark = [pytest.mark.whole, pytest.mark.skipif(platform.machine() != "x86_64", reason="hugeld-ldso is for amd64")]
 
 FOLDER = "/usr/lib/x86_64-linux-gnu/hugeld"
 LINK = f"{FOLDER}/ld-hugeld.so"

@@ -65,6 +65,7 @@ def test_every_command_is_known():
     assert [line for line in [*RUN, *ELSEWHERE] if line not in commands] == []
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("suite", ["bookworm", "trixie"])
 def test_as_a_new_user(clean_debian, source_copy, suite):
     debian = clean_debian(suite)
@@ -77,6 +78,7 @@ def test_as_a_new_user(clean_debian, source_copy, suite):
     assert "hugeld" in debian.do("dpkg -i /hugeld_*.deb && /usr/bin/hugeld --version && dpkg --purge hugeld")
 
 
+@pytest.mark.whole
 def test_container(clean_debian):
     """What a container has: another Debian's libc, the library alone, /proc, no userfaultfd or mbind."""
     debian = clean_debian("trixie")

@@ -28,6 +28,7 @@ def plainly(shared_folder, workshop):
     return run
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"] if LONG else ["hugetlb"])
 @pytest.mark.parametrize("name", stress.CLASSES)
 def test_class(plainly, library, shared_folder, workshop, cgroup, pool, thp, name, backend, way):

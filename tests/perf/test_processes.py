@@ -35,6 +35,7 @@ def executable(pid):
 QUERY = "SELECT COUNT(*) FROM generate_series(1, 4000000) a WHERE a::text LIKE '%7%1%';"
 
 
+@pytest.mark.whole
 def test_backends_of_postgres(start_stopped, shared_folder, pool, map_of, perf_works, figure):
     """Forked after the move, so their PIDs have no map; `--children` writes the maps.  They belong to the server's
     user, who needs no rights to profile it."""
@@ -91,6 +92,7 @@ def as_in_file(frame):
     return dataclasses.replace(frame, name=re.sub(r"_Star\d+Handler", "_ShortStarHandler", name))
 
 
+@pytest.mark.whole
 def test_jit_of_node(node, start_stopped, folder, pool, figure):
     """node writes the same file, truncates what is there, and goes on writing after `--append`."""
     script = folder / "script.js"

@@ -4,6 +4,8 @@
 import re
 import subprocess
 
+import pytest
+
 import helpers
 import profiles
 
@@ -32,6 +34,7 @@ def top(pid, folder):
     return found
 
 
+@pytest.mark.whole
 def test_top(deep, start_stopped, folder, pool):
     pool(16)
     with start_stopped(deep(20000), "backend=hugetlb") as process:

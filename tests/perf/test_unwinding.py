@@ -76,6 +76,7 @@ def test_gdb(deep, start_stopped, pool):
         assert helpers.state_of(process.pid) in ("R", "S")
 
 
+@pytest.mark.whole
 def test_dwarf_of_cc1plus(cc1plus, start_stopped, library, folder, pool, figure):
     pool(64)
     plain = record_from_start(cc1plus, folder / "plain.data", "dwarf")

@@ -82,6 +82,7 @@ def result_of(command, env):
     return (done.returncode, done.stdout, errors), "".join(said)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_starts(request, source, shared_folder, library, thp, draining, program, way):

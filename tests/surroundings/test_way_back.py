@@ -116,7 +116,8 @@ def run_occupied(app, env, name):
         return maps, huge, process.finish()
 
 
-@pytest.mark.parametrize("variant", ["nopie", pytest.param("six", marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("variant", ["nopie", "six"])
 def test_nearly_no_mapping_left(sum_program, library, empty_library, pause_library, pool, first, variant):
     """Every step of commit is once the one that fails, and the ballast brings everything back."""
     pool(64)

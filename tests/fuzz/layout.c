@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A whole file that gets an image: refused with a reason, or every piece lies where its address says, none
+   overlaps another, and the image has the original's segments, byte for byte. */
+#include "fuzz.h"
+
+#include "../../command/image.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Small huge pages, so that a file of some pages has several. */
+static const struct hl_geometry geometry = {T_PAGE, 2 * T_PAGE};
+/* What is longer is planned, but not written. */
+#define WRITTEN_MAX ((uint64_t)1 << 20)
+
+static void check_pieces(const struct hl_image *image, uint64_t file_bytes) {
+    uint64_t end = 0, pages = 0, copied = 0;
+    for (size_t i = 0; i < image->n_pieces; i++) {
+        const struct hl_piece *piece = &image->piece[i];
+        assert_true(piece->bytes > 0 && piece->to >= end);
+        end = piece->to + piece->bytes;
+        assert_true(end > piece->to && end <= image->bytes);
+        pages += 2 + piece->bytes / geometry.huge_page_bytes;
+        if (piece->from == HL_TRAPS)
+            continue;
+        assert_true(piece->from <= file_bytes && piece->bytes <= file_bytes - piece->from);
+        copied += piece->bytes;
+    }
+    /* Segments may share bytes of the file; sections may not. */
+    assert_true(copied <= (HL_SEGMENTS_MAX + 1) * file_bytes);
+    assert_true(image->bytes % T_PAGE == 0);
+    pages += 3 + (image->phnum + image->shnum) * sizeof(Elf64_Shdr) / geometry.huge_page_bytes;
+    assert_true(image->huge_pages > 0 && image->huge_pages <= pages);
+}
+
+static void check_headers(const struct hl_image *image, const struct hl_elf_file *file) {
+    assert_true(image->header.e_phoff + image->phnum * sizeof *image->phdr <= image->bytes);
+    assert_true(image->shnum == 0 ||
+                image->header.e_shoff + image->shnum * sizeof *image->shdr <= image->bytes);
+    for (size_t i = 0; i < image->phnum; i++) {
+        const GElf_Phdr *now = &image->phdr[i], *before = &file->phdr[i];
+        assert_true(now->p_type == before->p_type && now->p_flags == before->p_flags);
+        assert_true(now->p_vaddr == before->p_vaddr && now->p_paddr == before->p_paddr);
+        assert_true(now->p_filesz == before->p_filesz && now->p_memsz == before->p_memsz);
+        assert_true(now->p_align >= before->p_align);
+        if (now->p_type == PT_LOAD)
+            assert_int_equal(now->p_offset, now->p_vaddr - image->base);
+        if (now->p_type == PT_LOAD && now->p_align > 1)
+            assert_int_equal((now->p_vaddr - now->p_offset) & (now->p_align - 1), 0);
+    }
+}
+
+/* The LOADs of IMAGE, which was written to OUT, and those of the original, but for the headers in them. */
+static void compare_segments(const struct hl_image *image, const struct hl_elf_file *file, int out) {
+    static uint8_t was[WRITTEN_MAX], is[WRITTEN_MAX];
+    for (size_t i = 0; i < image->phnum; i++) {
+        const GElf_Phdr *now = &image->phdr[i], *before = &file->phdr[i];
+        ssize_t bytes = (ssize_t)now->p_filesz;
+        if (now->p_type != PT_LOAD || bytes == 0)
+            continue;
+        assert_true(bytes <= (ssize_t)WRITTEN_MAX);
+        assert_true(pread(file->fd, was, (size_t)bytes, (off_t)before->p_offset) == bytes);
+        assert_true(pread(out, is, (size_t)bytes, (off_t)now->p_offset) == bytes);
+        for (ssize_t j = 0; j < bytes; j++) {
+            uint64_t at = now->p_offset + (uint64_t)j;
+            bool header = at - image->loaded_header < sizeof image->header || at < sizeof image->header;
+            bool table = at - image->header.e_phoff < image->phnum * sizeof *image->phdr;
+            assert_true(was[j] == is[j] || header || table);
+        }
+    }
+}
+
+static int make_file(char *path, size_t bytes) {
+    int fd = memfd_create("file", MFD_CLOEXEC);
+    snprintf(path, bytes, "/proc/self/fd/%d", fd);
+    return fd;
+}
+
+static void check_written(const struct hl_image *image, const struct hl_elf_file *file) {
+    static int out = -1;
+    static char path[40];
+    struct hl_elf_file written;
+    if (out < 0)
+        out = make_file(path, sizeof path);
+    assert_true(ftruncate(out, 0) == 0);
+    assert_int_equal(hl_write_image(image, file, out), 0);
+    compare_segments(image, file, out);
+    assert_int_equal(hl_open_elf(&written, -1, path), HL_ELF_FINE);
+    assert_int_equal(written.phnum, file->phnum);
+    assert_int_equal(written.stat.st_size, image->bytes);
+    assert_true((written.soname == NULL) == (file->soname == NULL));
+    hl_close_elf(&written);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+    static int fd = -1;
+    static char path[40];
+    struct hl_elf_file file;
+    struct hl_image image;
+    if (fd < 0)
+        fd = make_file(path, sizeof path);
+    if (ftruncate(fd, 0) != 0 || pwrite(fd, data, bytes, 0) != (ssize_t)bytes)
+        abort();
+    if (hl_open_elf(&file, -1, path) != HL_ELF_FINE)
+        return 0;
+    int result = hl_plan_image(&image, &file, &geometry);
+    assert_true(result >= 0 && result < HL_SKIP_COUNT);
+    if (result == 0) {
+        check_pieces(&image, bytes);
+        check_headers(&image, &file);
+        if (image.bytes <= WRITTEN_MAX)
+            check_written(&image, &file);
+        hl_free_image(&image);
+    }
+    hl_close_elf(&file);
+    return 0;
+}

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Reads ELF64 files by itself, and compares an image with its original: every byte that is loaded, every header but for
+the places in the file, and what stands between."""
+
+import re
+import struct
+
+import helpers
+
+HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
+PHDR = struct.Struct("<IIQQQQQQ")
+SHDR = struct.Struct("<IIQQQQIIQQ")
+SHT_NULL, SHT_NOBITS, SHF_ALLOC = 0, 8, 2
+ET_EXEC, ET_DYN = 2, 3
+TRAPS = {62: b"\xcc\xcc\xcc\xcc", 183: struct.pack("<I", 0xD4200000)}
+
+
+class Phdr:
+    def __init__(self, numbers):
+        self.type, self.flags, self.offset, self.vaddr, self.paddr, self.filesz, self.memsz, self.align = numbers
+
+    def kept(self):
+        """What an image may not change."""
+        return self.type, self.flags, self.vaddr, self.paddr, self.filesz, self.memsz
+
+
+class Shdr:
+    def __init__(self, numbers):
+        self.name, self.type, self.flags, self.addr, self.offset, self.size, *self.rest = numbers
+        self.align = self.rest[2]
+
+    def kept(self):
+        return self.name, self.type, self.flags, self.addr, self.size, tuple(self.rest)
+
+    def has_bytes(self):
+        return self.type not in (SHT_NULL, SHT_NOBITS)
+
+
+class Elf:
+    def __init__(self, path):
+        with open(path, "rb") as file:
+            self.data = file.read()
+        self.header = HEADER.unpack_from(self.data)
+        self.type, self.machine = self.header[1:3]
+        self.phoff, self.shoff = self.header[5:7]
+        phnum, shnum = self.header[10], self.header[12]
+        if shnum == 0 and self.shoff:
+            shnum = Shdr(SHDR.unpack_from(self.data, self.shoff)).size
+        if phnum == 0xFFFF:
+            phnum = SHDR.unpack_from(self.data, self.shoff)[7]
+        self.phdrs = [Phdr(PHDR.unpack_from(self.data, self.phoff + i * PHDR.size)) for i in range(phnum)]
+        self.shdrs = [Shdr(SHDR.unpack_from(self.data, self.shoff + i * SHDR.size)) for i in range(shnum)]
+        self.loads = [ph for ph in self.phdrs if ph.type == helpers.PT_LOAD and ph.memsz]
+
+    def bytes(self, offset, size):
+        assert offset + size <= len(self.data)
+        return self.data[offset : offset + size]
+
+    def kept(self):
+        """The ELF header but for the places of the tables."""
+        return [number for i, number in enumerate(self.header) if i not in (5, 6)]
+
+    def with_headers_of(self, other, moved):
+        """This file's bytes with the ELF and program headers of OTHER where both copies of them are; MOVED: where a
+        segment has the ELF header."""
+        data = bytearray(self.data)
+        head = other.bytes(0, HEADER.size)
+        data[: HEADER.size] = head
+        data[moved : moved + HEADER.size] = head
+        size = len(self.phdrs) * PHDR.size
+        data[self.phoff : self.phoff + size] = other.bytes(other.phoff, size)
+        return bytes(data)
+
+
+def base_of(elf):
+    bases = {ph.vaddr - ph.offset for ph in elf.loads}
+    assert len(bases) == 1, "offsets do not go with addresses in one difference"
+    return bases.pop()
+
+
+def loaded_header(elf, base):
+    """Where in the image a segment has the original's first bytes; 0 where none has."""
+    for ph in elf.loads:
+        if ph.filesz and ph.offset < helpers.PAGE:
+            return ph.vaddr - ph.offset - base
+    return 0
+
+
+def check_traps(image, huge):
+    """Huge pages that hold text and nothing writable have traps wherever no segment is."""
+    trap, taken = TRAPS[image.machine], bytearray(len(image.data))
+    for ph in image.loads:
+        taken[ph.offset : ph.offset + ph.memsz] = b"\1" * len(taken[ph.offset : ph.offset + ph.memsz])
+    first = min(ph.offset for ph in image.loads)
+    if first % helpers.PAGE:
+        taken[first & -helpers.PAGE : first] = b"\1" * (first % helpers.PAGE)
+    taken[: HEADER.size] = b"\1" * HEADER.size
+    checked = 0
+    for page in range(0, len(image.data), huge):
+        inside = [ph for ph in image.loads if (ph.offset & -helpers.PAGE) < page + huge and ph.offset + ph.memsz > page]
+        inside = [ph for ph in inside if helpers.page_up(ph.offset + ph.memsz) > page]
+        text = [ph for ph in inside if ph.flags & helpers.PF_X and ph.filesz]
+        if not text or any(ph.flags & helpers.PF_W for ph in inside):
+            continue
+        for free in re.finditer(rb"\0+", bytes(taken[page : page + huge])):
+            start, end = page + free.start(), page + free.end()
+            expected = (trap * ((end - start) // 4 + 2))[start % 4 :][: end - start]
+            assert image.data[start:end] == expected, f"no traps at {start:#x} to {end:#x}"
+            checked += end - start
+    return checked
+
+
+def check_image(original_path, image_path, huge=helpers.HUGE):
+    """Proves that IMAGE_PATH is an image of ORIGINAL_PATH.  Returns it."""
+    original, image = Elf(original_path), Elf(image_path)
+    assert image.kept() == original.kept()
+    assert [ph.kept() for ph in image.phdrs] == [ph.kept() for ph in original.phdrs]
+    assert [sh.kept() for sh in image.shdrs] == [sh.kept() for sh in original.shdrs]
+    assert len(image.data) % helpers.PAGE == 0
+    base = base_of(image)
+    assert base % huge == 0
+    data = image.with_headers_of(original, loaded_header(original, base))
+    for before, after in zip(original.phdrs, image.phdrs):
+        if before.type == helpers.PT_LOAD:
+            assert after.align == (max(before.align, huge) if original.type == ET_DYN else before.align)
+            assert after.align < 2 or (after.vaddr - after.offset) % after.align == 0
+        else:
+            assert after.align == before.align
+        if before.type == helpers.PT_GNU_RELRO and before.memsz:
+            assert after.vaddr - after.offset == base
+        elif before.filesz:
+            expected = original.bytes(before.offset, before.filesz)
+            assert data[after.offset : after.offset + after.filesz] == expected, f"segment at {before.vaddr:#x}"
+    end = max([ph.offset + ph.filesz for ph in image.loads])
+    for before, after in zip(original.shdrs, image.shdrs):
+        if before.flags & SHF_ALLOC and any(ph.vaddr <= before.addr <= ph.vaddr + ph.memsz for ph in image.loads):
+            assert after.addr - after.offset == base
+        elif before.has_bytes() and before.size:
+            assert after.offset >= end or any(ph.offset <= after.offset < ph.offset + ph.filesz for ph in image.loads)
+            assert after.align < 2 or after.offset % after.align == 0
+        if before.has_bytes():
+            assert data[after.offset : after.offset + after.size] == original.bytes(before.offset, before.size)
+    if image.shdrs:
+        assert image.shoff + len(image.shdrs) * SHDR.size <= len(image.data)
+        assert image.shoff >= max((sh.offset + sh.size for sh in image.shdrs if sh.has_bytes()), default=0)
+    check_traps(image, huge)
+    return image
+
+
+def readelf(path, *arguments):
+    result = helpers.run(["readelf", "-W", *arguments, path])
+    return result.stdout.replace(str(path), ""), result.stderr.replace(str(path), "")
+
+
+def check_tools(original, image):
+    """readelf shows the same symbols, notes, relocations and dynamic section, without a warning that the original does not
+    give; eu-elflint complains of nothing new."""
+    for what in ("-s", "-n", "-r", "-d", "-V", "-u"):
+        before, after = readelf(original, what), readelf(image, what)
+        # Headings name places in the file.
+        same = [re.sub(r" at offset 0x[0-9a-f]+|Offset: 0x[0-9a-f]+", "", out) for out, _ in (before, after)]
+        assert same[0] == same[1], what
+        assert not after[1] or before[1], after[1]
+    lint = [set(helpers.run(["eu-elflint", "--gnu-ld", path]).stdout.splitlines()) for path in (original, image)]
+    assert lint[1] - lint[0] <= {"No errors"}, lint[1] - lint[0]

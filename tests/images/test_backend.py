@@ -1,0 +1,383 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""backend=shared: text and read-only data are mapped from an image, one copy for every process; and an image that is not
+certain to be one of the file that is mapped is not used."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+
+READ_ONLY = ("text", "rodata")
+
+
+@pytest.fixture
+def own(builder, tmp_path):
+    """own(path): a copy of PATH that the test may change."""
+
+    def copy(path):
+        there = tmp_path / os.path.basename(path)
+        shutil.copy(path, there)
+        helpers.on_small_pages(there)
+        return there
+
+    return copy
+
+
+@pytest.fixture
+def moved(images, library):
+    """moved(argv, ...): runs ARGV with backend=shared; its result, and the kinds that came from an image."""
+
+    def run(argv, patterns="main", options="", plain=None, **changes):
+        result = helpers.run_preloaded(argv, patterns, images.options("verbose=3", *filter(None, [options])), library, **changes)
+        assert result.stdout == helpers.run(plain or argv).stdout, result.stderr
+        return result, set(re.findall(r" (text|rodata) \d+ pages? shared$", result.stderr, re.M))
+
+    return run
+
+
+# --- what it does ---
+
+
+@pytest.mark.parametrize("variant", ["nopie", "aligned", "aligned-pie", "six", "hole", "lazy"])
+def test_executable(images, builder, prove, variant):
+    app = builder.executable(variant)
+    images.add(app)
+    proof = prove([app], {app.name: READ_ONLY}, "main", images.options("data=off"), backend="shared")
+    assert proof.plans[app.name].pages("text") >= 3 and proof.plans[app.name].pages("rodata") >= 1
+
+
+@pytest.mark.parametrize("variant", ["dso-aligned", "dso-hole", "dso-six"])
+def test_library(images, builder, library, variant):
+    """One that is not linked at 2 MiB lies where the kernel puts it: used there, or the reason says why not."""
+    app, [dso] = builder.with_library(variant)
+    images.add(dso)
+    result = helpers.run_preloaded([app], "libbig*", images.options("verbose=2"), library)
+    assert result.stdout == helpers.run([app]).stdout
+    shared = re.search(r"libbig.so.1: text \d+ pages shared, rodata \d+ pages? shared", result.stderr)
+    assert shared or ("lies at an address" in result.stderr and variant != "dso-aligned"), result.stderr
+
+
+def read_all(pid):
+    """(bytes of shared mappings that are resident, those by huge pages) of PID."""
+    inside = [m for m in helpers.read_smaps(pid) if helpers.is_image(m.name)]
+    return sum(m.kb["Rss"] for m in inside), sum(m.kb["ShmemPmdMapped"] for m in inside), sum(m.kb["Pss"] for m in inside)
+
+
+def test_touched_by_two(images, builder, library):
+    """All of it is on huge pages when all was used, and a second process shares them."""
+    app = builder.executable("nopie")
+    images.add(app)
+    env = helpers.preload(library, patterns="main", options=images.options())
+    starts = [helpers.start([app, "wait", "x"], env) for _ in range(2)]
+    try:
+        for process in starts:
+            helpers.wait_until(lambda: "break" in process.stdout.readline(), what="its last line")
+        (rss, huge, pss), other = (read_all(p.pid) for p in starts)
+        assert rss == huge >= 10 * 1024 and other[:2] == (rss, huge)
+        assert pss <= 0.51 * rss
+    finally:
+        for process in starts:
+            helpers.end_process(process)
+
+
+def test_auto_takes_the_image_first(images, builder, pool, prove):
+    """...and nothing of the pool."""
+    pool(32)
+    app = builder.executable("nopie")
+    images.add(app)
+    prove([app], {app.name: READ_ONLY}, "main", f"data=off,store={images.folder}", backend="shared")
+    assert helpers.free_pages() == 32
+
+
+def test_auto_without_an_image(images, builder, pool, prove):
+    pool(32)
+    app = builder.executable("now")
+    prove([app], {app.name: READ_ONLY}, "main", f"data=off,store={images.folder}", backend="hugetlb")
+
+
+def test_auto_where_no_image_fits(images, builder, pool, library):
+    """A PIE at 4 KiB lies anywhere: hugetlb, as without a store; only verbose=3 speaks of it."""
+    pool(32)
+    app = builder.executable("pie")
+    images.add(app)
+    for _ in range(3):
+        results = [helpers.run_preloaded([app], "main", f"store={images.folder},verbose={v}", library) for v in (2, 3)]
+        if all("pages hugetlb" in r.stderr for r in results):
+            break # at one start in 512 it lies on a boundary
+    assert "image" not in results[0].stderr and "lies at an address for which its image is not laid out" in results[1].stderr
+
+
+def test_no_image_of_a_pie(images, builder, moved):
+    app = builder.executable("pie")
+    images.add(app)
+    results = [moved([app], options="data=off") for _ in range(3)]
+    assert any("text stays: it lies at an address" in r.stderr and "hugeld run --loader=image" in r.stderr for r, _ in results)
+
+
+def test_perf_map_is_not_needed(images, builder, moved):
+    app = builder.executable("nopie")
+    images.add(app)
+    before = set(pathlib.Path("/tmp").glob("perf-*.map"))
+    _, kinds = moved([app], options="perf_map=on,data=off")
+    assert kinds == {*READ_ONLY} and set(pathlib.Path("/tmp").glob("perf-*.map")) <= before
+
+
+def test_read_only_data_of_an_image_is_free(images, builder, library):
+    """segments=text, the default, holds for copies only."""
+    app = builder.executable("nopie")
+    images.add(app)
+    env = helpers.preload(library, patterns="main", options=images.options("segments=text,verbose=2"))
+    assert re.search(r"text \d+ pages shared, rodata \d+ pages? shared", helpers.run([app], env).stderr)
+
+
+LATER = r"""
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdint.h>
+#include <stdlib.h>
+static volatile int ready;
+static void *spin(void *data) {
+    uint64_t (*sum)(uint64_t) = NULL;
+    ready = 1;
+    while ((sum = *(uint64_t (*volatile *)(uint64_t))data) == NULL)
+        ;
+    return (void *)sum(3);
+}
+int main(int argc, char **argv) {
+    void *volatile sum = NULL, *result;
+    pthread_t thread;
+    pthread_create(&thread, NULL, spin, (void *)&sum);
+    while (!ready)
+        ;
+    void *handle = dlopen(argv[1], RTLD_NOW);
+    if (handle == NULL)
+        return puts(dlerror()), 1;
+    sum = dlsym(handle, "big_sum");
+    pthread_join(thread, &result);
+    printf("%p\n", result);
+    dlclose(handle);
+    handle = dlopen(argv[1], RTLD_NOW);
+    printf("%d\n", handle != NULL);
+    return argc != 2;
+}
+"""
+
+
+def test_dlopen_with_threads(images, builder, moved, tmp_path):
+    """Twice, with dlclose in between."""
+    _, [dso] = builder.with_library("dso-aligned")
+    images.add(dso)
+    source = tmp_path / "later.c"
+    source.write_text(LATER)
+    app = builder.compile(tmp_path / "later", source, "-pthread")
+    result, kinds = moved([app, dso], "libbig*", "data=off")
+    assert kinds == {*READ_ONLY} and len(re.findall(r"libbig.so: text \d+ pages shared", result.stderr)) == 2, result.stderr
+
+
+def test_breakpoint(images, builder, library, tmp_path):
+    """A debugger's is a private copy of one page, and the image is as before."""
+    if not shutil.which("gdb"):
+        pytest.skip("gdb is not installed")
+    app = builder.executable("nopie")
+    image = images.add(app)
+    before = image.read_bytes()
+    env = helpers.preload(None, patterns="main", options=images.options())
+    env.pop("LD_PRELOAD", None)
+    commands = ["-ex", f"set exec-wrapper env LD_PRELOAD={library}", "-ex", "handle SIGUSR1 nostop", "-ex",
+                "break big_address", "-ex", "run", "-ex", "continue"]
+    result = helpers.run(["gdb", "-batch", "-nx", "-ex", "set confirm off", *commands, app], env)
+    assert "Breakpoint 1, " in result.stdout and "dladdr 1" in result.stdout, result.stdout + result.stderr
+    assert image.read_bytes() == before
+
+
+def test_uprobe_keeps_its_text(images, builder, own, probe, library):
+    """Text that somebody has written to stays, and its probe is hit."""
+    app = own(builder.executable("nopie"))
+    images.add(app)
+    one = probe(app)
+    one.set()
+    result = helpers.run_preloaded([app], "main", images.options("verbose=1", "data=off"), library)
+    assert "text stays: somebody wrote to it" in result.stderr and one.hits() > 0
+    assert result.stdout == helpers.run([app]).stdout
+
+
+# --- what must never happen ---
+
+
+def check_unused(moved, app, reason, **options):
+    result, kinds = moved([app], options="data=off", **options)
+    assert not kinds and reason in result.stderr, result.stderr
+
+
+NO_IMAGE = "there is no image of it, or the file has changed since"
+
+
+def test_replaced_by_rename(images, builder, own, moved):
+    app = own(builder.executable("nopie"))
+    images.add(app)
+    other = app.with_name("other")
+    shutil.copy(builder.executable("six"), other)
+    os.rename(other, app)
+    check_unused(moved, app, NO_IMAGE)
+
+
+def test_overwritten_in_place(images, builder, own, moved):
+    """...with bytes of the same number, and its times set back as far as a user can."""
+    app = own(builder.executable("nopie"))
+    images.add(app)
+    assert moved([app], options="data=off")[1] == {*READ_ONLY}
+    before = os.stat(app)
+    with open(app, "r+b") as file:
+        text = next(h for h in helpers.read_headers(app) if h.flags & helpers.PF_X and h.file_bytes > helpers.HUGE)
+        file.seek(text.offset + text.file_bytes - 8)
+        file.write(b"\xcc")
+    os.utime(app, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert os.stat(app).st_ino == before.st_ino and os.stat(app).st_size == before.st_size
+    check_unused(moved, app, NO_IMAGE)
+
+
+def test_image_of_another_file(images, builder, own, moved):
+    """Its folder is that of this file, and what is in it is not."""
+    app = own(builder.executable("nopie"))
+    images.add(app, source=builder.executable("six"))
+    check_unused(moved, app, "its image has other segments than it has")
+
+
+@pytest.mark.parametrize("bytes_left", [0, 100, 4096, 3 << 20])
+def test_truncated(images, builder, own, moved, bytes_left):
+    app = own(builder.executable("nopie"))
+    os.truncate(images.add(app), bytes_left)
+    check_unused(moved, app, "its image has other segments than it has")
+
+
+def test_another_file_of_the_same_name(images, builder, own, moved, tmp_path):
+    """Two containers have the same path for two files: each is its own."""
+    app = own(builder.executable("nopie"))
+    images.add(app)
+    other = tmp_path / "elsewhere"
+    other.mkdir()
+    shutil.copy(builder.executable("six"), other / app.name)
+    script = f'mount --bind {other / app.name} {app} && exec {app}'
+    command = ["unshare", "--mount", "/bin/sh", "-c", script]
+    result, kinds = moved(command, options=f"only=*{app.name},data=off", plain=command)
+    assert not kinds and NO_IMAGE in result.stderr, result.stderr
+
+
+def test_on_overlayfs(images, builder, own, moved, tmp_path):
+    """Its numbers in maps are not those of stat: it is found all the same, and the lower file's image is not its own."""
+    app = own(builder.executable("nopie"))
+    for name in ("lower", "upper", "work", "merged"):
+        (tmp_path / name).mkdir()
+    shutil.move(app, tmp_path / "lower" / app.name)
+    merged = tmp_path / "merged"
+    options = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    result = subprocess.run(["mount", "-t", "overlay", "-o", options, "none", merged], capture_output=True, text=True)
+    if result.returncode != 0:
+        pytest.skip(f"no overlayfs here: {result.stderr}")
+    with helpers.at_end('umount -l "$1"', merged):
+        images.add(tmp_path / "lower" / app.name)
+        check_unused(moved, merged / app.name, NO_IMAGE)
+        images.add(merged / app.name)
+        assert moved([merged / app.name], options="data=off")[1] == {*READ_ONLY}
+        with open(merged / app.name, "r+b") as file: # it is copied up
+            file.seek(-1, os.SEEK_END)
+            file.write(b"\1")
+        check_unused(moved, merged / app.name, NO_IMAGE)
+
+
+UNSAFE = "somebody else could have written to the store, or to the image"
+
+
+@pytest.fixture
+def store_of_its_own(images, builder, own, tmp_path):
+    """(store, program, image): one that a test may spoil."""
+    store = helpers.Store(images.folder / tmp_path.name)
+    store.folder.mkdir(mode=0o755)
+    app = own(builder.executable("nopie"))
+    yield store, app, store.add(app)
+    shutil.rmtree(store.folder)
+
+
+def run_with(store, app, library):
+    result = helpers.run_preloaded([app], "main", store.options("verbose=3", "data=off"), library)
+    assert result.stdout == helpers.run([app]).stdout
+    return result.stderr
+
+
+@pytest.mark.parametrize("what, change", [
+    ("store", lambda p: os.chmod(p, 0o775)),
+    ("store", lambda p: os.chmod(p, 0o757)),
+    ("store", lambda p: os.chown(p, 1, 1)),
+    ("image", lambda p: os.chmod(p, 0o775)),
+    ("image", lambda p: os.chmod(p, 0o757)),
+    ("image", lambda p: os.chown(p, 1, 1)),
+])
+def test_others_could_have_written(store_of_its_own, library, what, change):
+    store, app, image = store_of_its_own
+    assert "pages shared" in run_with(store, app, library)
+    change(store.folder if what == "store" else image)
+    told = run_with(store, app, library)
+    assert "shared" not in told.replace("hugeld share", "") and UNSAFE in told, told
+
+
+def test_auto_says_that_a_store_is_unsafe(store_of_its_own, library, pool):
+    """...at verbose=1, and takes the pool."""
+    pool(32)
+    store, app, _ = store_of_its_own
+    os.chmod(store.folder, 0o777)
+    result = helpers.run_preloaded([app], "main", f"store={store.folder},verbose=1,data=off", library)
+    assert result.stderr.count("\n") == 1 and UNSAFE in result.stderr
+
+
+def test_store_behind_a_link(store_of_its_own, library, tmp_path):
+    """Who can change the link chooses the store."""
+    store, app, _ = store_of_its_own
+    link = tmp_path / "link"
+    link.symlink_to(store.folder)
+    told = run_with(helpers.Store(link), app, library)
+    assert "pages shared" not in told and UNSAFE in told, told
+
+
+def test_another_users_store(images, builder, library, tmp_path, shared_folder):
+    """A user's processes take root's images, and not another user's."""
+    folder = shared_folder / "others"
+    folder.mkdir()
+    app = folder / "app"
+    shutil.copy(builder.executable("nopie"), app)
+    helpers.on_small_pages(app)
+    store = helpers.Store(images.folder / "others")
+    store.folder.mkdir(mode=0o755)
+    images.folder.parent.chmod(0o755)
+    for parent in images.folder.parents:
+        if parent.stat().st_uid == 0 and str(parent) not in ("/", "/tmp") and parent.stat().st_mode & 1 == 0:
+            pytest.skip(f"{parent} is closed to other users")
+    image = store.add(app)
+    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    env = helpers.preload(library, patterns="main", options=store.options("verbose=3", "data=off"))
+    assert "pages shared" in helpers.run([*user, app], env).stderr
+    for path in (store.folder, image.parent, image):
+        os.chown(path, 1, 1)
+    assert UNSAFE in helpers.run([*user, app], env).stderr
+    for path in (store.folder, image.parent, image):
+        os.chown(path, 65534, 65534)
+    assert "pages shared" in helpers.run([*user, app], env).stderr
+    shutil.rmtree(store.folder)
+
+
+def test_noexec(builder, own, library, tmp_path):
+    folder = tmp_path / "noexec"
+    folder.mkdir()
+    result = subprocess.run(["mount", "-t", "tmpfs", "-o", "huge=always,size=64m,mode=0755,noexec", "none", folder], capture_output=True)
+    if result.returncode != 0:
+        pytest.skip("no tmpfs with huge=always here")
+    with helpers.at_end('umount -l "$1"', folder):
+        app = own(builder.executable("nopie"))
+        store = helpers.Store(folder)
+        store.add(app)
+        assert "the store is mounted noexec; mount it without noexec" in run_with(store, app, library)

@@ -1,0 +1,649 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld image: an image has every byte that its original loads, every symbol and section; it runs the same, and its text
+is mapped by huge pages from the file.  What can have none is refused with a reason and leaves nothing behind."""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+
+import pytest
+from hypothesis import HealthCheck, given, settings, strategies as st
+
+import helpers
+import layouts
+import programs
+
+sys.path.append(str(helpers.ROOT / "tests/fuzz"))
+import hostile  # noqa: E402  (its folder has just been added)
+
+SMALL = 8192  # a huge page for small files
+GO = pathlib.Path("/usr/local/go/bin/go")
+
+
+def make(original, out, *options):
+    result = helpers.hugeld("image", *options, "--", original, out)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert os.stat(out).st_mode == os.stat(original).st_mode & ~0o7000
+    return out
+
+
+def refuse(original, out, reason, *options):
+    """No image, one line that says why, and nothing left."""
+    before = sorted(os.listdir(out.parent)) if out.parent.is_dir() else None
+    result = helpers.hugeld("image", *options, "--", original, out)
+    assert (result.returncode, result.stdout) == (1, ""), result
+    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("hugeld: "), result.stderr
+    assert reason in result.stderr
+    assert before is None or sorted(os.listdir(out.parent)) == before
+
+
+class Space:
+    """A mount namespace of its own with a tmpfs whose files are in huge pages."""
+
+    def __init__(self, folder, options):
+        folder.mkdir()
+        command = 'mount -t tmpfs -o "$1" none "$2" && echo ready && exec cat'
+        self.keeper = subprocess.Popen(
+            ["unshare", "-m", "--propagation", "private", "sh", "-c", command, "sh", options, folder],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.ready = self.keeper.stdout.readline() == "ready\n"
+        self.folder = folder
+        self.outside = pathlib.Path(f"/proc/{self.keeper.pid}/root{folder}")
+
+    def inside(self, *argv):
+        return ["nsenter", f"--mount=/proc/{self.keeper.pid}/ns/mnt", "--wd=/", *map(str, argv)]
+
+    def end(self):
+        self.keeper.stdin.close()
+        self.keeper.wait(timeout=30)
+
+
+@contextlib.contextmanager
+def space(folder, options):
+    made = Space(folder, options)
+    try:
+        if not made.ready:
+            pytest.skip(f"no tmpfs with {options} here: {made.keeper.stderr.read()}")
+        yield made
+    finally:
+        made.end()
+
+
+@pytest.fixture(scope="session")
+def tmpfs(tmp_path_factory):
+    if os.getuid() != 0:
+        pytest.skip("needs root: mounts a tmpfs")
+    with space(tmp_path_factory.mktemp("tmpfs") / "images", "huge=always,size=2G,mode=755") as made:
+        yield made
+
+
+def link(builder, name, *arguments):
+    """The program of tests/system, linked by ARGUMENTS."""
+    return builder.once(name, lambda folder: builder.compile(
+        folder / name, builder.write("main.c", programs.MAIN), *builder.object(), *arguments))
+
+
+OTHERS = {
+    "static": ["-static"],
+    "static-pie": ["-static-pie", "-fPIE"],
+    "mold": ["-pie", "-fuse-ld=mold"],
+    "mold-nopie": ["-no-pie", "-fuse-ld=mold"],
+    "gold": ["-pie", "-fuse-ld=gold"],
+    "lld-nopie": ["-no-pie", "-fuse-ld=lld"],
+    "high": ["-no-pie", "-Wl,-Ttext-segment=0x681000"],
+    "aligned-more": ["-pie", "-Wl,-z,max-page-size=0x1000000"],
+    "packed": ["-pie", "-Wl,-z,pack-relative-relocs"],
+}
+EXECUTABLES = [*programs.EXECUTABLES, *OTHERS]
+LIBRARIES = [name for name in programs.LIBRARIES if name != "dso-textrel"]
+
+
+def executable(builder, variant):
+    if variant in OTHERS:
+        if "mold" in variant and not shutil.which("mold"):
+            pytest.skip("mold is not installed")
+        return link(builder, f"app-{variant}", *OTHERS[variant])
+    return builder.executable(variant)
+
+
+def exec_mappings(pid, name):
+    return [m for m in helpers.read_smaps(pid) if m.name == str(name) and "x" in m.permissions]
+
+
+def whole_pages(mapping):
+    return max(0, mapping.end // helpers.HUGE - -(-mapping.start // helpers.HUGE)) * helpers.HUGE
+
+
+def run_and_look(argv, name):
+    """What the program prints before it sleeps, and the mappings of NAME's text then."""
+    process = helpers.start([*argv, "wait", "x"])
+    try:
+        lines = []
+        while not lines or not lines[-1].startswith("break"):
+            lines.append(process.stdout.readline())
+            assert lines[-1], process.stderr.read()
+        return lines, exec_mappings(process.pid, name)
+    finally:
+        helpers.end_process(process)
+
+
+def check_huge(mappings):
+    assert sum(map(whole_pages, mappings)) >= 2 * helpers.HUGE
+    for mapping in mappings:
+        assert mapping.kb["ShmemPmdMapped"] * 1024 == whole_pages(mapping), mapping
+
+
+# --- the same bytes, the same runs, on huge pages ---
+
+
+@pytest.mark.parametrize("variant", EXECUTABLES)
+def test_executable(builder, tmpfs, variant):
+    app = executable(builder, variant)
+    image = tmpfs.outside / app.name
+    make(app, image)
+    layouts.check_image(app, image)
+    layouts.check_tools(app, image)
+    plain, _ = run_and_look([app], app)
+    lines, mappings = run_and_look(tmpfs.inside(tmpfs.folder / app.name), tmpfs.folder / app.name)
+    assert lines == plain
+    check_huge(mappings)
+    assert helpers.run(tmpfs.inside(tmpfs.folder / app.name)).returncode == helpers.run([app]).returncode == 3
+    image.unlink()
+
+
+@pytest.mark.parametrize("variant", LIBRARIES)
+def test_library(builder, tmpfs, variant):
+    app, (library,) = builder.with_library(variant)
+    small, image, soname = (tmpfs.outside / name for name in (app.name, library.name, f"{library.name}.1"))
+    make(library, image)
+    layouts.check_image(library, image)
+    layouts.check_tools(library, image)
+    shutil.copy(app, small)
+    soname.symlink_to(library.name)
+    plain, _ = run_and_look([app], app)
+    lines, mappings = run_and_look(tmpfs.inside(tmpfs.folder / app.name), tmpfs.folder / library.name)
+    assert lines == plain
+    check_huge(mappings)
+    for path in (small, image, soname):
+        path.unlink()
+
+
+@pytest.mark.parametrize("way", ["stripped", "no-sections", "debug"])
+def test_sections(builder, tmpfs, tmp_path, way):
+    """Without symbols, without any section, with DWARF."""
+    app = tmp_path / "app"
+    shutil.copy(builder.executable("pie"), app)
+    if way == "stripped":
+        subprocess.run(["strip", app], check=True)
+    elif way == "no-sections":
+        elf = layouts.Elf(app)
+        data = bytearray(elf.bytes(0, max(ph.offset + ph.filesz for ph in elf.loads)))
+        data[0x28:0x30], data[0x3C:0x40] = bytes(8), bytes(4)
+        app.write_bytes(data)
+    else:
+        builder.compile(app, builder.write("main.c", programs.MAIN), *builder.object(), "-g3")
+        assert b".debug_info" in app.read_bytes()
+    image = make(app, tmpfs.outside / "app")
+    layouts.check_image(app, image)
+    layouts.check_tools(app, image)
+    plain, _ = run_and_look([app], app)
+    lines, mappings = run_and_look(tmpfs.inside(tmpfs.folder / "app"), tmpfs.folder / "app")
+    assert lines == plain
+    check_huge(mappings)
+
+
+def test_thread_local_data(builder, tmpfs):
+    source = r"""
+        #include <pthread.h>
+        #include <stdio.h>
+        _Thread_local int set[1000] = {1, 2, 3};
+        _Thread_local long zero[3000];
+        __asm__(".section .big, \"ax\", @progbits\n.fill 5000000, 1, 0x90\n.text\n");
+        static void *work(void *x) { set[1] += (int)zero[2999]++; printf("%d %d %ld\n", set[1], set[999], zero[2999]); return x; }
+        int main(void) { pthread_t t; work(0); work(0); pthread_create(&t, 0, work, 0); pthread_join(t, 0); return 0; }
+        """
+    app = builder.once("tls", lambda folder: builder.compile(folder / "tls", builder.write("tls.c", source), "-pthread"))
+    image = make(app, tmpfs.outside / "tls")
+    layouts.check_image(app, image)
+    layouts.check_tools(app, image)
+    assert helpers.run(tmpfs.inside(tmpfs.folder / "tls")).stdout == helpers.run([app]).stdout == "2 0 1\n3 0 2\n2 0 1\n"
+
+
+def test_many_sections(builder, tmp_path):
+    """More than e_shnum can say."""
+    lines = "".join(f'.section s{i},"",@progbits\n.byte {i % 200}\n' for i in range(66000))
+    source = builder.write("sections.s", f"{lines}.text\n.globl _start\n_start:\n.fill 5000000, 1, 0x90\n")
+    app = tmp_path / "app"
+    builder.compile(app, "-nostdlib", "-static", source)
+    assert len(layouts.Elf(app).shdrs) > 0xFFFF
+    layouts.check_image(app, make(app, tmp_path / "image"))
+
+
+def test_many_program_headers(builder, tmp_path):
+    """As many as e_phnum can say, in no segment: they are appended."""
+    app = tmp_path / "app"
+    app.write_bytes(hostile.many_headers(builder.executable("pie").read_bytes(), 2000))
+    layouts.check_image(app, make(app, tmp_path / "image"))
+
+
+ARM_TEXT = r"""
+    int main(int argc, char **argv) { (void)argv; return argc; }
+    int filled = 4711, zero[100000];
+    __asm__(".text\n.p2align 12\nlarge:\n.fill %d, 4, 0xd503201f\n");
+    """
+
+
+SEPARATE = "-Wl,-z,separate-code"
+
+
+@pytest.mark.parametrize("arguments", [["-pie", SEPARATE], ["-no-pie", SEPARATE], ["-shared", "-fPIC"], ["-static"]],
+                         ids=lambda a: a[0])
+def test_aarch64(builder, tmp_path, arguments):
+    compiler = "gcc" if os.uname().machine == "aarch64" else "aarch64-linux-gnu-gcc"
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+    source = tmp_path / "arm.c"
+    source.write_text(ARM_TEXT % 2_000_000)
+    app = builder.compile(tmp_path / "app", source, *arguments, compiler=compiler)
+    image = layouts.check_image(app, make(app, tmp_path / "image"))
+    assert SEPARATE not in arguments or layouts.check_traps(image, helpers.HUGE) > 0
+    layouts.check_tools(app, tmp_path / "image")
+    # A kernel with pages of 16 KiB has huge ones of 32 MiB.
+    refuse(app, tmp_path / "none", "no whole huge page lies inside", "--huge-page=32M")
+    layouts.check_image(app, make(app, tmp_path / "image", "--huge-page=1M"), 1 << 20)
+
+
+def test_aarch64_of_16_kib_pages(builder, tmp_path):
+    compiler = "gcc" if os.uname().machine == "aarch64" else "aarch64-linux-gnu-gcc"
+    if not shutil.which(compiler):
+        pytest.skip(f"{compiler} is not installed")
+    source = tmp_path / "arm.c"
+    source.write_text(ARM_TEXT % 10_000_000)
+    app = builder.compile(tmp_path / "app", source, "-no-pie", "-Wl,-Ttext-segment=0x4000000", compiler=compiler)
+    layouts.check_image(app, make(app, tmp_path / "image", "-H", "32M"), 32 << 20)
+
+
+# --- stock programs ---
+
+
+def stock():
+    """Programs of this machine, in the order in which they are looked for."""
+    found = [path for folder in ("/usr/bin", "/usr/sbin", GO.parent) if os.path.isdir(folder)
+             for path in sorted(pathlib.Path(folder).iterdir())]
+    return [path for path in found if path.is_file() and not path.is_symlink() and os.access(path, os.X_OK)
+            and path.stat().st_size > helpers.HUGE and not path.stat().st_mode & 0o6000]
+
+
+def ask(prefix, path, folder, limit=5):
+    env = helpers.environment(HOME=folder, TMPDIR=folder, DISPLAY=None)
+    try:
+        done = helpers.run([*prefix, path, "--version"], env, timeout=limit, cwd=folder)
+    except subprocess.TimeoutExpired:
+        return None
+    return done.returncode, done.stdout, done.stderr
+
+
+def run_mounted(tmpfs, path, image):
+    """The command of PATH in a namespace in which IMAGE is mounted over it."""
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    return tmpfs.inside("unshare", "-m", "sh", "-c", script, "sh", image, path)
+
+
+def check_stock(tmpfs, path, folder):
+    """Whether PATH has an image and answers; then the image answers the same under PATH's name."""
+    image = tmpfs.outside / path.name
+    result = helpers.hugeld("image", path, image)
+    if result.returncode != 0:
+        assert result.returncode == 1 and re.match(rf"hugeld: {re.escape(str(path))}: (no image: |is )", result.stderr)
+        return False
+    try:
+        layouts.check_image(path, image)
+        plain = ask([], path, folder)
+        return bool(plain) and ask(run_mounted(tmpfs, path, tmpfs.folder / path.name), path, folder, 60) == plain
+    finally:
+        image.unlink()
+
+
+SOME = ("cmake", "gdb", "git", "go", "node", "perl", "python3.11", "python3.13", "runc", "shellcheck")
+
+
+@pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.whole)])
+def test_stock_programs(tmpfs, tmp_path, which):
+    chosen = [path for path in stock() if which == "all" or path.name in SOME]
+    outcome = {str(path): check_stock(tmpfs, path, tmp_path) for path in chosen}
+    ran = [path for path, same in outcome.items() if same]
+    print(f"{len(ran)} of {len(chosen)} ran from an image")
+    assert len(ran) >= (20 if which == "all" else 3), outcome
+
+
+def test_compiler(tmpfs, tmp_path):
+    """cc1plus does a real work from its image, with its text on huge pages."""
+    compiler = pathlib.Path(helpers.find_cc1plus() or pytest.skip("there is no cc1plus"))
+    image = make(compiler.resolve(), tmpfs.outside / "cc1plus")
+    layouts.check_tools(compiler, image)
+    (tmp_path / "a.cc").write_text("#include <map>\nint f(std::map<int, int> &m) { return m[3]; }\n")
+    command = [compiler, "-quiet", "-O2", tmp_path / "a.cc", "-o", "-"]
+    plain = helpers.run(command)
+    mounted = helpers.run([*run_mounted(tmpfs, compiler.resolve(), tmpfs.folder / "cc1plus"), *command])
+    assert (plain.returncode, plain.stdout) == (mounted.returncode, mounted.stdout)
+    process = helpers.start(tmpfs.inside(tmpfs.folder / "cc1plus", "-quiet", "-"), stdin=subprocess.PIPE)
+    try:
+        name = tmpfs.folder / "cc1plus"
+        helpers.wait_until(lambda: sum(m.kb["Rss"] for m in exec_mappings(process.pid, name)) > 5000, what="its start")
+        mappings = exec_mappings(process.pid, name)
+        assert sum(m.kb["ShmemPmdMapped"] for m in mappings) * 1024 >= 3 * helpers.HUGE
+    finally:
+        helpers.end_process(process)
+    image.unlink()
+
+
+def test_rustc(tmpfs, tmp_path):
+    """rustc finds its crates by where its library lies, so that keeps its name."""
+    rustc = shutil.which("rustc") or pytest.skip("rustc is not installed")
+    root = pathlib.Path(helpers.run([rustc, "--print", "sysroot"]).stdout.strip())
+    library = next(iter((root / "lib").glob("librustc_driver-*.so")), None) or pytest.skip("no librustc_driver")
+    image = make(library, tmpfs.outside / library.name)
+    layouts.check_image(library, image)
+    (tmp_path / "a.rs").write_text("pub fn f(x: u32) -> u32 { x.rotate_left(3) }\n")
+    command = [root / "bin/rustc", "--crate-type", "lib", "--emit", "asm", "-O", tmp_path / "a.rs", "-o"]
+    plain = helpers.run([*command, tmp_path / "plain.s"])
+    mounted = helpers.run([*run_mounted(tmpfs, library, tmpfs.folder / library.name), *command, tmp_path / "image.s"])
+    assert (plain.returncode, plain.stderr) == (mounted.returncode, mounted.stderr) == (0, "")
+    assert (tmp_path / "plain.s").read_text() == (tmp_path / "image.s").read_text()
+    image.unlink()
+
+
+# --- debuggers and profilers ---
+
+
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
+def test_gdb(builder, tmpfs, variant):
+    """A breakpoint is hit in the image, and the way there has names."""
+    if not shutil.which("gdb"):
+        pytest.skip("gdb is not installed")
+    app = builder.executable(variant)
+    image = make(app, tmpfs.outside / app.name)
+
+    def trace(prefix, program):
+        commands = ["set debuginfod enabled off", "handle SIGUSR1 nostop noprint", "break send", "run", "bt", "continue"]
+        arguments = [part for command in commands for part in ("-ex", command)]
+        result = helpers.run([*prefix, "gdb", "-nx", "-batch", *arguments, program], timeout=120)
+        return re.findall(r"^#\d+ .*? in (\w+)|^Breakpoint 1, .*? in (\w+)|(exited with code \d+)", result.stdout, re.M)
+
+    plain = trace([], app)
+    assert ("trampoline", "", "") in plain and plain[-1][2] == "exited with code 03"
+    assert trace(tmpfs.inside(), tmpfs.folder / app.name) == plain
+    image.unlink()
+
+
+def test_perf(builder, tmpfs, tmp_path):
+    """perf names the functions of an image without any help."""
+    if not shutil.which("perf"):
+        pytest.skip("perf is not installed (linux-perf)")
+    app = builder.executable("pie")
+    image = make(app, tmpfs.outside / app.name)
+    env = helpers.environment(PERF_BUILDID_DIR=tmp_path)
+    record = ["perf", "record", "-q", "-e", "cpu-clock:u", "-F", "20000", "-o", tmp_path / "data", "--"]
+    result = helpers.run(tmpfs.inside(*record, tmpfs.folder / app.name), env)
+    if "break" not in result.stdout:
+        pytest.skip(f"perf cannot record here: {result.stderr.strip()}")
+    script = helpers.run(tmpfs.inside("perf", "script", "-i", tmp_path / "data", "-F", "ip,sym,dso"), env).stdout
+    own = re.findall(rf"^ *[0-9a-f]+ (\S+) \({tmpfs.folder}/{app.name}\)$", script, re.M)
+    assert "[unknown]" not in own and {"text_a", "text_c", "big_sum"} & set(own), script
+    image.unlink()
+
+
+# --- hugetlbfs and full file systems ---
+
+
+def test_hugetlbfs(builder, pool, root, tmp_path):
+    """There is no write(2): it is mapped.  The image ends at a whole page; where the pool is short, nothing stays."""
+    app, (library,) = builder.with_library("dso")
+    script = 'mount -t hugetlbfs none "$1" && "$2" image "$3" "$1/image"; echo $?; cat "$1/image" > "$4"; ls -A "$1"'
+
+    def on_hugetlbfs():
+        (tmp_path / "mount").mkdir(exist_ok=True)
+        return helpers.run(["unshare", "-m", "sh", "-c", script, "sh", tmp_path / "mount", helpers.HUGELD, library,
+                            tmp_path / "image"])
+
+    pool(10)
+    assert on_hugetlbfs().stdout.split() == ["0", "image"]
+    image = layouts.check_image(library, tmp_path / "image")
+    assert len(image.data) % helpers.HUGE == 0
+    pool(3)
+    result = on_hugetlbfs()
+    assert result.stdout.split() == ["1"]
+    assert "cannot be written: " in result.stderr
+
+
+def test_full(builder, root, tmp_path):
+    app = builder.executable("pie")
+    with space(tmp_path / "small", "size=4M") as made:
+        refuse(app, made.outside / "image", "cannot be written: No space left on device")
+        assert list(made.outside.iterdir()) == []
+
+
+# --- what is refused ---
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A program of some pages, which has an image of small huge pages."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "a.c").write_text('int puts(const char *);\nint main(void) { return puts("x") < 0; }\n'
+                                '__asm__(".text\\n.p2align 12\\n.fill 14000, 1, 0x90\\n");')
+    subprocess.run(["gcc", "-g", "-o", folder / "small", folder / "a.c"], check=True)
+    return folder / "small"
+
+
+def test_reasons(builder, small, tmp_path):
+    app, out = builder.executable("pie"), tmp_path / "out"
+    data = small.read_bytes()
+    options = [f"--huge-page={SMALL}"]
+    layouts.check_image(small, make(small, out, *options), SMALL)
+    out.unlink()
+
+    def changed(name, bytes_):
+        path = tmp_path / name
+        path.write_bytes(bytes_)
+        return path
+
+    refuse(builder.tiny(), out, "no whole huge page lies inside")
+    _, (textrel,) = builder.with_library("dso-textrel")
+    refuse(textrel, out, "text relocations")
+    refuse(changed("appended", data + b"PK"), out, "data that belongs to no section", *options)
+    layouts.check_image(changed("zeros", data + bytes(1000)), make(tmp_path / "zeros", out, *options), SMALL)
+    out.unlink()
+    swapped = dict(hostile.shapes(data))["unsorted"]
+    refuse(changed("unsorted", swapped), out, "program headers contradict each other", *options)
+    elf = hostile.Elf(data)
+    elf.loads()[-1]["vaddr"] += 1 << 40
+    refuse(changed("sparse", elf.pack()), out, "its segments lie too far apart", *options)
+    elf = hostile.Elf(data)
+    elf.loads()[-1]["offset"] += 8
+    refuse(changed("not-congruent", elf.pack()), out, "program headers contradict each other", *options)
+    elf = hostile.Elf(hostile.many_headers(data, 60))
+    for i, ph in enumerate(elf.phdr[elf.phnum - 40 :]):
+        ph.update(type=1, flags=4, vaddr=0x10000000 + i * 0x1000, offset=0, filesz=1, memsz=1, align=0x1000)
+    refuse(changed("many", elf.pack()), out, "more than 32 PT_LOADs", *options)
+    no_sections = bytearray(data)
+    no_sections[0x28:0x30], no_sections[0x3C:0x40] = bytes(8), bytes(4)
+    refuse(changed("no-sections", bytes(no_sections)), out, "data that belongs to no section", *options)
+    past = bytearray(data)
+    struct.pack_into("<Q", past, 0x28, len(data) - 64)
+    refuse(changed("past-the-end", bytes(past)), out, "cannot be read to the end", *options)
+    assert app.exists() and not out.exists()
+
+
+def test_foreign(tmp_path):
+    """An ELF64 file of the other byte order."""
+    order = ">" if sys.byteorder == "little" else "<"
+    head = b"\x7fELF\x02" + (b"\x02" if order == ">" else b"\x01") + b"\x01" + bytes(9)
+    head += struct.pack(f"{order}HHIQQQIHHHHHH", 2, 22, 1, 0x400000, 64, 0, 0, 64, 56, 1, 64, 0, 0)
+    load = struct.pack(f"{order}IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 0x600000, 0x600000, 0x1000)
+    (tmp_path / "foreign").write_bytes((head + load).ljust(0x600000, b"\0"))
+    refuse(tmp_path / "foreign", tmp_path / "out", "it is for machines of another byte order")
+
+
+def test_no_program(tmp_path):
+    (tmp_path / "script").write_text("#!/bin/sh\n")
+    (tmp_path / "empty").write_bytes(b"")
+    out = tmp_path / "out"
+    refuse(tmp_path / "script", out, "is a script")
+    refuse(tmp_path / "empty", out, "is empty")
+    refuse(tmp_path, out, "is a directory")
+    refuse("/dev/null", out, "is no regular file")
+    refuse(tmp_path / "none", out, "No such file")
+
+
+def test_out(builder, tmp_path):
+    """What may stand where OUT is to be; what stays if it cannot be put there."""
+    app, out = builder.executable("pie"), tmp_path / "out"
+    out.mkdir()
+    refuse(app, out, "is no regular file")
+    out.rmdir()
+    os.mkfifo(out)
+    refuse(app, out, "is no regular file")
+    out.unlink()
+    out.symlink_to("elsewhere")
+    refuse(app, out, "is no regular file")
+    out.unlink()
+    refuse(app, tmp_path / "none/out", "No such file")
+    refuse(app, app, "is the original")
+    os.link(app, out)
+    refuse(app, out, "is the original")
+    out.unlink()
+    out.write_text("older")
+    make(app, out)
+    layouts.check_image(app, out)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_mode(builder, tmp_path):
+    app = tmp_path / "app"
+    shutil.copy(builder.executable("pie"), app)
+    for mode in (0o6755, 0o700, 0o4511, 0o644):
+        app.chmod(mode)
+        make(app, tmp_path / "out")
+
+
+def test_ended_by_signal(builder, strace, tmp_path):
+    """Nothing is left where it is ended while it writes."""
+    app = builder.executable("pie")
+    trace = ["strace", "-o", "/dev/null", "-e", "trace=pwrite64", "-e", "inject=pwrite64:signal=TERM:when=9"]
+    result = helpers.run([*trace, helpers.HUGELD, "image", app, tmp_path / "out"])
+    assert result.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM), result
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("call", ["ftruncate", "pwrite64", "fchmod", "rename", "pread64"])
+def test_call_fails(builder, strace, tmp_path, call):
+    app = builder.executable("pie")
+    for when in (1, 9) if call == "pwrite64" else (12,) if call == "pread64" else (1,):
+        out = tmp_path / "out"
+        result = helpers.run([*strace(call, "EIO", when), helpers.HUGELD, "image", app, out])
+        assert result.returncode == 1 and len(result.stderr.splitlines()) == 1, result
+        assert re.search("Input/output error|cannot be read to the end", result.stderr)
+        assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("arguments", [[], ["/bin/true"], ["/bin/true", "a", "b"], ["--huge-page=3", "a", "b"], ["-H", "1", "a", "b"],
+                                       ["-H", "4096", "a", "b"], ["-H", "2Mx", "a", "b"], ["-H", "2G", "a", "b"],
+                                       ["-H", "", "a", "b"], ["-H", "18446744073709551615G", "a", "b"], ["--what", "a", "b"]])
+def test_wrong_use(arguments):
+    result = helpers.hugeld("image", *arguments)
+    assert (result.returncode, result.stdout, len(result.stderr.splitlines())) == (2, "", 1), result
+
+
+# --- hostile and made-up files ---
+
+
+def test_hostile_files(small, tmp_path):
+    """With one wrong field it is refused by one line, or has an image that is right for what its headers say."""
+    data, made = small.read_bytes(), 0
+    original, out = tmp_path / "small", tmp_path / "out"
+    for what, changed in [*hostile.one_field(data), *hostile.shapes(data)]:
+        original.unlink(missing_ok=True)
+        original.write_bytes(changed)
+        result = helpers.hugeld("image", f"--huge-page={SMALL}", original, out)
+        assert result.returncode in (0, 1) and result.stdout == "", (what, result)
+        assert len(result.stderr.splitlines()) == result.returncode, (what, result)
+        assert out.exists() == (result.returncode == 0), what
+        if out.exists():
+            made += 1
+            layouts.base_of(layouts.Elf(out))
+            assert out.stat().st_size < 5 << 30
+            out.unlink()
+        assert os.listdir(tmp_path) == ["small"], what
+    assert made > 20
+
+
+PAGE = helpers.PAGE
+
+
+@st.composite
+def made_up(draw):
+    """An ELF file with segments of any kind, anywhere, in any order in the file; one is text that has a huge page."""
+    kinds = draw(st.lists(st.sampled_from([4, 5, 6, 4, 5]), min_size=1, max_size=6))
+    kinds[draw(st.integers(0, len(kinds) - 1))] = 5
+    address = draw(st.sampled_from([0, PAGE, 0x400000, 0x401000, 0x7FFF000]))
+    segments, at = [], address
+    for flags in kinds:
+        head = draw(st.sampled_from([0, 0, 8, 0x340]))
+        filesz = draw(st.one_of(st.integers(1, 200), st.integers(1, 6 * PAGE), st.just(2 * PAGE)))
+        if flags == 5:
+            filesz += 2 * SMALL
+        memsz = filesz + (draw(st.sampled_from([0, 100, 3 * PAGE])) if flags == 6 else 0)
+        segments.append([flags, at + head, filesz, memsz])
+        at = helpers.page_up(at + head + memsz) + draw(st.sampled_from([0, 0, PAGE, 5 * PAGE, 40 * PAGE]))
+    return segments, draw(st.permutations(range(len(segments)))), draw(st.booleans()), draw(st.integers(0, 5)), \
+        draw(st.sampled_from([2, 3]))
+
+
+def write_made_up(path, made):
+    segments, order, first_has_header, n_sections, kind = made
+    phsize = len(segments) * layouts.PHDR.size
+    data = bytearray(layouts.HEADER.size + phsize)
+    offsets = {}
+    for i in order:
+        flags, address, filesz, _ = segments[i]
+        if first_has_header and i == 0 and i == order[0] and filesz > len(data):
+            offsets[i] = 0 if address % PAGE == 0 else None
+        if offsets.get(i) is None:
+            data += bytes(-len(data) % PAGE + address % PAGE)
+            offsets[i] = len(data)
+        size = offsets[i] + filesz - len(data)
+        data += bytes((j * 7 + i * 31 + flags) % 251 + 1 for j in range(size))
+    sections = [(0, 0, 0, 0)]
+    for i in range(n_sections):
+        size = 1 + i * 100
+        data += bytes(-len(data) % 8)
+        sections.append((1, len(data), size, 8))
+        data += bytes([i + 1]) * size
+    data += bytes(-len(data) % 8)
+    shoff = len(data)
+    for sh_type, offset, size, align in sections:
+        data += layouts.SHDR.pack(0, sh_type, 0, 0, offset, size, 0, 0, align, 0)
+    head = b"\x7fELF\x02\x01\x01" + bytes(9)
+    layouts.HEADER.pack_into(data, 0, head, kind, 62, 1, segments[0][1], 64, shoff, 0, 64, 56, len(segments), 64, len(sections), 0)
+    for i, (flags, address, filesz, memsz) in enumerate(segments):
+        layouts.PHDR.pack_into(data, 64 + 56 * i, 1, flags, offsets[i], address, address, filesz, memsz, PAGE)
+    path.write_bytes(data)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(made=made_up())
+def test_any_layout(tmp_path, made):
+    original, out = tmp_path / "original", tmp_path / "out"
+    original.unlink(missing_ok=True)
+    write_made_up(original, made)
+    original.chmod(0o755)
+    result = helpers.hugeld("image", f"--huge-page={SMALL}", original, out)
+    assert (result.returncode, result.stderr) == (0, ""), result
+    layouts.check_image(original, out, SMALL)
