@@ -42,11 +42,21 @@ static const char *find_verdict(const struct hl_ratio *wall) {
     return wall->known && wall->low > 1 ? "slower" : "no difference";
 }
 
+static const char *options_text(const char *options) {
+    return options != NULL && options[0] != '\0' ? options : "the default";
+}
+
 static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *wall) {
     const char *verdict = find_verdict(wall);
     size_t pairs = bench->pairs;
     if (!wall->known)
         return hl_format("no difference seen in %zu pairs: the program is too short to be timed", pairs);
+    const struct hl_subject *subject = bench->subject;
+    if (subject->against != NULL)
+        return hl_format("%s%s in %zu pairs: with %s it takes %.3f times as long as with %s, 95 %% interval %.3f "
+                         "to %.3f",
+                         verdict, verdict[0] == 'n' ? " seen" : "", pairs, options_text(subject->run.options),
+                         wall->ratio, options_text(subject->against), wall->low, wall->high);
     return hl_format(
         "%s%s in %zu pairs: on huge pages it takes %.3f times as long, 95 %% interval %.3f to %.3f", verdict,
         verdict[0] == 'n' ? " seen" : "", pairs, wall->ratio, wall->low, wall->high);
@@ -121,6 +131,7 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
                   "verdict", find_verdict(&ratios[HL_WALL]), "sentence", sentence, "plain_huge_bytes",
                   (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
     free(sentence);
+    json_object_set_new(answer, "against", json_text_or_null(bench->subject->against));
     add_json_runs(answer, bench, ratios);
     bool counted = bench->counters.reason == NULL;
     json_object_set_new(
@@ -145,7 +156,11 @@ static void print_counters(const json_t *plain, const json_t *huge) {
 
 static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ratios, const json_t *answer) {
     size_t pairs = bench->pairs;
-    hl_print("%-16s %15s  %15s    ratio  95 %% interval", "", "plain", "huge pages");
+    const struct hl_subject *subject = bench->subject;
+    bool has_two = subject->against != NULL;
+    hl_print("%-16s %15.15s  %15.15s    ratio  95 %% interval", "",
+             has_two ? options_text(subject->against) : "plain",
+             has_two ? options_text(subject->run.options) : "huge pages");
     for (unsigned metric = 0; metric < HL_METRICS; metric++) {
         double plain = hl_median(bench->value[HL_PLAIN][metric], pairs),
                huge = hl_median(bench->value[HL_ON_HUGE][metric], pairs);
@@ -165,7 +180,7 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
     if (!bench->comparable)
         hl_print("its output differs from run to run, so it was not compared");
     uint64_t plain_bytes = count_plain_bytes(bench->maps[HL_PLAIN]);
-    if (plain_bytes > 0)
+    if (plain_bytes > 0 && !has_two)
         hl_print("the plain run has %" PRIu64 " KiB of text on huge pages of the page cache already",
                  plain_bytes / 1024);
     hl_print("%s", json_string_value(json_object_get(answer, "sentence")));

@@ -155,7 +155,8 @@ static json_t *run_perf(const struct hl_counters *counters, const struct hl_subj
 
 json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject,
                      enum hl_side side) {
-    const struct hl_run *run = &subject->run;
+    const struct hl_run of_side = hl_run_of_side(subject, side), *run = &of_side;
+    const bool is_plain = hl_is_plain(subject, side);
     size_t n = 0, at = 0;
     while (subject->argv[n] != NULL)
         n++;
@@ -164,9 +165,9 @@ json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject
     words[at++] = "--";
     words[at++] = self != NULL ? self : "hugeld";
     words[at++] = "run";
-    if (side == HL_PLAIN || run->patterns != NULL) {
+    if (is_plain || run->patterns != NULL) {
         words[at++] = "-p";
-        words[at++] = side == HL_PLAIN ? "" : run->patterns;
+        words[at++] = is_plain ? "" : run->patterns;
     }
     if (run->options != NULL) {
         words[at++] = "-o";

@@ -74,10 +74,11 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
     redirect(subject->input, subject->input_from, stream);
     if (log >= 0)
         fcntl(log, F_SETFD, 0);
-    if (side == HL_PLAIN)
+    const struct hl_run run = hl_run_of_side(subject, side);
+    if (hl_is_plain(subject, side))
         make_plain();
-    else if (side == HL_ON_HUGE)
-        code = hl_prepare_run(&subject->run, subject->argv[0], subject->path, &way);
+    else if (side != HL_AS_IS)
+        code = hl_prepare_run(&run, subject->argv[0], subject->path, &way);
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
     getrusage(RUSAGE_SELF, &stamp->usage);

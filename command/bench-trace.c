@@ -36,10 +36,12 @@ static uint64_t text_bytes(const struct hl_object *object, uint64_t start, uint6
 }
 
 static json_t *backend_of(const struct hl_region *region) {
-    if (hl_hugetlb_bytes(region) > 0)
-        return json_string("hugetlb");
     if (region->anon_huge_bytes > 0)
         return json_string("thp");
+    if (region->of_image && huge_bytes(region) > 0)
+        return json_string("shared");
+    if (hl_hugetlb_bytes(region) > 0)
+        return json_string("hugetlb");
     return huge_bytes(region) > 0 ? json_string("file") : json_null();
 }
 

@@ -4,7 +4,10 @@
    The program runs plainly and on huge pages in turns, so that whatever else the machine does falls on both
    alike.  Two runs of each side come first and don't count.  They are traced once each: smaps, read as the
    program exits, says what really was on huge pages.  Each later run on huge pages must have reported some,
-   and write what the plain one wrote. */
+   and write what the plain one wrote.
+
+   With --against both sides are on huge pages, with different options: what is called plain here is the side
+   that the other one is compared with. */
 #include "bench.h"
 #include "command.h"
 #include "program.h"
@@ -38,11 +41,12 @@ struct request {
     int program; /* the index of PROGRAM in argv, or 0 */
 };
 
-enum { OPTION_PID = 0x100, OPTION_SECONDS, OPTION_REPORT };
+enum { OPTION_PID = 0x100, OPTION_SECONDS, OPTION_REPORT, OPTION_AGAINST };
 
 static const struct argp_option argp_options[] = {
     {"pairs", 'n', "N", 0, "Measure N runs of each side (20)", 0},
     HL_RUN_OPTIONS,
+    {"against", OPTION_AGAINST, "NAME=VALUE,...", 0, "Compare with these options, not with plain runs", 0},
     {"ignore-failure", 'i', NULL, 0, "Accept a non-zero exit status", 0},
     {"json", 'j', NULL, 0, "Print JSON", 0},
     {"report", OPTION_REPORT, "FILE.html", 0, "Write a page with a plot of all runs", 0},
@@ -76,6 +80,8 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case 'j':
         request->json = true;
         return 0;
+    case OPTION_AGAINST:
+        return hl_add_options(&request->subject.against, argument);
     case OPTION_REPORT:
         request->report = argument;
         return 0;
@@ -162,11 +168,12 @@ static int check_status(const struct hl_bench *bench, enum hl_side side, const s
         return 0;
     char *plain = describe_status(bench->reference.status), *now = describe_status(trial->status);
     char *line = side == HL_ON_HUGE ? choose_line(trial) : NULL;
+    const char *plainly = bench->subject->against != NULL ? "with --against's options" : "plainly";
     if (side == HL_PLAIN)
         hl_say("%s: it ends differently from run to run (%s, then %s); give it work that can be repeated",
                name, plain, now);
     else
-        hl_say("%s: %s on huge pages, %s plainly; hugeld said: %s", name, now, plain, line);
+        hl_say("%s: %s on huge pages, %s %s; hugeld said: %s", name, now, plain, plainly, line);
     free(plain);
     free(now);
     free(line);
@@ -196,7 +203,7 @@ static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, co
 static int check_pages(const struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
     if (side == HL_ON_HUGE && trial->value[HL_PAGES] == 0)
         trial->value[HL_PAGES] = (double)bench->unsaid_pages;
-    if (side == HL_PLAIN || trial->value[HL_PAGES] > 0)
+    if (hl_is_plain(bench->subject, side) || trial->value[HL_PAGES] > 0)
         return 0;
     char *line = choose_line(trial);
     hl_say("%s: nothing to measure, nothing moved: %s", bench->subject->argv[0], line);
@@ -333,15 +340,18 @@ static int measure_program(struct request *request) {
         for (unsigned metric = 0; metric < HL_METRICS; metric++)
             bench.value[side][metric] = hl_allocate(request->pairs * sizeof(double));
     }
-    char *asked = request->subject.run.options;
+    char *asked = request->subject.run.options, *against = request->subject.against;
     request->subject.run.options = hl_join_options(asked, "verbose=2");
+    request->subject.against = against != NULL ? hl_join_options(against, "verbose=2") : NULL;
     int code = warm_up(&bench, request->ignore_failure);
     if (code == 0)
         code = measure_pairs(&bench);
     if (code == 0)
         code = look_again(&bench);
     free(request->subject.run.options);
+    free(request->subject.against);
     request->subject.run.options = asked;
+    request->subject.against = against;
     if (code == 0) {
         count_sides(&bench);
         code = hl_tell_answer(&bench, request->report, request->json);
@@ -363,7 +373,7 @@ static int measure_program(struct request *request) {
 static int check_request(const struct request *request) {
     bool run = request->has_pairs || request->ignore_failure || request->report != NULL ||
                request->subject.run.patterns != NULL || request->subject.run.options != NULL ||
-               request->subject.run.use_ldso;
+               request->subject.run.use_ldso || request->subject.against != NULL;
     if (request->program == 0 && request->pid == 0)
         hl_say("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
     else if (request->program != 0 && request->pid != 0)
@@ -435,5 +445,6 @@ int hl_measure_program(int argc, char **argv) {
 out:
     free(request.subject.path);
     free(request.subject.run.options);
+    free(request.subject.against);
     return code;
 }

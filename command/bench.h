@@ -26,7 +26,7 @@ const char *hl_metric_key(enum hl_metric metric);
 const char *hl_metric_name(enum hl_metric metric);
 const char *hl_metric_unit(enum hl_metric metric);
 
-/* How a run's environment is made.  PLAIN: without libhugeld.so.  AS_IS: not changed. */
+/* How a run's environment is made.  PLAIN: without libhugeld.so, or as --against says.  AS_IS: not changed. */
 enum hl_side { HL_PLAIN, HL_ON_HUGE, HL_SIDES, HL_AS_IS = HL_SIDES };
 
 /* The program and how it runs on huge pages. */
@@ -34,6 +34,7 @@ struct hl_subject {
     char **argv;
     char *path; /* hl_find_program's */
     struct hl_run run;
+    char *against; /* options: the other side is on huge pages too, with these; NULL: it is plain */
     int input; /* what it reads: a file, from where the command's standard input stood; or -1 */
     off_t input_from;
 };
@@ -42,6 +43,17 @@ struct hl_bytes {
     char *at;
     size_t bytes;
 };
+
+/* Whether SIDE runs without hugeld; if not, how it runs on huge pages. */
+static inline bool hl_is_plain(const struct hl_subject *subject, enum hl_side side) {
+    return side == HL_PLAIN && subject->against == NULL;
+}
+static inline struct hl_run hl_run_of_side(const struct hl_subject *subject, enum hl_side side) {
+    struct hl_run run = subject->run;
+    if (side == HL_PLAIN)
+        run.options = subject->against;
+    return run;
+}
 
 /* One run. */
 struct hl_trial {
@@ -66,7 +78,7 @@ int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage);
 uint64_t hl_count_mapped_pages(const json_t *maps);
 
 /* What is where in the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes,
-   ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "file" or null), huge_bytes]]}, of the
+   ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "shared", "file" or null), huge_bytes]]}, of the
    executable and the objects that have something on huge pages.  NULL if it can't be read. */
 json_t *hl_map_process(pid_t pid);
 

@@ -10,6 +10,9 @@
 
    The objects are the executable and, when the patterns can mean others, what the dynamic linker lists.
 
+   What is mapped from an image takes nothing from the pool.  For what has none it is said whether one would fit
+   into the store, and the command that makes it.
+
    The exit code is 0 when the pool serves it, 1 when not (or when that can't be found out), 2 when there is
    no such program. */
 #include "doctor-program.h"
@@ -19,6 +22,7 @@
 #include "libraries.h"
 #include "program.h"
 #include "skip.h"
+#include "store.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,12 +34,20 @@
 
 /* --- the objects --- */
 
-static void add_object(struct hl_needs *needs, const char *path, const struct hl_starts *starts) {
+/* Takes IMAGE over. */
+static void add_object(struct hl_needs *needs, const char *path, const struct hl_starts *starts,
+                       const struct hl_found_image *image) {
+    struct hl_need *need;
+    bool takes_pool = image->use != HL_IMAGE_USED && needs->options.backend != HL_BACKEND_SHARED;
     needs->object = hl_resize(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
-    needs->object[needs->n_objects++] =
-        (struct hl_need){hl_format("%s", path), starts->pages_min, starts->pages_max};
-    needs->our_pages_min += starts->pages_min;
-    needs->our_pages_max += starts->pages_max;
+    need = &needs->object[needs->n_objects++];
+    *need = (struct hl_need){hl_format("%s", path), takes_pool ? starts->pages_min : 0,
+                             takes_pool ? starts->pages_max : 0, *image, hl_format_image_remedy(image, path)};
+    if (takes_pool && image->use == HL_IMAGE_DEPENDS)
+        need->pages_min = 0;
+    needs->our_pages_min += need->pages_min;
+    needs->our_pages_max += need->pages_max;
+    needs->shared_pages += image->use == HL_IMAGE_USED ? hl_count_pages(&image->plan) : 0;
 }
 
 /* OPTIONS such that only what goes to hugetlb is planned. */
@@ -51,6 +63,8 @@ static void count_object(struct hl_needs *needs, const char *path, bool is_main)
     struct hl_elf_file file;
     struct hl_forecast forecast;
     struct hl_starts starts;
+    struct hl_found_image image;
+    uint64_t tried;
     const struct hl_options options = plan_hugetlb_only(&needs->options);
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
         return;
@@ -58,7 +72,11 @@ static void count_object(struct hl_needs *needs, const char *path, bool is_main)
     forecast.object.is_main = is_main;
     if (hl_select_object(options.objects, &forecast.object) != HL_NOT_SELECTED) {
         hl_measure_starts(&starts, &forecast, &options);
-        add_object(needs, path, &starts);
+        bool is_known = !hl_is_position_independent(&file) || hl_try_load_bias(&tried, &forecast);
+        if (is_known && hl_is_position_independent(&file))
+            hl_forecast_file(&forecast, path, &file, &options, tried);
+        hl_find_image(&image, &forecast, &options, is_known);
+        add_object(needs, path, &starts, &image);
     }
     hl_close_elf(&file);
 }
@@ -98,6 +116,16 @@ static void count_our_pages(struct hl_needs *needs) {
     count_object(needs, needs->executable, true);
     if (!selects_just_main(needs))
         count_libraries(needs);
+    if (needs->options.backend == HL_BACKEND_SHARED && needs->reason == NULL)
+        needs->reason = hl_format("backend=shared takes nothing from the pool");
+}
+
+/* The store that `hugeld share` would put images into. */
+static void look_at_store(struct hl_needs *needs) {
+    const struct hl_string *named = &needs->options.store;
+    char *path = named->bytes > 0 ? hl_format("%.*s", (int)named->bytes, named->at) : hl_default_store();
+    hl_examine_store(&needs->store, path, geteuid(), &needs->geometry);
+    free(path);
 }
 
 /* --- the pool --- */
@@ -145,11 +173,30 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
     needs->options.objects = (struct hl_string){objects, strlen(objects)};
 }
 
+/* Whether NAME is a process's number: then its executable is judged, as it would be started again. */
+static bool take_process(struct hl_needs *needs, const char *name) {
+    char path[PATH_MAX], *link;
+    pid_t pid = hl_parse_pid(name);
+    if (pid == 0)
+        return false;
+    link = hl_format("/proc/%d/exe", pid);
+    ssize_t bytes = readlink(link, path, sizeof path);
+    free(link);
+    if (bytes <= 0)
+        return false;
+    needs->path = hl_format("%.*s", (int)bytes, path);
+    needs->executable = hl_find_executable(needs->path);
+    needs->is_running = needs->executable != NULL;
+    return needs->is_running;
+}
+
 /* 0, or the exit code. */
 static int find_executable(struct hl_needs *needs, char *const *program) {
     struct hl_target target;
     const char *name = program[0];
     needs->path = hl_find_program(name);
+    if (needs->path == NULL && take_process(needs, name))
+        return 0;
     if (needs->path == NULL) {
         hl_say("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(errno));
         return HL_EXIT_USAGE;
@@ -170,6 +217,8 @@ static void find_own_pages(struct hl_needs *needs, const struct hl_needs_request
     if (request->own_pages != NULL) {
         needs->own.pages = strtoull(request->own_pages, NULL, 10);
         needs->own.source = hl_format("--own-pages");
+    } else if (needs->is_running) {
+        needs->own.source = hl_format("not asked: a running process; --own-pages tells");
     } else if (hl_is_privileged(needs->executable)) {
         needs->own.source = hl_format("not asked: a privileged program; --own-pages tells");
     } else {
@@ -184,16 +233,24 @@ int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request
         return code;
     read_options(needs, request);
     hl_read_geometry(&needs->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    look_at_store(needs);
     count_our_pages(needs);
     find_own_pages(needs, request);
     compare_with_pool(needs);
     return 0;
 }
 
+static void free_need(struct hl_need *need) {
+    free(need->path);
+    free(need->image_remedy);
+    hl_free_found_image(&need->image);
+}
+
 void hl_free_needs(struct hl_needs *needs) {
     for (size_t i = 0; i < needs->n_objects; i++)
-        free(needs->object[i].path);
+        free_need(&needs->object[i]);
     free(needs->object);
+    hl_free_store_state(&needs->store);
     free(needs->path);
     free(needs->executable);
     free(needs->reason);
@@ -220,7 +277,7 @@ static bool print_idleness(const struct hl_needs *needs) {
         hl_print("which programs %s starts is not known; name one of them", needs->path);
     else if (needs->idle)
         hl_print("hugeld does nothing here, because %s", needs->reason);
-    else if (needs->our_pages_max == 0 && needs->reason == NULL)
+    else if (needs->our_pages_max == 0 && needs->shared_pages == 0 && needs->reason == NULL)
         hl_print("hugeld moves no text here, because no whole huge page lies inside what is selected%s",
                  selects_just_main(needs) ? "; see its libraries with -p '*'" : "");
     else
@@ -244,6 +301,64 @@ static void print_verdict(const struct hl_needs *needs) {
                  needs->own.pages);
 }
 
+/* Whether an image of NEED, which has none, fits into the store as it is. */
+static bool fits_store(const struct hl_needs *needs, const struct hl_need *need) {
+    return needs->store.result == 0 &&
+           need->image.needed_pages <= needs->store.free_bytes / needs->geometry.huge_page_bytes;
+}
+
+/* Why NEED is not mapped from an image, and whether one would fit. */
+static char *explain_no_image(const struct hl_needs *needs, const struct hl_need *need) {
+    const struct hl_found_image *image = &need->image;
+    const struct hl_store_state *store = &needs->store;
+    if (image->use == HL_IMAGE_DEPENDS)
+        return hl_format("mapped from %s where it is loaded at a multiple of a huge page", image->path);
+    if (image->needed_pages == 0)
+        return hl_format("%s: %s", need->path, hl_skip_sentence(image->skip));
+    if (store->result != 0 && store->result != -ENOENT)
+        return hl_format("%s: %s", need->path, hl_skip_sentence(HL_SKIP_STORE_UNSAFE));
+    if (store->result == -ENOENT)
+        return hl_format("%s: it has none, and there is no store yet", need->path);
+    return hl_format("%s: it has none; %s has %sroom for it", need->path, store->path,
+                     fits_store(needs, need) ? "" : "no ");
+}
+
+/* The command that makes NEED's image, or NULL. */
+static char *format_command(const struct hl_needs *needs, const struct hl_need *need) {
+    const char *path = needs->store.path, *after = need->image.is_placed_anywhere
+                                                       ? ", and run it with hugeld run --loader=image (PIE)"
+                                                       : "";
+    if (need->image.needed_pages == 0)
+        return need->image_remedy != NULL ? hl_format("%s", need->image_remedy) : NULL;
+    if (needs->store.result == 0 && !fits_store(needs, need))
+        return hl_format("hugeld share --store=%s remove --unused, or add --size=BYTES", path);
+    if (needs->options.store.bytes > 0)
+        return hl_format("hugeld share --store=%s add %s%s", path, need->path, after);
+    return hl_format("hugeld share add %s%s", need->path, after);
+}
+
+/* A line for each object that is mapped from an image, or could be. */
+static void print_images(const struct hl_needs *needs) {
+    for (size_t i = 0; i < needs->n_objects; i++) {
+        const struct hl_need *need = &needs->object[i];
+        const struct hl_found_image *image = &need->image;
+        if (image->is_unwanted || image->skip == HL_SKIP_TOO_SMALL)
+            continue;
+        if (image->use == HL_IMAGE_USED) {
+            char *words = hl_format("%s, from its image", need->path);
+            print_row("shared", hl_count_pages(&image->plan), hl_count_pages(&image->plan), words);
+            free(words);
+            continue;
+        }
+        char *words = explain_no_image(needs, need), *fix = format_command(needs, need);
+        char *row = hl_format("%s%s%s", words, fix != NULL ? "; fix: " : "", fix != NULL ? fix : "");
+        print_row("image", image->needed_pages, image->needed_pages, row);
+        free(row);
+        free(fix);
+        free(words);
+    }
+}
+
 void hl_print_needs(const struct hl_needs *needs) {
     if (needs->starts_other)
         hl_print("%s starts another program: %" PRIu64 " %s for each process of it", needs->path,
@@ -253,7 +368,8 @@ void hl_print_needs(const struct hl_needs *needs) {
         if (needs->object[i].pages_max > 0)
             print_row("hugeld", needs->object[i].pages_min, needs->object[i].pages_max,
                       needs->object[i].path);
-    if (needs->our_pages_max == 0 || needs->reason != NULL)
+    print_images(needs);
+    if ((needs->our_pages_max == 0 && needs->shared_pages == 0) || needs->reason != NULL)
         print_row("hugeld", needs->our_pages_min, needs->our_pages_max,
                   needs->reason != NULL ? needs->reason : "no whole huge page lies inside what is selected");
     if (needs->own.problem != NULL)
@@ -269,14 +385,26 @@ void hl_print_needs(const struct hl_needs *needs) {
     print_verdict(needs);
 }
 
+static json_t *make_json_image(const struct hl_needs *needs, const struct hl_need *need) {
+    const struct hl_found_image *image = &need->image;
+    return json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "path",
+                     image->path != NULL ? hl_json_text(image->path) : json_null(), "used",
+                     image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
+                     "needed_pages", (json_int_t)image->needed_pages, "fits",
+                     image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "skip",
+                     image->skip != HL_MOVED ? json_string(hl_skip_name(image->skip)) : json_null(), "remedy",
+                     need->image_remedy != NULL ? hl_json_text(need->image_remedy) : json_null());
+}
+
 json_t *hl_json_needs(const struct hl_needs *needs) {
     const struct hl_own_pages *own = &needs->own;
     json_t *objects = json_array();
     for (size_t i = 0; i < needs->n_objects; i++)
         json_array_append_new(objects,
-                              json_pack("{s:o, s:I, s:I}", "path", hl_json_text(needs->object[i].path),
+                              json_pack("{s:o, s:I, s:I, s:o}", "path", hl_json_text(needs->object[i].path),
                                         "pages_min", (json_int_t)needs->object[i].pages_min, "pages_max",
-                                        (json_int_t)needs->object[i].pages_max));
+                                        (json_int_t)needs->object[i].pages_max, "image",
+                                        make_json_image(needs, &needs->object[i])));
     json_t *json = json_pack(
         "{s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:b}", "path", hl_json_text(needs->executable), "our_pages_min",
         (json_int_t)needs->our_pages_min, "our_pages_max", (json_int_t)needs->our_pages_max, "objects",
@@ -285,6 +413,8 @@ json_t *hl_json_needs(const struct hl_needs *needs) {
     json_object_set_new(json, "own_pages",
                         own->problem != NULL ? json_null() : json_integer((json_int_t)own->pages));
     json_object_set_new(json, "own_source", hl_json_text(own->problem != NULL ? own->problem : own->source));
+    json_object_set_new(json, "shared_pages", json_integer((json_int_t)needs->shared_pages));
+    json_object_set_new(json, "store", hl_json_text(needs->store.path));
     json_object_set_new(json, "launcher", needs->starts_other ? hl_json_text(needs->path) : json_null());
     json_object_set_new(json, "does_nothing", json_boolean(needs->idle));
     json_object_set_new(json, "starts_unknown", json_boolean(needs->is_unknown));

@@ -4,6 +4,8 @@
 #define HL_DOCTOR_PROGRAM_H
 
 #include "common.h"
+#include "doctor-store.h"
+#include "find-image.h"
 #include "own-pages.h"
 #include "pool.h"
 
@@ -19,6 +21,8 @@ struct hl_needs_request {
 struct hl_need {
     char *path;
     uint64_t pages_min, pages_max; /* on hugetlb, over its load addresses */
+    struct hl_found_image image;   /* where it is used, nothing is taken from the pool */
+    char *image_remedy;            /* or NULL */
 };
 
 struct hl_needs {
@@ -26,6 +30,7 @@ struct hl_needs {
     char *executable;  /* and what runs: another one if STARTS_OTHER */
     bool starts_other; /* PATH is a launcher, which starts EXECUTABLE */
     bool is_unknown;   /* it is a shell script, and what that starts cannot be told */
+    bool is_running;   /* a process was named */
     char *const *program;
     char *reason; /* why hugeld takes nothing at all, or takes not all into account; or NULL */
     bool idle;    /* hugeld does nothing at all in it */
@@ -37,8 +42,10 @@ struct hl_needs {
     struct hl_need *object;
     struct hl_own_pages own;
     uint64_t our_pages_min, our_pages_max, needed_pages, available_pages;
-    bool enough;  /* the pool has NEEDED_PAGES for a process started from here, now */
-    char *remedy; /* the command or option that fixes it; NULL if ENOUGH */
+    uint64_t shared_pages;       /* mapped from images */
+    struct hl_store_state store; /* the one that images are made in */
+    bool enough;                 /* the pool has NEEDED_PAGES for a process started from here, now */
+    char *remedy;                /* the command or option that fixes it; NULL if ENOUGH */
 };
 
 /* Finds all of that out.  0, or the exit code for wrong use, and it was said what is wrong.  hl_free_needs

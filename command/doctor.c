@@ -8,6 +8,7 @@
 #include "command.h"
 #include "common.h"
 #include "doctor-program.h"
+#include "doctor-store.h"
 #include "memory-limit.h"
 #include "run.h"
 #include "skip.h"
@@ -47,6 +48,8 @@ struct machine {
     char *library;
     bool can_hugetlb, can_thp;
     enum hl_answer_of_kernel breakpoints;
+    struct hl_store_state store[HL_STORES_MAX];
+    unsigned n_stores;
 };
 
 struct request {
@@ -105,6 +108,15 @@ static bool read_number(const char *path, uint64_t *number) {
     return found;
 }
 
+/* Those that a process started from here looks into. */
+static void examine_stores(struct machine *machine) {
+    struct hl_options options;
+    const char *text = getenv("LD_HUGEPAGES_OPTIONS");
+    hl_default_options(&options);
+    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    machine->n_stores = hl_examine_stores(machine->store, &options, &machine->geometry);
+}
+
 static void examine(struct machine *machine) {
     const struct hl_kernel *kernel = &machine->kernel;
     uname(&machine->system);
@@ -125,6 +137,7 @@ static void examine(struct machine *machine) {
     machine->knows_map_count = read_number("/proc/sys/vm/max_map_count", &machine->max_map_count);
     machine->breakpoints = hl_try_breakpoint(&machine->geometry);
     machine->library = hl_find_library();
+    examine_stores(machine);
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
                            ((kernel->hugetlb_mremap && kernel->executable_memory) || kernel->hugetlb_memfd);
     machine->can_thp = machine->thp_skip == 0 && kernel->executable_memory;
@@ -277,6 +290,14 @@ static void find_map_count(struct request *request, const struct machine *machin
                 low ? "sysctl vm.max_map_count=65530" : NULL);
 }
 
+static void find_stores(struct request *request, const struct machine *machine) {
+    for (unsigned i = 0; i < machine->n_stores; i++) {
+        char *remedy, *sentence = hl_describe_store(&machine->store[i], &machine->geometry, &remedy);
+        add_finding(request, "store", remedy == NULL ? OK : WARN, sentence, remedy);
+        free(remedy);
+    }
+}
+
 static void find_library(struct request *request, const struct machine *machine) {
     if (machine->library != NULL)
         add_finding(request, "libhugeld", OK, hl_format("%s", machine->library), NULL);
@@ -297,6 +318,7 @@ static void find_everything(struct request *request, const struct machine *machi
     find_abilities(request, &machine->kernel, machine->status.filters != 0);
     find_breakpoints(request, machine->breakpoints);
     find_map_count(request, machine);
+    find_stores(request, machine);
     find_library(request, machine);
     if (!request->json)
         hl_print("now: hugetlb %s, thp %s", machine->can_hugetlb ? "yes" : "no",
@@ -354,6 +376,10 @@ static json_t *make_json(const struct request *request, const struct machine *ma
     json_object_set_new(json, "breakpoints",
                         machine->breakpoints == HL_UNKNOWN ? json_null()
                                                            : json_boolean(machine->breakpoints == HL_YES));
+    json_t *stores = json_array();
+    for (unsigned i = 0; i < machine->n_stores; i++)
+        json_array_append_new(stores, hl_json_store(&machine->store[i]));
+    json_object_set_new(json, "stores", stores);
     json_object_set_new(json, "libhugeld",
                         machine->library != NULL ? hl_json_text(machine->library) : json_null());
     json_object_set(json, "findings", request->findings);
@@ -374,6 +400,8 @@ static int report_machine(struct request *request, const struct hl_needs *needs)
     }
     json_decref(request->findings);
     free(machine.library);
+    for (unsigned i = 0; i < machine.n_stores; i++)
+        hl_free_store_state(&machine.store[i]);
     return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
@@ -396,10 +424,11 @@ int hl_examine_machine(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
         parse_argument,
-        "[-- PROGRAM [ARGUMENT...]]",
+        "[-- PROGRAM [ARGUMENT...]]\nPID",
         "Prints what this machine can do, and the command that fixes what it cannot.\v"
         "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
-        "those (postgres -C, mariadbd --help), not started.\n"
+        "those (postgres -C, mariadbd --help), not started.  With PID: for the program that this process "
+        "runs.\n"
         "Exit status: 0 when hugetlb or thp would be taken now, with PROGRAM when the pool can serve it; "
         "else "
         "1. "

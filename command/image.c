@@ -23,8 +23,9 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* Small enough to stay in a processor's second cache between reading and writing. */
-#define CHUNK_BYTES ((size_t)256 << 10)
+/* 128 MiB on a tmpfs with huge pages took 0.85 of cp's time with 1 MiB at once and with 512 KiB, 0.95 with 2 MiB,
+   1.2 with 256 KiB (6.18). */
+#define CHUNK_BYTES ((size_t)1 << 20)
 
 struct writer {
     const struct hl_image *image;
@@ -81,8 +82,10 @@ static int write_bytes(const struct writer *w, const void *from, size_t bytes, u
 
 /* Trap instructions are as long as a multiple of their alignment, so they go by the place in the image. */
 static void make_traps(char *to, size_t bytes, uint32_t trap, uint64_t offset) {
-    for (size_t i = 0; i < bytes; i++)
+    for (size_t i = 0; i < bytes && i < sizeof trap; i++)
         to[i] = ((const char *)&trap)[(offset + i) % sizeof trap];
+    for (size_t done = sizeof trap; done < bytes; done *= 2)
+        memcpy(to + done, to, bytes - done < done ? bytes - done : done);
 }
 
 static int write_piece(const struct writer *w, const struct hl_piece *piece) {

@@ -3,10 +3,13 @@
 
    A position-independent object gets another address in every start.  A library for which this kernel has a
    rule (hl_try_load_bias) is planned where that puts it; for everything else the range over all addresses is
-   printed, and one of them as an example.  --pid takes the address that a process got. */
+   printed, and one of them as an example.  --pid takes the address that a process got.
+
+   Where an image would be mapped (find-image.c), the plan is made as it is made from that. */
 #include "command.h"
 #include "common.h"
 #include "draw.h"
+#include "find-image.h"
 #include "forecast.h"
 #include "kernel.h"
 #include "plan.h"
@@ -147,11 +150,19 @@ static void print_range(const struct hl_forecast *report, const struct hl_starts
 
 /* What the options want for a span of this KIND: its mark, and in words. */
 static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
-    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file"};
-    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE};
+    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file", "shared"};
+    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE, HL_MARK_SHARED};
     unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend : HL_BACKEND_THP;
     *backend = names[choice];
     return marks[choice];
+}
+
+/* The name of backend='s value. */
+static const char *backend_value(const struct hl_options *options) {
+    for (size_t i = 0; i < hl_option_row_count; i++)
+        if (strcmp(hl_option_rows[i].name, "backend") == 0)
+            return hl_option_rows[i].values[options->backend];
+    return "";
 }
 
 static void draw_plan(const struct hl_forecast *report, const struct hl_options *options) {
@@ -168,8 +179,31 @@ static void draw_plan(const struct hl_forecast *report, const struct hl_options 
     hl_finish_drawing(&drawing);
 }
 
-static void print_report(const struct hl_forecast *report, const struct hl_starts *range,
-                         enum address address, const struct hl_options *options) {
+/* Nothing is said of what is too small for an image, as most files are. */
+static void print_image(const struct hl_forecast *report, const struct hl_found_image *image,
+                        const struct hl_starts *range, const struct hl_options *options) {
+    char *remedy = hl_format_image_remedy(image, report->path), *help = format_remedy(remedy);
+    uint64_t kib = report->geometry.huge_page_bytes / 1024;
+    if (image->path == NULL && image->skip != HL_SKIP_TOO_SMALL && image->skip != HL_MOVED)
+        hl_print("  image: %s%s", hl_skip_sentence(image->skip), help);
+    else if (image->use == HL_IMAGE_USED)
+        hl_print("  image: text and read-only data are mapped from %s, of which all processes share one copy",
+                 image->path);
+    else if (image->use == HL_IMAGE_DEPENDS && range != NULL)
+        hl_print("  image: mapped from %s if it is loaded at a multiple of %" PRIu64
+                 " KiB: always by the patched linker, else at one of %" PRIu64 " load addresses",
+                 image->path, kib, range->starts);
+    else if (image->is_unwanted)
+        hl_print("  image: %s is not used with backend=%s%s", image->path, backend_value(options), help);
+    else if (image->path != NULL)
+        hl_print("  image: %s is not used: %s%s", image->path, hl_skip_sentence(image->skip), help);
+    free(help);
+    free(remedy);
+}
+
+static void print_report(const struct hl_forecast *report, const struct hl_found_image *image,
+                         const struct hl_starts *range, enum address address,
+                         const struct hl_options *options) {
     const struct hl_plan *plan = &report->plan;
     const char *machine = hl_machine_name(report->file->header.e_machine);
     unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
@@ -183,6 +217,7 @@ static void print_report(const struct hl_forecast *report, const struct hl_start
             "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb "
             "and under a memory limit",
             mark->what, mark->section);
+    print_image(report, image, range, options);
     if (address == EXAMPLE && range != NULL)
         print_range(report, range, "over its");
     const char *start = address == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
@@ -248,8 +283,22 @@ static json_t *make_json_range(const struct hl_forecast *report, const struct hl
                      hl_json_share(range->full_starts, range->starts));
 }
 
-static json_t *make_json(const struct hl_forecast *report, const struct hl_starts *range,
-                         enum address address, const struct hl_options *options) {
+static json_t *make_json_image(const struct hl_forecast *report, const struct hl_found_image *image) {
+    char *remedy = hl_format_image_remedy(image, report->path);
+    json_t *json = json_pack(
+        "{s:o, s:o, s:o, s:I, s:I, s:o}", "path", image->path != NULL ? hl_json_text(image->path) : json_null(),
+        "bytes", image->path != NULL ? json_integer((json_int_t)image->bytes) : json_null(), "used",
+        image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
+        "needed_pages", (json_int_t)image->needed_pages, "pages", (json_int_t)hl_count_pages(&image->plan),
+        "text_share", hl_json_share(image->plan.text_covered_bytes, image->plan.text_bytes));
+    add_json_skip(json, image->skip, remedy);
+    free(remedy);
+    return json;
+}
+
+static json_t *make_json(const struct hl_forecast *report, const struct hl_found_image *image,
+                         const struct hl_starts *range, enum address address,
+                         const struct hl_options *options) {
     static const char *const names[] = {"own", "process", "kernel", "example"};
     const char *machine = hl_machine_name(report->file->header.e_machine);
     const struct hl_plan *plan = &report->plan;
@@ -272,17 +321,31 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_start
     json_object_set_new(json, "rewrites",
                         mark == NULL ? json_null()
                                      : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what));
+    json_object_set_new(json, "image", make_json_image(report, image));
     if (range != NULL)
         json_object_set_new(json, "range", make_json_range(report, range));
     return json;
 }
 
+/* A process maps the whole object from an image, which is the report's file. */
+static void take_mapped_image(struct hl_found_image *image, const struct hl_forecast *report,
+                              const struct hl_options *options) {
+    struct hl_options all = hl_options_for_image(options);
+    *image = (struct hl_found_image){.use = HL_IMAGE_USED,
+                                     .path = hl_format("%s", report->path),
+                                     .bytes = (uint64_t)report->file->stat.st_size};
+    hl_plan_object(&image->plan, &report->object, &all, &report->geometry);
+}
+
 /* FILE at its own address (ET_EXEC), where this kernel puts it or at an example of all addresses (the range
-   over them is printed, too), or at LOAD_BIAS of a process. */
+   over them is printed, too), or as LOADED in a process. */
 static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
-                        const uint64_t *load_bias) {
+                        const struct hl_loaded *loaded) {
     struct hl_forecast report;
+    struct hl_found_image image;
     struct hl_starts range;
+    struct hl_options options = request->options;
+    const uint64_t *load_bias = loaded != NULL ? &loaded->object.load_bias : NULL;
     uint64_t tried;
     enum address address = load_bias != NULL ? OF_PROCESS : hl_is_position_independent(file) ? EXAMPLE : OWN;
     hl_forecast_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
@@ -292,14 +355,24 @@ static void report_file(struct request *request, const char *path, const struct 
         address = OF_KERNEL;
         hl_forecast_file(&report, path, file, &request->options, tried);
     }
+    if (loaded != NULL && loaded->is_image)
+        take_mapped_image(&image, &report, &options);
+    else
+        hl_find_image(&image, &report, &options, address != EXAMPLE);
     bool ranges = (address == EXAMPLE || address == OF_KERNEL) && report.object.n_segments != 0;
     if (ranges)
-        hl_measure_starts(&range, &report, &request->options);
+        hl_measure_starts(&range, &report, &options);
+    if (image.use == HL_IMAGE_USED) {
+        options = hl_options_for_image(&options);
+        options.backend = HL_BACKEND_SHARED;
+        hl_forecast_file(&report, path, file, &options, report.object.load_bias);
+    }
     if (request->json)
         json_array_append_new(request->files,
-                              make_json(&report, ranges ? &range : NULL, address, &request->options));
+                              make_json(&report, &image, ranges ? &range : NULL, address, &options));
     else
-        print_report(&report, ranges ? &range : NULL, address, &request->options);
+        print_report(&report, &image, ranges ? &range : NULL, address, &options);
+    hl_free_found_image(&image);
 }
 
 static void report_problem(struct request *request, const char *path, const char *sentence) {
@@ -336,7 +409,7 @@ static void inspect_file(struct request *request, const char *path) {
     }
     const struct hl_loaded *loaded = request->pid != 0 ? find_in_process(&request->process, path) : NULL;
     if (loaded != NULL)
-        report_file(request, path, loaded->file, &loaded->object.load_bias);
+        report_file(request, path, loaded->file, loaded);
     else if (request->pid != 0)
         report_problem(request, path, "the process has not loaded it; 'hugeld status' lists what it has");
     else
@@ -347,8 +420,7 @@ static void inspect_file(struct request *request, const char *path) {
 static void inspect_executable(struct request *request) {
     const struct hl_process *process = &request->process;
     if (process->n_loaded > 0 && process->loaded[0].object.is_main)
-        report_file(request, process->loaded[0].object.path, process->loaded[0].file,
-                    &process->loaded[0].object.load_bias);
+        report_file(request, process->loaded[0].object.path, process->loaded[0].file, &process->loaded[0]);
     else
         report_problem(request, process->executable != NULL ? process->executable : process->name,
                        "the executable of this process is no ELF64 file that can be read; name a file");

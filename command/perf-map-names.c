@@ -30,6 +30,8 @@
 static bool is_moved(const struct hl_region *region, const struct hl_loaded *loaded) {
     if (!(region->flags & PF_X) || region->name[0] == '[')
         return false;
+    if (region->of_image) /* perf finds the names in that */
+        return false;
     if (region->inode != 0 && hl_hugetlb_bytes(region) == 0 && strncmp(region->name, "/memfd:", 7) != 0)
         return false;
     const struct hl_object *object = &loaded->object;

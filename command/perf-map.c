@@ -196,6 +196,24 @@ static void write_map(struct request *request, const struct hl_process *process,
     free(path);
 }
 
+/* Whether some text of PROCESS is mapped from an image; after hl_find_loaded. */
+static bool has_shared_text(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (process->region[i].of_image && process->region[i].flags & PF_X)
+            return true;
+    return false;
+}
+
+static void say_not_moved(const struct hl_process *process) {
+    if (has_shared_text(process))
+        hl_say("%d: nothing is written: perf needs no map file for what is mapped from images, and no other text "
+               "was moved",
+               process->pid);
+    else
+        hl_say("%d: none of its text was moved, perf names it without a map; 'hugeld status %d' shows more",
+               process->pid, process->pid);
+}
+
 /* What is said of one without moved text is said of PID itself only. */
 static void map_process(struct request *request, pid_t pid) {
     struct hl_process process;
@@ -217,8 +235,7 @@ static void map_process(struct request *request, pid_t pid) {
     if (result != 0 && (pid == request->pid || n > 0))
         hl_say_unreadable(pid, result);
     else if (result == 0 && n == 0 && pid == request->pid)
-        hl_say("%d: none of its text was moved, perf names it without a map; 'hugeld status %d' shows more",
-               pid, pid);
+        say_not_moved(&process);
     else if (result == 0 && n > 0 && request->text.lines > 0)
         write_map(request, &process, moved, n);
     for (size_t i = 0; i < n; i++)

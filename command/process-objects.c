@@ -11,14 +11,25 @@
    so from each file mapping that is left and the file's program headers follows the load bias, and from that
    where the object's segments are.  For the executable AT_ENTRY says it directly.  The file is opened through
    /proc/PID/map_files where that is allowed, else by name inside the process's root folder, and then it must
-   be the same file. */
+   be the same file.
+
+   What is mapped from an image has a file, but not the object's.  A store keeps each image in a folder whose
+   name says which file it was made of (hl_set_image_key), and no other folder is called so: that tells images
+   also of stores that are out of sight, in other namespaces, or gone.  An image that is mounted over its
+   original has the original's name in maps, and its own only in mountinfo.
+
+       preloader         what stays of the file, and between it ranges of the image
+       patched linker    nothing but the image: the object is found by that, and has the original's name
+       executed          the same, and /proc/PID/exe is the image */
 #include "common.h"
 #include "process.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/limits.h>
 #include <linux/magic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
@@ -31,7 +42,106 @@ struct hl_process_file {
     bool is_elf;
     struct hl_elf_file *elf; /* in memory of its own, because hl_loaded points to it */
     uint64_t found_end;      /* up to here its mappings belong to an object that was found */
+    char *origin;            /* of an image: the path of what it was made of; or NULL */
 };
+
+/* --- images --- */
+
+/* Whether the path component AT is the name that hl_set_image_key gives. */
+static bool is_key(const char *at) {
+    int bytes = 0;
+    sscanf(at, "0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f].0x%*[0-9a-f]%n", &bytes);
+    return bytes > 0 && at[bytes] == '/';
+}
+
+const char *hl_find_image_key(const char *path) {
+    for (const char *at = strchr(path, '/'); at != NULL; at = strchr(at + 1, '/')) {
+        const char *name = is_key(at + 1) ? strchr(at + 1, '/') + 1 : NULL;
+        unsigned node;
+        int bytes = 0;
+        if (name != NULL && sscanf(name, "node%u/%n", &node, &bytes) == 1 && bytes > 0)
+            name += bytes;
+        if (name != NULL && name[0] != '\0' && strchr(name, '/') == NULL)
+            return at + 1;
+    }
+    return NULL;
+}
+
+/* Turns the kernel's \040 in a mount point into what it stands for. */
+static void unescape(char *text) {
+    char *to = text;
+    for (const char *at = text; *at != '\0'; to++) {
+        unsigned code;
+        if (at[0] == '\\' && sscanf(at + 1, "%3o", &code) == 1) {
+            *to = (char)code;
+            at += 4;
+        } else {
+            *to = *at++;
+        }
+    }
+    *to = '\0';
+}
+
+/* Whether an image is mounted over PATH in PROCESS's mount namespace:
+   "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...". */
+static bool is_mounted_over(const struct hl_process *process, const char *path) {
+    int fd = openat(process->folder, "mountinfo", O_RDONLY | O_CLOEXEC);
+    FILE *text = fd >= 0 ? fdopen(fd, "r") : NULL;
+    char *line = NULL;
+    size_t size = 0;
+    bool found = false;
+    while (text != NULL && !found && getline(&line, &size, text) >= 0) {
+        char *rest = line, *field[5] = {NULL};
+        for (size_t i = 0; i < 5 && rest != NULL; i++)
+            field[i] = strsep(&rest, " ");
+        if (field[4] == NULL || hl_find_image_key(field[3]) == NULL)
+            continue;
+        unescape(field[4]);
+        found = strcmp(field[4], path) == 0;
+    }
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    else if (fd >= 0)
+        close(fd);
+    return found;
+}
+
+static bool is_same_mapped_file(const struct hl_region *a, const struct hl_region *b) {
+    return a->inode == b->inode && a->device == b->device;
+}
+
+/* Sets of_image.  Only what is on huge pages is looked for among the mounts: nothing else is asked for. */
+static void find_images(struct hl_process *process) {
+    const struct hl_region *image = NULL, *other = NULL;
+    for (size_t i = 0; i < process->n_regions; i++) {
+        struct hl_region *region = &process->region[i];
+        bool is_huge = hl_hugetlb_bytes(region) + region->file_pmd_bytes + region->shmem_pmd_bytes > 0;
+        if (region->inode == 0 || region->name[0] != '/' || (other != NULL && is_same_mapped_file(other, region)))
+            continue;
+        region->of_image = hl_find_image_key(region->name) != NULL ||
+                           (image != NULL && is_same_mapped_file(image, region)) ||
+                           (is_huge && is_mounted_over(process, region->name));
+        if (region->of_image)
+            image = region;
+        else if (is_huge)
+            other = region;
+    }
+}
+
+/* What the image that REGION maps was made of, by the link beside it; NULL if that is not there to be read. */
+static char *read_image_origin(const struct hl_process *process, const struct hl_region *region) {
+    const char *key = hl_find_image_key(region->name);
+    char origin[PATH_MAX];
+    if (key == NULL)
+        return NULL;
+    char *path = hl_format("root%.*s/.origin", (int)(strchr(key, '/') - region->name), region->name);
+    ssize_t bytes = readlinkat(process->folder, path, origin, sizeof origin - 1);
+    free(path);
+    return bytes > 0 ? hl_format("%.*s", (int)bytes, origin) : NULL;
+}
+
+/* --- files --- */
 
 /* Whether FILE is the one that REGION maps.  On btrfs and overlayfs stat and maps name different devices. */
 static bool is_same_file(const struct hl_elf_file *file, const struct hl_region *region) {
@@ -67,7 +177,7 @@ static struct hl_process_file *add_file(struct hl_process *process, dev_t device
     if (process->n_files % 64 == 0)
         process->file = hl_resize(process->file, (process->n_files + 64) * sizeof *process->file);
     struct hl_process_file *file = &process->file[process->n_files++];
-    *file = (struct hl_process_file){device, inode, false, hl_allocate(sizeof *file->elf), 0};
+    *file = (struct hl_process_file){device, inode, false, hl_allocate(sizeof *file->elf), 0, NULL};
     return file;
 }
 
@@ -77,12 +187,15 @@ static struct hl_process_file *find_file(struct hl_process *process, const struc
             return &process->file[i];
     struct hl_process_file *file = add_file(process, region->device, region->inode);
     file->is_elf = open_region(file->elf, process, region);
+    if (region->of_image)
+        file->origin = read_image_origin(process, region);
     return file;
 }
 
 static void add_loaded(struct hl_process *process, struct hl_process_file *file, const char *path,
-                       uint64_t bias, bool is_main, const struct hl_geometry *geometry) {
-    struct hl_loaded loaded = {.file = file->elf, .device = file->device, .inode = file->inode};
+                       uint64_t bias, bool is_main, bool is_image, const struct hl_geometry *geometry) {
+    struct hl_loaded loaded = {
+        .file = file->elf, .is_image = is_image, .device = file->device, .inode = file->inode};
     if (hl_load_object(&loaded.object, file->elf, path, bias, geometry) != 0)
         return;
     loaded.object.is_main = is_main;
@@ -164,40 +277,60 @@ static void find_executable(struct hl_process *process, const struct hl_geometry
         hl_open_elf(&elf, process->folder, "exe") != HL_ELF_FINE)
         return;
     struct hl_process_file *file = add_file(process, elf.stat.st_dev, elf.stat.st_ino);
+    bool is_image = false;
     for (size_t i = 0; i < process->n_regions; i++) { /* the file's numbers as maps has them */
         if (strcmp(process->region[i].name, process->executable) == 0) {
             file->device = process->region[i].device;
             file->inode = process->region[i].inode;
+            is_image = is_image || process->region[i].of_image;
+            if (is_image && file->origin == NULL)
+                file->origin = read_image_origin(process, &process->region[i]);
         }
     }
     *file->elf = elf;
     file->is_elf = true;
-    add_loaded(process, file, process->executable, process->entry - elf.header.e_entry, true, geometry);
+    add_loaded(process, file, file->origin != NULL ? file->origin : process->executable,
+               process->entry - elf.header.e_entry, true, is_image, geometry);
 }
 
-/* Whether REGION is a part of the executable, which was found first. */
-static bool is_in_executable(const struct hl_process *process, const struct hl_region *region) {
-    const struct hl_object *object = process->n_loaded > 0 ? &process->loaded[0].object : NULL;
-    for (unsigned i = 0; object != NULL && object->is_main && i < object->n_segments; i++)
+/* Whether REGION is a part of OBJECT. */
+static bool is_in_object(const struct hl_object *object, const struct hl_region *region) {
+    for (unsigned i = 0; i < object->n_segments; i++)
         if (hl_segment_overlap(&object->segment[i], region->start, region->end) > 0)
             return true;
     return false;
 }
 
-void hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry) {
-    find_executable(process, geometry);
+/* Whether REGION is a part of the executable, which was found first; ANY: of any object that was found. */
+static bool is_found(const struct hl_process *process, const struct hl_region *region, bool any) {
+    for (size_t i = 0; i < process->n_loaded && (any || i == 0); i++)
+        if ((any || process->loaded[i].object.is_main) && is_in_object(&process->loaded[i].object, region))
+            return true;
+    return false;
+}
+
+/* The libraries that are mapped from files of their own, or from IMAGES as a whole. */
+static void find_libraries(struct hl_process *process, bool images, const struct hl_geometry *geometry) {
     for (size_t i = 0; i < process->n_regions; i++) {
         const struct hl_region *region = &process->region[i];
         uint64_t bias;
-        if (region->inode == 0 || region->shared || region->name[0] != '/' || hl_hugetlb_bytes(region) > 0 ||
-            is_in_executable(process, region))
+        if (region->inode == 0 || region->shared || region->name[0] != '/' || region->of_image != images ||
+            (hl_hugetlb_bytes(region) > 0 && !images) || is_found(process, region, images))
             continue;
         struct hl_process_file *file = find_file(process, region);
         if (!file->is_elf || region->start < file->found_end)
             continue;
         if (find_bias(process, i, file->elf, geometry, &bias))
-            add_loaded(process, file, region->name, bias, false, geometry);
+            add_loaded(process, file, file->origin != NULL ? file->origin : region->name, bias, false, images,
+                       geometry);
     }
+}
+
+void hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry) {
+    find_images(process);
+    find_executable(process, geometry);
+    find_libraries(process, false, geometry);
+    find_libraries(process, true, geometry); /* after the objects of which they are ranges */
 }
 
 void hl_close_process(struct hl_process *process) {
@@ -209,6 +342,7 @@ void hl_close_process(struct hl_process *process) {
         if (process->file[i].is_elf)
             hl_close_elf(process->file[i].elf);
         free(process->file[i].elf);
+        free(process->file[i].origin);
     }
     free(process->region);
     free(process->file);

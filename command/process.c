@@ -101,6 +101,7 @@ static void parse_field(struct hl_region *region, const char *line) {
         size_t offset;
     } fields[] = {
         {"KernelPageSize:", offsetof(struct hl_region, page_bytes)},
+        {"Rss:", offsetof(struct hl_region, resident_bytes)},
         {"Private_Hugetlb:", offsetof(struct hl_region, private_hugetlb_bytes)},
         {"Shared_Hugetlb:", offsetof(struct hl_region, shared_hugetlb_bytes)},
         {"AnonHugePages:", offsetof(struct hl_region, anon_huge_bytes)},

@@ -20,7 +20,9 @@ struct hl_region {
     ino_t inode;         /* 0: anonymous */
     char *name;          /* as the kernel writes it, so a newline is \012; "" if it has none */
     uint64_t page_bytes; /* KernelPageSize */
+    uint64_t resident_bytes; /* without hugetlb */
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
+    bool of_image; /* mapped from an image of a store; known after hl_find_loaded */
     uint64_t
         *node_bytes; /* resident bytes on each of HL_PROCESS_NODES nodes; NULL where nothing huge is mapped */
 };
@@ -45,6 +47,7 @@ struct hl_process {
 struct hl_loaded {
     struct hl_object object; /* at its load bias; path is a region's name or the executable */
     const struct hl_elf_file *file;
+    bool is_image; /* FILE is an image, which is mapped as a whole; path is then the original's, if it is known */
     dev_t device; /* as the regions say, which on some file systems is not what stat says */
     ino_t inode;
 };
@@ -71,6 +74,10 @@ char *hl_read_variable(const struct hl_process *process, const char *name);
 
 /* Says in one line why PROCESS could not be read, RESULT being the negated errno. */
 void hl_say_unreadable(pid_t pid, int result);
+
+/* The part of PATH that names its store's folder for one image, "KEY/NAME" or "KEY/nodeN/NAME"; NULL if PATH is
+   no image's. */
+const char *hl_find_image_key(const char *path);
 
 /* The bytes of REGION that are on huge pages of hugetlb. */
 static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {

@@ -7,6 +7,9 @@
    pages (THP may be split), smaps doesn't say which, and the text's share counts the same part of the text in
    it.
 
+   What is mapped from an image (elf/image.c) is a backend of its own, whatever pages the store has: all
+   processes share one copy, so it is no memory of this one.
+
    The exit code is 0 when text, read-only data or initialised data of an object is on huge pages in a
    process. */
 #include "command.h"
@@ -27,8 +30,8 @@
 #include <string.h>
 #include <unistd.h>
 
-enum backend { HUGETLB, THP, FILE_CACHE, BACKENDS };
-static const char *const backend_names[BACKENDS] = {"hugetlb", "thp", "file"};
+enum backend { HUGETLB, THP, SHARED, FILE_CACHE, BACKENDS };
+static const char *const backend_names[BACKENDS] = {"hugetlb", "thp", "shared", "file"};
 
 /* One mapping of an object with huge pages in it. */
 struct range {
@@ -43,6 +46,8 @@ struct tally {
     const struct hl_loaded *loaded;
     uint64_t text_bytes, text_huge_bytes;
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes;
+    uint64_t image_bytes; /* of the same: those that an image has */
+    const char *image;    /* the name of what is mapped from one, or NULL */
     uint64_t pages[BACKENDS];
     uint64_t node_bytes[HL_PROCESS_NODES];
     size_t n_ranges;
@@ -103,12 +108,12 @@ static uint64_t overlap_segments(const struct hl_object *object, const struct hl
     return bytes;
 }
 
-/* Whether what is huge in REGION can have come from LOADED: no other file's page cache, and neither heap nor
-   stack. */
+/* Whether what is huge in REGION can have come from LOADED: no other file's page cache but its image's, and
+   neither heap nor stack. */
 static bool is_of_object(const struct hl_region *region, const struct hl_loaded *loaded) {
     if (region->name[0] == '[')
         return false;
-    if (hl_hugetlb_bytes(region) == 0 && region->inode != 0 &&
+    if (hl_hugetlb_bytes(region) == 0 && region->inode != 0 && !region->of_image &&
         (region->inode != loaded->inode || region->device != loaded->device))
         return false;
     return overlap_segments(&loaded->object, region, 0, false) > 0;
@@ -144,10 +149,14 @@ static void add_region(struct tally *tally, const struct hl_region *region, uint
     tally->anon_huge_bytes += region->anon_huge_bytes;
     uint64_t file_bytes = region->file_pmd_bytes + region->shmem_pmd_bytes; /* on tmpfs it is the latter */
     tally->file_pmd_bytes += file_bytes;
-    add_range(tally, region, HUGETLB, hl_hugetlb_bytes(region),
+    if (region->of_image) {
+        tally->image = region->name;
+        tally->image_bytes += hl_hugetlb_bytes(region) + file_bytes;
+    }
+    add_range(tally, region, region->of_image ? SHARED : HUGETLB, hl_hugetlb_bytes(region),
               region->page_bytes > 0 ? region->page_bytes : huge_page_bytes);
     add_range(tally, region, THP, region->anon_huge_bytes, huge_page_bytes);
-    add_range(tally, region, FILE_CACHE, file_bytes, huge_page_bytes);
+    add_range(tally, region, region->of_image ? SHARED : FILE_CACHE, file_bytes, huge_page_bytes);
     for (unsigned node = 0; region->node_bytes != NULL && node < HL_PROCESS_NODES; node++)
         tally->node_bytes[node] += region->node_bytes[node];
 }
@@ -242,21 +251,27 @@ static json_t *make_json_ranges(const struct tally *tally) {
 static json_t *make_json_object(const struct tally *tally) {
     const struct hl_object *object = &tally->loaded->object;
     const uint64_t *pages = tally->pages;
-    uint64_t total = pages[HUGETLB] + pages[THP] + pages[FILE_CACHE];
+    uint64_t total = 0;
+    for (unsigned i = 0; i < BACKENDS; i++)
+        total += pages[i];
     json_t *json = json_pack(
         "{s:o, s:o, s:b, s:I, s:I, s:o, s:I}", "path", hl_json_text(object->path), "load_bias",
         hl_json_hex(object->load_bias), "is_main", object->is_main, "text_bytes",
         (json_int_t)tally->text_bytes, "text_huge_bytes", (json_int_t)tally->text_huge_bytes, "text_share",
         hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages", (json_int_t)total);
     json_t *bytes =
-        json_pack("{s:I, s:I, s:I, s:I}", "private_hugetlb_bytes", (json_int_t)tally->private_hugetlb_bytes,
-                  "shared_hugetlb_bytes", (json_int_t)tally->shared_hugetlb_bytes, "anon_huge_bytes",
-                  (json_int_t)tally->anon_huge_bytes, "file_pmd_bytes", (json_int_t)tally->file_pmd_bytes);
+        json_pack("{s:I, s:I, s:I, s:I, s:I}", "private_hugetlb_bytes",
+                  (json_int_t)tally->private_hugetlb_bytes, "shared_hugetlb_bytes",
+                  (json_int_t)tally->shared_hugetlb_bytes, "anon_huge_bytes",
+                  (json_int_t)tally->anon_huge_bytes, "file_pmd_bytes", (json_int_t)tally->file_pmd_bytes,
+                  "image_bytes", (json_int_t)tally->image_bytes);
     json_object_update(json, bytes);
     json_decref(bytes);
+    json_object_set_new(json, "image", tally->image != NULL ? hl_json_text(tally->image) : json_null());
     json_object_set_new(json, "backends",
-                        json_pack("{s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB], "thp_pages",
-                                  (json_int_t)pages[THP], "file_pages", (json_int_t)pages[FILE_CACHE]));
+                        json_pack("{s:I, s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB],
+                                  "thp_pages", (json_int_t)pages[THP], "shared_pages",
+                                  (json_int_t)pages[SHARED], "file_pages", (json_int_t)pages[FILE_CACHE]));
     json_object_set_new(json, "nodes", make_json_nodes(tally->node_bytes));
     json_object_set_new(json, "ranges", make_json_ranges(tally));
     return json;
@@ -301,18 +316,26 @@ static void print_range(const struct range *range) {
     free(nodes);
 }
 
+/* What is mapped from an image comes as it is touched. */
+static const char *describe_rest(const struct range *range) {
+    const struct hl_region *region = range->region;
+    if (range->huge_bytes >= region->end - region->start)
+        return "";
+    bool untouched = range->backend == SHARED && (hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= range->huge_bytes);
+    return untouched ? ", the rest of it not touched yet" : ", the rest of it small";
+}
+
 /* A mapping may hold more than the object's part of it: the heap, another object. */
 static void draw_range(struct hl_drawing *drawing, const struct hl_object *object,
                        const struct range *range) {
-    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE};
+    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_SHARED, HL_MARK_FILE};
     uint64_t page = drawing->huge_page_bytes;
     uint64_t first = hl_round_down(object->segment[0].first_page, page),
              last = hl_round_up(object->segment[object->n_segments - 1].end_page, page);
     uint64_t start = range->region->start > first ? range->region->start : first,
              end = range->region->end < last ? range->region->end : last;
-    bool whole = range->huge_bytes >= range->region->end - range->region->start;
     char *words = hl_format("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
-                            whole ? "" : ", the rest of it small");
+                            describe_rest(range));
     hl_add_stretch(drawing, start, end, marks[range->backend],
                    range->huge_bytes < end - start ? range->huge_bytes : end - start, words);
     free(words);
@@ -386,10 +409,10 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
 
 static void print_tally(const struct picture *picture, const struct tally *tally) {
     unsigned share = hl_permille(tally->text_huge_bytes, tally->text_bytes);
-    hl_print("  %s: %u.%u %% of the text on huge pages; hugetlb %" PRIu64 ", thp %" PRIu64 ", file %" PRIu64
-             " pages",
+    hl_print("  %s: %u.%u %% of the text on huge pages; hugetlb %" PRIu64 ", thp %" PRIu64 ", shared %" PRIu64
+             ", file %" PRIu64 " pages",
              tally->loaded->object.path, share / 10, share % 10, tally->pages[HUGETLB], tally->pages[THP],
-             tally->pages[FILE_CACHE]);
+             tally->pages[SHARED], tally->pages[FILE_CACHE]);
     draw_tally(picture, tally);
     if (tally->n_ranges == 0)
         return;
@@ -397,6 +420,10 @@ static void print_tally(const struct picture *picture, const struct tally *tally
              " KiB, FilePmdMapped %" PRIu64 " KiB",
              tally->private_hugetlb_bytes / 1024, tally->shared_hugetlb_bytes / 1024,
              tally->anon_huge_bytes / 1024, tally->file_pmd_bytes / 1024);
+    if (tally->image != NULL)
+        hl_print("    %" PRIu64 " KiB of it belong to an image, of which all processes share one copy: it is no "
+                 "memory of this process (%s)",
+                 tally->image_bytes / 1024, tally->image);
     char *nodes = format_nodes(tally->node_bytes);
     if (nodes[0] != '\0')
         hl_print("    %s", nodes);
@@ -423,8 +450,9 @@ static void print_row(const struct picture *picture) {
     for (size_t i = 0; i < picture->n_tallies; i++)
         for (unsigned j = 0; j < BACKENDS; j++)
             pages[j] += picture->tally[i].pages[j];
-    hl_print("%8d  %-20s %4u.%u %% %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %12" PRIu64, picture->process.pid,
-             picture->process.name, share / 10, share % 10, pages[HUGETLB], pages[THP], pages[FILE_CACHE],
+    hl_print("%8d  %-20s %4u.%u %% %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %12" PRIu64,
+             picture->process.pid, picture->process.name, share / 10, share % 10, pages[HUGETLB], pages[THP],
+             pages[SHARED], pages[FILE_CACHE],
              (picture->own_hugetlb_bytes + picture->own_thp_bytes + picture->own_file_bytes +
               picture->own_shmem_bytes) /
                  1024);
@@ -518,8 +546,8 @@ static int report_all(struct request *request) {
     hl_read_geometry(&request->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
     request->processes = json_array();
     if (request->all && !request->json)
-        hl_print("%8s  %-20s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "FILE",
-                 "OWN KiB");
+        hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "SHARED",
+                 "FILE", "OWN KiB");
     if (is_number)
         report_pid(request, pid);
     else

@@ -52,6 +52,8 @@ struct making {
     const char *name;  /* the image's: the original's base name */
     char new_name[16]; /* of the folder in the store, */
     int folder;        /* and a locked descriptor of it */
+    int pages;         /* the folder for images: the same, or one on hugetlbfs, */
+    char prefix[32];   /* and what leads there from it */
     unsigned n_nodes;  /* 0: one image, wherever its pages are */
     struct hl_nodes nodes;
 };
@@ -347,14 +349,22 @@ static bool link_to(struct making *making, const char *target, const char *name)
     return symlinkat(target, making->folder, name) == 0 || fail_to_write(making, -errno);
 }
 
+/* The same for an image. */
+static bool link_to_image(struct making *making, const char *image, const char *name) {
+    char *target = hl_format("%s%s", making->prefix, image);
+    bool done = link_to(making, target, name);
+    free(target);
+    return done;
+}
+
 /* Node NODE's replica, in a folder of its own. */
 static bool write_replica(struct making *making, unsigned node, bool first) {
     char *folder_name = hl_format("node%u", node), *target = hl_format("node%u/%s", node, making->name),
          *link = hl_format(HL_IMAGE_LINK "-%u", node);
     bool done = false;
     int folder = -1, result = bind_to_node(node);
-    if (result == 0 && mkdirat(making->folder, folder_name, 0755) == 0)
-        folder = openat(making->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (result == 0 && mkdirat(making->pages, folder_name, 0755) == 0)
+        folder = openat(making->pages, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (result != 0)
         fail(making, HL_SHARE_FAILED,
              hl_format("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
@@ -362,8 +372,8 @@ static bool write_replica(struct making *making, unsigned node, bool first) {
     else if (folder < 0 || fchmod(folder, 0755) != 0)
         fail_to_write(making, -errno);
     else
-        done = write_image(making, folder) && link_to(making, target, link) &&
-               (!first || link_to(making, target, HL_IMAGE_LINK));
+        done = write_image(making, folder) && link_to_image(making, target, link) &&
+               (!first || link_to_image(making, target, HL_IMAGE_LINK));
     unbind();
     if (folder >= 0)
         close(folder);
@@ -376,7 +386,7 @@ static bool write_replica(struct making *making, unsigned node, bool first) {
 static bool write_all(struct making *making) {
     bool first = true;
     if (making->n_nodes == 0)
-        return write_image(making, making->folder) && link_to(making, making->name, HL_IMAGE_LINK);
+        return write_image(making, making->pages) && link_to_image(making, making->name, HL_IMAGE_LINK);
     for (unsigned node = 0; node < HL_NODE_NUMBERS; node++) {
         if ((making->nodes.bits[node / 64] >> node % 64 & 1) == 0)
             continue;
@@ -410,14 +420,31 @@ static bool publish(struct making *making, bool replace) {
     return fail_to_write(making, -EBUSY);
 }
 
+/* On hugetlbfs images have a folder beside, which goes by the random part of the name. */
+static bool make_pages_folder(struct making *making) {
+    const struct hl_store *store = making->store;
+    const char *name = making->new_name + strlen(".new-");
+    making->pages = making->folder;
+    if (!store->hugetlb)
+        return true;
+    snprintf(making->prefix, sizeof making->prefix, "../" HL_STORE_PAGES "/%s/", name);
+    making->pages = mkdirat(store->pages, name, 0755) == 0
+                        ? openat(store->pages, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
+                        : -1;
+    return (making->pages >= 0 && fchmod(making->pages, 0755) == 0) || fail_to_write(making, -errno);
+}
+
 static void make_image(struct making *making, bool replace) {
     bool done = false;
     if (!make_folder(making))
         return;
-    if (write_all(making) && is_unchanged(making) && link_to(making, making->addition->path, ".origin"))
+    if (make_pages_folder(making) && write_all(making) && is_unchanged(making) &&
+        link_to(making, making->addition->path, ".origin"))
         done = publish(making, replace);
     if (!done)
-        hl_remove_unfinished(making->store, making->new_name);
+        hl_remove_unfinished(making->store, making->new_name, making->folder);
+    if (making->pages >= 0 && making->pages != making->folder)
+        close(making->pages);
     close(making->folder);
 }
 
@@ -459,7 +486,7 @@ static bool is_present(const struct making *making) {
 
 void hl_add_image(struct hl_addition *addition, const struct hl_store *store, const struct hl_elf_file *file,
                   bool per_node, bool replace) {
-    struct making making = {.addition = addition, .store = store, .file = file, .folder = -1};
+    struct making making = {.addition = addition, .store = store, .file = file, .folder = -1, .pages = -1};
     memset(addition, 0, sizeof *addition);
     int result = hl_read_file_state(&making.state, file->fd);
     if (result != 0) {

@@ -26,6 +26,7 @@
 
 #define MOUNT_SOURCE "hugeld"
 #define DEFAULT_SIZE "25%"
+#define LINKS_SIZE "16M" /* of the tmpfs around a hugetlbfs */
 #define KEY_BEGINS "0x"
 
 char *hl_default_store(void) {
@@ -54,6 +55,24 @@ static void say_unusable(const char *path, int result) {
     }
 }
 
+/* Opens the hugetlbfs in STORE, if it has one. */
+static int open_pages(struct hl_store *store) {
+    struct statfs fs;
+    struct stat stat;
+    store->pages = openat(store->folder, HL_STORE_PAGES, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (store->pages < 0)
+        return 0;
+    if (fstatfs(store->pages, &fs) != 0 || fstat(store->pages, &stat) != 0 || fs.f_type != HUGETLBFS_MAGIC) {
+        hl_say("%s/" HL_STORE_PAGES ": it is no hugetlbfs; remove it, or name another store with --store",
+               store->path);
+        return -ENOTSUP;
+    }
+    store->hugetlb = true;
+    store->device = stat.st_dev;
+    store->geometry.huge_page_bytes = (uint64_t)fs.f_bsize;
+    return 0;
+}
+
 /* What the open folder lies on decides what images there are made of. */
 static int examine_folder(struct hl_store *store) {
     struct statfs fs;
@@ -66,16 +85,13 @@ static int examine_folder(struct hl_store *store) {
                strerror(error));
         return -error;
     }
-    store->hugetlb = fs.f_type == HUGETLBFS_MAGIC;
     store->device = stat.st_dev;
     store->owner = geteuid();
     store->for_all = store->owner == 0 && (stat.st_mode & (S_IRWXG | S_IRWXO)) != 0;
-    if (store->hugetlb)
-        store->geometry.huge_page_bytes = (uint64_t)fs.f_bsize;
-    if (fs.f_type != HUGETLBFS_MAGIC && fs.f_type != TMPFS_MAGIC) {
-        hl_say("%s: it lies on neither tmpfs nor hugetlbfs, where pages can be huge; name a folder in "
-               "/dev/shm, or "
-               "mount one there as root: --pages=tmpfs",
+    if (fs.f_type != TMPFS_MAGIC) {
+        hl_say("%s: it does not lie on tmpfs, where pages can be huge; name a folder in /dev/shm, or mount a "
+               "store "
+               "there as root: --pages=tmpfs or --pages=hugetlb",
                store->path);
         return -ENOTSUP;
     }
@@ -86,13 +102,13 @@ static int examine_folder(struct hl_store *store) {
             store->path);
         return -EPERM;
     }
-    return 0;
+    return open_pages(store);
 }
 
 /* Opens what is at PATH, of whatever file system.  Nothing is said. */
 static int open_folder(struct hl_store *store, const char *path) {
     memset(store, 0, sizeof *store);
-    store->folder = -1;
+    store->folder = store->pages = -1;
     long pinned = hl_open_store(path, geteuid());
     if (pinned < 0)
         return (int)pinned;
@@ -109,8 +125,10 @@ static int open_folder(struct hl_store *store, const char *path) {
 void hl_close_store(struct hl_store *store) {
     if (store->folder >= 0)
         close(store->folder);
+    if (store->pages >= 0)
+        close(store->pages);
     free(store->path);
-    store->folder = -1;
+    store->folder = store->pages = -1;
     store->path = NULL;
 }
 
@@ -152,24 +170,7 @@ static int mount_at(int folder, const char *type, unsigned long flags, const cha
     return mount(MOUNT_SOURCE, target, type, MS_NOSUID | MS_NODEV | flags, data) == 0 ? 0 : -errno;
 }
 
-/* Mounts a tmpfs with huge pages, or a hugetlbfs, at the open STORE. */
-static int mount_pages(const struct hl_store *store, const struct hl_store_wishes *wishes) {
-    bool hugetlb = wishes->pages != NULL && strcmp(wishes->pages, "hugetlb") == 0;
-    const char *mode = is_system_store(store->path) ? "0755" : "0700";
-    char *data =
-        hugetlb ? hl_format("mode=%s,pagesize=%" PRIu64 "%s%s", mode, store->geometry.huge_page_bytes,
-                            wishes->size != NULL ? ",size=" : "", wishes->size != NULL ? wishes->size : "")
-                : hl_format("mode=%s,huge=always,size=%s", mode,
-                            wishes->size != NULL ? wishes->size : DEFAULT_SIZE);
-    int result = -EINVAL;
-    if (!hugetlb) { /* swapped text stalls; Linux 6.4 */
-        char *noswap = hl_format("%s,noswap", data);
-        result = mount_at(store->folder, "tmpfs", 0, noswap);
-        free(noswap);
-    }
-    if (result == -EINVAL)
-        result = mount_at(store->folder, hugetlb ? "hugetlbfs" : "tmpfs", 0, data);
-    free(data);
+static int say_no_mount(const struct hl_store *store, bool hugetlb, int result) {
     if (result == -EPERM)
         hl_say("%s: a store cannot be mounted here: %s; run it as root, outside of containers", store->path,
                strerror(EPERM));
@@ -180,15 +181,43 @@ static int mount_pages(const struct hl_store *store, const struct hl_store_wishe
     return result;
 }
 
+/* Mounts a tmpfs of SIZE with huge pages at the open STORE; swapped text stalls, so without swap (Linux 6.4). */
+static int mount_tmpfs(const struct hl_store *store, const char *size) {
+    const char *mode = is_system_store(store->path) ? "0755" : "0700";
+    char *data = hl_format("mode=%s,huge=always,size=%s", mode, size), *noswap = hl_format("%s,noswap", data);
+    int result = mount_at(store->folder, "tmpfs", 0, noswap);
+    if (result == -EINVAL)
+        result = mount_at(store->folder, "tmpfs", 0, data);
+    free(noswap);
+    free(data);
+    return say_no_mount(store, false, result);
+}
+
+/* Mounts a hugetlbfs inside STORE, which must be a tmpfs, because hugetlbfs has no symbolic links. */
+static int mount_hugetlb(const struct hl_store *store, const char *size) {
+    char *data = hl_format("mode=0755,pagesize=%" PRIu64 "%s%s", store->geometry.huge_page_bytes,
+                           size != NULL ? ",size=" : "", size != NULL ? size : "");
+    int result = mkdirat(store->folder, HL_STORE_PAGES, 0755) == 0 || errno == EEXIST ? 0 : -errno;
+    int folder = openat(store->folder, HL_STORE_PAGES, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (result == 0)
+        result = folder >= 0 ? mount_at(folder, "hugetlbfs", 0, data) : -errno;
+    if (folder >= 0)
+        close(folder);
+    if (result != 0)
+        unlinkat(store->folder, HL_STORE_PAGES, AT_REMOVEDIR);
+    free(data);
+    return say_no_mount(store, true, result);
+}
+
 /* Gives the mounted STORE the size that is wished. */
 static int resize(const struct hl_store *store, const char *size) {
     char *data = hl_format("size=%s", size);
-    int result = store->hugetlb ? -EINVAL : mount_at(store->folder, NULL, MS_REMOUNT, data);
+    bool hugetlb = faccessat(store->folder, HL_STORE_PAGES, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    int result = hugetlb ? -EINVAL : mount_at(store->folder, NULL, MS_REMOUNT, data);
     free(data);
     if (result != 0)
         hl_say("%s: its size cannot become %s: %s; empty it first: hugeld share remove --all", store->path,
-               size,
-               store->hugetlb ? "hugetlbfs keeps the size that it was mounted with" : strerror(-result));
+               size, hugetlb ? "hugetlbfs keeps the size that it was mounted with" : strerror(-result));
     return result;
 }
 
@@ -207,10 +236,15 @@ static int ensure_mount(struct hl_store *store, const struct hl_store_wishes *wi
     flock(below.folder, LOCK_EX);
     int result = open_folder(store, below.path);
     if (result == 0 && !is_mount(store->folder, &mount)) {
-        result = mount_pages(&below, wishes);
+        bool hugetlb = wishes->pages != NULL && strcmp(wishes->pages, "hugetlb") == 0;
+        result = mount_tmpfs(&below, hugetlb                ? LINKS_SIZE
+                                     : wishes->size != NULL ? wishes->size
+                                                            : DEFAULT_SIZE);
         hl_close_store(store);
         if (result == 0)
             result = open_folder(store, below.path);
+        if (result == 0 && hugetlb)
+            result = mount_hugetlb(store, wishes->size);
     }
     hl_close_store(&below);
     return result;
@@ -256,7 +290,8 @@ int hl_make_store(struct hl_store *store, const char *path, const struct hl_stor
 
 uint64_t hl_store_room(const struct hl_store *store) {
     struct statvfs fs;
-    if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
+    if (fstatvfs(store->hugetlb ? store->pages : store->folder, &fs) != 0 || fs.f_blocks == 0 ||
+        fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
     return (uint64_t)fs.f_bavail * fs.f_frsize;
 }
@@ -290,7 +325,16 @@ void hl_dissolve_store(struct hl_store *store) {
     if (is_mount(store->folder, &mount)) {
         if (!is_our_mount(mount))
             return;
-        close(store->folder); /* else it is busy */
+        if (store->hugetlb) {
+            char *pages = hl_format("%s/" HL_STORE_PAGES, store->path);
+            close(store->pages); /* else it is busy */
+            store->pages = -1;
+            bool unmounted = umount2(pages, UMOUNT_NOFOLLOW) == 0;
+            free(pages);
+            if (!unmounted)
+                return;
+        }
+        close(store->folder);
         store->folder = -1;
         if (umount2(store->path, UMOUNT_NOFOLLOW) != 0)
             return;
@@ -325,6 +369,30 @@ static int remove_tree(int folder, const char *name, bool deep) {
     return result;
 }
 
+/* What the symbolic link NAME in FOLDER points to; "" if there is none.  The caller frees it. */
+static char *read_link(int folder, const char *name) {
+    char target[PATH_MAX];
+    ssize_t bytes = readlinkat(folder, name, target, sizeof target - 1);
+    target[bytes > 0 ? bytes : 0] = '\0';
+    return hl_format("%s", target);
+}
+
+/* Removes the folder NAME of STORE, which is open as FOLDER.  Its pages on hugetlbfs go first: as long as they are
+   there, something in the store tells of them. */
+static int remove_folder(const struct hl_store *store, const char *name, int folder) {
+    char *target = read_link(folder, HL_IMAGE_LINK), *pages = NULL;
+    size_t bytes = strlen("../" HL_STORE_PAGES "/");
+    if (strncmp(name, ".new-", 5) == 0)
+        pages = hl_format("%s", name + 5);
+    else if (strncmp(target, "../" HL_STORE_PAGES "/", bytes) == 0)
+        pages = hl_format("%.*s", (int)strcspn(target + bytes, "/"), target + bytes);
+    if (store->hugetlb && pages != NULL && pages[0] != '\0' && pages[0] != '.')
+        remove_tree(store->pages, pages, true);
+    free(pages);
+    free(target);
+    return remove_tree(store->folder, name, true);
+}
+
 /* Locks the folder NAME of STORE if nobody works on it: a descriptor, or -1. */
 static int lock_leftover(const struct hl_store *store, const char *name) {
     struct stat named, held;
@@ -349,7 +417,7 @@ unsigned hl_sweep_store(const struct hl_store *store) {
         int locked = lock_leftover(store, entry->d_name);
         if (locked < 0)
             continue;
-        swept += remove_tree(store->folder, entry->d_name, true) == 0;
+        swept += remove_folder(store, entry->d_name, locked) == 0;
         close(locked);
     }
     if (entries != NULL)
@@ -357,8 +425,8 @@ unsigned hl_sweep_store(const struct hl_store *store) {
     return swept;
 }
 
-void hl_remove_unfinished(const struct hl_store *store, const char *name) {
-    remove_tree(store->folder, name, true);
+void hl_remove_unfinished(const struct hl_store *store, const char *name, int folder) {
+    remove_folder(store, name, folder);
 }
 
 int hl_remove_stored(const struct hl_store *store, const char *key) {
@@ -373,7 +441,7 @@ int hl_remove_stored(const struct hl_store *store, const char *key) {
         result = renameat(store->folder, key, store->folder, aside) == 0 ? 0 : -errno;
     }
     if (result == 0)
-        result = remove_tree(store->folder, aside, true);
+        result = remove_folder(store, aside, locked);
     if (locked >= 0)
         close(locked);
     free(aside);
@@ -385,14 +453,6 @@ int hl_remove_stored(const struct hl_store *store, const char *key) {
 const char *hl_freshness_name(enum hl_freshness freshness) {
     static const char *const names[] = {"fresh", "changed", "gone", "broken"};
     return names[freshness];
-}
-
-/* What the symbolic link NAME in FOLDER points to; "" if there is none.  The caller frees it. */
-static char *read_link(int folder, const char *name) {
-    char target[PATH_MAX];
-    ssize_t bytes = readlinkat(folder, name, target, sizeof target - 1);
-    target[bytes > 0 ? bytes : 0] = '\0';
-    return hl_format("%s", target);
 }
 
 static enum hl_freshness compare_origin(const struct hl_stored *stored) {
@@ -447,7 +507,8 @@ static void read_stored(const struct hl_store *store, struct hl_stored *stored, 
     stored->freshness = HL_BROKEN;
     stored->origin = read_link(folder, ".origin");
     char *image = read_link(folder, HL_IMAGE_LINK);
-    stored->image = hl_format("%s/%s/%s", store->path, key, image);
+    stored->image = strncmp(image, "../", 3) == 0 ? hl_format("%s/%s", store->path, image + 3)
+                                                  : hl_format("%s/%s/%s", store->path, key, image);
     free(image);
     if (folder < 0)
         return;

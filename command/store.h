@@ -6,6 +6,8 @@
        STORE/KEY/.image-N   the replica of node N (--per-node)
        STORE/KEY/.origin    symbolic link to the original
        STORE/KEY/NAME       the image
+       STORE/.hugetlb       with --pages=hugetlb: a hugetlbfs, which has no symbolic links itself, so the images
+                            are in .hugetlb/XXXXXX/ and the links in KEY point there
        STORE/.new-XXXXXX    what is being made; locked (flock) as long as its maker lives
        STORE/.old-KEY       what is being removed; the same
 
@@ -18,13 +20,16 @@
 
 #include <sys/types.h>
 
+#define HL_STORE_PAGES ".hugetlb"
+
 struct hl_store {
     char *path;
     int folder;   /* a descriptor for reading the folder */
+    int pages;    /* the same for its hugetlbfs, or -1 */
     uid_t owner;  /* whose it is: root's or this user's */
     bool for_all; /* other users' processes can use it, so only what root alone can write goes into it */
-    bool hugetlb; /* it lies on hugetlbfs, else on tmpfs */
-    dev_t device;
+    bool hugetlb; /* its images lie on hugetlbfs, else on tmpfs, */
+    dev_t device; /* and this is its number */
     struct hl_geometry geometry; /* with the huge pages that the store has */
 };
 
@@ -86,8 +91,8 @@ void hl_count_processes(const struct hl_store *store, struct hl_stored *stored, 
 /* Removes the image KEY.  0, -ENOENT if somebody else did, or another negated errno; nothing is said. */
 int hl_remove_stored(const struct hl_store *store, const char *key);
 
-/* Removes .new-XXXXXX, which this process has made. */
-void hl_remove_unfinished(const struct hl_store *store, const char *name);
+/* Removes NAME, .new-XXXXXX, which this process has made and has open as FOLDER. */
+void hl_remove_unfinished(const struct hl_store *store, const char *name, int folder);
 
 enum hl_share_result {
     HL_SHARE_MADE,

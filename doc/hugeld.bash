@@ -27,7 +27,7 @@ _hugeld() {
     doctor) options='--json --options --objects --own-pages --help' ;;
     perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
     bench)
-        options='--ignore-failure --json --loader --ld-so --pairs --options --pid --objects --report --seconds --help'
+        options='--against --ignore-failure --json --loader --ld-so --pairs --options --pid --objects --report --seconds --help'
         ;;
     image) options='--huge-page --help' ;;
     *) return ;;
@@ -37,14 +37,14 @@ _hugeld() {
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --options | --objects | --loader | --ld-so | --own-pages | --pairs | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --loader | --ld-so | --own-pages | --pairs | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
         done
     fi
     case $prev in
-    -o | --options) _hugeld_options ;;
+    -o | --options | --against) _hugeld_options ;;
     -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'preload ldso' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;

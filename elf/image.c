@@ -30,7 +30,7 @@
 struct search {
     const struct hl_file_state *state;
     unsigned node;
-    bool met_store, met_unsafe;
+    bool met_unsafe;
 };
 
 /* The image in the store at PATH, or a negated errno. */
@@ -40,8 +40,7 @@ static long search_store(struct search *search, const char *path, uint64_t owner
         image = hl_open_stored_image((int)store, owner, search->node, search->state);
         hl_close((int)store);
     }
-    search->met_store = search->met_store || store != -ENOENT;
-    search->met_unsafe = search->met_unsafe || image == -EACCES;
+    search->met_unsafe = search->met_unsafe || image == -EACCES || store == -ENOTDIR;
     return image;
 }
 
@@ -53,25 +52,43 @@ static unsigned find_node(const struct hl_context *context) {
     return node;
 }
 
-long hl_open_image(struct hl_context *context, const struct hl_file_state *state) {
+/* Sets PATH to that of the user's store, or of the one that store= names. */
+static void set_users_store(struct hl_line *path, const struct hl_context *context) {
     const struct hl_string *named = &context->options.store;
-    struct search search = {state, find_node(context), false, false};
-    uint64_t user = (uint64_t)HL_CALL(__NR_geteuid, 0, 0, 0, 0, 0, 0);
+    hl_set_line(path, named->bytes == 0 ? HL_USER_STORE : "");
+    if (named->bytes == 0)
+        hl_add_number(path, context->status.user);
+    else
+        hl_add_bytes(path, named->at, named->bytes);
+}
+
+bool hl_has_store(struct hl_context *context) {
+    struct hl_line path;
+    if (context->has_no_store)
+        return false;
+    long store = context->options.store.bytes == 0 ? hl_open(HL_SYSTEM_STORE, O_PATH | O_CLOEXEC) : -ENOENT;
+    if (hl_is_error(store)) {
+        set_users_store(&path, context);
+        store = hl_open(path.at, O_PATH | O_CLOEXEC);
+    }
+    context->has_no_store = store == -ENOENT;
+    if (!hl_is_error(store))
+        hl_close((int)store);
+    return !context->has_no_store;
+}
+
+long hl_open_image(const struct hl_context *context, const struct hl_file_state *state) {
+    struct search search = {state, find_node(context), false};
     struct hl_line path;
     long image = -ENOENT;
-    if (named->bytes == 0)
+    if (context->options.store.bytes == 0)
         image = search_store(&search, HL_SYSTEM_STORE, 0);
     if (!hl_is_error(image))
         return image;
-    hl_set_line(&path, named->bytes == 0 ? HL_USER_STORE : "");
-    if (named->bytes == 0)
-        hl_add_number(&path, user);
-    else
-        hl_add_bytes(&path, named->at, named->bytes);
-    image = search_store(&search, path.at, user);
+    set_users_store(&path, context);
+    image = search_store(&search, path.at, context->status.user);
     if (!hl_is_error(image))
         return image;
-    context->has_no_store = !search.met_store;
     return search.met_unsafe ? -HL_SKIP_STORE_UNSAFE : -HL_SKIP_NO_IMAGE;
 }
 
@@ -134,7 +151,7 @@ static long open_file(const struct hl_object *object) {
 static int open_and_check(struct hl_context *context, const struct hl_object *object, long *image) {
     struct hl_file_state state;
     int result = HL_SKIP_NO_IMAGE;
-    if (context->has_no_store)
+    if (!hl_has_store(context))
         return result;
     if (!is_as_loaded(&context->maps, object))
         return HL_SKIP_MAPPING_CHANGED;

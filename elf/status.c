@@ -41,6 +41,9 @@ static void read_line(struct hl_status *status, const char *at, const char *end)
         status->has_threads = !hl_scan_number(&at, end, 10, &number) || number != 1;
     else if (skip_key(&at, end, "Seccomp:") || skip_key(&at, end, "Seccomp_filters:"))
         status->filters = hl_scan_number(&at, end, 10, &number) ? number : HL_FILTERS_UNKNOWN;
+    else if (skip_key(&at, end, "Uid:") && hl_scan_number(&at, end, 10, &number) /* the real one */ &&
+             skip_key(&at, end, "") && hl_scan_number(&at, end, 10, &number))
+        status->user = number;
     else if (skip_key(&at, end, "Mems_allowed_list:"))
         read_nodes(&status->nodes, at, end);
     else if (skip_key(&at, end, "THP_enabled:"))
@@ -55,6 +58,7 @@ void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
     status->has_threads = true;
     status->is_traced = status->thp_disabled = false;
     status->filters = 0; /* the kernel may know of none */
+    status->user = HL_USER_UNKNOWN;
     fill_nodes(&status->nodes, ~(uint64_t)0);
     hl_set_line(&path, roots->proc);
     hl_add_text(&path, "/thread-self/status");

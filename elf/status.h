@@ -15,6 +15,9 @@ struct hl_nodes {
 /* More filters of system calls than there can be: nobody knows how many there are. */
 #define HL_FILTERS_UNKNOWN UINT64_MAX
 
+/* No user's number: (uid_t)-1. */
+#define HL_USER_UNKNOWN ((uint64_t)UINT32_MAX)
+
 struct hl_status {
     bool has_threads;  /* there are others than this one; true where that can't be read */
     bool is_traced;    /* by a debugger, strace; false where that can't be read */
@@ -22,6 +25,7 @@ struct hl_status {
                           before 5.0) */
     uint64_t filters;  /* of system calls (seccomp) on this thread: how many, or before Linux 5.9 its mode;
                           HL_FILTERS_UNKNOWN where that can't be read */
+    uint64_t user; /* the effective user's number; HL_USER_UNKNOWN where that can't be read */
     struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */
 };
 

@@ -63,8 +63,7 @@ static long check_owner(long file, uint64_t owner, unsigned type) {
 }
 
 long hl_open_store(const char *path, uint64_t owner) {
-    long store = hl_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return store == -ENOTDIR ? -EACCES : check_owner(store, owner, S_IFDIR);
+    return check_owner(hl_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), owner, S_IFDIR);
 }
 
 /* NODE is 0 for the image that has no number, the first node's. */

@@ -23,8 +23,8 @@ int hl_read_file_state(struct hl_file_state *state, int file);
 void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state);
 
 /* Opens the store at PATH, of which only OWNER (and root) may have written anything.  A descriptor (O_PATH)
-   that the caller closes; -ENOENT where there is none; -EACCES: it belongs to another user, group or others may
-   write to it, or it is no folder (a link to one is none); or another negated errno. */
+   that the caller closes; -ENOENT where there is none; -ENOTDIR: it is no folder, and a link to one is none; -EACCES:
+   it belongs to another user, or group or others may write to it; or another negated errno. */
 long hl_open_store(const char *path, uint64_t owner);
 
 /* Opens the image of a file with STATE in the open STORE, NODE's replica if there is one, of which only OWNER

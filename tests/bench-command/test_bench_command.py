@@ -66,7 +66,7 @@ def one_line(result, status, *words):
     [], ["--"], ["-n", "0", "true"], ["-n", "5", "true"], ["-n", "-6", "true"], ["-n", "10001", "true"], ["-n", "x", "true"],
     ["-n"], ["-n", "6"], ["--loader=nonsense", "true"], ["-o", "backend=nonsense", "true"], ["--no-such-option", "true"],
     ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "true"], ["--pid", "1", "-n", "6"], ["--pid", "1", "--report", "x"],
-    ["--pid", "1", "-p", "main"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "1.5"],
+    ["--pid", "1", "-p", "main"], ["--pid", "1", "--against", "data=off"], ["--against", "backend=nonsense", "true"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "1.5"],
     ["--seconds", "1", "true"], ["--report", "/no-such-folder/x.html", "true"], ["--report"],
 ], ids=" ".join)
 def test_bench_wrong_use(arguments):
@@ -344,13 +344,27 @@ def test_bench_pid(worker, pool, fake_perf):
             process.kill()
 
 
+# --- two settings ---
+
+
+def test_bench_against(bench_json, bench):
+    """Both sides are on huge pages; the answer names what the other one had."""
+    answer = bench_json("spin", "1", "1", options=["-o", "segments=text", "--against", "segments=text+rodata"])
+    assert answer["options"] == "segments=text" and answer["against"] == "segments=text+rodata"
+    plain, huge = (set(answer["runs"][side]["pages"]) for side in ("plain", "huge"))
+    assert huge == {3} and min(plain) > 3
+    one_line(bench("spin", "1", "1", options=["-o", "backend=hugetlb", "--against", "only=nothing"]), 1, "nothing moved")
+    text = bench("spin", "1", "1", options=["--against", "backend=thp"]).stdout
+    assert text.splitlines()[0].split()[:3] == ["backend=thp", "the", "default"]
+
+
 # --- what it shows ---
 
 
 def test_bench_json_schema(bench_json):
     answer = bench_json("spin", "1", "1", options=["-o", "data=off"])
     assert set(answer) == {"program", "loader", "patterns", "options", "pairs", "machine", "output", "verdict", "sentence",
-                           "plain_huge_bytes", "runs", "median", "ratio", "counters", "no_counters", "maps"}
+                           "against", "plain_huge_bytes", "runs", "median", "ratio", "counters", "no_counters", "maps"}
     assert answer["program"][1:] == ["spin", "1", "1"] and answer["pairs"] == 6 and answer["loader"] == "preload"
     assert answer["patterns"] == "main" and answer["options"] == "data=off"
     assert set(answer["machine"]) == {"kernel", "cpu", "cpus"} and answer["machine"]["kernel"] == os.uname().release

@@ -87,7 +87,8 @@ def loaded_header(elf, base):
 
 
 def check_traps(image, huge):
-    """Huge pages that hold text and nothing writable have traps wherever no segment is."""
+    """Huge pages that hold text and nothing writable have traps wherever no segment is, and others have zeros between
+    segments.  How many bytes of traps."""
     trap, taken = TRAPS[image.machine], bytearray(len(image.data))
     for ph in image.loads:
         taken[ph.offset : ph.offset + ph.memsz] = b"\1" * len(taken[ph.offset : ph.offset + ph.memsz])
@@ -95,18 +96,19 @@ def check_traps(image, huge):
     if first % helpers.PAGE:
         taken[first & -helpers.PAGE : first] = b"\1" * (first % helpers.PAGE)
     taken[: HEADER.size] = b"\1" * HEADER.size
-    checked = 0
+    checked, end_of_loads = 0, max(ph.offset + ph.memsz for ph in image.loads)
     for page in range(0, len(image.data), huge):
         inside = [ph for ph in image.loads if (ph.offset & -helpers.PAGE) < page + huge and ph.offset + ph.memsz > page]
         inside = [ph for ph in inside if helpers.page_up(ph.offset + ph.memsz) > page]
         text = [ph for ph in inside if ph.flags & helpers.PF_X and ph.filesz]
-        if not text or any(ph.flags & helpers.PF_W for ph in inside):
-            continue
-        for free in re.finditer(rb"\0+", bytes(taken[page : page + huge])):
+        traps = text and not any(ph.flags & helpers.PF_W for ph in inside)
+        for free in re.finditer(rb"\0+", bytes(taken[page : min(page + huge, end_of_loads)])):
             start, end = page + free.start(), page + free.end()
-            expected = (trap * ((end - start) // 4 + 2))[start % 4 :][: end - start]
-            assert image.data[start:end] == expected, f"no traps at {start:#x} to {end:#x}"
-            checked += end - start
+            expected = (trap * ((end - start) // 4 + 2))[start % 4 :][: end - start] if traps else bytes(end - start)
+            assert image.data[start:end] == expected, f"{start:#x} to {end:#x} is not {expected[:4]}"
+            checked += end - start if traps else 0
+        if traps:  # also behind the last segment
+            assert not image.data[end_of_loads : page + huge].strip(trap), "no traps at the end"
     return checked
 
 
@@ -119,7 +121,9 @@ def check_image(original_path, image_path, huge=helpers.HUGE):
     assert len(image.data) % helpers.PAGE == 0
     base = base_of(image)
     assert base % huge == 0
-    data = image.with_headers_of(original, loaded_header(original, base))
+    moved = loaded_header(original, base)
+    assert image.data[moved : moved + HEADER.size] == image.data[: HEADER.size]
+    data = image.with_headers_of(original, moved)
     for before, after in zip(original.phdrs, image.phdrs):
         if before.type == helpers.PT_LOAD:
             assert after.align == (max(before.align, huge) if original.type == ET_DYN else before.align)

@@ -101,7 +101,7 @@ def test_sparse_text(builder, prove, pool):
 
 
 @pytest.mark.parametrize("option", [
-    "backend=huge", "backend", "bakcend=thp", "verbose=7", "reserve_pages=x", "=", "only=",
+    "backend=huge", "backend", "bakcend=thp", "verbose=7", "reserve_pages=x", "=", "only=", "store=", "store=run/hugeld", f"store=/{511 * 'x'}",
 ])
 def test_wrong_option(builder, option):
     """One line with variable, option and value; everything else counts."""

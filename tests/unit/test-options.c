@@ -14,10 +14,12 @@ static uint64_t value_of(const struct hl_options *options, const char *name) {
 #define GLOB(field, text, help)                                                                              \
     if (strcmp(name, text) == 0)                                                                             \
         return options->field.bytes;
+#define FOLDER GLOB
 #include "../../elf/option.def"
 #undef CHOICE
 #undef NUMBER
 #undef GLOB
+#undef FOLDER
     fail_msg("no such option: %s", name);
     return 0;
 }
@@ -67,7 +69,8 @@ static void test_defaults(void **state) {
 /* The design's table, word for word: a value that is renamed or reordered must be renamed here too. */
 static void test_table_of_the_design(void **state) {
     (void)state;
-    static const char *const table[] = {"backend=auto,hugetlb,thp,file",
+    static const char *const table[] = {"backend=auto,hugetlb,thp,file,shared",
+                                        "store",
                                         "segments=text,text+rodata",
                                         "data=thp,off",
                                         "bss=off,thp",
@@ -189,6 +192,24 @@ static void test_numbers(void **state) {
     assert_int_equal(options.reserve_pages, 7);
 }
 
+static void test_folders(void **state) {
+    (void)state;
+    struct hl_options options;
+    struct told told;
+    char text[HL_FOLDER_BYTES + 10] = "store=/";
+    assert_int_equal(parse(&options, "store=/run/a b,backend=shared", &told), 0);
+    assert_int_equal(options.store.bytes, strlen("/run/a b"));
+    assert_memory_equal(options.store.at, "/run/a b", strlen("/run/a b"));
+    assert_int_equal(parse(&options, "store=run", &told), 1); /* a process may be anywhere */
+    assert_defaults(&options);
+    memset(text + 7, 'x', HL_FOLDER_BYTES - 2);
+    assert_int_equal(parse(&options, text, &told), 0);
+    assert_int_equal(options.store.bytes, HL_FOLDER_BYTES - 1);
+    text[7 + HL_FOLDER_BYTES - 2] = 'x';
+    assert_int_equal(parse(&options, text, &told), 1);
+    assert_defaults(&options);
+}
+
 static void test_long_texts(void **state) {
     (void)state;
     enum { LENGTH = 65536 };
@@ -225,7 +246,7 @@ int main(void) {
         cmocka_unit_test(test_every_value), cmocka_unit_test(test_wrong_values),
         cmocka_unit_test(test_wrong_names), cmocka_unit_test(test_several),
         cmocka_unit_test(test_empty),       cmocka_unit_test(test_numbers),
-        cmocka_unit_test(test_long_texts),
+        cmocka_unit_test(test_folders),     cmocka_unit_test(test_long_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

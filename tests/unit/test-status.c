@@ -63,6 +63,17 @@ static void test_every_line(void **state) {
         check(row[i].text, row[i].wanted);
 }
 
+static uint64_t read_user(const char *text) { return read_text(text, strlen(text)).user; }
+
+static void test_user(void **state) {
+    (void)state;
+    assert_int_equal(read_user("Uid:\t1000\t0\t1000\t1000\nThreads:\t1\n"), 0);
+    assert_int_equal(read_user("Name:\tUid:\t1\t1\nUid:\t0\t1000\t0\t0\n"), 1000);
+    assert_int_equal(read_user("Uid:\t1000\n"), HL_USER_UNKNOWN);
+    assert_int_equal(read_user("Uid:\t1000\tx\n"), HL_USER_UNKNOWN);
+    assert_int_equal(read_user("Threads:\t1\n"), HL_USER_UNKNOWN);
+}
+
 /* What cannot be read is unknown, which is not "one thread" and "no filter". */
 static void test_nothing_known(void **state) {
     (void)state;
@@ -127,13 +138,13 @@ static void test_own(void **state) {
     hl_read_status(&status, &hl_system_roots);
     assert_int_not_equal(status.filters, HL_FILTERS_UNKNOWN);
     assert_false(status.has_threads);
+    assert_int_equal(status.user, geteuid());
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_line),  cmocka_unit_test(test_nothing_known),
-        cmocka_unit_test(test_many_groups), cmocka_unit_test(test_every_length),
-        cmocka_unit_test(test_own),
+        cmocka_unit_test(test_every_line),  cmocka_unit_test(test_nothing_known), cmocka_unit_test(test_user),
+        cmocka_unit_test(test_many_groups), cmocka_unit_test(test_every_length),  cmocka_unit_test(test_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ LLVM_PACKAGES = [
 COMMANDS = {
     "python3.11": "usr/bin/python3.11", "strace": "usr/bin/strace", "cc1plus": "usr/lib/gcc/aarch64-linux-gnu/12/cc1plus",
 }
-APPLETS = ("sh", "cat", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true")
+APPLETS = ("sh", "cat", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true", "umount")
 
 # Instead of a compiler: what the cross compiler made, by its place below pytest's temporary folder, without objects.
 GCC = """#!/bin/sh

@@ -176,6 +176,16 @@ def test_program(builder, prove, thp, variant, backend):
     assert refuses(proof.moved) == variant.startswith("bti")
 
 
+@pytest.mark.parametrize("variant", [v for v in VARIANTS if "pie" not in v or v == "nopie"])
+def test_image(builder, prove, images, variant):
+    """Mapped from an image, with the same protection; a PIE lies where no image goes with it."""
+    app = builder.executable(variant)
+    images.add(app)
+    proof = prove([app], {app.name: ALL}, options=images.options("data=off"), backend="shared")
+    assert proof.pages >= 2
+    assert refuses(proof.moved) == variant.startswith("bti")
+
+
 @pytest.mark.parametrize("variant", ["pie", "bti"])
 def test_memfd(builder, prove, no_exec, variant):
     names = []

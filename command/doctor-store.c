@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld doctor: the stores of images.  Whether a process would use one is asked of the same code as there; what
+   the file system is like stands in mountinfo, and whether an image is still good is store.c's to say. */
+#include "doctor-store.h"
+#include "store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+/* "42 23 0:31 / /run/hugeld rw,nosuid - tmpfs hugeld rw,huge=always,noswap": type and options of the mount that
+   the open FOLDER is on. */
+static void read_mount(struct hl_store_state *state, int folder) {
+    struct statx status;
+    FILE *text = fopen("/proc/self/mountinfo", "re");
+    char *line = NULL;
+    size_t size = 0;
+    bool known =
+        statx(folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) == 0 && (status.stx_mask & STATX_MNT_ID) != 0;
+    while (known && text != NULL && state->type == NULL && getline(&line, &size, text) >= 0) {
+        char *rest = strstr(line, " - ");
+        if (strtoull(line, NULL, 10) != status.stx_mnt_id || rest == NULL)
+            continue;
+        rest += strlen(" - ");
+        rest[strcspn(rest, "\n")] = '\0';
+        state->type = hl_format("%s", strsep(&rest, " "));
+        strsep(&rest, " "); /* the source */
+        for (char *option = NULL; rest != NULL && (option = strsep(&rest, ",")) != NULL;) {
+            state->noswap = state->noswap || strcmp(option, "noswap") == 0;
+            if (strncmp(option, "huge=", strlen("huge=")) == 0 && state->huge == NULL)
+                state->huge = hl_format("%s", option + strlen("huge="));
+        }
+    }
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    if (state->type == NULL)
+        state->type = hl_format("a file system of unknown type");
+    if (state->huge == NULL && strcmp(state->type, "tmpfs") == 0)
+        state->huge = hl_format("never"); /* which is not written */
+    state->hugetlb = strcmp(state->type, "hugetlbfs") == 0;
+}
+
+static void read_size(struct hl_store_state *state, int folder) {
+    struct statvfs fs;
+    state->bytes = UINT64_MAX;
+    if (fstatvfs(folder, &fs) != 0)
+        return;
+    state->noexec = (fs.f_flag & ST_NOEXEC) != 0;
+    if (fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
+        return;
+    state->bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+}
+
+static void look_through(struct hl_store_state *state, int folder, uint64_t owner,
+                         const struct hl_geometry *geometry) {
+    struct hl_store store = {
+        .path = state->path, .folder = folder, .owner = (uid_t)owner, .geometry = *geometry};
+    struct hl_stored *stored = NULL;
+    struct stat status;
+    if (fstat(folder, &status) == 0)
+        store.device = status.st_dev;
+    store.hugetlb = state->hugetlb;
+    state->free_bytes = hl_store_room(&store);
+    state->images = hl_read_store(&store, &stored);
+    for (size_t i = 0; i < state->images; i++)
+        state->stale += stored[i].freshness != HL_FRESH;
+    hl_free_stored(stored, state->images);
+}
+
+void hl_examine_store(struct hl_store_state *state, const char *path, uint64_t owner,
+                      const struct hl_geometry *geometry) {
+    *state = (struct hl_store_state){.path = hl_format("%s", path)};
+    state->is_system = strcmp(path, HL_SYSTEM_STORE) == 0;
+    long pinned = hl_open_store(path, owner);
+    if (pinned < 0) {
+        state->result = (int)pinned;
+        return;
+    }
+    int folder = openat((int)pinned, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    state->result = folder < 0 ? -errno : 0;
+    close((int)pinned);
+    if (folder < 0)
+        return;
+    read_mount(state, folder);
+    read_size(state, folder);
+    look_through(state, folder, owner, geometry);
+    close(folder);
+}
+
+void hl_free_store_state(struct hl_store_state *state) {
+    free(state->path);
+    free(state->type);
+    free(state->huge);
+}
+
+unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options *options,
+                           const struct hl_geometry *geometry) {
+    uint64_t user = geteuid();
+    char *own = options->store.bytes > 0 ? hl_format("%.*s", (int)options->store.bytes, options->store.at)
+                                         : hl_format("%s%" PRIu64, HL_USER_STORE, user);
+    unsigned n = 0;
+    if (options->store.bytes == 0)
+        hl_examine_store(&state[n++], HL_SYSTEM_STORE, 0, geometry);
+    hl_examine_store(&state[n], own, user, geometry);
+    /* Root fills the system's, and need not hear of another one that is not there. */
+    if (n > 0 && user == 0 && state[n].result == -ENOENT)
+        hl_free_store_state(&state[n]);
+    else
+        n++;
+    free(own);
+    return n;
+}
+
+/* "tmpfs, huge=always, noswap, 366 of 400 MiB free" */
+static char *describe_room(const struct hl_store_state *state) {
+    char *size = state->bytes == UINT64_MAX ? hl_format("%s", "")
+                                            : hl_format(", %" PRIu64 " of %" PRIu64 " MiB free",
+                                                        state->free_bytes >> 20, state->bytes >> 20);
+    char *text = hl_format("%s%s%s%s%s", state->type, state->huge != NULL ? ", huge=" : "",
+                           state->huge != NULL ? state->huge : "",
+                           state->huge == NULL ? ""
+                           : state->noswap     ? ", noswap"
+                                               : ", may be swapped",
+                           size);
+    free(size);
+    return text;
+}
+
+/* What is wrong with a store that is there; NULL if nothing is. */
+static char *find_remedy(const struct hl_store_state *state, const struct hl_geometry *geometry) {
+    const char *path = state->path;
+    if (state->noexec)
+        return hl_format("mount -o remount,exec %s", path);
+    if (state->huge == NULL && !state->hugetlb)
+        return hl_format("remove it, so that hugeld share makes it on tmpfs");
+    if (state->is_system && !state->hugetlb && strcmp(state->huge, "always") != 0)
+        return hl_format("mount -o remount,huge=always %s; hugeld share refresh", path);
+    if (state->stale > 0)
+        return hl_format("hugeld share --store=%s refresh", path);
+    if (state->free_bytes < geometry->huge_page_bytes)
+        return hl_format("hugeld share --store=%s remove --unused", path);
+    return NULL;
+}
+
+char *hl_describe_store(const struct hl_store_state *state, const struct hl_geometry *geometry,
+                        char **remedy) {
+    *remedy = NULL;
+    if (state->result == -ENOENT)
+        return hl_format("%s is not there: no text is shared; hugeld share makes it", state->path);
+    if (state->result == -EACCES) {
+        *remedy = hl_format("rm -r %s; hugeld share add FILE", state->path);
+        return hl_format("%s is used by no process: another user owns it, or can write to it", state->path);
+    }
+    if (state->result != 0) {
+        *remedy = hl_format("rm -r %s; hugeld share add FILE", state->path);
+        return hl_format("%s cannot be used: %s", state->path, strerror(-state->result));
+    }
+    char *room = describe_room(state);
+    char *text = hl_format("%s: %" PRIu64 " %s, %" PRIu64 " stale; %s%s", state->path, state->images,
+                           state->images == 1 ? "image" : "images", state->stale, room,
+                           state->noexec ? ", noexec: no process can map text from it" : "");
+    free(room);
+    *remedy = find_remedy(state, geometry);
+    return text;
+}
+
+static json_t *limit(uint64_t bytes) {
+    return bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
+
+json_t *hl_json_store(const struct hl_store_state *state) {
+    bool there = state->result == 0;
+    json_t *json = json_pack("{s:o, s:b, s:b, s:b, s:b, s:I, s:I}", "path", hl_json_text(state->path),
+                             "exists", state->result != -ENOENT, "safe", there, "executable",
+                             there && !state->noexec, "noswap", state->noswap, "images",
+                             (json_int_t)state->images, "stale_images", (json_int_t)state->stale);
+    json_object_set_new(json, "type", there ? hl_json_text(state->type) : json_null());
+    json_object_set_new(json, "huge", state->huge != NULL ? hl_json_text(state->huge) : json_null());
+    json_object_set_new(json, "bytes", there ? limit(state->bytes) : json_null());
+    json_object_set_new(json, "free_bytes", there ? limit(state->free_bytes) : json_null());
+    return json;
+}

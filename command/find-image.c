@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The image of a file is looked for and checked by the same code as in a process.  What a process knows and a
+   file does not say is the load address: an image goes with it only at multiples of a huge page. */
+#include "find-image.h"
+#include "common.h"
+#include "elf/image.h"
+#include "layout.h"
+#include "plan.h"
+#include "remedy.h"
+
+#include <linux/limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+struct hl_options hl_options_for_image(const struct hl_options *options) {
+    struct hl_options all = *options;
+    all.segments = HL_SEGMENTS_ALL;
+    all.sparse_text = HL_SPARSE_TEXT_ON;
+    return all;
+}
+
+/* The name of what the descriptor FILE refers to; the caller frees it. */
+static char *read_name(int file) {
+    char name[PATH_MAX], *link = hl_format("/proc/self/fd/%d", file);
+    ssize_t bytes = readlink(link, name, sizeof name);
+    free(link);
+    return bytes > 0 ? hl_format("%.*s", (int)bytes, name) : hl_format("?");
+}
+
+/* Whether the address at which the object lies, modulo a huge page, can be one of many. */
+static bool gets_any_address(const struct hl_forecast *forecast) {
+    const struct hl_geometry *geometry = &forecast->geometry;
+    return hl_is_position_independent(forecast->file) &&
+           hl_load_alignment(forecast->file, geometry->page_bytes) < geometry->huge_page_bytes;
+}
+
+/* Why the open IMAGE would not be mapped; HL_MOVED: it would, as far as the address is known. */
+static enum hl_skip check_image(const struct hl_forecast *forecast, int image, bool knows_address) {
+    struct statvfs fs;
+    struct hl_object object = forecast->object;
+    if (!knows_address && gets_any_address(forecast))
+        hl_load_object(&object, forecast->file, forecast->path, 0, &forecast->geometry);
+    int result = hl_check_image(&object, image, &forecast->geometry);
+    if (result == 0 && fstatvfs(image, &fs) == 0 && (fs.f_flag & ST_NOEXEC))
+        result = HL_SKIP_STORE_NOEXEC;
+    return (enum hl_skip)result;
+}
+
+/* There is none: whether one could be made. */
+static void consider_making(struct hl_found_image *found, const struct hl_forecast *forecast) {
+    struct hl_image image;
+    int result = hl_plan_image(&image, forecast->file, &forecast->geometry);
+    if (result != 0) {
+        found->skip = (enum hl_skip)result;
+        return;
+    }
+    found->needed_pages = image.huge_pages;
+    hl_free_image(&image);
+}
+
+void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forecast,
+                   const struct hl_options *options, bool knows_address) {
+    static struct hl_context context; /* all that hl_open_image looks at are the options and the filters */
+    struct hl_file_state state, image_state;
+    struct hl_options all = hl_options_for_image(options);
+    *found = (struct hl_found_image){.skip = (enum hl_skip)forecast->skip};
+    if (forecast->object.n_segments == 0 || !hl_is_native(forecast->file))
+        return;
+    found->is_placed_anywhere = !knows_address && gets_any_address(forecast) &&
+                                strcmp(hl_elf_type(forecast->file), "pie") == 0;
+    context.options = *options;
+    hl_plan_object(&found->plan, &forecast->object, &all, &forecast->geometry);
+    long image = hl_read_file_state(&state, forecast->file->fd) == 0 ? hl_open_image(&context, &state)
+                                                                      : -HL_SKIP_NO_IMAGE;
+    if (image < 0) {
+        found->skip = (enum hl_skip)-image;
+        if (found->skip == HL_SKIP_NO_IMAGE)
+            consider_making(found, forecast);
+        return;
+    }
+    found->path = read_name((int)image);
+    found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
+    found->skip = found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE
+                                            : check_image(forecast, (int)image, knows_address);
+    found->is_unwanted = options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED;
+    if (found->is_unwanted)
+        found->skip = HL_MOVED;
+    else if (found->skip == HL_MOVED)
+        found->use = !knows_address && gets_any_address(forecast) ? HL_IMAGE_DEPENDS : HL_IMAGE_USED;
+    close((int)image);
+}
+
+void hl_free_found_image(struct hl_found_image *found) {
+    free(found->path);
+    found->path = NULL;
+}
+
+char *hl_name_file(const char *remedy, const char *path) {
+    const char *word = strstr(remedy, "FILE");
+    return word == NULL ? hl_format("%s", remedy)
+                        : hl_format("%.*s%s%s", (int)(word - remedy), remedy, path, word + strlen("FILE"));
+}
+
+char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
+    if (found->is_unwanted)
+        return hl_format("set backend=shared");
+    const char *remedy = found->skip != HL_MOVED ? hl_remedy_of(found->skip) : NULL;
+    return remedy != NULL ? hl_name_file(remedy, path) : NULL;
+}

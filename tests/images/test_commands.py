@@ -1,0 +1,400 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What the commands say of images: each number against smaps, each reason against what was done to the store."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+
+import helpers
+from helpers import HUGE, run
+
+KIB = 1024
+
+
+class Store:
+    """A store on a tmpfs with huge pages, in a mount namespace of its own, which INSIDE enters."""
+
+    def __init__(self, path, holder):
+        self.path = path
+        self.inside = ["nsenter", "-t", holder.pid, "-m", "--"]
+
+    def call(self, *argv, **options):
+        return run([*self.inside, *argv], **options)
+
+    def done(self, *argv):
+        result = self.call(*argv)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    def hugeld(self, command, *arguments, env=None):
+        return self.call(helpers.HUGELD, command, *arguments, env=env)
+
+    def json(self, command, *arguments, code=0, env=None):
+        result = self.hugeld(command, "--json", *arguments, env=env)
+        assert result.returncode == code, result.stderr
+        return json.loads(result.stdout)
+
+    def add(self, path):
+        """The image of PATH, which is made if there is none."""
+        assert self.hugeld("share", f"--store={self.path}", "add", path).returncode == 0
+        [listed] = self.json("share", f"--store={self.path}", "list")["stores"]
+        [image] = [i["image"] for i in listed["images"] if i["path"] == os.path.realpath(path)]
+        return image
+
+    def options(self, text=""):
+        return ",".join(filter(None, [f"backend=shared,store={self.path}", text]))
+
+    def inspect(self, path, *arguments, options=""):
+        [file] = self.json("inspect", "-o", self.options(options), *arguments, path)["files"]
+        return file
+
+
+@pytest.fixture
+def store(tmp_path, root):
+    path = tmp_path / "store"
+    path.mkdir()
+    script = f"mount -t tmpfs -o huge=always,mode=700,size=64m tmpfs {path} && echo ready && exec sleep 600"
+    holder = helpers.start(["unshare", "-m", "sh", "-c", script])
+    try:
+        if holder.stdout.readline() != "ready\n":
+            pytest.skip(f"no mount namespace: {holder.stderr.read()}")
+        yield Store(path, holder)
+    finally:
+        helpers.end_process(holder)
+
+
+def shared_bytes(mappings, name):
+    """What smaps says is on huge pages in the mappings of NAME."""
+    return sum(m.kb["ShmemPmdMapped"] * KIB for m in mappings if m.name == str(name))
+
+
+def touch(process, name):
+    """Has PROCESS map all of what it has of NAME, which would come as it is used; what smaps says then."""
+    with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
+        for mapping in helpers.read_smaps(process.pid):
+            for at in range(mapping.start, mapping.end if mapping.name == str(name) else 0, helpers.PAGE):
+                memory.seek(at)
+                memory.read(1)
+    return helpers.read_smaps(process.pid)
+
+
+def status_of(process):
+    [told] = helpers.hugeld_json("status", process.pid)["processes"]
+    return told
+
+
+def check_shared(told, mappings, path, image, name=None):
+    """What status TOLD has of the object at PATH is what smaps has of IMAGE, which is called NAME there."""
+    [found] = [o for o in told["objects"] if o["path"] == str(path)]
+    expected = shared_bytes(mappings, name or image)
+    assert expected > 0 and found["image_bytes"] == expected and found["image"] == str(name or image)
+    assert found["backends"]["shared_pages"] == expected // HUGE == found["pages"]
+    assert {r["backend"] for r in found["ranges"]} == {"shared"}
+    assert found["text_huge_bytes"] > 0
+    assert not any(told["own"].values())
+    assert not any(str(image).startswith(o["path"]) for o in told["objects"])
+
+
+# --- status, perf-map ---
+
+
+@pytest.fixture
+def shared_app(builder, store, library, pause_library):
+    """A program that is mapped from its image, at the end of its constructors, and the image."""
+    app = builder.executable("nopie")
+    image = store.add(app)
+    env = helpers.preload(library, pause_library, options=store.options())
+    with helpers.paused([*store.inside, app], env, app.name) as process:
+        touch(process, image)
+        yield process, app, image
+
+
+def test_status(shared_app):
+    process, app, image = shared_app
+    told, mappings = status_of(process), helpers.read_smaps(process.pid)
+    check_shared(told, mappings, app, image)
+    text = helpers.hugeld("status", process.pid).stdout
+    pages = told["objects"][0]["backends"]["shared_pages"]
+    assert f"hugetlb 0, thp 0, shared {pages}, file 0 pages" in text
+    assert f"{pages * HUGE // KIB} KiB of it belong to an image, of which all processes share one copy" in text
+    assert re.search(r"^    0x000000400000 S+", text, re.M) and "the rest of it small" not in text
+    [row] = [line for line in helpers.hugeld("status", "--all").stdout.splitlines() if line.split()[0] == str(process.pid)]
+    assert row.split()[4:8] == ["0", "0", str(pages), "0"]
+
+
+def test_status_of_a_removed_image(shared_app, store):
+    """It stays mapped, and nothing at its path says any more what it is."""
+    process, app, image = shared_app
+    store.done("rm", "-r", pathlib.Path(image).parent)
+    told, mappings = status_of(process), helpers.read_smaps(process.pid)
+    check_shared(told, mappings, app, image, f"{image} (deleted)")
+
+
+def test_status_of_library(builder, store, library, pause_library):
+    app, [big] = builder.with_library("dso-aligned")
+    image = store.add(big)
+    env = helpers.preload(library, pause_library, options=store.options(), patterns="libbig*")
+    with helpers.paused([*store.inside, app], env, app.name) as process:
+        check_shared(status_of(process), helpers.read_smaps(process.pid), big, image)
+
+
+def test_status_of_library_that_is_an_image(builder, store, pause_library):
+    """As the patched linker maps it: nothing of the object is mapped from its own file."""
+    app, [big] = builder.with_library("dso-aligned")
+    image = pathlib.Path(store.add(big))
+    argv = ["env", f"LD_PRELOAD={image}:{pause_library}", app]
+    with helpers.paused([*store.inside, *argv], helpers.environment(), app.name) as process:
+        mappings = touch(process, image)
+        check_shared(status_of(process), mappings, big, image)
+        [file] = helpers.hugeld_json("inspect", "--pid", process.pid, big)["files"]
+    assert file["image"]["used"] is True and file["plan"]["pages"] == file["image"]["pages"] > 0
+
+
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
+@pytest.mark.parametrize("how", ["mounted", "by-name"])
+def test_status_of_executed_image(builder, store, pause_library, variant, how):
+    """No hugeld in the process: mounted over the original, and called by its own name."""
+    app = builder.executable(variant)
+    image = store.add(app)
+    env = helpers.environment(LD_PRELOAD=pause_library)
+    argv = [image]
+    if how == "mounted":
+        argv = ["unshare", "-m", "sh", "-c", f"mount --bind {image} {app} && exec {app}"]
+    with helpers.paused([*store.inside, *argv], env, app.name) as process:
+        mappings = touch(process, app if how == "mounted" else image)
+        told = status_of(process)
+        [file] = helpers.hugeld_json("inspect", "--pid", process.pid)["files"]
+        said = helpers.hugeld("perf-map", process.pid)
+    check_shared(told, mappings, app, image, app if how == "mounted" else None)
+    assert told["objects"][0]["is_main"] and file["image"]["used"] is True
+    assert (said.returncode, said.stdout) == (1, "") and "no map file" in said.stderr
+
+
+def test_folder_that_is_called_almost_like_a_key(builder, store, pause_library):
+    app = builder.executable("nopie")
+    image = pathlib.Path(store.add(app))
+    other = store.path / (image.parent.name + "x") / image.name
+    store.done("cp", "-r", image.parent, other.parent)
+    with helpers.paused([*store.inside, other], helpers.environment(LD_PRELOAD=pause_library), app.name) as process:
+        touch(process, other)
+        [main] = [o for o in status_of(process)["objects"] if o["is_main"]]
+    assert main["path"] == str(other) and main["image"] is None and main["backends"]["shared_pages"] == 0
+    assert main["backends"]["file_pages"] > 0
+
+
+def test_perf_map(shared_app):
+    process, _, _ = shared_app
+    result = helpers.hugeld("perf-map", process.pid)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr == (f"hugeld: {process.pid}: nothing is written: perf needs no map file for what is mapped from images, "
+                             "and no other text was moved\n")
+    assert not os.path.exists(f"/tmp/perf-{process.pid}.map")
+
+
+def test_report_lines(builder, store, library):
+    app = builder.executable("nopie")
+    store.add(app)
+    env = helpers.preload(library, options=store.options("verbose=2"))
+    line = "hugeld: app-nopie: text 5 pages shared, rodata 1 page shared"
+    assert line in store.call(app, env=env).stderr.splitlines()
+
+
+# --- inspect ---
+
+
+def test_inspect(builder, store):
+    app = builder.executable("nopie")
+    before = store.inspect(app)["image"]
+    assert (before["path"], before["bytes"], before["used"], before["skip"]) == (None, None, False, "no-image")
+    assert before["needed_pages"] == before["pages"] + 1 and before["remedy"].endswith(f"hugeld share add {app}")
+    image = store.add(app)
+    after = store.inspect(app, options="segments=text,sparse_text=off")
+    assert after["image"]["path"] == image and after["image"]["used"] is True
+    assert after["image"]["bytes"] == int(store.done("stat", "-c", "%s", image))
+    assert after["image"]["skip"] is after["image"]["remedy"] is None
+    # From an image read-only data and pages with little text move as well.
+    assert {s["kind"] for s in after["plan"]["spans"]} == {"text", "rodata"}
+    assert after["plan"]["pages"] == after["image"]["pages"] == 6
+    text = store.hugeld("inspect", "-o", store.options(), app).stdout
+    assert f"mapped from {image}" in text and "S  5 pages: text, shared" in text
+
+
+def test_inspect_without_use_for_it(builder, store):
+    """backend= takes none; too little text; another machine's addresses."""
+    app = builder.executable("nopie")
+    image = store.add(app)
+    told = store.inspect(app, options="backend=thp")
+    assert told["image"]["path"] == image and told["image"]["used"] is False and told["image"]["skip"] is None
+    assert told["image"]["remedy"] == "set backend=shared"
+    assert "is not used with backend=thp" in store.hugeld("inspect", "-o", store.options("backend=thp"), app).stdout
+    tiny = builder.tiny()
+    assert store.inspect(tiny)["image"]["skip"] == "too-small"
+    assert "image" not in store.hugeld("inspect", "-o", store.options(), tiny).stdout
+
+
+def test_inspect_pie(builder, store, library, pause_library):
+    app = builder.executable("pie")
+    store.add(app)
+    told = store.inspect(app)["image"]
+    assert told["used"] is False and told["skip"] == "image-place" and "--loader=image" in told["remedy"]
+    env = helpers.preload(library, pause_library, options="data=off", patterns="")
+    with helpers.paused([*store.inside, app], env, app.name) as process:
+        told = store.inspect(app, "--pid", process.pid)
+    at = int(told["plan"]["load_bias"], 16)
+    assert told["image"]["used"] is (at % HUGE == 0)
+
+
+@pytest.mark.parametrize("variant", ["dso", "dso-aligned"])
+def test_inspect_library(builder, store, variant):
+    """One that is linked at 2 MiB always lies right; of another one that is known where the kernel has a rule."""
+    _, [big] = builder.with_library(variant)
+    store.add(big)
+    told = store.inspect(big)
+    by_address = {"kernel": int(told["plan"]["load_bias"], 16) % HUGE == 0, "example": None}
+    assert told["image"]["used"] is (True if variant == "dso-aligned" else by_address[told["plan"]["load_bias_of"]])
+
+
+def spoil(store, app, image, how):
+    if how == "touched":
+        os.utime(app)
+    elif how == "replaced":
+        shutil.copy(app, f"{app}.new")
+        os.rename(f"{app}.new", app)
+    elif how == "noexec":
+        store.done("mount", "-o", "remount,noexec", store.path)
+    elif how == "another's":
+        store.done("chown", "65534", store.path)
+    elif how == "other segments":
+        store.done("sh", "-c", f"cp {helpers.HUGELD} {image}.new && chmod 555 {image}.new && mv {image}.new {image}")
+    else:
+        store.done("chmod", "g+w", store.path if how == "writable store" else image)
+
+
+WRONG = [("touched", "no-image"), ("replaced", "no-image"), ("noexec", "store-noexec"), ("another's", "store-unsafe"),
+         ("writable store", "store-unsafe"), ("writable image", "store-unsafe"), ("other segments", "image-mismatch")]
+
+
+@pytest.mark.parametrize("how, reason", WRONG, ids=[how for how, _ in WRONG])
+def test_reasons(builder, store, tmp_path, library, how, reason):
+    """inspect gives the reason with which the program itself stays, and what helps."""
+    app = tmp_path / "app-nopie"
+    shutil.copy(builder.executable("nopie"), app)
+    spoil_root_owner = how == "another's"
+    image = store.add(app)
+    spoil(store, app, image, how)
+    told = store.inspect(app)["image"]
+    result = store.call(app, env=helpers.preload(library, options=store.options("verbose=1")))
+    if spoil_root_owner:
+        store.done("chown", "0", store.path)
+    assert (told["used"], told["skip"]) == (False, reason) and told["remedy"]
+    assert f"text stays: {told['sentence']}" in result.stderr
+
+
+# --- doctor ---
+
+
+def finding(told):
+    [found] = [f for f in told["findings"] if f["name"] == "store"]
+    return found
+
+
+def examine(store):
+    result = store.hugeld("doctor", "--json", env=helpers.environment(LD_HUGEPAGES_OPTIONS=f"store={store.path}"))
+    told = json.loads(result.stdout)
+    return told["stores"][0], finding(told)
+
+
+def test_doctor(builder, store):
+    app = builder.executable("nopie")
+    empty, said = examine(store)
+    assert (empty["exists"], empty["safe"], empty["executable"], empty["images"]) == (True, True, True, 0)
+    assert (empty["type"], empty["huge"], empty["bytes"]) == ("tmpfs", "always", 64 << 20)
+    assert said["state"] == "ok" and said["remedy"] is None
+    store.add(app)
+    full, _ = examine(store)
+    assert (full["images"], full["stale_images"]) == (1, 0)
+    assert empty["free_bytes"] - full["free_bytes"] >= 6 * HUGE
+    assert "1 image, 0 stale; tmpfs, huge=always" in store.hugeld(
+        "doctor", env=helpers.environment(LD_HUGEPAGES_OPTIONS=f"store={store.path}")).stdout
+
+
+@pytest.mark.parametrize("how, key, remedy", [("touched", "stale_images", "refresh"), ("noexec", "executable", "remount,exec"),
+                                              ("writable store", "safe", "rm -r")])
+def test_doctor_finds_what_is_wrong(builder, store, tmp_path, how, key, remedy):
+    app = tmp_path / "app-nopie"
+    shutil.copy(builder.executable("nopie"), app)
+    image = store.add(app)
+    before, _ = examine(store)
+    spoil(store, app, image, how)
+    after, said = examine(store)
+    assert before[key] == (0 if key == "stale_images" else True) and after[key] == (1 if key == "stale_images" else False)
+    assert said["state"] == "warn" and remedy in said["remedy"]
+
+
+def test_doctor_without_a_store(store):
+    told, said = examine(store), None
+    store.done("umount", store.path)
+    store.done("rmdir", store.path)
+    told, said = examine(store)
+    assert not told["exists"] and told["type"] is None and said["state"] == "ok" and said["remedy"] is None
+
+
+def test_doctor_of_program(builder, store, pool):
+    """An image takes nothing from the pool; where there is none: whether it would fit, and the command."""
+    pool(0)
+    app = builder.executable("nopie")
+
+    def ask(code, *options):
+        arguments = ["-o", f"store={store.path}", *options, "--", app]
+        return store.json("doctor", *arguments, code=code)["program"], store.hugeld("doctor", *arguments).stdout
+
+    told, text = ask(1)
+    [main] = told["objects"]
+    assert main["image"]["used"] is False and main["image"]["fits"] is True and main["image"]["skip"] == "no-image"
+    assert told["store"] == str(store.path) and told["our_pages_max"] > 0 == told["shared_pages"]
+    command = re.search(r"fix: (hugeld share .*)$", text, re.M)[1]
+    assert f"{store.path} has room for it" in text
+    store.done("mount", "-o", "remount,size=4m", store.path)
+    told, text = ask(1)
+    assert told["objects"][0]["image"]["fits"] is False and f"{store.path} has no room for it" in text
+    store.done("mount", "-o", "remount,size=64m", store.path)
+    store.done("sh", "-c", command.replace("hugeld", str(helpers.HUGELD), 1))
+    told, text = ask(0)
+    assert told["enough"] and told["our_pages_max"] == 0 and told["shared_pages"] == 6
+    assert told["objects"][0]["image"]["used"] is True and re.search(r"shared +6 pages  .*, from its image$", text, re.M)
+    told, text = ask(1, "-o", "backend=hugetlb")
+    assert told["our_pages_max"] > 0 == told["shared_pages"] and "image" not in text
+
+
+def test_doctor_of_process(shared_app, store, pool):
+    """Its program, as if it were started again."""
+    pool(0)
+    process, app, image = shared_app
+    told = store.json("doctor", "-o", f"store={store.path}", process.pid)["program"]
+    [main] = told["objects"]
+    assert told["path"] == main["path"] == str(app) and main["image"]["path"] == image and told["shared_pages"] == 6
+    assert "--own-pages" in told["own_source"]
+    none = store.hugeld("doctor", 2**31 - 1)
+    assert none.returncode == 2 and none.stderr.startswith("hugeld: 2147483647: ")
+
+
+# --- bench ---
+
+
+def test_bench_compares_shared_with_private(builder, store, pool):
+    pool(64)
+    app = builder.executable("nopie")
+    store.add(app)
+    result = store.hugeld("bench", "--json", "-n", "6", "-o", store.options("segments=text"), "--against", "backend=hugetlb", "-i",
+                          "--", app)
+    told = json.loads(result.stdout)
+    assert set(told["runs"]["plain"]["pages"]) == {6} == set(told["runs"]["huge"]["pages"])
+    backends = {side: {r["backend"] for m in told["maps"][side] for o in m["objects"] for r in o["ranges"]} - {None}
+                for side in ("plain", "huge")}
+    assert "shared" in backends["huge"] and "hugetlb" not in backends["huge"]
+    assert "hugetlb" in backends["plain"] and "shared" not in backends["plain"]
+    assert told["against"] == "backend=hugetlb" and "with backend=hugetlb" in told["sentence"] or "too short" in told["sentence"]
