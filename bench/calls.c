@@ -5,7 +5,7 @@
    With a WHAT it calls each function once instead, in order or, with "scatter", in none, as programs do.
    "touch" and "scatter" end then.  "wait" prints a line and waits until
    its input ends.  "where" prints what its memory is on, in MiB (Private_Hugetlb and Shared_Hugetlb,
-   AnonHugePages, FilePmdMapped of /proc/self/smaps_rollup), so that a measurement of huge pages is seen to
+   AnonHugePages, FilePmdMapped, ShmemPmdMapped of /proc/self/smaps_rollup), so that a measurement of huge pages is seen to
    have had some.
 
    "requests" makes COUNT times, with a pause of 1 ms between, 10 random calls.  It prints the longest, the
@@ -28,7 +28,7 @@ static uint64_t call(uint64_t function, uint64_t argument) {
 
 static void print_where(void) {
     static const char *const fields[] = {
-        "Private_Hugetlb:", "Shared_Hugetlb:", "AnonHugePages:", "FilePmdMapped:"};
+        "Private_Hugetlb:", "Shared_Hugetlb:", "AnonHugePages:", "FilePmdMapped:", "ShmemPmdMapped:"};
     FILE *rollup = fopen("/proc/self/smaps_rollup", "re");
     char name[64];
     long kib;

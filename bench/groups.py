@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 
-from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, compile_c, environment, evict, experiment,
-                     find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, pairs, plain_pages, settle,
+from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, compile_c, environment, evict, experiment,
+                     find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, plain_pages, settle,
                      take_turns, time_run)
 
 sys.path[:0] = [str(ROOT / "tests")]
@@ -37,13 +37,14 @@ class Plan:
 # --- generated programs ---
 
 
-def calls(size, place="disk", aligned=False):
-    """bench/calls.c with SIZE MiB of text, linked as any, or at 2 MiB."""
-    name = f"calls-{size}" + ("-2m" if aligned else "")
+def calls(size, place="disk", aligned=False, pie=True):
+    """bench/calls.c with SIZE MiB of text, linked as any (or as no PIE), or at 2 MiB."""
+    name = f"calls-{size}" + ("-2m" if aligned else "" if pie else "-nopie")
     program = OUT / name
     sources = [ROOT / "bench/calls.c", ROOT / "bench/text.S"]
     if not program.exists() or program.stat().st_mtime < max(s.stat().st_mtime for s in sources):
-        compile_c(program, f"-DTEXT_MIB={size}", *(ALIGNED if aligned else []), *sources)
+        compile_c(program, f"-DTEXT_MIB={size}", *(ALIGNED if aligned else [] if pie else ["-no-pie"]),
+                  *sources)
         settle(program)
     if place == "tmpfs" and not (TMPFS / name).exists():
         shutil.copy(program, TMPFS / name)
@@ -642,6 +643,232 @@ def group_memory(plan):
                          ways, values, note="One reading each: what smaps counts, shared pages by their share.")
 
 
+# --- images: one copy for everybody ---
+
+STORE = OUT / "store"
+
+
+def share(*files):
+    """Makes images of FILES in a store of the bench's own, which goes with its mount namespace."""
+    result = subprocess.run([HUGELD, "share", f"--store={STORE}", "add", *map(str, files)], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"hugeld share add: {result.stderr.strip()}")
+
+
+def image_of(file):
+    """The path of FILE's image, under the key that elf/store.c gives it."""
+    state = os.stat(file)
+    seconds, nanoseconds = divmod(state.st_ctime_ns, 10**9)
+    return (STORE / f"{state.st_dev:#x}-{state.st_ino:#x}-{state.st_size:#x}-{seconds:#x}.{nanoseconds:#x}/.image").resolve(True)
+
+
+def mapped(name, argv, objects=None, base="plain"):
+    return hugeld(name, argv, f"backend=shared,store={STORE}", objects, base)
+
+
+def libraries_of(program, *patterns):
+    """Those libraries that PROGRAM is linked with whose names begin with one of PATTERNS."""
+    lines = subprocess.run(["ldd", program], capture_output=True, text=True).stdout.splitlines()
+    paths = [line.split("=>")[1].split()[0] for line in lines if "=>" in line and "/" in line]
+    return [os.path.realpath(path) for path in paths if os.path.basename(path).startswith(patterns)]
+
+
+def find_jvm():
+    java = shutil.which("java")
+    found = java and sorted(pathlib.Path(os.path.realpath(java)).parents[1].glob("**/libjvm.so"))
+    return (os.path.realpath(java), str(found[0])) if found else None
+
+
+def short_programs():
+    """(name, what, argv, LD_HUGEPAGES, files that get an image, whether the program itself is executed from one, seconds)."""
+    two_lines, small = OUT / "two-lines.cc", OUT / "small.cc"
+    two_lines.write_text("int f(int x) { return x; }\nint main() { return f(3); }\n")
+    small.write_text("#include <string>\nint main(int n, char **v) { return std::string(v[0]).size() + n; }\n")
+    function = OUT / "function.rs"
+    function.write_text("pub fn f(x: u32) -> u32 { x + 1 }\n")
+    if helpers.find_cc1plus():
+        cc1plus = os.path.realpath(helpers.find_cc1plus())
+        yield "cc1plus", "of two lines", [cc1plus, "-quiet", "-O2", two_lines, "-o", "/dev/null"], None, [cc1plus], True, 0.012
+    if helpers.find_node():
+        node = os.path.realpath(helpers.find_node())
+        yield "node", "`-e 0`", [node, "-e", "0"], None, [node], True, 0.04
+    if shutil.which("clang"):
+        clang = os.path.realpath(shutil.which("clang"))
+        files = libraries_of(clang, "libLLVM", "libclang")
+        yield ("clang", "`-c` of a small file", [clang, "-O2", "-c", small, "-o", "/dev/null"], "main:libLLVM*:libclang*",
+               files or [clang], False, 0.4)
+    if find_jvm():
+        java, jvm = find_jvm()
+        yield "java", "`-version`", [java, "-version"], "main:libjvm.so", [jvm], False, 0.06
+    if find_rustc():
+        rustc = find_rustc()
+        files = libraries_of(rustc, "librustc_driver", "libLLVM")
+        yield ("rustc", "of one function", [rustc, "--crate-type=lib", "--emit=obj", "-o", "/dev/null", function],
+               "main:librustc_driver*:libLLVM*", files, False, 0.06)
+    if shutil.which("git"):
+        git = os.path.realpath(shutil.which("git"))
+        yield "git", "`--version`", [git, "--version"], None, [git], True, 0.002
+
+
+def pairs_for(plan, seconds):
+    """How many pairs: some half a minute's, or a second's."""
+    return max(12, min(30, int(1 / seconds))) if plan.quick else max(60, min(600, int(30 / seconds)))
+
+
+def shared_programs(plan):
+    for name, what, argv, objects, files, executed, seconds in short_programs():
+        share(*files)
+        ways = [Way("plain", argv), Way("plain-again", argv), mapped("mapped", argv, objects)]
+        if executed:
+            ways.append(Way("executed", [image_of(argv[0]), *argv[1:]]))
+        ways.append(hugeld("private", argv, "backend=hugetlb", objects))
+        yield paired_experiment(f"shared-{name}", f"{name} {what}", "ms", ways, at_once(ways, pairs_for(plan, seconds)),
+                                huge={way.name: pages_moved(way) for way in ways}, program=name)
+
+
+@contextlib.contextmanager
+def namespace_with(program=None):
+    """The words that run a command in a mount namespace of its own, where PROGRAM is its image."""
+    script = 'if [ -n "$1" ]; then mount --bind "$1" "$2"; fi; echo ready; read -r _'
+    words = [str(image_of(program)), program] if program else ["", ""]
+    process = subprocess.Popen(["unshare", "--mount", "sh", "-ec", script, "sh", *words], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE)
+    try:
+        if process.stdout.readline() != b"ready\n":
+            raise RuntimeError("shared: no mount namespace")
+        yield [shutil.which("nsenter"), f"--mount=/proc/{process.pid}/ns/mnt"]
+    finally:
+        process.stdin.close()
+        process.wait(timeout=60)
+        process.stdout.close()
+
+
+def shared_chromium(plan):
+    """The browser finds its files by /proc/self/exe, and is a PIE: so its image is mounted over it."""
+    chromium = "/usr/lib/chromium/chromium"
+    if not os.path.exists(chromium) or os.getuid() != 0:
+        return
+    share(chromium)
+    page = OUT / "page.html"
+    page.write_text("<p id=p></p><script>p.textContent = 6 * 7</script>")
+    argv = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--user-data-dir=/nonexistent", "--dump-dom", f"file://{page}"]
+    with namespace_with() as inside, namespace_with(chromium) as inside_with:
+        ways = [Way("plain", [*inside, *argv]), Way("plain-again", [*inside, *argv]), Way("executed", [*inside_with, *argv])]
+        for way, name in zip(ways, ("a", "b", "c")):
+            folder = OUT / f"chromium-{name}"
+            way.argv = [word.replace("/nonexistent", str(folder)) for word in way.argv]
+        huge = {way.name: plain_pages(way) for way in ways}
+        yield paired_experiment("shared-chromium", "Chromium `--dump-dom`", "ms", ways, at_once(ways, 6 if plan.quick else 40),
+                                huge=huge)
+
+
+def shared_starts(plan):
+    nothing, empty = OUT / "nothing", OUT / "empty.so"
+    (OUT / "empty.c").write_text("typedef int nothing;\n")
+    compile_c(nothing, write_nothing())
+    compile_c(empty, "-shared", "-fPIC", OUT / "empty.c")
+    ways = [Way("empty", [nothing], LD_PRELOAD=empty), Way("empty-again", [nothing], "empty", LD_PRELOAD=empty),
+            hugeld("hugeld", [nothing], base="empty")]
+    yield paired_experiment("shared-nothing", "Start of a small program, nothing to move, over an empty preloaded library",
+                            "ms", ways, at_once(ways, plan.tiny), note="The goal for the difference is 0.03 ms.")
+    for size in [128] if plan.quick else [128, 512]:
+        stock, linked = [calls(size, pie=False), "0"], [calls(size, aligned=True), "0"]
+        share(stock[0])
+        ways = [Way("plain", stock), Way("plain-again", stock), mapped("mapped", stock), Way("executed", [image_of(stock[0]), "0"]),
+                hugeld("private", stock, "backend=hugetlb"), Way("linked", linked, None)]
+        if find_libhugetlbfs():
+            ways.append(libhugetlbfs("linked-libhugetlbfs", linked, base="linked"))
+        yield paired_experiment(f"shared-start-{size}", f"Start with {size} MiB of text", "ms", ways,
+                                at_once(ways, max(12, plan.short * (8 if size == 128 else 1))), huge=where(ways),
+                                note="What counts is the difference; the goal is 0.5 ms.")
+
+
+def shared_calls(plan):
+    count = "1000000" if plan.quick else "4000000"
+    stock, linked = [calls(128, pie=False), count], [calls(128, aligned=True), count]
+    share(stock[0])
+    rounds = 12 if plan.quick else 100
+    ways = [Way("plain", stock), Way("plain-again", stock), mapped("mapped", stock), hugeld("private", stock, "backend=hugetlb"),
+            Way("linked", linked)]
+    yield paired_experiment("shared-calls", "Random calls over 128 MiB of text", "ns", ways, at_once(ways, rounds, prints=True),
+                            huge=where(ways))
+    ways = [hugeld("private", stock, "backend=hugetlb"), mapped("mapped", stock, base="private"), Way("linked", linked, "private")]
+    yield paired_experiment("shared-calls-private", "Random calls over 128 MiB of text, over private copies", "ns", ways,
+                            at_once(ways, rounds, prints=True), huge=where(ways))
+
+
+def shared_many(plan):
+    """Both processors are taken, so these take turns."""
+    if not helpers.find_cc1plus():
+        return
+    source, cc1plus = OUT / "short.ii", os.path.realpath(helpers.find_cc1plus())
+    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=b"#include <string>\n#include <map>\n", check=True)
+    share(cc1plus)
+
+    def eight(program):
+        return ["/bin/sh", "-c", 'for i in 1 2 3 4 5 6 7 8; do "$@" & done; wait', "sh", program, "-quiet", "-O2", source, "-o",
+                "/dev/null"]
+
+    ways = [Way("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Way("executed", eight(image_of(cc1plus))),
+            hugeld("private", eight(cc1plus), "backend=hugetlb,only=cc1plus")]
+    yield experiment("shared-many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
+                     pairs(ways, 6 if plan.quick else 41), huge={way.name: pages_moved(way) for way in ways})
+
+
+def pss_outside(pid, folder):
+    """KiB that PID takes of the machine, without what it has mapped from FOLDER."""
+    kib, counts = 0, True
+    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        words = line.split()
+        if "-" in words[0] and not words[0].endswith(":"):
+            counts = str(folder) not in line
+        elif counts and words[0] in ("Pss:", "Private_Hugetlb:", "Shared_Hugetlb:"):
+            kib += int(words[1])
+    return kib
+
+
+def shared_memory(plan):
+    program, values = calls(32, pie=False), {}
+    share(program)
+    store_kib = os.stat(image_of(program)).st_blocks / 2
+    ways = [Way("plain", [program, "0", "wait"]), mapped("mapped", [program, "0", "wait"]),
+            Way("executed", [image_of(program), "0", "wait"]), hugeld("private", [program, "0", "wait"], "backend=hugetlb")]
+    for way in ways:
+        running = [subprocess.Popen(way.argv, env=way.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(10)]
+        try:
+            for process in running:
+                process.stdout.readline()
+            kib = sum(pss_outside(p.pid, STORE) for p in running)
+            values[way.name] = [(kib + (store_kib if way.name in ("mapped", "executed") else 0)) / 1024]
+        finally:
+            for process in running:
+                process.stdin.close()
+                process.wait(timeout=60)
+                process.stdout.close()
+    yield experiment("shared-memory", "Memory of ten processes with 32 MiB of text, all touched", "MiB", ways, values,
+                     note="One reading each, with the whole image in the store; shared pages count by their share.")
+
+
+def shared_making(plan):
+    """An image is made, or the file copied, onto the same tmpfs, and removed."""
+    program, folder = calls(128, pie=False), OUT / "huge-tmpfs"
+    def make(name, *words):
+        return Way(name, ["/bin/sh", "-ec", '"$@"; rm "$0"', folder / name, *words, program, folder / name], "cp")
+
+    cp = shutil.which("cp")
+    ways = [make("cp", cp), make("cp-again", cp), make("image", HUGELD, "image")]
+    ways[0].base = None
+    yield paired_experiment("shared-making", "An image of 128 MiB, and `cp` to the same tmpfs", "ms", ways,
+                            at_once(ways, 8 if plan.quick else 60))
+
+
+def group_shared(plan):
+    """Text from an image, of which there is one for all processes; the same pair of rounds at the same time.  "plain-again" is
+    what the method sees where there is nothing to see."""
+    for part in (shared_programs, shared_chromium, shared_starts, shared_calls, shared_many, shared_memory, shared_making):
+        yield from part(plan)
+
+
 # --- memory pressure ---
 
 
@@ -709,7 +936,7 @@ def group_pressure(plan):
 
 
 GROUPS = {
-    "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
+    "shared": group_shared, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
     "defaults": group_defaults, "many": group_many,
     "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,

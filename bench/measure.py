@@ -75,6 +75,28 @@ def pairs(ways, rounds, prints=False):
     return {words[0]: [float(w) for w in words[1:]] for words in lines if words[0] in {w.name for w in ways}}
 
 
+def at_once(ways, rounds, prints=False):
+    """{name: {values, pair, cpu, pair_cpu}} of each way that has a base: both run at the same time, on two processors that
+    they swap each round; pair is the base's value of the same round.  The number of ROUNDS is for each pair."""
+    by_name, found = {way.name: way for way in ways}, {}
+    for way in ways:
+        base = by_name.get(way.base)
+        if base is None or base is way:
+            continue
+        words = []
+        for name, one in ("pair", base), ("values", way):
+            words += ["--"] * bool(words) + [name, *(f"{k}={v}" for k, v in one.variables.items()), *one.argv]
+        result = subprocess.run([OUT / "pairs", *(["-p"] if prints else []), "-2", str(rounds), *words], env=environment(),
+                                capture_output=True, text=True)
+        if result.returncode != 0:
+            raise RuntimeError(f"{way.name}: {(result.stderr.strip().splitlines() or ['pairs failed'])[-1]}")
+        lines = {line.split()[0]: [float(w) for w in line.split()[1:]] for line in result.stdout.splitlines()
+                 if line.split()[0] in ("pair", "values", "pair:cpu", "values:cpu")}
+        found[way.name] = {"values": lines["values"], "pair": lines["pair"],
+                           "cpu": lines["values:cpu"], "pair_cpu": lines["pair:cpu"]}
+    return found
+
+
 def take_turns(ways, rounds, run):
     """{name: values} of run(way), for what pairs cannot time; the first round doesn't count."""
     values = {way.name: [] for way in ways}
@@ -116,7 +138,7 @@ def pages_moved(way, **options):
     said = ",".join(filter(None, [way.variables.get("LD_HUGEPAGES_OPTIONS"), "verbose=2"]))
     result = subprocess.run(way.argv, env={**way.env, "LD_HUGEPAGES_OPTIONS": said}, capture_output=True, **options)
     sums = {}
-    for pages, backend in re.findall(r" (\d+) pages? (hugetlb|thp|file)\b(?! \()", result.stderr.decode(errors="replace")):
+    for pages, backend in re.findall(r" (\d+) pages? (hugetlb|thp|file|shared)\b(?! \()", result.stderr.decode(errors="replace")):
         sums[backend] = sums.get(backend, 0) + int(pages)
     already = "the page cache has it on huge pages already" in result.stderr.decode(errors="replace")
     return ", ".join([f"{n} {backend}" for backend, n in sums.items()] + ["left: page cache has it"] * already) or "nothing"
@@ -144,12 +166,26 @@ def plain_pages(way, **options):
     return f"PMD-mapped: {most >> 20} MiB of files" if most else ""
 
 
+def round_numbers(values):
+    return [float(f"{v:.5g}") for v in values]
+
+
+def paired_experiment(name, title, unit, ways, found, note="", huge=None, **more):
+    """The same of what at_once has FOUND: with each way its base's values, and the processor time of both."""
+    rows = []
+    for way in ways:
+        if way.name in found:
+            numbers = {key: round_numbers(values) for key, values in found[way.name].items()}
+            rows.append({"name": way.name, "base": way.base, **numbers, "huge": (huge or {}).get(way.name, "")})
+    return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows, **more}
+
+
 def experiment(name, title, unit, ways, values, note="", base=None, huge=None, **more):
     """What bench/results keeps of one: the ways in order, with what each is compared with and all its values."""
     rows = []
     for way in ways:
         if way.name in values:
-            numbers = [float(f"{v:.5g}") for v in values[way.name]]
+            numbers = round_numbers(values[way.name])
             rows.append({"name": way.name, "base": None if way.name == ways[0].name else base or way.base,
                          "values": numbers, "huge": (huge or {}).get(way.name, "")})
     return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows, **more}
@@ -176,3 +212,19 @@ def compare(base, values):
     less, more = numpy.percentile(others - bases, [2.5, 97.5])
     a, b = statistics.median(base), statistics.median(values)
     return (b / a if a else NAN), float(low), float(high), b - a, float(less), float(more)
+
+
+def compare_pairs(base, values):
+    """The same of pairs that ran at the same time: the median of the pairs' ratios and of their differences, and pairs are
+    drawn with replacement."""
+    base, values = numpy.asarray(base), numpy.asarray(values)
+    with numpy.errstate(divide="ignore", invalid="ignore"):
+        ratios = numpy.where(base > 0, values / base, NAN)
+    differences, n = values - base, len(values)
+    if n < ROUNDS_MIN:
+        return float(numpy.nanmedian(ratios)), NAN, NAN, float(numpy.median(differences)), NAN, NAN
+    chosen = numpy.random.default_rng(1).integers(0, n, (4000, n))
+    low, high = numpy.nanpercentile(numpy.nanmedian(ratios[chosen], axis=1), [2.5, 97.5])
+    less, more = numpy.percentile(numpy.median(differences[chosen], axis=1), [2.5, 97.5])
+    return (float(numpy.nanmedian(ratios)), float(low), float(high), float(numpy.median(differences)), float(less),
+            float(more))

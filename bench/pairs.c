@@ -2,21 +2,29 @@
 /* pairs: times several ways of running a program against each other, in turns, so that whatever else the
    machine does falls on all of them alike.
 
-   usage: pairs [-p] ROUNDS VARIANT...
+   usage: pairs [-p] [-2] ROUNDS VARIANT...
    VARIANT is [@]NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... followed by an argument "--" (not after the
    last).
 
    Every round runs each variant once, beginning with another one each time; the first tenth of the rounds is
    warm-up. Measured is the wall-clock time from posix_spawn(3) to the end of waitpid(2), in ms; with -p it is
    the number that the program prints, and for one variant alone with @.  Printed is a line for each variant,
-   NAME and its numbers.  A program that fails ends the run. */
+   NAME and its numbers.  A program that fails ends the run.
+
+   With -2 there are two variants, which run at the same time, each on a processor of its own: the first two
+   that this process may use.  They swap processors each round, and each second round who is started
+   first, so a slow minute of the machine, a slow processor and its neighbour's noise fall on both alike.  The time counts from the moment that both are
+   released, which is before execve(2), to the end of wait4(2).  Two more lines are printed, NAME:cpu, for the
+   processor time of each in ms, its children's included. */
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,7 +35,7 @@ struct variant {
     const char *name;
     bool printed;
     char **argv, **envp;
-    double *result; /* one for each round that counts */
+    double *result, *cpu; /* one for each round that counts */
 };
 
 extern char **environ;
@@ -107,24 +115,102 @@ static double run(const struct variant *variant, bool printed) {
     return printed ? strtod(text, NULL) : elapsed;
 }
 
-int main(int argc, char **argv) {
-    char **word = argv + 1;
-    bool printed = argc > 1 && strcmp(*word, "-p") == 0;
-    word += printed;
-    int rounds = *word != NULL ? atoi(*word++) : 0;
-    if (rounds < 1 || *word == NULL)
-        fail("usage: pairs [-p] ROUNDS NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... [-- ...]", "");
+/* Runs VARIANT on PROCESSOR as soon as GATE is closed by everybody else.  OUTPUT: where it prints, or -1. */
+static pid_t start_at_gate(const struct variant *variant, int processor, const int gate[2], int output) {
+    pid_t pid = fork();
+    if (pid < 0)
+        fail("fork", strerror(errno));
+    if (pid > 0)
+        return pid;
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    char byte;
+    close(gate[1]);
+    if (sched_setaffinity(0, sizeof set, &set) != 0 || (output >= 0 && dup2(output, STDOUT_FILENO) < 0) ||
+        read(gate[0], &byte, 1) != 0)
+        _exit(126);
+    execve(variant->argv[0], variant->argv, variant->envp);
+    _exit(127);
+}
 
-    struct variant variants[VARIANTS_MAX];
-    int n = 0;
-    while (*word != NULL) {
-        if (n == VARIANTS_MAX)
-            fail("too many variants", *word);
-        word = read_variant(&variants[n], word);
-        variants[n++].result = allocate((size_t)rounds, sizeof(double));
+static double ms_of(const struct rusage *usage) {
+    return (double)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * 1e3 +
+           (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) / 1e3;
+}
+
+/* Runs both at once, on processor[i] each, beginning with FIRST.  TIME and CPU get the two results. */
+static void run_both(const struct variant variants[2], const int processor[2], int first, bool printed,
+                     double time[2], double cpu[2]) {
+    int gate[2], output[2][2];
+    pid_t pid[2];
+    if (pipe2(gate, O_CLOEXEC) != 0)
+        fail("pipe", strerror(errno));
+    for (int turn = 0; turn < 2; turn++) {
+        int i = turn ^ first;
+        if (pipe2(output[i], O_CLOEXEC) != 0)
+            fail("pipe", strerror(errno));
+        pid[i] = start_at_gate(&variants[i], processor[i], gate, printed ? output[i][1] : -1);
+        close(output[i][1]);
     }
+    close(gate[0]);
+    sched_yield();
+    double start = now_ms();
+    close(gate[1]);
+    for (int ended = 0; ended < 2;) {
+        struct rusage usage;
+        int status;
+        pid_t which = wait4(-1, &status, 0, &usage);
+        double now = now_ms();
+        if (which < 0 && errno == EINTR)
+            continue;
+        if (which != pid[0] && which != pid[1])
+            fail("wait4", strerror(errno));
+        int i = which == pid[1];
+        if (status != 0)
+            fail("the program failed", variants[i].name);
+        time[i] = now - start;
+        cpu[i] = ms_of(&usage);
+        ended++;
+    }
+    for (int i = 0; i < 2; i++) {
+        char text[64] = "";
+        if (printed && read(output[i][0], text, sizeof text - 1) <= 0)
+            fail("printed no number", variants[i].name);
+        if (printed)
+            time[i] = strtod(text, NULL);
+        close(output[i][0]);
+    }
+}
 
-    int warm_up = rounds / 10 + 1;
+static void find_two_processors(int processor[2]) {
+    cpu_set_t set;
+    int n = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0)
+        fail("sched_getaffinity", strerror(errno));
+    for (int i = 0; i < CPU_SETSIZE && n < 2; i++)
+        if (CPU_ISSET(i, &set))
+            processor[n++] = i;
+    if (n < 2)
+        fail("-2 needs two processors", "");
+}
+
+static void run_at_once(struct variant variants[2], int rounds, int warm_up, bool printed) {
+    int processor[2], swapped[2];
+    double time[2], cpu[2];
+    find_two_processors(processor);
+    swapped[0] = processor[1];
+    swapped[1] = processor[0];
+    for (int round = -warm_up; round < rounds; round++) {
+        run_both(variants, (round & 1) != 0 ? swapped : processor, round >> 1 & 1, printed, time, cpu);
+        for (int i = 0; i < 2 && round >= 0; i++) {
+            variants[i].result[round] = time[i];
+            variants[i].cpu[round] = cpu[i];
+        }
+    }
+}
+
+static void run_in_turns(struct variant *variants, int n, int rounds, int warm_up, bool printed) {
     for (int round = -warm_up; round < rounds; round++) {
         for (int i = 0; i < n; i++) {
             struct variant *variant = &variants[(i + round + warm_up) % n];
@@ -133,11 +219,47 @@ int main(int argc, char **argv) {
                 variant->result[round] = result;
         }
     }
+}
+
+static void print_numbers(const char *name, const char *suffix, const double *number, int rounds) {
+    printf("%s%s", name, suffix);
+    for (int round = 0; round < rounds; round++)
+        printf(" %.6g", number[round]);
+    putchar('\n');
+}
+
+int main(int argc, char **argv) {
+    bool printed = false, at_once = false;
+    char **word = argv + 1;
+    for (; argc > 1 && *word != NULL && **word == '-'; word++) {
+        printed = printed || strcmp(*word, "-p") == 0;
+        at_once = at_once || strcmp(*word, "-2") == 0;
+    }
+    int rounds = *word != NULL ? atoi(*word++) : 0;
+    if (rounds < 1 || *word == NULL)
+        fail("usage: pairs [-p] [-2] ROUNDS NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]... [-- ...]", "");
+
+    struct variant variants[VARIANTS_MAX];
+    int n = 0;
+    while (*word != NULL) {
+        if (n == VARIANTS_MAX)
+            fail("too many variants", *word);
+        word = read_variant(&variants[n], word);
+        variants[n].result = allocate((size_t)rounds, sizeof(double));
+        variants[n++].cpu = allocate((size_t)rounds, sizeof(double));
+    }
+    if (at_once && n != 2)
+        fail("-2 compares two variants", "");
+
+    int warm_up = rounds / 10 + 1;
+    if (at_once)
+        run_at_once(variants, rounds, warm_up, printed);
+    else
+        run_in_turns(variants, n, rounds, warm_up, printed);
     for (int i = 0; i < n; i++) {
-        printf("%s", variants[i].name);
-        for (int round = 0; round < rounds; round++)
-            printf(" %.6g", variants[i].result[round]);
-        putchar('\n');
+        print_numbers(variants[i].name, "", variants[i].result, rounds);
+        if (at_once)
+            print_numbers(variants[i].name, ":cpu", variants[i].cpu, rounds);
     }
     return 0;
 }

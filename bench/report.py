@@ -9,7 +9,7 @@ import statistics
 import matplotlib
 import matplotlib.pyplot as pyplot
 
-from measure import compare
+from measure import compare, compare_pairs
 
 matplotlib.use("Agg")
 matplotlib.rcParams.update({"svg.hashsalt": "hugeld", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False,
@@ -38,7 +38,10 @@ def compared(found):
     by_name = {way["name"]: way for way in found["ways"]}
     for way in found["ways"]:
         base = by_name.get(way["base"])
-        yield way, base, compare(base["values"], way["values"]) if base else None
+        if "pair" in way:
+            yield way, {"name": way["base"]}, compare_pairs(way["pair"], way["values"])
+        else:
+            yield way, base, compare(base["values"], way["values"]) if base else None
 
 
 def interval(low, high, digits):
@@ -49,7 +52,26 @@ def is_clear(result):
     return result is not None and (result[1] > 1 or result[2] < 1)
 
 
+def paired_table(found):
+    """Of ways that each ran at the same time as what they are compared with."""
+    unit = found["unit"]
+    lines = [f"### {found['title']}", "", *([found["note"], ""] if found["note"] else []),
+             f"| way | median{', ' + unit if unit else ''} | against | its median | difference | ratio | processor time | huge pages |",
+             "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for way, base, result in compared(found):
+        cpu = compare_pairs(way["pair_cpu"], way["cpu"])
+        words = [f"{r[0]:.3f}{interval(r[1], r[2], '.3f')}" for r in (result, cpu)]
+        words = [f"**{text}**" if is_clear(r) else text for text, r in zip(words, (result, cpu))]
+        lines.append("| " + " | ".join([
+            way["name"], show(statistics.median(way["values"])), base["name"], show(statistics.median(way["pair"])),
+            f"{result[3]:+.3g}{interval(result[4], result[5], '+.3g')}", *words, way["huge"]]) + " |")
+    rounds = min(len(way["values"]) for way in found["ways"])
+    return lines + ["", f"{rounds} pairs each, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
+
+
 def table(found):
+    if any("pair" in way for way in found["ways"]):
+        return paired_table(found)
     unit = found["unit"]
     lines = [f"### {found['title']}", ""]
     if found["note"]:

@@ -22,11 +22,17 @@
 
 #define WORK_FIRST 8
 
+/* A smaller object has no whole huge page.  Kernels with THP have none that is smaller. */
+#define LEAST_HUGE_PAGE ((uint64_t)2 << 20)
+
 static const char *find_variable(const char *const *envp, const char *name) {
-    size_t bytes = hl_strlen(name);
-    for (; envp != NULL && *envp != NULL; envp++)
-        if (hl_strlen(*envp) > bytes && (*envp)[bytes] == '=' && hl_same_bytes(*envp, name, bytes))
-            return *envp + bytes + 1;
+    for (; envp != NULL && *envp != NULL; envp++) {
+        size_t same = 0;
+        while (name[same] != '\0' && (*envp)[same] == name[same])
+            same++;
+        if (name[same] == '\0' && (*envp)[same] == '=')
+            return *envp + same + 1;
+    }
     return NULL;
 }
 
@@ -97,6 +103,34 @@ bool hl_begin(struct hl_context *context, const char *const *envp, const char *e
         objects = way_in == HL_PRELOADER ? "main" : "";
     options.objects = (struct hl_string){objects, hl_strlen(objects)};
     return begin(context, &options, executable, way_in, page_bytes);
+}
+
+/* The bytes from the first to the last address of an object with headers PHDR. */
+static uint64_t measure_extent(const Elf64_Phdr *phdr, size_t phnum) {
+    uint64_t start = UINT64_MAX, end = 0;
+    for (size_t i = 0; i < phnum; i++) {
+        if (phdr[i].p_type != PT_LOAD)
+            continue;
+        if (phdr[i].p_memsz >= LEAST_HUGE_PAGE)
+            return UINT64_MAX;
+        start = phdr[i].p_vaddr < start ? phdr[i].p_vaddr : start;
+        end = phdr[i].p_vaddr + phdr[i].p_memsz > end ? phdr[i].p_vaddr + phdr[i].p_memsz : end;
+    }
+    return start < end ? end - start : UINT64_MAX;
+}
+
+bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_t phnum) {
+    struct hl_options options;
+    if (measure_extent(phdr, phnum) >= LEAST_HUGE_PAGE)
+        return false;
+    const char *objects = find_variable(envp, "LD_HUGEPAGES"), *text = find_variable(envp, options_name);
+    if (objects != NULL && hl_selects_other_objects((struct hl_string){objects, hl_strlen(objects)}))
+        return false;
+    if (text == NULL)
+        return true;
+    hl_default_options(&options);
+    return hl_parse_options(&options, text, NULL) == 0 && options.backend != HL_BACKEND_FILE &&
+           options.verbose == 0 && !options.strict && !options.perf_map;
 }
 
 /* Room for one more object, or NULL. */

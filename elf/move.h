@@ -5,6 +5,11 @@
 
 #include "context.h"
 
+/* Whether ENVP asks for the executable alone, with nothing to be said in any case, and the executable, whose
+   program headers are PHDR, is smaller than a huge page.  It makes no system call: most programs are like
+   that, and begin a hundred times a second in scripts. */
+bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_t phnum);
+
 /* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel.
    False if hugeld has nothing to do in this process (only=, or no patterns); then nothing was taken.  ENVP's
    strings must live as long as CONTEXT is used. */

@@ -112,14 +112,17 @@ static void move_objects(void *data) {
     hl_end(context);
 }
 
-/* Of the stack little may be left: RLIMIT_STACK holds arguments and environment too. */
-__attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
+/* The program's headers are those of the auxiliary vector, unless it was started as "ld.so PROGRAM". */
+static bool has_nothing_to_do(const char *const *envp) {
+    return getauxval(AT_BASE) != 0 &&
+           hl_has_nothing_to_do(envp, (const Elf64_Phdr *)getauxval(AT_PHDR), getauxval(AT_PHNUM));
+}
+
+/* Of the stack little may be left: RLIMIT_STACK holds arguments and environment too.  Not inlined, so that
+   what has nothing to do does not touch a page for START either. */
+__attribute__((noinline)) static void begin_at(const char *const *envp) {
     struct start start;
-    (void)argc;
-    (void)argv;
-    if (getauxval(AT_SECURE) != 0)
-        return;
-    start.envp = (const char *const *)(__environ != NULL ? __environ : envp);
+    start.envp = envp;
     start.has_begun = false;
     hl_call_on_stack(move_objects, &start, hl_move_stack + sizeof hl_move_stack);
     if (!start.has_begun)
@@ -128,4 +131,13 @@ __attribute__((constructor)) static void begin(int argc, char **argv, char **env
         hl_watch_for_objects(&start.context);
     if (start.status != 0)
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
+}
+
+__attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
+    (void)argc;
+    (void)argv;
+    if (__environ != NULL)
+        envp = __environ;
+    if (getauxval(AT_SECURE) == 0 && !has_nothing_to_do((const char *const *)envp))
+        begin_at((const char *const *)envp);
 }
