@@ -205,10 +205,30 @@ static int map_span(struct hl_move *move, const struct hl_span *span, int image,
     return 0;
 }
 
+/* Whether IMAGE is on a hugetlbfs, which maps no part of a huge page. */
+static bool is_on_hugetlbfs(int image, uint64_t page_bytes) {
+    long at = hl_mmap(0, page_bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, image, page_bytes);
+    if (!hl_is_error(at))
+        hl_munmap((uint64_t)at, page_bytes);
+    return at == -EINVAL;
+}
+
+/* What holds for anonymous hugetlb pages holds for a hugetlbfs's: before Linux 5.16 mremap(2) destroys the
+   text that they should replace, and on some kernels a debugger can set no breakpoint in them (prepare.c). */
+static int check_hugetlbfs(struct hl_context *context) {
+    hl_find_abilities(context);
+    if (!context->kernel.hugetlb_mremap)
+        return HL_SKIP_NO_MREMAP;
+    bool is_chosen = context->options.backend == HL_BACKEND_SHARED;
+    return context->status.is_traced && !is_chosen ? HL_SKIP_DEBUGGER : 0;
+}
+
 static int map_spans(struct hl_context *context, struct hl_work *work, int image) {
     uint64_t base = hl_round_down(work->object.segment[0].start, context->geometry.huge_page_bytes);
     struct hl_file_state state;
     int result = hl_read_file_state(&state, image) != 0 ? HL_SKIP_IMAGE_MISMATCH : 0;
+    if (result == 0 && is_on_hugetlbfs(image, context->geometry.page_bytes))
+        result = check_hugetlbfs(context);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++)
         if (has_zeros(&work->object, &work->plan.span[i]) && !hl_is_writable(&work->plan.span[i]))
             result = HL_SKIP_IMAGE_MISMATCH;
@@ -288,7 +308,7 @@ static int join_span(const struct hl_context *context, const struct hl_object *o
     if (result != 0)
         return result;
     long at = hl_mmap(span->start, hl_span_bytes(span), hl_protection(span->flags) | branches,
-                      MAP_PRIVATE | MAP_FIXED, object->file, span->start - base);
+                      MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, object->file, span->start - base);
     return hl_is_error(at) ? HL_SKIP_MAP_COUNT : 0;
 }
 

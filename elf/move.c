@@ -193,16 +193,6 @@ int hl_read_process_status(struct hl_context *context) {
     return same || context->status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
 }
 
-/* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
-   general; who names hugetlb wants that way tried too. */
-static void probe_kernel(struct hl_context *context) {
-    bool has_filter = context->status.filters != 0;
-    hl_probe_kernel(&context->kernel, &context->geometry, has_filter);
-    if (has_filter && context->options.backend == HL_BACKEND_HUGETLB)
-        context->kernel.hugetlb_memfd = true;
-    context->kernel_is_probed = true;
-}
-
 /* What every object needs to be checked against.  0 or the reason why none can move. */
 static int read_process(struct hl_context *context) {
     int result = hl_read_process_status(context);
@@ -267,8 +257,7 @@ static void move_planned(struct hl_context *context) {
             check_work(context, work);
     }
     if (needs_memory(context)) {
-        if (!context->kernel_is_probed)
-            probe_kernel(context);
+        hl_find_abilities(context);
         hl_read_placement(&context->placement, &context->status, context->options.numa);
         prepare_kind(context, HL_TEXT);
         prepare_kind(context, HL_RODATA);

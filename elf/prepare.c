@@ -37,6 +37,18 @@ void hl_free_memory(struct hl_move *move) {
     move->backend = HL_NO_BACKEND;
 }
 
+/* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
+   general; who names hugetlb wants that way tried too. */
+void hl_find_abilities(struct hl_context *context) {
+    bool has_filter = context->status.filters != 0;
+    if (context->kernel_is_probed)
+        return;
+    hl_probe_kernel(&context->kernel, &context->geometry, has_filter);
+    if (has_filter && context->options.backend == HL_BACKEND_HUGETLB)
+        context->kernel.hugetlb_memfd = true;
+    context->kernel_is_probed = true;
+}
+
 void hl_clear_moves(struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         struct hl_move *move = &work->move[i];

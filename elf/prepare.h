@@ -9,6 +9,9 @@
    all or none.  0, or the reason, which then stands in each of these spans' moves; nothing is left behind. */
 int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_kind kind);
 
+/* Tries out what the kernel can do for this process, unless CONTEXT knows that already. */
+void hl_find_abilities(struct hl_context *context);
+
 /* Nothing is decided about the spans of WORK's plan. */
 void hl_clear_moves(struct hl_work *work);
 

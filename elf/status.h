@@ -25,7 +25,7 @@ struct hl_status {
                           before 5.0) */
     uint64_t filters;  /* of system calls (seccomp) on this thread: how many, or before Linux 5.9 its mode;
                           HL_FILTERS_UNKNOWN where that can't be read */
-    uint64_t user; /* the effective user's number; HL_USER_UNKNOWN where that can't be read */
+    uint64_t user;     /* the effective user's number; HL_USER_UNKNOWN where that can't be read */
     struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */
 };
 
