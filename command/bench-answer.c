@@ -53,10 +53,11 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
         return hl_format("no difference seen in %zu pairs: the program is too short to be timed", pairs);
     const struct hl_subject *subject = bench->subject;
     if (subject->against != NULL)
-        return hl_format("%s%s in %zu pairs: with %s it takes %.3f times as long as with %s, 95 %% interval %.3f "
-                         "to %.3f",
-                         verdict, verdict[0] == 'n' ? " seen" : "", pairs, options_text(subject->run.options),
-                         wall->ratio, options_text(subject->against), wall->low, wall->high);
+        return hl_format(
+            "%s%s in %zu pairs: with %s it takes %.3f times as long as with %s, 95 %% interval %.3f "
+            "to %.3f",
+            verdict, verdict[0] == 'n' ? " seen" : "", pairs, options_text(subject->run.options), wall->ratio,
+            options_text(subject->against), wall->low, wall->high);
     return hl_format(
         "%s%s in %zu pairs: on huge pages it takes %.3f times as long, 95 %% interval %.3f to %.3f", verdict,
         verdict[0] == 'n' ? " seen" : "", pairs, wall->ratio, wall->low, wall->high);

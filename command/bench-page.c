@@ -21,9 +21,11 @@
 
 static const char style[] =
     "  :root { color-scheme: light dark; --ink: #1b1f24; --faint: #8b949e; --paper: #fff; --line: #d0d7de;\n"
-    "    --plain: #6e7781; --huge: #0969da; --thp: #8250df; --shared: #bf8700; --file: #1a7f37; --small: #d8dee4 }\n"
+    "    --plain: #6e7781; --huge: #0969da; --thp: #8250df; --shared: #bf8700; --file: #1a7f37; --small: "
+    "#d8dee4 }\n"
     "  @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #30363d;\n"
-    "    --plain: #9198a1; --huge: #4493f8; --thp: #ab7df8; --shared: #d29922; --file: #3fb950; --small: #30363d } }\n"
+    "    --plain: #9198a1; --huge: #4493f8; --thp: #ab7df8; --shared: #d29922; --file: #3fb950; --small: "
+    "#30363d } }\n"
     "  body { font: 15px/1.5 system-ui, 'DejaVu Sans', sans-serif; color: var(--ink); background: "
     "var(--paper);\n"
     "    max-width: 800px; margin: 2em auto; padding: 0 1em }\n"
@@ -35,7 +37,8 @@ static const char style[] =
     "  svg { width: 100%; height: auto; display: block } text { fill: var(--ink); font-size: 12px }\n"
     "  .grid { stroke: var(--line) } .pair { stroke: var(--line) } .one { stroke: var(--ink) }\n"
     "  .plain { fill: var(--plain) } .huge, .hugetlb { fill: var(--huge) } .thp { fill: var(--thp) }\n"
-    "  .shared { fill: var(--shared) } .file { fill: var(--file) } .small { fill: var(--small) } .interval { stroke: var(--huge); "
+    "  .shared { fill: var(--shared) } .file { fill: var(--file) } .small { fill: var(--small) } .interval { "
+    "stroke: var(--huge); "
     "stroke-width: 6 }\n"
     "  .key { display: inline-block; width: 0.8em; height: 0.8em; border-radius: 2px; margin: 0 0.3em 0 1em "
     "}\n";

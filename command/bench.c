@@ -373,7 +373,8 @@ static int measure_program(struct request *request) {
 static int check_request(const struct request *request) {
     bool run = request->has_pairs || request->ignore_failure || request->report != NULL ||
                request->subject.run.patterns != NULL || request->subject.run.options != NULL ||
-               request->subject.run.use_ldso || request->subject.run.use_image || request->subject.against != NULL;
+               request->subject.run.use_ldso || request->subject.run.use_image ||
+               request->subject.against != NULL;
     if (request->program == 0 && request->pid == 0)
         hl_say("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
     else if (request->program != 0 && request->pid != 0)

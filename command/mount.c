@@ -114,7 +114,8 @@ static char *find_path(int file) {
 int hl_mount_over(int from, int to, bool may_enter_user_namespace) {
     struct cover cover = {from, to, find_path(from), find_path(to)};
     bool is_privileged = true;
-    int result = cover.from_path != NULL && cover.to_path != NULL ? try_mount(&cover, is_privileged) : -ESTALE;
+    int result =
+        cover.from_path != NULL && cover.to_path != NULL ? try_mount(&cover, is_privileged) : -ESTALE;
     if ((result == -EPERM || result == -EACCES) && may_enter_user_namespace) {
         is_privileged = false;
         result = try_mount(&cover, is_privileged);

@@ -104,6 +104,7 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
     struct hl_context *context = hl_allocate(sizeof *context);
     memset(context, 0, sizeof *context);
     context->options = *options;
+    context->status.user = geteuid();
     long image = hl_open_image(context, &state);
     free(context);
     int result = image >= 0 ? check_image(file, path, (int)image) : 0;

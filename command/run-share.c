@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld run --share: images of what is about to run. */
 #include "run-share.h"
-#include "command/store.h"
+#include "store.h"
 #include "common.h"
 #include "libraries.h"
 

@@ -33,9 +33,10 @@ struct hl_way {
          0},                                                                                                 \
         {"loader",                                                                                           \
          'l',                                                                                                \
-         "preload|ldso|image",                                                                                     \
+         "preload|ldso|image",                                                                               \
          0,                                                                                                  \
-         "Which way in: libhugeld.so (the default), the patched dynamic linker, or executing the program's image",                          \
+         "Which way in: libhugeld.so (the default), the patched dynamic linker, or executing the program's " \
+         "image",                                                                                            \
          0},                                                                                                 \
     {                                                                                                        \
         "ld-so", 'L', "FILE", 0, "The patched dynamic linker, if not the one beside this command", 0         \

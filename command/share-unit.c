@@ -289,7 +289,8 @@ int hl_share_unit(int argc, char **argv) {
         parse_argument,
         "NAME.service [FILE...]",
         "Prints a drop-in with which a service of systemd runs from the images of its program.\v"
-        "FILEs are the programs, where ExecStart= only starts them.  Put the drop-in where its first line says, "
+        "FILEs are the programs, where ExecStart= only starts them.  Put the drop-in where its first line "
+        "says, "
         "then run 'systemctl daemon-reload'.",
         NULL,
         NULL,

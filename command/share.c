@@ -675,7 +675,8 @@ int hl_share_files(int argc, char **argv) {
         "add makes images of programs and libraries, list shows them, check compares them with the files, "
         "remove "
         "removes them, and refresh makes anew those of files that have changed, and those that " SHARED_LIST
-        " names; unit prints a drop-in with which a service of systemd runs from its image.  Root's are for everybody; everybody else has a store of their own.",
+        " names; unit prints a drop-in with which a service of systemd runs from its image.  Root's are for "
+        "everybody; everybody else has a store of their own.",
         NULL,
         NULL,
         NULL,

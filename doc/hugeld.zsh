@@ -28,7 +28,8 @@ _hugeld() {
     ((CURRENT--))
     case $command in
     run)
-        _arguments -S $help $options $objects $loader '(-)1:program:_command_names -e' '*::argument:_normal'
+        _arguments -S $help $options $objects $loader '--share[make missing images first]' \
+            '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     bench)
         _arguments -S $help $json $options $objects $loader '(-i --ignore-failure)'{-i,--ignore-failure}'[any exit status]' \

@@ -49,6 +49,14 @@ ELSEWHERE = {
     "build/hugeld run --loader=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
         "test_container below",
+    "docker run -v /run/hugeld/KEY/NAME:/usr/bin/NAME:ro IMAGE": "tests/images/test_containers.py",
+    "volumeMounts: [{name: image, mountPath: /usr/bin/NAME, readOnly: true}]": "tests/images/test_containers.py, by runc",
+    "volumes: [{name: image, hostPath: {path: /run/hugeld/KEY/NAME, type: File}}]": "tests/images/test_containers.py, by runc",
+    "systemctl enable --now hugeld-share": "test_packages.py",
+    "mkdir -p /etc/systemd/system/NAME.service.d": "tests/vm/systemd/test_vm_images.py",
+    "hugeld share unit NAME.service > /etc/systemd/system/NAME.service.d/hugeld-image.conf":
+        "tests/vm/systemd/test_vm_images.py",
+    "systemctl daemon-reload": "tests/vm/systemd/test_vm_images.py",
 }
 
 
