@@ -7,7 +7,9 @@ import shutil
 import pytest
 
 from linked import Linked
-from linkers import WORK, build_linker, interpreter, run_script
+from linkers import LINKED, WORK, build_linker, interpreter, run_script
+
+HERE = pathlib.Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="session")
@@ -50,3 +52,22 @@ def readable_ldso(ldso, shared_folder, request):
 def linked(ldso, pause_library):
     """Runs programs with our ld.so, and proves what it moved."""
     return Linked(ldso, pause_library)
+
+
+@pytest.fixture(scope="module")
+def features(builder):
+    """features(link, words): libbig-LINK.so with large text, TLS, IFUNC and a constructor; WORDS as in Builder.object."""
+
+    def make(link="now", words=8):
+        def build(folder):
+            return builder.compile(folder / f"libbig-{link}.so", "-shared", "-fPIC", HERE / "features.c",
+                                   *builder.object(words), *LINKED[link])
+
+        return builder.once(f"features-{link}-{words}", build)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def loads(builder):
+    return builder.once("loads", lambda folder: builder.compile(folder / "loads", HERE / "loads.c"))

@@ -10,6 +10,19 @@ import helpers
 PATCHES = helpers.ROOT / "glibc-patches"
 WORK = helpers.BUILD / "ldso-test"  # trees of the tests; kept, so that the next run compiles less
 
+# How the library is linked: what relocation or protection finds there.
+LINKED = {
+    "lazy": ["-Wl,-z,lazy"],
+    "now": ["-Wl,-z,now,-z,relro"],
+    "partial-relro": ["-Wl,-z,lazy,-z,relro"],
+    "no-relro": ["-Wl,-z,norelro"],
+    "nodelete": ["-Wl,-z,nodelete"],
+    "execstack": ["-Wl,-z,execstack"],
+    "both-hashes": ["-Wl,--hash-style=both"],
+    "static-tls": ["-ftls-model=initial-exec", "-Wl,-z,now"],
+    "initfirst": ["-Wl,-z,initfirst"],
+}
+
 # sh -c OVER OURS INTERPRETER PROGRAM..., in a mount namespace of its own
 OVER = 'mount --bind "$0" "$1" && shift && exec "$@"'
 BY_ROOT = ["unshare", "-m"]

@@ -12,42 +12,14 @@ import pytest
 import helpers
 import programs
 from linked import by_command, by_run
-from linkers import BY_ROOT, over_interpreter
+from linkers import BY_ROOT, LINKED, over_interpreter
 
 HERE = pathlib.Path(__file__).resolve().parent
 ON_HUGE_PAGES = re.compile(r"^hugeld: libbig[\w-]*\.so: text 5 pages hugetlb", re.M)
 
-# How the library is linked: what relocation or protection finds there.
-LINKED = {
-    "lazy": ["-Wl,-z,lazy"],
-    "now": ["-Wl,-z,now,-z,relro"],
-    "partial-relro": ["-Wl,-z,lazy,-z,relro"],
-    "no-relro": ["-Wl,-z,norelro"],
-    "nodelete": ["-Wl,-z,nodelete"],
-    "execstack": ["-Wl,-z,execstack"],
-    "both-hashes": ["-Wl,--hash-style=both"],
-    "static-tls": ["-ftls-model=initial-exec", "-Wl,-z,now"],
-    "initfirst": ["-Wl,-z,initfirst"],
-}
-
-
 @pytest.fixture(scope="module")
-def library(builder):
-    """library(link, words): libbig-LINK.so with large text, TLS, IFUNC and a constructor; WORDS as in Builder.object."""
-
-    def make(link="now", words=8):
-        def build(folder):
-            return builder.compile(folder / f"libbig-{link}.so", "-shared", "-fPIC", HERE / "features.c",
-                                   *builder.object(words), *LINKED[link])
-
-        return builder.once(f"features-{link}-{words}", build)
-
-    return make
-
-
-@pytest.fixture(scope="module")
-def loads(builder):
-    return builder.once("loads", lambda folder: builder.compile(folder / "loads", HERE / "loads.c"))
+def library(features):
+    return features
 
 
 def same_on_huge_pages(linked, argv, wanted=ON_HUGE_PAGES, **changes):

@@ -69,6 +69,26 @@ def test_library_that_comes_later(opens, variant):
     arm64.check_later(by_run(LDSO, "libbig*", options, [program, shared]), env, program, shared, variant)
 
 
+@pytest.mark.parametrize("variant", ["pie", "bti-pie"] if IS_SMALL else ["pie"])
+def test_image(builder, linked, images, variant):
+    """glibc maps text again for PROT_BTI, from the file whose program headers are in memory: the image."""
+    app = builder.executable(variant)
+    images.add(app)
+    proof = linked.prove([app], {app.name: ALL}, "main", images.options("data=off"), way=by_command, backend="shared")
+    assert proof.pages >= 2
+    assert refuses(proof.moved) == variant.startswith("bti")
+
+
+@pytest.mark.skipif(not IS_SMALL, reason="n/a: a hundred MiB for each library")
+@pytest.mark.parametrize("variant", arm64.LATER)
+def test_image_of_a_library(opens, images, variant):
+    program, shared = opens(variant)
+    image = images.add(shared)
+    options = images.options("data=off", "verbose=2")
+    env = helpers.environment(LD_HUGEPAGES="libbig*", LD_HUGEPAGES_OPTIONS=options)
+    arm64.check_later(by_run(LDSO, "libbig*", options, [program, shared]), env, program, shared, variant, backend="shared", mapped=image)
+
+
 def test_pool_too_small(builder, linked, pool):
     pool(1)
     app = builder.executable("nopie" if IS_SMALL else "pie")
