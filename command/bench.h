@@ -35,7 +35,7 @@ struct hl_subject {
     char *path; /* hl_find_program's */
     struct hl_run run;
     char *against; /* options: the other side is on huge pages too, with these; NULL: it is plain */
-    int input; /* what it reads: a file, from where the command's standard input stood; or -1 */
+    int input;     /* what it reads: a file, from where the command's standard input stood; or -1 */
     off_t input_from;
 };
 

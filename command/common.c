@@ -76,7 +76,11 @@ static void describe_options(void) {
     puts("\nNAME=VALUE, the default first:");
     for (size_t i = 0; i < hl_option_row_count; i++) {
         const struct hl_option_row *row = &hl_option_rows[i];
-        printf("  %s=%s", row->name, row->type == HL_NUMBER ? "N" : row->type == HL_GLOB ? "GLOB" : row->type == HL_FOLDER ? "FOLDER" : "");
+        printf("  %s=%s", row->name,
+               row->type == HL_NUMBER   ? "N"
+               : row->type == HL_GLOB   ? "GLOB"
+               : row->type == HL_FOLDER ? "FOLDER"
+                                        : "");
         for (size_t j = 0; row->values != NULL && row->values[j] != NULL; j++)
             printf("%s%s", j > 0 ? "|" : "", row->values[j]);
         printf("\n      %s\n", row->help);

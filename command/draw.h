@@ -7,7 +7,13 @@
 #include "options.h"
 
 /* Marks of what is on huge pages; what is on small ones gets a letter of its own for each reason. */
-enum { HL_MARK_SMALL = 0, HL_MARK_HUGETLB = 'H', HL_MARK_THP = 'T', HL_MARK_SHARED = 'S', HL_MARK_FILE = 'F' };
+enum {
+    HL_MARK_SMALL = 0,
+    HL_MARK_HUGETLB = 'H',
+    HL_MARK_THP = 'T',
+    HL_MARK_SHARED = 'S',
+    HL_MARK_FILE = 'F'
+};
 
 /* A part of the object that is on one kind of pages for one reason. */
 struct hl_stretch {

@@ -69,22 +69,22 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
     *found = (struct hl_found_image){.skip = (enum hl_skip)forecast->skip};
     if (forecast->object.n_segments == 0 || !hl_is_native(forecast->file))
         return;
-    found->is_placed_anywhere = !knows_address && gets_any_address(forecast) &&
-                                strcmp(hl_elf_type(forecast->file), "pie") == 0;
+    found->is_placed_anywhere =
+        !knows_address && gets_any_address(forecast) && strcmp(hl_elf_type(forecast->file), "pie") == 0;
     context.options = *options;
     hl_plan_object(&found->plan, &forecast->object, &all, &forecast->geometry);
     long image = hl_read_file_state(&state, forecast->file->fd) == 0 ? hl_open_image(&context, &state)
-                                                                      : -HL_SKIP_NO_IMAGE;
+                                                                     : -HL_SKIP_NO_IMAGE;
     if (image < 0) {
-        found->skip = (enum hl_skip)-image;
+        found->skip = (enum hl_skip) - image;
         if (found->skip == HL_SKIP_NO_IMAGE)
             consider_making(found, forecast);
         return;
     }
     found->path = read_name((int)image);
     found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
-    found->skip = found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE
-                                            : check_image(forecast, (int)image, knows_address);
+    found->skip =
+        found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(forecast, (int)image, knows_address);
     found->is_unwanted = options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED;
     if (found->is_unwanted)
         found->skip = HL_MOVED;

@@ -13,13 +13,13 @@ enum hl_image_use {
 
 struct hl_found_image {
     enum hl_image_use use;
-    enum hl_skip skip;     /* why it is not used; HL_MOVED: it is, or it depends, or backend= takes none */
-    bool is_unwanted;      /* backend= takes none */
-    char *path;            /* the image; NULL: there is none that may be used */
-    uint64_t bytes;        /* its length */
+    enum hl_skip skip;       /* why it is not used; HL_MOVED: it is, or it depends, or backend= takes none */
+    bool is_unwanted;        /* backend= takes none */
+    char *path;              /* the image; NULL: there is none that may be used */
+    uint64_t bytes;          /* its length */
     bool is_placed_anywhere; /* a PIE: only who executes the image itself has it at an address that goes */
-    uint64_t needed_pages; /* where there is none and one can be made: the huge pages that a store needs */
-    struct hl_plan plan;   /* from an image, at the forecast's address */
+    uint64_t needed_pages;   /* where there is none and one can be made: the huge pages that a store needs */
+    struct hl_plan plan;     /* from an image, at the forecast's address */
 };
 
 /* Looks for the image of FORECAST's file where OPTIONS say, as a process of this user would find it.

@@ -286,8 +286,9 @@ static json_t *make_json_range(const struct hl_forecast *report, const struct hl
 static json_t *make_json_image(const struct hl_forecast *report, const struct hl_found_image *image) {
     char *remedy = hl_format_image_remedy(image, report->path);
     json_t *json = json_pack(
-        "{s:o, s:o, s:o, s:I, s:I, s:o}", "path", image->path != NULL ? hl_json_text(image->path) : json_null(),
-        "bytes", image->path != NULL ? json_integer((json_int_t)image->bytes) : json_null(), "used",
+        "{s:o, s:o, s:o, s:I, s:I, s:o}", "path",
+        image->path != NULL ? hl_json_text(image->path) : json_null(), "bytes",
+        image->path != NULL ? json_integer((json_int_t)image->bytes) : json_null(), "used",
         image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
         "needed_pages", (json_int_t)image->needed_pages, "pages", (json_int_t)hl_count_pages(&image->plan),
         "text_share", hl_json_share(image->plan.text_covered_bytes, image->plan.text_bytes));

@@ -206,7 +206,8 @@ static bool has_shared_text(const struct hl_process *process) {
 
 static void say_not_moved(const struct hl_process *process) {
     if (has_shared_text(process))
-        hl_say("%d: nothing is written: perf needs no map file for what is mapped from images, and no other text "
+        hl_say("%d: nothing is written: perf needs no map file for what is mapped from images, and no other "
+               "text "
                "was moved",
                process->pid);
     else

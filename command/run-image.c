@@ -148,7 +148,7 @@ static char *open_both(const char *executable, const struct hl_options *options,
 
 char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image) {
     struct hl_elf_file file;
-    int found;
+    int found = -1;
     char *reason = open_both(executable, options, &file, &found);
     *image = NULL;
     if (reason != NULL)
@@ -162,7 +162,7 @@ char *hl_look_for_image(const char *executable, const struct hl_options *options
 char *hl_mount_image(const char *executable, const struct hl_options *options, bool may_enter_user_namespace,
                      char **image) {
     struct hl_elf_file file;
-    int from;
+    int from = -1;
     char *reason = open_both(executable, options, &file, &from);
     *image = NULL;
     if (reason != NULL)

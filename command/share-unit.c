@@ -249,7 +249,7 @@ static bool has_mounted(pid_t pid, const char *path, const char *link) {
 static void wait_for_mount(const char *path, const char *link) {
     const char *text = getenv("MAINPID");
     pid_t pid = text != NULL ? hl_parse_pid(text) : 0;
-    const struct timespec pause = {0, 5 * 1000 * 1000};
+    const struct timespec pause = {0, 5000000};
     for (int i = 0; i < WAIT_SECONDS * 200; i++) {
         if (pid == 0 || access(link, F_OK) != 0 || kill(pid, 0) != 0 || has_mounted(pid, path, link))
             return;

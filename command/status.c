@@ -259,12 +259,11 @@ static json_t *make_json_object(const struct tally *tally) {
         hl_json_hex(object->load_bias), "is_main", object->is_main, "text_bytes",
         (json_int_t)tally->text_bytes, "text_huge_bytes", (json_int_t)tally->text_huge_bytes, "text_share",
         hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages", (json_int_t)total);
-    json_t *bytes =
-        json_pack("{s:I, s:I, s:I, s:I, s:I}", "private_hugetlb_bytes",
-                  (json_int_t)tally->private_hugetlb_bytes, "shared_hugetlb_bytes",
-                  (json_int_t)tally->shared_hugetlb_bytes, "anon_huge_bytes",
-                  (json_int_t)tally->anon_huge_bytes, "file_pmd_bytes", (json_int_t)tally->file_pmd_bytes,
-                  "image_bytes", (json_int_t)tally->image_bytes);
+    json_t *bytes = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I}", "private_hugetlb_bytes", (json_int_t)tally->private_hugetlb_bytes,
+        "shared_hugetlb_bytes", (json_int_t)tally->shared_hugetlb_bytes, "anon_huge_bytes",
+        (json_int_t)tally->anon_huge_bytes, "file_pmd_bytes", (json_int_t)tally->file_pmd_bytes,
+        "image_bytes", (json_int_t)tally->image_bytes);
     json_object_update(json, bytes);
     json_decref(bytes);
     json_object_set_new(json, "image", tally->image != NULL ? hl_json_text(tally->image) : json_null());
@@ -321,7 +320,8 @@ static const char *describe_rest(const struct range *range) {
     const struct hl_region *region = range->region;
     if (range->huge_bytes >= region->end - region->start)
         return "";
-    bool untouched = range->backend == SHARED && (hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= range->huge_bytes);
+    bool untouched = range->backend == SHARED &&
+                     (hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= range->huge_bytes);
     return untouched ? ", the rest of it not touched yet" : ", the rest of it small";
 }
 
@@ -334,8 +334,8 @@ static void draw_range(struct hl_drawing *drawing, const struct hl_object *objec
              last = hl_round_up(object->segment[object->n_segments - 1].end_page, page);
     uint64_t start = range->region->start > first ? range->region->start : first,
              end = range->region->end < last ? range->region->end : last;
-    char *words = hl_format("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
-                            describe_rest(range));
+    char *words =
+        hl_format("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend], describe_rest(range));
     hl_add_stretch(drawing, start, end, marks[range->backend],
                    range->huge_bytes < end - start ? range->huge_bytes : end - start, words);
     free(words);
@@ -421,7 +421,8 @@ static void print_tally(const struct picture *picture, const struct tally *tally
              tally->private_hugetlb_bytes / 1024, tally->shared_hugetlb_bytes / 1024,
              tally->anon_huge_bytes / 1024, tally->file_pmd_bytes / 1024);
     if (tally->image != NULL)
-        hl_print("    %" PRIu64 " KiB of it belong to an image, of which all processes share one copy: it is no "
+        hl_print("    %" PRIu64
+                 " KiB of it belong to an image, of which all processes share one copy: it is no "
                  "memory of this process (%s)",
                  tally->image_bytes / 1024, tally->image);
     char *nodes = format_nodes(tally->node_bytes);

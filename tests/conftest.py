@@ -183,13 +183,18 @@ def compile_shared(source, output):
     return output
 
 
+def open_to_others(folder):
+    """Lets other users enter FOLDER, a temporary one of pytest's."""
+    for parent in [folder, *folder.parents][:3]:
+        if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
+            parent.chmod(0o755)
+
+
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory):
     """A folder that other users may enter too, with libhugeld.so, pause.so and noop/libhugeld.so."""
     folder = tmp_path_factory.mktemp("shared")
-    for parent in [folder, *folder.parents][:3]:
-        if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
-            parent.chmod(0o755)
+    open_to_others(folder)
     yield folder
     shutil.rmtree(folder)
 
@@ -287,6 +292,7 @@ def images(tmp_path_factory):
     if os.getuid() != 0:
         pytest.skip("needs root: mounts a tmpfs")
     folder = tmp_path_factory.mktemp("store")
+    open_to_others(folder)
     options = "huge=always,size=1g,mode=0755,nosuid,nodev"
     result = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True, text=True)
     if result.returncode != 0:
