@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""bench/pairs -2: both run at the same time, on processors that they swap; and the bench's group of images in --quick mode."""
+"""bench/pairs -2: both run at the same time, on processors that they swap."""
 
 import os
 import pathlib
