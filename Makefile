@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # make         builds build/hugeld and build/libhugeld.so; they run from there
-# make demo    shows it: the C++ compiler, plainly and on huge pages
+# make demo    shows it: the C++ compiler, plainly and from an image
 # make check   each test with a few of its cases, or TESTS='FILE...' with all      make check-unit   only the core's
 # make check-all   each test with all cases; installs what few tests want, too
 # make check-fuzz  hostile files and texts, a minute for each reader (tests/fuzz)

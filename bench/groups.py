@@ -649,7 +649,7 @@ STORE = OUT / "store"
 
 
 def share(*files):
-    """Makes images of FILES in a store of the bench's own, which goes with its mount namespace."""
+    """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run)."""
     result = subprocess.run([HUGELD, "share", f"--store={STORE}", "add", *map(str, files)], capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(f"hugeld share add: {result.stderr.strip()}")
@@ -703,7 +703,7 @@ def short_programs():
     if find_rustc():
         rustc = find_rustc()
         files = libraries_of(rustc, "librustc_driver", "libLLVM")
-        yield ("rustc", "of one function", [rustc, "--crate-type=lib", "--emit=obj", "-o", "/dev/null", function],
+        yield ("rustc", "of one function", [rustc, "--crate-type=lib", "--emit=obj", "-o", OUT / "@.o", function],
                "main:librustc_driver*:libLLVM*", files, False, 0.06)
     if shutil.which("git"):
         git = os.path.realpath(shutil.which("git"))
@@ -722,6 +722,8 @@ def shared_programs(plan):
         if executed:
             ways.append(Way("executed", [image_of(argv[0]), *argv[1:]]))
         ways.append(hugeld("private", argv, "backend=hugetlb", objects))
+        for way in ways:  # rustc writes beside its output: each has a file of its own
+            way.argv = [word.replace("@", way.name) for word in way.argv]
         yield paired_experiment(f"shared-{name}", f"{name} {what}", "ms", ways, at_once(ways, pairs_for(plan, seconds)),
                                 huge={way.name: pages_moved(way) for way in ways}, program=name)
 

@@ -73,8 +73,8 @@ static int check_source(const struct hl_context *context, const struct hl_object
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        result =
-            hl_check_unmodified((int)context->pagemap, start, start + bytes, context->geometry.page_bytes);
+        result = hl_check_unmodified((int)context->pagemap, start, start + bytes,
+                                     context->geometry.page_bytes, context->status.filters == 0);
     }
     return result;
 }

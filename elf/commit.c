@@ -216,9 +216,9 @@ static int check_old_pages(const struct commit *c) {
     int result = 0;
     for (size_t i = 0; result == 0 && i < c->n_steps; i++)
         if (!c->step[i].claim && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
-            result =
-                hl_check_unmodified((int)c->context->pagemap, c->step[i].aside,
-                                    c->step[i].aside + c->step[i].bytes, c->context->geometry.page_bytes);
+            result = hl_check_unmodified((int)c->context->pagemap, c->step[i].aside,
+                                         c->step[i].aside + c->step[i].bytes, c->context->geometry.page_bytes,
+                                         c->context->status.filters == 0);
     return result;
 }
 

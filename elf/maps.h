@@ -60,7 +60,8 @@ int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra);
 long hl_open_pagemap(void);
 
 /* Whether a page of [start, end), a private mapping of a file, was written to: it is there and is not the
-   file's (bit 61 of pagemap clear).  0, HL_SKIP_TEXT_MODIFIED, or HL_SKIP_NO_PROC (no pagemap). */
-int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes);
+   file's (bit 61 of pagemap clear).  MAY_SCAN: ioctl(2) may be called, no filter can kill for it.  0,
+   HL_SKIP_TEXT_MODIFIED, or HL_SKIP_NO_PROC (no pagemap). */
+int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan);
 
 #endif

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""make demo: as root and as somebody else it shows gain, interval and memory, and puts everything back."""
+
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+
+import helpers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+LEFT = "hugeld-demo-*"
+
+
+def run_demo(*words):
+    before = set(pathlib.Path("/dev/shm").glob(LEFT))
+    pool = pathlib.Path("/proc/sys/vm/nr_hugepages").read_text()
+    result = helpers.run([*words, ROOT / "tests/demo"], timeout=600)
+    assert set(pathlib.Path("/dev/shm").glob(LEFT)) <= before, "a store was left behind"
+    assert pathlib.Path("/proc/sys/vm/nr_hugepages").read_text() == pool
+    return result
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_demo(user):
+    if os.getuid() != 0 or tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 12):
+        pytest.skip("needs root, to become somebody else, and Linux 6.12")
+    words = [] if user == "root" else [shutil.which("setpriv"), "--reuid=65534", "--regid=65534", "--clear-groups"]
+    result = run_demo(*words)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert re.search(r"ratio of the pairs: \d\.\d+ \[\d\.\d+, \d\.\d+\]", result.stdout), result.stdout
+    assert re.search(r"from the image +\d+ MiB, with the \d+ MiB", result.stdout) and "== demo: ok" in result.stdout

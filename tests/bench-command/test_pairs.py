@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""bench/pairs -2: both run at the same time, on processors that they swap."""
+
+import os
+import pathlib
+import statistics
+import subprocess
+import time
+
+import pytest
+
+import helpers
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory):
+    program = tmp_path_factory.mktemp("pairs") / "pairs"
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-D_GNU_SOURCE", "-o", program, ROOT / "bench/pairs.c"], check=True, timeout=60)
+    return program
+
+
+def numbers(result):
+    assert result.returncode == 0, result.stderr
+    return {words[0]: list(map(float, words[1:])) for words in map(str.split, result.stdout.splitlines())}
+
+
+pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two processors")
+
+
+def test_both_run_at_once(pairs):
+    start = time.monotonic()
+    found = numbers(helpers.run([pairs, "-2", "10", "a", "/bin/sleep", "0.2", "--", "b", "/bin/sleep", "0.3"]))
+    assert time.monotonic() - start < 12 * 0.5 + 5
+    assert sorted(found) == ["a", "a:cpu", "b", "b:cpu"] and all(len(v) == 10 for v in found.values())
+    assert statistics.median(found["a"]) >= 200 and statistics.median(found["b"]) >= 300
+    assert statistics.median(found["a:cpu"]) < 100
+
+
+def test_they_swap(pairs, tmp_path):
+    script = tmp_path / "where"
+    script.write_text("#!/bin/sh\nset -- $(cat /proc/self/status | sed -n 's/Cpus_allowed_list:[[:space:]]*//p')\necho $1\n")
+    script.chmod(0o755)
+    found = numbers(helpers.run([pairs, "-p", "-2", "8", "a", script, "--", "b", script]))
+    assert all(a != b for a, b in zip(found["a"], found["b"]))
+    assert all(a != b for a, b in zip(found["a"], found["a"][1:]))
+
+
+def test_a_failure_is_said(pairs):
+    result = helpers.run([pairs, "-2", "3", "a", "/bin/true", "--", "b", "/bin/false"])
+    assert result.returncode == 2 and "the program failed: b" in result.stderr
+    result = helpers.run([pairs, "-2", "3", "a", "/bin/true"])
+    assert result.returncode == 2 and "compares two" in result.stderr

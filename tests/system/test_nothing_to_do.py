@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A small executable, and nobody who asks for more or for a line: the preloader makes no system call.  Whoever asks gets the
+answer all the same."""
+
+import collections
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+
+pytestmark = pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    library = tmp_path_factory.mktemp("empty") / "empty.so"
+    subprocess.run(["gcc", "-shared", "-o", library, "-x", "c", "/dev/null"], check=True, timeout=60)
+    return library
+
+
+# What the dynamic linker does for a library depends on its segments.
+OF_THE_LINKER = ("mmap", "mprotect", "munmap", "brk", "execve")
+
+
+def calls_of(program, library, tmp_path, **variables):
+    log = tmp_path / "strace"
+    words = [f"-E{name}={value}" for name, value in {"LD_PRELOAD": library, **variables}.items()]
+    result = helpers.run(["strace", "-o", log, *words, program])
+    assert result.returncode < 126, result.stderr
+    names = [line.split("(")[0] for line in log.read_text().splitlines() if "(" in line]
+    return collections.Counter(name for name in names if name not in OF_THE_LINKER)
+
+
+@pytest.mark.parametrize("variables", [{}, {"LD_HUGEPAGES": "main"}, {"LD_HUGEPAGES": ""}, {"LD_HUGEPAGES_OPTIONS": "backend=thp,data=off"}],
+                         ids=str)
+def test_no_call(builder, empty, tmp_path, variables):
+    program = builder.tiny()
+    assert calls_of(program, helpers.LIBRARY, tmp_path, **variables) == calls_of(program, empty, tmp_path, **variables)
+
+
+@pytest.mark.parametrize("variables", [
+    {"LD_HUGEPAGES": "main:libc*"}, {"LD_HUGEPAGES_OPTIONS": "verbose=1"},
+    {"LD_HUGEPAGES_OPTIONS": "perf_map=on"}, {"LD_HUGEPAGES_OPTIONS": "backend=nothing"},
+    {"LD_HUGEPAGES_OPTIONS": "backend=file"}])
+def test_calls_where_something_is_asked_for(builder, empty, tmp_path, variables):
+    program = builder.tiny()
+    assert calls_of(program, helpers.LIBRARY, tmp_path, **variables) != calls_of(program, empty, tmp_path, **variables)
+
+
+def test_a_large_one_is_looked_at(builder, empty, tmp_path):
+    program = builder.executable("nopie")
+    assert calls_of(program, helpers.LIBRARY, tmp_path) != calls_of(program, empty, tmp_path)
