@@ -147,7 +147,7 @@ static char *open_both(const char *executable, const struct hl_options *options,
 }
 
 char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image) {
-    struct hl_elf_file file;
+    struct hl_elf_file file = {.fd = -1};
     int found = -1;
     char *reason = open_both(executable, options, &file, &found);
     *image = NULL;
@@ -161,7 +161,7 @@ char *hl_look_for_image(const char *executable, const struct hl_options *options
 
 char *hl_mount_image(const char *executable, const struct hl_options *options, bool may_enter_user_namespace,
                      char **image) {
-    struct hl_elf_file file;
+    struct hl_elf_file file = {.fd = -1};
     int from = -1;
     char *reason = open_both(executable, options, &file, &from);
     *image = NULL;
