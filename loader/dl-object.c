@@ -46,7 +46,8 @@ void hl_add_linked(struct hl_context *context, const struct dl_phdr_info *info, 
     object.is_main = is_main;
     object.path = path;
     object.load_bias = info->dlpi_addr;
-    object.text_relocations = object.is_new = false;
+    object.text_relocations = object.is_new = object.is_image = false;
+    object.no_image = HL_MOVED;
     object.file = -1;
     for (size_t i = 0; i < info->dlpi_phnum; i++) {
         const ElfW(Phdr) *ph = &info->dlpi_phdr[i];
