@@ -136,15 +136,15 @@ def test_origin_and_libraries(images, builder, run, tmp_path):
 def test_programs_that_ask(images, run, name, tmp_path):
     """Programs that look for their parts beside themselves; a script of env, which is followed to what it starts."""
     go = shutil.which("go") or "/usr/local/go/bin/go"
-    program = go if name == "go" else shutil.which("node")
+    program = go if name == "go" else helpers.find_node()
     if program is None or not os.path.exists(program):
         pytest.skip(f"{name} is not installed")
     image = images.add(program)
     ask = "console.log(process.execPath, process.argv0, require('fs').realpathSync('/proc/self/exe'))\n"
-    argv = {"node": [program, "-e", ask], "env": ["env", "A=1", "node", "-e", ask], "go": [go, "env", "GOROOT"]}.get(name)
+    argv = {"node": [program, "-e", ask], "env": ["env", "A=1", program, "-e", ask], "go": [go, "env", "GOROOT"]}.get(name)
     if argv is None:
         script = tmp_path / "script"
-        script.write_text(f"#!/usr/bin/env node\n{ask}")
+        script.write_text(f"#!/usr/bin/env {program}\n{ask}")
         script.chmod(0o755)
         argv = [script]
     result = run(argv)
