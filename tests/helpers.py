@@ -279,8 +279,9 @@ class Store:
 
 
 def is_image(path):
-    """Whether PATH is an image in a store."""
-    return os.path.islink(os.path.join(os.path.dirname(path), ".origin"))
+    """Whether PATH is an image in a store, or a node's replica of one."""
+    folder = os.path.dirname(path)
+    return any(os.path.islink(os.path.join(place, ".origin")) for place in (folder, os.path.dirname(folder)))
 
 
 # --- the pool ---
