@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The series for upstream, as far as its text shows it; `make check-rfc` builds it and runs its tests."""
 
-import pathlib
 import os
+import pathlib
 import re
 import subprocess
 
@@ -72,13 +72,13 @@ def test_message(patch):
 def test_style(patch):
     for name, line in added(patch, ""):
         assert line == line.rstrip() and " \t" not in line, (name, line)
-        # A makefile has long lines before, NEWS and the manual are text.
         assert len(line.expandtabs(8)) < 80, (name, line)
     for name, line in added(patch, (".c", ".h")):
-        assert not re.search(r"[^.?!:] \*/$", line.replace(".  */", "")) or "/*" in line, (name, line)
+        if line.endswith("*/") and not line.startswith("#"):
+            assert re.search(r"[.?!>]  \*/$", line), (name, line)  # a sentence, and two spaces
         code = re.sub(r'"(\\.|[^"\\])*"', '""', line)
         code = re.sub(r"/\*.*", "", code)
-        if re.match(r"\s*#\s*define|/\*|   ?[A-Z*]", line):
+        if re.match(r"\s*#\s*define|   ?[A-Z*]", line):  # a macro, or the middle of a comment
             continue
         assert [call for call in re.findall(r"\b(\w+)\(", code) if call not in MACROS] == [], (name, line)
         assert not re.search(r"\b(if|for|while|switch)\(|\)\{|\S\{$|^\s*//", code), (name, line)
