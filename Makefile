@@ -9,7 +9,7 @@
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make check-glibc    runs glibc's own tests with it
-# make check-rfc      builds upstream's glibc with glibc-patches/rfc, and runs its tests
+# make check-rfc      builds upstream's glibc with each patch of glibc-patches/rfc, and compares its tests
 # make check-suites    builds the patched linker in other Debian suites and tests it there
 # make lint    compilers, analysers, formatting
 # make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
