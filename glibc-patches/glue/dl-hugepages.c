@@ -58,6 +58,8 @@ static struct hl_context *context;
    of a huge page.  */
 static struct
 {
+  /* LD_HUGEPAGES selects it.  */
+  bool is_selected;
   bool is_chosen;
   ElfW(Addr) start;
 } next;
@@ -228,8 +230,6 @@ struct headers
 struct comparison
 {
   struct headers original, image;
-  ElfW(Dyn) dynamic[128];
-  char soname[256];
 };
 
 /* Read the program headers and segments of the file FD, of which H has the
@@ -322,59 +322,98 @@ check_image (struct comparison *c, int to, int fd, const char *start,
   return result != 0 ? result : try_mapping (to);
 }
 
-/* Read DT_SONAME of the image FD, whose headers have just been read:
-   offsets in it go with addresses.  Return false if that fails.  */
-static bool
-read_image_soname (struct comparison *c, int fd, const char **soname)
+#define SONAME_MAX 256
+
+/* Return the offset of ADDRESS in the file with headers PHDR, or -1.  */
+static off_t
+find_offset (const ElfW(Phdr) *phdr, size_t phnum, ElfW(Addr) address)
 {
-  const struct headers *h = &c->image;
-  ElfW(Addr) base = (h->object.segment[0].first_page
-		     & -context->geometry.huge_page_bytes);
-  ElfW(Addr) strings = 0, name = 0;
-  bool is_complete = true;
-  *soname = NULL;
-  for (size_t i = 0; i < h->ehdr.e_phnum; ++i)
-    {
-      size_t size = h->phdr[i].p_filesz;
-      if (h->phdr[i].p_type != PT_DYNAMIC)
-	continue;
-      is_complete = (size <= sizeof c->dynamic
-		     && __pread64_nocancel (fd, c->dynamic, size,
-					    h->phdr[i].p_vaddr - base)
-			== (ssize_t) size);
-      for (size_t j = 0; is_complete && j < size / sizeof (ElfW(Dyn)); ++j)
-	if (c->dynamic[j].d_tag == DT_STRTAB)
-	  strings = c->dynamic[j].d_un.d_ptr;
-	else if (c->dynamic[j].d_tag == DT_SONAME)
-	  name = c->dynamic[j].d_un.d_val;
-    }
-  if (!is_complete || strings == 0 || name == 0)
-    return is_complete;
-  *soname = c->soname;
-  ssize_t n = __pread64_nocancel (fd, c->soname, sizeof c->soname,
-				  strings - base + name);
-  return n > 0 && memchr (c->soname, '\0', n) != NULL;
+  for (size_t i = 0; i < phnum; ++i)
+    if (phdr[i].p_type == PT_LOAD
+	&& address - phdr[i].p_vaddr < phdr[i].p_filesz)
+      return phdr[i].p_offset + (address - phdr[i].p_vaddr);
+  return -1;
 }
 
-/* Return true if LD_HUGEPAGES excludes OBJECT by its soname, which is in the
-   image FD.  The one by which others select is looked at when the object is
-   mapped.  */
+/* Read DT_SONAME of the file FD, whose first LENGTH bytes are START, into
+   SONAME, which is empty if there is none.  Return false if that fails, or
+   if the program headers are not in START: the stack may be small.  */
 static bool
-is_excluded (struct comparison *c, const struct hl_object *object, int fd)
+read_file_soname (int fd, const char *start, size_t length,
+		  char soname[SONAME_MAX])
+{
+  const ElfW(Ehdr) *ehdr = (const ElfW(Ehdr) *) start;
+  const ElfW(Phdr) *phdr = (const ElfW(Phdr) *) (start + ehdr->e_phoff);
+  ElfW(Dyn) dynamic[32];
+  ElfW(Addr) strings = 0, name = 0;
+  size_t size = ehdr->e_phnum * sizeof *phdr;
+  if (ehdr->e_phentsize != sizeof *phdr
+      || ehdr->e_phoff > length || size > length - ehdr->e_phoff
+      || (ehdr->e_phoff & (__alignof (*phdr) - 1)) != 0)
+    return false;
+  for (size_t i = 0; i < ehdr->e_phnum; ++i)
+    {
+      if (phdr[i].p_type != PT_DYNAMIC)
+	continue;
+      off_t at = phdr[i].p_offset;
+      off_t end = at + phdr[i].p_filesz;
+      while (at < end && (strings == 0 || name == 0))
+	{
+	  ssize_t n = __pread64_nocancel (fd, dynamic,
+					  MIN (sizeof dynamic,
+					       (size_t) (end - at)), at);
+	  size_t count = n > 0 ? n / sizeof *dynamic : 0;
+	  if (count == 0)
+	    return false;
+	  for (size_t j = 0; j < count; ++j)
+	    if (dynamic[j].d_tag == DT_STRTAB)
+	      strings = dynamic[j].d_un.d_ptr;
+	    else if (dynamic[j].d_tag == DT_SONAME)
+	      name = dynamic[j].d_un.d_val;
+	  at += count * sizeof *dynamic;
+	}
+    }
+  soname[0] = '\0';
+  if (strings == 0 || name == 0)
+    return true;
+  off_t at = find_offset (phdr, ehdr->e_phnum, strings + name);
+  if (at < 0)
+    return false;
+  ssize_t n = __pread64_nocancel (fd, soname, SONAME_MAX, at);
+  return n > 0 && memchr (soname, '\0', n) != NULL;
+}
+
+/* Return true if LD_HUGEPAGES excludes something.  */
+static bool
+has_exclusions (void)
 {
   struct hl_string patterns = context->options.objects;
   struct hl_pattern pattern;
-  struct hl_object named =
-    {
-      .path = object->path,
-      .is_main = object->is_main,
-    };
   while (hl_take_pattern (&patterns, &pattern))
     if (pattern.excludes)
-      return (!read_image_soname (c, fd, &named.soname)
-	      || (hl_select_object (context->options.objects, &named)
-		  == HL_NOT_SELECTED));
+      return true;
   return false;
+}
+
+/* Return true if LD_HUGEPAGES selects OBJECT, which is in the file FD, and
+   whose soname is not known.  What is needed at startup is found by its
+   soname, so that is only asked for if it could make a difference.  */
+static bool
+is_selected (struct hl_object object, int fd, const char *start,
+	     size_t length, int mode)
+{
+  char soname[SONAME_MAX];
+  bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
+  bool result = (hl_select_object (context->options.objects, &object)
+		 != HL_NOT_SELECTED);
+  if (result ? !has_exclusions () : !is_opened_later)
+    return result;
+  if (!read_file_soname (fd, start, length, soname))
+    return false;
+  if (soname[0] != '\0')
+    object.soname = soname;
+  return (hl_select_object (context->options.objects, &object)
+	  != HL_NOT_SELECTED);
 }
 
 /* Return true if there is a store.  In a process that is asked once.  */
@@ -399,13 +438,13 @@ _dl_hugepages_open_image (int fd, char *start, size_t length,
   struct hl_file_state state;
   image.is_open = image.is_for_core = false;
   image.reason = HL_MOVED;
+  next.is_selected = is_selected (object, fd, start, length, mode);
   unsigned int backend = context->options.backend;
   if ((backend != HL_BACKEND_AUTO && backend != HL_BACKEND_SHARED)
       || length > START_MAX
       /* Its address is its own.  The core knows what else may be there.  */
       || ((const ElfW(Ehdr) *) start)->e_type != ET_DYN
-      || (hl_select_object (context->options.objects, &object)
-	  == HL_NOT_SELECTED)
+      || !next.is_selected
       || ((mode & __RTLD_DLOPEN) != 0
 	  && hl_read_process_status (context) != 0)
       || !has_store ()
@@ -428,7 +467,7 @@ _dl_hugepages_open_image (int fd, char *start, size_t length,
     }
   image.is_for_core = result == HL_SKIP_IMAGE_PLACE;
   image.reason = image.is_for_core ? HL_MOVED : result;
-  image.is_open = result == 0 && !is_excluded (c, &object, to);
+  image.is_open = result == 0;
   if (image.is_open)
     memcpy (start, c->image.start, length);
   hl_free_area (&area);
@@ -512,9 +551,9 @@ _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,
 {
   struct hl_object object;
   uint64_t bias = 0;
-  if (image.is_open)
+  if (image.is_open || !next.is_selected)
     {
-      /* Its p_align says where.  */
+      /* An image's p_align says where it goes.  */
       next.is_chosen = false;
       return;
     }

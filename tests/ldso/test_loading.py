@@ -334,3 +334,40 @@ def test_command_and_arguments(linked, builder, pool):
     assert linked.run([app], "main", "verbose=2,only=other", way=by_command).stderr == ""
 
 
+
+
+# --- what nobody has selected ---
+
+SHOW = "import ctypes, sys\nfor path in sys.argv[1:]: ctypes.CDLL(path)\nprint(open('/proc/self/maps').read())"
+
+
+def read_layout(linked, library, patterns, opened_later):
+    """Where the mappings of LIBRARY begin: the first one modulo the size of a huge page, and the others from there."""
+    if opened_later:
+        argv, variables = ["/usr/bin/python3", "-c", SHOW, library], {}
+    else:
+        argv, variables = ["/bin/cat", "/proc/self/maps"], {"LD_PRELOAD": library}
+    env = dict(helpers.preload(patterns=patterns, options="backend=thp"), **variables)
+    result = helpers.run(["setarch", "-R", linked.ldso, *argv], {k: str(v) for k, v in env.items()})
+    assert result.returncode == 0, result.stderr
+    found = [line.split() for line in result.stdout.splitlines() if line.endswith(f" {library}")]
+    starts = [int(words[0].split("-")[0], 16) for words in found]
+    assert starts, result.stdout
+    return starts[0] % helpers.HUGE, [(int(words[0].split("-")[1], 16) - starts[0], words[1], words[2]) for words in found]
+
+
+@pytest.mark.parametrize("opened_later", [False, True], ids=["preloaded", "dlopen"])
+def test_unselected_object_stays_where_it_was(linked, library, thp, opened_later):
+    """Naming one object changes nothing for the others: they lie where the kernel puts them, where their offsets go with
+    their addresses.  An exclusion is no selection either, by file name or by soname."""
+    unset = read_layout(linked, library(), None, opened_later)
+    for patterns in ("no-such-object", "libbig*:!libbig*", "!libbig*:no-such-object"):
+        assert read_layout(linked, library(), patterns, opened_later) == unset, patterns
+    assert read_layout(linked, library(), "libbig*", opened_later) != unset
+
+
+def test_selected_by_its_soname(linked, builder, thp, pool):
+    """dlopen of a file with another name than its soname: it is placed as if its name had been matched."""
+    _, [path] = builder.with_library("dso")
+    by_name, by_soname = (read_layout(linked, path, p, True)[0] for p in ("libbig.so", "libbig.so.1"))
+    assert by_name == by_soname and read_layout(linked, path, "libbig*:!libbig.so.1", True) == read_layout(linked, path, None, True)
