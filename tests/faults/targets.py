@@ -114,8 +114,8 @@ def make_setting(get, targets, name):
     if "command" in way:
         argv.insert(0, ldso)
 
-    def environment(patterns):
-        return helpers.preload(*preloaded, patterns=patterns, options=f"{options},verbose=3")
+    def environment(patterns, more=""):
+        return helpers.preload(*preloaded, patterns=patterns, options=f"{options}{more},verbose=3")
 
     if "shared" in options:
         store = get("images")
@@ -123,5 +123,9 @@ def make_setting(get, targets, name):
         options = store.options()
 
     # As long as the other, so that the stack is the same.
-    plain = re.sub("^.", "X", pattern)
-    return Setting(name, argv, environment(pattern), environment(plain), module, ranges, "mdwe" in way, "early" in way)
+    good, plain = environment(pattern), environment(re.sub("^.", "X", pattern))
+    if way == "ldso" and options != "backend=file":
+        # ld.so puts only what is selected where its text is well on huge pages.  There it is, and stays: no pool is so large.
+        good = environment(pattern, f",data=thp,reserve_pages=0000000000,{options:,<15}")
+        plain = environment(pattern, ",data=off,reserve_pages=4294967295,backend=hugetlb")
+    return Setting(name, argv, good, plain, module, ranges, "mdwe" in way, "early" in way)
