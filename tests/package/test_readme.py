@@ -54,7 +54,7 @@ ELSEWHERE = {
     "volumes: [{name: image, hostPath: {path: /run/hugeld/KEY/NAME, type: File}}]": "tests/images/test_containers.py, by runc",
     "hugeld share add FILE": "tests/images/test_store.py",
     "hugeld share list": "tests/images/test_store.py",
-    "hugeld run --share -- PROGRAM ARGS": "tests/images/test_run.py",
+    "hugeld run --share -- PROGRAM ARGS": "tests/images/test_executed.py",
     "systemctl enable --now hugeld-share": "test_packages.py",
     "mkdir -p /etc/systemd/system/NAME.service.d": "tests/vm/systemd/test_vm_images.py",
     "hugeld share unit NAME.service > /etc/systemd/system/NAME.service.d/hugeld-image.conf":
