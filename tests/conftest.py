@@ -287,8 +287,8 @@ def prove(library, empty_library, pause_library):
 
 
 @pytest.fixture(scope="session")
-def images(tmp_path_factory):
-    """A helpers.Store on a tmpfs with huge=always."""
+def image_store(tmp_path_factory):
+    """A helpers.Store on a tmpfs with huge=always, in which images stay."""
     if os.getuid() != 0:
         pytest.skip("needs root: mounts a tmpfs")
     folder = tmp_path_factory.mktemp("store")
@@ -299,6 +299,15 @@ def images(tmp_path_factory):
         pytest.skip(f"no tmpfs with huge=always here: {result.stderr}")
     with helpers.at_end('umount -l "$1"', folder):
         yield helpers.Store(folder)
+
+
+@pytest.fixture
+def images(image_store):
+    """The same for one test: what it adds goes at its end, since all that is there is memory."""
+    before = set(os.listdir(image_store.folder))
+    yield image_store
+    for name in set(os.listdir(image_store.folder)) - before:
+        shutil.rmtree(image_store.folder / name)
 
 
 @pytest.fixture

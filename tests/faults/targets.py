@@ -118,7 +118,7 @@ def make_setting(get, targets, name):
         return helpers.preload(*preloaded, patterns=patterns, options=f"{options}{more},verbose=3")
 
     if "shared" in options:
-        store = get("images")
+        store = get("image_store")
         store.add(targets.folder / ("libtarget.so" if "dlopen" in name else "target"))
         options = store.options()
 
