@@ -76,7 +76,7 @@ def test_executables(builder, pool, tmp_path, ways, variant, one_field):
     assert worked > 10  # some of it is harmless
 
 
-@pytest.mark.parametrize("variant, one_field", [("dso", True), ("dso-aligned", False)])
+@pytest.mark.parametrize("variant, one_field", [pytest.param("dso", True, marks=pytest.mark.whole), ("dso-aligned", False)])
 def test_libraries(builder, pool, tmp_path, ways, variant, one_field):
     pool(64)
     app, [library] = builder.with_library(variant)

@@ -359,7 +359,7 @@ def await_new(world, store=SYSTEM):
     return helpers.wait_until(lambda: [name for name in world.left(store) if name.startswith(".new-")], what=".new-XXXXXX")
 
 
-@pytest.mark.parametrize("call", ["linkat", "symlinkat"])
+@pytest.mark.parametrize("call", ["linkat", pytest.param("symlinkat", marks=pytest.mark.whole)])
 @pytest.mark.parametrize("how", ["overwritten", "replaced", "moved away", "made writable", "removed"])
 def test_changed_while_it_is_added(world, how, call):
     path = world.path(APP)
@@ -492,6 +492,7 @@ CALLS = [("mkdirat", 1), ("flock", 1), ("ftruncate", 1), ("fchmod", 1), ("linkat
          ("renameat", 1)]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("pages, call, when", [
     *(("tmpfs", *call) for call in [*CALLS, ("pwrite64", 1), ("pwrite64", 20)]),
     *(("hugetlb", *call) for call in [*CALLS, ("mkdirat", 2), ("fallocate", 1), ("fallocate", 4)]),
@@ -512,6 +513,7 @@ def test_killed(world, call, when, pages, pool):
     assert world.share("check").returncode == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("call, when", [("renameat", 1), ("unlinkat", 1), ("unlinkat", 2), ("unlinkat", 4)])
 def test_killed_while_removing(world, call, when):
     world.add(APP)
