@@ -633,7 +633,8 @@ def check_memory(image, plain, plans, moved, backend="hugetlb", always=True, for
         if mapping.is_hugetlb:
             assert any(s.start <= mapping.start and mapping.end <= s.end for s in hugetlb), f"not planned: {mapping}"
         assert not ("w" in mapping.permissions and "x" in mapping.permissions), mapping
-    elsewhere = [m for m in image.mappings if not any(m.start < s.end and s.start < m.end for s in moved_spans)]
+    advised = [s for plan in plans.values() for s in plan.spans if s.kind == "bss"]  # huge when the program touches it
+    elsewhere = [m for m in image.mappings if not any(m.start < s.end and s.start < m.end for s in moved_spans + advised)]
     assert sum(m.thp_bytes for m in elsewhere) <= sum(m.thp_bytes for m in plain.mappings)
     assert image.descriptors == plain.descriptors
     now, before = (collections.Counter(bytes_outside(i.mappings, i.objects)) for i in (image, plain))
