@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -101,6 +102,13 @@ error_t hl_parse_common(int key, struct argp_state *state, const char *name, boo
     default:
         return ARGP_ERR_UNKNOWN;
     }
+}
+
+char *hl_find_file_path(int file) {
+    char path[PATH_MAX] = "", *link = hl_format("/proc/self/fd/%d", file);
+    ssize_t bytes = readlink(link, path, sizeof path - 1);
+    free(link);
+    return bytes > 0 && path[0] == '/' ? hl_format("%s", path) : NULL;
 }
 
 error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what) {

@@ -30,6 +30,9 @@ void *hl_allocate(size_t bytes);
 void *hl_resize(void *at, size_t bytes);
 char *hl_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* Where the open FILE lies, without symbolic links; NULL where that is unknown.  The caller frees it. */
+char *hl_find_file_path(int file);
+
 /* What every sub-command's parser does with a key that it doesn't know: --help under NAME ("hugeld run"), and
    a mistake costs one line, not two.  TAKES_OPTIONS: --help ends with the rows of option.def.  The row of
    argp_options for it is HL_HELP_OPTION, the flag for argp_parse ARGP_NO_HELP. */

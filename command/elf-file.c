@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 /* No path is longer. */
@@ -232,6 +233,16 @@ uint64_t hl_load_alignment(const struct hl_elf_file *file, uint64_t page_bytes) 
             alignment = align;
     }
     return alignment;
+}
+
+bool hl_gets_any_address(const struct hl_elf_file *file, const struct hl_geometry *geometry) {
+    return hl_is_position_independent(file) &&
+           hl_load_alignment(file, geometry->page_bytes) < geometry->huge_page_bytes;
+}
+
+bool hl_has_privileges(const struct hl_elf_file *file) {
+    return (file->stat.st_mode & (S_ISUID | S_ISGID)) != 0 ||
+           fgetxattr(file->fd, "security.capability", NULL, 0) >= 0;
 }
 
 /* This command's own header, as the linker left it in memory. */

@@ -63,6 +63,12 @@ bool hl_needs_library(const struct hl_elf_file *file, const char *prefix);
 bool hl_is_position_independent(const struct hl_elf_file *file);
 uint64_t hl_load_alignment(const struct hl_elf_file *file, uint64_t page_bytes);
 
+/* Whether its address modulo a huge page can be one of many. */
+bool hl_gets_any_address(const struct hl_elf_file *file, const struct hl_geometry *geometry);
+
+/* Whether it is set-user-ID, set-group-ID or has file capabilities, whoever runs it. */
+bool hl_has_privileges(const struct hl_elf_file *file);
+
 /* Whether this machine runs it. */
 bool hl_is_native(const struct hl_elf_file *file);
 

@@ -8,8 +8,6 @@
 #include "plan.h"
 #include "remedy.h"
 
-#include <linux/limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/statvfs.h>
@@ -22,31 +20,25 @@ struct hl_options hl_options_for_image(const struct hl_options *options) {
     return all;
 }
 
-/* The name of what the descriptor FILE refers to; the caller frees it. */
-static char *read_name(int file) {
-    char name[PATH_MAX], *link = hl_format("/proc/self/fd/%d", file);
-    ssize_t bytes = readlink(link, name, sizeof name);
-    free(link);
-    return bytes > 0 ? hl_format("%.*s", (int)bytes, name) : hl_format("?");
+long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
+    static struct hl_context context; /* hl_open_image looks at the options, the user and the filters */
+    context.options = *options;
+    context.status.user = geteuid();
+    return hl_open_image(&context, state);
 }
 
-/* Whether the address at which the object lies, modulo a huge page, can be one of many. */
-static bool gets_any_address(const struct hl_forecast *forecast) {
-    const struct hl_geometry *geometry = &forecast->geometry;
-    return hl_is_position_independent(forecast->file) &&
-           hl_load_alignment(forecast->file, geometry->page_bytes) < geometry->huge_page_bytes;
+bool hl_is_noexec(int file) {
+    struct statvfs fs;
+    return fstatvfs(file, &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0;
 }
 
 /* Why the open IMAGE would not be mapped; HL_MOVED: it would, as far as the address is known. */
 static enum hl_skip check_image(const struct hl_forecast *forecast, int image, bool knows_address) {
-    struct statvfs fs;
     struct hl_object object = forecast->object;
-    if (!knows_address && gets_any_address(forecast))
+    if (!knows_address && hl_gets_any_address(forecast->file, &forecast->geometry))
         hl_load_object(&object, forecast->file, forecast->path, 0, &forecast->geometry);
     int result = hl_check_image(&object, image, &forecast->geometry);
-    if (result == 0 && fstatvfs(image, &fs) == 0 && (fs.f_flag & ST_NOEXEC))
-        result = HL_SKIP_STORE_NOEXEC;
-    return (enum hl_skip)result;
+    return result == 0 && hl_is_noexec(image) ? HL_SKIP_STORE_NOEXEC : (enum hl_skip)result;
 }
 
 /* There is none: whether one could be made. */
@@ -63,17 +55,15 @@ static void consider_making(struct hl_found_image *found, const struct hl_foreca
 
 void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forecast,
                    const struct hl_options *options, bool knows_address) {
-    static struct hl_context context; /* all that hl_open_image looks at are the options and the filters */
     struct hl_file_state state, image_state;
+    bool is_anywhere = !knows_address && hl_gets_any_address(forecast->file, &forecast->geometry);
     struct hl_options all = hl_options_for_image(options);
     *found = (struct hl_found_image){.skip = (enum hl_skip)forecast->skip};
     if (forecast->object.n_segments == 0 || !hl_is_native(forecast->file))
         return;
-    found->is_placed_anywhere =
-        !knows_address && gets_any_address(forecast) && strcmp(hl_elf_type(forecast->file), "pie") == 0;
-    context.options = *options;
+    found->is_placed_anywhere = is_anywhere && strcmp(hl_elf_type(forecast->file), "pie") == 0;
     hl_plan_object(&found->plan, &forecast->object, &all, &forecast->geometry);
-    long image = hl_read_file_state(&state, forecast->file->fd) == 0 ? hl_open_image(&context, &state)
+    long image = hl_read_file_state(&state, forecast->file->fd) == 0 ? hl_open_image_of(&state, options)
                                                                      : -HL_SKIP_NO_IMAGE;
     if (image < 0) {
         found->skip = (enum hl_skip) - image;
@@ -81,7 +71,9 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
             consider_making(found, forecast);
         return;
     }
-    found->path = read_name((int)image);
+    found->path = hl_find_file_path((int)image);
+    if (found->path == NULL)
+        found->path = hl_format("?");
     found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
     found->skip =
         found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(forecast, (int)image, knows_address);
@@ -89,7 +81,7 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
     if (found->is_unwanted)
         found->skip = HL_MOVED;
     else if (found->skip == HL_MOVED)
-        found->use = !knows_address && gets_any_address(forecast) ? HL_IMAGE_DEPENDS : HL_IMAGE_USED;
+        found->use = is_anywhere ? HL_IMAGE_DEPENDS : HL_IMAGE_USED;
     close((int)image);
 }
 

@@ -3,6 +3,7 @@
 #ifndef HL_FIND_IMAGE_H
 #define HL_FIND_IMAGE_H
 
+#include "elf/store.h"
 #include "forecast.h"
 
 enum hl_image_use {
@@ -21,6 +22,12 @@ struct hl_found_image {
     uint64_t needed_pages;   /* where there is none and one can be made: the huge pages that a store needs */
     struct hl_plan plan;     /* from an image, at the forecast's address */
 };
+
+/* hl_open_image, as a process of this user with OPTIONS would call it. */
+long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);
+
+/* Whether nothing may be executed where the open FILE lies. */
+bool hl_is_noexec(int file);
 
 /* Looks for the image of FORECAST's file where OPTIONS say, as a process of this user would find it.
    KNOWS_ADDRESS: the forecast's load bias is what the object gets, modulo a huge page.  hl_free_found_image

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/limits.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -103,16 +102,8 @@ static int try_mount(const struct cover *cover, bool is_privileged) {
     return result != 0 ? result : WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
 }
 
-/* The path of the open FILE; NULL if it has none.  The caller frees it. */
-static char *find_path(int file) {
-    char path[PATH_MAX] = "", *link = hl_format("/proc/self/fd/%d", file);
-    ssize_t bytes = readlink(link, path, sizeof path - 1);
-    free(link);
-    return bytes > 0 && path[0] == '/' ? hl_format("%s", path) : NULL;
-}
-
 int hl_mount_over(int from, int to, bool may_enter_user_namespace) {
-    struct cover cover = {from, to, find_path(from), find_path(to)};
+    struct cover cover = {from, to, hl_find_file_path(from), hl_find_file_path(to)};
     bool is_privileged = true;
     int result =
         cover.from_path != NULL && cover.to_path != NULL ? try_mount(&cover, is_privileged) : -ESTALE;

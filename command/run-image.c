@@ -17,11 +17,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/statvfs.h>
-#include <sys/xattr.h>
 #include <unistd.h>
 
 static void read_geometry(struct hl_geometry *geometry) {
@@ -34,18 +31,10 @@ bool hl_needs_execution(const char *executable) {
     if (executable == NULL || hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
         return false;
     read_geometry(&geometry);
-    bool needs =
-        hl_is_native(&file) && (hl_explain_plain_run(executable) != NULL ||
-                                (hl_is_position_independent(&file) &&
-                                 hl_load_alignment(&file, geometry.page_bytes) < geometry.huge_page_bytes));
+    bool needs = hl_is_native(&file) &&
+                 (hl_explain_plain_run(executable) != NULL || hl_gets_any_address(&file, &geometry));
     hl_close_elf(&file);
     return needs;
-}
-
-/* The image would be executed without them. */
-static bool has_privileges(const struct hl_elf_file *file) {
-    return (file->stat.st_mode & (S_ISUID | S_ISGID)) != 0 ||
-           fgetxattr(file->fd, "security.capability", NULL, 0) > 0;
 }
 
 /* Whether A and B differ in nothing but where the image has its bytes. */
@@ -76,11 +65,6 @@ static int compare_headers(const struct hl_elf_file *file, int image) {
     return result;
 }
 
-static bool is_noexec(int image) {
-    struct statvfs file_system;
-    return fstatvfs(image, &file_system) == 0 && (file_system.f_flag & ST_NOEXEC) != 0;
-}
-
 /* Whether IMAGE may be executed in FILE's place: 0, or the reason why not. */
 static int check_image(const struct hl_elf_file *file, const char *path, int image) {
     struct hl_object object;
@@ -91,22 +75,17 @@ static int check_image(const struct hl_elf_file *file, const char *path, int ima
         result = hl_check_image(&object, image, &geometry);
     if (result == 0)
         result = compare_headers(file, image);
-    return result == 0 && is_noexec(image) ? HL_SKIP_STORE_NOEXEC : result;
+    return result == 0 && hl_is_noexec(image) ? HL_SKIP_STORE_NOEXEC : result;
 }
 
 /* Opens the image of the open FILE.  A descriptor, or the negated reason why there is none. */
 static long find_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options) {
     struct hl_file_state state;
-    if (has_privileges(file))
+    if (hl_has_privileges(file)) /* the image would be executed without them */
         return -HL_SKIP_PRIVILEGED;
     if (hl_read_file_state(&state, file->fd) != 0)
         return -HL_SKIP_SOURCE_UNREADABLE;
-    struct hl_context *context = hl_allocate(sizeof *context);
-    memset(context, 0, sizeof *context);
-    context->options = *options;
-    context->status.user = geteuid();
-    long image = hl_open_image(context, &state);
-    free(context);
+    long image = hl_open_image_of(&state, options);
     int result = image >= 0 ? check_image(file, path, (int)image) : 0;
     if (result != 0) {
         close((int)image);
@@ -124,13 +103,6 @@ static char *explain(int skip, const char *path) {
     char *reason = hl_format("not from an image: %s (%s)", sentence, named);
     free(named);
     return reason;
-}
-
-static char *read_path(int file) {
-    char path[PATH_MAX] = "", *link = hl_format("/proc/self/fd/%d", file);
-    ssize_t bytes = readlink(link, path, sizeof path - 1);
-    free(link);
-    return hl_format("%s", bytes > 0 ? path : "?");
 }
 
 /* Opens EXECUTABLE as FILE, and its image as *IMAGE.  NULL, or the reason why not; then nothing is open. */
@@ -153,7 +125,7 @@ char *hl_look_for_image(const char *executable, const struct hl_options *options
     *image = NULL;
     if (reason != NULL)
         return reason;
-    *image = read_path(found);
+    *image = hl_find_file_path(found);
     close(found);
     hl_close_elf(&file);
     return NULL;
@@ -169,7 +141,7 @@ char *hl_mount_image(const char *executable, const struct hl_options *options, b
         return reason;
     int result = hl_mount_over(from, file.fd, may_enter_user_namespace);
     if (result == 0)
-        *image = read_path(from);
+        *image = hl_find_file_path(from);
     else
         reason = hl_format("not from an image: it cannot be mounted here (%s)", strerror(-result));
     close(from);

@@ -77,18 +77,6 @@ static bool refuse(struct making *making, enum hl_skip skip) {
 
 /* --- what the file is --- */
 
-/* Where FILE lies, without symbolic links; NULL where that is unknown, or it has no name any more. */
-static char *find_path(int file) {
-    char link[64], path[PATH_MAX];
-    struct stat stat;
-    snprintf(link, sizeof link, "/proc/self/fd/%d", file);
-    ssize_t bytes = readlink(link, path, sizeof path - 1);
-    if (bytes <= 0 || path[0] != '/' || fstat(file, &stat) != 0 || stat.st_nlink == 0)
-        return NULL;
-    path[bytes] = '\0';
-    return hl_format("%s", path);
-}
-
 /* Only root may have written to it, and only root may do so. */
 static bool is_roots_alone(int file, struct stat *stat) {
     return fstat(file, stat) == 0 && stat->st_uid == 0 && (stat->st_mode & (S_IWGRP | S_IWOTH)) == 0;
@@ -133,22 +121,18 @@ static bool has_writer(int file) {
     return false;
 }
 
-static bool is_privileged(const struct hl_elf_file *file) {
-    return (file->stat.st_mode & (S_ISUID | S_ISGID)) != 0 ||
-           fgetxattr(file->fd, "security.capability", NULL, 0) >= 0;
-}
-
 static bool check_file(struct making *making) {
     const struct hl_elf_file *file = making->file;
     struct statfs fs;
+    struct stat now;
     if (!S_ISREG(file->stat.st_mode))
         return fail(making, HL_SHARE_FAILED, hl_format("it is no regular file"));
     if (!hl_is_native(file))
         return fail(making, HL_SHARE_NOTHING, hl_format("it is for another machine"));
-    if (is_privileged(file))
+    if (hl_has_privileges(file))
         return refuse(making, HL_SKIP_PRIVILEGED);
-    making->addition->path = find_path(file->fd);
-    if (making->addition->path == NULL)
+    making->addition->path = hl_find_file_path(file->fd);
+    if (making->addition->path == NULL || fstat(file->fd, &now) != 0 || now.st_nlink == 0)
         return fail(making, HL_SHARE_FAILED, hl_format("it has been removed or replaced; name it again"));
     making->name = strrchr(making->addition->path, '/') + 1;
     if (!making->store->for_all)
