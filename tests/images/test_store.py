@@ -242,6 +242,9 @@ def test_own_store(world):
     [image] = world.list(user=USER)
     assert image["image"].startswith(store) and stat.S_IMODE(world.path(store).stat().st_mode) == 0o700
     check_huge(world, image, USER)
+    for user, found in ((USER, image["image"]), (OTHER, None)):
+        [told] = json.loads(world.run("/run/bin/hugeld", "inspect", "--json", APP, user=user).stdout)["files"]
+        assert told["image"]["path"] == found
     assert world.run("cat", image["image"], user=OTHER).returncode != 0
     assert world.list(user=OTHER) == [] and world.share("check", user=USER).returncode == 0
     refused(world.share("add", "--pages=tmpfs", APP, user=USER), "only root")
