@@ -244,6 +244,21 @@ def at_end(command, *arguments):
     assert guard.returncode == 0, stderr
 
 
+def forbid_calls(*names):
+    """Lines of a Python script, after which these system calls kill it."""
+    return (f"import ctypes\n"
+            f"lib = ctypes.CDLL('libseccomp.so.2')\n"
+            f"lib.seccomp_init.restype = ctypes.c_void_p\n"
+            f"lib.seccomp_init.argtypes = [ctypes.c_uint32]\n"
+            f"lib.seccomp_rule_add.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint]\n"
+            f"lib.seccomp_load.argtypes = [ctypes.c_void_p]\n"
+            f"context = lib.seccomp_init(0x7fff0000)\n"  # SCMP_ACT_ALLOW
+            f"for name in {[name.encode() for name in names]}:\n"
+            f"    number = lib.seccomp_syscall_resolve_name(name)\n"
+            f"    assert lib.seccomp_rule_add(context, 0x80000000, number, 0) == 0\n"  # SCMP_ACT_KILL_PROCESS
+            f"assert lib.seccomp_load(context) == 0\n")
+
+
 # --- images ---
 
 

@@ -408,7 +408,9 @@ is_selected (struct hl_object object, int fd, const char *start,
 		 != HL_NOT_SELECTED);
   if (result ? !has_exclusions () : !is_opened_later)
     return result;
-  if (!read_file_soname (fd, start, length, soname))
+  /* A filter of the program's own may kill for pread64.  */
+  if ((is_opened_later && hl_read_process_status (context) != 0)
+      || !read_file_soname (fd, start, length, soname))
     return false;
   if (soname[0] != '\0')
     object.soname = soname;

@@ -139,17 +139,7 @@ def test_environment_that_was_overwritten(workshop, later, pool):
 def test_filter_that_came_after_start(workshop, later, pool):
     """A sandbox that forbids what a move calls, and kills for it: hugeld asks first."""
     pool(64)
-    script = (f"import ctypes\n"
-              f"lib = ctypes.CDLL('libseccomp.so.2')\n"
-              f"lib.seccomp_init.restype = ctypes.c_void_p\n"
-              f"lib.seccomp_init.argtypes = [ctypes.c_uint32]\n"
-              f"lib.seccomp_rule_add.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint]\n"
-              f"lib.seccomp_load.argtypes = [ctypes.c_void_p]\n"
-              f"context = lib.seccomp_init(0x7fff0000)\n"  # SCMP_ACT_ALLOW
-              f"for name in (b'process_vm_readv', b'userfaultfd', b'mremap', b'madvise', b'memfd_create'):\n"
-              f"    number = lib.seccomp_syscall_resolve_name(name)\n"
-              f"    assert lib.seccomp_rule_add(context, 0x80000000, number, 0) == 0\n"  # SCMP_ACT_KILL_PROCESS
-              f"assert lib.seccomp_load(context) == 0\n"
+    script = (helpers.forbid_calls("process_vm_readv", "userfaultfd", "mremap", "madvise", "memfd_create") +
               f"ctypes.CDLL('{workshop}/libtable1.so')\n"
               f"print(open('/proc/self/smaps_rollup').read())\n")
     process = later(["/usr/bin/python3", "-c", script], "libtable1.so")

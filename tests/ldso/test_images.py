@@ -378,17 +378,7 @@ def test_image_on_hugetlbfs(images, own, linked, pool, tmp_path):
 def test_filter_that_came_after_start(images, features, linked):
     """One that kills for what looking for an image takes, and not for what dlopen does."""
     images.add(features())
-    script = (f"import ctypes\n"
-              f"lib = ctypes.CDLL('libseccomp.so.2')\n"
-              f"lib.seccomp_init.restype = ctypes.c_void_p\n"
-              f"lib.seccomp_init.argtypes = [ctypes.c_uint32]\n"
-              f"lib.seccomp_rule_add.argtypes = [ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int, ctypes.c_uint]\n"
-              f"lib.seccomp_load.argtypes = [ctypes.c_void_p]\n"
-              f"context = lib.seccomp_init(0x7fff0000)\n"  # SCMP_ACT_ALLOW
-              f"for name in (b'getcpu', b'geteuid', b'pread64'):\n"
-              f"    number = lib.seccomp_syscall_resolve_name(name)\n"
-              f"    assert lib.seccomp_rule_add(context, 0x80000000, number, 0) == 0\n"  # SCMP_ACT_KILL_PROCESS
-              f"assert lib.seccomp_load(context) == 0\n"
+    script = (helpers.forbid_calls("getcpu", "geteuid", "pread64") +
               f"ctypes.CDLL('{features()}')\n"
               f"print('libbig' in open('/proc/self/maps').read())\n")
     for options, told in (("verbose=1", True), ("verbose=0", False)):

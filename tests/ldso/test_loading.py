@@ -371,3 +371,12 @@ def test_selected_by_its_soname(linked, builder, thp, pool):
     _, [path] = builder.with_library("dso")
     by_name, by_soname = (read_layout(linked, path, p, True)[0] for p in ("libbig.so", "libbig.so.1"))
     assert by_name == by_soname and read_layout(linked, path, "libbig*:!libbig.so.1", True) == read_layout(linked, path, None, True)
+
+
+@pytest.mark.parametrize("patterns", ["no-such-object", "libbig*:!no-such-object", "libbig.so.1"])
+def test_filter_that_came_before_its_soname_is_read(linked, builder, patterns):
+    """One that kills for what reading it takes, and not for what dlopen does: hugeld asks first."""
+    _, [path] = builder.with_library("dso")
+    script = helpers.forbid_calls("pread64") + f"ctypes.CDLL('{path}')\nprint('libbig' in open('/proc/self/maps').read())\n"
+    done = linked.run(["/usr/bin/python3", "-c", script], patterns, "backend=thp")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done
