@@ -15,8 +15,7 @@
 
 struct hl_options hl_options_for_image(const struct hl_options *options) {
     struct hl_options all = *options;
-    all.segments = HL_SEGMENTS_ALL;
-    all.sparse_text = HL_SPARSE_TEXT_ON;
+    hl_set_image_options(&all);
     return all;
 }
 

@@ -50,6 +50,9 @@ struct hl_file_id {
     uint64_t device, inode;
 };
 
+/* Whether there is a store of images. */
+enum hl_stores { HL_STORES_UNKNOWN, HL_NO_STORE, HL_SOME_STORE };
+
 /* How hugeld came into the process. */
 enum hl_way_in {
     HL_PRELOADER, /* takes main where LD_HUGEPAGES is unset */
@@ -62,7 +65,7 @@ struct hl_context {
     struct hl_options options;
     struct hl_file_id standard_error; /* at the start */
     struct hl_kernel kernel;
-    bool has_no_store;     /* there was none when an image was looked for: once in a process is enough */
+    enum hl_stores stores; /* looked for once in a process */
     bool kernel_is_probed; /* false again when objects come later: the process may have restricted itself */
     struct hl_status status;
     bool filters_are_known;

@@ -64,17 +64,17 @@ static void set_users_store(struct hl_line *path, const struct hl_context *conte
 
 bool hl_has_store(struct hl_context *context) {
     struct hl_line path;
-    if (context->has_no_store)
-        return false;
+    if (context->stores != HL_STORES_UNKNOWN)
+        return context->stores == HL_SOME_STORE;
     long store = context->options.store.bytes == 0 ? hl_open(HL_SYSTEM_STORE, O_PATH | O_CLOEXEC) : -ENOENT;
     if (hl_is_error(store)) {
         set_users_store(&path, context);
         store = hl_open(path.at, O_PATH | O_CLOEXEC);
     }
-    context->has_no_store = store == -ENOENT;
+    context->stores = store == -ENOENT ? HL_NO_STORE : HL_SOME_STORE;
     if (!hl_is_error(store))
         hl_close((int)store);
-    return !context->has_no_store;
+    return context->stores == HL_SOME_STORE;
 }
 
 long hl_open_image(const struct hl_context *context, const struct hl_file_state *state) {
@@ -92,9 +92,14 @@ long hl_open_image(const struct hl_context *context, const struct hl_file_state 
     return search.met_unsafe ? -HL_SKIP_STORE_UNSAFE : -HL_SKIP_NO_IMAGE;
 }
 
+/* The address of the byte at offset 0 of OBJECT's image. */
+static uint64_t find_base(const struct hl_object *object, const struct hl_geometry *geometry) {
+    return hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
+}
+
 int hl_compare_image(const struct hl_object *object, const struct hl_object *laid_out, uint64_t bytes,
                      const struct hl_geometry *geometry) {
-    uint64_t base = hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
+    uint64_t base = find_base(object, geometry);
     if (object->load_bias % geometry->huge_page_bytes != 0)
         return HL_SKIP_IMAGE_PLACE;
     if (laid_out->n_segments != object->n_segments)
@@ -155,6 +160,7 @@ static long open_file(const struct hl_object *object) {
     return hl_open(object->is_main ? "/proc/self/exe" : object->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
+/* *IMAGE, which is a negated reason, becomes a descriptor where there is an image; the caller closes it. */
 static int open_and_check(struct hl_context *context, const struct hl_object *object, long *image) {
     struct hl_file_state state;
     int result = object->no_image != HL_MOVED ? (int)object->no_image : HL_SKIP_NO_IMAGE;
@@ -165,7 +171,6 @@ static int open_and_check(struct hl_context *context, const struct hl_object *ob
     long file = open_file(object);
     if (hl_is_error(file))
         return result;
-    *image = -HL_SKIP_NO_IMAGE;
     if (hl_read_file_state(&state, (int)file) == 0)
         *image = hl_open_image(context, &state);
     if (!hl_is_error(*image))
@@ -224,16 +229,18 @@ static int check_hugetlbfs(struct hl_context *context) {
 }
 
 static int map_spans(struct hl_context *context, struct hl_work *work, int image) {
-    uint64_t base = hl_round_down(work->object.segment[0].start, context->geometry.huge_page_bytes);
+    uint64_t base = find_base(&work->object, &context->geometry);
     struct hl_file_state state;
     int result = hl_read_file_state(&state, image) != 0 ? HL_SKIP_IMAGE_MISMATCH : 0;
     if (result == 0 && is_on_hugetlbfs(image, context->geometry.page_bytes))
         result = check_hugetlbfs(context);
-    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++)
-        if (has_zeros(&work->object, &work->plan.span[i]) && !hl_is_writable(&work->plan.span[i]))
-            result = HL_SKIP_IMAGE_MISMATCH;
-        else if (!hl_is_writable(&work->plan.span[i]))
-            result = map_span(&work->move[i], &work->plan.span[i], image, base, state.bytes);
+    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (hl_is_writable(span))
+            continue;
+        result = has_zeros(&work->object, span) ? HL_SKIP_IMAGE_MISMATCH
+                                                : map_span(&work->move[i], span, image, base, state.bytes);
+    }
     return result;
 }
 
@@ -244,10 +251,14 @@ static void plan_with(const struct hl_context *context, struct hl_work *work,
 }
 
 /* Of an image, read-only data and pages with little text are for nothing. */
+void hl_set_image_options(struct hl_options *options) {
+    options->segments = HL_SEGMENTS_ALL;
+    options->sparse_text = HL_SPARSE_TEXT_ON;
+}
+
 static void plan_spans(const struct hl_context *context, struct hl_work *work) {
     struct hl_options options = context->options;
-    options.segments = HL_SEGMENTS_ALL;
-    options.sparse_text = HL_SPARSE_TEXT_ON;
+    hl_set_image_options(&options);
     plan_with(context, work, &options);
 }
 
@@ -299,7 +310,7 @@ static bool is_one_mapping(const struct hl_object *object, const struct hl_span 
 /* A dynamic linker has put PROT_BTI where the text wants it. */
 static int join_span(const struct hl_context *context, const struct hl_object *object,
                      const struct hl_span *span) {
-    uint64_t base = hl_round_down(object->segment[0].start, context->geometry.huge_page_bytes);
+    uint64_t base = find_base(object, &context->geometry);
     int branches = 0, result = 0;
     if (has_zeros(object, span))
         return HL_SKIP_IMAGE_MISMATCH;

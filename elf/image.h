@@ -6,10 +6,13 @@
 #include "context.h"
 #include "store.h"
 
-/* For a WORK whose object may move, before its plan is checked.  0: it is planned anew (segments=text+rodata,
-   sparse_text=on: a page of an image costs nothing), checked, and its read-only spans are prepared; or the
+/* For a WORK whose object may move, before its plan is checked.  0: it is planned anew
+   (hl_set_image_options), checked, and its read-only spans are prepared; or the
    reason, which then stands in no_image, and WORK is as it was.  CONTEXT's maps and pagemap are open. */
 int hl_prepare_image(struct hl_context *context, struct hl_work *work);
+
+/* Sets OPTIONS to what is mapped from an image with: segments=text+rodata,sparse_text=on. */
+void hl_set_image_options(struct hl_options *options);
 
 /* For a WORK that the dynamic linker has mapped from an image (object.is_image): plans it, with the same
    options, and takes its read-only spans for placed, without a system call. */
@@ -21,7 +24,7 @@ void hl_take_image(const struct hl_context *context, struct hl_work *work);
 void hl_join_image(const struct hl_context *context, struct hl_work *work);
 
 /* Whether there is a store in which images would be looked for.  Until then nothing is asked that a filter of
-   system calls might not allow: a path is opened.  It is remembered in CONTEXT if there is none. */
+   system calls might not allow: a path is opened.  The answer is remembered in CONTEXT. */
 bool hl_has_store(struct hl_context *context);
 
 /* Opens the image of the open FILE, with STATE, in the store that store= names, else in the system's or the

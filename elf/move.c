@@ -68,7 +68,7 @@ static bool begin(struct hl_context *context, const struct hl_options *options, 
     clear_process(context);
     context->way_in = way_in;
     context->kernel_is_probed = context->filters_are_known = context->has_started = false;
-    context->has_no_store = false;
+    context->stores = HL_STORES_UNKNOWN;
     context->matched = context->n_small = 0;
     context->trace = NULL;
     context->options = *options;

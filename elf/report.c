@@ -12,9 +12,8 @@
 #include "line.h"
 #include "memory-limit.h"
 #include "skip.h"
+#include "store.h"
 #include "sys.h"
-
-#include <asm/stat.h>
 
 static void begin_line(struct hl_line *line, const struct hl_object *object) {
     const char *name = hl_base_name(object->path);
@@ -25,10 +24,10 @@ static void begin_line(struct hl_line *line, const struct hl_object *object) {
 
 /* What is open at descriptor 2.  A program that has closed it, as daemons do, may have a data file there. */
 static struct hl_file_id find_stderr(void) {
-    struct stat status;
-    if (hl_is_error(HL_CALL(__NR_fstat, 2, &status, 0, 0, 0, 0)))
+    struct hl_file_state state;
+    if (hl_read_file_state(&state, 2) != 0)
         return (struct hl_file_id){0, 0};
-    return (struct hl_file_id){status.st_dev, status.st_ino};
+    return (struct hl_file_id){state.device, state.inode};
 }
 
 void hl_note_stderr(struct hl_context *context) {
@@ -239,8 +238,8 @@ static void report_stand_ins(const struct hl_context *context, const struct hl_w
 static void report_no_image(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     bool is_usual = work->no_image == HL_SKIP_NO_IMAGE || work->no_image == HL_SKIP_IMAGE_PLACE;
-    if (context->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 || context->has_no_store ||
-        work->no_image == HL_MOVED)
+    if (context->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 ||
+        context->stores == HL_NO_STORE || work->no_image == HL_MOVED)
         return;
     begin_line(&line, &work->object);
     hl_add_text(&line, "not mapped from an image: ");

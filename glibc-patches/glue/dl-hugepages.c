@@ -418,15 +418,6 @@ is_selected (struct hl_object object, int fd, const char *start,
 	  != HL_NOT_SELECTED);
 }
 
-/* Return true if there is a store.  In a process that is asked once.  */
-static bool
-has_store (void)
-{
-  static bool is_there;
-  is_there = is_there || hl_has_store (context);
-  return is_there;
-}
-
 int
 _dl_hugepages_open_image (int fd, char *start, size_t length,
 			  const char *path, int mode)
@@ -449,7 +440,7 @@ _dl_hugepages_open_image (int fd, char *start, size_t length,
       || !next.is_selected
       || ((mode & __RTLD_DLOPEN) != 0
 	  && hl_read_process_status (context) != 0)
-      || !has_store ()
+      || !hl_has_store (context)
       || hl_read_file_state (&state, fd) != 0)
     return fd;
 
