@@ -696,7 +696,7 @@ def short_programs():
         clang = os.path.realpath(shutil.which("clang"))
         files = libraries_of(clang, "libLLVM", "libclang")
         yield ("clang", "`-c` of a small file", [clang, "-O2", "-c", small, "-o", "/dev/null"], "main:libLLVM*:libclang*",
-               files or [clang], False, 0.4)
+               files or [clang], False, 0.2)
     if find_jvm():
         java, jvm = find_jvm()
         yield "java", "`-version`", [java, "-version"], "main:libjvm.so", [jvm], False, 0.06
@@ -711,8 +711,8 @@ def short_programs():
 
 
 def pairs_for(plan, seconds):
-    """How many pairs: some half a minute's, or a second's."""
-    return max(12, min(30, int(1 / seconds))) if plan.quick else max(60, min(600, int(30 / seconds)))
+    """How many pairs: some 15 seconds', or a second's."""
+    return max(12, min(30, int(1 / seconds))) if plan.quick else max(60, min(600, int(15 / seconds)))
 
 
 def shared_programs(plan):
@@ -786,8 +786,7 @@ def shared_starts(plan):
 
 
 def shared_calls(plan):
-    count = "1000000" if plan.quick else "4000000"
-    stock, linked = [calls(128, pie=False), count], [calls(128, aligned=True), count]
+    stock, linked = [calls(128, pie=False), "1000000"], [calls(128, aligned=True), "1000000"]
     share(stock[0])
     rounds = 12 if plan.quick else 100
     ways = [Way("plain", stock), Way("plain-again", stock), mapped("mapped", stock), hugeld("private", stock, "backend=hugetlb"),
@@ -814,7 +813,7 @@ def shared_many(plan):
     ways = [Way("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Way("executed", eight(image_of(cc1plus))),
             hugeld("private", eight(cc1plus), "backend=hugetlb,only=cc1plus")]
     yield experiment("shared-many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
-                     pairs(ways, 6 if plan.quick else 41), huge={way.name: pages_moved(way) for way in ways})
+                     pairs(ways, 6 if plan.quick else 31), huge={way.name: pages_moved(way) for way in ways})
 
 
 def pss_outside(pid, folder):

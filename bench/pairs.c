@@ -13,9 +13,9 @@
 
    With -2 there are two variants, which run at the same time, each on a processor of its own: the first two
    that this process may use.  They swap processors each round, and each second round who is started
-   first, so a slow minute of the machine, a slow processor and its neighbour's noise fall on both alike.  The time counts from the moment that both are
-   released, which is before execve(2), to the end of wait4(2).  Two more lines are printed, NAME:cpu, for the
-   processor time of each in ms, its children's included. */
+   first, so a slow minute of the machine, a slow processor and its neighbour's noise fall on both alike.  The time
+   counts from just before execve(2) to the end of wait4(2), both on the program's own processor.  Two more lines are
+   printed, NAME:cpu, for the processor time of each in ms, its children's included. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -24,6 +24,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -115,71 +116,85 @@ static double run(const struct variant *variant, bool printed) {
     return printed ? strtod(text, NULL) : elapsed;
 }
 
-/* Runs VARIANT on PROCESSOR as soon as GATE is closed by everybody else.  OUTPUT: where it prints, or -1. */
-static pid_t start_at_gate(const struct variant *variant, int processor, const int gate[2], int output) {
-    pid_t pid = fork();
-    if (pid < 0)
-        fail("fork", strerror(errno));
-    if (pid > 0)
-        return pid;
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET(processor, &set);
-    char byte;
-    close(gate[1]);
-    if (sched_setaffinity(0, sizeof set, &set) != 0 || (output >= 0 && dup2(output, STDOUT_FILENO) < 0) ||
-        read(gate[0], &byte, 1) != 0)
-        _exit(126);
-    execve(variant->argv[0], variant->argv, variant->envp);
-    _exit(127);
-}
+/* What is said of one run. */
+struct outcome {
+    double start, end, cpu;
+    int status;
+};
 
 static double ms_of(const struct rusage *usage) {
     return (double)(usage->ru_utime.tv_sec + usage->ru_stime.tv_sec) * 1e3 +
            (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) / 1e3;
 }
 
+/* Runs VARIANT on PROCESSOR as soon as everybody else has closed GATE.  OUTPUT: where it prints, or -1.  Returns a process
+   that waits for it on the same processor, which is free when the program ends: one that waits for both elsewhere
+   would have to push the other program aside first, and see both end at once if that takes long. */
+static pid_t start_at_gate(const struct variant *variant, int processor, const int gate[2], int output,
+                           struct outcome *outcome) {
+    pid_t keeper = fork();
+    if (keeper < 0)
+        fail("fork", strerror(errno));
+    if (keeper > 0)
+        return keeper;
+    cpu_set_t set;
+    struct rusage usage;
+    char byte;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    close(gate[1]);
+    if (sched_setaffinity(0, sizeof set, &set) != 0)
+        fail("sched_setaffinity", strerror(errno));
+    pid_t program = fork();
+    if (program < 0)
+        fail("fork", strerror(errno));
+    if (program == 0) {
+        if ((output >= 0 && dup2(output, STDOUT_FILENO) < 0) || read(gate[0], &byte, 1) != 0)
+            _exit(126);
+        outcome->start = now_ms();
+        execve(variant->argv[0], variant->argv, variant->envp);
+        _exit(127);
+    }
+    while (wait4(program, &outcome->status, 0, &usage) < 0)
+        if (errno != EINTR)
+            fail("wait4", strerror(errno));
+    outcome->end = now_ms();
+    outcome->cpu = ms_of(&usage);
+    _exit(0);
+}
+
 /* Runs both at once, on processor[i] each, beginning with FIRST.  TIME and CPU get the two results. */
 static void run_both(const struct variant variants[2], const int processor[2], int first, bool printed,
                      double time[2], double cpu[2]) {
+    static struct outcome *outcome;
     int gate[2], output[2][2];
-    pid_t pid[2];
-    if (pipe2(gate, O_CLOEXEC) != 0)
-        fail("pipe", strerror(errno));
+    pid_t keeper[2];
+    if (outcome == NULL)
+        outcome = mmap(NULL, 2 * sizeof *outcome, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (outcome == MAP_FAILED || pipe2(gate, O_CLOEXEC) != 0)
+        fail("no memory, or no pipe", strerror(errno));
     for (int turn = 0; turn < 2; turn++) {
         int i = turn ^ first;
         if (pipe2(output[i], O_CLOEXEC) != 0)
             fail("pipe", strerror(errno));
-        pid[i] = start_at_gate(&variants[i], processor[i], gate, printed ? output[i][1] : -1);
+        keeper[i] = start_at_gate(&variants[i], processor[i], gate, printed ? output[i][1] : -1, &outcome[i]);
         close(output[i][1]);
     }
     close(gate[0]);
-    sched_yield();
-    double start = now_ms();
     close(gate[1]);
-    for (int ended = 0; ended < 2;) {
-        struct rusage usage;
-        int status;
-        pid_t which = wait4(-1, &status, 0, &usage);
-        double now = now_ms();
-        if (which < 0 && errno == EINTR)
-            continue;
-        if (which != pid[0] && which != pid[1])
-            fail("wait4", strerror(errno));
-        int i = which == pid[1];
-        if (status != 0)
-            fail("the program failed", variants[i].name);
-        time[i] = now - start;
-        cpu[i] = ms_of(&usage);
-        ended++;
-    }
     for (int i = 0; i < 2; i++) {
         char text[64] = "";
+        int status;
+        while (waitpid(keeper[i], &status, 0) < 0)
+            if (errno != EINTR)
+                fail("waitpid", strerror(errno));
+        if (status != 0 || outcome[i].status != 0)
+            fail("the program failed", variants[i].name);
         if (printed && read(output[i][0], text, sizeof text - 1) <= 0)
             fail("printed no number", variants[i].name);
-        if (printed)
-            time[i] = strtod(text, NULL);
         close(output[i][0]);
+        time[i] = printed ? strtod(text, NULL) : outcome[i].end - outcome[i].start;
+        cpu[i] = outcome[i].cpu;
     }
 }
 

@@ -23,7 +23,8 @@ def run_demo(*words):
     return result
 
 
-@pytest.mark.parametrize("user", ["root", pytest.param("nobody", marks=pytest.mark.whole)])
+@pytest.mark.whole
+@pytest.mark.parametrize("user", ["root", "nobody"])
 def test_demo(user):
     if os.getuid() != 0 or tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (6, 12):
         pytest.skip("needs root, to become somebody else, and Linux 6.12")

@@ -347,6 +347,7 @@ def test_compiler(tmpfs, tmp_path):
     image.unlink()
 
 
+@pytest.mark.whole
 def test_rustc(tmpfs, tmp_path):
     """rustc finds its crates by where its library lies, so that keeps its name."""
     rustc = shutil.which("rustc") or pytest.skip("rustc is not installed")
@@ -568,6 +569,7 @@ def test_wrong_use(arguments):
 # --- hostile and made-up files ---
 
 
+@pytest.mark.whole
 def test_hostile_files(small, tmp_path):
     """With one wrong field it is refused by one line, or has an image that is right for what its headers say."""
     data, made = small.read_bytes(), 0

@@ -4,6 +4,7 @@
 Everything happens in a mount namespace with a /run, /dev/shm and /etc of its own, which a process holds as long as the test
 lasts; so nothing on this machine changes.  That pages are huge is read from smaps of a process that maps the image."""
 
+import collections
 import contextlib
 import json
 import os
@@ -93,24 +94,43 @@ class World:
             helpers.end_process(process)
 
 
+@pytest.fixture(scope="module")
+def folders(builder, tmp_path_factory):
+    """Folders with the program, made some tests before they are used: an image is made of a file that is a second old."""
+    ready = collections.deque()
+
+    def take():
+        while len(ready) < 4:
+            ready.append(tmp_path_factory.mktemp("programs"))
+            ready[-1].chmod(0o755)
+            shutil.copy(builder.executable("pie"), ready[-1] / "app")
+            (ready[-1] / "app").chmod(0o755)
+        return ready.popleft()
+
+    yield take
+    for folder in ready:
+        shutil.rmtree(folder)
+
+
 @pytest.fixture
-def world(root, builder):
+def world(root, folders):
     """One with a program at /run/programs/app, on which only root can lay hands."""
     script = """
         mount -t tmpfs -o mode=0755 none /run && mount -t tmpfs -o mode=1777,size=256M none /dev/shm &&
-        mount -t tmpfs -o mode=0755 none /etc && mkdir /run/bin /run/programs && echo ready && exec sleep 1000
+        mount -t tmpfs -o mode=0755 none /etc && mkdir /run/bin /run/programs && mount --bind "$0" /run/programs &&
+        echo ready && exec sleep 1000
     """
-    holder = helpers.start(["unshare", "-m", "sh", "-c", script])
+    programs = folders()
+    holder = helpers.start(["unshare", "-m", "sh", "-c", script, programs])
     try:
         assert holder.stdout.readline() == "ready\n", holder.stderr.read()
         world = World(holder)
         shutil.copy(helpers.HUGELD, world.path("/run/bin/hugeld"))
-        shutil.copy(builder.executable("pie"), world.path("/run/programs/app"))
-        for path in ("/run/bin/hugeld", "/run/programs/app"):
-            world.path(path).chmod(0o755)
+        world.path("/run/bin/hugeld").chmod(0o755)
         yield world
     finally:
         helpers.end_process(holder)
+        shutil.rmtree(programs)
 
 
 APP = "/run/programs/app"
@@ -363,7 +383,8 @@ def await_new(world, store=SYSTEM):
 
 
 @pytest.mark.parametrize("call", ["linkat", pytest.param("symlinkat", marks=pytest.mark.whole)])
-@pytest.mark.parametrize("how", ["overwritten", "replaced", "moved away", "made writable", "removed"])
+@pytest.mark.parametrize("how", ["overwritten", "replaced", *(pytest.param(how, marks=pytest.mark.whole) for how in (
+    "moved away", "made writable", "removed"))])
 def test_changed_while_it_is_added(world, how, call):
     path = world.path(APP)
     pause = ["-e", f"inject={call}:delay_enter=1500000:when=1"]
@@ -527,6 +548,7 @@ def test_killed_while_removing(world, call, when):
     assert world.left() == [image["key"]] and world.share("check").returncode == 0
 
 
+@pytest.mark.whole
 def test_killed_at_any_time(world):
     """By chance; whatever is visible is whole."""
     world.add(APP)
@@ -544,7 +566,7 @@ def test_killed_at_any_time(world):
 def test_leftover_of_a_living_one_stays(world):
     world.add(APP)
     world.share("remove", APP)
-    pause = ["-e", "inject=renameat:delay_enter=2000000:when=1"]
+    pause = ["-e", "inject=renameat:delay_enter=1000000:when=1"]
     adding = helpers.start(world.command("/run/bin/hugeld", "share", "add", APP, strace=pause))
     try:
         await_new(world)
@@ -588,6 +610,7 @@ def test_full_store(world):
         assert world.left() == []
 
 
+@pytest.mark.whole
 def test_full_for_real(world):
     """Room that vanishes after it was looked at."""
     world.add("--size=32M", APP)

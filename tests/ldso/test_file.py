@@ -53,6 +53,7 @@ def check(linked, app, library):
         return process.finish()
 
 
+@pytest.mark.whole
 def test_tmpfs(linked, on_tmpfs, thp):
     library = on_tmpfs.parent / "libbig.so"
     plain = helpers.run([on_tmpfs])
@@ -183,7 +184,7 @@ def check_sizes(linked, sized, copy, prefix=()):
         assert huge == pages * helpers.HUGE, file
 
 
-@pytest.mark.parametrize("huge", ["never", "always"])
+@pytest.mark.parametrize("huge", [pytest.param("never", marks=pytest.mark.whole), "always"])
 def test_sizes_on_tmpfs(linked, sized, tmp_path, root, thp, huge):
     folder, found = sized
     script = f'mount -t tmpfs -o huge={huge} none {tmp_path} && cp {folder}/* {tmp_path}/ && exec "$@"'

@@ -228,7 +228,7 @@ def test_plt_header(map_file, builder):
     assert [line.name for line in read_map(map_file(app))].count(".plt") == 1
 
 
-@pytest.mark.parametrize("name", ["node", "python3", "gdb", "cc1plus"])
+@pytest.mark.parametrize("name", [pytest.param("node", marks=pytest.mark.whole), "python3", "gdb", "cc1plus"])
 def test_real_files(map_file, name):
     """Installed programs, stripped or not."""
     path = helpers.find_node() if name == "node" else f"/usr/bin/{name}"

@@ -5,6 +5,8 @@ no map.  The same functions as in a plain run with the same shares, as the inner
 import os
 import re
 
+import pytest
+
 import helpers
 import profiles
 
@@ -17,6 +19,7 @@ def record(program, output, argv):
         helpers.end_process(process)
 
 
+@pytest.mark.whole
 def test_names(program, folder, pool, library, figure):
     pool(128)
     record(program, folder / "plain.data", program.argv)

@@ -142,6 +142,7 @@ def stealing(thief, pages):
         helpers.end_process(process)
 
 
+@pytest.mark.whole
 def test_thief(builder, thief, library, pool, expected):
     """Starts one after the other while the pool is full and empty by turns, a thousand times a second."""
     pool(APP)

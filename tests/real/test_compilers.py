@@ -73,6 +73,7 @@ def test_gcc_starts_everything(pool, source, tmp_path):
     assert plain.read_bytes() == moved.read_bytes()
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.whole)], ids=["preload", "run"])
 def test_clang(prove, pool, source, by_command):
     if not shutil.which("clang"):

@@ -10,7 +10,7 @@ import pytest
 import databases
 import helpers
 
-BOTH = pytest.mark.parametrize("by_command", [False, True], ids=["preload", "run"])
+BOTH = pytest.mark.parametrize("by_command", [pytest.param(False, marks=pytest.mark.whole), True], ids=["preload", "run"])
 
 QUERIES = """
     DROP TABLE IF EXISTS t;

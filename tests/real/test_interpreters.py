@@ -9,7 +9,7 @@ import pytest
 
 import helpers
 
-BOTH = pytest.mark.parametrize("by_command", [False, True], ids=["preload", "run"])
+BOTH = pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.whole)], ids=["preload", "run"])
 STAYS = "no whole huge page lies inside"
 
 NODE = """

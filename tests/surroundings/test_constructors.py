@@ -52,7 +52,8 @@ def test_last(builder, surround, pool, thp, first, action, threads, backend):
     assert outcome.stderr == (said if threads else "")
 
 
-@pytest.mark.parametrize("action", ["threads:2,timer:3e8", "threads:2,restless:1", "timer:64"],
+@pytest.mark.parametrize("action", ["threads:2,timer:3e8", pytest.param("threads:2,restless:1", marks=pytest.mark.whole),
+                                    pytest.param("timer:64", marks=pytest.mark.whole)],
                          ids=["threads and SIGPROF", "restless threads", "SIGPROF"])
 def test_repeated(sum_program, library, pool, first, action):
     """Two threads run the text while it moves, and others map and unmap, fork and look at its stack; SIGPROF comes every millisecond (every 100 us in the single thread, whose

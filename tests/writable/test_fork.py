@@ -37,9 +37,9 @@ def planned_pages(process, app, options, *kinds):
     return plan.pages(*kinds)
 
 
-@pytest.mark.parametrize("threads", [0, THREADS], ids=["alone", "threads"])
-@pytest.mark.parametrize("options", ["backend=hugetlb,data=thp", "backend=hugetlb,data=thp,bss=thp",
-                                     "backend=thp,data=thp,bss=thp", "backend=auto,data=off"])
+@pytest.mark.parametrize("threads", [0, pytest.param(THREADS, marks=pytest.mark.whole)], ids=["alone", "threads"])
+@pytest.mark.parametrize("options", ["backend=hugetlb,data=thp", *(pytest.param(options, marks=pytest.mark.whole) for options in (
+    "backend=hugetlb,data=thp,bss=thp", "backend=thp,data=thp,bss=thp", "backend=auto,data=off"))])
 def test_no_signal_ever(program, run_exhausted, pool, thp, options, threads):
     """200 children read and write all of their data, and so does the parent, with and without eight more threads that write, and restless
     ones."""
