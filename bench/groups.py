@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, compile_c, environment, evict, experiment,
+from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, compare, compare_pairs, compile_c, environment, evict, experiment,
                      find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, plain_pages, settle,
                      take_turns, time_run)
 
@@ -203,41 +203,58 @@ print scalar(keys %h), "\n";
 
 
 def programs():
-    """(name, argv, LD_HUGEPAGES)."""
+    """(name, argv, LD_HUGEPAGES, files that get an image); rounds of tenths of a second."""
     source, rust = write_sources()
-    cc1plus = subprocess.run(["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True).stdout.strip()
-    yield "cc1plus", [cc1plus, "-quiet", "-O1", source, "-o", "/dev/null"], None
+    cc1plus = os.path.realpath(helpers.find_cc1plus())
+    yield "cc1plus", [cc1plus, "-quiet", "-O1", source, "-o", "/dev/null"], None, [cc1plus]
     if shutil.which("clang"):
         clang = os.path.realpath(shutil.which("clang"))
-        yield "clang", [clang, "-O1", "-c", OUT / "source.cc", "-o", "/dev/null"], "main:libLLVM*:libclang*"
+        yield ("clang", [clang, "-O1", "-c", OUT / "source.cc", "-o", "/dev/null"], "main:libLLVM*:libclang*",
+               libraries_of(clang, "libLLVM", "libclang") or [clang])
     if find_rustc():
-        yield "rustc", [find_rustc(), "-O", "--emit=obj", "-o", OUT / "source.o", rust], "main:librustc_driver*:libLLVM*"
+        rustc = find_rustc()
+        yield ("rustc", [rustc, "-O", "--emit=obj", "-o", OUT / "@.o", rust], "main:librustc_driver*:libLLVM*",
+               libraries_of(rustc, "librustc_driver", "libLLVM"))
     if helpers.find_node():
-        yield "node", [helpers.find_node(), "-e", JAVASCRIPT], None
-    yield "python3", ["/usr/bin/python3", "-S", "-c", PYTHON], None
-    yield "perl", ["/usr/bin/perl", "-e", PERL], None
+        node = os.path.realpath(helpers.find_node())
+        yield "node", [node, "-e", JAVASCRIPT], None, [node]
+    for name, words in ("python3", ["-S", "-c", PYTHON]), ("perl", ["-e", PERL]):
+        program = os.path.realpath(shutil.which(name, path="/usr/bin"))
+        yield name, [program, *words], None, [program]
 
 
-def program_ways(argv, objects, quick=False):
-    ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects),
-            hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects)]
+def with_own_output(ways):
+    """What runs at the same time must not write one file: @ in a word becomes the way's name."""
+    for way in ways:
+        way.argv = [word.replace("@", way.name) for word in way.argv]
+    return ways
+
+
+def program_ways(argv, objects, files, quick=False):
+    ways = [Way("plain", argv), Way("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
+    with contextlib.suppress(RuntimeError):  # too little text
+        share(*files)
+        ways.append(mapped("mapped", argv, objects))
     if not quick:
+        ways.append(hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects))
         ways.append(hugeld("thp", argv, "backend=thp", objects))
         if LINKER.exists():
             ways.append(Way("ldso", [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", "-p", objects or "main",
                                      *argv]))
-    return ways
+    return with_own_output(ways)
 
 
 def group_programs(plan):
-    for name, argv, objects in programs():
+    """Both of a pair at the same time."""
+    for name, argv, objects, files in programs():
         if plan.quick and name not in ("cc1plus", "node", "python3"):
             continue
-        ways = program_ways(argv, objects, plan.quick)
+        ways = program_ways(argv, objects, files, plan.quick)
         huge = {way.name: pages_moved(way) for way in ways}
-        huge["plain"] = plain_pages(ways[0])
-        yield experiment(f"program-{name}", f"{name}, a run of some tenths of a second to seconds", "ms", ways,
-                         pairs(ways, plan.long), huge=huge, program=name)
+        huge["plain-again"] = plain_pages(ways[0])
+        seconds = time_run(ways[0]) / 1000
+        yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
+                                at_once(ways, pairs_for(plan, seconds)), huge=huge, program=name)
 
 
 def group_defaults(plan):
@@ -246,8 +263,8 @@ def group_defaults(plan):
     if plan.quick:
         return
     source = OUT / "short.ii"
-    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=b"#include <string>\n#include <map>\n", check=True)
-    for name, argv, objects in programs():
+    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=SHORT_SOURCE, check=True)
+    for name, argv, objects, _ in programs():
         if name == "cc1plus":
             argv = [argv[0], "-quiet", "-fsyntax-only", source]
         if name not in ("cc1plus", "rustc", "node", "python3"):
@@ -256,68 +273,96 @@ def group_defaults(plan):
                 hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects),
                 hugeld("keep", argv, "backend=hugetlb,edges=keep", objects),
                 hugeld("data-off", argv, "backend=hugetlb,data=off", objects)]
+        with_own_output(ways)
         huge = {way.name: pages_moved(way) for way in ways}
         yield experiment(f"defaults-{name}", f"The defaults and others: {name}, many short runs", "ms", ways,
                          pairs(ways, plan.many), base="default", huge=huge, program=name)
 
 
-def group_many(plan):
-    """More processes than processors: each has a copy of its own, where plain ones share theirs."""
-    if plan.quick:
+SHORT_SOURCE = b"#include <string>\n#include <map>\n"
+
+
+def several(n, argv):
+    """N runs of ARGV at the same time."""
+    numbers = " ".join(map(str, range(n)))
+    return ["/bin/sh", "-c", f'for i in {numbers}; do "$@" & done; wait', "sh", *argv]
+
+
+def group_many(plan, only_plain=False):
+    """More processes than processors: each has a copy of its own, where plain ones share theirs.  Four on each of two processors:
+    those of one way here, those of the other there."""
+    if plan.quick or not helpers.find_cc1plus():
         return
-    _, argv, _ = next(programs())
-    script = ['for i in 1 2 3 4 5 6 7 8; do "$@" & done; wait', "sh", *argv]
-    ways = [Way("plain", ["/bin/sh", "-c", *script]),
-            hugeld("hugetlb", ["/bin/sh", "-c", *script], "backend=hugetlb,only=cc1plus"),
-            hugeld("thp", ["/bin/sh", "-c", *script], "backend=thp,only=cc1plus")]
-    yield experiment("many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
-                     pairs(ways, 6), huge={way.name: pages_moved(way) for way in ways})
+    source, cc1plus = OUT / "short.ii", os.path.realpath(helpers.find_cc1plus())
+    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=SHORT_SOURCE, check=True)
+    share(cc1plus)
+    four = several(4, [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"])
+    ways = [Way("plain", four), Way("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,only=cc1plus"),
+            hugeld("thp", four, "backend=thp,only=cc1plus"), mapped("mapped", four)][:2 if only_plain else None]
+    yield paired_experiment("many", "Four cc1plus at once on one processor", "ms", ways,
+                            at_once(ways, pairs_for(plan, time_run(ways[0]) * 2 / 1000)),
+                            huge={way.name: pages_moved(way) for way in ways})
 
 
 # --- databases ---
 
 
-def cpu_ticks(pid):
-    """Processor time of PID and of what it has waited for, in ticks."""
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15]))
+class Server:
+    """A server with files of its own, in a control group that counts its processor time in nanoseconds."""
 
+    def __init__(self, way, folder):
+        root = pathlib.Path("/sys/fs/cgroup")
+        self.first = (root / "cpuacct").is_dir()  # version 1
+        self.group = (root / "cpuacct" if self.first else root) / f"hugeld-bench-{os.getpid()}-{way.name}"
+        self.group.mkdir()
+        self.folder = folder
+        with open(folder / "log", "w") as log:
+            self.process = subprocess.Popen(
+                ["/bin/sh", "-c", f'echo $$ > {self.group}/cgroup.procs && exec "$@"', "sh", *map(str, way.argv)],
+                env=way.env, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
-def pinned(way):
-    return ["taskset", "-c", "0", *way.argv]
+    def end(self, signal_):
+        self.process.send_signal(signal_)
+        self.process.wait(timeout=120)
+        self.group.rmdir()
+
+    def cpu_us(self):
+        if self.first:
+            return int((self.group / "cpuacct.usage").read_text()) / 1e3
+        return int((self.group / "cpu.stat").read_text().split()[1])
+
+    def move_to(self, processor):
+        for pid in (self.group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):
+                for thread in os.listdir(f"/proc/{pid}/task"):
+                    os.sched_setaffinity(int(thread), [processor])
 
 
 @contextlib.contextmanager
 def servers(make, ways, is_ready, stop):
-    """{name: (process, folder)} of one server for each way, on the first processor; each with files of its own."""
+    """{name: Server} of one server for each way."""
     started = {}
     try:
         for way in ways:
-            folder, argv = make(way.name)
-            way.argv = argv
-            log = open(folder / "log", "w")
-            process = subprocess.Popen([str(a) for a in pinned(way)], env=way.env, stdout=log, stderr=log,
-                                       stdin=subprocess.DEVNULL)
-            started[way.name] = process, folder
+            folder, way.argv = make(way.name)
+            started[way.name] = Server(way, folder)
             helpers.wait_until(lambda folder=folder: is_ready(folder), 60, f"{way.name} answering")
         yield started
     finally:
-        for process, _ in started.values():
-            process.send_signal(stop)
-            process.wait(timeout=120)
+        for server in started.values():
+            server.end(stop)
 
 
 def server_ways(only):
-    return [Way("plain", []), hugeld("hugetlb", [], f"backend=hugetlb,only={only}"),
-            hugeld("rodata", [], f"backend=hugetlb,segments=text+rodata,only={only}"),
-            hugeld("thp", [], f"backend=thp,only={only}")]
+    return [Way("plain", []), Way("plain-again", []), hugeld("hugetlb", [], f"backend=hugetlb,only={only}"),
+            mapped("mapped", [], store=PUBLIC), hugeld("thp", [], f"backend=thp,only={only}")]
 
 
 def server_pages(started):
     """Huge pages that hugeld's status sees in each."""
     found = {}
-    for name, (process, _) in started.items():
-        result = subprocess.run([HUGELD, "status", "--json", str(process.pid)], capture_output=True, text=True)
+    for name, server in started.items():
+        result = subprocess.run([HUGELD, "status", "--json", str(server.process.pid)], capture_output=True, text=True)
         rows = helpers.json.loads(result.stdout or "{}").get("processes", [])
         sums = {}
         for object_ in rows[0]["objects"] if rows else []:
@@ -327,25 +372,48 @@ def server_pages(started):
     return found
 
 
+def serve_at_once(pair, processors, work, transactions):
+    """[(time, the server's processor time)] for one transaction, in us, of a PAIR of servers that work at the same time, each
+    with its client on one of PROCESSORS."""
+    before = []
+    for server, processor in zip(pair, processors):
+        server.move_to(processor)
+        before.append(server.cpu_us())
+    start = time.monotonic()
+    clients = {}
+    for i, (server, processor) in enumerate(zip(pair, processors)):
+        words = ["taskset", "-c", str(processor), *map(str, work(server.folder))]
+        client = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        clients[client.pid] = i, client
+    ended = [0.0, 0.0]
+    for _ in pair:
+        pid, status = os.wait()
+        i, client = clients[pid]
+        ended[i], client.returncode = time.monotonic(), status
+        if status != 0:
+            raise RuntimeError("a client of the server failed")
+    time.sleep(0.05)  # postgres counts a backend when it has ended
+    return [((end - start) * 1e6 / transactions, (server.cpu_us() - cpu) / transactions)
+            for server, end, cpu in zip(pair, ended, before)]
+
+
 def measure_servers(name, title, ways, started, work, transactions, rounds):
-    """Two experiments: transactions a second, and the server's processor time for one."""
-    cpu = {way.name: [] for way in ways}
-
-    def run(way):
-        process, folder = started[way.name]
-        before, start = cpu_ticks(process.pid), time.monotonic()
-        subprocess.run(["taskset", "-c", str(min(1, os.cpu_count() - 1)), *map(str, work(folder))], env=environment(),
-                       check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        elapsed = time.monotonic() - start
-        time.sleep(0.05)  # postgres counts a backend when it has ended
-        cpu[way.name].append((cpu_ticks(process.pid) - before) / os.sysconf("SC_CLK_TCK") * 1e6 / transactions)
-        return elapsed * 1e6 / transactions
-
-    wall = take_turns(ways, rounds, run)
-    huge = server_pages(started)
-    yield experiment(f"{name}-wall", f"{title}: time for one", "us", ways, wall, huge=huge)
-    yield experiment(f"{name}-cpu", f"{title}: the server's processor time for one", "us", ways,
-                     {way: values[1:] for way, values in cpu.items()}, huge=huge)
+    """Two experiments: time and the server's processor time for one transaction.  This process sleeps until a client ends,
+    and must notice at once: it has real-time priority, which its children don't inherit."""
+    processors = sorted(os.sched_getaffinity(0))[:2]
+    found = {way.name: {"values": [], "pair": [], "cpu": [], "pair_cpu": []} for way in ways if way.base in started and way.name != "plain"}
+    os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    try:
+        for i in range(-1, rounds):  # the first doesn't count
+            for way in found:
+                pair = started["plain"], started[way]
+                results = serve_at_once(pair, processors if i % 2 else processors[::-1], work, transactions)
+                for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
+                    found[way][key] += [value] if i >= 0 else []
+    finally:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    yield paired_experiment(name, f"{title}: time, and the server's processor time, for one", "us", ways, found,
+                            huge=server_pages(started))
 
 
 def merged(experiments):
@@ -355,18 +423,19 @@ def merged(experiments):
         known = first.setdefault(found["id"], found)
         if known is not found:
             for a, b in zip(known["ways"], found["ways"]):
-                a["values"] += b["values"]
+                for key in ("values", "pair", "cpu", "pair_cpu"):
+                    a[key] += b[key]
                 if b["huge"] != a["huge"]:
                     a["huge"] += "; " + b["huge"]
     return list(first.values())
 
 
-def group_databases(plan):
-    generations, rounds = (1, 2) if plan.quick else (2, 6)
+def group_databases(plan, only_plain=False):
+    generations, rounds = (1, 6) if plan.quick else (3, 24)
     if shutil.which("mariadbd") and shutil.which("mariadb-slap") and os.getuid() == 0:
-        yield from merged([e for i in range(generations) for e in measure_mariadb(rounds, i)])
+        yield from merged([e for i in range(generations) for e in measure_mariadb(rounds, i, only_plain)])
     if databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0:
-        yield from merged([e for i in range(generations) for e in measure_postgres(rounds, i)])
+        yield from merged([e for i in range(generations) for e in measure_postgres(rounds, i, only_plain)])
 
 
 def data_folder(name):
@@ -377,8 +446,8 @@ def data_folder(name):
     return folder
 
 
-def measure_mariadb(rounds, generation):
-    parent, transactions = data_folder(f"mariadb-{generation}"), 4000 * rounds
+def measure_mariadb(rounds, generation, only_plain):
+    parent, transactions = data_folder(f"mariadb-{generation}"), 4000
     queries = OUT / "queries.sql"
     queries.write_text(";".join(f"SELECT word FROM d.t WHERE id = {i * 7919 % 3000 + 1}" for i in range(1000)))
     queries.chmod(0o644)
@@ -393,20 +462,21 @@ def measure_mariadb(rounds, generation):
         return ["mariadb-slap", "--no-defaults", f"--socket={folder}/socket", "--concurrency=2", f"--query={queries}",
                 "--delimiter=;", f"--number-of-queries={transactions}", "--no-drop", "--create-schema=d"]
 
-    ways = server_ways("mariadbd")
+    share(os.path.realpath(shutil.which("mariadbd")), store=PUBLIC)
+    ways = server_ways("mariadbd")[:2 if only_plain else None]
     try:
         with servers(lambda name: databases.make_mariadb(parent, name), ways, ready, signal.SIGTERM) as started:
-            for _, folder in started.values():
-                subprocess.run([*client(folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word VARCHAR(40)); "
+            for server in started.values():
+                subprocess.run([*client(server.folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word VARCHAR(40)); "
                                 "INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
-            yield from measure_servers("mariadb", "MariaDB, point selects, the server on one processor", ways, started, work,
+            yield from measure_servers("mariadb", "MariaDB, point selects, each server with its clients on one processor", ways, started, work,
                                        transactions, rounds)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 
 
-def measure_postgres(rounds, generation):
-    parent, transactions, binaries = data_folder(f"postgres-{generation}"), 4000 * rounds, []
+def measure_postgres(rounds, generation, only_plain):
+    parent, transactions, binaries = data_folder(f"postgres-{generation}"), 4000, []
 
     def make(name):
         folder, found, argv = databases.make_postgres(parent, name)
@@ -422,13 +492,14 @@ def measure_postgres(rounds, generation):
     def work(folder):
         return call(folder, "pgbench", "-n", "-S", "-c", "2", "-t", str(transactions // 2), "postgres")
 
-    ways = server_ways("postgres")
+    share(sorted(databases.glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1], store=PUBLIC)
+    ways = server_ways("postgres")[:2 if only_plain else None]
     try:
         with servers(make, ways, ready, signal.SIGINT) as started:
-            for _, folder in started.values():
-                subprocess.run(list(map(str, call(folder, "pgbench", "-q", "-i", "-s", "1", "postgres"))), check=True,
+            for server in started.values():
+                subprocess.run(list(map(str, call(server.folder, "pgbench", "-q", "-i", "-s", "1", "postgres"))), check=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            yield from measure_servers("postgres", "PostgreSQL, pgbench -S, the server on one processor", ways, started, work,
+            yield from measure_servers("postgres", "PostgreSQL, pgbench -S, each server with its clients on one processor", ways, started, work,
                                        transactions, rounds)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
@@ -645,12 +716,12 @@ def group_memory(plan):
 
 # --- images: one copy for everybody ---
 
-STORE = OUT / "store"
+STORE, PUBLIC = OUT / "store", OUT / "public"  # for root alone; for every user, so of root's files only
 
 
-def share(*files):
+def share(*files, store=STORE):
     """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run)."""
-    result = subprocess.run([HUGELD, "share", f"--store={STORE}", "add", *map(str, files)], capture_output=True, text=True)
+    result = subprocess.run([HUGELD, "share", f"--store={store}", "add", *map(str, files)], capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(f"hugeld share add: {result.stderr.strip()}")
 
@@ -662,8 +733,8 @@ def image_of(file):
     return (STORE / f"{state.st_dev:#x}-{state.st_ino:#x}-{state.st_size:#x}-{seconds:#x}.{nanoseconds:#x}/.image").resolve(True)
 
 
-def mapped(name, argv, objects=None, base="plain"):
-    return hugeld(name, argv, f"backend=shared,store={STORE}", objects, base)
+def mapped(name, argv, objects=None, base="plain", store=STORE):
+    return hugeld(name, argv, f"backend=shared,store={store}", objects, base)
 
 
 def libraries_of(program, *patterns):
@@ -722,8 +793,7 @@ def shared_programs(plan):
         if executed:
             ways.append(Way("executed", [image_of(argv[0]), *argv[1:]]))
         ways.append(hugeld("private", argv, "backend=hugetlb", objects))
-        for way in ways:  # rustc writes beside its output: each has a file of its own
-            way.argv = [word.replace("@", way.name) for word in way.argv]
+        with_own_output(ways)
         yield paired_experiment(f"shared-{name}", f"{name} {what}", "ms", ways, at_once(ways, pairs_for(plan, seconds)),
                                 huge={way.name: pages_moved(way) for way in ways}, program=name)
 
@@ -803,12 +873,11 @@ def shared_many(plan):
     if not helpers.find_cc1plus():
         return
     source, cc1plus = OUT / "short.ii", os.path.realpath(helpers.find_cc1plus())
-    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=b"#include <string>\n#include <map>\n", check=True)
+    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=SHORT_SOURCE, check=True)
     share(cc1plus)
 
     def eight(program):
-        return ["/bin/sh", "-c", 'for i in 1 2 3 4 5 6 7 8; do "$@" & done; wait', "sh", program, "-quiet", "-O2", source, "-o",
-                "/dev/null"]
+        return several(8, [program, "-quiet", "-O2", source, "-o", "/dev/null"])
 
     ways = [Way("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Way("executed", eight(image_of(cc1plus))),
             hugeld("private", eight(cc1plus), "backend=hugetlb,only=cc1plus")]
@@ -934,6 +1003,26 @@ def group_pressure(plan):
                                  (3, "faults", "major faults of the program while it serves", "")):
         yield experiment(f"pressure-{name}", f"Memory pressure (64 MiB of text, 80 MiB of another's, a limit of 128 MiB): {title}",
                          unit, ways, {way: [row[i] for row in found[1:]] for way, found in rows.items()})
+
+
+def measure_self(plan):
+    """(what, method, pairs, seconds, result) of plain runs against plain runs: what each method cannot see."""
+    for name, argv, *_ in programs():
+        ways = with_own_output([Way("plain", argv), Way("plain-again", argv)])
+        rounds = pairs_for(plan, time_run(ways[0]) / 1000)
+        start = time.monotonic()
+        found = at_once(ways, rounds)["plain-again"]
+        middle = time.monotonic()
+        turns = pairs(ways, rounds)
+        yield name, "at once", rounds, middle - start, compare_pairs(found["pair"], found["values"])
+        yield name, "in turns", rounds, time.monotonic() - middle, compare(turns["plain"], turns["plain-again"])
+    for group in group_many, group_databases:
+        start = time.monotonic()
+        for found in group(plan, only_plain=True):
+            [way] = found["ways"]
+            for what, base, values in ("", "pair", "values"), (", processor time", "pair_cpu", "cpu"):
+                yield (found["id"] + what, "at once", len(way["values"]), time.monotonic() - start,
+                       compare_pairs(way[base], way[values]))
 
 
 GROUPS = {

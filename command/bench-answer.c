@@ -63,6 +63,17 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
         verdict[0] == 'n' ? " seen" : "", pairs, wall->ratio, wall->low, wall->high);
 }
 
+/* What to say where the interval is wider than asked for, or NULL; the caller frees it. */
+static char *describe_restlessness(const struct hl_bench *bench, const struct hl_ratio *wall) {
+    if (bench->precision == 0 || (wall->known && hl_half_width(wall) <= bench->precision))
+        return NULL;
+    return hl_format("the machine is too restless for %.4g %%: after %zu pairs the interval still has %.2g %% to each side; "
+                     "%s",
+                     bench->precision, bench->pairs, hl_half_width(wall),
+                     bench->at_once ? "measure when it has less to do, or give the program more to do"
+                                    : "try --at-once, if two runs don't get into each other's way");
+}
+
 static json_t *make_json_machine(void) {
     struct utsname name;
     char *line = NULL, *cpu = NULL;
@@ -133,6 +144,11 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
                   (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
     free(sentence);
     json_object_set_new(answer, "against", json_text_or_null(bench->subject->against));
+    json_object_set_new(answer, "method", json_string(bench->at_once ? "at once" : "in turns"));
+    json_object_set_new(answer, "precision", bench->precision > 0 ? json_real(bench->precision) : json_null());
+    char *restless = describe_restlessness(bench, &ratios[HL_WALL]);
+    json_object_set_new(answer, "restless", json_text_or_null(restless));
+    free(restless);
     add_json_runs(answer, bench, ratios);
     bool counted = bench->counters.reason == NULL;
     json_object_set_new(
@@ -184,6 +200,9 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
     if (plain_bytes > 0 && !has_two)
         hl_print("the plain run has %" PRIu64 " KiB of text on huge pages of the page cache already",
                  plain_bytes / 1024);
+    const char *restless = json_string_value(json_object_get(answer, "restless"));
+    if (restless != NULL)
+        hl_print("%s", restless);
     hl_print("%s", json_string_value(json_object_get(answer, "sentence")));
 }
 

@@ -184,10 +184,10 @@ static void draw_ratios(FILE *page, const json_t *answer) {
                     LEFT + (number_of(ratio, "ratio") - scale.low) * unit, y, number_of(ratio, "ratio"));
         y += 34;
     }
-    fputs("</svg><figcaption>time on huge pages over plain time: the ratio of the medians, and its 95 % "
-          "interval "
-          "(bootstrap over pairs)</figcaption></figure>\n",
-          page);
+    fprintf(page,
+            "</svg><figcaption>time on huge pages over plain time: the mean of the middle half of the pairs' ratios, and its 95 %% "
+            "interval (bootstrap); the sides of a pair ran %s</figcaption></figure>\n",
+            text_of(answer, "method"));
 }
 
 /* --- the table --- */
@@ -342,7 +342,13 @@ int hl_write_page(const char *path, const json_t *answer) {
     put_program(page, program);
     fputs("</h1>\n<p class=\"verdict\">", page);
     put_text(page, text_of(answer, "sentence"));
-    fputs("</p>\n<h2>Ratio</h2>\n", page);
+    fputs("</p>\n", page);
+    if (!json_is_null(json_object_get(answer, "restless"))) {
+        fputs("<p class=\"note\">But ", page);
+        put_text(page, text_of(answer, "restless"));
+        fputs(".</p>\n", page);
+    }
+    fputs("<h2>Ratio</h2>\n", page);
     draw_ratios(page, answer);
     fputs("<h2>Every run</h2>\n", page);
     draw_runs(page, answer);

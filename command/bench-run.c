@@ -4,12 +4,17 @@
    The child makes its environment, takes the time and its own usage so far, and becomes the program; so
    nothing that hugeld does before counts, and both sides have done the same.  What the program writes goes to
    memory files: nobody has to read while it runs.  The run on huge pages says on standard error what it moved
-   (verbose=2), which is taken out again before the outputs are compared. */
+   (verbose=2), which is taken out again before the outputs are compared.
+
+   With --at-once both sides run at the same time, each on a processor of its own.  A process of ours waits on the same
+   processor, which is free when the program ends: one that waited for both elsewhere would have to push the
+   other program aside first, and would see both end at once. */
 #include "bench.h"
 #include "elf-file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,10 +27,18 @@
 
 static const char prefix[] = "hugeld: ";
 
-/* What the child had used when it became the program. */
+/* Shared by the processes that have part in one run. */
 struct stamp {
-    struct timespec time;
-    struct rusage usage;
+    struct timespec start, end;
+    struct rusage before, after; /* of the child when it became the program, and at the end */
+    int status;                  /* as waitpid(2) has it */
+    int error;                   /* what kept it from running, or 0 */
+};
+
+/* One run, until it has been read. */
+struct effort {
+    int stream[2];
+    struct stamp *stamp;
 };
 
 static double milliseconds(const struct timespec *time) {
@@ -56,11 +69,14 @@ static void make_plain(void) {
     free(kept);
 }
 
+/* The file is opened anew, since two runs at once must not share a position. */
 static void redirect(int input, off_t input_from, const int *stream) {
-    if (input < 0)
-        input = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    else
-        lseek(input, input_from, SEEK_SET);
+    char path[32] = "/dev/null";
+    if (input >= 0)
+        snprintf(path, sizeof path, "/proc/self/fd/%d", input);
+    int own = open(path, O_RDONLY | O_CLOEXEC);
+    input = own >= 0 ? own : input;
+    lseek(input, input_from, SEEK_SET);
     if (dup2(input, STDIN_FILENO) < 0 || dup2(stream[0], STDOUT_FILENO) < 0 ||
         dup2(stream[1], STDERR_FILENO) < 0)
         _exit(HL_EXIT_CANNOT_RUN);
@@ -81,8 +97,8 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
         code = hl_prepare_run(&run, subject->argv, subject->path, &way);
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
-    getrusage(RUSAGE_SELF, &stamp->usage);
-    clock_gettime(CLOCK_MONOTONIC, &stamp->time);
+    getrusage(RUSAGE_SELF, &stamp->before);
+    clock_gettime(CLOCK_MONOTONIC, &stamp->start);
     if (code == 0)
         code = hl_become_program(&way, subject->path, subject->argv);
     _exit(code);
@@ -136,68 +152,151 @@ static uint64_t count_pages(const char *said) {
     return sum;
 }
 
-static void fill_values(struct hl_trial *trial, const struct stamp *start, const struct timespec *end,
-                        const struct rusage *usage) {
-    trial->value[HL_WALL] = milliseconds(end) - milliseconds(&start->time);
-    trial->value[HL_USER] = milliseconds_used(&usage->ru_utime) - milliseconds_used(&start->usage.ru_utime);
-    trial->value[HL_SYSTEM] = milliseconds_used(&usage->ru_stime) - milliseconds_used(&start->usage.ru_stime);
-    trial->value[HL_MINOR_FAULTS] = (double)(usage->ru_minflt - start->usage.ru_minflt);
-    trial->value[HL_MAJOR_FAULTS] = (double)(usage->ru_majflt - start->usage.ru_majflt);
-    trial->value[HL_PEAK_RSS] = (double)usage->ru_maxrss;
+static void fill_values(struct hl_trial *trial, const struct stamp *stamp) {
+    const struct rusage *before = &stamp->before, *after = &stamp->after;
+    trial->value[HL_WALL] = milliseconds(&stamp->end) - milliseconds(&stamp->start);
+    trial->value[HL_USER] = milliseconds_used(&after->ru_utime) - milliseconds_used(&before->ru_utime);
+    trial->value[HL_SYSTEM] = milliseconds_used(&after->ru_stime) - milliseconds_used(&before->ru_stime);
+    trial->value[HL_MINOR_FAULTS] = (double)(after->ru_minflt - before->ru_minflt);
+    trial->value[HL_MAJOR_FAULTS] = (double)(after->ru_majflt - before->ru_majflt);
+    trial->value[HL_PEAK_RSS] = (double)after->ru_maxrss;
     trial->value[HL_PAGES] = (double)count_pages(trial->said);
 }
 
-/* Starts the child and waits for it. */
-static int run_once(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
-                    const int *stream, struct stamp *stamp, struct hl_trial *trial) {
-    int gate[2] = {-1, -1}, result = 0;
-    struct timespec end;
-    struct rusage usage = {0};
-    if (maps != NULL && pipe2(gate, O_CLOEXEC) != 0)
-        return -errno;
+/* 0, or a negated errno; close_effort in either case. */
+static int open_effort(struct effort *effort) {
+    effort->stream[0] = memfd_create("output", MFD_CLOEXEC);
+    effort->stream[1] = memfd_create("errors", MFD_CLOEXEC);
+    effort->stamp =
+        mmap(NULL, sizeof *effort->stamp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool is_open = effort->stream[0] >= 0 && effort->stream[1] >= 0 && effort->stamp != MAP_FAILED;
+    return is_open ? 0 : -errno;
+}
+
+static void close_effort(struct effort *effort) {
+    if (effort->stamp != MAP_FAILED)
+        munmap(effort->stamp, sizeof *effort->stamp);
+    for (int i = 0; i < 2; i++)
+        if (effort->stream[i] >= 0)
+            close(effort->stream[i]);
+}
+
+/* GATE: the child waits until its second end is closed everywhere; -1: it does not wait. */
+static pid_t start_child(const struct hl_subject *subject, enum hl_side side, const struct effort *effort,
+                         int log, const int gate[2]) {
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        close(gate[1]);
-        run_child(subject, side, stream, log, gate[0], stamp);
+        if (gate[1] >= 0)
+            close(gate[1]);
+        run_child(subject, side, effort->stream, log, gate[0], effort->stamp);
     }
     if (child < 0)
-        result = -errno;
-    if (gate[0] >= 0)
-        close(gate[0]);
-    if (child > 0 && maps != NULL)
-        trial->status = hl_trace_program(child, gate[1], maps, &usage);
-    else if (gate[1] >= 0)
-        close(gate[1]);
-    while (child > 0 && maps == NULL && wait4(child, &trial->status, 0, &usage) < 0 && errno == EINTR)
+        effort->stamp->error = errno;
+    return child;
+}
+
+static void wait_for_child(pid_t child, struct stamp *stamp) {
+    while (wait4(child, &stamp->status, 0, &stamp->after) < 0 && errno == EINTR)
         ;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    if (result != 0)
-        return result;
+    clock_gettime(CLOCK_MONOTONIC, &stamp->end);
+}
+
+/* What the run left. */
+static void read_effort(const struct effort *effort, struct hl_trial *trial) {
+    trial->status = effort->stamp->status;
     for (int i = 0; i < 2; i++) {
-        trial->stream[i] = read_stream(stream[i]);
+        trial->stream[i] = read_stream(effort->stream[i]);
         take_lines(&trial->stream[i], &trial->said);
     }
-    fill_values(trial, stamp, &end, &usage);
-    return 0;
+    fill_values(trial, effort->stamp);
+}
+
+static void clear_trial(struct hl_trial *trial) {
+    memset(trial, 0, sizeof *trial);
+    trial->said = hl_format("%s", "");
 }
 
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
                    struct hl_trial *trial) {
-    int stream[2] = {memfd_create("output", MFD_CLOEXEC), memfd_create("errors", MFD_CLOEXEC)}, result;
-    struct stamp *stamp =
-        mmap(NULL, sizeof *stamp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    memset(trial, 0, sizeof *trial);
-    trial->said = hl_format("%s", "");
-    if (stream[0] < 0 || stream[1] < 0 || stamp == MAP_FAILED)
+    struct effort effort;
+    int gate[2] = {-1, -1}, result = open_effort(&effort);
+    clear_trial(trial);
+    if (result == 0 && maps != NULL && pipe2(gate, O_CLOEXEC) != 0)
         result = -errno;
-    else
-        result = run_once(subject, side, maps, log, stream, stamp, trial);
-    if (stamp != MAP_FAILED)
-        munmap(stamp, sizeof *stamp);
-    for (int i = 0; i < 2; i++)
-        if (stream[i] >= 0)
-            close(stream[i]);
+    if (result == 0) {
+        pid_t child = start_child(subject, side, &effort, log, gate);
+        result = -effort.stamp->error;
+        if (gate[0] >= 0)
+            close(gate[0]);
+        if (child > 0 && maps != NULL) {
+            effort.stamp->status = hl_trace_program(child, gate[1], maps, &effort.stamp->after);
+            clock_gettime(CLOCK_MONOTONIC, &effort.stamp->end);
+        } else if (gate[1] >= 0) {
+            close(gate[1]);
+        }
+        if (child > 0 && maps == NULL)
+            wait_for_child(child, effort.stamp);
+        if (child > 0)
+            read_effort(&effort, trial);
+    }
+    close_effort(&effort);
+    return result;
+}
+
+/* Starts SIDE on PROCESSOR, and a process that waits for it there.  Its process ID, or -1. */
+static pid_t start_keeper(const struct hl_subject *subject, enum hl_side side, int processor,
+                          const struct effort *effort, const int gate[2]) {
+    cpu_set_t set;
+    fflush(stdout);
+    pid_t keeper = fork();
+    if (keeper < 0)
+        effort->stamp->error = errno;
+    if (keeper != 0)
+        return keeper;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)processor, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) {
+        effort->stamp->error = errno;
+        _exit(HL_EXIT_NO);
+    }
+    pid_t child = start_child(subject, side, effort, -1, gate);
+    close(gate[1]);
+    if (child > 0)
+        wait_for_child(child, effort->stamp);
+    _exit(HL_EXIT_DONE);
+}
+
+int hl_try_pair(const struct hl_subject *subject, enum hl_side first, const int processor[HL_SIDES],
+                struct hl_trial trial[HL_SIDES]) {
+    struct effort effort[HL_SIDES];
+    int gate[2], result = 0;
+    pid_t keeper[HL_SIDES] = {-1, -1};
+    bool has_gate = pipe2(gate, O_CLOEXEC) == 0;
+    if (!has_gate)
+        result = -errno;
+    for (int side = 0; side < HL_SIDES; side++) {
+        int error = open_effort(&effort[side]);
+        result = result == 0 ? error : result;
+        clear_trial(&trial[side]);
+    }
+    for (int turn = 0; turn < HL_SIDES && result == 0; turn++) {
+        enum hl_side side = turn == 0 ? first : (enum hl_side)(HL_ON_HUGE - first);
+        keeper[side] = start_keeper(subject, side, processor[side], &effort[side], gate);
+    }
+    for (int i = 0; i < 2 && has_gate; i++)
+        close(gate[i]);
+    for (int side = 0; side < HL_SIDES; side++) {
+        while (keeper[side] > 0 && waitpid(keeper[side], NULL, 0) < 0 && errno == EINTR)
+            ;
+        if (result == 0)
+            result = -effort[side].stamp->error;
+    }
+    for (int side = 0; side < HL_SIDES; side++) {
+        if (result == 0)
+            read_effort(&effort[side], &trial[side]);
+        close_effort(&effort[side]);
+    }
     return result;
 }
 

@@ -2,7 +2,7 @@
 /* hugeld bench: is it worth it?
 
    The program runs plainly and on huge pages in turns, so that whatever else the machine does falls on both
-   alike.  Two runs of each side come first and don't count.  They are traced once each: smaps, read as the
+   alike, or, with --at-once, at the same time.  Two runs of each side come first and don't count.  They are traced once each: smaps, read as the
    program exits, says what really was on huge pages.  Each later run on huge pages must have reported some,
    and write what the plain one wrote.
 
@@ -15,6 +15,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,23 +29,28 @@
 #define PAIRS_MIN 6
 #define PAIRS_MAX 10000
 #define SECONDS_MAX 86400
+/* --precision gives up after that. */
+#define PRECISION_SECONDS 300
 /* Between two lines of progress where no terminal shows it. */
 #define PROGRESS_SECONDS 10
 
 struct request {
     struct hl_subject subject;
     size_t pairs;
-    bool json, ignore_failure, has_pairs;
+    double precision;
+    bool json, ignore_failure, has_pairs, at_once;
     const char *report;
     pid_t pid;
     unsigned seconds;
     int program; /* the index of PROGRAM in argv, or 0 */
 };
 
-enum { OPTION_PID = 0x100, OPTION_SECONDS, OPTION_REPORT, OPTION_AGAINST };
+enum { OPTION_PID = 0x100, OPTION_SECONDS, OPTION_REPORT, OPTION_AGAINST, OPTION_AT_ONCE, OPTION_PRECISION };
 
 static const struct argp_option argp_options[] = {
     {"pairs", 'n', "N", 0, "Measure N runs of each side (20)", 0},
+    {"precision", OPTION_PRECISION, "PERCENT", 0, "Measure until the interval is that narrow to each side", 0},
+    {"at-once", OPTION_AT_ONCE, NULL, 0, "Run both sides of a pair at the same time", 0},
     HL_RUN_OPTIONS,
     {"against", OPTION_AGAINST, "NAME=VALUE,...", 0, "Compare with these options, not with plain runs", 0},
     {"ignore-failure", 'i', NULL, 0, "Accept a non-zero exit status", 0},
@@ -65,6 +71,14 @@ static size_t parse_number(const char *text, size_t min, size_t max) {
     return is_number && number >= min && number <= max ? number : 0;
 }
 
+/* Per cent, from 0.01 to 100, or 0. */
+static double parse_precision(const char *text) {
+    char *end;
+    double number = strtod(text, &end);
+    bool is_number = text[0] >= '0' && text[0] <= '9' && (*end == '\0' || strcmp(end, "%") == 0);
+    return is_number && number >= 0.01 && number <= 100 ? number : 0;
+}
+
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
     struct request *request = state->input;
     switch (key) {
@@ -74,6 +88,14 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         if (request->pairs == 0)
             hl_say("bench: -n %s: give a number of pairs from %d to %d", argument, PAIRS_MIN, PAIRS_MAX);
         return request->pairs == 0 ? EINVAL : 0;
+    case OPTION_PRECISION:
+        request->precision = parse_precision(argument);
+        if (request->precision == 0)
+            hl_say("bench: --precision %s: give per cent from 0.01 to 100", argument);
+        return request->precision == 0 ? EINVAL : 0;
+    case OPTION_AT_ONCE:
+        request->at_once = true;
+        return 0;
     case 'i':
         request->ignore_failure = true;
         return 0;
@@ -211,22 +233,30 @@ static int check_pages(const struct hl_bench *bench, enum hl_side side, struct h
     return HL_EXIT_NO;
 }
 
+/* That nothing ran, for the reason ERROR; the exit code. */
+static int refuse_start(const struct hl_bench *bench, int error) {
+    hl_say("%s: cannot be started: %s; free memory or processes", bench->subject->argv[0], strerror(error));
+    return HL_EXIT_NO;
+}
+
+/* Whether TRIAL is what SIDE's has to be.  0, or the exit code after one line. */
+static int check_trial(struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
+    int code = check_status(bench, side, trial);
+    if (code == 0)
+        code = check_pages(bench, side, trial);
+    return code != 0 ? code : check_output(bench, side, trial);
+}
+
 /* Runs SIDE once.  0, or the exit code after one line. */
 static int try_side(struct hl_bench *bench, enum hl_side side, json_t *maps, struct hl_trial *trial) {
     int result = hl_try_program(bench->subject, side, maps, -1, trial);
-    if (result != 0) {
-        hl_say("%s: cannot be started: %s; free memory or processes", bench->subject->argv[0],
-               strerror(-result));
-        return HL_EXIT_NO;
-    }
+    if (result != 0)
+        return refuse_start(bench, -result);
     if (bench->reference.said == NULL) /* this is the first */
         return 0;
     if (side == HL_ON_HUGE && maps != NULL)
         look_for_unsaid_pages(bench, maps, trial);
-    result = check_status(bench, side, trial);
-    if (result == 0)
-        result = check_pages(bench, side, trial);
-    return result != 0 ? result : check_output(bench, side, trial);
+    return check_trial(bench, side, trial);
 }
 
 /* The first plain run, with which all others are compared. */
@@ -266,16 +296,19 @@ struct progress {
 static void tell_progress(const struct hl_bench *bench, struct progress *progress, size_t done) {
     bool terminal = isatty(STDERR_FILENO);
     double now = now_ms(), rest = (now - progress->started) / (double)done * (double)(bench->pairs - done);
+    if (!terminal && now - progress->told < PROGRESS_SECONDS * 1e3)
+        return;
     double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
     double ratio = hl_median(bench->value[HL_ON_HUGE][HL_WALL], done) / (plain > 0 ? plain : 1);
+    char *line = bench->precision > 0
+                     ? hl_format("pair %zu, %.3f of the time so far", done, ratio)
+                     : hl_format("pair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs,
+                                 ratio, rest / 1e3);
     if (terminal)
-        fprintf(stderr, "\r\033[Kpair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs,
-                ratio, rest / 1e3);
-    else if (now - progress->told >= PROGRESS_SECONDS * 1e3)
-        hl_say("pair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs, ratio,
-               rest / 1e3);
+        fprintf(stderr, "\r\033[K%s", line);
     else
-        return;
+        hl_say("%s", line);
+    free(line);
     progress->told = now;
 }
 
@@ -284,31 +317,81 @@ static void clear_progress(void) {
         fputs("\r\033[K", stderr);
 }
 
+static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair, const struct hl_trial *trial) {
+    for (unsigned metric = 0; metric < HL_METRICS; metric++)
+        bench->value[side][metric][pair] = trial->value[metric];
+}
+
 /* One pair, the sides taking turns in going first. */
-static int measure_pair(struct hl_bench *bench, size_t pair) {
+static int measure_in_turns(struct hl_bench *bench, size_t pair) {
     int code = 0;
     for (unsigned i = 0; code == 0 && i < HL_SIDES; i++) {
         enum hl_side side = (pair + i) % 2 == 0 ? HL_PLAIN : HL_ON_HUGE;
         struct hl_trial trial;
         code = try_side(bench, side, NULL, &trial);
-        for (unsigned metric = 0; code == 0 && metric < HL_METRICS; metric++)
-            bench->value[side][metric][pair] = trial.value[metric];
+        if (code == 0)
+            keep_values(bench, side, pair, &trial);
         hl_free_trial(&trial);
     }
     return code;
 }
 
+/* One pair at the same time: the sides swap processors each time, and each second time who is started first. */
+static int measure_at_once(struct hl_bench *bench, size_t pair) {
+    int processors[HL_SIDES] = {bench->processors[pair % 2], bench->processors[(pair + 1) % 2]};
+    struct hl_trial trials[HL_SIDES];
+    int result = hl_try_pair(bench->subject, pair / 2 % 2 == 0 ? HL_PLAIN : HL_ON_HUGE, processors, trials);
+    int code = result != 0 ? refuse_start(bench, -result) : 0;
+    for (int side = 0; side < HL_SIDES; side++) {
+        if (code == 0)
+            code = check_trial(bench, (enum hl_side)side, &trials[side]);
+        if (code == 0)
+            keep_values(bench, (enum hl_side)side, pair, &trials[side]);
+        hl_free_trial(&trials[side]);
+    }
+    return code;
+}
+
+/* Whether the first DONE pairs are as precise as asked for.  NEXT is the number of pairs at which it is worth another look,
+   which takes time. */
+static bool is_precise(const struct hl_bench *bench, size_t done, size_t *next) {
+    if (bench->precision == 0 || done < *next)
+        return false;
+    *next = done + done / 4 + 1;
+    struct hl_ratio wall =
+        hl_compare_pairs(bench->value[HL_PLAIN][HL_WALL], bench->value[HL_ON_HUGE][HL_WALL], done);
+    return wall.known && hl_half_width(&wall) <= bench->precision;
+}
+
 static int measure_pairs(struct hl_bench *bench) {
     int code = 0;
+    size_t done = 0, next = PAIRS_MIN;
     double now = now_ms();
     struct progress progress = {now, now};
-    for (size_t pair = 0; code == 0 && pair < bench->pairs; pair++) {
-        code = measure_pair(bench, pair);
+    while (code == 0 && done < bench->pairs && !is_precise(bench, done, &next) &&
+           (bench->precision == 0 || done < PAIRS_MIN || now_ms() - now < PRECISION_SECONDS * 1e3)) {
+        code = bench->at_once ? measure_at_once(bench, done) : measure_in_turns(bench, done);
         if (code == 0)
-            tell_progress(bench, &progress, pair + 1);
+            tell_progress(bench, &progress, ++done);
     }
     clear_progress();
+    bench->pairs = done;
     return code;
+}
+
+/* The processors that two sides at once have; 0, or the exit code after one line. */
+static int find_processors(struct hl_bench *bench) {
+    cpu_set_t set;
+    int n = 0;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    for (int i = 0; i < CPU_SETSIZE && n < HL_SIDES; i++)
+        if (CPU_ISSET((size_t)i, &set))
+            bench->processors[n++] = i;
+    if (n == HL_SIDES)
+        return 0;
+    hl_say("bench: --at-once needs two processors; leave it out, and both sides take turns");
+    return HL_EXIT_NO;
 }
 
 /* Where the measured runs could not say what they moved: whether the program still is on huge pages. */
@@ -334,7 +417,14 @@ static void count_sides(struct hl_bench *bench) {
 }
 
 static int measure_program(struct request *request) {
-    struct hl_bench bench = {.subject = &request->subject, .pairs = request->pairs};
+    struct hl_bench bench = {
+        .subject = &request->subject,
+        .pairs = request->pairs,
+        .at_once = request->at_once,
+        .precision = request->precision,
+    };
+    if (bench.at_once && find_processors(&bench) != 0)
+        return HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++) {
         bench.maps[side] = json_array();
         for (unsigned metric = 0; metric < HL_METRICS; metric++)
@@ -374,7 +464,7 @@ static int check_request(const struct request *request) {
     bool run = request->has_pairs || request->ignore_failure || request->report != NULL ||
                request->subject.run.patterns != NULL || request->subject.run.options != NULL ||
                request->subject.run.use_ldso || request->subject.run.use_image ||
-               request->subject.against != NULL;
+               request->subject.against != NULL || request->at_once || request->precision > 0;
     if (request->program == 0 && request->pid == 0)
         hl_say("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
     else if (request->program != 0 && request->pid != 0)
@@ -431,6 +521,8 @@ int hl_measure_program(int argc, char **argv) {
     code = check_request(&request);
     if (code != 0)
         goto out;
+    if (request.precision > 0 && !request.has_pairs)
+        request.pairs = PAIRS_MAX;
     if (request.pid != 0) {
         code = hl_bench_process(request.pid, request.seconds != 0 ? request.seconds : 10, request.json);
         goto out;

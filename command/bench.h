@@ -68,6 +68,11 @@ struct hl_trial {
    0, or a negated errno; then nothing ran.  hl_free_trial frees what TRIAL has. */
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
                    struct hl_trial *trial);
+
+/* Runs both sides of SUBJECT at the same time, each on its PROCESSOR; FIRST is started first, but neither before both
+   are there.  0, or a negated errno; hl_free_trial frees what each TRIAL has. */
+int hl_try_pair(const struct hl_subject *subject, enum hl_side first, const int processor[HL_SIDES],
+                struct hl_trial trial[HL_SIDES]);
 void hl_free_trial(struct hl_trial *trial);
 
 /* Waits for CHILD, which waits for GO to be closed, and describes it and its children as they exit.  Where
@@ -82,12 +87,19 @@ uint64_t hl_count_mapped_pages(const json_t *maps);
    executable and the objects that have something on huge pages.  NULL if it can't be read. */
 json_t *hl_map_process(pid_t pid);
 
-/* HUGE over PLAIN, medians, with its 95 % interval.  Unknown where PLAIN's median is 0. */
+/* The mean of the middle half of the pairs' ratios, HUGE over PLAIN, with its 95 % interval.  Pairs without a plain time
+   are left out; unknown where that are half of them. */
 struct hl_ratio {
     bool known;
     double ratio, low, high;
 };
 double hl_median(const double *value, size_t n);
+
+/* Half of the interval's width, in per cent of the ratio. */
+static inline double hl_half_width(const struct hl_ratio *ratio) {
+    return ratio->ratio > 0 ? 50 * (ratio->high - ratio->low) / ratio->ratio : 0;
+}
+
 struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n);
 
 /* perf's counters of the TLB and its walks, as far as this machine has them. */
@@ -107,6 +119,9 @@ json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, unsigned
 struct hl_bench {
     const struct hl_subject *subject;
     size_t pairs;
+    bool at_once;                /* both sides of a pair at the same time */
+    int processors[HL_SIDES];    /* on which, in the first pair */
+    double precision;            /* the half of the interval's width that is asked for, in per cent; or 0 */
     struct hl_trial reference; /* the first plain run */
     bool comparable;           /* plainly it writes the same each time */
     uint64_t

@@ -27,7 +27,7 @@ _hugeld() {
     doctor) options='--json --options --objects --own-pages --help' ;;
     perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
     bench)
-        options='--against --ignore-failure --json --loader --ld-so --pairs --options --pid --objects --report --seconds --help'
+        options='--against --at-once --ignore-failure --json --loader --ld-so --pairs --options --pid --precision --objects --report --seconds --help'
         ;;
     image) options='--huge-page --help' ;;
     share) options='--json --store --pages --size --per-node --running --all --unused --force --help' ;;
@@ -38,7 +38,7 @@ _hugeld() {
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --loader | --ld-so | --own-pages | --pairs | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --loader | --ld-so | --own-pages | --pairs | --precision | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -52,7 +52,7 @@ _hugeld() {
     -L | -O | --ld-so | --output | --report) _filedir ;;
     --store) _filedir -d ;;
     --pages) mapfile -t COMPREPLY < <(compgen -W 'tmpfs hugetlb' -- "$cur") ;;
-    --own-pages | -n | --pairs | --seconds | -H | --huge-page | --size) ;;
+    --own-pages | -n | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;

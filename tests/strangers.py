@@ -61,13 +61,14 @@ class Watch(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.begin()
-        self.start()
+        self.before, self.noticed, self.total = {}, {}, None
 
     def begin(self):
         self.before = find_strangers()
         self.noticed = {}
         self.expect_total(True)
+        if not self.is_alive():
+            self.start()
 
     def run(self):
         while True:

@@ -66,7 +66,8 @@ def one_line(result, status, *words):
     [], ["--"], ["-n", "0", "true"], ["-n", "5", "true"], ["-n", "-6", "true"], ["-n", "10001", "true"], ["-n", "x", "true"],
     ["-n"], ["-n", "6"], ["--loader=nonsense", "true"], ["-o", "backend=nonsense", "true"], ["--no-such-option", "true"],
     ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "true"], ["--pid", "1", "-n", "6"], ["--pid", "1", "--report", "x"],
-    ["--pid", "1", "-p", "main"], ["--pid", "1", "--against", "data=off"], ["--against", "backend=nonsense", "true"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "1.5"],
+    ["--pid", "1", "-p", "main"], ["--pid", "1", "--at-once"], ["--precision", "0", "true"],
+    ["--precision", "x", "true"], ["--precision=101", "true"], ["--pid", "1", "--against", "data=off"], ["--against", "backend=nonsense", "true"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "1.5"],
     ["--seconds", "1", "true"], ["--report", "/no-such-folder/x.html", "true"], ["--report"],
 ], ids=" ".join)
 def test_bench_wrong_use(arguments):
@@ -102,14 +103,16 @@ def draw(n):
 
 def compare(plain, huge):
     """(ratio, low, high), or None."""
-    ratios = []
-    for chosen in draw(len(plain)):
-        base = statistics.median(plain[i] for i in chosen)
-        ratios.append(statistics.median(huge[i] for i in chosen) / base if base else float("inf"))
-    ratios.sort()
-    base = statistics.median(plain)
-    known = base > 0 and ratios[9750] < float("inf")
-    return (statistics.median(huge) / base, ratios[249], ratios[9750]) if known else None
+    ratios = [b / a for a, b in zip(plain, huge) if a > 0]
+    n = len(ratios)
+    if 2 * n <= len(plain):
+        return None
+
+    def midmean(values):
+        return statistics.mean(sorted(values)[n // 4:n - n // 4])
+
+    means = sorted(midmean(ratios[i] for i in chosen) for chosen in draw(n))
+    return midmean(ratios), means[249], means[9750]
 
 
 @pytest.mark.parametrize("n", [6, 7, 25])
@@ -152,6 +155,51 @@ def test_bench_sides_take_turns(bench_json, tmp_path):
     answer = bench_json("turns", tmp_path / "runs", n=12)
     assert (tmp_path / "runs").stat().st_size == 2 * 12 + 4  # and four to warm up
     assert answer["verdict"] == "no difference" and "no difference seen in 12 pairs" in answer["sentence"]
+
+
+def test_bench_at_once(bench_json):
+    """Each run shares its time with the other side's; a second input reads from its beginning."""
+    answer = bench_json("spin", "100", "10", options=["--at-once"])
+    assert answer["method"] == "at once" and answer["verdict"] == "faster" and answer["output"] == "same"
+    assert answer["ratio"]["wall"]["ratio"] < 0.9
+
+
+def test_bench_at_once_uses_two_processors(bench_json, tmp_path):
+    """Which they swap: none of them would do for a program that counts what it gets."""
+    where = tmp_path / "where"
+    answer = bench_json("where", where, options=["--at-once"], n=8)
+    seen = [line.split() for line in where.read_text().splitlines()][4:]
+    assert answer["pairs"] == 8 and len(seen) == 16
+    for side in ("plain", "huge"):
+        processors = [processor for name, processor in seen if name == side]
+        assert len(set(processors)) == 2 and all(a != b for a, b in zip(processors, processors[1:]))
+
+
+def test_bench_at_once_needs_two(bench):
+    words = bench("spin", "1", "1", options=["--at-once"]).args
+    one_line(helpers.run(["taskset", "-c", min(os.sched_getaffinity(0)), *words]), 1, "two processors", "take turns")
+
+
+def test_bench_input_is_read_by_both(bench, tmp_path):
+    """From where it stands, also at the same time."""
+    file = tmp_path / "input"
+    file.write_text("skipped\n" + "".join(f"{i}\n" for i in range(100000)))
+    for method in ([], ["--at-once"]):
+        with open(file) as input_:
+            os.lseek(input_.fileno(), len("skipped\n"), os.SEEK_SET)
+            result = bench("copy", options=["--json", *method], stdin=input_)
+        answer = json.loads(result.stdout)
+        assert answer["output"] == "same" and answer["pairs"] == 6, result
+
+
+def test_bench_precision(bench_json, bench):
+    answer = bench_json("spin", "20", "10", options=["--precision=50%"], n=40)
+    assert answer["precision"] == 50 and answer["restless"] is None and answer["pairs"] < 40
+    wall = answer["ratio"]["wall"]
+    assert (wall["high"] - wall["low"]) / wall["ratio"] <= 1
+    answer = bench_json("spin", "3", "2", options=["--precision", "0.01"], n=7)
+    assert answer["pairs"] == 7 and "restless for 0.01 %" in answer["restless"] and "--at-once" in answer["restless"]
+    assert "restless" in bench("spin", "3", "2", options=["--precision", "0.01"], n=7).stdout
 
 
 # --- what it checks ---
@@ -366,7 +414,8 @@ def test_bench_against(bench_json, bench):
 def test_bench_json_schema(bench_json):
     answer = bench_json("spin", "1", "1", options=["-o", "data=off"])
     assert set(answer) == {"program", "loader", "patterns", "options", "pairs", "machine", "output", "verdict", "sentence",
-                           "against", "plain_huge_bytes", "runs", "median", "ratio", "counters", "no_counters", "maps"}
+                           "against", "plain_huge_bytes", "runs", "median", "ratio", "counters", "no_counters", "maps",
+                           "method", "precision", "restless"}
     assert answer["program"][1:] == ["spin", "1", "1"] and answer["pairs"] == 6 and answer["loader"] == "preload"
     assert answer["patterns"] == "main" and answer["options"] == "data=off"
     assert set(answer["machine"]) == {"kernel", "cpu", "cpus"} and answer["machine"]["kernel"] == os.uname().release

@@ -10,6 +10,8 @@ import pytest
 import helpers
 import hostile
 
+pytestmark = pytest.mark.beside
+
 OPTIONS = "bss=thp"
 WORKED = 3  # what the programs end with
 

@@ -13,6 +13,8 @@ import pytest
 
 import helpers
 
+pytestmark = pytest.mark.beside
+
 SOURCE = r"""
 #include <stdio.h>
 #include <string.h>

@@ -13,6 +13,8 @@ import pytest
 
 import helpers
 
+pytestmark = pytest.mark.beside
+
 # Where a program finds itself, as it asks in every way that there is.
 WHERE = r"""
 #define _GNU_SOURCE

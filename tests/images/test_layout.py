@@ -22,6 +22,8 @@ import programs
 sys.path.append(str(helpers.ROOT / "tests/fuzz"))
 import hostile  # noqa: E402  (its folder has just been added)
 
+pytestmark = pytest.mark.beside
+
 SMALL = 8192  # a huge page for small files
 GO = pathlib.Path("/usr/local/go/bin/go")
 
@@ -215,6 +217,7 @@ def test_thread_local_data(builder, tmpfs):
     assert helpers.run(tmpfs.inside(tmpfs.folder / "tls")).stdout == helpers.run([app]).stdout == "2 0 1\n3 0 2\n2 0 1\n"
 
 
+@pytest.mark.whole
 def test_many_sections(builder, tmp_path):
     """More than e_shnum can say."""
     lines = "".join(f'.section s{i},"",@progbits\n.byte {i % 200}\n' for i in range(66000))
@@ -643,6 +646,7 @@ def write_made_up(path, made):
     path.write_bytes(data)
 
 
+@pytest.mark.whole
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(made=made_up())
 def test_any_layout(tmp_path, made):

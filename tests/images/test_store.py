@@ -20,6 +20,8 @@ import pytest
 
 import helpers
 
+pytestmark = pytest.mark.beside
+
 USER, OTHER = 12345, 12346
 SYSTEM = "/run/hugeld"
 
@@ -328,12 +330,12 @@ def test_only_what_root_alone_can_write(world, how):
         os.chown(path.parent, USER, 0)
     app = APP
     if how == "hard link":  # of root's file, where a user can put another in its place
-        folder = world.path("/run/theirs")
+        folder = world.path("/run/programs/theirs")
         folder.mkdir()
         os.chown(folder, USER, USER)
         os.link(path, folder / "app")
-        app = "/run/theirs/app"
-    refused(world.share("add", app), app, "somebody other than root", "/run/theirs" if app != APP else "/run/programs")
+        app = "/run/programs/theirs/app"
+    refused(world.share("add", app), app, "somebody other than root", "/run/programs/theirs" if app != APP else "/run/programs")
     assert world.list() == []
     world.add("--store", "/dev/shm/mine", app)  # whose images only root can use
     world.path("/dev/shm/mine").chmod(0o755)

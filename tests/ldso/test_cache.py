@@ -12,6 +12,8 @@ import pytest
 import helpers
 from linkers import PATCHES, WORK, run_script
 
+pytestmark = pytest.mark.beside
+
 
 @contextlib.contextmanager
 def building(cache, **changes):

@@ -62,7 +62,7 @@ def test_tmpfs(linked, on_tmpfs, thp):
     assert linked.run([on_tmpfs], "libbig*", "backend=file,segments=text,verbose=2").stderr.startswith(ON_FILE)
 
 
-@pytest.fixture(params=["ext4", "xfs"])
+@pytest.fixture(params=[pytest.param("ext4", marks=pytest.mark.whole), "xfs"])
 def disk(request, tmp_path, root):
     """(a folder on this file system, a function that empties its page cache)."""
     image, folder = tmp_path / "image", tmp_path / "mounted"
@@ -84,6 +84,7 @@ def disk(request, tmp_path, root):
     helpers.run(["umount", folder])
 
 
+@pytest.mark.whole
 def test_disk(linked, builder, disk, thp):
     """Whose page cache is empty: Linux 6.18 reads into huge pages, others say why not."""
     folder, empty = disk

@@ -11,6 +11,8 @@ from elftools.elf.elffile import ELFFile
 
 from linkers import WORK, run_script
 
+pytestmark = pytest.mark.beside
+
 
 def refusals(*arguments):
     """The reasons, one a line, without the name of the file."""
@@ -53,6 +55,7 @@ def replace(data, old, new, times=1):
     data[:] = data.replace(old, new)
 
 
+@pytest.mark.whole
 def test_unpatched_passes(unpatched, cached_tree):
     assert refusals("--layout", cached_tree / "objects/elf/ld.so", unpatched) == []
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 import helpers
 from perfmaps import functions, names_by_start, read_map
 
+pytestmark = pytest.mark.beside
+
 BASE, SECTION = 0x1000, 0x200
 BIAS = 0x7F0000000000
 FUNC, NOTYPE, OBJECT, IFUNC = 2, 0, 1, 10

@@ -4,11 +4,14 @@ recording, and function by function beside a plain run; without a map there are 
 
 import os
 
+import pytest
+
 import profiles
 
 OPTIONS = "backend=hugetlb,perf_map=on"
 
 
+@pytest.mark.whole
 def test_names(program, start_stopped, folder, pool, figure):
     """One recording, resolved with the file, with the map written by the process itself, with the command's, and with
     none.  And the profile of a plain run."""

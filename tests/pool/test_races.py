@@ -98,7 +98,7 @@ def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, e
     assert set(results) == {expected}
 
 
-@pytest.mark.parametrize("backend", ["hugetlb", "auto"])
+@pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.whole)])
 def test_without_a_pause(builder, gate, library, pool, thp, expected, backend):
     """The same, running through: pages come back while others look for some.  Each forks a child, too."""
     pool(8 * APP)
@@ -113,6 +113,7 @@ def test_without_a_pause(builder, gate, library, pool, thp, expected, backend):
         assert re.search(r"text 5 pages (hugetlb|thp)", error) or SHORT in error, error
 
 
+@pytest.mark.whole
 def test_storm(builder, gate, thief, library, pool, thp, expected):
     """Chains of programs that replace themselves, each with a child, while a thief takes pages and gives them back."""
     pool(4 * APP)

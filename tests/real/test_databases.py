@@ -33,6 +33,7 @@ def mariadb(shared_folder):
     return databases.make_mariadb(shared_folder)
 
 
+@pytest.mark.whole
 @BOTH
 def test_mariadbd(prove, pool, mariadb, by_command):
     folder, argv = mariadb

@@ -58,7 +58,7 @@ def verdict(result):
 
 
 @BOTH
-@pytest.mark.parametrize("module", ["test_json", "test_re", "test_ctypes"])
+@pytest.mark.parametrize("module", [pytest.param("test_json", marks=pytest.mark.whole), "test_re", pytest.param("test_ctypes", marks=pytest.mark.whole)])
 def test_python(prove, pool, module, by_command):
     if helpers.run(["/usr/bin/python3", "-c", f"import test.{module}"]).returncode != 0:
         pytest.skip(f"python3's own test.{module} is not installed (libpython3-testsuite)")

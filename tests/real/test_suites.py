@@ -13,9 +13,9 @@ LONG = os.environ.get("T_REAL") == "all"
 # The preloader would move something of perl and git at few addresses only.
 BY_LDSO = list(suites.SUITES) if LONG else ["perl", "git"]
 # Those that take a few seconds; `make check` runs no others.
-SHORT = ("perl", "git", "sqlite")
+SHORT = ("perl", "sqlite")
 RUNS = [pytest.param(name, None, marks=() if name in SHORT else pytest.mark.whole) for name in suites.SUITES]
-RUNS += [(name, "ldso") for name in BY_LDSO]
+RUNS += [pytest.param(name, "ldso", marks=pytest.mark.whole) for name in BY_LDSO]
 
 
 @pytest.fixture(scope="module")

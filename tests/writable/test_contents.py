@@ -14,7 +14,7 @@ MOVED = {"": ("data",), "data=off": (), "bss=thp": ("data",), "data=off,bss=thp"
 
 
 @pytest.mark.parametrize("random", [True, False], ids=["random", "fixed"])
-@pytest.mark.parametrize("variant", ["nopie", "pie", "aligned", "aligned-pie"])
+@pytest.mark.parametrize("variant", ["nopie", "pie", *(pytest.param(v, marks=pytest.mark.whole) for v in ("aligned", "aligned-pie"))])
 @pytest.mark.parametrize("options", MOVED, ids=lambda o: o or "default")
 def test_every_byte(program, compare, pool, thp, variant, random, options):
     """Written by an earlier constructor, with a heap behind them; looked at by main."""
