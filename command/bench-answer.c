@@ -67,7 +67,8 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
 static char *describe_restlessness(const struct hl_bench *bench, const struct hl_ratio *wall) {
     if (bench->precision == 0 || (wall->known && hl_half_width(wall) <= bench->precision))
         return NULL;
-    return hl_format("the machine is too restless for %.4g %%: after %zu pairs the interval still has %.2g %% to each side; "
+    return hl_format("the machine is too restless for %.4g %%: after %zu pairs the interval still has %.2g "
+                     "%% to each side; "
                      "%s",
                      bench->precision, bench->pairs, hl_half_width(wall),
                      bench->at_once ? "measure when it has less to do, or give the program more to do"
@@ -145,7 +146,8 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
     free(sentence);
     json_object_set_new(answer, "against", json_text_or_null(bench->subject->against));
     json_object_set_new(answer, "method", json_string(bench->at_once ? "at once" : "in turns"));
-    json_object_set_new(answer, "precision", bench->precision > 0 ? json_real(bench->precision) : json_null());
+    json_object_set_new(answer, "precision",
+                        bench->precision > 0 ? json_real(bench->precision) : json_null());
     char *restless = describe_restlessness(bench, &ratios[HL_WALL]);
     json_object_set_new(answer, "restless", json_text_or_null(restless));
     free(restless);

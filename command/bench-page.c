@@ -185,7 +185,8 @@ static void draw_ratios(FILE *page, const json_t *answer) {
         y += 34;
     }
     fprintf(page,
-            "</svg><figcaption>time on huge pages over plain time: the mean of the middle half of the pairs' ratios, and its 95 %% "
+            "</svg><figcaption>time on huge pages over plain time: the mean of the middle half of the pairs' "
+            "ratios, and its 95 %% "
             "interval (bootstrap); the sides of a pair ran %s</figcaption></figure>\n",
             text_of(answer, "method"));
 }

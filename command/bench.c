@@ -49,7 +49,8 @@ enum { OPTION_PID = 0x100, OPTION_SECONDS, OPTION_REPORT, OPTION_AGAINST, OPTION
 
 static const struct argp_option argp_options[] = {
     {"pairs", 'n', "N", 0, "Measure N runs of each side (20)", 0},
-    {"precision", OPTION_PRECISION, "PERCENT", 0, "Measure until the interval is that narrow to each side", 0},
+    {"precision", OPTION_PRECISION, "PERCENT", 0, "Measure until the interval is that narrow to each side",
+     0},
     {"at-once", OPTION_AT_ONCE, NULL, 0, "Run both sides of a pair at the same time", 0},
     HL_RUN_OPTIONS,
     {"against", OPTION_AGAINST, "NAME=VALUE,...", 0, "Compare with these options, not with plain runs", 0},
@@ -300,10 +301,9 @@ static void tell_progress(const struct hl_bench *bench, struct progress *progres
         return;
     double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
     double ratio = hl_median(bench->value[HL_ON_HUGE][HL_WALL], done) / (plain > 0 ? plain : 1);
-    char *line = bench->precision > 0
-                     ? hl_format("pair %zu, %.3f of the time so far", done, ratio)
-                     : hl_format("pair %zu of %zu, %.3f of the time so far, %.0f s to go", done, bench->pairs,
-                                 ratio, rest / 1e3);
+    char *line = bench->precision > 0 ? hl_format("pair %zu, %.3f of the time so far", done, ratio)
+                                      : hl_format("pair %zu of %zu, %.3f of the time so far, %.0f s to go",
+                                                  done, bench->pairs, ratio, rest / 1e3);
     if (terminal)
         fprintf(stderr, "\r\033[K%s", line);
     else
@@ -317,7 +317,8 @@ static void clear_progress(void) {
         fputs("\r\033[K", stderr);
 }
 
-static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair, const struct hl_trial *trial) {
+static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair,
+                        const struct hl_trial *trial) {
     for (unsigned metric = 0; metric < HL_METRICS; metric++)
         bench->value[side][metric][pair] = trial->value[metric];
 }

@@ -119,9 +119,9 @@ json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, unsigned
 struct hl_bench {
     const struct hl_subject *subject;
     size_t pairs;
-    bool at_once;                /* both sides of a pair at the same time */
-    int processors[HL_SIDES];    /* on which, in the first pair */
-    double precision;            /* the half of the interval's width that is asked for, in per cent; or 0 */
+    bool at_once;              /* both sides of a pair at the same time */
+    int processors[HL_SIDES];  /* on which, in the first pair */
+    double precision;          /* the half of the interval's width that is asked for, in per cent; or 0 */
     struct hl_trial reference; /* the first plain run */
     bool comparable;           /* plainly it writes the same each time */
     uint64_t

@@ -55,7 +55,8 @@ static long count_bytes(const char *path) {
 
 static int tell_where(const char *path, int is_huge) {
     FILE *file = fopen(path, "a");
-    return file == NULL || fprintf(file, "%s %d\n", is_huge ? "huge" : "plain", sched_getcpu()) < 0 || fclose(file) != 0;
+    return file == NULL || fprintf(file, "%s %d\n", is_huge ? "huge" : "plain", sched_getcpu()) < 0 ||
+           fclose(file) != 0;
 }
 
 static int take_turns(const char *path) {
