@@ -13,9 +13,9 @@
 
    With -2 there are two variants, which run at the same time, each on a processor of its own: the first two
    that this process may use.  They swap processors each round, and each second round who is started
-   first, so a slow minute of the machine, a slow processor and its neighbour's noise fall on both alike.  The time
-   counts from just before execve(2) to the end of wait4(2), both on the program's own processor.  Two more lines are
-   printed, NAME:cpu, for the processor time of each in ms, its children's included. */
+   first, so a slow minute of the machine, a slow processor and its neighbour's noise fall on both alike.  The
+   time counts from just before execve(2) to the end of wait4(2), both on the program's own processor.  Two
+   more lines are printed, NAME:cpu, for the processor time of each in ms, its children's included. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -127,9 +127,10 @@ static double ms_of(const struct rusage *usage) {
            (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) / 1e3;
 }
 
-/* Runs VARIANT on PROCESSOR as soon as everybody else has closed GATE.  OUTPUT: where it prints, or -1.  Returns a process
-   that waits for it on the same processor, which is free when the program ends: one that waits for both elsewhere
-   would have to push the other program aside first, and see both end at once if that takes long. */
+/* Runs VARIANT on PROCESSOR as soon as everybody else has closed GATE.  OUTPUT: where it prints, or -1.
+   Returns a process that waits for it on the same processor, which is free when the program ends: one that
+   waits for both elsewhere would have to push the other program aside first, and see both end at once if that
+   takes long. */
 static pid_t start_at_gate(const struct variant *variant, int processor, const int gate[2], int output,
                            struct outcome *outcome) {
     pid_t keeper = fork();

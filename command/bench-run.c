@@ -6,9 +6,9 @@
    memory files: nobody has to read while it runs.  The run on huge pages says on standard error what it moved
    (verbose=2), which is taken out again before the outputs are compared.
 
-   With --at-once both sides run at the same time, each on a processor of its own.  A process of ours waits on the same
-   processor, which is free when the program ends: one that waited for both elsewhere would have to push the
-   other program aside first, and would see both end at once. */
+   With --at-once both sides run at the same time, each on a processor of its own.  A process of ours waits on
+   the same processor, which is free when the program ends: one that waited for both elsewhere would have to
+   push the other program aside first, and would see both end at once. */
 #include "bench.h"
 #include "elf-file.h"
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* How much faster, and how sure that is.
 
-   Both runs of a pair had the same neighbours, so each pair gives a ratio.  These have a long tail, and often two
-   peaks (which side was first, which processor it had), of which a median would be one.  So what is told is the
-   mean of the middle half, and the interval is a bootstrap's: pairs are drawn with replacement, RESAMPLES times,
-   and of the means that come out the middle 95 % is the interval.  The numbers are drawn from a fixed seed: the
-   same runs give the same interval. */
+   Both runs of a pair had the same neighbours, so each pair gives a ratio.  These have a long tail, and often
+   two peaks (which side was first, which processor it had), of which a median would be one.  So what is told
+   is the mean of the middle half, and the interval is a bootstrap's: pairs are drawn with replacement,
+   RESAMPLES times, and of the means that come out the middle 95 % is the interval.  The numbers are drawn
+   from a fixed seed: the same runs give the same interval. */
 #include "bench.h"
 
 #include <stdlib.h>

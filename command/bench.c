@@ -2,9 +2,9 @@
 /* hugeld bench: is it worth it?
 
    The program runs plainly and on huge pages in turns, so that whatever else the machine does falls on both
-   alike, or, with --at-once, at the same time.  Two runs of each side come first and don't count.  They are traced once each: smaps, read as the
-   program exits, says what really was on huge pages.  Each later run on huge pages must have reported some,
-   and write what the plain one wrote.
+   alike, or, with --at-once, at the same time.  Two runs of each side come first and don't count.  They are
+   traced once each: smaps, read as the program exits, says what really was on huge pages.  Each later run on
+   huge pages must have reported some, and write what the plain one wrote.
 
    With --against both sides are on huge pages, with different options: what is called plain here is the side
    that the other one is compared with. */
@@ -337,7 +337,7 @@ static int measure_in_turns(struct hl_bench *bench, size_t pair) {
     return code;
 }
 
-/* One pair at the same time: the sides swap processors each time, and each second time who is started first. */
+/* One pair at the same time: the sides swap processors each time, and each second time who is first. */
 static int measure_at_once(struct hl_bench *bench, size_t pair) {
     int processors[HL_SIDES] = {bench->processors[pair % 2], bench->processors[(pair + 1) % 2]};
     struct hl_trial trials[HL_SIDES];
@@ -353,8 +353,8 @@ static int measure_at_once(struct hl_bench *bench, size_t pair) {
     return code;
 }
 
-/* Whether the first DONE pairs are as precise as asked for.  NEXT is the number of pairs at which it is worth another look,
-   which takes time. */
+/* Whether the first DONE pairs are as precise as asked for.  NEXT is the number of pairs at which it is worth
+   another look, which takes time. */
 static bool is_precise(const struct hl_bench *bench, size_t done, size_t *next) {
     if (bench->precision == 0 || done < *next)
         return false;

@@ -69,8 +69,8 @@ struct hl_trial {
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
                    struct hl_trial *trial);
 
-/* Runs both sides of SUBJECT at the same time, each on its PROCESSOR; FIRST is started first, but neither before both
-   are there.  0, or a negated errno; hl_free_trial frees what each TRIAL has. */
+/* Runs both sides of SUBJECT at the same time, each on its PROCESSOR; FIRST is started first, but neither
+   before both are there.  0, or a negated errno; hl_free_trial frees what each TRIAL has. */
 int hl_try_pair(const struct hl_subject *subject, enum hl_side first, const int processor[HL_SIDES],
                 struct hl_trial trial[HL_SIDES]);
 void hl_free_trial(struct hl_trial *trial);
@@ -87,8 +87,8 @@ uint64_t hl_count_mapped_pages(const json_t *maps);
    executable and the objects that have something on huge pages.  NULL if it can't be read. */
 json_t *hl_map_process(pid_t pid);
 
-/* The mean of the middle half of the pairs' ratios, HUGE over PLAIN, with its 95 % interval.  Pairs without a plain time
-   are left out; unknown where that are half of them. */
+/* The mean of the middle half of the pairs' ratios, HUGE over PLAIN, with its 95 % interval.  Pairs without a
+   plain time are left out; unknown if that is half of them. */
 struct hl_ratio {
     bool known;
     double ratio, low, high;
