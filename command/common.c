@@ -9,7 +9,10 @@
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#define WIDTH_USUAL 80
 
 /* PREFIX and the text in one line, ended by a newline; malloc'ed. */
 static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
@@ -188,4 +191,17 @@ void hl_print_json(json_t *value) {
     else
         putchar('\n');
     json_decref(value);
+}
+
+unsigned hl_find_width(void) {
+    struct winsize window;
+    const char *columns = getenv("COLUMNS");
+    unsigned width = 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0)
+        width = window.ws_col;
+    else if (columns != NULL)
+        width = (unsigned)strtoul(columns, NULL, 10);
+    if (width == 0)
+        width = WIDTH_USUAL;
+    return width < HL_WIDTH_MAX ? width : HL_WIDTH_MAX;
 }

@@ -67,4 +67,8 @@ json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
 void hl_print_json(json_t *value);
 
+/* How many columns standard output has: its terminal's, else those of COLUMNS, else 80. */
+#define HL_WIDTH_MAX 1024
+unsigned hl_find_width(void);
+
 #endif

@@ -35,7 +35,9 @@
 #define TAKING_MS 150
 #define MEASURING_MS 350
 #define SMALL_PAGE 4096
-#define MADV_COLLAPSE_ 25
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
 
 /* The chains of one memory: one for each huge page, and two longer ones. */
 enum { CHAIN_TWO_PAGES = HL_TLB_PAGES, CHAIN_ALL, CHAINS };
@@ -95,7 +97,7 @@ static bool is_huge(struct memory *memory) {
     uint64_t bytes = memory->field.bytes;
     if (hl_count_huge_bytes(&memory->field) >= bytes)
         return true;
-    madvise(memory->field.base, bytes, MADV_COLLAPSE_);
+    madvise(memory->field.base, bytes, MADV_COLLAPSE);
     return hl_count_huge_bytes(&memory->field) >= bytes;
 }
 
