@@ -128,7 +128,8 @@ static void draw_ratios(FILE *page, const json_t *answer) {
                     "<circle class=\"huge\" cx=\"%.1f\" cy=\"%.1f\" r=\"6\"><title>%.3f</title></circle>\n",
                     LEFT + (hl_number_of(ratio, "low") - scale.low) * unit,
                     LEFT + (hl_number_of(ratio, "high") - scale.low) * unit, y, y,
-                    LEFT + (hl_number_of(ratio, "ratio") - scale.low) * unit, y, hl_number_of(ratio, "ratio"));
+                    LEFT + (hl_number_of(ratio, "ratio") - scale.low) * unit, y,
+                    hl_number_of(ratio, "ratio"));
         y += 34;
     }
     fprintf(page,

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #define LINE_BYTES 64
+#define PAGE_BYTES ((uint64_t)4096)
 #define JUMPS_AT (8 * HL_CHAIN_SLOTS)
 
 double hl_now_ns(void) {
@@ -65,8 +66,10 @@ static uint64_t draw(uint64_t *state) {
 
 /* Where the I-th line begins. */
 static char *place_line(const struct hl_chain *chain, uint64_t i) {
-    uint64_t within = chain->apart > LINE_BYTES ? (i * 7 % 61 + 1) * LINE_BYTES : 0;
-    return chain->base + i * chain->apart + within;
+    uint64_t page = chain->pages > 0 ? i % chain->pages : i;
+    uint64_t within =
+        chain->pages > 0 ? (i / chain->pages + 2 * page) % (PAGE_BYTES / LINE_BYTES) : i * 7 % 61 + 1;
+    return chain->base + page * (chain->pages > 0 ? HL_PACKED_STEP : PAGE_BYTES) + within * LINE_BYTES;
 }
 
 /* Writes a jump at AT to TO, or a return if TO is NULL. */

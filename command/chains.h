@@ -21,13 +21,18 @@ void hl_release_field(struct hl_field *field);
    bytes from BASE on are there. */
 uint64_t hl_fill_field(const struct hl_field *field, uint64_t step);
 
+/* Packed lines are dealt to PAGES pages that lie as far apart as this, so that jumps go as far as those of lines with a
+   page each, and their targets are as hard to predict.  An odd number of pages, or all would fall into one set of a
+   TLB. */
+#define HL_PACKED_STEP ((uint64_t)127 * 4096)
+
 /* A chain lies in one of so many slots of its lines, which does not touch the others'. */
 #define HL_CHAIN_SLOTS 3
 struct hl_chain {
     char *base;
     unsigned slot, lines;
-    uint64_t apart;          /* bytes from one line to the next: 4096, or 64 */
-    const char *first;       /* set by hl_make_chain */
+    unsigned pages;    /* 0: each line has a page of its own; else they are packed, 64 at most in each */
+    const char *first; /* set by hl_make_chain */
     uint64_t (*enter)(void); /* likewise */
 };
 

@@ -185,6 +185,19 @@ json_t *hl_json_share(uint64_t part, uint64_t whole) {
     return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
 }
 
+char *hl_read_processor(void) {
+    char *line = NULL, *name = NULL;
+    size_t size = 0;
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    while (file != NULL && name == NULL && getline(&line, &size, file) >= 0)
+        if (strncmp(line, "model name", 10) == 0 && strstr(line, ": ") != NULL)
+            name = hl_format("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
+    if (file != NULL)
+        fclose(file);
+    free(line);
+    return name;
+}
+
 void hl_print_json(json_t *value) {
     if (value == NULL || json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0)
         hl_say("the answer cannot be written as JSON; try without --json");

@@ -197,7 +197,8 @@ static void put_marks(const char *marks, unsigned n, bool colour) {
 static void draw_rows(const struct hl_drawing *drawing, uint64_t start, uint64_t end, bool colour) {
     char marks[HL_WIDTH_MAX];
     uint64_t page = drawing->huge_page_bytes;
-    unsigned width = hl_find_width(), room = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
+    unsigned width = hl_find_width(),
+             room = width > ADDRESS_WIDTH + ROW_UNIT ? width - ADDRESS_WIDTH : ROW_UNIT,
              most = room - room % ROW_UNIT;
     for (uint64_t at = start, n; (n = (end - at) / page < most ? (end - at) / page : most) > 0;) {
         for (unsigned i = 0; i < n; i++)

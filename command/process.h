@@ -17,10 +17,10 @@ struct hl_region {
     bool shared;
     uint64_t offset;
     dev_t device;
-    ino_t inode;             /* 0: anonymous */
-    char *name;              /* as the kernel writes it, so a newline is \012; "" if it has none */
-    uint64_t page_bytes;     /* KernelPageSize */
-    uint64_t resident_bytes; /* without hugetlb */
+    ino_t inode;               /* 0: anonymous */
+    char *name;                /* as the kernel writes it, so a newline is \012; "" if it has none */
+    uint64_t page_bytes;       /* KernelPageSize */
+    uint64_t resident_bytes;   /* without hugetlb */
     uint64_t referenced_bytes; /* likewise; accessed since that was last cleared (clear_refs of proc(5)) */
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
     bool of_image; /* mapped from an image of a store; known after hl_find_loaded */

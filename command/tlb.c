@@ -27,7 +27,8 @@
 #include <unistd.h>
 
 #define ROUNDS 9
-/* The median of fewer says nothing of noise. */
+/* How far the third fastest is from the fastest says how noisy it was. */
+#define THIRD 2
 #define ROUNDS_MIN 3
 /* Reads or jumps that are timed at once: some 0.1 ms. */
 #define LINES_AT_ONCE 16384
@@ -35,6 +36,9 @@
 #define TAKING_MS 150
 #define MEASURING_MS 350
 #define SMALL_PAGE 4096
+/* What packed lines lie on: fewer than any first-level TLB has entries, and twice as many for the longest chain. */
+#define PACKED_PAGES 64
+#define PLACES 512 /* 4 KiB each in a huge page */
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25
 #endif
@@ -59,19 +63,18 @@ struct session {
     struct memory memory[HL_TLB_MEMORIES];
 };
 
-static double elapsed_ms(const struct session *session) {
-    return (hl_now_ns() - session->started_ns) / 1e6;
-}
+static double elapsed_ms(const struct session *session) { return (hl_now_ns() - session->started_ns) / 1e6; }
 
 /* --- the memory --- */
 
 /* Each of these takes at most PAGES huge pages; why it has none, or NULL. */
 
-static const char *take_small(struct session *session, struct memory *memory, uint64_t bytes) {
+/* A page of 4 KiB at each STEP. */
+static const char *take_small(struct session *session, struct memory *memory, uint64_t bytes, uint64_t step) {
     if (!hl_reserve_field(&memory->field, bytes, 0, &session->geometry))
         return "there is no memory for it";
     madvise(memory->field.base, bytes, MADV_NOHUGEPAGE);
-    return hl_fill_field(&memory->field, SMALL_PAGE) < bytes ? "there is no memory for it" : NULL;
+    return hl_fill_field(&memory->field, step) < bytes ? "there is no memory for it" : NULL;
 }
 
 /* Half of what nobody has reserved: another process that looks for pages meanwhile finds some. */
@@ -157,22 +160,23 @@ static const char *take_image(struct session *session, struct memory *memory, ui
 
 /* --- the chains --- */
 
-static unsigned count_lines(const struct memory *memory, unsigned chain) {
+static unsigned count_lines(const struct memory *memory, unsigned chain, bool packed) {
     if (chain < HL_TLB_PAGES)
-        return chain < memory->pages ? hl_tlb_lines[0] : 0;
+        return chain < (packed ? 1 : memory->pages) ? hl_tlb_lines[0] : 0;
     unsigned lines = hl_tlb_lines[chain == CHAIN_TWO_PAGES ? 1 : 2];
-    return memory->pages * hl_tlb_lines[0] >= lines ? lines : 0;
+    return memory->pages * PLACES >= lines ? lines : 0;
 }
 
 static bool make_chains(struct session *session, struct memory *memory, bool packed) {
-    uint64_t apart = packed ? 64 : SMALL_PAGE;
     for (unsigned i = 0; i < CHAINS; i++) {
         struct hl_chain *chain = &memory->chain[i];
-        uint64_t first = i < HL_TLB_PAGES ? i * hl_tlb_lines[0] : 0;
-        *chain = (struct hl_chain){.base = memory->field.base + first * apart,
+        uint64_t first = i < HL_TLB_PAGES ? i * PLACES : 0;
+        *chain = (struct hl_chain){.base = memory->field.base + first * SMALL_PAGE,
                                    .slot = i < HL_TLB_PAGES ? 0 : i - HL_TLB_PAGES + 1,
-                                   .lines = count_lines(memory, i),
-                                   .apart = apart};
+                                   .lines = count_lines(memory, i, packed),
+                                   .pages = !packed          ? 0
+                                            : i == CHAIN_ALL ? PACKED_PAGES
+                                                             : PACKED_PAGES / 2};
         if (chain->lines > 0 && !hl_make_chain(chain, &session->random))
             return false;
     }
@@ -186,6 +190,9 @@ static const char *take_memory(struct session *session, enum hl_tlb_memory which
     if (which != HL_TLB_SMALL && which != HL_TLB_PACKED && elapsed_ms(session) > TAKING_MS)
         return "taking the other memory took too long";
     switch (which) {
+    case HL_TLB_PACKED:
+        reason = take_small(session, memory, PACKED_PAGES * HL_PACKED_STEP, HL_PACKED_STEP);
+        break;
     case HL_TLB_HUGETLB:
         reason = take_hugetlb(session, memory, bytes);
         break;
@@ -196,7 +203,7 @@ static const char *take_memory(struct session *session, enum hl_tlb_memory which
         reason = take_image(session, memory, bytes);
         break;
     default:
-        reason = take_small(session, memory, which == HL_TLB_PACKED ? bytes / 64 : bytes);
+        reason = take_small(session, memory, bytes, SMALL_PAGE);
     }
     if (reason != NULL)
         return reason;
@@ -243,22 +250,25 @@ static int compare(const void *a, const void *b) {
 
 static struct hl_tlb_time sum_up(double *sample, unsigned rounds) {
     qsort(sample, rounds, sizeof *sample, compare);
-    return (struct hl_tlb_time){sample[0], sample[rounds / 2] - sample[0]};
+    return (struct hl_tlb_time){sample[0], sample[THIRD] - sample[0]};
 }
 
 static void sum_up_memory(struct hl_tlb_figures *figures, struct memory *memory, enum hl_tlb_side side,
                           unsigned rounds) {
     if (side == HL_TLB_TEXT && !memory->is_sealed)
         return;
-    for (unsigned i = 0; i < memory->pages; i++)
-        figures->page[i] = sum_up(memory->sample[side][i], rounds);
-    for (unsigned i = 1; i < HL_TLB_SIZES; i++)
-        if (memory->chain[HL_TLB_PAGES + i - 1].lines > 0)
-            figures->size[i] = sum_up(memory->sample[side][HL_TLB_PAGES + i - 1], rounds);
-    /* One page's worth of lines: the fastest page, as each figure is the fastest of its rounds. */
-    for (unsigned i = 0; i < memory->pages; i++)
-        if (figures->size[0].ns == 0 || figures->page[i].ns < figures->size[0].ns)
-            figures->size[0] = figures->page[i];
+    for (unsigned i = 0; i < CHAINS; i++) {
+        if (memory->chain[i].lines == 0)
+            continue;
+        struct hl_tlb_time time = sum_up(memory->sample[side][i], rounds);
+        if (i >= HL_TLB_PAGES)
+            figures->size[i - HL_TLB_PAGES + 1] = time;
+        else
+            figures->page[i] = time;
+        /* Of the pages the fastest, as each figure is the fastest of its rounds. */
+        if (i < HL_TLB_PAGES && (figures->size[0].ns == 0 || time.ns < figures->size[0].ns))
+            figures->size[0] = time;
+    }
 }
 
 static void measure(struct session *session) {
@@ -291,7 +301,7 @@ void hl_measure_tlb(struct hl_tlb *tlb) {
     hl_read_geometry(&session->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&session->status, &hl_system_roots);
     bool usual = session->geometry.page_bytes == SMALL_PAGE &&
-                 session->geometry.huge_page_bytes == SMALL_PAGE * (uint64_t)hl_tlb_lines[0];
+                 session->geometry.huge_page_bytes == (uint64_t)SMALL_PAGE * PLACES;
     if (usual)
         measure(session);
     for (unsigned i = 0; i < HL_TLB_MEMORIES; i++) {
@@ -345,15 +355,18 @@ char *hl_describe_tlb(const struct hl_tlb *tlb) {
     static const char *const means[] = {
         [HL_TLB_UNKNOWN] = "the machine is too restless, or has too little to measure",
         [HL_TLB_WHOLE] = "one entry holds 2 MiB",
-        [HL_TLB_PIECES] = "the host backs this memory with small pages, so walks get shorter and reach does not grow",
+        [HL_TLB_PIECES] =
+            "the host backs this memory with small pages, so walks get shorter and reach does not grow",
         [HL_TLB_SOME] = "the host backs only a part of this memory with huge pages",
     };
     enum hl_tlb_verdict verdict = hl_judge_tlb(tlb);
     char *data = describe_side(tlb, HL_TLB_DATA, verdict), *text = describe_side(tlb, HL_TLB_TEXT, verdict);
     const char *reason = tlb->reason[HL_TLB_DATA][HL_TLB_HUGETLB];
-    char *sentence =
-        hl_format("%s: %s%s%s; %s", begins[verdict], data != NULL ? data : reason != NULL ? reason : "nothing",
-                  text != NULL ? ", " : "", text != NULL ? text : "", means[verdict]);
+    char *sentence = hl_format("%s: %s%s%s; %s", begins[verdict],
+                               data != NULL     ? data
+                               : reason != NULL ? reason
+                                                : "nothing",
+                               text != NULL ? ", " : "", text != NULL ? text : "", means[verdict]);
     free(data);
     free(text);
     return sentence;
@@ -369,10 +382,10 @@ const char *hl_find_tlb_remedy(const struct hl_tlb *tlb) {
 static void add_time(json_t *figures, enum hl_tlb_side side, enum hl_tlb_memory memory, unsigned lines,
                      unsigned pages, struct hl_tlb_time time) {
     if (time.ns > 0)
-        json_array_append_new(figures, json_pack("{s:s, s:s, s:i, s:i, s:f, s:f}", "side",
-                                                 hl_tlb_side_name(side), "memory", hl_tlb_memory_name(memory),
-                                                 "lines", (int)lines, "page", (int)pages, "ns", time.ns,
-                                                 "noise_ns", time.noise_ns));
+        json_array_append_new(figures,
+                              json_pack("{s:s, s:s, s:i, s:i, s:f, s:f}", "side", hl_tlb_side_name(side),
+                                        "memory", hl_tlb_memory_name(memory), "lines", (int)lines, "page",
+                                        (int)pages, "ns", time.ns, "noise_ns", time.noise_ns));
 }
 
 /* The pages, counted from 1, one by one; 0 stands for the lines of all. */
@@ -388,8 +401,8 @@ static void add_figures(json_t *array, const struct hl_tlb *tlb, enum hl_tlb_sid
 static json_t *make_json_memory(const struct hl_tlb *tlb, enum hl_tlb_side side, enum hl_tlb_memory memory) {
     const struct hl_tlb_figures *figures = tlb->figures[side];
     unsigned whole, pages;
-    enum hl_tlb_verdict verdict = hl_judge_memory(&figures[HL_TLB_PACKED], &figures[HL_TLB_SMALL],
-                                                  &figures[memory], &whole, &pages);
+    enum hl_tlb_verdict verdict =
+        hl_judge_memory(&figures[HL_TLB_PACKED], &figures[HL_TLB_SMALL], &figures[memory], &whole, &pages);
     const char *reason = tlb->reason[side][memory];
     return json_pack("{s:s, s:s, s:s, s:i, s:i, s:o}", "side", hl_tlb_side_name(side), "memory",
                      hl_tlb_memory_name(memory), "verdict", hl_tlb_verdict_name(verdict), "pages", (int)pages,
@@ -401,18 +414,18 @@ json_t *hl_json_tlb(const struct hl_tlb *tlb) {
     for (unsigned side = 0; side < HL_TLB_SIDES; side++)
         for (unsigned memory = 0; memory < HL_TLB_MEMORIES; memory++) {
             if (memory >= HL_TLB_HUGETLB)
-                json_array_append_new(memories, make_json_memory(tlb, (enum hl_tlb_side)side,
-                                                                 (enum hl_tlb_memory)memory));
+                json_array_append_new(
+                    memories, make_json_memory(tlb, (enum hl_tlb_side)side, (enum hl_tlb_memory)memory));
             add_figures(figures, tlb, (enum hl_tlb_side)side, (enum hl_tlb_memory)memory);
         }
     char *sentence = hl_describe_tlb(tlb);
     const char *remedy = hl_find_tlb_remedy(tlb);
-    json_t *json = json_pack(
-        "{s:s, s:s, s:s, s:s, s:o, s:f, s:o, s:o}", "verdict", hl_tlb_verdict_name(hl_judge_tlb(tlb)), "data",
-        hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_DATA)), "text",
-        hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_TEXT)), "sentence", sentence, "remedy",
-        remedy != NULL ? json_string(remedy) : json_null(), "ms", tlb->ms, "memories", memories, "figures",
-        figures);
+    json_t *json = json_pack("{s:s, s:s, s:s, s:s, s:o, s:f, s:o, s:o}", "verdict",
+                             hl_tlb_verdict_name(hl_judge_tlb(tlb)), "data",
+                             hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_DATA)), "text",
+                             hl_tlb_verdict_name(hl_judge_side(tlb, HL_TLB_TEXT)), "sentence", sentence,
+                             "remedy", remedy != NULL ? json_string(remedy) : json_null(), "ms", tlb->ms,
+                             "memories", memories, "figures", figures);
     free(sentence);
     return json;
 }

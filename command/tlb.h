@@ -19,12 +19,12 @@ enum hl_tlb_memory {
 };
 enum hl_tlb_side { HL_TLB_DATA, HL_TLB_TEXT, HL_TLB_SIDES };
 
-/* Lines in one chain: those of one huge page, of two and of all. */
+/* Lines in one chain: on one huge page, on two and on all. */
 #define HL_TLB_SIZES 3
 #define HL_TLB_PAGES 8
-extern const unsigned hl_tlb_lines[HL_TLB_SIZES]; /* 512, 1024, 4096 */
+extern const unsigned hl_tlb_lines[HL_TLB_SIZES]; /* 384, 1024, 4096 */
 
-/* The fastest time for a line, in ns (0: not measured), and how much longer the median took. */
+/* The fastest time for a line, in ns (0: not measured), and how much longer the third fastest took. */
 struct hl_tlb_time {
     double ns, noise_ns;
 };
