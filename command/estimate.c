@@ -59,3 +59,10 @@ double hl_estimate_from_walks(const struct hl_curve *curve, double hot_bytes, do
             left = fmin(curve->point[i].huge_ns / curve->point[i].small_ns, 1);
     return fmin(fmax(walk_share * share * (1 - left), 0), GAIN_MAX);
 }
+
+bool hl_scale_count(uint64_t value, uint64_t enabled, uint64_t running, double *count) {
+    if (running == 0)
+        return false;
+    *count = (double)value * (running < enabled ? (double)enabled / (double)running : 1);
+    return true;
+}

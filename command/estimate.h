@@ -29,6 +29,10 @@ double hl_saved_ns(const struct hl_curve *curve, double hot_bytes);
    SHARE of them on huge pages. */
 double hl_estimate_gain(const struct hl_curve *curve, double hot_bytes, double share);
 
+/* What a counter would have counted all the time, from its VALUE after it ran for RUNNING of the ENABLED ns; false: it
+   never ran. */
+bool hl_scale_count(uint64_t value, uint64_t enabled, uint64_t running, double *count);
+
 /* The same from counters: the share of its cycles in which it waits for walks. */
 double hl_estimate_from_walks(const struct hl_curve *curve, double hot_bytes, double walk_share,
                               double share);

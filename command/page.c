@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* One HTML page that needs nothing else.  It is written as XML too, so that a parser can check it. */
 #include "page.h"
+#include "common.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
 
 static const char style[] =
     "  :root { color-scheme: light dark; --ink: #1b1f24; --faint: #8b949e; --paper: #fff; --line: #d0d7de;\n"
@@ -56,6 +60,17 @@ const char *hl_text_of(const json_t *object, const char *key) {
 
 double hl_number_of(const json_t *object, const char *key) {
     return json_number_value(json_object_get(object, key));
+}
+
+int hl_check_page(const char *path) {
+    int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+    if (path != NULL && fd < 0) {
+        hl_say("%s: the page cannot be written: %s; name another file", path, strerror(errno));
+        return HL_EXIT_USAGE;
+    }
+    if (fd >= 0)
+        close(fd);
+    return 0;
 }
 
 FILE *hl_begin_page(const char *path, const char *title) {

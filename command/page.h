@@ -6,6 +6,10 @@
 #include <jansson.h>
 #include <stdio.h>
 
+/* Whether a page can be written to PATH, found out before hours of measuring; NULL: none is wanted.  0, or the exit code
+   after one line. */
+int hl_check_page(const char *path);
+
 /* Begins the page at PATH, up to its body; NULL: errno says why it can't be written. */
 FILE *hl_begin_page(const char *path, const char *title);
 
