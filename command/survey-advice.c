@@ -29,9 +29,9 @@ const char *hl_way_of_survey(enum hl_way_name way) { return way_names[way]; }
 /* What each way would do with one object. */
 struct prospect {
     char *path;
-    bool is_main, is_placed_anywhere, has_image;
-    double hot;              /* its part of the hot text */
-    double covered[HL_WAYS]; /* how much of its text each way covers, 0 to 1 */
+    bool is_main, is_placed_anywhere, has_image, is_here; /* the last: at PATH as it is seen from here */
+    double hot;                                           /* its part of the hot text */
+    double covered[HL_WAYS];                              /* how much of its text each way covers, 0 to 1 */
     uint64_t pages[HL_WAYS];
     enum hl_skip skip, image_skip; /* why nothing of it moves, and why it has no image */
 };
@@ -44,6 +44,15 @@ struct prospects {
 };
 
 static double share(uint64_t part, uint64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
+
+/* Whether the file DEVICE, INODE is what PATH leads to, and PATH can be copied. */
+static bool is_at(const char *path, dev_t device, ino_t inode) {
+    struct stat status;
+    for (const char *at = path; *at != '\0'; at++)
+        if ((unsigned char)*at < ' ' || *at == 0x7f)
+            return false;
+    return stat(path, &status) == 0 && status.st_dev == device && status.st_ino == inode;
+}
 
 /* The image, which is made or looked for at the address that the next process will have. */
 static void consider_image(struct prospect *prospect, const struct hl_loaded *loaded,
@@ -94,6 +103,7 @@ static void add_prospect(struct prospects *prospects, const struct hl_loaded *lo
     struct hl_plan plan;
     struct prospect prospect = {
         .path = hl_format("%s", loaded->object.path), .is_main = loaded->object.is_main, .hot = hot};
+    prospect.is_here = is_at(prospect.path, loaded->file->stat.st_dev, loaded->file->stat.st_ino);
     hl_default_options(&options);
     options.data = HL_DATA_OFF; /* what is asked about is text */
     prospect.skip = (enum hl_skip)hl_plan_object(&plan, &loaded->object, &options, geometry);
@@ -251,6 +261,15 @@ static char *explain_nothing(const struct prospects *prospects) {
                      hl_skip_sentence(most->skip != HL_MOVED ? most->skip : HL_SKIP_TOO_SMALL));
 }
 
+/* Whether the commands would name the files that the process has. */
+static bool is_here(const struct prospects *prospects, const struct hl_surveyed *program,
+                    enum hl_way_name way) {
+    for (size_t i = 0; i < prospects->n; i++)
+        if (is_named(&prospects->prospect[i], way) && !prospects->prospect[i].is_here)
+            return false;
+    return is_at(program->path, program->device, program->inode);
+}
+
 static void take_way(struct hl_advice *advice, const struct prospects *prospects,
                      const struct hl_surveyed *program) {
     enum hl_way_name way = choose_way(prospects->covered);
@@ -264,6 +283,12 @@ static void take_way(struct hl_advice *advice, const struct prospects *prospects
         if (is_named(&prospects->prospect[i], way))
             advice->pages += prospects->prospect[i].pages[way];
     advice->all_pages = advice->pages * (way == HL_WAY_IMAGE ? 1 : program->processes);
+    if (!is_here(prospects, program, way)) {
+        advice->reason = hl_format(
+            "its files are not found by their paths from here: they were replaced, or are in another mount "
+            "namespace; start it anew, or ask hugeld there");
+        return;
+    }
     if (prospects->plain_reason != NULL)
         advice->reason = hl_format("nothing can be preloaded: it is %s", prospects->plain_reason);
     char *share_command = way == HL_WAY_IMAGE ? format_share(prospects) : NULL;

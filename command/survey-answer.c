@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MIB (1 << 20)
 /* The table with all columns, without the bar and the program's name. */
@@ -23,6 +24,8 @@ static double mib(uint64_t bytes) { return (double)bytes / MIB; }
 static double cpu_share(const struct hl_survey *survey, const struct hl_surveyed *program) {
     return survey->seconds > 0 ? program->cpu_ms / (survey->seconds * 1e3) : 0;
 }
+
+static const char *processes(unsigned n) { return n == 1 ? "process" : "processes"; }
 
 /* Whether PROGRAM has a row of its own. */
 static bool is_shown(const struct hl_survey *survey, const struct hl_surveyed *program) {
@@ -99,8 +102,8 @@ static void print_heading(const struct hl_survey *survey) {
         [HL_TLB_PIECES] = "huge pages reach the TLB in pieces, so gains are small here",
         [HL_TLB_SOME] = "some huge pages reach the TLB whole, and some in pieces",
     };
-    print_wrapped(hl_format("%u processes in %.0f s; %s (hugeld doctor)", survey->watched, survey->seconds,
-                            words[hl_judge_tlb(&survey->tlb)]));
+    print_wrapped(hl_format("%u %s in %.0f s; %s (hugeld doctor)", survey->watched,
+                            processes(survey->watched), survey->seconds, words[hl_judge_tlb(&survey->tlb)]));
     if (reach->known)
         print_wrapped(hl_format("the TLB reaches %.1f MiB of text on small pages, %.0f MiB on huge ones",
                                 mib(hl_small_reach_bytes(reach)), mib(hl_huge_reach_bytes(reach))));
@@ -158,19 +161,18 @@ static void print_head(void) {
     free(row);
 }
 
-static void print_details(const struct hl_survey *survey, const struct hl_surveyed *program) {
+static void print_details(const struct hl_surveyed *program) {
     const struct hl_advice *advice = &program->advice;
     const struct hl_event_counts *counts = &program->counts;
     hl_print("%s", "");
-    print_wrapped(hl_format("%s, %u %s: %lu minor and %lu major faults%s", program->path, program->processes,
-                            program->processes == 1 ? "process" : "processes", program->minor_faults,
-                            program->major_faults, program->huge_bytes > 0 ? ", and" : ""));
+    print_wrapped(hl_format("%s, %u %s: %lu minor and %lu major faults", program->path, program->processes,
+                            processes(program->processes), program->minor_faults, program->major_faults));
     if (program->huge_bytes > 0)
         print_wrapped(hl_format("  %.1f of %.1f MiB of text on huge pages already", mib(program->huge_bytes),
                                 mib(program->text_bytes)));
     if (counts->known && counts->instructions > 0)
-        print_wrapped(hl_format("  %.2f iTLB misses in 1000 instructions%s",
-                                1e3 * counts->itlb_misses / counts->instructions, ""));
+        print_wrapped(hl_format("  %.2f iTLB misses in 1000 instructions",
+                                1e3 * counts->itlb_misses / counts->instructions));
     if (counts->known && counts->has_walks && counts->cycles > 0)
         print_wrapped(hl_format("  %.1f %% of its cycles in walks for text",
                                 100 * counts->walk_cycles / counts->cycles));
@@ -188,20 +190,19 @@ static void print_details(const struct hl_survey *survey, const struct hl_survey
         print_wrapped(hl_format("  %s%s", advice->way == HL_WAY_NOTHING ? "nothing: " : "", advice->reason));
     for (unsigned i = 0; i < 2 && advice->command[i] != NULL; i++)
         print_command(advice->command[i]);
-    (void)survey;
 }
 
 /* Who was not looked at: once for all of them. */
 static void print_left_out(const struct hl_survey *survey) {
+    bool is_root = geteuid() == 0;
     if (survey->others > 0)
-        print_wrapped(
-            hl_format("%u processes of other users were left out; fix: run hugeld survey --all-users as root",
-                      survey->others));
+        print_wrapped(hl_format("%u %s of other users left out; fix: run hugeld survey --all-users%s",
+                                survey->others, processes(survey->others), is_root ? "" : " as root"));
     if (survey->refused > 0)
-        print_wrapped(
-            hl_format("%u processes may not be looked at; fix: run hugeld survey as root", survey->refused));
+        print_wrapped(hl_format("%u %s may not be looked at%s", survey->refused, processes(survey->refused),
+                                is_root ? ": a policy forbids it" : "; fix: run hugeld survey as root"));
     if (survey->ended > 0)
-        print_wrapped(hl_format("%u processes ended meanwhile", survey->ended));
+        print_wrapped(hl_format("%u %s ended meanwhile", survey->ended, processes(survey->ended)));
 }
 
 static bool has_gain(const struct hl_survey *survey) {
@@ -233,7 +234,7 @@ void hl_print_survey(const struct hl_survey *survey) {
     print_left_out(survey);
     for (size_t i = 0; i < survey->n_programs; i++)
         if (is_shown(survey, &survey->program[i]))
-            print_details(survey, &survey->program[i]);
+            print_details(&survey->program[i]);
 }
 
 /* --- JSON --- */
