@@ -19,7 +19,7 @@
 
 #define LINE_BYTES 64
 #define PAGE_BYTES ((uint64_t)4096)
-#define JUMPS_AT (8 * HL_CHAIN_SLOTS)
+#define JUMPS_AT ((uint64_t)8 * HL_CHAIN_SLOTS)
 
 double hl_now_ns(void) {
     struct timespec time;
@@ -85,7 +85,7 @@ static void put_jump(char *at, const char *to) {
 }
 
 bool hl_make_chain(struct hl_chain *chain, uint64_t *state) {
-    uint32_t *order = malloc(chain->lines * sizeof *order);
+    uint32_t *order = calloc(chain->lines, sizeof *order);
     uint64_t pointers = 8 * (uint64_t)chain->slot, jumps = JUMPS_AT + 8 * (uint64_t)chain->slot;
     if (order == NULL)
         return false;

@@ -114,7 +114,7 @@ const char *hl_measure_curve(struct hl_curve *curve) {
     if (geometry.page_bytes != 4096 || geometry.huge_page_bytes > 2 * MIB)
         return "only pages of 4 KiB and 2 MiB are measured";
     for (unsigned mib = 2; curve->n < HL_CURVE_POINTS && reason == NULL; mib *= 2) {
-        if (hl_read_memory_headroom(&hl_system_roots, &placement) / PART_OF_MEMORY < 2 * mib * MIB)
+        if (hl_read_memory_headroom(&hl_system_roots, &placement) / PART_OF_MEMORY < 2 * MIB * mib)
             break;
         reason = measure_point(&curve->point[curve->n], mib, &geometry);
         curve->n += reason == NULL;

@@ -267,10 +267,9 @@ static void look_at_all(struct watch *watch) {
 
 /* Lets SECONDS pass. */
 static bool wait_and_look(struct watch *watch, double seconds) {
-    double start = now_ms(), end = start + seconds * 1e3;
+    double start = now_ms(), end = start + seconds * 1e3, rest;
     bool there = true;
-    for (double now = start; there && now < end && !watch->no_notes; now = now_ms()) {
-        double rest = end - now;
+    while (there && !watch->no_notes && (rest = end - now_ms()) > 0) {
         tell_progress(watch, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
         if (watch->filter->child != 0 && has_ended(watch->filter))
             break;

@@ -215,34 +215,46 @@ static int tell(const struct hl_survey *survey, const struct request *request) {
     return code;
 }
 
+/* Watches, and has each program judged.  PROGRAM is started, with the file PATH, if that is not NULL.  0, or the exit
+   code. */
+static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, double seconds,
+                 char *const *program, const char *path) {
+    if (path != NULL)
+        filter->child = start_program(program, path);
+    if (filter->child < 0) {
+        hl_say("%s: cannot be started: %s; free memory or processes", path, strerror(errno));
+        return HL_EXIT_NO;
+    }
+    int code = hl_watch_processes(survey, filter, seconds);
+    for (size_t i = 0; code == 0 && i < survey->n_programs; i++)
+        hl_advise(&survey->program[i], survey); /* while its processes are still there */
+    if (path != NULL)
+        end_program(filter->child);
+    if (code == 0 && path != NULL && survey->n_programs == 0) {
+        hl_say("%s: it ended before it could be looked at; give it longer work", path);
+        return HL_EXIT_NO;
+    }
+    if (survey->n_programs > 0)
+        qsort(survey->program, survey->n_programs, sizeof *survey->program, compare_programs);
+    return code;
+}
+
 static int survey_processes(const struct request *request) {
     struct hl_survey survey = {0};
     struct hl_survey_filter filter = {.all_users = request->all_users};
+    char *const *program = request->program;
     char *path = NULL;
     int code = find_programs(&filter, request);
-    if (code == 0 && request->program != NULL) {
-        path = hl_find_program(request->program[0]);
-        code = path == NULL ? hl_refuse_program(request->program[0]) : 0;
+    if (code == 0 && program != NULL) {
+        path = hl_find_program(program[0]);
+        code = path == NULL ? hl_refuse_program(program[0]) : 0;
     }
     if (code == 0) {
         examine_machine(&survey);
-        if (path != NULL)
-            filter.child = start_program(request->program, path);
-        code = filter.child < 0 ? HL_EXIT_CANNOT_RUN : hl_watch_processes(&survey, &filter, request->seconds);
-        if (code == 0 && filter.child > 0 && survey.n_programs == 0) {
-            hl_say("%s: it ended before it could be looked at; give it longer work", request->program[0]);
-            code = HL_EXIT_NO;
-        } else if (code == 0) {
-            for (size_t i = 0; i < survey.n_programs; i++)
-                hl_advise(&survey.program[i], &survey);
-            if (survey.n_programs > 0)
-                qsort(survey.program, survey.n_programs, sizeof *survey.program, compare_programs);
-        }
-        if (filter.child > 0)
-            end_program(filter.child);
-        if (code == 0)
-            code = tell(&survey, request);
+        code = watch(&survey, &filter, request->seconds, program, path);
     }
+    if (code == 0)
+        code = tell(&survey, request);
     hl_free_survey(&survey);
     free(filter.program);
     free(path);

@@ -25,20 +25,12 @@ FOREVER = "1000000000000"
 QUIET = "no program here executes more text than the TLB reaches\n"
 
 
-def build(output, *flags, mib=16):
-    bench = helpers.ROOT / "bench"
-    subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", f"-DTEXT_MIB={mib}", *flags, "-o", output, bench / "calls.c",
-                    bench / "text.S"], check=True, timeout=120)
-    helpers.on_small_pages(output)
-    return str(output)
-
-
 @pytest.fixture(scope="module")
 def calls(tmp_path_factory):
     """Executes 16 MiB of text at random for as many times as it is told, and beside that next to nothing."""
     folder = tmp_path_factory.mktemp("survey")
     folder.chmod(0o755)
-    yield build(folder / "calls", "-no-pie")
+    yield helpers.build_calls(folder / "calls", "-no-pie")
     shutil.rmtree(folder)
 
 
@@ -178,7 +170,7 @@ def test_advice(calls):
 
 @pytest.mark.whole
 def test_position_independent(tmp_path):
-    pie = build(tmp_path / "pie", "-pie", "-fPIE")
+    pie = helpers.build_calls(tmp_path / "pie", "-pie", "-fPIE")
     with running([pie, FOREVER]):
         answer, _ = survey("--program", pie)
     assert row(answer, pie)["advice"]["commands"][-1] == f"hugeld run --loader=image -- {pie}"
@@ -186,7 +178,7 @@ def test_position_independent(tmp_path):
 
 def test_static_program(tmp_path):
     """Nothing can be preloaded: only the executable itself, from its image."""
-    static = build(tmp_path / "static", "-static")
+    static = helpers.build_calls(tmp_path / "static", "-static")
     with running([static, FOREVER]):
         answer, _ = survey("--program", static)
     advice = row(answer, static)["advice"]

@@ -87,9 +87,9 @@ def test_bench_pid(builder, library, pause_library, pool):
         compare("bench --pid", [hugeld_json("bench", "--pid", process.pid, "--seconds", "1")])
 
 
-def test_survey(builder):
-    app = builder.executable("nopie")
-    answer = json.loads(helpers.hugeld("survey", "--json", "--seconds", "1", "--", "sh", "-c", f"while :; do {app}; done").stdout)
+def test_survey(tmp_path):
+    calls = helpers.build_calls(tmp_path / "calls")
+    answer = json.loads(helpers.hugeld("survey", "--json", "--seconds", "1", "--", calls, "1000000000000").stdout)
     counters = {f"programs[].counters.{name}" for name in ("cycles", "instructions", "itlb_misses", "walk_cycles")}
     compare("survey", [answer], counters if answer["no_counters"] else ())
 
