@@ -944,9 +944,7 @@ def group_shared(plan):
 
 def survey_programs():
     """(name, argv, LD_HUGEPAGES, files that get an image): ten real programs, those of group programs first."""
-    for name, argv, objects in programs():
-        prefixes = {"clang": ("libLLVM", "libclang"), "rustc": ("librustc_driver", "libLLVM")}.get(name)
-        yield name, argv, objects, libraries_of(argv[0], *prefixes) if prefixes else [os.path.realpath(argv[0])]
+    yield from programs()
     recursion = ("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<1000000) "
                  "SELECT count(*), sum(x*x%7) FROM c")
     more = [("git", ["git", "-C", ROOT, "log", "--stat", "--oneline"]), ("sqlite3", ["sqlite3", ":memory:", recursion]),
@@ -984,7 +982,7 @@ def group_survey(plan):
         share(*files)
         image = (mapped("image", argv, objects) if objects else
                  Way("image", [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", "--", *argv]))
-        ways = [Way("plain", argv), Way("plain-again", argv), image]
+        ways = with_own_output([Way("plain", argv), Way("plain-again", argv), image])
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "
                 f"text, of which the plan covers {100 * surveyed['advice']['hot_share']:.0f} %.")
