@@ -981,7 +981,7 @@ def group_survey(plan):
             raise RuntimeError(f"survey: nothing was seen of {name}")
         share(*files)
         image = (mapped("image", argv, objects) if objects else
-                 Way("image", [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", "--", *argv]))
+                 Way("image", [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", *argv]))
         ways = with_own_output([Way("plain", argv), Way("plain-again", argv), image])
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "

@@ -11,6 +11,7 @@
 #include "program.h"
 #include "skip.h"
 
+#include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,6 +20,8 @@
 #define PART_MIN 0.05
 /* The next way has to cover so much more of the hot text to be recommended in the place of a simpler one. */
 #define CLEARLY_MORE 1.25
+/* How many other processes are tried where one has ended. */
+#define ATTEMPTS 4
 /* Of what stays on small pages, a smaller gain is none. */
 #define GAIN_MIN 0.002
 
@@ -247,6 +250,26 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
     return known;
 }
 
+/* Another process of PROGRAM, where the one that was watched has ended: compilers are run again and again.  False: there
+   is none. */
+static bool find_another(struct hl_surveyed *program) {
+    DIR *folder = opendir("/proc");
+    bool found = false;
+    for (struct dirent *entry; !found && folder != NULL && (entry = readdir(folder)) != NULL;) {
+        struct stat executable;
+        pid_t pid = hl_parse_pid(entry->d_name);
+        char *path = hl_format("/proc/%d/exe", pid);
+        found = pid != 0 && pid != program->pid && stat(path, &executable) == 0 &&
+                executable.st_dev == program->device && executable.st_ino == program->inode;
+        free(path);
+        if (found)
+            program->pid = pid;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return found;
+}
+
 /* Why no way covers anything: what holds back the object that executes most. */
 static char *explain_nothing(const struct prospects *prospects) {
     const struct prospect *most = NULL;
@@ -317,7 +340,10 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
                                               : hl_format("it executes no more text than the TLB reaches");
         return;
     }
-    if (find_prospects(&prospects, program))
+    bool known = find_prospects(&prospects, program);
+    for (unsigned i = 0; !known && i < ATTEMPTS && find_another(program); i++)
+        known = find_prospects(&prospects, program);
+    if (known)
         take_way(advice, &prospects, program);
     else
         advice->reason = hl_format("its processes have ended, or may not be read");
