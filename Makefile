@@ -103,7 +103,10 @@ $B/command/%.o: command/%.c $(CONFIG)
 
 $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka
+	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -lm
+
+# Of the command, what needs no library.
+$B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb-judge tlb-reach estimate)
 
 $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/skip.def $(CONFIG)
 	@mkdir -p $(@D)

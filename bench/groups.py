@@ -939,6 +939,58 @@ def group_shared(plan):
         yield from part(plan)
 
 
+# --- what hugeld survey estimates ---
+
+
+def survey_programs():
+    """(name, argv, LD_HUGEPAGES, files that get an image): ten real programs, those of group programs first."""
+    yield from programs()
+    recursion = ("WITH RECURSIVE c(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM c WHERE x<1000000) "
+                 "SELECT count(*), sum(x*x%7) FROM c")
+    more = [("git", ["git", "-C", ROOT, "log", "--stat", "--oneline"]), ("sqlite3", ["sqlite3", ":memory:", recursion]),
+            ("gdb", ["gdb", "-nx", "-batch", "-ex", "python print(sum(i * i % 7 for i in range(2000000)))"]),
+            ("php", ["php", "-r", "for ($i = $s = 0; $i < 5000000; $i++) $s += strlen($i) * $i % 7; echo $s;"])]
+    for name, argv in more:
+        if shutil.which(name):
+            program = os.path.realpath(shutil.which(name))
+            yield name, [program, *argv[1:]], None, [program]
+    if find_jvm():
+        java, jvm = find_jvm()
+        yield "java", [java, "-version"], "main:libjvm.so", [jvm]
+
+
+def ask_survey(argv, seconds):
+    """What hugeld survey says of the program ARGV, which is run again and again meanwhile."""
+    again = ["sh", "-c", 'while :; do "$@" > /dev/null 2>&1 || exit; done', "sh", *map(str, argv)]
+    result = subprocess.run([HUGELD, "survey", "--json", "--seconds", str(seconds), "--program", argv[0], "--", *again],
+                            env=environment(), capture_output=True, text=True)
+    found = helpers.json.loads(result.stdout or "{}").get("programs", [])
+    return found[0] if found else None
+
+
+def group_survey(plan):
+    """The estimate of hugeld survey, calibrated on this machine, against the ratio that is measured, from an image."""
+    if os.getuid() == 0:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=0755", "none", "/var/cache"], check=True)  # bench/run's namespace
+    subprocess.run([HUGELD, "survey", "--calibrate"], check=True, stdout=subprocess.DEVNULL)
+    for name, argv, objects, files in survey_programs():
+        if plan.quick and name not in ("cc1plus", "node", "python3"):
+            continue
+        surveyed = ask_survey(argv, 3 if plan.quick else 10)
+        if surveyed is None:
+            raise RuntimeError(f"survey: nothing was seen of {name}")
+        share(*files)
+        image = (mapped("image", argv, objects) if objects else
+                 Way("image", [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", *argv]))
+        ways = with_own_output([Way("plain", argv), Way("plain-again", argv), image])
+        huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
+        note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "
+                f"text, of which the plan covers {100 * surveyed['advice']['hot_share']:.0f} %.")
+        yield paired_experiment(f"survey-{name}", f"{name}, the estimate and what is measured", "ms", ways,
+                                at_once(ways, 12 if plan.quick else 60), note=note, huge=huge, program=name,
+                                estimate=round(1 - surveyed["gain"], 4))
+
+
 # --- memory pressure ---
 
 
@@ -1029,5 +1081,5 @@ GROUPS = {
     "shared": group_shared, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
     "defaults": group_defaults, "many": group_many,
     "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
-    "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
+    "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
 }

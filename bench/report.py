@@ -174,6 +174,14 @@ def plot_growth(groups, folder):
 # --- the pages ---
 
 
+def tlb_lines(tlb):
+    """What `hugeld doctor` measured stands before every ratio; results of before it could have none."""
+    if not tlb:
+        return []
+    bound = " Every ratio here is a lower bound." if tlb["verdict"] in ("pieces", "some") else ""
+    return [f"**On this machine {tlb['sentence']}.**{bound} (`hugeld doctor`)", ""]
+
+
 def render(data, folder, path):
     """Writes RESULTS.md to PATH and its plots into FOLDER, which is beside it."""
     groups, machine = data["groups"], data["machine"]
@@ -184,7 +192,7 @@ def render(data, folder, path):
         "dsos": plot_growth(groups, folder),
     }
     quick = ", quick: few rounds" if data["quick"] else ""
-    lines = HEAD.format(machine=machine, quick=quick).split("\n")
+    lines = HEAD.format(machine=machine, quick=quick).split("\n") + tlb_lines(machine.get("tlb"))
     lines += ["## What was slower", "", *slower(groups)]
     for name, found in groups.items():
         lines += [f"## {name}", ""]

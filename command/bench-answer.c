@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: what it says at the end. */
 #include "bench.h"
+#include "tlb.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -75,21 +76,23 @@ static char *describe_restlessness(const struct hl_bench *bench, const struct hl
                                     : "try --at-once, if two runs don't get into each other's way");
 }
 
+static json_t *make_json_tlb(void) {
+    struct hl_tlb tlb;
+    hl_measure_tlb(&tlb);
+    char *sentence = hl_describe_tlb(&tlb);
+    json_t *json =
+        json_pack("{s:s, s:s}", "verdict", hl_tlb_verdict_name(hl_judge_tlb(&tlb)), "sentence", sentence);
+    free(sentence);
+    return json;
+}
+
 static json_t *make_json_machine(void) {
     struct utsname name;
-    char *line = NULL, *cpu = NULL;
-    size_t size = 0;
-    FILE *file = fopen("/proc/cpuinfo", "re");
-    while (file != NULL && cpu == NULL && getline(&line, &size, file) >= 0)
-        if (strncmp(line, "model name", 10) == 0 && strchr(line, ':') != NULL)
-            cpu = hl_format("%.*s", (int)strcspn(strchr(line, ':') + 2, "\n"), strchr(line, ':') + 2);
-    if (file != NULL)
-        fclose(file);
-    free(line);
+    char *cpu = hl_read_processor();
     uname(&name);
-    json_t *machine = json_pack("{s:s, s:o, s:I}", "kernel", name.release, "cpu",
+    json_t *machine = json_pack("{s:s, s:o, s:I, s:o}", "kernel", name.release, "cpu",
                                 cpu != NULL ? hl_json_text(cpu) : json_null(), "cpus",
-                                (json_int_t)sysconf(_SC_NPROCESSORS_ONLN));
+                                (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "tlb", make_json_tlb());
     free(cpu);
     return machine;
 }
@@ -177,6 +180,8 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
     size_t pairs = bench->pairs;
     const struct hl_subject *subject = bench->subject;
     bool has_two = subject->against != NULL;
+    hl_print("%s", json_string_value(json_object_get(
+                       json_object_get(json_object_get(answer, "machine"), "tlb"), "sentence")));
     hl_print("%-16s %15.15s  %15.15s    ratio  95 %% interval", "",
              has_two ? options_text(subject->against) : "plain",
              has_two ? options_text(subject->run.options) : "huge pages");

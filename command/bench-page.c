@@ -4,6 +4,7 @@
 
    It is written as XML too, so that a parser can check it. */
 #include "bench.h"
+#include "page.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,60 +19,6 @@
 #define RIGHT 20.0
 #define PLOT_HEIGHT 260.0
 #define TICKS 5
-
-static const char style[] =
-    "  :root { color-scheme: light dark; --ink: #1b1f24; --faint: #8b949e; --paper: #fff; --line: #d0d7de;\n"
-    "    --plain: #6e7781; --huge: #0969da; --thp: #8250df; --shared: #bf8700; --file: #1a7f37; --small: "
-    "#d8dee4 }\n"
-    "  @media (prefers-color-scheme: dark) { :root { --ink: #e6edf3; --paper: #0d1117; --line: #30363d;\n"
-    "    --plain: #9198a1; --huge: #4493f8; --thp: #ab7df8; --shared: #d29922; --file: #3fb950; --small: "
-    "#30363d } }\n"
-    "  body { font: 15px/1.5 system-ui, 'DejaVu Sans', sans-serif; color: var(--ink); background: "
-    "var(--paper);\n"
-    "    max-width: 800px; margin: 2em auto; padding: 0 1em }\n"
-    "  h1 { font-size: 1.3em; overflow-wrap: anywhere } h2 { font-size: 1.05em; margin: 2em 0 0.3em }\n"
-    "  .verdict { font-size: 1.15em; font-weight: 600 } .note, figcaption { color: var(--faint) }\n"
-    "  table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums }\n"
-    "  th, td { text-align: right; padding: 0.2em 0.6em; border-bottom: 1px solid var(--line) }\n"
-    "  th:first-child { text-align: left; font-weight: 400 } figure { margin: 0.5em 0 }\n"
-    "  svg { width: 100%; height: auto; display: block } text { fill: var(--ink); font-size: 12px }\n"
-    "  .grid { stroke: var(--line) } .pair { stroke: var(--line) } .one { stroke: var(--ink) }\n"
-    "  .plain { fill: var(--plain) } .huge, .hugetlb { fill: var(--huge) } .thp { fill: var(--thp) }\n"
-    "  .shared { fill: var(--shared) } .file { fill: var(--file) } .small { fill: var(--small) } .interval { "
-    "stroke: var(--huge); "
-    "stroke-width: 6 }\n"
-    "  .key { display: inline-block; width: 0.8em; height: 0.8em; border-radius: 2px; margin: 0 0.3em 0 1em "
-    "}\n";
-
-static void put_text(FILE *page, const char *text) {
-    for (; *text != '\0'; text++) {
-        switch (*text) {
-        case '&':
-            fputs("&amp;", page);
-            break;
-        case '<':
-            fputs("&lt;", page);
-            break;
-        case '>':
-            fputs("&gt;", page);
-            break;
-        case '"':
-            fputs("&quot;", page);
-            break;
-        default: /* XML has no control characters */
-            fputc((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text, page);
-        }
-    }
-}
-
-static const char *text_of(const json_t *object, const char *key) {
-    const char *text = json_string_value(json_object_get(object, key));
-    return text != NULL ? text : "";
-}
-
-static double number_of(const json_t *object, const char *key) {
-    return json_number_value(json_object_get(object, key));
-}
 
 /* --- every run --- */
 
@@ -136,8 +83,8 @@ static void draw_runs(FILE *page, const json_t *answer) {
         fprintf(page, "<line class=\"pair\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>\n", x_of(i, n),
                 x_of(i, n), y_of(&scale, json_number_value(json_array_get(plain, i))),
                 y_of(&scale, json_number_value(json_array_get(huge, i))));
-    draw_median(page, &scale, number_of(json_object_get(medians, "plain"), "wall_ms"), "plain");
-    draw_median(page, &scale, number_of(json_object_get(medians, "huge"), "wall_ms"), "huge");
+    draw_median(page, &scale, hl_number_of(json_object_get(medians, "plain"), "wall_ms"), "plain");
+    draw_median(page, &scale, hl_number_of(json_object_get(medians, "huge"), "wall_ms"), "huge");
     draw_dots(page, &scale, plain, "plain");
     draw_dots(page, &scale, huge, "huge");
     fprintf(page,
@@ -161,8 +108,8 @@ static void draw_ratios(FILE *page, const json_t *answer) {
     json_object_foreach((json_t *)ratios, name, ratio) {
         if (json_is_null(ratio))
             continue;
-        scale.low = fmin(scale.low, number_of(ratio, "low") - 0.005);
-        scale.high = fmax(scale.high, number_of(ratio, "high") + 0.005);
+        scale.low = fmin(scale.low, hl_number_of(ratio, "low") - 0.005);
+        scale.high = fmax(scale.high, hl_number_of(ratio, "high") + 0.005);
     }
     double unit = (WIDTH - LEFT - RIGHT) / (scale.high - scale.low), one = LEFT + (1 - scale.low) * unit;
     fprintf(page, "<figure><svg viewBox=\"0 0 %.0f 130\" role=\"img\">\n", WIDTH);
@@ -179,16 +126,17 @@ static void draw_ratios(FILE *page, const json_t *answer) {
             fprintf(page,
                     "<line class=\"interval\" x1=\"%.1f\" x2=\"%.1f\" y1=\"%.1f\" y2=\"%.1f\"/>"
                     "<circle class=\"huge\" cx=\"%.1f\" cy=\"%.1f\" r=\"6\"><title>%.3f</title></circle>\n",
-                    LEFT + (number_of(ratio, "low") - scale.low) * unit,
-                    LEFT + (number_of(ratio, "high") - scale.low) * unit, y, y,
-                    LEFT + (number_of(ratio, "ratio") - scale.low) * unit, y, number_of(ratio, "ratio"));
+                    LEFT + (hl_number_of(ratio, "low") - scale.low) * unit,
+                    LEFT + (hl_number_of(ratio, "high") - scale.low) * unit, y, y,
+                    LEFT + (hl_number_of(ratio, "ratio") - scale.low) * unit, y,
+                    hl_number_of(ratio, "ratio"));
         y += 34;
     }
     fprintf(page,
             "</svg><figcaption>time on huge pages over plain time: the mean of the middle half of the pairs' "
             "ratios, and its 95 %% "
             "interval (bootstrap); the sides of a pair ran %s</figcaption></figure>\n",
-            text_of(answer, "method"));
+            hl_text_of(answer, "method"));
 }
 
 /* --- the table --- */
@@ -206,11 +154,11 @@ static void put_values(FILE *page, const json_t *answer) {
                 metric < HL_TIMES       ? "ms"
                 : metric == HL_PEAK_RSS ? " (without hugetlb), KiB"
                                         : "",
-                decimals, number_of(json_object_get(medians, "plain"), key), decimals,
-                number_of(json_object_get(medians, "huge"), key));
+                decimals, hl_number_of(json_object_get(medians, "plain"), key), decimals,
+                hl_number_of(json_object_get(medians, "huge"), key));
         if (ratio != NULL && !json_is_null(ratio))
-            fprintf(page, "<td>%.3f</td><td>%.3f to %.3f</td></tr>\n", number_of(ratio, "ratio"),
-                    number_of(ratio, "low"), number_of(ratio, "high"));
+            fprintf(page, "<td>%.3f</td><td>%.3f to %.3f</td></tr>\n", hl_number_of(ratio, "ratio"),
+                    hl_number_of(ratio, "low"), hl_number_of(ratio, "high"));
         else
             fputs("<td></td><td></td></tr>\n", page);
     }
@@ -218,16 +166,16 @@ static void put_values(FILE *page, const json_t *answer) {
     const char *event;
     json_t *value;
     json_object_foreach((json_t *)plain, event, value) {
-        double a = json_number_value(value), b = number_of(json_object_get(counters, "huge"), event);
+        double a = json_number_value(value), b = hl_number_of(json_object_get(counters, "huge"), event);
         fputs("<tr><th>", page);
-        put_text(page, event);
+        hl_put_text(page, event);
         fprintf(page, "</th><td>%.0f</td><td>%.0f</td><td>%.3f</td><td></td></tr>\n", a, b,
                 a > 0 ? b / a : 0);
     }
     fputs("</table>\n", page);
     if (json_is_null(counters)) {
         fputs("<p class=\"note\">TLB misses and walks were not counted: ", page);
-        put_text(page, text_of(answer, "no_counters"));
+        hl_put_text(page, hl_text_of(answer, "no_counters"));
         fputs(".</p>\n", page);
     }
 }
@@ -235,7 +183,7 @@ static void put_values(FILE *page, const json_t *answer) {
 /* --- what is on huge pages --- */
 
 static uint64_t address_of(const json_t *range, const char *key) {
-    return strtoull(text_of(range, key), NULL, 16);
+    return strtoull(hl_text_of(range, key), NULL, 16);
 }
 
 /* One object as a bar; what lies between its mappings takes no room. */
@@ -243,16 +191,16 @@ static void draw_object(FILE *page, const json_t *object) {
     const json_t *ranges = json_object_get(object, "ranges"), *range;
     uint64_t total = 0;
     size_t i;
-    double x = 0, text = number_of(object, "text_bytes"), huge = number_of(object, "text_huge_bytes");
+    double x = 0, text = hl_number_of(object, "text_bytes"), huge = hl_number_of(object, "text_huge_bytes");
     json_array_foreach((json_t *)ranges, i, range) total +=
         address_of(range, "end") - address_of(range, "start");
     fputs("<p>", page);
-    put_text(page, text_of(object, "path"));
+    hl_put_text(page, hl_text_of(object, "path"));
     fprintf(page, ": %.1f %% of %.0f KiB of text on huge pages</p>\n", text > 0 ? 100 * huge / text : 0,
             text / 1024);
     fprintf(page, "<svg viewBox=\"0 0 %.0f 44\" role=\"img\">\n", WIDTH);
     json_array_foreach((json_t *)ranges, i, range) {
-        const char *backend = text_of(range, "backend"), *flags = text_of(range, "flags");
+        const char *backend = hl_text_of(range, "backend"), *flags = hl_text_of(range, "flags");
         uint64_t start = address_of(range, "start"), end = address_of(range, "end");
         double width = WIDTH * (double)(end - start) / (double)total;
         fprintf(page,
@@ -272,7 +220,7 @@ static void draw_maps(FILE *page, const json_t *maps) {
     const json_t *map, *object;
     json_array_foreach((json_t *)maps, i, map) {
         json_array_foreach(json_object_get(map, "objects"), j, object) {
-            if (number_of(object, "text_huge_bytes") == 0 && json_array_size(maps) > 1)
+            if (hl_number_of(object, "text_huge_bytes") == 0 && json_array_size(maps) > 1)
                 continue;
             draw_object(page, object);
             n++;
@@ -296,32 +244,32 @@ static void put_program(FILE *page, const json_t *program) {
     const json_t *word;
     json_array_foreach((json_t *)program, i, word) {
         fputs(i > 0 ? " " : "", page);
-        put_text(page, json_string_value(word));
+        hl_put_text(page, json_string_value(word));
     }
 }
 
 static void put_circumstances(FILE *page, const json_t *answer) {
     const json_t *machine = json_object_get(answer, "machine");
     fputs("<p class=\"note\">Loader ", page);
-    put_text(page, text_of(answer, "loader"));
+    hl_put_text(page, hl_text_of(answer, "loader"));
     fputs(", objects '", page);
-    put_text(page, text_of(answer, "patterns"));
+    hl_put_text(page, hl_text_of(answer, "patterns"));
     fputs("', options '", page);
-    put_text(page, text_of(answer, "options"));
+    hl_put_text(page, hl_text_of(answer, "options"));
     fputs("'", page);
     if (!json_is_null(json_object_get(answer, "against"))) {
         fputs(", compared with (called plain) options '", page);
-        put_text(page, text_of(answer, "against"));
+        hl_put_text(page, hl_text_of(answer, "against"));
         fputs("'", page);
     }
     fputs(". Linux ", page);
-    put_text(page, text_of(machine, "kernel"));
-    fprintf(page, ", %.0f cpus, ", number_of(machine, "cpus"));
-    put_text(page, text_of(machine, "cpu"));
+    hl_put_text(page, hl_text_of(machine, "kernel"));
+    fprintf(page, ", %.0f cpus, ", hl_number_of(machine, "cpus"));
+    hl_put_text(page, hl_text_of(machine, "cpu"));
     fputs(". Output: ", page);
-    put_text(page, text_of(answer, "output"));
+    hl_put_text(page, hl_text_of(answer, "output"));
     fputs(".</p>\n", page);
-    double plain = number_of(answer, "plain_huge_bytes");
+    double plain = hl_number_of(answer, "plain_huge_bytes");
     if (plain > 0 && json_is_null(json_object_get(answer, "against")))
         fprintf(page,
                 "<p class=\"note\">The plain run has %.0f KiB of text on huge pages of the page cache "
@@ -329,27 +277,39 @@ static void put_circumstances(FILE *page, const json_t *answer) {
                 plain / 1024);
 }
 
+/* The program's words; the caller frees it. */
+static char *join_words(const json_t *program) {
+    char *text = hl_format("hugeld bench:");
+    size_t i;
+    const json_t *word;
+    json_array_foreach((json_t *)program, i, word) {
+        char *longer = hl_format("%s %s", text, json_string_value(word));
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
 int hl_write_page(const char *path, const json_t *answer) {
     const json_t *program = json_object_get(answer, "program"), *maps = json_object_get(answer, "maps");
-    FILE *page = fopen(path, "we");
+    char *title = join_words(program);
+    FILE *page = hl_begin_page(path, title);
+    free(title);
     if (page == NULL)
         return -errno;
-    fputs("<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\"><head><meta "
-          "charset=\"utf-8\"/>"
-          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n<title>hugeld bench: ",
-          page);
-    put_program(page, program);
-    fprintf(page, "</title>\n<style>\n%s</style></head>\n<body>\n<h1>", style);
+    fputs("<h1>", page);
     put_program(page, program);
     fputs("</h1>\n<p class=\"verdict\">", page);
-    put_text(page, text_of(answer, "sentence"));
+    hl_put_text(page, hl_text_of(answer, "sentence"));
     fputs("</p>\n", page);
     if (!json_is_null(json_object_get(answer, "restless"))) {
         fputs("<p class=\"note\">But ", page);
-        put_text(page, text_of(answer, "restless"));
+        hl_put_text(page, hl_text_of(answer, "restless"));
         fputs(".</p>\n", page);
     }
-    fputs("<h2>Ratio</h2>\n", page);
+    fputs("<p class=\"note\">", page);
+    hl_put_text(page, hl_text_of(json_object_get(json_object_get(answer, "machine"), "tlb"), "sentence"));
+    fputs(".</p>\n<h2>Ratio</h2>\n", page);
     draw_ratios(page, answer);
     fputs("<h2>Every run</h2>\n", page);
     draw_runs(page, answer);
@@ -358,9 +318,5 @@ int hl_write_page(const char *path, const json_t *answer) {
     fputs("<h2>What is on huge pages</h2>\n", page);
     draw_maps(page, json_object_get(maps, "huge"));
     put_circumstances(page, answer);
-    fputs("</body></html>\n", page);
-    int result = fflush(page) != 0 || ferror(page) ? -errno : 0;
-    if (fclose(page) != 0 && result == 0)
-        result = -errno;
-    return result;
+    return hl_end_page(page);
 }

@@ -9,37 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What /proc/PID/stat has counted; times in ms. */
-struct usage {
-    double user_ms, system_ms;
-    unsigned long minor_faults, major_faults;
-    long rss_pages;
-};
-
-static int read_usage(pid_t pid, struct usage *usage) {
-    char *path = hl_format("/proc/%d/stat", pid), *line = NULL;
-    unsigned long user = 0, kernel = 0;
-    size_t size = 0;
-    int result = -ESRCH;
-    FILE *file = fopen(path, "re");
-    free(path);
-    if (file == NULL)
-        return errno == ENOENT ? -ESRCH : -errno;
-    ssize_t bytes = getdelim(&line, &size, '\0', file); /* a name may hold newlines and parentheses */
-    const char *at = bytes > 0 ? strrchr(line, ')') : NULL;
-    if (at != NULL &&
-        sscanf(at,
-               ") %*c %*d %*d %*d %*d %*d %*u %lu %*u %lu %*u %lu %lu %*d %*d %*d %*d %*d %*d %*u %*u %ld",
-               &usage->minor_faults, &usage->major_faults, &user, &kernel, &usage->rss_pages) == 5)
-        result = 0;
-    double tick_ms = 1e3 / (double)sysconf(_SC_CLK_TCK);
-    usage->user_ms = (double)user * tick_ms;
-    usage->system_ms = (double)kernel * tick_ms;
-    free(line);
-    fclose(file);
-    return result;
-}
-
 static char *read_name(pid_t pid) {
     struct hl_process process;
     if (hl_open_process(&process, pid) != 0)
@@ -77,14 +46,14 @@ static void print_process(const json_t *answer, const struct hl_counters *counte
 }
 
 int hl_bench_process(pid_t pid, unsigned seconds, bool json) {
-    struct usage before = {0}, after = {0};
+    struct hl_usage before = {0}, after = {0};
     struct hl_counters counters = {0};
     json_t *counts = NULL;
     char *name = read_name(pid);
-    int result = read_usage(pid, &before);
+    int result = hl_read_usage(pid, &before);
     if (result == 0) {
         hl_find_counters(&counters);
-        result = read_usage(pid, &before);
+        result = hl_read_usage(pid, &before);
         if (counters.events != NULL)
             counts = hl_count_process(&counters, pid, seconds);
         else
@@ -93,7 +62,7 @@ int hl_bench_process(pid_t pid, unsigned seconds, bool json) {
             counters.reason = hl_format("perf stat failed");
     }
     if (result == 0)
-        result = read_usage(pid, &after);
+        result = hl_read_usage(pid, &after);
     if (result == 0) {
         json_t *map = hl_map_process(pid);
         json_t *answer =

@@ -10,6 +10,7 @@
    that the other one is compared with. */
 #include "bench.h"
 #include "command.h"
+#include "page.h"
 #include "program.h"
 #include "skip.h"
 
@@ -479,19 +480,6 @@ static int check_request(const struct request *request) {
     return HL_EXIT_USAGE;
 }
 
-/* A page that can't be written should not cost an hour of measuring. */
-static int check_report(const char *path) {
-    int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
-    if (path == NULL)
-        return 0;
-    if (fd < 0) {
-        hl_say("%s: the page cannot be written: %s; name another file", path, strerror(errno));
-        return HL_EXIT_USAGE;
-    }
-    close(fd);
-    return 0;
-}
-
 /* Every run reads the same: a file is read from where it stands, of anything else there is only one. */
 static void take_input(struct hl_subject *subject) {
     struct stat stat_buffer;
@@ -531,7 +519,7 @@ int hl_measure_program(int argc, char **argv) {
     request.subject.argv = argv + request.program;
     request.subject.path = hl_find_program(request.subject.argv[0]);
     code = request.subject.path == NULL ? hl_refuse_program(request.subject.argv[0])
-                                        : check_report(request.report);
+                                        : hl_check_page(request.report);
     if (code == 0) {
         take_input(&request.subject);
         code = measure_program(&request);

@@ -11,6 +11,7 @@ int hl_show_status(int argc, char **argv);
 int hl_examine_machine(int argc, char **argv);
 int hl_map_functions(int argc, char **argv);
 int hl_measure_program(int argc, char **argv);
+int hl_survey_programs(int argc, char **argv);
 int hl_share_files(int argc, char **argv);
 int hl_make_image(int argc, char **argv);
 

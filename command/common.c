@@ -9,7 +9,10 @@
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
+
+#define WIDTH_USUAL 80
 
 /* PREFIX and the text in one line, ended by a newline; malloc'ed. */
 static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
@@ -182,10 +185,36 @@ json_t *hl_json_share(uint64_t part, uint64_t whole) {
     return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
 }
 
+char *hl_read_processor(void) {
+    char *line = NULL, *name = NULL;
+    size_t size = 0;
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    while (file != NULL && name == NULL && getline(&line, &size, file) >= 0)
+        if (strncmp(line, "model name", 10) == 0 && strstr(line, ": ") != NULL)
+            name = hl_format("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
+    if (file != NULL)
+        fclose(file);
+    free(line);
+    return name;
+}
+
 void hl_print_json(json_t *value) {
     if (value == NULL || json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0)
         hl_say("the answer cannot be written as JSON; try without --json");
     else
         putchar('\n');
     json_decref(value);
+}
+
+unsigned hl_find_width(void) {
+    struct winsize window;
+    const char *columns = getenv("COLUMNS");
+    unsigned width = 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0)
+        width = window.ws_col;
+    else if (columns != NULL)
+        width = (unsigned)strtoul(columns, NULL, 10);
+    if (width == 0)
+        width = WIDTH_USUAL;
+    return width < HL_WIDTH_MAX ? width : HL_WIDTH_MAX;
 }

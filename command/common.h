@@ -67,4 +67,11 @@ json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
 void hl_print_json(json_t *value);
 
+/* What /proc/cpuinfo calls the first processor; NULL where it has no such line (AArch64).  The caller frees it. */
+char *hl_read_processor(void);
+
+/* How many columns standard output has: its terminal's, else those of COLUMNS, else 80. */
+#define HL_WIDTH_MAX 1024
+unsigned hl_find_width(void);
+
 #endif

@@ -13,6 +13,7 @@
 #include "run.h"
 #include "skip.h"
 #include "thp.h"
+#include "tlb.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -50,6 +51,7 @@ struct machine {
     enum hl_answer_of_kernel breakpoints;
     struct hl_store_state store[HL_STORES_MAX];
     unsigned n_stores;
+    struct hl_tlb tlb;
 };
 
 struct request {
@@ -136,6 +138,7 @@ static void examine(struct machine *machine) {
     machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
     machine->knows_map_count = read_number("/proc/sys/vm/max_map_count", &machine->max_map_count);
     machine->breakpoints = hl_try_breakpoint(&machine->geometry);
+    hl_measure_tlb(&machine->tlb);
     machine->library = hl_find_library();
     examine_stores(machine);
     machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
@@ -278,6 +281,12 @@ static void find_breakpoints(struct request *request, enum hl_answer_of_kernel a
                                 : NULL);
 }
 
+/* No more than a warning: the host may be somebody else's. */
+static void find_tlb(struct request *request, const struct machine *machine) {
+    const char *remedy = hl_find_tlb_remedy(&machine->tlb);
+    add_finding(request, "tlb", remedy == NULL ? OK : WARN, hl_describe_tlb(&machine->tlb), remedy);
+}
+
 static void find_map_count(struct request *request, const struct machine *machine) {
     if (!machine->knows_map_count) {
         add_finding(request, "max_map_count", WARN, hl_format("vm.max_map_count cannot be read"),
@@ -317,6 +326,7 @@ static void find_everything(struct request *request, const struct machine *machi
     find_memory(request, machine);
     find_abilities(request, &machine->kernel, machine->status.filters != 0);
     find_breakpoints(request, machine->breakpoints);
+    find_tlb(request, machine);
     find_map_count(request, machine);
     find_stores(request, machine);
     find_library(request, machine);
@@ -376,6 +386,7 @@ static json_t *make_json(const struct request *request, const struct machine *ma
     json_object_set_new(json, "breakpoints",
                         machine->breakpoints == HL_UNKNOWN ? json_null()
                                                            : json_boolean(machine->breakpoints == HL_YES));
+    json_object_set_new(json, "tlb", hl_json_tlb(&machine->tlb));
     json_t *stores = json_array();
     for (unsigned i = 0; i < machine->n_stores; i++)
         json_array_append_new(stores, hl_json_store(&machine->store[i]));

@@ -23,7 +23,7 @@ static const struct command {
 } commands[] = {
     {"run", hl_run_program},        {"inspect", hl_inspect_files},  {"status", hl_show_status},
     {"doctor", hl_examine_machine}, {"perf-map", hl_map_functions}, {"bench", hl_measure_program},
-    {"image", hl_make_image},       {"share", hl_share_files},
+    {"image", hl_make_image},       {"share", hl_share_files},      {"survey", hl_survey_programs},
 };
 
 static const char doc[] =
@@ -38,6 +38,7 @@ static const char doc[] =
     "  status PID|NAME|--all         what is on huge pages now\n"
     "  inspect FILE...               what would move, and why the rest stays\n"
     "Is it worth it?\n"
+    "  survey [-- PROGRAM ARGS]      which of the programs that run would gain\n"
     "  bench PROGRAM ARGS            measure runs with and without, in turns\n"
     "  perf-map PID                  name the moved functions of a process for perf\n"
     "\n"

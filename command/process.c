@@ -102,6 +102,7 @@ static void parse_field(struct hl_region *region, const char *line) {
     } fields[] = {
         {"KernelPageSize:", offsetof(struct hl_region, page_bytes)},
         {"Rss:", offsetof(struct hl_region, resident_bytes)},
+        {"Referenced:", offsetof(struct hl_region, referenced_bytes)},
         {"Private_Hugetlb:", offsetof(struct hl_region, private_hugetlb_bytes)},
         {"Shared_Hugetlb:", offsetof(struct hl_region, shared_hugetlb_bytes)},
         {"AnonHugePages:", offsetof(struct hl_region, anon_huge_bytes)},
@@ -137,7 +138,7 @@ bool hl_has_huge_pages(const struct hl_process *process) {
     return is_huge(&sum);
 }
 
-static int read_regions(struct hl_process *process) {
+int hl_read_regions(struct hl_process *process) {
     FILE *text = open_text(process, "smaps");
     if (text == NULL)
         return -errno;
@@ -220,13 +221,38 @@ static void read_executable(struct hl_process *process) {
 }
 
 int hl_read_process(struct hl_process *process) {
-    int result = read_regions(process);
+    int result = hl_read_regions(process);
     if (result != 0)
         return result;
     read_nodes(process);
     read_auxv(process);
     read_executable(process);
     return 0;
+}
+
+int hl_read_usage(pid_t pid, struct hl_usage *usage) {
+    char *path = hl_format("/proc/%d/stat", pid), *line = NULL;
+    unsigned long user = 0, kernel = 0;
+    size_t size = 0;
+    int result = -ESRCH;
+    FILE *file = fopen(path, "re");
+    free(path);
+    if (file == NULL)
+        return errno == ENOENT ? -ESRCH : -errno;
+    ssize_t bytes = getdelim(&line, &size, '\0', file); /* a name may hold newlines and parentheses */
+    const char *at = bytes > 0 ? strrchr(line, ')') : NULL;
+    if (at != NULL && sscanf(at,
+                             ") %c %d %*d %*d %*d %*d %u %lu %*u %lu %*u %lu %lu %*d %*d %*d %*d %*d %*d "
+                             "%" SCNu64 " %*u %ld",
+                             &usage->state, &usage->parent, &usage->flags, &usage->minor_faults,
+                             &usage->major_faults, &user, &kernel, &usage->started, &usage->rss_pages) == 9)
+        result = 0;
+    double tick_ms = 1e3 / (double)sysconf(_SC_CLK_TCK);
+    usage->user_ms = (double)user * tick_ms;
+    usage->system_ms = (double)kernel * tick_ms;
+    free(line);
+    fclose(file);
+    return result;
 }
 
 /* The effective user of the process, or -1. */

@@ -17,10 +17,11 @@ struct hl_region {
     bool shared;
     uint64_t offset;
     dev_t device;
-    ino_t inode;             /* 0: anonymous */
-    char *name;              /* as the kernel writes it, so a newline is \012; "" if it has none */
-    uint64_t page_bytes;     /* KernelPageSize */
-    uint64_t resident_bytes; /* without hugetlb */
+    ino_t inode;               /* 0: anonymous */
+    char *name;                /* as the kernel writes it, so a newline is \012; "" if it has none */
+    uint64_t page_bytes;       /* KernelPageSize */
+    uint64_t resident_bytes;   /* without hugetlb */
+    uint64_t referenced_bytes; /* likewise; accessed since that was last cleared (clear_refs of proc(5)) */
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
     bool of_image; /* mapped from an image of a store; known after hl_find_loaded */
     uint64_t
@@ -64,6 +65,26 @@ bool hl_has_huge_pages(const struct hl_process *process);
    -ENOENT or -ESRCH for one that has ended, -ENODATA for one without memory (a kernel thread, or about to
    end). */
 int hl_read_process(struct hl_process *process);
+
+/* The regions alone, without nodes. */
+int hl_read_regions(struct hl_process *process);
+
+/* What /proc/PID/stat says. */
+struct hl_usage {
+    char state;
+    int parent;
+    unsigned flags; /* PF_* of the kernel */
+    unsigned long minor_faults, major_faults;
+    double user_ms, system_ms;
+    uint64_t started; /* ticks since boot: with the process ID it names one process */
+    long rss_pages;
+};
+
+/* The kernel's own threads have this in their flags (include/linux/sched.h). */
+#define HL_KERNEL_THREAD 0x00200000
+
+/* 0, -ESRCH or another negated errno. */
+int hl_read_usage(pid_t pid, struct hl_usage *usage);
 
 /* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the
    executable first. */

@@ -17,7 +17,7 @@ _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
     if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench image share --help --version" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image share --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in
@@ -29,16 +29,17 @@ _hugeld() {
     bench)
         options='--against --at-once --ignore-failure --json --loader --ld-so --pairs --options --pid --precision --objects --report --seconds --help'
         ;;
+    survey) options='--all-users --calibrate --json --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
     share) options='--json --store --pages --size --per-node --running --all --unused --force --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
-    if [[ ${words[1]} == @(run|doctor|bench) ]]; then
+    if [[ ${words[1]} == @(run|doctor|bench|survey) ]]; then
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --loader | --ld-so | --own-pages | --pairs | --precision | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --loader | --ld-so | --own-pages | --pairs | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -49,7 +50,7 @@ _hugeld() {
     -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'preload ldso image' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
-    -L | -O | --ld-so | --output | --report) _filedir ;;
+    -L | -O | --ld-so | --output | --program | --report) _filedir ;;
     --store) _filedir -d ;;
     --pages) mapfile -t COMPREPLY < <(compgen -W 'tmpfs hugetlb' -- "$cur") ;;
     --own-pages | -n | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
@@ -65,7 +66,7 @@ _hugeld() {
             fi
             ;;
         status:* | perf-map:*) _pids ;;
-        run:* | doctor:* | bench:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        run:* | doctor:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;
     esac

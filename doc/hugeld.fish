@@ -8,7 +8,7 @@ function __hugeld_options
     end
 end
 
-set -l commands run inspect status doctor perf-map bench image share
+set -l commands run inspect status doctor perf-map bench survey image share
 complete -c hugeld -f
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a run -d 'Run a program on huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Print the plan'
@@ -16,15 +16,16 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a status -d '
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a doctor -d 'What this machine can do'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a perf-map -d 'Name moved functions for perf'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a bench -d 'Is it worth it'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a survey -d 'Which programs would gain'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a image -d 'Lay a file out for huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a share -d 'One copy of the text for all processes'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
-complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench share' -s j -l json -d 'Print JSON'
+complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share' -s j -l json -d 'Print JSON'
 complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor bench' -s o -l options -x -a '(__hugeld_options)' -d How
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench' -s p -l objects -x -a main -d 'Which objects'
-complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench' -x -a '(__fish_complete_subcommand)'
+complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench survey' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l loader -x -a 'preload ldso image' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
 complete -c hugeld -n '__fish_seen_subcommand_from run' -l share -d 'Make missing images first'
@@ -55,5 +56,8 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench' -l pid -x -a '(__fish_
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l against -x -a '(__hugeld_options)' -d 'Compare with'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l at-once -d 'Both sides at the same time'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l precision -x -d 'How narrow an interval'
-complete -c hugeld -n '__fish_seen_subcommand_from bench' -l report -r -F -d 'Write a page'
-complete -c hugeld -n '__fish_seen_subcommand_from bench' -l seconds -x -d 'How long'
+complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l report -r -F -d 'Write a page'
+complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l seconds -x -d 'How long'
+complete -c hugeld -n '__fish_seen_subcommand_from survey' -l all-users -d 'Of other users too'
+complete -c hugeld -n '__fish_seen_subcommand_from survey' -l program -r -F -d 'Only this executable'
+complete -c hugeld -n '__fish_seen_subcommand_from survey' -l calibrate -d 'Measure what jumps cost'

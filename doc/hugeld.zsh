@@ -20,7 +20,7 @@ _hugeld() {
         _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
             'status[what is on huge pages now]' 'doctor[what this machine can do]' \
             'perf-map[name moved functions for perf]' 'bench[is it worth it]' \
-            'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]'
+            'survey[which of the programs that run would gain]' 'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]'
         return
     fi
     local command=$words[2]
@@ -38,6 +38,11 @@ _hugeld() {
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[count in a process]:process:_pids' \
             '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '(-)1:program:_command_names -e' \
             '*::argument:_normal'
+        ;;
+    survey)
+        _arguments -S $help $json '--all-users[of other users too]' '*--program=[only this executable]:file:_files' \
+            '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '--calibrate[measure what jumps cost]' \
+            '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '1:process:_pids' ;;

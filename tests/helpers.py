@@ -68,6 +68,14 @@ def find_cc1plus():
     return compiler if compiler.startswith("/") else None
 
 
+def build_calls(output, *flags, mib=16):
+    """bench/calls.c: executes MIB of text at random for as many times as it is told, and beside that next to nothing."""
+    subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", f"-DTEXT_MIB={mib}", *flags, "-o", output, ROOT / "bench/calls.c",
+                    ROOT / "bench/text.S"], check=True, timeout=120)
+    on_small_pages(output)
+    return str(output)
+
+
 def on_small_pages(path):
     """Reads PATH into the page cache in pages of 4 KiB.  What a linker has just written may be there in huge ones, which
     backend=auto leaves alone (test_huge_already.py)."""

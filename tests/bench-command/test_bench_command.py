@@ -405,7 +405,7 @@ def test_bench_against(bench_json, bench):
     assert any(r["backend"] == "hugetlb" for r in plain["ranges"])
     one_line(bench("spin", "1", "1", options=["-o", "backend=hugetlb", "--against", "only=nothing"]), 1, "nothing moved")
     text = bench("spin", "1", "1", options=["--against", "backend=thp"]).stdout
-    assert text.splitlines()[0].split()[:3] == ["backend=thp", "the", "default"]
+    assert text.splitlines()[1].split()[:3] == ["backend=thp", "the", "default"]
 
 
 # --- what it shows ---
@@ -418,7 +418,7 @@ def test_bench_json_schema(bench_json):
                            "method", "precision", "restless"}
     assert answer["program"][1:] == ["spin", "1", "1"] and answer["pairs"] == 6 and answer["loader"] == "preload"
     assert answer["patterns"] == "main" and answer["options"] == "data=off"
-    assert set(answer["machine"]) == {"kernel", "cpu", "cpus"} and answer["machine"]["kernel"] == os.uname().release
+    assert set(answer["machine"]) == {"kernel", "cpu", "cpus", "tlb"} and answer["machine"]["kernel"] == os.uname().release
     assert set(answer["runs"]) == set(answer["median"]) == {"plain", "huge"}
     for side in ("plain", "huge"):
         assert list(answer["runs"][side]) == list(answer["median"][side]) == METRICS
@@ -431,6 +431,7 @@ def test_bench_json_schema(bench_json):
 def test_bench_table(bench):
     result = bench("spin", "20", "5")
     lines = result.stdout.splitlines()
+    assert "huge pages reach the TLB" in lines[0]
     assert result.returncode == 0 and lines[-1].startswith("faster in 6 pairs: on huge pages it takes 0.")
     for word in ("wall", "user", "system", "minor faults", "major faults", "peak RSS", "huge pages"):
         assert any(line.startswith(word) for line in lines)
@@ -460,7 +461,7 @@ def test_bench_page(bench, tmp_path):
     assert not parsed.links and "url(" not in text
     assert parsed.classes.count(("circle", "plain")) == 9
     assert parsed.classes.count(("rect", "hugetlb")) == 1 and ("rect", "small") in parsed.classes
-    assert "&lt;script&gt;&amp;?" in text and result.stdout.splitlines()[-1] in text
+    assert "huge pages reach the TLB" in text and "&lt;script&gt;&amp;?" in text and result.stdout.splitlines()[-1] in text
 
 
 def test_bench_page_that_cannot_be_written(bench):

@@ -87,6 +87,19 @@ def test_bench_pid(builder, library, pause_library, pool):
         compare("bench --pid", [hugeld_json("bench", "--pid", process.pid, "--seconds", "1")])
 
 
+def test_survey(tmp_path):
+    calls = helpers.build_calls(tmp_path / "calls")
+    answer = json.loads(helpers.hugeld("survey", "--json", "--seconds", "1", "--", calls, "1000000000000").stdout)
+    counters = {f"programs[].counters.{name}" for name in ("cycles", "instructions", "itlb_misses", "walk_cycles")}
+    compare("survey", [answer], counters if answer["no_counters"] else ())
+
+
+@pytest.mark.whole
+def test_survey_calibrate(root):
+    script = 'mount -t tmpfs none /var/cache && exec "$0" survey --calibrate --json'
+    compare("survey --calibrate", [json.loads(helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD]).stdout)])
+
+
 def test_share(builder, tmp_path, root):
     """In a store of its own, on the /dev/shm of a mount namespace that ends with it."""
     script = """

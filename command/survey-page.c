@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld survey: --report, in the manner of bench's. */
+#include "survey.h"
+#include "page.h"
+
+#include <errno.h>
+#include <math.h>
+
+#define WIDTH 760.0
+#define NAME 220.0
+#define ROW 26.0
+#define MIB 1048576.0
+
+static const char *name_of(const json_t *program) { return hl_base_name(hl_text_of(program, "path")); }
+
+static bool is_shown(const json_t *answer, const json_t *program) {
+    double limit = hl_number_of(answer, "limit_bytes");
+    return hl_number_of(program, "hot_bytes") > limit || hl_number_of(program, "huge_bytes") > limit;
+}
+
+/* A bar for each program: its hot text, and what of it the plan covers; a line where the TLB ends. */
+static void draw_programs(FILE *page, const json_t *answer) {
+    size_t i, n = 0;
+    const json_t *programs = json_object_get(answer, "programs"), *program;
+    double most = 1, limit = hl_number_of(answer, "limit_bytes"), y = 6;
+    json_array_foreach((json_t *)programs, i, program) {
+        n += is_shown(answer, program);
+        most = fmax(most, hl_number_of(program, "hot_bytes"));
+    }
+    double unit = (WIDTH - NAME - 80) / fmax(most, limit);
+    fprintf(page, "<figure><svg viewBox=\"0 0 %.0f %.0f\" role=\"img\">\n", WIDTH, 26 + ROW * (double)n);
+    json_array_foreach((json_t *)programs, i, program) {
+        double hot = hl_number_of(program, "hot_bytes"),
+               planned = hot * hl_number_of(json_object_get(program, "advice"), "hot_share");
+        if (!is_shown(answer, program))
+            continue;
+        fprintf(page, "<text x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", NAME - 8, y + 15);
+        hl_put_text(page, name_of(program));
+        fprintf(page,
+                "</text><rect class=\"small\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"18\"/>"
+                "<rect class=\"huge\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"18\"/>"
+                "<text x=\"%.1f\" y=\"%.1f\">%.1f MiB</text>\n",
+                NAME, y, hot * unit, NAME, y, planned * unit, NAME + hot * unit + 6, y + 15, hot / MIB);
+        y += ROW;
+    }
+    fprintf(page, "<line class=\"one\" x1=\"%.1f\" x2=\"%.1f\" y1=\"2\" y2=\"%.1f\"/>", NAME + limit * unit,
+            NAME + limit * unit, y);
+    fprintf(page, "<text x=\"%.1f\" y=\"%.1f\">%.1f MiB: what the TLB reaches</text>\n",
+            NAME + limit * unit + 4, y + 14, limit / MIB);
+    fputs("</svg><figcaption>text that was executed in the window"
+          "<span class=\"key\" style=\"background: var(--huge)\"></span>would be on huge pages"
+          "<span class=\"key\" style=\"background: var(--small)\"></span>would stay</figcaption></figure>\n",
+          page);
+}
+
+static void put_rows(FILE *page, const json_t *answer) {
+    size_t i;
+    const json_t *program;
+    fputs("<table><tr><th></th><th>gain, estimated</th><th>processor</th><th>hot, MiB</th><th>processes</th>"
+          "<th>huge pages for all</th><th>way</th></tr>\n",
+          page);
+    json_array_foreach(json_object_get(answer, "programs"), i, program) {
+        const json_t *advice = json_object_get(program, "advice");
+        bool huge = json_is_true(json_object_get(advice, "already_huge"));
+        if (!is_shown(answer, program))
+            continue;
+        fputs("<tr><th>", page);
+        hl_put_text(page, hl_text_of(program, "path"));
+        fprintf(
+            page,
+            "</th><td>%.1f %%</td><td>%.0f %%</td><td>%.1f</td><td>%.0f</td><td>%.0f</td><td>%s</td></tr>\n",
+            100 * hl_number_of(program, "gain"), 100 * hl_number_of(program, "cpu_share"),
+            hl_number_of(program, "hot_bytes") / MIB, hl_number_of(program, "processes"),
+            hl_number_of(advice, "all_pages"), huge ? "already huge" : hl_text_of(advice, "way"));
+    }
+    fputs("</table>\n", page);
+}
+
+static void put_advice(FILE *page, const json_t *answer) {
+    size_t i, j;
+    const json_t *program, *command, *object;
+    json_array_foreach(json_object_get(answer, "programs"), i, program) {
+        const json_t *advice = json_object_get(program, "advice");
+        if (!is_shown(answer, program))
+            continue;
+        fputs("<h2>", page);
+        hl_put_text(page, hl_text_of(program, "path"));
+        fputs("</h2>\n<p>", page);
+        hl_put_text(page, hl_text_of(advice, "reason"));
+        fprintf(page, "</p>\n<p>%.0f minor and %.0f major faults.</p>\n<ul>",
+                hl_number_of(program, "minor_faults"), hl_number_of(program, "major_faults"));
+        json_array_foreach(json_object_get(program, "objects"), j, object) {
+            if (hl_number_of(object, "hot_bytes") < 65536)
+                continue;
+            fprintf(page, "<li>%.1f of %.1f MiB hot: ", hl_number_of(object, "hot_bytes") / MIB,
+                    hl_number_of(object, "text_bytes") / MIB);
+            hl_put_text(page, hl_text_of(object, "path"));
+            fputs("</li>\n", page);
+        }
+        fputs("</ul>\n<pre>", page);
+        json_array_foreach(json_object_get(advice, "commands"), j, command) {
+            hl_put_text(page, json_string_value(command));
+            fputc('\n', page);
+        }
+        fputs("</pre>\n", page);
+    }
+}
+
+int hl_write_survey_page(const char *path, const json_t *answer) {
+    FILE *page = hl_begin_page(path, "hugeld survey");
+    if (page == NULL)
+        return -errno;
+    fprintf(page,
+            "<h1>Which programs would gain</h1>\n<p class=\"verdict\">%.0f processes in %.0f s</p>\n<p>",
+            hl_number_of(json_object_get(answer, "processes"), "watched"), hl_number_of(answer, "seconds"));
+    hl_put_text(page, hl_text_of(json_object_get(answer, "tlb"), "sentence"));
+    fputs(".</p>\n", page);
+    draw_programs(page, answer);
+    put_rows(page, answer);
+    put_advice(page, answer);
+    fprintf(page, "<p class=\"note\">Gains are estimates, %scalibrated on this machine.",
+            json_is_true(json_object_get(answer, "calibrated")) ? "" : "not ");
+    if (!json_is_null(json_object_get(answer, "no_counters"))) {
+        fputs(" No counters here: ", page);
+        hl_put_text(page, hl_text_of(answer, "no_counters"));
+        fputs(".", page);
+    }
+    fputs("</p>\n", page);
+    return hl_end_page(page);
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld survey: what its parts hand to each other. */
+#ifndef HL_SURVEY_H
+#define HL_SURVEY_H
+
+#include "common.h"
+#include "estimate.h"
+#include "process.h"
+#include "tlb.h"
+#include "tlb-reach.h"
+
+/* Text of one file, or of one image, that is mapped executable. */
+struct hl_hot_object {
+    dev_t device;
+    ino_t inode;
+    char *path;
+    uint64_t text_bytes; /* that is mapped, */
+    uint64_t huge_bytes; /* on huge pages, */
+    uint64_t hot_bytes;  /* and on small pages that were accessed in the window */
+};
+
+/* What the processor counted, in user mode. */
+struct hl_event_counts {
+    bool known, has_walks;
+    double cycles, instructions, itlb_misses, walk_cycles;
+};
+
+enum hl_way_name { HL_WAY_NOTHING, HL_WAY_IMAGE, HL_WAY_PRELOAD, HL_WAY_LDSO, HL_WAYS };
+
+/* What hugeld would do for a program. */
+struct hl_advice {
+    enum hl_way_name way;
+    char *reason;       /* why nothing, or why not another way; or NULL */
+    char *command[2];   /* as a shell reads them, one after the other; or NULL */
+    double share;       /* of the hot text that would be on huge pages, */
+    uint64_t pages;     /* in so many of them for one process, */
+    uint64_t all_pages; /* and so many for all processes that there are now */
+    bool already_huge;  /* its text is there, and what is not would gain nothing */
+    bool by_walks;      /* the estimate comes from counters */
+    double gain;        /* the estimate: of its processor time */
+};
+
+/* All processes of one executable. */
+struct hl_surveyed {
+    dev_t device;
+    ino_t inode;
+    char *path;
+    unsigned processes;
+    pid_t pid; /* the one that took most processor time */
+    double pid_ms, cpu_ms;
+    unsigned long minor_faults, major_faults;
+    struct hl_event_counts counts;
+    size_t n_objects;
+    struct hl_hot_object *object;
+    uint64_t text_bytes, huge_bytes, hot_bytes; /* of all objects */
+    struct hl_advice advice;
+};
+
+struct hl_survey {
+    double seconds; /* the window, as it was */
+    struct hl_tlb tlb;
+    struct hl_tlb_reach reach;
+    struct hl_curve curve;
+    char *curve_problem;     /* why the cached curve is not used; or NULL */
+    uint64_t limit_bytes;    /* programs that execute less have nothing to gain */
+    const char *no_counters; /* why nothing was counted; NULL where it was */
+    unsigned watched, ended, kernel_threads, zombies, refused, others;
+    double clear_ms_max, read_ms_max; /* what the longest of each took */
+    size_t n_programs;
+    struct hl_surveyed *program; /* what would gain most comes first */
+};
+
+/* Which processes are looked at. */
+struct hl_survey_filter {
+    bool all_users;
+    size_t n_programs;
+    struct stat *program; /* only processes of these executables, if there are any */
+    pid_t child;          /* only this one and what it starts; or 0 */
+};
+
+/* Watches the processes of FILTER for SECONDS, or until filter->child has ended.  0, or the exit code after one
+   line. */
+int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds);
+void hl_free_survey(struct hl_survey *survey);
+
+/* What hugeld would do for PROGRAM. */
+void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey);
+
+/* The processor's counters of one process's threads. */
+struct hl_watch_counters;
+/* NULL, or why there are none here; static. */
+const char *hl_try_watch_counters(void);
+/* NULL where they can't be had for PID. */
+struct hl_watch_counters *hl_open_watch_counters(pid_t pid);
+/* Adds what was counted, and closes them; COUNTERS may be NULL. */
+void hl_close_watch_counters(struct hl_watch_counters *counters, struct hl_event_counts *counts);
+
+/* --json, and the page from what it prints. */
+json_t *hl_json_survey(const struct hl_survey *survey);
+void hl_print_survey(const struct hl_survey *survey);
+int hl_write_survey_page(const char *path, const json_t *answer);
+
+/* "image", "preload", "ldso", "nothing"; static. */
+const char *hl_way_of_survey(enum hl_way_name way);
+
+#endif
