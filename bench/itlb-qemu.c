@@ -66,11 +66,11 @@ struct thread {
     uint64_t last; /* the address of the instruction executed last */
 };
 
-/* A mapping of this process, in QEMU's own addresses. */
+/* Where code of one object lies in this process, in QEMU's own addresses, which are the program's or differ by a constant. */
 struct mapping {
     uint64_t start, end;
     unsigned object;
-    uint64_t linked; /* its start, as linked; of code that is no file's: as the program sees it */
+    uint64_t linked_minus_here;
 };
 
 static struct model *model;
@@ -81,11 +81,10 @@ static const char *out;
 static pid_t process;
 static bool is_x86;
 
-/* Where PATH's segment that is mapped from OFFSET was linked to be; and the end of its last segment. */
-static uint64_t linked_address(const char *path, uint64_t offset, uint64_t *end) {
+/* PATH's executable segment that has the byte at OFFSET; all 0 if there is none.  END becomes the end of its last segment. */
+static Elf64_Phdr find_segment(const char *path, uint64_t offset, uint64_t *end) {
     Elf64_Ehdr header;
-    Elf64_Phdr segment;
-    uint64_t address = offset;
+    Elf64_Phdr segment, found = {0};
     FILE *file = fopen(path, "re");
     *end = 0;
     if (file == NULL || fread(&header, sizeof header, 1, file) != 1 || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
@@ -97,14 +96,27 @@ static uint64_t linked_address(const char *path, uint64_t offset, uint64_t *end)
         if (segment.p_type != PT_LOAD)
             continue;
         *end = segment.p_vaddr + segment.p_memsz;
-        if ((segment.p_flags & PF_X) && offset + 4096 > segment.p_offset && offset < segment.p_offset + segment.p_filesz)
-            address = offset - segment.p_offset + segment.p_vaddr;
+        if ((segment.p_flags & PF_X) && offset >= segment.p_offset && offset < segment.p_offset + segment.p_filesz)
+            found = segment;
     }
     fclose(file);
-    return address;
+    return found;
 }
 
-/* Which mapping has AT; QEMU's memory is the program's, moved by a constant. */
+/* QEMU maps nothing executable, so that several segments of a file can be one line of the maps. */
+static struct mapping read_mapping(const char *path, uint64_t start, uint64_t offset, uint64_t at) {
+    uint64_t here = at - start + offset, end;
+    Elf64_Phdr segment = find_segment(path, here, &end);
+    if (segment.p_filesz == 0)
+        error(1, 0, "itlb: %s executes what is no code, at offset %#" PRIx64, path, here);
+    return (struct mapping){
+        .start = at - (here - segment.p_offset),
+        .end = at - (here - segment.p_offset) + segment.p_filesz,
+        .object = model_object(model, path, end),
+        .linked_minus_here = segment.p_vaddr - segment.p_offset + here - at,
+    };
+}
+
 static void find_mapping(uint64_t at, uint64_t address) {
     FILE *maps = fopen("/proc/self/maps", "re");
     char line[4200];
@@ -112,18 +124,15 @@ static void find_mapping(uint64_t at, uint64_t address) {
         error(1, errno, "itlb: /proc/self/maps");
     known = (struct mapping){0};
     while (known.end == 0 && fgets(line, sizeof line, maps) != NULL) {
-        uint64_t start, end, offset, last;
+        uint64_t start, end, offset;
         char path[4100] = "";
         if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %*s %4099[^\n]", &start, &end, &offset, path) < 3 ||
             at < start || at >= end)
             continue;
-        known = (struct mapping){.start = start, .end = end, .linked = address - (at - start)};
-        if (path[0] == '/' && access(path, R_OK) == 0) {
-            known.linked = linked_address(path, offset, &last);
-            known.object = model_object(model, path, last);
-        } else {
-            known.object = model_anonymous(model);
-        }
+        if (path[0] == '/' && access(path, R_OK) == 0)
+            known = read_mapping(path, start, offset, at);
+        else /* made at run time: where the program sees it */
+            known = (struct mapping){start, end, model_anonymous(model), address - at};
     }
     fclose(maps);
 }
@@ -131,7 +140,7 @@ static void find_mapping(uint64_t at, uint64_t address) {
 static struct place find_place(uint64_t at, uint64_t address) {
     if (atomic_exchange(&is_stale, false) || at < known.start || at >= known.end)
         find_mapping(at, address);
-    return model_place(model, known.object, at - known.start + known.linked);
+    return model_place(model, known.object, at + known.linked_minus_here);
 }
 
 /* MOVS, STOS, CMPS, SCAS, LODS, INS or OUTS with a REP prefix. */
