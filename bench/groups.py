@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import misses
 from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, compare, compare_pairs, compile_c, environment, evict, experiment,
                      find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, plain_pages, settle,
                      take_turns, time_run)
@@ -1025,9 +1026,26 @@ def measure_self(plan):
                        compare_pairs(way[base], way[values]))
 
 
+# --- what no virtual machine counts ---
+
+
+def group_misses(plan):
+    """Modelled, not measured: what the runs of `shared` and `programs` miss in instruction TLBs.  Without java, whose threads
+    compile whenever they like, so that no two runs are alike."""
+    runs = [(f"shared-{name}", f"{name} {what}", argv, objects) for name, what, argv, objects, *_ in short_programs()
+            if name != "java"]
+    if not plan.quick:
+        runs += [(f"program-{name}", f"{name}, a longer run", argv, objects) for name, argv, objects, *_ in programs()]
+    plugin = misses.build(OUT)[1]
+    for of, title, argv, objects in runs:
+        argv = [str(word).replace("@", "misses") for word in argv]
+        yield experiment(f"misses-{of}", title, "", [], {}, of=of, **misses.trace(argv, objects, OUT, plugin, timeout=200))
+
+
 GROUPS = {
     "shared": group_shared, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
     "defaults": group_defaults, "many": group_many,
     "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
+    "misses": group_misses,
 }

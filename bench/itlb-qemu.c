@@ -41,17 +41,24 @@ void *qemu_plugin_insn_haddr(const struct qemu_plugin_insn *);
 size_t qemu_plugin_insn_size(const struct qemu_plugin_insn *);
 const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
 void qemu_plugin_register_vcpu_init_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, unsigned));
-void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, struct qemu_plugin_tb *));
-void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, void (*)(unsigned, void *), int flags, void *);
-void qemu_plugin_register_vcpu_syscall_ret_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, unsigned, int64_t, int64_t));
+void qemu_plugin_register_vcpu_tb_trans_cb(qemu_plugin_id_t,
+                                           void (*)(qemu_plugin_id_t, struct qemu_plugin_tb *));
+void qemu_plugin_register_vcpu_tb_exec_cb(struct qemu_plugin_tb *, void (*)(unsigned, void *), int flags,
+                                          void *);
+void qemu_plugin_register_vcpu_syscall_ret_cb(qemu_plugin_id_t,
+                                              void (*)(qemu_plugin_id_t, unsigned, int64_t, int64_t));
 void qemu_plugin_register_atexit_cb(qemu_plugin_id_t, void (*)(qemu_plugin_id_t, void *), void *);
 
 __attribute__((visibility("default"))) int qemu_plugin_version = 1;
-__attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t, const struct qemu_info *, int, char **);
+__attribute__((visibility("default"))) int qemu_plugin_install(qemu_plugin_id_t, const struct qemu_info *,
+                                                               int, char **);
 
 /* --- the process --- */
 
-enum { PAGES_MAX = 4, CORES_MAX = 4096 }; /* a block has at most 512 instructions, and ends with its page or soon after */
+enum {
+    PAGES_MAX = 4,
+    CORES_MAX = 4096
+}; /* a block has at most 512 instructions, and ends with its page or soon after */
 
 /* What QEMU translates at once, and executes from its beginning to its end. */
 struct block {
@@ -76,7 +83,8 @@ struct mapping {
 static struct model *model;
 static struct thread threads[CORES_MAX];
 static struct mapping known; /* where code was seen last; QEMU translates under a lock */
-static atomic_bool is_stale; /* the program has called the kernel since, and may have mapped something else there */
+static atomic_bool
+    is_stale; /* the program has called the kernel since, and may have mapped something else there */
 static const char *out;
 static pid_t process;
 static bool is_x86;
@@ -87,7 +95,8 @@ static Elf64_Phdr find_segment(const char *path, uint64_t offset, uint64_t *end)
     Elf64_Phdr segment, found = {0};
     FILE *file = fopen(path, "re");
     *end = 0;
-    if (file == NULL || fread(&header, sizeof header, 1, file) != 1 || memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
+    if (file == NULL || fread(&header, sizeof header, 1, file) != 1 ||
+        memcmp(header.e_ident, ELFMAG, SELFMAG) != 0)
         error(1, errno, "itlb: %s", path);
     for (unsigned i = 0; i < header.e_phnum; i++) {
         if (fseek(file, (long)(header.e_phoff + i * sizeof segment), SEEK_SET) != 0 ||
@@ -96,7 +105,8 @@ static Elf64_Phdr find_segment(const char *path, uint64_t offset, uint64_t *end)
         if (segment.p_type != PT_LOAD)
             continue;
         *end = segment.p_vaddr + segment.p_memsz;
-        if ((segment.p_flags & PF_X) && offset >= segment.p_offset && offset < segment.p_offset + segment.p_filesz)
+        if ((segment.p_flags & PF_X) && offset >= segment.p_offset &&
+            offset < segment.p_offset + segment.p_filesz)
             found = segment;
     }
     fclose(file);
@@ -126,7 +136,8 @@ static void find_mapping(uint64_t at, uint64_t address) {
     while (known.end == 0 && fgets(line, sizeof line, maps) != NULL) {
         uint64_t start, end, offset;
         char path[4100] = "";
-        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %*s %4099[^\n]", &start, &end, &offset, path) < 3 ||
+        if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %*s %4099[^\n]", &start, &end, &offset,
+                   path) < 3 ||
             at < start || at >= end)
             continue;
         if (path[0] == '/' && access(path, R_OK) == 0)
@@ -147,9 +158,11 @@ static struct place find_place(uint64_t at, uint64_t address) {
 static bool repeats(const uint8_t *code, size_t size) {
     bool prefix = false;
     size_t i = 0;
-    while (i + 1 < size && (code[i] == 0xf2 || code[i] == 0xf3 || code[i] == 0x66 || code[i] == 0x67 || (code[i] & 0xf0) == 0x40))
+    while (i + 1 < size && (code[i] == 0xf2 || code[i] == 0xf3 || code[i] == 0x66 || code[i] == 0x67 ||
+                            (code[i] & 0xf0) == 0x40))
         prefix |= (code[i++] & 0xfe) == 0xf2;
-    return prefix && ((code[i] >= 0x6c && code[i] <= 0x6f) || (code[i] >= 0xa4 && code[i] <= 0xaf && (code[i] & 0xfe) != 0xa8));
+    return prefix && ((code[i] >= 0x6c && code[i] <= 0x6f) ||
+                      (code[i] >= 0xa4 && code[i] <= 0xaf && (code[i] & 0xfe) != 0xa8));
 }
 
 static void add_page(struct block *block, uint64_t at, uint64_t address) {
@@ -179,7 +192,8 @@ static void translate(qemu_plugin_id_t id, struct qemu_plugin_tb *tb) {
     block->instructions = qemu_plugin_tb_n_insns(tb);
     for (size_t i = 0; i < block->instructions; i++) {
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
-        uint64_t address = qemu_plugin_insn_vaddr(insn), at = (uint64_t)(uintptr_t)qemu_plugin_insn_haddr(insn);
+        uint64_t address = qemu_plugin_insn_vaddr(insn),
+                 at = (uint64_t)(uintptr_t)qemu_plugin_insn_haddr(insn);
         size_t size = qemu_plugin_insn_size(insn);
         add_page(block, at, address);
         add_page(block, at + size - 1, address + size - 1);

@@ -43,10 +43,8 @@ static const struct processor {
     struct array small, huge, second;
     unsigned coalesced_first, coalesced_second;
 } processors[] = {
-    {"zen4", {64, 64}, {0, 0}, {512, 4}, 2, 2},
-    {"skylake", {128, 8}, {8, 8}, {1536, 12}, 0, 0},
-    {"golden-cove", {256, 8}, {32, 8}, {2048, 16}, 0, 0},
-    {"neoverse-n1", {48, 48}, {0, 0}, {1280, 5}, 0, 2},
+    {"zen4", {64, 64}, {0, 0}, {512, 4}, 2, 2},           {"skylake", {128, 8}, {8, 8}, {1536, 12}, 0, 0},
+    {"golden-cove", {256, 8}, {32, 8}, {2048, 16}, 0, 0}, {"neoverse-n1", {48, 48}, {0, 0}, {1280, 5}, 0, 2},
     {"neoverse-v2", {48, 48}, {0, 0}, {2048, 8}, 0, 0},
 };
 
@@ -57,7 +55,8 @@ enum {
     HUGE_SHIFT = 21,
 };
 
-static const uint64_t HUGE_BYTES = UINT64_C(1) << HUGE_SHIFT, ANONYMOUS = UINT64_C(1) << 56, NOWHERE = UINT64_MAX;
+static const uint64_t HUGE_BYTES = UINT64_C(1) << HUGE_SHIFT, ANONYMOUS = UINT64_C(1) << 56,
+                      NOWHERE = UINT64_MAX;
 
 /* --- what is where --- */
 
@@ -265,9 +264,7 @@ static void touch(struct tlbs *tlbs, uint64_t page, bool is_huge) {
                                    : !look_up_small(&tlbs->second, page, tlbs->coalesced_second);
 }
 
-void core_execute(struct core *core, uint64_t instructions) {
-    core->instructions += instructions;
-}
+void core_execute(struct core *core, uint64_t instructions) { core->instructions += instructions; }
 
 void core_touch(struct core *core, struct place place) {
     if (core->page == place.page)
@@ -292,7 +289,8 @@ void model_print(FILE *out, const struct model *model, struct core *const *cores
                     first += cores[c]->tlbs[i][j].missed_first;
                     second += cores[c]->tlbs[i][j].missed_second;
                 }
-            fprintf(out, "%s\"%s\": [%" PRIu64 ", %" PRIu64 "]", j ? ", " : "", processors[j].name, first, second);
+            fprintf(out, "%s\"%s\": [%" PRIu64 ", %" PRIu64 "]", j ? ", " : "", processors[j].name, first,
+                    second);
         }
         fputs("}", out);
     }

@@ -126,7 +126,7 @@ def in_thousand(found, layout, processor):
 def table(found):
     """Lines in Markdown."""
     processors = list(found["misses"]["plain"])
-    lines = ["| layout | " + " | ".join(processors) + " |", "| --- |" + " --- |" * len(processors)]
+    lines = ["| misses in 1000 instructions: first level; second level | " + " | ".join(processors) + " |", "| --- |" + " --- |" * len(processors)]
     for layout in found["misses"]:
         lines.append(f"| {layout} | " + " | ".join(in_thousand(found, layout, name) for name in processors) + " |")
     shares = []

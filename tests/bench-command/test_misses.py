@@ -240,6 +240,7 @@ def test_the_same_each_time(built, tmp_path):
 
 
 @needs_qemu
+@pytest.mark.whole
 def test_a_program_that_fails_or_takes_too_long_is_no_result(built, tmp_path):
     with pytest.raises(RuntimeError, match="ended with 1"):
         misses.trace(["/bin/false"], None, tmp_path, built[1])
@@ -248,6 +249,7 @@ def test_a_program_that_fails_or_takes_too_long_is_no_result(built, tmp_path):
 
 
 @needs_qemu
+@pytest.mark.whole
 def test_command():
     result = helpers.run(["/usr/bin/python3", "-B", ROOT / "bench/misses.py", "/bin/true"])
     assert result.returncode == 0, result.stderr
