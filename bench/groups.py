@@ -1030,16 +1030,18 @@ def measure_self(plan):
 
 
 def group_misses(plan):
-    """Modelled, not measured: what the runs of `shared` and `programs` miss in instruction TLBs.  Without java, whose threads
-    compile whenever they like, so that no two runs are alike."""
-    runs = [(f"shared-{name}", f"{name} {what}", argv, objects) for name, what, argv, objects, *_ in short_programs()
-            if name != "java"]
-    if not plan.quick:
-        runs += [(f"program-{name}", f"{name}, a longer run", argv, objects) for name, argv, objects, *_ in programs()]
+    """Modelled, not measured: what the runs of `shared` miss in instruction TLBs, and of `programs` those that have no short run
+    there; QEMU takes too long for the rest.  Without java, whose threads compile whenever they like, so that no two runs are
+    alike."""
+    runs = {name: (f"{name} {what}", argv, objects) for name, what, argv, objects, *_ in short_programs()}
+    for name, argv, objects, *_ in programs():
+        if not plan.quick:
+            runs.setdefault(name, (f"{name}, the run of `programs`", argv, objects))
     plugin = misses.build(OUT)[1]
-    for of, title, argv, objects in runs:
-        argv = [str(word).replace("@", "misses") for word in argv]
-        yield experiment(f"misses-{of}", title, "", [], {}, of=of, **misses.trace(argv, objects, OUT, plugin, timeout=200))
+    for name, (title, argv, objects) in runs.items():
+        if name != "java":
+            found = misses.trace([str(word).replace("@", "misses") for word in argv], objects, OUT, plugin)
+            yield experiment(f"misses-{name}", title, "", [], {}, program=name, **found)
 
 
 GROUPS = {

@@ -76,11 +76,11 @@ def make_plan(objects):
     shares = {}
     for path in objects:
         options = {"private": "backend=hugetlb", "keep": "backend=hugetlb,edges=keep",
-                   "image": "backend=hugetlb,segments=text+rodata"}
+                   "image": "backend=hugetlb,segments=text+rodata,sparse_text=on"}
         plans = {layout: inspect(path, words) for layout, words in options.items()}
-        # An image has no spans of its own in the JSON; it is planned like this.
+        # An image has no spans in the JSON; it is planned with these options.
         if plans["image"]["image"]["text_share"] not in (None, plans["image"]["plan"]["text_share"]):
-            raise RuntimeError(f"hugeld inspect: {path}: an image has another share of the text than segments=text+rodata")
+            raise RuntimeError(f"hugeld inspect: {path}: an image has another share of the text than the plan made for it")
         on_huge = {layout: ranges(found, "spans") for layout, found in plans.items()}
         on_huge["linked"] = ranges(plans["private"], "segments")
         lines += [f"huge {layout} {path} {start:x} {end:x}" for layout, found in on_huge.items() for start, end in found]
@@ -136,7 +136,8 @@ def table(found):
             low, high = share["anywhere"]
             words[0] += f" ({low:.0%} to {high:.0%}, wherever it is loaded)" if low != high else ""
         shares.append(f"{name} {', '.join(words)}")
-    return lines + ["", f"{found['instructions'] / 1e6:,.0f} million instructions. Text on huge pages: {'; '.join(shares)}.", ""]
+    millions = found["instructions"] / 1e6
+    return lines + ["", f"{millions:,.{0 if millions >= 10 else 1}f} million instructions. Text on huge pages: {'; '.join(shares)}.", ""]
 
 
 def main():

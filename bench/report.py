@@ -59,11 +59,11 @@ MODELLED = "zen4"
 
 
 def misses_of(way, model):
-    """The cell of a column that is there if the program's misses were modelled; of the column's head, if WAY is None."""
+    """The cell of a column that is there if misses of the program were modelled, of this run or another; the column's head, if WAY is None."""
     if model is None:
         return []
     if way is None:
-        return [f"modelled misses ({MODELLED}), plain {misses.in_thousand(model, 'plain', MODELLED)}"]
+        return [f"modelled misses ({MODELLED}; {model['title']}), plain {misses.in_thousand(model, 'plain', MODELLED)}"]
     return [misses.in_thousand(model, LAYOUTS[way], MODELLED) if way in LAYOUTS else ""]
 
 
@@ -202,7 +202,7 @@ def render(data, folder, path):
         "programs": plot_ratios(groups, ["programs", "many", "databases"], folder),
         "dsos": plot_growth(groups, folder),
     }
-    models = {found["of"]: found for found in groups.get("misses", [])}
+    models = {found["program"]: found for found in groups.get("misses", [])}
     quick = ", quick: few rounds" if data["quick"] else ""
     lines = HEAD.format(machine=machine, quick=quick).split("\n")
     lines += ["## What was slower", "", *slower(groups)]
@@ -211,7 +211,7 @@ def render(data, folder, path):
         if pictures.get(name):
             lines += [f"![{name}]({folder.name}/{pictures[name]})", ""]
         for e in found:
-            lines += table(e, models.get(e["id"]))
+            lines += table(e, models.get(e.get("program")))
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
