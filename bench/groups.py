@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import misses
 from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, compare, compare_pairs, compile_c, environment, evict, experiment,
                      find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, plain_pages, settle,
                      take_turns, time_run)
@@ -1077,9 +1078,28 @@ def measure_self(plan):
                        compare_pairs(way[base], way[values]))
 
 
+# --- what no virtual machine counts ---
+
+
+def group_misses(plan):
+    """Modelled, not measured: what the runs of `shared` miss in instruction TLBs, and of `programs` those that have no short run
+    there; QEMU takes too long for the rest.  Without java, whose threads compile whenever they like, so that no two runs are
+    alike."""
+    runs = {name: (f"{name} {what}", argv, objects) for name, what, argv, objects, *_ in short_programs()}
+    for name, argv, objects, *_ in programs():
+        if not plan.quick:
+            runs.setdefault(name, (f"{name}, the run of `programs`", argv, objects))
+    plugin = misses.build(OUT)[1]
+    for name, (title, argv, objects) in runs.items():
+        if name != "java":
+            found = misses.trace([str(word).replace("@", "misses") for word in argv], objects, OUT, plugin)
+            yield experiment(f"misses-{name}", title, "", [], {}, program=name, **found)
+
+
 GROUPS = {
     "shared": group_shared, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
     "defaults": group_defaults, "many": group_many,
     "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
+    "misses": group_misses,
 }

@@ -9,6 +9,7 @@ import statistics
 import matplotlib
 import matplotlib.pyplot as pyplot
 
+import misses
 from measure import compare, compare_pairs
 
 matplotlib.use("Agg")
@@ -52,26 +53,44 @@ def is_clear(result):
     return result is not None and (result[1] > 1 or result[2] < 1)
 
 
-def paired_table(found):
+LAYOUTS = {"plain-again": "plain", "hugetlb": "private", "private": "private", "thp": "private", "rodata": "image",
+           "mapped": "image", "executed": "image"}  # what a way is in the group misses
+MODELLED = "zen4"
+
+
+def misses_of(way, model):
+    """The cell of a column that is there if misses of the program were modelled, of this run or another; the column's head, if WAY is None."""
+    if model is None:
+        return []
+    if way is None:
+        return [f"modelled misses ({MODELLED}; {model['title']}), plain {misses.in_thousand(model, 'plain', MODELLED)}"]
+    return [misses.in_thousand(model, LAYOUTS[way], MODELLED) if way in LAYOUTS else ""]
+
+
+def paired_table(found, model=None):
     """Of ways that each ran at the same time as what they are compared with."""
     unit = found["unit"]
+    head = ["way", f"median{', ' + unit if unit else ''}", "against", "its median", "difference", "ratio", "processor time",
+            "huge pages", *misses_of(None, model)]
     lines = [f"### {found['title']}", "", *([found["note"], ""] if found["note"] else []),
-             f"| way | median{', ' + unit if unit else ''} | against | its median | difference | ratio | processor time | huge pages |",
-             "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+             f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for way, base, result in compared(found):
         cpu = compare_pairs(way["pair_cpu"], way["cpu"])
         words = [f"{r[0]:.3f}{interval(r[1], r[2], '.3f')}" for r in (result, cpu)]
         words = [f"**{text}**" if is_clear(r) else text for text, r in zip(words, (result, cpu))]
         lines.append("| " + " | ".join([
             way["name"], show(statistics.median(way["values"])), base["name"], show(statistics.median(way["pair"])),
-            f"{result[3]:+.3g}{interval(result[4], result[5], '+.3g')}", *words, way["huge"]]) + " |")
+            f"{result[3]:+.3g}{interval(result[4], result[5], '+.3g')}", *words, way["huge"],
+            *misses_of(way["name"], model)]) + " |")
     rounds = min(len(way["values"]) for way in found["ways"])
     return lines + ["", f"{rounds} pairs each, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
 
 
-def table(found):
+def table(found, model=None):
+    if "misses" in found:
+        return [f"### {found['title']}", "", *misses.table(found)]
     if any("pair" in way for way in found["ways"]):
-        return paired_table(found)
+        return paired_table(found, model)
     unit = found["unit"]
     lines = [f"### {found['title']}", ""]
     if found["note"]:
@@ -191,6 +210,7 @@ def render(data, folder, path):
         "programs": plot_ratios(groups, ["programs", "many", "databases"], folder),
         "dsos": plot_growth(groups, folder),
     }
+    models = {found["program"]: found for found in groups.get("misses", [])}
     quick = ", quick: few rounds" if data["quick"] else ""
     lines = HEAD.format(machine=machine, quick=quick).split("\n") + tlb_lines(machine.get("tlb"))
     lines += ["## What was slower", "", *slower(groups)]
@@ -199,7 +219,7 @@ def render(data, folder, path):
         if pictures.get(name):
             lines += [f"![{name}]({folder.name}/{pictures[name]})", ""]
         for e in found:
-            lines += table(e)
+            lines += table(e, models.get(e.get("program")))
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
