@@ -78,7 +78,7 @@ json_t *hl_map_process(pid_t pid) {
     struct hl_process process;
     struct hl_geometry geometry;
     json_t *objects = json_array(), *map = NULL;
-    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (hl_open_process(&process, pid) == 0) {
         if (hl_read_process(&process) == 0 && process.executable != NULL) {
             hl_find_loaded(&process, &geometry);
@@ -100,7 +100,7 @@ uint64_t hl_count_mapped_pages(const json_t *maps) {
     uint64_t bytes = 0;
     size_t i, j, k;
     json_t *map, *object, *range;
-    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     json_array_foreach((json_t *)maps, i, map) {
         json_array_foreach(json_object_get(map, "objects"), j, object) {
             json_array_foreach(json_object_get(object, "ranges"), k, range) {

@@ -232,7 +232,7 @@ int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request
     if (code != 0)
         return code;
     read_options(needs, request);
-    hl_read_geometry(&needs->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&needs->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     look_at_store(needs);
     count_our_pages(needs);
     find_own_pages(needs, request);

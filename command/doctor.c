@@ -122,7 +122,7 @@ static void examine_stores(struct machine *machine) {
 static void examine(struct machine *machine) {
     const struct hl_kernel *kernel = &machine->kernel;
     uname(&machine->system);
-    hl_read_geometry(&machine->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&machine->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&machine->status, &hl_system_roots);
     hl_probe_kernel(&machine->kernel, &machine->geometry, machine->status.filters != 0);
     for (unsigned numa = HL_NUMA_INTERLEAVE + 1; numa-- > 0;) { /* HL_NUMA_ANY is what stays */
@@ -132,7 +132,7 @@ static void examine(struct machine *machine) {
         machine->available[numa] = machine->pool_skip == 0 ? hl_pool_available(&machine->pool, 0) : 0;
     }
     machine->available_pages = machine->available[HL_NUMA_ANY];
-    machine->thp_skip = hl_check_thp_policy(&hl_system_roots, &machine->status);
+    machine->thp_skip = hl_check_thp_policy(&hl_system_roots, &machine->geometry, &machine->status);
     if (machine->thp_skip == 0)
         machine->thp_skip = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
     machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);

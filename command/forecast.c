@@ -43,7 +43,7 @@ void hl_forecast_file(struct hl_forecast *forecast, const char *path, const stru
     /* Another machine's page sizes are not known; these are the common ones. */
     forecast->geometry = (struct hl_geometry){4096, (uint64_t)2 << 20};
     if (hl_is_native(file))
-        hl_read_geometry(&forecast->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+        hl_set_geometry(&forecast->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     plan_at(forecast, options, load_bias);
 }
 

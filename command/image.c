@@ -274,7 +274,7 @@ int hl_make_image(int argc, char **argv) {
         NULL};
     struct request request = {0};
     struct hl_elf_file file;
-    hl_read_geometry(&request.geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
         return HL_EXIT_USAGE;
     if (request.out == NULL) {

@@ -437,7 +437,7 @@ static int read_process(struct request *request) {
         hl_say_unreadable(request->pid, result);
         return HL_EXIT_NO;
     }
-    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_find_loaded(&request->process, &geometry);
     return 0;
 }

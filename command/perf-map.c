@@ -363,7 +363,7 @@ int hl_map_functions(int argc, char **argv) {
         return clean_up();
     signal(SIGBUS, end_on_truncation);
     signal(SIGXFSZ, SIG_IGN); /* EFBIG says it */
-    hl_read_geometry(&request.geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     map_process(&request, request.pid);
     if (request.children)
         map_children(&request);

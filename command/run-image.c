@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 static void read_geometry(struct hl_geometry *geometry) {
-    hl_read_geometry(geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(geometry, (uint64_t)sysconf(_SC_PAGESIZE));
 }
 
 bool hl_needs_execution(const char *executable) {

@@ -353,7 +353,7 @@ static void name_larger_library(const char *name, const char *executable) {
     struct hl_geometry geometry;
     const char *larger = NULL;
     uint64_t most = count_text_bytes(executable);
-    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (most < geometry.huge_page_bytes)
         most = geometry.huge_page_bytes;
     hl_list_libraries(&libraries, executable);

@@ -544,7 +544,7 @@ static int report_all(struct request *request) {
                request->who);
         return HL_EXIT_USAGE;
     }
-    hl_read_geometry(&request->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     request->processes = json_array();
     if (request->all && !request->json)
         hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "SHARED",

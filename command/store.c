@@ -118,7 +118,7 @@ static int open_folder(struct hl_store *store, const char *path) {
     if (store->folder < 0)
         return -error;
     store->path = hl_format("%s", path);
-    hl_read_geometry(&store->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&store->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     return 0;
 }
 

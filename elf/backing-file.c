@@ -47,42 +47,85 @@ static uint64_t find_distance(const struct hl_object *object, const struct hl_sp
     return distance;
 }
 
-/* An address as large as SPAN and as far from a boundary as DISTANCE, where nothing was mapped just now; or
-   0. */
-static uint64_t find_room(const struct hl_span *span, uint64_t distance, uint64_t huge) {
+/* Finds the next part of SPAN, from segment *I on, that goes on in memory as in the file: of one segment or
+   several. */
+static bool next_run(const struct hl_object *object, const struct hl_span *span, unsigned *i,
+                     struct hl_range *run, uint64_t *offset) {
+    struct hl_range part;
+    uint64_t from;
+    run->start = run->end = 0;
+    for (; *i < object->n_segments; ++*i) {
+        if (!find_part(&object->segment[*i], span, &part, &from))
+            continue;
+        if (run->start == run->end) {
+            *run = part;
+            *offset = from;
+        } else if (part.start != run->end || from - *offset != part.start - run->start) {
+            break;
+        } else {
+            run->end = part.end;
+        }
+    }
+    return run->start < run->end;
+}
+
+static void unmap_source(struct hl_backing_file *source, const struct hl_object *object,
+                         const struct hl_span *span) {
+    struct hl_range run;
+    uint64_t offset;
+    for (unsigned i = 0; source->n_mapped > 0 && next_run(object, span, &i, &run, &offset);
+         source->n_mapped--)
+        hl_munmap(source->at + (run.start - span->start), run.end - run.start);
+    source->n_mapped = 0;
+}
+
+/* An address as large as SPAN and as far from a boundary as its largest part is, where nothing was mapped just
+   now; or 0. */
+static uint64_t find_room(const struct hl_object *object, const struct hl_span *span, uint64_t huge) {
     struct hl_area area;
     if (hl_map_area(&area, hl_span_bytes(span) + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
         return 0;
-    uint64_t at = hl_round_up(area.start, huge) + distance;
+    uint64_t at = hl_round_up(area.start, huge) + find_distance(object, span, huge);
     hl_free_area(&area);
     return at;
 }
 
-/* Maps the file as it is mapped in the span.  Another thread may have taken the room meanwhile; the file is
-   not used then. */
+/* Maps the file as it is mapped in the span.  What goes on in one piece goes where the kernel puts it, which has
+   aligned such mappings since there are large folios to be mapped (Linux 5.18).  Several pieces need room; another
+   thread may have taken that meanwhile, and the file is not used then. */
 static bool map_source(struct hl_backing_file *source, const struct hl_context *context,
-                       const struct hl_object *object, const struct hl_span *span) {
-    uint64_t huge = context->geometry.huge_page_bytes, offset;
-    struct hl_range part;
-    source->at = find_room(span, find_distance(object, span, huge), huge);
-    if (source->at == 0)
+                       const struct hl_object *object, const struct hl_span *span, int flags) {
+    struct hl_range run;
+    uint64_t offset;
+    unsigned i = 0;
+    next_run(object, span, &i, &run, &offset);
+    bool is_one = i == object->n_segments;
+    if (!is_one && (source->at = find_room(object, span, context->geometry.huge_page_bytes)) == 0)
         return false;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        if (!find_part(segment, span, &part, &offset))
-            continue;
-        if (segment->file_end < segment->end) /* what follows is zero in memory, and not in the file */
-            return false;
-        uint64_t to = source->at + (part.start - span->start), bytes = part.end - part.start;
-        long at = hl_mmap(to, bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED_NOREPLACE, source->file, offset);
-        if (!hl_is_error(at) &&
-            (uint64_t)at != to) /* before 4.17 the flag is unknown and the address a wish */
+    i = 0;
+    while (next_run(object, span, &i, &run, &offset)) {
+        uint64_t to = is_one ? 0 : source->at + (run.start - span->start), bytes = run.end - run.start;
+        int fixed = is_one ? 0 : MAP_FIXED_NOREPLACE;
+        long at = hl_mmap(to, bytes, PROT_READ, MAP_PRIVATE | fixed | flags, source->file, offset);
+        if (is_one && !hl_is_error(at))
+            source->at = (uint64_t)at - (run.start - span->start);
+        else if (!hl_is_error(at) && (uint64_t)at != to) /* before 4.17 the flag is unknown */
             hl_munmap((uint64_t)at, bytes);
-        if ((uint64_t)at != to)
+        if (hl_is_error(at) || (!is_one && (uint64_t)at != to)) {
+            unmap_source(source, object, span);
             return false;
-        source->n_mapped = i + 1;
+        }
+        source->n_mapped++;
     }
     return true;
+}
+
+bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context *context,
+                         const struct hl_object *object, const struct hl_span *span) {
+    if (source->n_mapped > 0)
+        return true;
+    source->is_populated = map_source(source, context, object, span, MAP_POPULATE);
+    return source->is_populated;
 }
 
 /* How many bytes from A on are mapped, in one piece, from where B is in the same file. */
@@ -124,6 +167,10 @@ static uint64_t mapped_device(uint64_t device) {
     return major << 32 | minor;
 }
 
+long hl_open_object_file(const struct hl_object *object) {
+    return hl_open(object->is_main ? "/proc/self/exe" : object->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
 bool hl_is_mapped_from(const struct hl_context *context, const struct hl_object *object, int file,
                        const struct hl_file_state *state) {
     const struct hl_segment *segment = &object->segment[0];
@@ -147,30 +194,36 @@ bool hl_is_mapped_from(const struct hl_context *context, const struct hl_object 
     return same;
 }
 
+/* Whether something in SPAN is zero in memory, and not in the file. */
+static bool has_zeros(const struct hl_object *object, const struct hl_span *span) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].file_end < object->segment[i].end &&
+            hl_segment_overlap(&object->segment[i], span->start, span->end) > 0)
+            return true;
+    return false;
+}
+
 void hl_open_backing_file(struct hl_backing_file *source, const struct hl_context *context,
                           const struct hl_object *object, const struct hl_span *span) {
     source->file = -1;
+    source->at = 0;
     source->n_mapped = 0;
+    source->is_populated = false;
     source->is_ours = !object->is_new;
-    if (hl_is_writable(span) || !(object->is_new || object->is_main))
+    if (hl_is_writable(span) || !(object->is_new || object->is_main) || has_zeros(object, span))
         return;
     long file = object->is_new ? object->file : hl_open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
     if (hl_is_error(file))
         return;
     source->file = (int)file;
-    if (!map_source(source, context, object, span) ||
-        (source->is_ours && !is_mapped_file(source, object, span)))
+    if (source->is_ours &&
+        (!map_source(source, context, object, span, 0) || !is_mapped_file(source, object, span)))
         hl_close_backing_file(source, object, span);
 }
 
 void hl_close_backing_file(struct hl_backing_file *source, const struct hl_object *object,
                            const struct hl_span *span) {
-    struct hl_range part;
-    uint64_t offset;
-    for (unsigned i = 0; i < source->n_mapped; i++)
-        if (find_part(&object->segment[i], span, &part, &offset))
-            hl_munmap(source->at + (part.start - span->start), part.end - part.start);
-    source->n_mapped = 0;
+    unmap_source(source, object, span);
     if (source->file >= 0 && source->is_ours)
         hl_close(source->file);
     source->file = -1;
@@ -187,14 +240,17 @@ bool hl_is_cold(const struct hl_backing_file *source, const struct hl_context *c
                 const struct hl_object *object, const struct hl_span *span) {
     struct hl_range part;
     uint64_t offset;
+    uint64_t next = span->start;      /* one in each huge page is asked for */
     if (context->status.filters != 0) /* it may kill for preadv2 */
         return false;
     for (unsigned i = 0; i < object->n_segments; i++) {
         if (!find_part(&object->segment[i], span, &part, &offset))
             continue;
-        for (uint64_t at = 0; at < part.end - part.start; at += context->geometry.huge_page_bytes)
-            if (is_cold(source->file, offset + at))
+        for (uint64_t at = next > part.start ? next : part.start; at < part.end; at = next) {
+            if (is_cold(source->file, offset + (at - part.start)))
                 return true;
+            next = at + context->geometry.huge_page_bytes;
+        }
     }
     return false;
 }
@@ -204,7 +260,8 @@ void hl_read_into_cache(const struct hl_context *context, const struct hl_object
     uint64_t huge = context->geometry.huge_page_bytes;
     struct hl_backing_file source;
     hl_open_backing_file(&source, context, object, span);
-    if (source.file >= 0 && hl_is_cold(&source, context, object, span)) {
+    if (source.file >= 0 && hl_is_cold(&source, context, object, span) &&
+        (source.n_mapped > 0 || map_source(&source, context, object, span, 0))) {
         hl_madvise(source.at, hl_span_bytes(span), MADV_HUGEPAGE);
         for (uint64_t at = 0; at < hl_span_bytes(span); at += huge)
             hl_madvise(source.at + at, huge, MADV_POPULATE_READ); /* in a gap it fails */

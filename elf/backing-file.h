@@ -11,14 +11,23 @@ struct hl_backing_file {
     int file;     /* open for reading, and proved to be what is mapped; or -1: there is only the memory */
     bool is_ours; /* to be closed */
     uint64_t at;  /* it is mapped here as it is at the span's start: */
-    unsigned n_mapped; /* what is in the span of the object's first so many segments */
+    unsigned n_mapped; /* its first so many pieces */
+    bool is_populated; /* and faulted in, as far as that can be */
 };
 
-/* Opens and maps the file, if it is at hand.  The caller closes SOURCE in any case. */
+/* Opens the file, if it is at hand.  The caller closes SOURCE in any case. */
 void hl_open_backing_file(struct hl_backing_file *source, const struct hl_context *context,
                           const struct hl_object *object, const struct hl_span *span);
 void hl_close_backing_file(struct hl_backing_file *source, const struct hl_object *object,
                            const struct hl_span *span);
+
+/* Maps what is in the span, if it isn't mapped yet.  False: there is no room. */
+bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context *context,
+                         const struct hl_object *object, const struct hl_span *span);
+
+/* Opens the file that OBJECT, which is not new, should be mapped from: whether it is (hl_is_mapped_from) nobody
+   knows.  A descriptor that the caller closes, or a negated errno. */
+long hl_open_object_file(const struct hl_object *object);
 
 /* Whether OBJECT is mapped from the open FILE, which is in STATE, as CONTEXT's maps had it. */
 bool hl_is_mapped_from(const struct hl_context *context, const struct hl_object *object, int file,

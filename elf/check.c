@@ -44,7 +44,7 @@ static bool is_free_gap(const struct hl_maps *maps, const struct hl_object *obje
     return true;
 }
 
-static int check_mappings(const struct hl_context *context, const struct hl_object *object,
+static int check_mappings(const struct hl_maps *maps, const struct hl_object *object,
                           const struct hl_span *span) {
     uint64_t gap = span->start;
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -53,13 +53,40 @@ static int check_mappings(const struct hl_context *context, const struct hl_obje
         if (bytes == 0)
             continue;
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        if (!is_mapped_as(&context->maps, start, start + bytes, hl_protection(segment->flags)))
+        if (!is_mapped_as(maps, start, start + bytes, hl_protection(segment->flags)))
             return HL_SKIP_MAPPING_CHANGED;
-        if (!is_free_gap(&context->maps, object, gap, start))
+        if (!is_free_gap(maps, object, gap, start))
             return HL_SKIP_GAP_OCCUPIED;
         gap = start + bytes;
     }
-    return is_free_gap(&context->maps, object, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
+    return is_free_gap(maps, object, gap, span->end) ? 0 : HL_SKIP_GAP_OCCUPIED;
+}
+
+/* Whether the file's part of SEGMENT in [start, end) is mapped from the file, each page at its offset. */
+static bool is_from_file(const struct hl_maps *maps, const struct hl_segment *segment, uint64_t start,
+                         uint64_t end) {
+    end = segment->file_end < end ? segment->file_end : end;
+    for (size_t i = hl_find_mapping(maps, start); start < end; i++) {
+        const struct hl_mapping *mapping = &maps->mapping[i];
+        if (i == maps->n || mapping->start > start || mapping->inode == 0 ||
+            mapping->offset - segment->offset != mapping->start - segment->first_page)
+            return false;
+        start = mapping->end;
+    }
+    return true;
+}
+
+bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object, const struct hl_span *span) {
+    if (check_mappings(maps, object, span) != 0)
+        return false;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
+        uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
+        if (bytes > 0 && !is_from_file(maps, segment, start, start + bytes))
+            return false;
+    }
+    return true;
 }
 
 static int check_source(const struct hl_context *context, const struct hl_object *object,
@@ -69,12 +96,16 @@ static int check_source(const struct hl_context *context, const struct hl_object
     if (context->pagemap < 0)
         return HL_SKIP_NO_PROC;
     int result = 0;
-    for (unsigned i = 0; result == 0 && i < object->n_segments; i++) {
+    for (unsigned i = 0; result == 0 && i < object->n_segments;) {
         const struct hl_segment *segment = &object->segment[i];
-        uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
-        uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
-        result = hl_check_unmodified((int)context->pagemap, start, start + bytes,
-                                     context->geometry.page_bytes, context->status.filters == 0);
+        uint64_t start = segment->first_page > span->start ? segment->first_page : span->start, end;
+        do /* as many as there are without a gap */
+            end = object->segment[i++].end_page;
+        while (i < object->n_segments && object->segment[i].first_page == end);
+        end = end < span->end ? end : span->end;
+        if (start < end)
+            result = hl_check_unmodified((int)context->pagemap, start, end, context->geometry.page_bytes,
+                                         context->status.filters == 0);
     }
     return result;
 }
@@ -100,7 +131,8 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
         const struct hl_span *span = &work->plan.span[i];
         if (work->move[i].skip != HL_MOVED || work->move[i].placed)
             continue;
-        result = check_mappings(context, &work->object, span);
+        if (!hl_holds_its_place(&work->object))
+            result = check_mappings(&context->maps, &work->object, span);
         if (result == 0)
             result = check_source(context, &work->object, span);
         if (result == 0)
@@ -119,7 +151,8 @@ bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_wo
     options.edges = HL_EDGES_KEEP;
     hl_plan_object(&plan, &work->object, &options, &context->geometry);
     for (unsigned i = 0; i < plan.n_spans; i++)
-        if (!hl_is_writable(&plan.span[i]) && check_mappings(context, &work->object, &plan.span[i]) != 0)
+        if (!hl_is_writable(&plan.span[i]) &&
+            check_mappings(&context->maps, &work->object, &plan.span[i]) != 0)
             return false;
     return plan.pages[kind] > 0;
 }

@@ -17,6 +17,10 @@
    At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are taken before the
    first step and given up before rolling back.
 
+   An object that the dynamic linker has just mapped needs none of this: nobody uses it yet, and it can be mapped
+   again from its file, which is still open.  Each of its spans comes into place by one call, over what is there
+   (map-again.c).
+
    Between the first and the last step runs nothing but this file, with every signal blocked, in the only
    thread: it calls nothing outside the core, whose own object is never moved.
 
@@ -33,6 +37,7 @@
 #include "commit.h"
 #include "check.h"
 #include "line.h"
+#include "map-again.h"
 #include "mapping.h"
 #include "prepare.h"
 #include "report.h"
@@ -132,15 +137,12 @@ static int claim_gaps(struct commit *c) {
         struct step *step = &c->step[i];
         if (!step->claim)
             continue;
-        long at = hl_mmap(step->at, step->bytes, PROT_NONE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-        if (at == (long)step->at)
+        int result = hl_claim_range(step->at, step->bytes);
+        if (result == 0)
             continue;
-        if (!hl_is_error(at)) /* before 4.17 the flag is unknown and the address a wish */
-            hl_munmap((uint64_t)at, step->bytes);
         for (size_t j = i; j < c->n_steps; j++)
             c->step[j].claim = false; /* not ours */
-        return at == -ENOMEM ? HL_SKIP_MAP_COUNT : HL_SKIP_GAP_OCCUPIED;
+        return result == -ENOMEM ? HL_SKIP_MAP_COUNT : HL_SKIP_GAP_OCCUPIED;
     }
     return 0;
 }
@@ -176,39 +178,42 @@ static int move_aside(struct commit *c, unsigned span) {
 }
 
 /* The span's new memory is not at its scratch address any more. */
-static void leave_memory(struct commit *c, unsigned i) {
-    struct hl_move *move = &c->work->move[i];
-    hl_leave_area(&move->area, move->memory, move->memory + bytes_of(c, i));
+static void leave_memory(struct hl_move *move, const struct hl_span *span) {
+    hl_leave_area(&move->area, move->memory, move->memory + hl_span_bytes(span));
     move->memory = 0;
 }
 
-static int place(struct commit *c, unsigned i) {
-    const struct hl_span *span = &c->work->plan.span[i];
-    struct hl_move *move = &c->work->move[i];
-    long result;
-    /* The pages are the memfd's; mapped now, nobody faults later.  Before Linux 5.14 that can't be
-       checked. */
-    int populate = c->context->kernel.populate ? 0 : MAP_POPULATE;
-    if (move->memfd < 0) {
-        /* A child must have the text; one that is forked just now has this copy of it besides. */
-        result = 0;
-        if (hl_is_kept_from_children(c->context, move))
-            result = hl_madvise(move->memory, bytes_of(c, i), MADV_DOFORK);
-        if (!hl_is_error(result))
-            result = hl_move_mapping(move->memory, bytes_of(c, i), span->start);
-    } else
-        result = hl_mmap(span->start, bytes_of(c, i), move->prot,
-                         MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | populate, move->memfd, 0);
+/* A child must have the text; one that is forked just now has this copy of it besides. */
+static int place_memory(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
+    long result = 0;
+    if (hl_is_kept_from_children(context, move))
+        result = hl_madvise(move->memory, hl_span_bytes(span), MADV_DOFORK);
+    if (!hl_is_error(result))
+        result = hl_move_mapping(move->memory, hl_span_bytes(span), span->start);
     if (hl_is_error(result))
         return explain_error(result);
     move->placed = true;
-    if (move->memfd < 0)
-        leave_memory(c, i);
-    else if (c->context->kernel.populate &&
-             hl_is_error(hl_madvise(span->start, bytes_of(c, i), MADV_POPULATE_READ)) &&
-             !c->context->status.has_threads)
-        return HL_SKIP_POOL_SHORT;
+    leave_memory(move, span);
     return 0;
+}
+
+/* The pages are the memfd's; mapped now, nobody faults later.  Before Linux 5.14 that can't be checked. */
+static int place_file(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
+    bool can_populate = hl_can_populate();
+    int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (can_populate ? 0 : MAP_POPULATE);
+    long result = hl_mmap(span->start, hl_span_bytes(span), move->prot, flags, move->memfd, 0);
+    if (hl_is_error(result))
+        return explain_error(result);
+    move->placed = true;
+    bool is_mapped =
+        !can_populate || !hl_is_error(hl_madvise(span->start, hl_span_bytes(span), MADV_POPULATE_READ));
+    return is_mapped || context->status.has_threads ? 0 : HL_SKIP_POOL_SHORT;
+}
+
+static int place(const struct hl_context *context, struct hl_work *work, unsigned i) {
+    struct hl_move *move = &work->move[i];
+    return move->memfd < 0 ? place_memory(context, move, &work->plan.span[i])
+                           : place_file(context, move, &work->plan.span[i]);
 }
 
 /* A uprobe may have been set since the check: it is in the old pages then, wherever they are. */
@@ -237,13 +242,13 @@ static bool is_untouched(const struct commit *c, unsigned i) {
 static int place_over(struct commit *c, unsigned i) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_move *move = &c->work->move[i];
-    int result = place(c, i);
+    int result = place(c->context, c->work, i);
     if (result == 0 || move->placed || is_untouched(c, i))
         return result;
     if (move->memfd >= 0)
-        return place(c, i);
+        return place(c->context, c->work, i);
     hl_return_pieces(move->memory, bytes_of(c, i), span->start);
-    leave_memory(c, i);
+    leave_memory(move, span);
     move->placed = true;
     return 0;
 }
@@ -275,7 +280,7 @@ static int swap(struct commit *c) {
         result = move_aside(c, i);
         c->work->move[i].emptied = result == 0;
         if (result == 0)
-            result = place(c, i);
+            result = place(c->context, c->work, i);
     }
     return result != 0 ? result : check_old_pages(c);
 }
@@ -322,9 +327,9 @@ static void free_aside(struct commit *c) {
 }
 
 /* New memory that did not come into place, and what surrounded the one that did. */
-static void free_scratch(struct commit *c) {
-    for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
-        struct hl_move *move = &c->work->move[i];
+static void free_scratch(struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        struct hl_move *move = &work->move[i];
         enum hl_backend backend = move->backend;
         hl_free_memory(move);
         if (move->placed)
@@ -332,8 +337,32 @@ static void free_scratch(struct commit *c) {
     }
 }
 
+/* One call for each span.  A span that fails stays; those before it are good. */
+static int commit_new(struct hl_context *context, struct hl_work *work) {
+    int result = 0;
+    bool any = false;
+    for (unsigned i = 0; result != HL_SKIP_LOST && i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        struct hl_move *move = &work->move[i];
+        if (move->backend == HL_NO_BACKEND || move->placed)
+            continue;
+        result = place(context, work, i);
+        if (result != 0 && !move->placed &&
+            hl_map_again(&work->object, span, move->prot, &context->geometry) != 0)
+            result = HL_SKIP_LOST;
+        if (result == HL_SKIP_LOST && move->memfd < 0) /* a part may have been moved away */
+            leave_memory(move, span);
+        move->skip = move->placed ? HL_MOVED : (enum hl_skip)result;
+        any = any || move->placed;
+    }
+    free_scratch(work);
+    return any && result != HL_SKIP_LOST ? 0 : result;
+}
+
 int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     struct commit c;
+    if (hl_holds_its_place(&work->object))
+        return commit_new(context, work);
     c.context = context;
     c.work = work;
     c.step = NULL;
@@ -357,7 +386,7 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     hl_drop_ballast(&c.ballast);
     release_claims(&c);
     free_aside(&c);
-    free_scratch(&c);
+    free_scratch(work);
     hl_free_area(&c.step_area);
     if (result != 0 && !context->status.has_threads)
         compare_with_before(&c);

@@ -65,13 +65,17 @@ struct hl_context {
     struct hl_options options;
     struct hl_file_id standard_error; /* at the start */
     struct hl_kernel kernel;
+    bool knows_hugetlb;   /* what KERNEL says of hugetlb was tried; false again when objects come later: */
+    bool knows_execution; /* the process may have restricted itself; the same for executable_memory */
+    bool knows_placement;
     enum hl_stores stores; /* looked for once in a process */
-    bool kernel_is_probed; /* false again when objects come later: the process may have restricted itself */
     struct hl_status status;
+    bool status_holds; /* nothing of the program has run since it was read; */
+    int status_result; /* then hl_read_process_status returned this */
     bool filters_are_known;
     uint64_t filters; /* of system calls, when the status was read first */
     struct hl_placement placement;
-    struct hl_maps maps; /* as they were before anything moved */
+    struct hl_maps maps; /* as they were before anything moved; empty if all objects hold their places */
     long pagemap;        /* descriptor, or a negated errno */
     struct hl_work *work;
     size_t n_work;
@@ -80,16 +84,16 @@ struct hl_context {
     unsigned n_small;   /* objects without a whole huge page that a wildcard selected at startup */
     bool has_started;   /* what moves now was loaded by dlopen */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
-    void (*trace)(
-        const char *line); /* gets what verbose=3 says, whatever verbose= is; or NULL, the default */
+    bool is_traced;     /* hl_trace_line gets what verbose=3 says, whatever verbose= is */
 };
 
 /* Whether SPAN is writable data. */
 static inline bool hl_is_writable(const struct hl_span *span) { return (span->flags & PF_W) != 0; }
 
-/* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed. */
+/* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed: another thread may
+   fork. */
 static inline bool hl_is_kept_from_children(const struct hl_context *context, const struct hl_move *move) {
-    if (move->backend == HL_SHARED)
+    if (move->backend == HL_SHARED || !context->status.has_threads)
         return false;
     return move->backend != HL_HUGETLB || move->memfd >= 0 || context->kernel.hugetlb_dofork;
 }

@@ -38,21 +38,38 @@
 #define COPY_TRIES 100
 
 struct filler {
-    const struct hl_context *context;
+    struct hl_context *context;
     const struct hl_object *object;
     const struct hl_span *span;
     uint64_t memory; /* the span's new memory */
     struct hl_backing_file source;
-    int userfaultfd; /* or -1: by calls */
-    int memory_file; /* /proc/self/mem, where process_vm_readv is forbidden; else -1 */
+    int userfaultfd;    /* or -1: by calls */
+    bool reads_by_call; /* process_vm_readv; it may be forbidden: */
+    int memory_file;    /* then /proc/self/mem; else -1 */
 };
 
-static int copy_by_call(const struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
+/* RESULT is process_vm_readv's: whether the kernel has none for us. */
+static bool is_forbidden(long result) { return result == -ENOSYS || result == -EPERM; }
+
+/* From here on without process_vm_readv. */
+static int open_memory_file(struct filler *f) {
+    f->reads_by_call = false;
+    long fd = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    if (hl_is_error(fd))
+        return HL_SKIP_NO_PROC;
+    f->memory_file = (int)fd;
+    return 0;
+}
+
+static int copy_by_call(struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
     while (bytes > 0) {
         /* One call copies at most MAX_RW_COUNT (2 GiB less a page). */
         size_t part = bytes < (1u << 30) ? bytes : 1u << 30;
-        long done = f->memory_file >= 0 ? hl_pread(f->memory_file, (void *)to, part, from)
-                                        : hl_read_memory((void *)to, from, part);
+        long done = f->reads_by_call ? hl_read_memory((void *)to, from, part) : -ENOSYS;
+        if (is_forbidden(done) && f->memory_file < 0 && open_memory_file(f) != 0)
+            return HL_SKIP_NO_PROC;
+        if (!f->reads_by_call)
+            done = hl_pread(f->memory_file, (void *)to, part, from);
         if (hl_is_error(done) || done == 0)
             return HL_SKIP_POOL_SHORT;
         to += (uint64_t)done;
@@ -62,7 +79,7 @@ static int copy_by_call(const struct filler *f, uint64_t to, uint64_t from, uint
     return 0;
 }
 
-static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
+static int copy_by_userfaultfd(struct filler *f, uint64_t to, uint64_t from, uint64_t bytes) {
     unsigned tries = 0;
     while (bytes > 0) {
         struct uffdio_copy copy = {.dst = to, .src = from, .len = bytes};
@@ -86,13 +103,14 @@ static int copy_by_userfaultfd(const struct filler *f, uint64_t to, uint64_t fro
    page, and UFFDIO_COPY from pages that are not there yet takes twice the time (128 MiB: 20 against 10 ms
    on 6.18). */
 static int prove_source(const struct filler *f, uint64_t from, uint64_t bytes) {
-    if (!f->context->kernel.populate || !hl_is_error(hl_madvise(from, bytes, MADV_POPULATE_READ)))
+    if (f->source.is_populated)
         return 0;
-    return HL_SKIP_SOURCE_UNREADABLE;
+    long result = hl_madvise(from, bytes, MADV_POPULATE_READ);
+    return hl_is_error(result) && result != -EINVAL /* before Linux 5.14 */ ? HL_SKIP_SOURCE_UNREADABLE : 0;
 }
 
 /* Copies bytes that are at AT in the span.  By userfaultfd only whole huge pages can be. */
-static int copy_memory(const struct filler *f, uint64_t at, uint64_t bytes) {
+static int copy_memory(struct filler *f, uint64_t at, uint64_t bytes) {
     uint64_t to = f->memory + (at - f->span->start);
     uint64_t from = f->source.file >= 0 ? f->source.at + (at - f->span->start) : at;
     int result = prove_source(f, from, bytes);
@@ -117,7 +135,7 @@ static int read_file(const struct filler *f, const struct hl_segment *segment, u
 }
 
 /* Brings pages of the span at FROM to where they belong. */
-static int copy_pages(const struct filler *f, uint64_t from, uint64_t bytes) {
+static int copy_pages(struct filler *f, uint64_t from, uint64_t bytes) {
     int result = 0;
     if (f->source.file < 0 || f->userfaultfd >= 0)
         return copy_memory(f, from, bytes);
@@ -131,25 +149,28 @@ static int copy_pages(const struct filler *f, uint64_t from, uint64_t bytes) {
 }
 
 /* Fills the gap [start, end) of the span. */
-static int fill_gap(const struct filler *f, uint64_t start, uint64_t end) {
+static int fill_gap(struct filler *f, uint64_t start, uint64_t end) {
     char traps[TRAP_BYTES] __attribute__((aligned(16)));
     int result = 0;
     if (start == end || !(f->span->flags & PF_X))
         return 0;
     hl_fill_with_traps(traps, end - start < sizeof traps ? end - start : sizeof traps);
     for (uint64_t at = start, bytes; result == 0 && at < end; at += bytes) {
-        uint64_t to = f->memory + (at - f->span->start), most = f->memory_file >= 0 ? 1 : HL_REPEATS_MAX;
+        uint64_t to = f->memory + (at - f->span->start), most = f->reads_by_call ? HL_REPEATS_MAX : 1;
         bytes = end - at < most * sizeof traps ? end - at : most * sizeof traps;
-        if (f->memory_file >= 0)
+        long done = f->reads_by_call ? hl_repeat_memory((void *)to, bytes, traps, sizeof traps) : -ENOSYS;
+        if (is_forbidden(done)) {
+            bytes = bytes < sizeof traps ? bytes : sizeof traps;
             result = copy_by_call(f, to, (uint64_t)traps, bytes);
-        else if (hl_repeat_memory((void *)to, bytes, traps, sizeof traps) != (long)bytes)
+        } else if (done != (long)bytes) {
             result = HL_SKIP_POOL_SHORT;
+        }
     }
     return result;
 }
 
 /* Composes the huge page at address FROM: segments' pages, and what is between them. */
-static int compose_page(const struct filler *f, uint64_t from) {
+static int compose_page(struct filler *f, uint64_t from) {
     uint64_t end = from + f->context->geometry.huge_page_bytes, gap = from;
     int result = 0;
     for (unsigned i = 0; result == 0 && i < f->object->n_segments; i++) {
@@ -174,7 +195,7 @@ static bool is_whole(const struct filler *f, uint64_t address) {
     return filled == bytes;
 }
 
-static int fill_whole_pages(const struct filler *f) {
+static int fill_whole_pages(struct filler *f) {
     uint64_t huge = f->context->geometry.huge_page_bytes;
     int result = 0;
     for (uint64_t at = f->span->start, run; result == 0 && at < f->span->end; at = run) {
@@ -188,7 +209,7 @@ static int fill_whole_pages(const struct filler *f) {
     return result;
 }
 
-static int fill_other_pages(const struct filler *f) {
+static int fill_other_pages(struct filler *f) {
     uint64_t huge = f->context->geometry.huge_page_bytes;
     int result = 0;
     for (uint64_t at = f->span->start; result == 0 && at < f->span->end; at += huge)
@@ -210,13 +231,14 @@ static void open_userfaultfd(struct filler *f) {
     f->userfaultfd = (int)fd;
 }
 
-/* Makes missing pages ordinary again, so that calls can fill parts of them.  Closing alone would not: a child
-   that another thread forks meanwhile has the descriptor too. */
+/* Makes missing pages ordinary again, so that calls can fill parts of them.  Closing alone does not where another
+   thread forks meanwhile: the child has the descriptor too. */
 static void close_userfaultfd(struct filler *f) {
     struct uffdio_range range = {f->memory, f->span->end - f->span->start};
     if (f->userfaultfd < 0)
         return;
-    hl_ioctl(f->userfaultfd, UFFDIO_UNREGISTER, &range);
+    if (f->context->status.has_threads)
+        hl_ioctl(f->userfaultfd, UFFDIO_UNREGISTER, &range);
     hl_close(f->userfaultfd);
     f->userfaultfd = -1;
 }
@@ -229,15 +251,11 @@ int hl_fill_span(struct hl_context *context, const struct hl_object *object, con
     f.span = span;
     f.memory = move->memory;
     f.userfaultfd = f.memory_file = -1;
-    if (!context->kernel.read_by_call) {
-        long fd = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
-        if (hl_is_error(fd))
-            return HL_SKIP_NO_PROC;
-        f.memory_file = (int)fd;
-    }
+    f.reads_by_call = context->status.filters == 0;
     hl_open_backing_file(&f.source, context, object, span);
-    if (move->backend == HL_HUGETLB && context->kernel.userfaultfd &&
-        !(f.source.file >= 0 && hl_is_cold(&f.source, context, object, span)))
+    if (move->backend == HL_HUGETLB && context->status.filters == 0 &&
+        (f.source.file < 0 || (!hl_is_cold(&f.source, context, object, span) &&
+                               hl_map_backing_file(&f.source, context, object, span))))
         open_userfaultfd(&f);
 
     int result = fill_whole_pages(&f);

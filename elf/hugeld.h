@@ -54,9 +54,10 @@ struct hl_object {
     const char *soname; /* DT_SONAME, or NULL */
     bool is_main;       /* the executable */
     bool text_relocations;
-    bool is_new;   /* the dynamic linker has just mapped it from FILE: nobody else sees it or runs it yet */
-    int file;      /* a descriptor that is open as long as the object is new */
-    bool is_image; /* FILE is its image in a store, and that is what was mapped */
+    bool is_new;    /* the dynamic linker has just mapped it from FILE: nobody else sees it or runs it yet */
+    bool has_holes; /* and nothing of its own is between its segments (a program that has an address) */
+    int file;       /* a descriptor that is open as long as the object is new */
+    bool is_image;  /* FILE is its image in a store, and that is what was mapped */
     enum hl_skip no_image; /* why it is not, after the dynamic linker has looked; HL_MOVED: it has not */
     uint64_t load_bias;
     uint64_t alignment;              /* the least p_align of its PT_LOADs */
@@ -84,6 +85,12 @@ struct hl_plan {
     uint64_t text_covered_bytes;    /* and how many of them spans cover */
     uint64_t made_executable_bytes; /* bytes of read-only data inside text spans */
 };
+
+/* Whether everything from the first to the last page of OBJECT is its own, as its headers say: a dynamic linker
+   has just mapped it so. */
+static inline bool hl_holds_its_place(const struct hl_object *object) {
+    return object->is_new && !object->has_holes;
+}
 
 /* Bytes of [a, b) that lie in [c, d). */
 static inline uint64_t hl_overlap(uint64_t a, uint64_t b, uint64_t c, uint64_t d) {

@@ -14,6 +14,7 @@
 #include "image.h"
 #include "backing-file.h"
 #include "check.h"
+#include "map-again.h"
 #include "mapping.h"
 #include "plan.h"
 #include "prepare.h"
@@ -153,22 +154,15 @@ static bool is_as_loaded(const struct hl_maps *maps, const struct hl_object *obj
     return first != NULL;
 }
 
-/* Opens the file that OBJECT is mapped from.  A descriptor, or a negated errno. */
-static long open_file(const struct hl_object *object) {
-    if (object->is_new)
-        return object->file;
-    return hl_open(object->is_main ? "/proc/self/exe" : object->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-}
-
 /* *IMAGE, which is a negated reason, becomes a descriptor where there is an image; the caller closes it. */
 static int open_and_check(struct hl_context *context, const struct hl_object *object, long *image) {
     struct hl_file_state state;
     int result = object->no_image != HL_MOVED ? (int)object->no_image : HL_SKIP_NO_IMAGE;
     if (object->no_image != HL_MOVED || !hl_has_store(context))
         return result;
-    if (!is_as_loaded(&context->maps, object))
+    if (!hl_holds_its_place(object) && !is_as_loaded(&context->maps, object))
         return HL_SKIP_MAPPING_CHANGED;
-    long file = open_file(object);
+    long file = object->is_new ? object->file : hl_open_object_file(object);
     if (hl_is_error(file))
         return result;
     if (hl_read_file_state(&state, (int)file) == 0)
@@ -221,7 +215,7 @@ static bool is_on_hugetlbfs(int image, uint64_t page_bytes) {
 /* What holds for anonymous hugetlb pages holds for a hugetlbfs's: before Linux 5.16 mremap(2) destroys the
    text that they should replace, and on some kernels a debugger can set no breakpoint in them (prepare.c). */
 static int check_hugetlbfs(struct hl_context *context) {
-    hl_find_abilities(context);
+    hl_find_hugetlb(context, 0);
     if (!context->kernel.hugetlb_mremap)
         return HL_SKIP_NO_MREMAP;
     bool is_chosen = context->options.backend == HL_BACKEND_SHARED;
@@ -318,9 +312,13 @@ static int join_span(const struct hl_context *context, const struct hl_object *o
         result = hl_read_branch_protection(span->start, span->end, &branches);
     if (result != 0)
         return result;
-    long at = hl_mmap(span->start, hl_span_bytes(span), hl_protection(span->flags) | branches,
-                      MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, object->file, span->start - base);
-    return hl_is_error(at) ? HL_SKIP_MAP_COUNT : 0;
+    int prot = hl_protection(span->flags) | branches;
+    long at = hl_mmap(span->start, hl_span_bytes(span), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
+                      object->file, span->start - base);
+    if (!hl_is_error(at))
+        return 0;
+    result = hl_map_again(object, span, prot, &context->geometry);
+    return result != 0 ? result : HL_SKIP_MAP_COUNT;
 }
 
 void hl_join_image(const struct hl_context *context, struct hl_work *work) {
@@ -332,5 +330,7 @@ void hl_join_image(const struct hl_context *context, struct hl_work *work) {
         move->skip = (enum hl_skip)join_span(context, &work->object, span);
         if (move->skip != HL_MOVED)
             move->backend = HL_NO_BACKEND;
+        if (move->skip == HL_SKIP_LOST)
+            work->skip = HL_SKIP_LOST;
     }
 }

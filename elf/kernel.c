@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* What this kernel can do for this process.  Version numbers lie (backports, seccomp, SELinux), so everything
-   is tried out on scratch memory; nothing here takes a page from the pool. */
+   is tried out on scratch memory; nothing here takes a page from the pool, though some may be reserved for a
+   moment. */
 #include "kernel.h"
 #include "area.h"
 #include "maps.h"
 #include "mapping.h"
 #include "sys.h"
-#include "line.h"
 
 #include <linux/fcntl.h>
 #include <linux/mman.h>
@@ -14,64 +14,72 @@
 
 const struct hl_roots hl_system_roots = {"/proc", "/sys"};
 
-void hl_read_geometry(struct hl_geometry *geometry, const struct hl_roots *roots, uint64_t page_bytes) {
-    struct hl_line path;
-    char meminfo[8192];
-    uint64_t number = 0;
+void hl_set_geometry(struct hl_geometry *geometry, uint64_t page_bytes) {
     geometry->page_bytes = page_bytes;
-    geometry->huge_page_bytes = (uint64_t)2 << 20;
-
-    hl_set_line(&path, roots->sys);
-    hl_add_text(&path, "/kernel/mm/transparent_hugepage/hpage_pmd_size");
-    if (!hl_read_number(path.at, &number)) {
-        hl_set_line(&path, roots->proc);
-        hl_add_text(&path, "/meminfo");
-        if (hl_read_file(path.at, meminfo, sizeof meminfo) > 0 &&
-            hl_find_number(meminfo, "Hugepagesize:", &number))
-            number *= 1024;
-    }
-    if (number > page_bytes && number < (uint64_t)1 << 32 && (number & (number - 1)) == 0)
-        geometry->huge_page_bytes = number;
+    geometry->huge_page_bytes = page_bytes * (page_bytes / sizeof(uint64_t));
 }
 
-/* Whether ROOM is still mapped up to AT.  It is shared memory, so nothing of anybody else's can have become
-   one mapping with it. */
-static bool is_whole(const struct hl_area *room, uint64_t at) {
+/* Whether AREA, two huge pages, is still one mapping.  Those of hugetlb memory do not grow together with
+   others. */
+static bool is_whole(const struct hl_area *area, uint64_t second) {
     struct hl_maps maps;
     if (hl_read_maps(&maps) != 0)
         return false;
-    bool whole = hl_find_mapping(&maps, room->start) == hl_find_mapping(&maps, at);
+    bool whole = hl_find_mapping(&maps, area->start) == hl_find_mapping(&maps, second);
     hl_free_maps(&maps);
     return whole;
 }
 
-/* Whether mremap brings the huge page HUGE to a boundary inside ROOM.  Linux 5.10 says no and has unmapped
-   what was there; by now it may be another thread's. */
-static bool moves_into(struct hl_area *room, struct hl_area *huge) {
-    uint64_t bytes = huge->end - huge->start, to = hl_round_up(room->start + 1, bytes);
-    bool moves = !hl_is_error(hl_move_mapping(huge->start, bytes, to));
+/* Whether mremap brings the first huge page of AREA into the place of the second.  Linux 5.10 says no and has
+   unmapped what was there; by now it may be another thread's. */
+static bool moves_over(struct hl_area *area, uint64_t bytes) {
+    uint64_t second = area->start + bytes;
+    bool moves = !hl_is_error(hl_move_mapping(area->start, bytes, second));
     if (moves)
-        hl_leave_area(huge, huge->start, huge->end);
-    else if (!is_whole(room, to))
-        hl_leave_area(room, to, to + bytes);
+        hl_leave_area(area, area->start, second);
+    else if (!is_whole(area, second))
+        hl_leave_area(area, second, second + bytes);
     return moves;
 }
 
-static void probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry) {
+/* Maps PAGES huge pages with FLAGS.  They are shared ones, since a private mapping would own what is reserved for
+   it, and older kernels had trouble when one of these was moved or split. */
+static int map_pages(struct hl_area *area, const struct hl_geometry *geometry, uint64_t pages, int flags) {
+    return hl_map_file_area(area, pages * geometry->huge_page_bytes, PROT_READ,
+                            MAP_SHARED | MAP_ANONYMOUS | hl_hugetlb_flags(geometry) | flags, -1, 0);
+}
+
+bool hl_grants_pages(const struct hl_geometry *geometry, uint64_t pages) {
+    struct hl_area area;
+    bool granted = map_pages(&area, geometry, pages, 0) == 0;
+    hl_free_area(&area);
+    return granted;
+}
+
+/* Whether memory may become executable is asked of the huge pages themselves: the policies that forbid it look
+   at what a mapping is and was, not at whether its pages were written. */
+bool hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads,
+                      uint64_t pages) {
     uint64_t bytes = geometry->huge_page_bytes;
-    struct hl_area huge, room;
-    int result = hl_map_area(&huge, bytes, PROT_READ, MAP_NORESERVE | hl_hugetlb_flags(geometry));
+    struct hl_area area;
+    int result = -ENOMEM;
+    if (pages >= 2)
+        result = map_pages(&area, geometry, pages, 0);
+    bool granted = result == 0;
+    if (result == -ENOMEM)
+        result = map_pages(&area, geometry, 2, MAP_NORESERVE);
+    kernel->hugetlb_mremap = kernel->hugetlb_dofork = kernel->executable_memory = false;
     kernel->hugetlb = result == 0 || result == -ENOMEM; /* EINVAL: no pages of this size */
     kernel->hugetlb_denied = result == -EACCES || result == -EPERM;
     if (result != 0)
-        return;
-    kernel->hugetlb_dofork = !hl_is_error(hl_madvise(huge.start, bytes, MADV_DONTFORK)) &&
-                             !hl_is_error(hl_madvise(huge.start, bytes, MADV_DOFORK));
-    int flags = MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE;
-    if (hl_map_file_area(&room, 2 * bytes, PROT_NONE, flags, -1, 0) == 0)
-        kernel->hugetlb_mremap = moves_into(&room, &huge);
-    hl_free_area(&room);
-    hl_free_area(&huge);
+        return false;
+    uint64_t all = area.end - area.start;
+    kernel->hugetlb_dofork = has_threads && !hl_is_error(hl_madvise(area.start, all, MADV_DONTFORK)) &&
+                             !hl_is_error(hl_madvise(area.start, all, MADV_DOFORK));
+    kernel->executable_memory = !hl_is_error(hl_mprotect(area.start, all, PROT_READ | PROT_EXEC));
+    kernel->hugetlb_mremap = moves_over(&area, bytes);
+    hl_free_area(&area);
+    return granted || (pages == 1 && hl_grants_pages(geometry, pages));
 }
 
 static bool probe_memfd(const struct hl_geometry *geometry) {
@@ -96,24 +104,27 @@ static bool probe_reading(void) {
     return hl_read_memory(&to, (uint64_t)&from, 1) == 1 && to == 'x';
 }
 
-/* One anonymous page answers the rest.  madvise(2) checks the advice before it looks at a length of 0. */
-static void probe_page(struct hl_kernel *kernel, uint64_t page_bytes) {
+bool hl_may_execute_written(uint64_t page_bytes) {
     struct hl_area page;
     if (hl_map_area(&page, page_bytes, PROT_READ | PROT_WRITE, 0) != 0)
-        return;
+        return false;
     *(volatile char *)page.start = 'x'; /* what was never written may become executable all the same */
-    kernel->populate = !hl_is_error(hl_madvise(page.start, 0, MADV_POPULATE_READ));
-    kernel->collapse = !hl_is_error(hl_madvise(page.start, 0, MADV_COLLAPSE));
-    kernel->executable_memory = !hl_is_error(hl_mprotect(page.start, page_bytes, PROT_READ | PROT_EXEC));
+    bool may = !hl_is_error(hl_mprotect(page.start, page_bytes, PROT_READ | PROT_EXEC));
     hl_free_area(&page);
+    return may;
 }
 
+/* madvise(2) checks the advice before it looks at a length of 0, and then at no address. */
+static bool knows_advice(int advice) { return !hl_is_error(hl_madvise(0, 0, advice)); }
+
+bool hl_can_populate(void) { return knows_advice(MADV_POPULATE_READ); }
+
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter) {
-    kernel->hugetlb_mremap = kernel->hugetlb_dofork = kernel->executable_memory = false;
-    kernel->populate = kernel->collapse = false;
-    probe_hugetlb(kernel, geometry);
+    hl_probe_hugetlb(kernel, geometry, true, 0);
     kernel->hugetlb_memfd = !has_filter && probe_memfd(geometry);
     kernel->userfaultfd = !has_filter && probe_userfaultfd();
     kernel->read_by_call = !has_filter && probe_reading();
-    probe_page(kernel, geometry->page_bytes);
+    kernel->executable_memory = hl_may_execute_written(geometry->page_bytes);
+    kernel->populate = hl_can_populate();
+    kernel->collapse = knows_advice(MADV_COLLAPSE);
 }

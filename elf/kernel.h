@@ -28,14 +28,32 @@ struct hl_kernel {
     bool collapse;          /* MADV_COLLAPSE (Linux 6.1) */
 };
 
-/* Reads the page sizes.  The huge page is the one that a PMD maps (transparent_hugepage/hpage_pmd_size, else
-   Hugepagesize of meminfo); 2 MiB where neither file can be read.  PAGE_BYTES is AT_PAGESZ. */
-void hl_read_geometry(struct hl_geometry *geometry, const struct hl_roots *roots, uint64_t page_bytes);
+/* The sizes of a kernel with pages of PAGE_BYTES (AT_PAGESZ): the huge page is the one that a PMD maps, a table
+   of page_bytes / 8 entries on both architectures.  No file is read for that: what the kernel calls its default
+   (Hugepagesize of meminfo) may be another size, and hpage_pmd_size is this one. */
+void hl_set_geometry(struct hl_geometry *geometry, uint64_t page_bytes);
 
-/* Tries everything above out; leaves no mapping and no descriptor behind, takes no page from the pool.
-   HAS_FILTER: the process is under a filter of system calls, which may kill it for one that it does not know.
-   Then only those are made that a program's memory allocator makes too (mmap, munmap, mprotect, mremap,
-   madvise), and what needs others counts as missing. */
+/* Each of these tries out what is asked for, and leaves no mapping and no descriptor behind.  Who asks for one
+   has a use for it: a filter of system calls may kill for any call that its program does not make. */
+
+/* Everything.  HAS_FILTER: the process is under a filter.  Then only those calls are made that a program's
+   memory allocator makes too (mmap, munmap, mprotect, mremap, madvise), and what needs others counts as
+   missing. */
 void hl_probe_kernel(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_filter);
+
+/* hugetlb, hugetlb_denied and hugetlb_mremap; executable_memory, where there is hugetlb; with HAS_THREADS also
+   hugetlb_dofork.  Returns whether the kernel would also reserve PAGES for this process, as hl_grants_pages. */
+bool hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geometry, bool has_threads,
+                      uint64_t pages);
+
+/* Whether the kernel reserves so many PAGES for a mapping, which is unmapped at once: it looks at the pool, what
+   others have reserved, overcommit, the cpuset and the memory policy (Linux 5.9), and control groups. */
+bool hl_grants_pages(const struct hl_geometry *geometry, uint64_t pages);
+
+/* Whether written anonymous memory may become executable. */
+bool hl_may_execute_written(uint64_t page_bytes);
+
+/* Whether there is MADV_POPULATE_READ. */
+bool hl_can_populate(void);
 
 #endif

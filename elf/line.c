@@ -99,12 +99,16 @@ long hl_read_file(const char *path, char *buffer, size_t buffer_bytes) {
     return (long)filled;
 }
 
-void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_t buffer_bytes) {
-    lines->fd = hl_open(path, O_RDONLY | O_CLOEXEC);
+void hl_begin_lines(struct hl_lines *lines, long fd, char *buffer, size_t buffer_bytes) {
+    lines->fd = fd;
     lines->next = lines->filled = 0;
     lines->buffer = buffer;
     lines->buffer_bytes = buffer_bytes;
     lines->failed = hl_is_error(lines->fd);
+}
+
+void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_t buffer_bytes) {
+    hl_begin_lines(lines, hl_open(path, O_RDONLY | O_CLOEXEC), buffer, buffer_bytes);
 }
 
 /* Reads more behind what is in the buffer already, which moves to its beginning.  False at the end of the

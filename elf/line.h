@@ -47,6 +47,8 @@ struct hl_lines {
 /* Enough for most files at once. */
 #define HL_LINES_BYTES ((size_t)8192)
 
+/* Begins with FD, an open file or a negated errno, to be read through BUFFER. */
+void hl_begin_lines(struct hl_lines *lines, long fd, char *buffer, size_t buffer_bytes);
 /* Opens PATH, to be read through BUFFER; one that cannot be opened has no lines, and lines->fd says why. */
 void hl_open_lines(struct hl_lines *lines, const char *path, char *buffer, size_t buffer_bytes);
 /* The next line, [*at, *end) without its newline, valid until the next call; one longer than the buffer comes

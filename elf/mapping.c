@@ -36,6 +36,17 @@ long hl_open_userfaultfd(void) {
     return result;
 }
 
+int hl_claim_range(uint64_t at, uint64_t bytes) {
+    long result = hl_mmap(at, bytes, PROT_NONE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    if (hl_is_error(result))
+        return (int)result;
+    if ((uint64_t)result == at)
+        return 0;
+    hl_munmap((uint64_t)result, bytes); /* before 4.17 the flag is unknown and the address a wish */
+    return -EEXIST;
+}
+
 long hl_read_memory(void *to, uint64_t from, size_t bytes) {
     struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)from, bytes};
     return HL_CALL(__NR_process_vm_readv, hl_getpid(), &local, 1, &remote, 1, 0);

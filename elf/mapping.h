@@ -18,6 +18,11 @@ long hl_create_hugetlb_memfd(const struct hl_geometry *geometry);
 /* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes. */
 long hl_open_userfaultfd(void);
 
+/* Takes the address space [at, at + bytes) with a mapping that nobody can use, if nothing is there: looking
+   would not be enough, another thread may map something meanwhile.  0; -EEXIST: something is there; or another
+   negated errno. */
+int hl_claim_range(uint64_t at, uint64_t bytes);
+
 /* Copies BYTES at address FROM of this process to TO by a system call: a page that cannot be read, or a huge
    page at TO that is not to be had, is an error here and no signal.  The number of bytes copied, which may be
    fewer, or a negated errno. */

@@ -16,6 +16,7 @@
 #include "prepare.h"
 #include "report.h"
 #include "segments.h"
+#include "stack.h"
 #include "sys.h"
 
 #include <linux/mman.h>
@@ -55,6 +56,7 @@ static void drop_unsupported(struct hl_context *context, struct hl_options *opti
 static void clear_process(struct hl_context *context) {
     context->pagemap = -1;
     context->maps.mapping = NULL;
+    context->maps.n = 0;
     hl_clear_area(&context->maps.area);
     context->work = NULL;
     context->n_work = 0;
@@ -62,19 +64,24 @@ static void clear_process(struct hl_context *context) {
     context->dropped_named = false;
 }
 
+void hl_forget_process(struct hl_context *context) {
+    context->status_holds = context->knows_hugetlb = context->knows_execution = context->knows_placement =
+        false;
+}
+
 /* The standard error of CONTEXT is noted. */
 static bool begin(struct hl_context *context, const struct hl_options *options, const char *executable,
                   enum hl_way_in way_in, uint64_t page_bytes) {
     clear_process(context);
     context->way_in = way_in;
-    context->kernel_is_probed = context->filters_are_known = context->has_started = false;
+    context->filters_are_known = context->has_started = context->is_traced = false;
     context->stores = HL_STORES_UNKNOWN;
     context->matched = context->n_small = 0;
-    context->trace = NULL;
+    hl_forget_process(context);
     context->options = *options;
     if (options->objects.bytes == 0 || !hl_match_only(options, executable))
         return false;
-    hl_read_geometry(&context->geometry, &hl_system_roots, page_bytes);
+    hl_set_geometry(&context->geometry, page_bytes);
     return true;
 }
 
@@ -143,6 +150,13 @@ static struct hl_work *grow_work(struct hl_context *context) {
     return &context->work[context->n_work];
 }
 
+void *hl_make_room(struct hl_context *context) {
+    uint64_t bytes = hl_round_up(sizeof *context->work, context->geometry.page_bytes) + HL_STACK_BYTES;
+    if (hl_grow_area(&context->work_area, bytes) != 0)
+        return NULL;
+    return (void *)context->work_area.end;
+}
+
 void hl_add_object(struct hl_context *context, const struct hl_object *object, const Elf64_Phdr *phdr,
                    size_t phnum) {
     enum hl_selection selection = hl_select_object(context->options.objects, object);
@@ -162,6 +176,7 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
     int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &context->geometry);
     work->object.text_relocations = object->text_relocations;
     work->object.is_new = object->is_new;
+    work->object.has_holes = object->has_holes;
     work->object.file = object->file;
     work->object.is_image = object->is_image;
     work->object.no_image = object->no_image;
@@ -178,12 +193,13 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
         hl_take_image(context, work);
 }
 
-int hl_read_process_status(struct hl_context *context) {
+static int read_status(struct hl_context *context) {
     bool was_known = context->filters_are_known && context->filters != HL_FILTERS_UNKNOWN;
     hl_read_status(&context->status, &hl_system_roots);
     if (!context->filters_are_known) {
         context->filters = context->status.filters;
-        if (context->filters == 0) /* else nobody has asked for a line, and a filter may kill for fstat */
+        /* Else nobody has asked for a line, and a filter may kill for fstat. */
+        if (context->filters == 0 && context->way_in == HL_PRELOADER)
             hl_note_stderr(context);
     }
     context->filters_are_known = true;
@@ -193,10 +209,25 @@ int hl_read_process_status(struct hl_context *context) {
     return same || context->status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
 }
 
+int hl_read_process_status(struct hl_context *context) {
+    if (!context->status_holds)
+        context->status_result = read_status(context);
+    context->status_holds = true;
+    return context->status_result;
+}
+
+/* Whether an object may be mapped otherwise than its headers say, or something else between its segments. */
+static bool needs_maps(const struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++)
+        if (!hl_holds_its_place(&context->work[i].object))
+            return true;
+    return false;
+}
+
 /* What every object needs to be checked against.  0 or the reason why none can move. */
 static int read_process(struct hl_context *context) {
     int result = hl_read_process_status(context);
-    if (result == 0)
+    if (result == 0 && needs_maps(context))
         result = hl_read_maps(&context->maps);
     if (result != 0)
         return result;
@@ -204,20 +235,18 @@ static int read_process(struct hl_context *context) {
     return 0;
 }
 
-/* Whether a span waits for new memory. */
-static bool needs_memory(const struct hl_context *context) {
-    for (size_t i = 0; i < context->n_work; i++) {
-        const struct hl_work *work = &context->work[i];
-        for (unsigned j = 0; j < work->plan.n_spans && work->skip == HL_MOVED; j++)
-            if (work->move[j].skip == HL_MOVED && work->move[j].backend == HL_NO_BACKEND)
-                return true;
-    }
+/* Whether a span of KIND waits for new memory. */
+static bool needs_memory(const struct hl_work *work, enum hl_kind kind) {
+    for (unsigned i = 0; i < work->plan.n_spans && work->skip == HL_MOVED; i++)
+        if (work->plan.span[i].kind == kind && work->move[i].skip == HL_MOVED &&
+            work->move[i].backend == HL_NO_BACKEND)
+            return true;
     return false;
 }
 
 static void prepare_kind(struct hl_context *context, enum hl_kind kind) {
     for (size_t i = 0; i < context->n_work; i++)
-        if (context->work[i].skip == HL_MOVED && context->work[i].plan.pages[kind] > 0)
+        if (needs_memory(&context->work[i], kind))
             hl_prepare_spans(context, &context->work[i], kind);
 }
 
@@ -256,13 +285,9 @@ static void move_planned(struct hl_context *context) {
         else if (work->skip == HL_MOVED)
             check_work(context, work);
     }
-    if (needs_memory(context)) {
-        hl_find_abilities(context);
-        hl_read_placement(&context->placement, &context->status, context->options.numa);
-        prepare_kind(context, HL_TEXT);
-        prepare_kind(context, HL_RODATA);
-        prepare_kind(context, HL_DATA);
-    }
+    prepare_kind(context, HL_TEXT);
+    prepare_kind(context, HL_RODATA);
+    prepare_kind(context, HL_DATA);
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
         if (work->skip == HL_MOVED && is_anything_prepared(work))
@@ -323,6 +348,13 @@ static bool is_anything_planned(const struct hl_context *context) {
     return false;
 }
 
+static bool is_any_lost(const struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++)
+        if (context->work[i].skip == HL_SKIP_LOST)
+            return true;
+    return false;
+}
+
 /* Last, because until then mappings are compared with what the program headers say. */
 static void join_images(struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++)
@@ -355,7 +387,7 @@ int hl_move_objects(struct hl_context *context) {
             status = 127;
         }
     }
-    return status;
+    return is_any_lost(context) ? HL_LOST : status;
 }
 
 void hl_end(struct hl_context *context) {

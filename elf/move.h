@@ -26,9 +26,18 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
                    size_t phnum);
 
 /* Steps 3 to 6 for everything added; afterwards each object is either on huge pages or exactly as it was.
-   Called with every signal blocked, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0, or 127 when
-   strict=on demands that the program ends. */
+   Called with every signal blocked, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0; 127 when
+   strict=on demands that the program ends; or HL_LOST: a new object's text or data is gone, and whoever maps it
+   must give it up and unmap nothing of it, since some of its place may be another thread's by now. */
+#define HL_LOST (-1)
 int hl_move_objects(struct hl_context *context);
+
+/* Maps room for one object that is to be added, and a stack for hl_move_objects, at once; hl_end frees both.  The
+   stack's end, or NULL. */
+void *hl_make_room(struct hl_context *context);
+
+/* The program has run: its status is read anew, and what it may do is tried out anew. */
+void hl_forget_process(struct hl_context *context);
 
 /* Notes that OBJECT (its path, soname and is_main) is loaded at startup, whether it can move or not. */
 void hl_note_object(struct hl_context *context, const struct hl_object *object);
@@ -37,7 +46,7 @@ void hl_note_object(struct hl_context *context, const struct hl_object *object);
    have none.  0, or 127 when strict=on demands that the program ends. */
 int hl_end_startup(const struct hl_context *context);
 
-/* Reads CONTEXT's status.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had
+/* Reads CONTEXT's status, unless it holds.  0, or HL_SKIP_RESTRICTED: its filters of system calls are not those that it had
    when this was called first, or it cannot read its status any more, and what it could do then says nothing
    now; or HL_SKIP_NO_PROC: it never could.
 

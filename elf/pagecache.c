@@ -61,7 +61,7 @@ static uint64_t read_huge_bytes(const struct hl_context *context, const struct h
 
 bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = 0, huge_bytes = 0;
-    if (work->object.alignment < context->geometry.huge_page_bytes || !context->kernel.populate)
+    if (work->object.alignment < context->geometry.huge_page_bytes || !hl_can_populate())
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
@@ -79,15 +79,13 @@ static int collapse_span(const struct hl_context *context, const struct hl_objec
     if (hl_congruent_bytes(object, span, context->geometry.huge_page_bytes) < bytes)
         return HL_SKIP_FILE_PLACE;
     hl_madvise(span->start, bytes, MADV_HUGEPAGE);
-    if (context->kernel.populate)
-        hl_madvise(span->start, bytes, MADV_POPULATE_READ);
-    if (context->kernel.collapse)
-        hl_madvise(span->start, bytes, MADV_COLLAPSE);
+    hl_madvise(span->start, bytes, MADV_POPULATE_READ);
+    hl_madvise(span->start, bytes, MADV_COLLAPSE);
     return read_file_huge_bytes(span->start, span->end) >= bytes ? 0 : HL_SKIP_FILE_CACHE;
 }
 
 void hl_collapse_spans(const struct hl_context *context, struct hl_work *work) {
-    int policy = hl_check_thp_policy(&hl_system_roots, &context->status);
+    int policy = hl_check_thp_policy(&hl_system_roots, &context->geometry, &context->status);
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         struct hl_move *move = &work->move[i];

@@ -37,16 +37,28 @@ void hl_free_memory(struct hl_move *move) {
     move->backend = HL_NO_BACKEND;
 }
 
-/* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
-   general; who names hugetlb wants that way tried too. */
-void hl_find_abilities(struct hl_context *context) {
-    bool has_filter = context->status.filters != 0;
-    if (context->kernel_is_probed)
-        return;
-    hl_probe_kernel(&context->kernel, &context->geometry, has_filter);
-    if (has_filter && context->options.backend == HL_BACKEND_HUGETLB)
-        context->kernel.hugetlb_memfd = true;
-    context->kernel_is_probed = true;
+bool hl_find_hugetlb(struct hl_context *context, uint64_t pages) {
+    if (context->knows_hugetlb)
+        return pages > 0 && hl_grants_pages(&context->geometry, pages);
+    bool granted = hl_probe_hugetlb(&context->kernel, &context->geometry, context->status.has_threads, pages);
+    context->knows_hugetlb = true;
+    context->knows_execution = context->kernel.executable_memory;
+    return granted;
+}
+
+static bool may_execute_written(struct hl_context *context) {
+    if (!context->knows_execution)
+        context->kernel.executable_memory = hl_may_execute_written(context->geometry.page_bytes);
+    context->knows_execution = true;
+    return context->kernel.executable_memory;
+}
+
+/* Where the process may take memory from, for those who count it. */
+static const struct hl_placement *find_placement(struct hl_context *context) {
+    if (!context->knows_placement)
+        hl_read_placement(&context->placement, &context->status, context->options.numa);
+    context->knows_placement = true;
+    return &context->placement;
 }
 
 void hl_clear_moves(struct hl_work *work) {
@@ -61,14 +73,20 @@ void hl_clear_moves(struct hl_work *work) {
     }
 }
 
+/* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
+   general; who names hugetlb wants that way tried too. */
+static bool may_create_memfd(const struct hl_context *context) {
+    return context->status.filters == 0 || context->options.backend == HL_BACKEND_HUGETLB;
+}
+
 /* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
-static int map_hugetlb(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
+static int map_hugetlb(struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
     const struct hl_kernel *kernel = &context->kernel;
-    bool by_mremap = kernel->hugetlb_mremap && (kernel->executable_memory || !(span->flags & PF_X));
+    bool by_mremap = kernel->hugetlb_mremap && (!(span->flags & PF_X) || may_execute_written(context));
     int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&context->geometry);
     if (!by_mremap) {
         int reason = kernel->hugetlb_mremap ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MREMAP;
-        if (!kernel->hugetlb_memfd)
+        if (!may_create_memfd(context))
             return reason;
         long fd = hl_create_hugetlb_memfd(&context->geometry);
         if (hl_is_error(fd))
@@ -114,10 +132,10 @@ static uint64_t read_thp_bytes(uint64_t address) {
 /* madvise(2) says of EAGAIN that another try may help; on a busy machine one was too few (6.1). */
 #define COLLAPSE_TRIES 3
 
-static int prove_thp(const struct hl_context *context, const struct hl_move *move, uint64_t bytes) {
+static int prove_thp(const struct hl_move *move, uint64_t bytes) {
     if (read_thp_bytes(move->memory) == bytes)
         return 0;
-    for (unsigned i = 0; context->kernel.collapse && i < COLLAPSE_TRIES; i++) {
+    for (unsigned i = 0; i < COLLAPSE_TRIES; i++) {
         long result = hl_madvise(move->memory, bytes, MADV_COLLAPSE);
         if (!hl_is_error(result) && read_thp_bytes(move->memory) == bytes)
             return 0;
@@ -137,7 +155,7 @@ static void flush_text(uint64_t memory, uint64_t bytes) { hl_flush_icache(memory
 
 static int prepare_span(struct hl_context *context, const struct hl_object *object, struct hl_move *move,
                         const struct hl_span *span) {
-    if (move->backend == HL_THP && (span->flags & PF_X) && !context->kernel.executable_memory)
+    if (move->backend == HL_THP && (span->flags & PF_X) && !may_execute_written(context))
         return HL_SKIP_EXEC_DENIED;
     int result =
         move->backend == HL_HUGETLB ? map_hugetlb(context, move, span) : map_thp(context, move, span);
@@ -146,11 +164,12 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         result = HL_SKIP_NO_MEMORY;
     if (result != 0)
         return result;
-    result = hl_bind_memory(&context->placement, move->memory, hl_span_bytes(span));
+    if (context->options.numa != HL_NUMA_ANY)
+        result = hl_bind_memory(find_placement(context), move->memory, hl_span_bytes(span));
     if (result == 0)
         result = hl_fill_span(context, object, span, move);
     if (result == 0 && move->backend == HL_THP)
-        result = prove_thp(context, move, hl_span_bytes(span));
+        result = prove_thp(move, hl_span_bytes(span));
     if (result != 0)
         return result;
     if (move->memfd < 0 && hl_is_error(hl_mprotect(move->memory, hl_span_bytes(span), move->prot)))
@@ -179,15 +198,27 @@ static void free_kind(struct hl_work *work, enum hl_kind kind) {
             hl_free_memory(&work->move[i]);
 }
 
-/* The pool check for the pages of one kind. */
+/* Whether the kernel itself is asked for NEEDED pages: it answers at once what else takes ten files.  It does
+   not where particular nodes are asked for, where somebody wants the numbers, and where pages are to be left to
+   others, whom it would deprive of them for a moment. */
+static bool is_kernel_asked(const struct hl_context *context) {
+    return context->options.numa == HL_NUMA_ANY && context->options.reserve_pages == 0 &&
+           !hl_is_wanted(context, 3);
+}
+
+/* The pool check for the pages of one kind.  Where the kernel says no, the files say why; and they may know
+   better, because only reserving is forbidden (a control group), or pages can be added on other nodes. */
 static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
+    uint64_t needed = bytes_of_kind(work, kind) / context->geometry.huge_page_bytes;
+    bool granted = hl_find_hugetlb(context, is_kernel_asked(context) ? needed : 0);
     if (context->kernel.hugetlb_denied)
         return HL_SKIP_HUGETLB_DENIED;
+    if (granted)
+        return 0;
     if (!context->kernel.hugetlb ||
-        hl_read_pool(&pool, &hl_system_roots, &context->geometry, &context->placement) != 0)
+        hl_read_pool(&pool, &hl_system_roots, &context->geometry, find_placement(context)) != 0)
         return HL_SKIP_NO_HUGETLB;
-    uint64_t needed = bytes_of_kind(work, kind) / context->geometry.huge_page_bytes;
     hl_report_pool(context, work, kind, needed, &pool);
     return needed <= hl_pool_available(&pool, context->options.reserve_pages) ? 0 : HL_SKIP_POOL_SHORT;
 }
@@ -229,14 +260,14 @@ static int check_debugger(const struct hl_context *context, const struct hl_work
 
 /* Whether transparent huge pages are allowed and there is memory for them; that they are huge is proved
    afterwards.  data=thp, the default, is not what the user has asked for. */
-static int check_thp(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
+static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
-    int result = hl_check_thp_policy(&hl_system_roots, &context->status);
+    int result = hl_check_thp_policy(&hl_system_roots, &context->geometry, &context->status);
     if (result != 0)
         return result;
     if (context->options.backend != HL_BACKEND_THP)
-        return hl_check_memory_limit(&hl_system_roots, &context->placement, bytes);
-    uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, &context->placement);
+        return hl_check_memory_limit(&hl_system_roots, find_placement(context), bytes);
+    uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, find_placement(context));
     return 2 * bytes <= headroom ? 0 : HL_SKIP_MEMORY_FULL;
 }
 
@@ -254,12 +285,14 @@ static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_
         result = check_debugger(context, work);
     if (result != 0)
         free_kind(work, kind);
+    if (result == HL_SKIP_POOL_SHORT)
+        find_placement(context); /* the report counts what is free for this process */
     return result;
 }
 
 /* bss=thp: the kernel gives huge pages as the program touches them. */
 static int advise_spans(const struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
-    int result = hl_check_thp_policy(&hl_system_roots, &context->status);
+    int result = hl_check_thp_policy(&hl_system_roots, &context->geometry, &context->status);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (!is_of_kind(work, i, kind))
@@ -305,7 +338,7 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
     if (wanted == HL_BACKEND_SHARED)
         return work->no_image;
     if (wanted != HL_BACKEND_THP)
-        result = kind == HL_TEXT && hl_rewrites_text(&work->object)
+        result = kind == HL_TEXT && hl_rewrites_text(context, &work->object)
                      ? HL_SKIP_REWRITES_TEXT
                      : prepare_on(context, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)

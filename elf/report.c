@@ -46,15 +46,17 @@ void hl_write_line(const struct hl_context *context, struct hl_line *line) {
     hl_write(2, line->at, line->bytes);
 }
 
-/* Whether somebody wants lines that belong to verbose=VERBOSE. */
-static bool is_wanted(const struct hl_context *context, unsigned verbose) {
-    return context->options.verbose >= verbose || context->trace != NULL;
+bool hl_is_wanted(const struct hl_context *context, unsigned verbose) {
+    return context->options.verbose >= verbose || context->is_traced;
 }
+
+/* Where nobody else has one. */
+__attribute__((weak)) void hl_trace_line(const char *line) { (void)line; }
 
 /* Writes a line that belongs to verbose=VERBOSE where it is wanted. */
 static void tell(const struct hl_context *context, unsigned verbose, struct hl_line *line) {
-    if (context->trace != NULL)
-        context->trace(line->at);
+    if (context->is_traced)
+        hl_trace_line(line->at);
     if (context->options.verbose >= verbose)
         hl_write_line(context, line);
 }
@@ -96,7 +98,8 @@ static uint64_t count_short_pages(const struct hl_context *context) {
 /* How many pages are missing, and the command that adds them: enough for every object of this process. */
 static void add_pool_remedy(struct hl_line *line, const struct hl_context *context, uint64_t needed) {
     struct hl_pool pool;
-    if (hl_read_pool(&pool, &hl_system_roots, &context->geometry, &context->placement) != 0)
+    if (!context->knows_placement ||
+        hl_read_pool(&pool, &hl_system_roots, &context->geometry, &context->placement) != 0)
         return;
     uint64_t available = hl_pool_available(&pool, context->options.reserve_pages);
     hl_add_text(line, "; ");
@@ -136,7 +139,7 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
     static const char *const why[] = {"", ", not in its cpuset", ", not in its memory policy",
                                       ", not local (numa=local)"};
     struct hl_line line;
-    if (!is_wanted(context, 3))
+    if (!hl_is_wanted(context, 3))
         return;
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
@@ -313,15 +316,15 @@ static void report_details(const struct hl_context *context, const struct hl_wor
 }
 
 void hl_report_object(const struct hl_context *context, const struct hl_work *work) {
-    if (is_wanted(context, 1)) {
+    if (hl_is_wanted(context, 1)) {
         report_failures(context, work);
         report_no_image(context, work);
     }
-    if (is_wanted(context, 2)) {
+    if (hl_is_wanted(context, 2)) {
         report_summary(context, work);
         report_stand_ins(context, work);
     }
-    if (is_wanted(context, 3))
+    if (hl_is_wanted(context, 3))
         report_details(context, work);
 }
 

@@ -12,6 +12,13 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
 /* Step 6, report: the lines that verbose= asks for. */
 void hl_report_object(const struct hl_context *context, const struct hl_work *work);
 
+/* Whether somebody wants lines that belong to verbose=VERBOSE. */
+bool hl_is_wanted(const struct hl_context *context, unsigned verbose);
+
+/* Gets the lines of verbose=3 without a newline if CONTEXT is traced.  Who sets that defines this function; a
+   pointer to one would be writable as long as the process lives. */
+void hl_trace_line(const char *line);
+
 /* Says why OBJECT cannot even be planned; from verbose=1. */
 void hl_report_dropped(const struct hl_context *context, const struct hl_object *object, enum hl_skip skip);
 

@@ -3,13 +3,22 @@
    not mapped, so this reads the file; what cannot be read, or is not the file that is mapped, has no
    marks. */
 #include "rewrites.h"
-#include "sys.h"
+#include "backing-file.h"
 #include "line.h"
-
-#include <linux/fcntl.h>
+#include "sys.h"
 
 #define SECTIONS_MAX 512
-#define SECTIONS_AT_ONCE 32
+/* What lies before the section headers: their names, mostly. */
+#define NAMES_BYTES 4096
+
+/* The end of a file, and the names of its sections. */
+struct tables {
+    char before[NAMES_BYTES]; /* it ends where the section headers begin */
+    Elf64_Shdr section[SECTIONS_MAX];
+    char other_names[2 * NAMES_BYTES];
+    const char *names;
+    uint64_t names_bytes;
+};
 
 static const struct hl_mark marks[] = {
 #define REWRITES(section, what) {section, what},
@@ -26,44 +35,79 @@ static const struct hl_mark *find_name(const char *name, size_t bytes) {
     return NULL;
 }
 
-/* The mark whose name a loaded section has.  Names beyond 8 KiB of them are not looked at. */
+/* Finds the names of the section STRINGS: among the BYTES at READ, which are the file's from START, or by reading
+   them.  Not more than 8 KiB are looked at then. */
+static void find_names(struct tables *t, int fd, const Elf64_Shdr *strings, const char *read, uint64_t start,
+                       uint64_t bytes) {
+    uint64_t at = strings->sh_offset - start;
+    if (strings->sh_offset >= start && at < bytes && strings->sh_size <= bytes - at) {
+        t->names = read + at;
+        t->names_bytes = strings->sh_size;
+        return;
+    }
+    long n = hl_pread(fd, t->other_names, sizeof t->other_names, strings->sh_offset);
+    t->names = t->other_names;
+    t->names_bytes = hl_is_error(n) ? 0 : (uint64_t)n;
+}
+
+/* The mark whose name a loaded section has. */
 static const struct hl_mark *find_marked_section(int fd, const Elf64_Ehdr *file) {
-    Elf64_Shdr strings, section[SECTIONS_AT_ONCE];
-    char names[8192];
-    if (hl_pread(fd, &strings, sizeof strings, file->e_shoff + file->e_shstrndx * sizeof strings) !=
-        (long)sizeof strings)
+    struct tables t;
+    uint64_t before = file->e_shoff < NAMES_BYTES ? file->e_shoff : NAMES_BYTES;
+    uint64_t start = file->e_shoff - before, bytes = before + file->e_shnum * sizeof t.section[0];
+    char *read = (char *)&t + offsetof(struct tables, section) - before;
+    if (hl_pread(fd, read, bytes, start) != (long)bytes)
         return NULL;
-    long names_bytes = hl_pread(fd, names, sizeof names, strings.sh_offset);
+    find_names(&t, fd, &t.section[file->e_shstrndx], read, start, bytes);
     for (unsigned i = 0; i < file->e_shnum; i++) {
-        unsigned left = file->e_shnum - i, n = left < SECTIONS_AT_ONCE ? left : SECTIONS_AT_ONCE;
-        if (i % SECTIONS_AT_ONCE == 0 &&
-            hl_pread(fd, section, n * sizeof section[0], file->e_shoff + i * sizeof section[0]) !=
-                (long)(n * sizeof section[0]))
-            return NULL;
-        const Elf64_Shdr *s = &section[i % SECTIONS_AT_ONCE];
+        const Elf64_Shdr *section = &t.section[i];
         const struct hl_mark *mark = NULL;
-        if ((s->sh_flags & SHF_ALLOC) && (long)s->sh_name < names_bytes)
-            mark = find_name(names + s->sh_name, (size_t)names_bytes - s->sh_name);
+        if ((section->sh_flags & SHF_ALLOC) && section->sh_name < t.names_bytes)
+            mark = find_name(t.names + section->sh_name, t.names_bytes - section->sh_name);
         if (mark != NULL)
             return mark;
     }
     return NULL;
 }
 
+static bool has_sections(const Elf64_Ehdr *file) {
+    return hl_same_bytes((const char *)file->e_ident, ELFMAG, SELFMAG) &&
+           file->e_shentsize == sizeof(Elf64_Shdr) && file->e_shnum <= SECTIONS_MAX &&
+           file->e_shstrndx < file->e_shnum;
+}
+
 const struct hl_mark *hl_find_mark(int fd) {
     Elf64_Ehdr file;
-    bool is_readable = hl_pread(fd, &file, sizeof file, 0) == (long)sizeof file &&
-                       hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) &&
-                       file.e_shentsize == sizeof(Elf64_Shdr) && file.e_shnum <= SECTIONS_MAX &&
-                       file.e_shstrndx < file.e_shnum;
+    bool is_readable = hl_pread(fd, &file, sizeof file, 0) == (long)sizeof file && has_sections(&file);
     return is_readable ? find_marked_section(fd, &file) : NULL;
 }
 
-bool hl_rewrites_text(const struct hl_object *object) {
-    long fd = hl_open(object->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+/* The ELF header of a new object, if it is in memory; else NULL. */
+static const Elf64_Ehdr *find_header(const struct hl_object *object) {
+    const struct hl_segment *first = &object->segment[0];
+    bool is_there = object->is_new && first->offset == 0 && (first->flags & PF_R) &&
+                    first->file_end - first->first_page >= sizeof(Elf64_Ehdr);
+    return is_there ? (const Elf64_Ehdr *)(uintptr_t)first->first_page : NULL;
+}
+
+/* Whether OBJECT is mapped from the open FILE.  A filter of system calls may kill for asking; then its path has to
+   do. */
+static bool is_its_file(const struct hl_context *context, const struct hl_object *object, int file) {
+    struct hl_file_state state;
+    return context->status.filters != 0 ||
+           (hl_read_file_state(&state, file) == 0 && hl_is_mapped_from(context, object, file, &state));
+}
+
+bool hl_rewrites_text(const struct hl_context *context, const struct hl_object *object) {
+    const Elf64_Ehdr *header = find_header(object);
+    if (header != NULL)
+        return has_sections(header) && find_marked_section(object->file, header) != NULL;
+    if (object->is_new)
+        return hl_find_mark(object->file) != NULL;
+    long fd = hl_open_object_file(object);
     if (hl_is_error(fd))
         return false;
-    bool result = hl_find_mark((int)fd) != NULL;
+    bool result = is_its_file(context, object, (int)fd) && hl_find_mark((int)fd) != NULL;
     hl_close((int)fd);
     return result;
 }

@@ -3,7 +3,7 @@
 #ifndef HL_REWRITES_H
 #define HL_REWRITES_H
 
-#include "hugeld.h"
+#include "context.h"
 
 /* A row of rewrites.def; the strings are static. */
 struct hl_mark {
@@ -13,7 +13,8 @@ struct hl_mark {
 /* The mark that the ELF64 file FD has; NULL if it has none, or cannot be read. */
 const struct hl_mark *hl_find_mark(int fd);
 
-/* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.h). */
-bool hl_rewrites_text(const struct hl_object *object);
+/* Whether OBJECT's file has a mark that it rewrites its own text (rewrites.def).  False where the file is not at
+   hand, or its path leads to another one by now. */
+bool hl_rewrites_text(const struct hl_context *context, const struct hl_object *object);
 
 #endif

@@ -7,8 +7,11 @@
    itself (openat, read, close).  And it is read on the stack of whoever calls dlopen(3), which may be small:
    so the buffer is, too. */
 #include "status.h"
-#include "numa.h"
 #include "line.h"
+#include "numa.h"
+#include "sys.h"
+
+#include <linux/fcntl.h>
 
 static void fill_nodes(struct hl_nodes *nodes, uint64_t bits) {
     for (unsigned i = 0; i < HL_NODE_NUMBERS / 64; i++)
@@ -33,7 +36,8 @@ static void read_nodes(struct hl_nodes *nodes, const char *at, const char *end) 
             nodes->bits[i / 64] |= (uint64_t)1 << i % 64;
 }
 
-static void read_line(struct hl_status *status, const char *at, const char *end) {
+/* True after the last line that is wanted. */
+static bool read_line(struct hl_status *status, const char *at, const char *end) {
     uint64_t number;
     if (skip_key(&at, end, "TracerPid:"))
         status->is_traced = hl_scan_number(&at, end, 10, &number) && number != 0;
@@ -44,28 +48,39 @@ static void read_line(struct hl_status *status, const char *at, const char *end)
     else if (skip_key(&at, end, "Uid:") && hl_scan_number(&at, end, 10, &number) /* the real one */ &&
              skip_key(&at, end, "") && hl_scan_number(&at, end, 10, &number))
         status->user = number;
-    else if (skip_key(&at, end, "Mems_allowed_list:"))
-        read_nodes(&status->nodes, at, end);
     else if (skip_key(&at, end, "THP_enabled:"))
         status->thp_disabled = hl_scan_number(&at, end, 10, &number) && number == 0;
+    bool is_last = skip_key(&at, end, "Mems_allowed_list:");
+    if (is_last)
+        read_nodes(&status->nodes, at, end);
+    return is_last;
+}
+
+/* The path's stack is free again before the buffer's is taken. */
+__attribute__((noinline)) static long open_status(const struct hl_roots *roots) {
+    struct hl_line path;
+    hl_set_line(&path, roots->proc);
+    hl_add_text(&path, "/thread-self/status");
+    return hl_open(path.at, O_RDONLY | O_CLOEXEC);
+}
+
+__attribute__((noinline)) static void read_lines(struct hl_status *status, long fd) {
+    struct hl_lines lines;
+    char buffer[1536]; /* mostly all of it at once */
+    const char *at, *end;
+    hl_begin_lines(&lines, fd, buffer, sizeof buffer);
+    while (hl_next_line(&lines, &at, &end) && !read_line(status, at, end))
+        ;
+    if (lines.failed)
+        status->filters = HL_FILTERS_UNKNOWN;
+    hl_close_lines(&lines);
 }
 
 void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
-    struct hl_line path;
-    struct hl_lines lines;
-    char buffer[512];
-    const char *at, *end;
     status->has_threads = true;
     status->is_traced = status->thp_disabled = false;
     status->filters = 0; /* the kernel may know of none */
     status->user = HL_USER_UNKNOWN;
     fill_nodes(&status->nodes, ~(uint64_t)0);
-    hl_set_line(&path, roots->proc);
-    hl_add_text(&path, "/thread-self/status");
-    hl_open_lines(&lines, path.at, buffer, sizeof buffer);
-    while (hl_next_line(&lines, &at, &end))
-        read_line(status, at, end);
-    if (lines.failed)
-        status->filters = HL_FILTERS_UNKNOWN;
-    hl_close_lines(&lines);
+    read_lines(status, open_status(roots));
 }

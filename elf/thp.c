@@ -14,7 +14,8 @@ static bool is_chosen(const char *choice, const char *word) {
     return false;
 }
 
-int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_status *status) {
+int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *geometry,
+                        const struct hl_status *status) {
     struct hl_line path;
     char choice[256];
     hl_set_line(&path, roots->sys);
@@ -22,10 +23,8 @@ int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_status *st
     size_t directory_bytes = path.bytes;
 
     /* Since Linux 6.8 each size has a setting of its own, which may inherit the general one. */
-    struct hl_geometry geometry;
-    hl_read_geometry(&geometry, roots, 4096);
     hl_add_text(&path, "hugepages-");
-    hl_add_number(&path, geometry.huge_page_bytes / 1024);
+    hl_add_number(&path, geometry->huge_page_bytes / 1024);
     hl_add_text(&path, "kB/enabled");
     if (hl_read_file(path.at, choice, sizeof choice) <= 0 || is_chosen(choice, "inherit")) {
         path.bytes = directory_bytes;

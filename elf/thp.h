@@ -7,6 +7,7 @@
 
 /* 0 if THP are neither switched off by the administrator (HL_SKIP_THP_NEVER) nor for this process
    (HL_SKIP_THP_DISABLED). */
-int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_status *status);
+int hl_check_thp_policy(const struct hl_roots *roots, const struct hl_geometry *geometry,
+                        const struct hl_status *status);
 
 #endif

@@ -125,7 +125,6 @@ static void move_objects(void *unused) {
     struct dl_phdr_info info;
     struct hl_object object;
     (void)unused;
-    watch.context.kernel_is_probed = false;
     long memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next) {
         if (!is_selected(&object, map))
@@ -177,6 +176,7 @@ static void look_at(struct link_namespace *list) {
         watch.first = NULL;
     while (watch.first != NULL && !is_selected(&object, watch.first))
         watch.first = watch.first->l_next;
+    hl_forget_process(&watch.context);
     int result = watch.first != NULL ? hl_read_process_status(&watch.context) : 0;
     if (result != 0)
         leave_objects((enum hl_skip)result);

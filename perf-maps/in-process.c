@@ -155,6 +155,8 @@ static long open_if_mapped(const struct hl_context *context, const struct hl_obj
 
 static long open_object(const struct hl_context *context, const struct hl_object *object, uint64_t address) {
     long fd = -ENOENT;
+    if (object->is_new)
+        return object->file;
     if (object->is_main)
         fd = open_if_mapped(context, object, address, "/proc/self/exe");
     if (hl_is_error(fd)) /* also when it was started as "ld.so PROGRAM" */
@@ -180,7 +182,8 @@ static void add_object(const struct hl_context *context, const struct hl_work *w
         result = result != 0 ? result : chosen;
         if (chosen == 0)
             hl_write_symbols(text, &symbols, range, n);
-        hl_close((int)fd);
+        if (!work->object.is_new)
+            hl_close((int)fd);
     }
     hl_free_symbols(&symbols);
     if (result == 0 && text->result == 0 && text->lines == lines)

@@ -47,37 +47,15 @@
 #include "hugeld/stack.h"
 #include "hugeld/sys.h"
 
-bool _dl_hugepages_active attribute_hidden;
-
-/* Set when _dl_hugepages_active is.  They are not here themselves, because
-   the first memory that ld.so allocates is what is left of its last page,
-   and programs that don't ask for huge pages should not need another.  */
-static struct hl_context *context;
-
-/* The object that is mapped next: where it should begin, modulo the size
-   of a huge page.  */
-static struct
-{
-  /* LD_HUGEPAGES selects it.  */
-  bool is_selected;
-  bool is_chosen;
-  ElfW(Addr) start;
-} next;
-
-/* The image of the object that is mapped next.  */
-static struct
-{
-  /* The object is mapped from it.  */
-  bool is_open;
-  /* There is one, but it cannot be mapped page by page: the core brings it
-     into place, for which the object must begin on a boundary.  */
-  bool is_for_core;
-  /* It was looked for in vain, and this is why; or HL_MOVED.  */
-  enum hl_skip reason;
-} image;
+/* All of this is set at startup, and read-only after ld.so has relocated
+   itself.  The context is not here itself, because the first memory that
+   ld.so allocates is what is left of its last page, and programs that don't
+   ask for huge pages should not need another.  */
+bool _dl_hugepages_active attribute_hidden attribute_relro;
+static struct hl_context *context attribute_relro;
 
 /* The executable's path.  */
-static const char *executable;
+static const char *executable attribute_relro;
 
 /* Return "NAME=VALUE" in memory of its own, or null.  What the program
    does to its environment must not change what dlopen does.  */
@@ -109,8 +87,8 @@ read_executable (void)
 }
 
 /* LD_DEBUG=files.  */
-static void
-print_line (const char *line)
+void
+hl_trace_line (const char *line)
 {
   _dl_debug_printf ("%s\n", line);
 }
@@ -136,8 +114,7 @@ _dl_hugepages_init (const char *objects, const char *options,
   if (_dl_hugepages_active)
     /* Before the program can restrict itself.  */
     hl_read_process_status (context);
-  if (GLRO (dl_debug_mask) & DL_DEBUG_FILES)
-    context->trace = print_line;
+  context->is_traced = (GLRO (dl_debug_mask) & DL_DEBUG_FILES) != 0;
 }
 
 /* Move what was added.  *STATUS becomes nonzero if strict=on ends the
@@ -146,23 +123,8 @@ static void
 move_added (void *status)
 {
   *(int *) status = hl_move_objects (context);
-  hl_write_own_map (context);
-}
-
-/* The thread that calls dlopen may have a small stack, and where that is
-   one that the program made itself, how small it is cannot be known; nor
-   how much of RLIMIT_STACK the arguments have left.  So the work gets one
-   of its own.  */
-static int
-move_on_stack (const struct hl_object *object)
-{
-  int status = 0;
-  struct hl_area stack;
-  if (hl_map_area (&stack, HL_STACK_BYTES, PROT_READ | PROT_WRITE, 0) != 0
-      || !hl_call_on_stack (move_added, &status, (void *) stack.end))
-    hl_report_dropped (context, object, HL_SKIP_NO_MEMORY);
-  hl_free_area (&stack);
-  return status;
+  if (*(int *) status != HL_LOST)
+    hl_write_own_map (context);
 }
 
 /* Return L's DT_SONAME, or null.  */
@@ -175,18 +137,36 @@ read_soname (const struct link_map *l)
 	  + l->l_info[DT_SONAME]->d_un.d_val);
 }
 
-/* Tell the core of L and move it.  Return its verdict: nonzero if
-   strict=on ends the program.  */
+/* Tell the core of L, which is selected, and move it.  Return its verdict:
+   HL_LOST, or positive if strict=on ends the program.
+
+   The thread that calls dlopen may have a small stack, and where that is
+   one that the program made itself, how small it is cannot be known; nor
+   how much of RLIMIT_STACK the arguments have left.  So the work gets one
+   of its own.  */
 static int
 move_object (struct hl_object *object, struct link_map *l)
 {
+  int status = 0;
   object->load_bias = l->l_addr;
   object->text_relocations = l->l_info[DT_TEXTREL] != NULL;
   object->soname = read_soname (l);
-  hl_add_object (context, object, l->l_phdr, l->l_phnum);
-  int status = 0;
-  if (context->n_work > 0 || context->dropped_named)
-    status = move_on_stack (object);
+  enum hl_selection selection
+    = hl_select_object (context->options.objects, object);
+  if (selection == HL_NOT_SELECTED)
+    return 0;
+  if (!hl_holds_its_place (object) && context->status.filters == 0)
+    /* There may be something to complain of.  */
+    hl_note_stderr (context);
+  void *stack = hl_make_room (context);
+  if (stack != NULL)
+    hl_add_object (context, object, l->l_phdr, l->l_phnum);
+  if (stack == NULL || !hl_call_on_stack (move_added, &status, stack))
+    {
+      hl_report_dropped (context, object, HL_SKIP_NO_MEMORY);
+      if (context->options.strict && selection == HL_SELECTED_BY_NAME)
+	status = 127;
+    }
   hl_end (context);
   return status;
 }
@@ -210,7 +190,7 @@ _dl_hugepages_move_executable (struct link_map *l)
 /* A file's program headers are looked at only if there are no more, and
    the first bytes of a file that open_verify has read are fewer than
    this.  */
-#define PHDR_MAX (2 * HL_SEGMENTS_MAX)
+#define PHDR_MAX DL_HUGEPAGES_PHDR_MAX
 #define START_MAX 1024
 
 /* A file's first bytes, program headers and segments.  */
@@ -419,8 +399,9 @@ is_selected (struct hl_object object, int fd, const char *start,
 }
 
 int
-_dl_hugepages_open_image (int fd, char *start, size_t length,
-			  const char *path, int mode)
+_dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
+			  char *start, size_t length, const char *path,
+			  int mode)
 {
   bool is_main = (mode & __RTLD_OPENEXEC) != 0;
   const struct hl_object object =
@@ -429,15 +410,17 @@ _dl_hugepages_open_image (int fd, char *start, size_t length,
       .is_main = is_main,
     };
   struct hl_file_state state;
-  image.is_open = image.is_for_core = false;
-  image.reason = HL_MOVED;
-  next.is_selected = is_selected (object, fd, start, length, mode);
+  if ((mode & __RTLD_DLOPEN) != 0)
+    hl_forget_process (context);
+  mapped->is_image = mapped->is_for_core = mapped->has_place = false;
+  mapped->no_image = HL_MOVED;
+  mapped->is_selected = is_selected (object, fd, start, length, mode);
   unsigned int backend = context->options.backend;
   if ((backend != HL_BACKEND_AUTO && backend != HL_BACKEND_SHARED)
       || length > START_MAX
       /* Its address is its own.  The core knows what else may be there.  */
       || ((const ElfW(Ehdr) *) start)->e_type != ET_DYN
-      || !next.is_selected
+      || !mapped->is_selected
       || ((mode & __RTLD_DLOPEN) != 0
 	  && hl_read_process_status (context) != 0)
       || !hl_has_store (context)
@@ -447,7 +430,7 @@ _dl_hugepages_open_image (int fd, char *start, size_t length,
   long int to = hl_open_image (context, &state);
   if (hl_is_error (to))
     {
-      image.reason = -to;
+      mapped->no_image = -to;
       return fd;
     }
   struct hl_area area;
@@ -458,21 +441,20 @@ _dl_hugepages_open_image (int fd, char *start, size_t length,
       c = (struct comparison *) area.start;
       result = check_image (c, to, fd, start, length);
     }
-  image.is_for_core = result == HL_SKIP_IMAGE_PLACE;
-  image.reason = image.is_for_core ? HL_MOVED : result;
-  image.is_open = result == 0;
-  if (image.is_open)
+  mapped->is_for_core = result == HL_SKIP_IMAGE_PLACE;
+  mapped->no_image = mapped->is_for_core ? HL_MOVED : result;
+  mapped->is_image = result == 0;
+  if (mapped->is_image)
     memcpy (start, c->image.start, length);
   hl_free_area (&area);
-  __close_nocancel_nostatus (image.is_open ? fd : to);
-  return image.is_open ? to : fd;
+  __close_nocancel_nostatus (mapped->is_image ? fd : to);
+  return mapped->is_image ? to : fd;
 }
 
-void
-_dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
+bool
+_dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
+			   struct link_map *l, int fd, int mode)
 {
-  if (__glibc_likely (!_dl_hugepages_active))
-    return;
   bool is_main = (mode & __RTLD_OPENEXEC) != 0;
   bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
   struct hl_object object =
@@ -480,16 +462,17 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
       .path = is_main ? executable : l->l_name,
       .is_main = is_main,
       .is_new = true,
+      .has_holes = !l->l_contiguous,
       .file = fd,
-      .is_image = image.is_open,
-      .no_image = image.reason,
+      .is_image = mapped->is_image,
+      .no_image = mapped->no_image,
     };
   if (is_opened_later)
     {
       object.soname = read_soname (l);
       if (hl_select_object (context->options.objects, &object)
 	  == HL_NOT_SELECTED)
-	return;
+	return true;
       /* That is for the start.  */
       context->options.strict = 0;
       context->has_started = true;
@@ -497,13 +480,22 @@ _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
       if (result != 0)
 	{
 	  hl_report_dropped (context, &object, result);
-	  return;
+	  return true;
 	}
-      context->kernel_is_probed = false;
     }
   int status = move_object (&object, l);
+  if (is_opened_later)
+    hl_forget_process (context);
+  if (status == HL_LOST)
+    {
+      /* What is left of it must not be unmapped: some of its place may be
+	 another thread's by now.  */
+      l->l_map_start = l->l_map_end = 0;
+      return false;
+    }
   if (status != 0 && !is_opened_later)
     _exit (status);
+  return true;
 }
 
 void
@@ -538,53 +530,42 @@ find_alignment (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
   return alignment;
 }
 
+/* No room is looked for where a huge page is larger than what glibc itself
+   aligns objects to (MAX_THP_PAGESIZE since 2.44): with pages of 64 KiB it
+   has 512 MiB, and few objects fill one.  */
+#define HUGE_PAGE_MAX (32 << 20)
+
 void
-_dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,
+_dl_hugepages_choose_place (struct dl_hugepages_object *mapped,
+			    const ElfW(Phdr) *phdr, ElfW(Half) phnum,
 			    int mode)
 {
   struct hl_object object;
   uint64_t bias = 0;
-  if (image.is_open || !next.is_selected)
-    {
-      /* An image's p_align says where it goes.  */
-      next.is_chosen = false;
-      return;
-    }
-  /* One that was linked for an address of its own gets that, if it is
-     free.  */
-  next.is_chosen
-    = (hl_read_segments (&object, phdr, phnum, 0, &context->geometry) == 0
+  /* An image's p_align says where it goes, and one that was linked for an
+     address of its own gets that, if it is free.  */
+  mapped->has_place
+    = (mapped->is_selected && !mapped->is_image
+       && context->geometry.huge_page_bytes <= HUGE_PAGE_MAX
+       && hl_read_segments (&object, phdr, phnum, 0, &context->geometry) == 0
        && object.segment[0].first_page == 0
-       && (image.is_for_core
+       && (mapped->is_for_core
 	   || hl_choose_load_bias (&bias, &object, &context->options,
 				   &context->geometry,
 				   find_alignment (phdr, phnum)))
        /* A filter of the program's own may kill for munmap.  */
        && ((mode & __RTLD_DLOPEN) == 0
 	   || hl_read_process_status (context) == 0));
-  if (!next.is_chosen)
-    return;
-  next.start = ((bias + object.segment[0].first_page)
-		& (context->geometry.huge_page_bytes - 1));
-}
-
-void
-_dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum,
-			  int mode)
-{
-  ElfW(Phdr) phdr[2 * HL_SEGMENTS_MAX];
-  size_t size = phnum * sizeof *phdr;
-  if (size > sizeof phdr
-      || __pread64_nocancel (fd, phdr, size, phoff) != (ssize_t) size)
-    phnum = 0;
-  _dl_hugepages_choose_place (phdr, phnum, mode);
+  if (mapped->has_place)
+    mapped->start = ((bias + object.segment[0].first_page)
+		     & (context->geometry.huge_page_bytes - 1));
 }
 
 ElfW(Addr)
-_dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
-		   off_t offset)
+_dl_hugepages_map (const struct dl_hugepages_object *mapped, size_t length,
+		   ElfW(Addr) align, int prot, int fd, off_t offset)
 {
-  if (!next.is_chosen || (next.start & (align - 1)) != 0)
+  if (!mapped->has_place || (mapped->start & (align - 1)) != 0)
     return 0;
 
   /* A hint for mmap would not do: kernels align large mappings of files
@@ -595,7 +576,7 @@ _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
   length = ALIGN_UP (length, GLRO (dl_pagesize));
   if (hl_map_area (&room, length + huge, PROT_NONE, MAP_NORESERVE) != 0)
     return 0;
-  ElfW(Addr) start = room.start + ((next.start - room.start) & (huge - 1));
+  ElfW(Addr) start = room.start + ((mapped->start - room.start) & (huge - 1));
   hl_free_area (&room);
   long int at = hl_mmap (start, length, prot,
 			 MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, offset);

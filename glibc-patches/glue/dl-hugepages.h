@@ -21,6 +21,28 @@
 #include <link.h>
 #include <stdbool.h>
 
+/* The program headers of an object that has more are not looked at.  */
+#define DL_HUGEPAGES_PHDR_MAX 64
+
+/* What is known of an object while it is mapped, from one call below to the
+   next.  */
+struct dl_hugepages_object
+{
+  /* LD_HUGEPAGES selects it.  */
+  bool is_selected;
+  /* It is mapped from its image.  */
+  bool is_image;
+  /* There is one, but it cannot be mapped page by page: the core brings it
+     into place, for which the object must begin on a boundary.  */
+  bool is_for_core;
+  /* It should begin at START, modulo the size of a huge page.  */
+  bool has_place;
+  ElfW(Addr) start;
+  /* Its image was looked for in vain, and this is why (enum hl_skip); or
+     zero.  */
+  int no_image;
+};
+
 #if IS_IN (rtld)
 
 /* True if LD_HUGEPAGES selects something in this process.  It is false
@@ -38,16 +60,34 @@ void _dl_hugepages_init (const char *objects, const char *options,
    relocated yet.  */
 void _dl_hugepages_move_executable (struct link_map *l) attribute_hidden;
 
-/* If a store has an image of the file FD, whose first LENGTH bytes are
-   START, and LD_HUGEPAGES selects it by PATH, close FD, return the image's
-   descriptor, and change START to its first bytes.  Otherwise return FD.
-   MODE is what it is loaded with.  */
-int _dl_hugepages_open_image (int fd, char *start, size_t length,
-			      const char *path, int mode) attribute_hidden;
+/* The first call for an object: begin MAPPED.  If a store has an image of
+   the file FD, whose first LENGTH bytes are START, and LD_HUGEPAGES selects
+   it by PATH, close FD, return the image's descriptor, and change START to
+   its first bytes.  Otherwise return FD.  MODE is what it is loaded
+   with.  */
+int _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
+			      char *start, size_t length, const char *path,
+			      int mode) attribute_hidden;
+
+/* Choose where the object with these program headers goes, so that its
+   text is well on huge pages.  */
+void _dl_hugepages_choose_place (struct dl_hugepages_object *mapped,
+				 const ElfW(Phdr) *phdr, ElfW(Half) phnum,
+				 int mode) attribute_hidden;
+
+/* Map LENGTH bytes of FD from OFFSET there with protection PROT.  Return
+   the address, or zero if that cannot be done, no place was chosen, or it
+   is no multiple of ALIGN.  */
+ElfW(Addr) _dl_hugepages_map (const struct dl_hugepages_object *mapped,
+			      size_t length, ElfW(Addr) align, int prot,
+			      int fd, off_t offset) attribute_hidden;
 
 /* Move L, which has just been mapped from FD.  Nothing else knows of it
-   yet, but other threads may run.  MODE is what it is loaded with.  */
-void _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
+   yet, but other threads may run.  Return false if a part of it has got
+   lost: then it cannot be loaded, and L says that nothing of it is to be
+   unmapped.  */
+bool _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
+				struct link_map *l, int fd, int mode)
   attribute_hidden;
 
 /* MAIN_MAP and everything that it needs is mapped: look whether that is
@@ -55,32 +95,15 @@ void _dl_hugepages_move_mapped (struct link_map *l, int fd, int mode)
 void _dl_hugepages_end_startup (const struct link_map *main_map)
   attribute_hidden;
 
-/* Choose where the object with these program headers goes, so that its
-   text is well on huge pages.  MODE is what it is loaded with.  */
-void _dl_hugepages_choose_place (const ElfW(Phdr) *phdr, ElfW(Half) phnum,
-				 int mode) attribute_hidden;
-
-/* The same, for a glibc that has never all program headers in memory
-   (2.44): they are at PHOFF in FD.  */
-void _dl_hugepages_read_place (int fd, ElfW(Off) phoff, ElfW(Half) phnum,
-			       int mode) attribute_hidden;
-
-/* Map LENGTH bytes of FD from OFFSET there with protection PROT.  Return
-   the address, or zero if that cannot be done, no place was chosen, or it
-   is no multiple of ALIGN.  */
-ElfW(Addr) _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot,
-			      int fd, off_t offset) attribute_hidden;
-
 #else
 
 /* Static programs that use dlopen do without.  */
 # define _dl_hugepages_active false
-# define _dl_hugepages_open_image(fd, start, length, path, mode) (fd)
-# define _dl_hugepages_move_mapped(l, fd, mode) ((void) 0)
-# define _dl_hugepages_choose_place(phdr, phnum, mode) ((void) 0)
-# define _dl_hugepages_read_place(fd, phoff, phnum, mode) ((void) 0)
-# define _dl_hugepages_map(length, align, prot, fd, offset) \
+# define _dl_hugepages_open_image(mapped, fd, start, length, path, mode) (fd)
+# define _dl_hugepages_choose_place(mapped, phdr, phnum, mode) ((void) 0)
+# define _dl_hugepages_map(mapped, length, align, prot, fd, offset) \
   ((ElfW(Addr)) 0)
+# define _dl_hugepages_move_mapped(mapped, l, fd, mode) true
 
 #endif
 

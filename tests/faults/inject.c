@@ -14,6 +14,8 @@
             a run has it in the place of another call, is made
    done      it is made, and returns ERRNO all the same, as close(2) does
    destroy   what is mapped at the destination is unmapped first, as Linux 5.10 does
+   steal     the same, and another thread has mapped something there at once: whatever is then done to
+             that, by the program itself too, is a trespass
    half      the first half of the mapping is moved; of a read or write the first half is done, and no error
    kill      SIGKILL before the call
 
@@ -109,7 +111,7 @@ struct pieces {
     unsigned n;
 };
 
-static struct pieces own, objects;
+static struct pieces own, objects, stolen;
 
 /* A call that changes mappings, while the kernel makes it. */
 static struct {
@@ -317,7 +319,7 @@ static bool is_nothing(pid_t pid, word start, word end) {
 
 static bool leaves_ruins(void) {
     for (unsigned i = 0; i < n_faults; i++)
-        if (fault[i].how == 'd' || fault[i].how == 'h')
+        if (fault[i].how == 'd' || fault[i].how == 'h' || fault[i].how == 's')
             return true;
     return false;
 }
@@ -334,6 +336,26 @@ static void demand(pid_t thread, const char *what, word start, word bytes) {
             snprintf(trespasses + used, sizeof trespasses - used, "%s [%llx, %llx), of which [%llx, %llx)\n",
                      what, start, end, rest.piece[i].start, rest.piece[i].end);
     }
+}
+
+/* Whether [start, end) reaches into what another thread has mapped. */
+static bool is_stolen(word start, word end) {
+    for (unsigned i = 0; i < stolen.n; i++)
+        if (stolen.piece[i].start < end && stolen.piece[i].end > start)
+            return true;
+    return false;
+}
+
+/* The same for everybody's calls. */
+static void check_thief(const struct __ptrace_syscall_info *info) {
+    const __typeof__(info->entry.args[0]) *a = info->entry.args;
+    word number = info->entry.nr;
+    bool at_first = number == __NR_munmap || number == __NR_mremap || number == __NR_mprotect ||
+                    (number == __NR_mmap && (a[3] & MAP_FIXED) != 0);
+    if ((at_first && is_stolen(a[0], a[0] + round_up(a[1]))) ||
+        (number == __NR_mremap && is_stolen(a[4], a[4] + round_up(a[2]))))
+        snprintf(trespasses + strlen(trespasses), sizeof trespasses - strlen(trespasses),
+                 "call %llu of what another thread has mapped\n", number);
 }
 
 static void check_call(pid_t thread, const struct __ptrace_syscall_info *info) {
@@ -421,6 +443,14 @@ static void change(struct user_regs_struct *regs, struct changed *c, const struc
         c->has_result = false;
     } else if (f->how == 'f' && number != __NR_close) {
         regs->orig_rax = (word)-1;
+    } else if (f->how == 's' && number == __NR_mremap) {
+        regs->orig_rax = __NR_mmap;
+        regs->rdi = regs->r8;
+        regs->rsi = regs->rdx;
+        regs->rdx = PROT_READ;
+        regs->r10 = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+        regs->r8 = (word)-1;
+        add_piece(&stolen, regs->rdi, regs->rdi + regs->rsi);
     } else if (f->how == 'd' && number == __NR_mremap) {
         regs->orig_rax = __NR_munmap;
         regs->rdi = regs->r8;
@@ -471,6 +501,8 @@ static void leave_call(pid_t thread) {
         regs.rdi = c->before.rdi;
         regs.rsi = c->before.rsi;
         regs.rdx = c->before.rdx;
+        regs.r10 = c->before.r10;
+        regs.r8 = c->before.r8;
         if (c->has_result)
             regs.rax = (word)-c->error;
         ptrace(PTRACE_SETREGS, thread, 0, &regs);
@@ -490,6 +522,7 @@ static void see_call(pid_t thread) {
         return;
     if (info.entry.nr == MARK)
         look_at(thread);
+    check_thief(&info);
     bool ours = is_ours(thread, &info);
     if (ours)
         enter_call(thread, &info);
@@ -581,7 +614,7 @@ static void run(char **argv) {
     int out = memfd_create("out", 0), err = memfd_create("err", 0), status;
     fflush(stdout);
     n_calls = n_changed = 0;
-    own.n = objects.n = 0;
+    own.n = objects.n = stolen.n = 0;
     memset(pending, 0, sizeof pending);
     trespasses[0] = '\0';
     n_threads = 1;

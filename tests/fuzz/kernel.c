@@ -18,7 +18,6 @@ static const char *const paths[] = {
     "/node/online",
     "/node0/meminfo",
     "kB/enabled",
-    "/hpage_pmd_size",
     "/transparent_hugepage/enabled",
     "/memory.max",
     "/memory.high",
@@ -42,7 +41,6 @@ struct seen {
     struct hl_maps maps;
     size_t n_smaps;
     uint64_t thp_bytes, file_huge_bytes, guarded;
-    struct hl_geometry geometry;
     struct hl_status status;
     struct hl_placement placement;
     struct hl_pool pool;
@@ -67,13 +65,12 @@ static void read_all(struct seen *seen) {
     memset(seen, 0, sizeof *seen);
     seen->maps_result = hl_read_maps(&seen->maps);
     read_smaps(seen);
-    hl_read_geometry(&seen->geometry, &hl_system_roots, T_PAGE);
     hl_read_status(&seen->status, &hl_system_roots);
     hl_read_placement(&seen->placement, &seen->status, HL_NUMA_ANY);
     seen->pool_result = hl_read_pool(&seen->pool, &hl_system_roots, &t_geometry, &seen->placement);
     if (seen->pool_result == 0)
         seen->available = hl_pool_available(&seen->pool, 0);
-    seen->thp_policy = hl_check_thp_policy(&hl_system_roots, &seen->status);
+    seen->thp_policy = hl_check_thp_policy(&hl_system_roots, &t_geometry, &seen->status);
     seen->memory_limit = hl_check_memory_limit(&hl_system_roots, &seen->placement, T_HUGE);
     seen->headroom = hl_read_memory_headroom(&hl_system_roots, &seen->placement);
 }
@@ -95,8 +92,6 @@ static void check_seen(const struct seen *seen, char *const *text) {
             assert_true(hl_find_mapping(&seen->maps, at) <= seen->maps.n);
     }
     assert_true(seen->n_smaps <= count_lines(text[1]) + strlen(text[1]) / 8192);
-    uint64_t huge = seen->geometry.huge_page_bytes;
-    assert_true(huge > T_PAGE && huge < UINT64_C(1) << 32 && (huge & (huge - 1)) == 0);
     assert_true(seen->pool.n_nodes <= HL_NODES_MAX);
     for (unsigned i = 1; i < seen->pool.n_nodes; i++)
         assert_true(seen->pool.node[i].use <= HL_NODE_NOT_LOCAL);

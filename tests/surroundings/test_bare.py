@@ -28,10 +28,10 @@ BARE = {
     "no proc": (in_namespace("umount -l /proc"), False),
     "an empty proc": (in_namespace("mount -t tmpfs none /proc"), False),
     "hidepid": (in_namespace(f"mount -t proc -o hidepid=2 proc /proc; set -- {NOBODY} \"$@\""), True),
-    "no sys": (in_namespace("umount -l /sys"), False),
+    "no sys": (in_namespace("umount -l /sys"), True),  # the kernel itself says what the pool has
     "chroot without proc and sys": (in_namespace('mount --bind / /mnt; set -- chroot /mnt "$@"'), False),
     "chroot without sys": (
-        in_namespace('mount --bind / /mnt; mount -t proc proc /mnt/proc; set -- chroot /mnt "$@"'), False),
+        in_namespace('mount --bind / /mnt; mount -t proc proc /mnt/proc; set -- chroot /mnt "$@"'), True),
     "read-only root": (in_namespace("mount -o remount,bind,ro /"), True),
     "a stack of 32 KiB": (in_bash("ulimit -s 32"), None),
     "a stack of 64 KiB": (in_bash("ulimit -s 64"), None),

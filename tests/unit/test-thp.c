@@ -11,7 +11,7 @@
 static int policy_of(const struct t_tree *tree) {
     struct hl_status status;
     hl_read_status(&status, &tree->roots);
-    return hl_check_thp_policy(&tree->roots, &status);
+    return hl_check_thp_policy(&tree->roots, &t_geometry, &status);
 }
 
 static void test_thp_policy(void **state) {

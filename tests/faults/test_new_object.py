@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A kernel that unmaps what something should be mapped over, and then refuses (5.10), for an object that ld.so has just
+mapped: it is mapped again from its file; or loading it fails, and nothing of another thread's is touched."""
+
+import pytest
+
+from injector import Fault
+from sweep import LOST
+
+# MAP_PRIVATE, MAP_ANONYMOUS, MAP_NORESERVE and MAP_FIXED_NOREPLACE: the claim of elf/map-again.c.
+CLAIM = 0x2 | 0x20 | 0x4000 | 0x100000
+TRIES = 4  # HL_TRIES
+
+
+def last_moves(one):
+    """The calls that bring the spans of the object into place: the last ones, and how many calls of the kind there are."""
+    kinds = [(call, detail) for call, detail in one.good.calls if call == "mremap"]
+    spans = len(one.spans)
+    assert len(kinds) >= spans > 0 and len(set(kinds)) == 1
+    return [Fault(*kinds[0], nth, "destroy", "ENOMEM") for nth in range(len(kinds) - spans + 1, len(kinds) + 1)]
+
+
+@pytest.fixture(autouse=True)
+def pages(pool, thp):
+    pool(64)
+
+
+@pytest.fixture(params=["ldso-needed-hugetlb", "ldso-dlopen-hugetlb", "ldso-dlopen-threads-hugetlb", "ldso-dlopen-thp"])
+def one(request, sweep):
+    return sweep(request.param)
+
+
+def test_mapped_again(one):
+    """...whichever span it is, also where the claim fails at first; what moved before it is good."""
+    with one.inject() as inject:
+        for nth, fault in enumerate(last_moves(one)):
+            for error in ("EINVAL", "ENOMEM"):
+                for more in ((), (Fault("mmap", CLAIM, 1, "fail", "ENOMEM"),)):
+                    faults = fault._replace(error=error), *more
+                    outcome = inject.run(*faults)
+                    wrong, _ = one.judge(outcome, faults)
+                    assert not wrong, f"{faults}: {wrong}"
+                    assert ("mmap", CLAIM) in outcome.calls
+                    assert one.compare(outcome.looks[0], 0, False) == [s for i, s in enumerate(one.spans) if i != nth]
+
+
+def check_lost(one, outcome):
+    assert not outcome.trespasses, outcome.trespasses
+    assert outcome.status == (1 if "dlopen" in one.setting.name else 127), outcome
+    assert f"libtarget.so: {LOST}" in outcome.err and not outcome.looks
+    assert "stays: a system call that failed has unmapped it" in outcome.err
+    assert outcome.pool.split()[:2] == one.good.pool.split()[:2]
+
+
+def test_no_memory_for_it(one):
+    """The claim fails as often as it is tried; or a segment cannot be mapped over it."""
+    with one.inject() as inject:
+        for fault in last_moves(one):
+            check_lost(one, inject.run(fault, *(Fault("mmap", CLAIM, i + 1, "fail", "ENOMEM") for i in range(TRIES))))
+            over = next(detail for call, detail in inject.run(fault).calls[::-1] if call == "mmap" and detail & 0x10)
+            outcome = inject.run(fault)
+            nth = [kind for kind in outcome.calls if kind == ("mmap", over)]
+            check_lost(one, inject.run(fault, Fault("mmap", over, len(nth), "fail", "ENOMEM")))
+
+
+def test_another_thread_was_faster(one):
+    """It has mapped something in the hole before that could be claimed."""
+    with one.inject() as inject:
+        for fault in last_moves(one):
+            check_lost(one, inject.run(fault._replace(how="steal")))
