@@ -235,9 +235,9 @@ static void test_insane_curves(void **state) {
 
 static void test_gain(void **state) {
     (void)state;
-    /* One jump in 100 ns that costs 14 less. */
-    assert_float_equal(hl_estimate_gain(&t_curve, 16 * T_MIB, 1), 0.14, 1e-9);
-    assert_float_equal(hl_estimate_gain(&t_curve, 16 * T_MIB, 0.5), 0.07, 1e-9);
+    /* One jump in 200 ns that costs 14 less. */
+    assert_float_equal(hl_estimate_gain(&t_curve, 16 * T_MIB, 1), 0.07, 1e-9);
+    assert_float_equal(hl_estimate_gain(&t_curve, 16 * T_MIB, 0.5), 0.035, 1e-9);
     assert_float_equal(hl_estimate_gain(&t_curve, 16 * T_MIB, 0), 0, 1e-9);
     const struct hl_curve steep = {1, {{2, 1000, 1}}, true};
     assert_true(hl_estimate_gain(&steep, 16 * T_MIB, 1) <= 0.5);
