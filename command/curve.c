@@ -108,7 +108,7 @@ const char *hl_measure_curve(struct hl_curve *curve) {
     struct hl_status status;
     const char *reason = NULL;
     *curve = (struct hl_curve){.calibrated = true};
-    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (geometry.page_bytes != 4096 || geometry.huge_page_bytes > 2 * MIB)

@@ -232,7 +232,7 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
     struct hl_geometry geometry;
     if (hl_open_process(&process, program->pid) != 0)
         return false;
-    hl_read_geometry(&geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     bool known = hl_read_process(&process) == 0;
     if (known) {
         char *path = hl_format("/proc/%d/exe", program->pid);

@@ -107,7 +107,7 @@ static bool is_huge(struct memory *memory) {
 static const char *take_thp(struct session *session, struct memory *memory, uint64_t bytes) {
     struct hl_placement placement;
     hl_read_placement(&placement, &session->status, HL_NUMA_ANY);
-    if (hl_check_thp_policy(&hl_system_roots, &session->status) != 0)
+    if (hl_check_thp_policy(&hl_system_roots, &session->geometry, &session->status) != 0)
         return "transparent huge pages are switched off";
     if (hl_read_memory_headroom(&hl_system_roots, &placement) < 8 * bytes)
         return "there is little memory left";
@@ -298,7 +298,7 @@ void hl_measure_tlb(struct hl_tlb *tlb) {
     session->tlb = tlb;
     session->started_ns = hl_now_ns();
     session->random = 0x9e3779b97f4a7c15;
-    hl_read_geometry(&session->geometry, &hl_system_roots, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_set_geometry(&session->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&session->status, &hl_system_roots);
     bool usual = session->geometry.page_bytes == SMALL_PAGE &&
                  session->geometry.huge_page_bytes == (uint64_t)SMALL_PAGE * PLACES;
