@@ -50,6 +50,9 @@ static void test_pieces(void **state) {
     assert_int_equal(pages, HL_TLB_PAGES);
     assert_int_equal(t_judge(t_figures(0.8, 2.6, 8.3), t_figures(4.5, 9.0, 44.7), t_pages(4.9, 7.9, 30.5)),
                      HL_TLB_PIECES); /* jumps */
+    /* The long chain alone, as where the first two show no effect. */
+    assert_int_equal(t_judge(t_figures(0, 0, 5.0), t_figures(0, 0, 33.5), t_figures(0, 0, 14.8)),
+                     HL_TLB_PIECES);
 }
 
 static void test_whole(void **state) {
