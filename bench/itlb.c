@@ -21,9 +21,9 @@ struct array {
     unsigned entries, ways;
 };
 
-/* The processors.  HUGE pages have an array of their own in the first level where huge.entries is not 0, otherwise small and huge ones
-   share.  The second level holds both.  COALESCED is the log2 of how many small pages that lie contiguously in memory, and
-   begin at a multiple of that, take one entry.
+/* The processors: entries and ways.  Huge pages have an array of their own in the first level where huge.entries is not
+   0, otherwise small and huge ones share.  The second level holds both.  coalesced_first and _second are the log2 of how
+   many small pages take one entry, if they lie side by side in memory and begin at a multiple of that.
 
    Where a manual is named as "not read", the figure is given as it is quoted from there, and was not compared with it.
 
@@ -46,9 +46,13 @@ static const struct processor {
     struct array small, huge, second;
     unsigned coalesced_first, coalesced_second;
 } processors[] = {
-    {"zen4", {64, 64}, {0, 0}, {512, 4}, 2, 2},           {"skylake", {128, 8}, {8, 8}, {1536, 12}, 0, 0},
-    {"golden-cove", {256, 8}, {32, 8}, {2048, 16}, 0, 0}, {"neoverse-n1", {48, 48}, {0, 0}, {1280, 5}, 0, 2},
+    /* clang-format off */
+    {"zen4", {64, 64}, {0, 0}, {512, 4}, 2, 2},
+    {"skylake", {128, 8}, {8, 8}, {1536, 12}, 0, 0},
+    {"golden-cove", {256, 8}, {32, 8}, {2048, 16}, 0, 0},
+    {"neoverse-n1", {48, 48}, {0, 0}, {1280, 5}, 0, 2},
     {"neoverse-v2", {48, 48}, {0, 0}, {2048, 8}, 0, 0},
+    /* clang-format on */
 };
 
 enum {
