@@ -21,31 +21,38 @@ struct array {
     unsigned entries, ways;
 };
 
-/* The processors.  HUGE pages have an array of their own in the first level where huge.entries is not 0, otherwise small and huge ones
-   share.  The second level holds both.  COALESCED is the log2 of how many small pages that lie contiguously in memory, and
-   begin at a multiple of that, take one entry.
+/* The processors: entries and ways.  Huge pages have an array of their own in the first level where huge.entries is not
+   0, otherwise small and huge ones share.  The second level holds both.  coalesced_first and _second are the log2 of how
+   many small pages take one entry, if they lie side by side in memory and begin at a multiple of that.
+
+   Where a manual is named as "not read", the figure is given as it is quoted from there, and was not compared with it.
 
    zen4: CPUID 8000_0005h EAX and 8000_0006h EAX, EBX, as read on one: 64 entries, fully associative, for 4 KiB and for
-       2 MiB; second level 512 for 4 KiB, 4 ways, and 512 for 2 MiB, 2 ways.  AMD 57647 (its optimization guide): either level
-       is one array for both sizes.  The 4 ways for both are an assumption.  AMD coalesces neighbours "at 16KB or 32KB level"
-       (linux-mm, Zi Yan on exec_folio_order, 2025); that this is 16 KiB, and in both levels, is an assumption as well.
-   skylake: Intel 248966-045, table 2-15: 4 KiB 128 entries, 8 ways; 2 and 4 MiB 8 for each thread, their ways are not
-       said (all: CPUID descriptor 76h); second level 1536 for both sizes, 12 ways.
-   golden-cove: Intel 248966, chapter on Golden Cove: 256 entries for 4 KiB, 32 for 2 and 4 MiB, second level 2048 for both sizes.
-       The ways (8, 8, 16) are CPUID leaf 18h's as it has been published; they were not checked against a processor.
-   neoverse-n1: Arm 100616, MMU chapter, which agrees with that of Cortex-A76, the core it derives from (100798, A5.2): 48 entries for 4 KiB
-       to 32 MiB, fully associative; second level 1280 for all sizes, 5 ways; a bit there says that an entry has four contiguous
-       pages (100798, table A6-31).
-   neoverse-v2: Arm 102375, MMU chapter: 48 entries, fully associative; second level 2048, 8 ways.  Whether it coalesces was not
-       found, so it does not here. */
+       2 MiB; second level 512 for 4 KiB, 4 ways, and 512 for 2 MiB, 2 ways.  AMD 57647 (its optimization guide, not
+       read): the first level is one array for all sizes.  That the second is one as well, with 4 ways for both, is an
+       assumption.  AMD coalesces neighbours "at 16KB or 32KB level" (linux-mm, on exec_folio_order, 2025); that it is
+       16 KiB, in both levels, is an assumption too.
+   skylake: Intel 248966-045, table 2-15 (not read): 4 KiB 128 entries, 8 ways; 2 and 4 MiB 8 for each thread, fully
+       associative by CPUID descriptor 76h; second level 1536 for both sizes, 12 ways.
+   golden-cove: Intel 248966, its chapter (not read): 256 entries for 4 KiB, 32 for 2 and 4 MiB, second level 2048 for
+       both.  The ways (8, 8 and 16) have no source here: they are what CPUID leaf 18h is known to say, and an assumption.
+   neoverse-n1: Arm 100616 (not read), like 100798, A5.2 (read), of Cortex-A76, from which the core derives: 48 entries
+       for 4 KiB to 32 MiB, fully associative; second level 1280 for all sizes, 5 ways, where a bit says that an entry
+       has four contiguous pages (100798, table A6-31).
+   neoverse-v2: Arm 102375 (not read): 48 entries, fully associative; second level 2048, 8 ways.  Whether it coalesces
+       was not found, so it does not here. */
 static const struct processor {
     const char *name;
     struct array small, huge, second;
     unsigned coalesced_first, coalesced_second;
 } processors[] = {
-    {"zen4", {64, 64}, {0, 0}, {512, 4}, 2, 2},           {"skylake", {128, 8}, {8, 8}, {1536, 12}, 0, 0},
-    {"golden-cove", {256, 8}, {32, 8}, {2048, 16}, 0, 0}, {"neoverse-n1", {48, 48}, {0, 0}, {1280, 5}, 0, 2},
+    /* clang-format off */
+    {"zen4", {64, 64}, {0, 0}, {512, 4}, 2, 2},
+    {"skylake", {128, 8}, {8, 8}, {1536, 12}, 0, 0},
+    {"golden-cove", {256, 8}, {32, 8}, {2048, 16}, 0, 0},
+    {"neoverse-n1", {48, 48}, {0, 0}, {1280, 5}, 0, 2},
     {"neoverse-v2", {48, 48}, {0, 0}, {2048, 8}, 0, 0},
+    /* clang-format on */
 };
 
 enum {

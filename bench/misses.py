@@ -92,7 +92,8 @@ def make_plan(objects):
 
 
 def trace(argv, patterns, folder, plugin, timeout=300):
-    """{instructions, misses: {layout: {processor: [first level, second level]}}, shares} of a run of ARGV in FOLDER."""
+    """{instructions, misses: {layout: {processor: [first level, second level]}}, shares} of a run of ARGV; files
+    in between go to FOLDER."""
     if not find_qemu():
         raise RuntimeError("qemu-user is not installed")
     plan, out = folder / "plan", folder / "misses.json"
@@ -106,7 +107,7 @@ def trace(argv, patterns, folder, plugin, timeout=300):
                f"{plugin},plan={plan},out={out}", *map(str, argv)]
     try:
         result = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                                text=True, timeout=timeout, cwd=folder)
+                                text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         raise RuntimeError(f"{argv[0]} takes more than {timeout} s in QEMU") from None
     if result.returncode != 0 or not out.exists():
