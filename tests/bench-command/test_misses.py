@@ -13,6 +13,8 @@ import pytest
 
 import helpers
 
+pytestmark = pytest.mark.beside
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench")]
 import misses  # noqa: E402

@@ -25,7 +25,8 @@ def pages(pool, thp):
     pool(64)
 
 
-@pytest.fixture(params=["ldso-needed-hugetlb", "ldso-dlopen-hugetlb", "ldso-dlopen-threads-hugetlb", "ldso-dlopen-thp"])
+@pytest.fixture(params=["ldso-dlopen-threads-hugetlb", *(pytest.param(name, marks=pytest.mark.whole) for name in (
+    "ldso-needed-hugetlb", "ldso-dlopen-hugetlb", "ldso-dlopen-thp"))])
 def one(request, sweep):
     return sweep(request.param)
 

@@ -13,6 +13,8 @@ import pytest
 
 import helpers
 
+pytestmark = pytest.mark.beside
+
 EXPECTED = {
     "bin/hugeld", "lib/libhugeld.so", "lib/hugeld/libhugeld.so", "lib/pkgconfig/hugeld.pc",
     "share/man/man1/hugeld.1", "share/man/man5/hugeld-json.5", "share/man/man7/hugeld.7", "share/man/man8/libhugeld.so.8",

@@ -59,6 +59,7 @@ def test_frame_pointers_on_thp(deep, start_stopped, folder, pool, thp):
     assert len(leaves) > 100 and profiles.share(leaves, profiles.is_complete) >= profiles.LEAST
 
 
+@pytest.mark.whole
 def test_gdb(deep, start_stopped, pool):
     """A debugger reads the unwind tables of the file, so attaching late costs it nothing."""
     if not shutil.which("gdb"):

@@ -44,7 +44,8 @@ def cc1plus():
     return compiler
 
 
-@pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.whole)], ids=["preload", "run"])
+@pytest.mark.whole
+@pytest.mark.parametrize("by_command", [False, True], ids=["preload", "run"])
 def test_cc1plus(prove, pool, cc1plus, source, by_command):
     pool(64)
     preprocessed = source.with_suffix(".ii")
