@@ -8,16 +8,11 @@
 #include "sys.h"
 
 #define SECTIONS_MAX 512
-/* What lies before the section headers: their names, mostly. */
-#define NAMES_BYTES 4096
 
-/* The end of a file, and the names of its sections. */
+/* Section headers, and the first of their names. */
 struct tables {
-    char before[NAMES_BYTES]; /* it ends where the section headers begin */
     Elf64_Shdr section[SECTIONS_MAX];
-    char other_names[2 * NAMES_BYTES];
-    const char *names;
-    uint64_t names_bytes;
+    char names[8192];
 };
 
 static const struct hl_mark marks[] = {
@@ -35,35 +30,18 @@ static const struct hl_mark *find_name(const char *name, size_t bytes) {
     return NULL;
 }
 
-/* Finds the names of the section STRINGS: among the BYTES at READ, which are the file's from START, or by reading
-   them.  Not more than 8 KiB are looked at then. */
-static void find_names(struct tables *t, int fd, const Elf64_Shdr *strings, const char *read, uint64_t start,
-                       uint64_t bytes) {
-    uint64_t at = strings->sh_offset - start;
-    if (strings->sh_offset >= start && at < bytes && strings->sh_size <= bytes - at) {
-        t->names = read + at;
-        t->names_bytes = strings->sh_size;
-        return;
-    }
-    long n = hl_pread(fd, t->other_names, sizeof t->other_names, strings->sh_offset);
-    t->names = t->other_names;
-    t->names_bytes = hl_is_error(n) ? 0 : (uint64_t)n;
-}
-
-/* The mark whose name a loaded section has. */
+/* The mark whose name a loaded section has.  Names beyond 8 KiB of them are not looked at. */
 static const struct hl_mark *find_marked_section(int fd, const Elf64_Ehdr *file) {
     struct tables t;
-    uint64_t before = file->e_shoff < NAMES_BYTES ? file->e_shoff : NAMES_BYTES;
-    uint64_t start = file->e_shoff - before, bytes = before + file->e_shnum * sizeof t.section[0];
-    char *read = (char *)&t + offsetof(struct tables, section) - before;
-    if (hl_pread(fd, read, bytes, start) != (long)bytes)
+    uint64_t bytes = file->e_shnum * sizeof t.section[0];
+    if (hl_pread(fd, t.section, bytes, file->e_shoff) != (long)bytes)
         return NULL;
-    find_names(&t, fd, &t.section[file->e_shstrndx], read, start, bytes);
+    long names_bytes = hl_pread(fd, t.names, sizeof t.names, t.section[file->e_shstrndx].sh_offset);
     for (unsigned i = 0; i < file->e_shnum; i++) {
         const Elf64_Shdr *section = &t.section[i];
         const struct hl_mark *mark = NULL;
-        if ((section->sh_flags & SHF_ALLOC) && section->sh_name < t.names_bytes)
-            mark = find_name(t.names + section->sh_name, t.names_bytes - section->sh_name);
+        if ((section->sh_flags & SHF_ALLOC) && (long)section->sh_name < names_bytes)
+            mark = find_name(t.names + section->sh_name, (size_t)names_bytes - section->sh_name);
         if (mark != NULL)
             return mark;
     }
