@@ -198,10 +198,10 @@ def compile_shared(source, output):
 
 def open_to_others(folder):
     """Lets other users enter FOLDER, a temporary one of pytest's."""
-    for parent in [folder, *folder.parents]:
-        parent.chmod(0o755)
-        if parent.name.startswith("pytest-of-"):
-            break
+    depth = 4 if folder.parent.name.startswith("popen-") else 3  # a worker of xdist has a folder of its own
+    for parent in [folder, *folder.parents][:depth]:
+        if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
+            parent.chmod(0o755)
 
 
 @pytest.fixture(scope="session")
