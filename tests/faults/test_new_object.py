@@ -25,12 +25,12 @@ def pages(pool, thp):
     pool(64)
 
 
-@pytest.fixture(params=["ldso-dlopen-threads-hugetlb", *(pytest.param(name, marks=pytest.mark.whole) for name in (
-    "ldso-needed-hugetlb", "ldso-dlopen-hugetlb", "ldso-dlopen-thp"))])
+@pytest.fixture(params=["ldso-needed-hugetlb", "ldso-dlopen-hugetlb", "ldso-dlopen-threads-hugetlb", "ldso-dlopen-thp"])
 def one(request, sweep):
     return sweep(request.param)
 
 
+@pytest.mark.whole
 def test_mapped_again(one):
     """...whichever span it is, also where the claim fails at first; what moved before it is good."""
     with one.inject() as inject:
@@ -53,6 +53,7 @@ def check_lost(one, outcome):
     assert outcome.pool.split()[:2] == one.good.pool.split()[:2]
 
 
+@pytest.mark.whole
 def test_no_memory_for_it(one):
     """The claim fails as often as it is tried; or a segment cannot be mapped over it."""
     with one.inject() as inject:
@@ -64,6 +65,7 @@ def test_no_memory_for_it(one):
             check_lost(one, inject.run(fault, Fault("mmap", over, len(nth), "fail", "ENOMEM")))
 
 
+@pytest.mark.whole
 def test_another_thread_was_faster(one):
     """It has mapped something in the hole before that could be claimed."""
     with one.inject() as inject:

@@ -12,6 +12,8 @@ import pytest
 
 import helpers
 
+pytestmark = pytest.mark.beside
+
 READ_ONLY = ("text", "rodata")
 
 

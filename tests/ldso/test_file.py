@@ -185,6 +185,7 @@ def check_sizes(linked, sized, copy, prefix=()):
         assert huge == pages * helpers.HUGE, file
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("huge", [pytest.param("never", marks=pytest.mark.whole), "always"])
 def test_sizes_on_tmpfs(linked, sized, tmp_path, root, thp, huge):
     folder, found = sized

@@ -15,6 +15,8 @@ import helpers
 from linked import ALL, by_command, by_run
 from linkers import LINKED
 
+pytestmark = pytest.mark.beside
+
 HERE = pathlib.Path(__file__).resolve().parent
 SHARED = re.compile(r"^hugeld: (libbig\S*|app-\S*): text (\d+) pages shared, rodata \d+ pages? shared", re.M)
 MISMATCH = "its image has other segments than it has"

@@ -57,6 +57,7 @@ def test_install_and_uninstall(source, tmp_path):
     assert not (prefix / "lib/hugeld").exists()
 
 
+@pytest.mark.whole
 def test_what_is_installed_works(source, pool):
     pool(32)
     make(source, "install")

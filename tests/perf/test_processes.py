@@ -128,6 +128,7 @@ true
 """
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("by_command", [False, True], ids=["own", "command"])
 def test_namespaces(deep, root, library, map_of, tmp_path, folder, pool, by_command):
     """In a PID and mount namespace with a /tmp of its own, as in a container, the map is there, under the number that

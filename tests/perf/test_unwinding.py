@@ -35,6 +35,7 @@ def record_late(program, start_stopped, output, call_graph, options="backend=hug
 VIEWS = ("plain", "from the start", "attached late", "the same recording, text in its file")
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("call_graph", ["fp", pytest.param("dwarf", marks=pytest.mark.whole)])
 def test_chains(deep, start_stopped, library, folder, pool, figure, call_graph):
     """A program with frame pointers, and one without."""

@@ -111,6 +111,7 @@ def test_fork_with_an_empty_pool(pool, postgres, library, pause_library):
         assert process.returncode == 0
 
 
+@pytest.mark.whole
 def test_prefork(pool, thp, postgres, library, pause_library):
     """20 clients that connect anew for each transaction, each served by a child of its own, with an exhausted pool."""
     folder, binaries, argv = postgres
