@@ -71,6 +71,7 @@ def text_and_rodata(pid):
     return text // helpers.HUGE, rodata // helpers.HUGE, sum(m.thp_bytes for m in mappings)
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("backend", ["hugetlb", pytest.param("auto", marks=pytest.mark.whole)])
 def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, expected, backend):
     """They start together against a pool that serves a third of them, and hold what they got until all have it."""

@@ -267,6 +267,7 @@ def test_kinds_of_processes(calls):
     assert answer["processes"]["kernel_threads"] >= (1 if os.path.exists("/proc/2") else 0)
 
 
+@pytest.mark.whole
 def test_without_privileges(calls, library, root):
     """Own processes only, and that is said once."""
     command = library.parent / "hugeld"
