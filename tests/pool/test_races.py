@@ -109,8 +109,7 @@ def test_without_a_pause(builder, gate, library, pool, thp, expected, backend):
         release()
         results, errors = collect(processes)
     assert set(results) == {expected}
-    assert any("text 5 pages hugetlb" in e for e in errors)
-    for error in errors:
+    for error in errors:  # how many are served is chance, and it may be none
         assert re.search(r"text 5 pages (hugetlb|thp)", error) or SHORT in error, error
 
 
