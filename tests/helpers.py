@@ -12,6 +12,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import pty
 import re
 import shutil
 import signal
@@ -158,6 +159,29 @@ def run(argv, env=None, timeout=60, **options):
 def hugeld(*arguments, **options):
     """Runs the hugeld command."""
     return run([HUGELD, *arguments], **options)
+
+
+def one_line(result, status, *words):
+    """RESULT of the command says WORDS in one line on stderr, nothing on stdout, and ends with STATUS."""
+    assert result.returncode == status, result.stderr
+    assert result.stderr.startswith("hugeld: ") and result.stderr.count("\n") == 1, result.stderr
+    assert result.stdout == ""
+    for word in words:
+        assert word in result.stderr
+    return result
+
+
+def shown_on_terminal(argv):
+    """What ARGV writes to standard error where that is a terminal."""
+    master, slave = pty.openpty()
+    process = start(argv, stderr=slave)
+    try:
+        process.communicate(timeout=60)
+        return os.read(master, 65536).decode()
+    finally:
+        end_process(process)
+        os.close(master)
+        os.close(slave)
 
 
 def hugeld_json(command, *arguments):

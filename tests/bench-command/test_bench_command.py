@@ -6,7 +6,6 @@ import html.parser
 import json
 import os
 import pathlib
-import pty
 import statistics
 import subprocess
 import xml.etree.ElementTree
@@ -472,14 +471,5 @@ def test_bench_page_that_cannot_be_written(bench):
 def test_bench_progress(worker, pool):
     """On a terminal, and gone at the end."""
     pool(16)
-    master, slave = pty.openpty()
-    process = helpers.start([helpers.HUGELD, "bench", "-n", "6", worker, "spin", "1", "1"], stderr=slave)
-    try:
-        process.stdout.read()
-        process.wait(timeout=60)
-        shown = os.read(master, 65536).decode()
-    finally:
-        helpers.end_process(process)
-        os.close(master)
-        os.close(slave)
+    shown = helpers.shown_on_terminal([helpers.HUGELD, "bench", "-n", "6", worker, "spin", "1", "1"])
     assert "pair 1 of 6" in shown and "pair 6 of 6" in shown and shown.endswith("\r\x1b[K")

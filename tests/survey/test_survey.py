@@ -17,7 +17,7 @@ import xml.etree.ElementTree
 import pytest
 
 import helpers
-from helpers import hugeld
+from helpers import hugeld, one_line
 
 MIB = 1 << 20
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
@@ -61,14 +61,6 @@ def running(*argvs, env=None):
 
 def ticks(pid):
     return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
-
-
-def one_line(result, status, *words):
-    assert result.returncode == status, result.stderr
-    assert result.stderr.startswith("hugeld: ") and result.stderr.count("\n") == 1, result.stderr
-    assert result.stdout == ""
-    for word in words:
-        assert word in result.stderr
 
 
 def is_all(bytes_):
@@ -412,15 +404,7 @@ def test_page(calls, tmp_path):
 
 
 def test_progress():
-    master, slave = pty.openpty()
-    process = helpers.start([helpers.HUGELD, "survey", "--seconds", "0.5", "--program", "true"], stderr=slave)
-    try:
-        process.communicate(timeout=60)
-        shown = os.read(master, 65536).decode()
-    finally:
-        helpers.end_process(process)
-        os.close(master)
-        os.close(slave)
+    shown = helpers.shown_on_terminal([helpers.HUGELD, "survey", "--seconds", "0.5", "--program", "true"])
     assert "s to go" in shown and shown.endswith("\r\x1b[K")
 
 

@@ -13,19 +13,10 @@ import tempfile
 import pytest
 
 import helpers
-from helpers import hugeld, hugeld_json
+from helpers import hugeld, hugeld_json, one_line
 
 AARCH64 = "/usr/aarch64-linux-gnu/lib/libc.so.6"
 
-
-def one_line(result, status, *words):
-    """RESULT says WORDS in one line on stderr, nothing on stdout, and ends with STATUS."""
-    assert result.returncode == status, result.stderr
-    assert result.stderr.startswith("hugeld: ") and result.stderr.count("\n") == 1, result.stderr
-    assert result.stdout == ""
-    for word in words:
-        assert word in result.stderr
-    return result
 
 
 def outcome(result):
