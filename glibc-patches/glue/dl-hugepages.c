@@ -410,7 +410,8 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
       .is_main = is_main,
     };
   struct hl_file_state state;
-  if ((mode & __RTLD_DLOPEN) != 0)
+  if ((mode & __RTLD_DLOPEN) != 0 || GLRO (dl_naudit) > 0)
+    /* The program has run, or an auditor, which may have threads.  */
     hl_forget_process (context);
   mapped->is_image = mapped->is_for_core = mapped->has_place = false;
   mapped->no_image = HL_MOVED;
