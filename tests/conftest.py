@@ -69,7 +69,7 @@ def is_beside(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    for item in items:
+    for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if not is_beside(item):
             item.add_marker(pytest.mark.xdist_group("pool"))
     if os.environ.get("T_SAMPLE") != "1":
