@@ -20,10 +20,13 @@ void hl_set_geometry(struct hl_geometry *geometry, uint64_t page_bytes) {
 }
 
 /* Whether AREA, two huge pages, is still one mapping.  Those of hugetlb memory do not grow together with
-   others. */
+   others.  Kept for nothing, the second page would be missing from the pool, so reading is tried again. */
 static bool is_whole(const struct hl_area *area, uint64_t second) {
     struct hl_maps maps;
-    if (hl_read_maps(&maps) != 0)
+    int result = -ENOMEM;
+    for (int i = 0; result != 0 && i < HL_TRIES; i++)
+        result = hl_read_maps(&maps);
+    if (result != 0)
         return false;
     bool whole = hl_find_mapping(&maps, area->start) == hl_find_mapping(&maps, second);
     hl_free_maps(&maps);
@@ -31,13 +34,13 @@ static bool is_whole(const struct hl_area *area, uint64_t second) {
 }
 
 /* Whether mremap brings the first huge page of AREA into the place of the second.  Linux 5.10 says no and has
-   unmapped what was there; by now it may be another thread's. */
-static bool moves_over(struct hl_area *area, uint64_t bytes) {
+   unmapped what was there; where other threads run, it may be theirs by now. */
+static bool moves_over(struct hl_area *area, uint64_t bytes, bool has_threads) {
     uint64_t second = area->start + bytes;
     bool moves = !hl_is_error(hl_move_mapping(area->start, bytes, second));
     if (moves)
         hl_leave_area(area, area->start, second);
-    else if (!is_whole(area, second))
+    else if (has_threads && !is_whole(area, second))
         hl_leave_area(area, second, second + bytes);
     return moves;
 }
@@ -77,7 +80,7 @@ bool hl_probe_hugetlb(struct hl_kernel *kernel, const struct hl_geometry *geomet
     kernel->hugetlb_dofork = has_threads && !hl_is_error(hl_madvise(area.start, all, MADV_DONTFORK)) &&
                              !hl_is_error(hl_madvise(area.start, all, MADV_DOFORK));
     kernel->executable_memory = !hl_is_error(hl_mprotect(area.start, all, PROT_READ | PROT_EXEC));
-    kernel->hugetlb_mremap = moves_over(&area, bytes);
+    kernel->hugetlb_mremap = moves_over(&area, bytes, has_threads);
     hl_free_area(&area);
     return granted || (pages == 1 && hl_grants_pages(geometry, pages));
 }

@@ -158,8 +158,9 @@ def second_faults(sweep, each=None):
         for number in range(1, len(sweep.good.calls) + 1):
             seen = set()
             for [first] in single_faults(sweep.good.calls, each, only=number):
-                calls = inject.run(first).calls
-                if tuple(calls) in seen:
+                outcome = inject.run(first)
+                calls = outcome.calls
+                if tuple(calls) in seen or not outcome.err:  # what nothing is said of could not be judged
                     continue
                 seen.add(tuple(calls))
                 end = len(calls) - (common_end(calls, sweep.good.calls) if each else 0)

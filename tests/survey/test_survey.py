@@ -141,7 +141,7 @@ def test_started_program_that_ends(calls):
 
 def test_program_that_is_run_again(calls):
     """None of its processes lives as long as the window; the plan is made for the one that there is at the end."""
-    answer, _ = survey("--", "sh", "-c", f"while :; do timeout 0.4 {calls} {FOREVER}; done", seconds=1.5)
+    answer, _ = survey("--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", seconds=1.5)
     found = row(answer, calls)
     assert found["processes"] >= 2 and is_all(found["hot_bytes"]) and found["advice"]["way"] == "image"
 
