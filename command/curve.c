@@ -142,10 +142,10 @@ void hl_take_curve(struct hl_curve *curve, const struct hl_tlb *tlb) {
 
 char *hl_curve_path(void) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    if (geteuid() == 0)
-        return hl_format("/var/cache/hugeld/tlb.json"); /* sudo may keep the HOME of somebody else */
     if (cache != NULL && cache[0] == '/')
         return hl_format("%s/hugeld/tlb.json", cache);
+    if (geteuid() == 0)
+        return hl_format("/var/cache/hugeld/tlb.json"); /* sudo may keep the HOME of somebody else */
     return home != NULL && home[0] == '/' ? hl_format("%s/.cache/hugeld/tlb.json", home) : NULL;
 }
 

@@ -17,12 +17,17 @@ import xml.etree.ElementTree
 import pytest
 
 import helpers
-from helpers import hugeld, one_line
+from helpers import curve_file, hugeld, one_line
 
 MIB = 1 << 20
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 FOREVER = "1000000000000"
 QUIET = "no program here executes more text than the TLB reaches\n"
+
+
+@pytest.fixture(autouse=True)
+def known_curve(curve):
+    """Wherever a test says nothing else."""
 
 
 @pytest.fixture(scope="module")
@@ -423,9 +428,10 @@ def test_interrupted(calls):
 
 
 @pytest.fixture
-def cache(root, tmp_path):
+def cache(root, curve, monkeypatch):
     """cache(before, *arguments): what survey says in a mount namespace where /var/cache is empty but for what the shell
     script BEFORE puts there."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
 
     def run(before, *arguments, user=()):
         script = f'mount -t tmpfs -o mode=0755 none /var/cache && cd /var/cache && {before} && shift && exec "$@"'
@@ -435,13 +441,6 @@ def cache(root, tmp_path):
         return json.loads(result.stdout)
 
     return run
-
-
-def curve_file(**changes):
-    processor = re.search(r"^model name\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.M)
-    value = {"version": 1, "processor": processor[1] if processor else "",
-             "points": [{"mib": 2, "small_ns": 4.0, "huge_ns": 4.0}, {"mib": 16, "small_ns": 44.0, "huge_ns": 30.0}]}
-    return json.dumps({**value, **changes})
 
 
 def put(text, *more):
@@ -491,18 +490,16 @@ def test_calibrate(cache):
 
 
 def test_cache_of_a_user(library, root, tmp_path):
-    """XDG_CACHE_HOME for others than root, whatever HOME is for root."""
+    """Theirs alone: what another user has measured is not used."""
     folder = tmp_path / "cache"
-    (folder / "hugeld").mkdir(parents=True)
-    (folder / "hugeld/tlb.json").write_text(curve_file())
+    words = [*NOBODY, library.parent / "hugeld", "survey", "--json", "--seconds", "0.1", "--program", "true"]
     for parent in [tmp_path, *tmp_path.parents][:3]:
         parent.chmod(0o755)
+    others = json.loads(helpers.run(words).stdout)
+    assert others["calibrated"] is False and "others could" in others["curve_problem"]
     for path in (folder, folder / "hugeld", folder / "hugeld/tlb.json"):
         os.chown(path, 65534, 65534)
-    env = helpers.environment(XDG_CACHE_HOME=folder)
-    words = ["survey", "--json", "--seconds", "0.1", "--program", "true"]
-    answer = json.loads(helpers.run([*NOBODY, library.parent / "hugeld", *words], env).stdout)
-    assert answer["calibrated"] is True
+    assert json.loads(helpers.run(words).stdout)["calibrated"] is True
 
 
 # --- what it costs the programs ---
