@@ -114,7 +114,7 @@ def compare(plain, huge):
     return midmean(ratios), means[249], means[9750]
 
 
-@pytest.mark.parametrize("n", [6, 7, 25])
+@pytest.mark.parametrize("n", [pytest.param(6, marks=pytest.mark.whole), 7, pytest.param(25, marks=pytest.mark.whole)])
 def test_bench_arithmetic(bench_json, n):
     """Medians, ratios and intervals from the runs that it lists, odd and even in number."""
     answer = bench_json("spin", "2", "2", n=n)
@@ -144,6 +144,7 @@ def test_bench_faster(bench_json):
     assert answer["ratio"]["wall"]["ratio"] < 0.9
 
 
+@pytest.mark.whole
 def test_bench_slower(bench_json):
     answer = bench_json("spin", "10", "100")
     assert answer["verdict"] == "slower" and answer["ratio"]["wall"]["low"] > 1
@@ -179,6 +180,7 @@ def test_bench_at_once_needs_two(bench):
     one_line(helpers.run(["taskset", "-c", min(os.sched_getaffinity(0)), *words]), 1, "two processors", "take turns")
 
 
+@pytest.mark.whole
 def test_bench_input_is_read_by_both(bench, tmp_path):
     """From where it stands, also at the same time."""
     file = tmp_path / "input"
@@ -191,6 +193,7 @@ def test_bench_input_is_read_by_both(bench, tmp_path):
         assert answer["output"] == "same" and answer["pairs"] == 6, result
 
 
+@pytest.mark.whole
 def test_bench_precision(bench_json, bench):
     answer = bench_json("spin", "20", "10", options=["--precision=50%"], n=40)
     assert answer["precision"] == 50 and answer["restless"] is None and answer["pairs"] < 40
@@ -245,7 +248,7 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
                     worker), 1, "nothing moved")
 
 
-@pytest.mark.parametrize("redirection", ["2> /dev/null", "2>&-"])
+@pytest.mark.parametrize("redirection", ["2>&-", pytest.param("2> /dev/null", marks=pytest.mark.whole)])
 def test_bench_program_without_standard_error(worker, pool, redirection):
     """hugeld's lines do not come through, and what moved is what the kernel says of the traced run."""
     pool(16)
@@ -256,6 +259,7 @@ def test_bench_program_without_standard_error(worker, pool, redirection):
     assert set(answer["runs"]["plain"]["pages"]) == {0} and set(answer["runs"]["huge"]["pages"]) == {3}
 
 
+@pytest.mark.whole
 def test_bench_silent_program_that_stops_moving(worker, pool, tmp_path):
     """Nobody said so in the measured runs: another traced one is the last."""
     pool(16)

@@ -69,7 +69,8 @@ def ways(library, empty_library):
     return {"preload": preloaded, **({"ldso": by_ldso} if ldso.exists() else {})}
 
 
-@pytest.mark.parametrize("variant, one_field", [("nopie", False), pytest.param("pie", True, marks=pytest.mark.whole), ("aligned", False)])
+@pytest.mark.parametrize("variant, one_field", [
+    ("nopie", False), pytest.param("pie", True, marks=pytest.mark.whole), pytest.param("aligned", False, marks=pytest.mark.whole)])
 def test_executables(builder, pool, tmp_path, ways, variant, one_field):
     pool(64)
     # env: what the kernel refuses to start ends with 126.

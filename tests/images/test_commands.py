@@ -293,11 +293,12 @@ def spoil(store, app, image, how):
         store.done("chmod", "g+w", store.path if how == "writable store" else image)
 
 
-WRONG = [("touched", "no-image"), ("replaced", "no-image"), ("noexec", "store-noexec"), ("another's", "store-unsafe"),
+WRONG = [("touched", "no-image"), ("noexec", "store-noexec"), ("replaced", "no-image"), ("another's", "store-unsafe"),
          ("writable store", "store-unsafe"), ("writable image", "store-unsafe"), ("other segments", "image-mismatch")]
 
 
-@pytest.mark.parametrize("how, reason", WRONG, ids=[how for how, _ in WRONG])
+@pytest.mark.parametrize("how, reason", [pytest.param(*case, marks=[] if case in WRONG[:2] else pytest.mark.whole, id=case[0])
+                                         for case in WRONG])
 def test_reasons(builder, store, tmp_path, library, how, reason):
     """inspect gives the reason with which the program itself stays, and what helps."""
     app = tmp_path / "app-nopie"
@@ -341,8 +342,10 @@ def test_doctor(builder, store):
         "doctor", env=helpers.environment(LD_HUGEPAGES_OPTIONS=f"store={store.path}")).stdout
 
 
-@pytest.mark.parametrize("how, key, remedy", [("touched", "stale_images", "refresh"), ("noexec", "executable", "remount,exec"),
-                                              ("writable store", "safe", "rm -r")])
+@pytest.mark.parametrize("how, key, remedy", [
+    ("touched", "stale_images", "refresh"),
+    pytest.param("noexec", "executable", "remount,exec", marks=pytest.mark.whole),
+    pytest.param("writable store", "safe", "rm -r", marks=pytest.mark.whole)])
 def test_doctor_finds_what_is_wrong(builder, store, tmp_path, how, key, remedy):
     app = tmp_path / "app-nopie"
     shutil.copy(builder.executable("nopie"), app)

@@ -62,7 +62,7 @@ def test_tmpfs(linked, on_tmpfs, thp):
     assert linked.run([on_tmpfs], "libbig*", "backend=file,segments=text,verbose=2").stderr.startswith(ON_FILE)
 
 
-@pytest.fixture(params=[pytest.param("ext4", marks=pytest.mark.whole), "xfs"])
+@pytest.fixture(params=["ext4", "xfs"])
 def disk(request, tmp_path, root):
     """(a folder on this file system, a function that empties its page cache)."""
     image, folder = tmp_path / "image", tmp_path / "mounted"
@@ -196,6 +196,7 @@ def test_sizes_on_tmpfs(linked, sized, tmp_path, root, thp, huge):
     check_sizes(linked, found, tmp_path, prefix)
 
 
+@pytest.mark.whole
 def test_sizes_on_disk(linked, sized, disk, thp):
     if KERNEL < (6, 18):
         pytest.skip("before Linux 6.18 files on a disk have no huge pages")
