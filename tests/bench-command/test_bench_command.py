@@ -286,11 +286,13 @@ def test_bench_ignored_failure(bench_json):
     assert bench_json("exit", "3", "3", options=["--ignore-failure"])["output"] == "same"
 
 
+@pytest.mark.whole
 def test_bench_output_that_varies(bench_json):
     assert bench_json("vary")["output"] == "differs from run to run"
     assert bench_json("print", "x", "x")["output"] == "same"
 
 
+@pytest.mark.whole
 def test_bench_own_lines_are_no_output(bench_json):
     """What hugeld says on standard error, in a child too, is taken out."""
     answer = bench_json("fork")
@@ -306,6 +308,7 @@ def test_bench_input(bench_json, tmp_path):
         assert bench_json("copy", stdin=stream)["output"] == "same"
 
 
+@pytest.mark.whole
 def test_bench_leaves_children_alone(bench, tmp_path):
     """A daemon that a traced run left behind goes on, untraced, while the next run starts."""
     result = bench("daemon", tmp_path / "daemons")
@@ -467,6 +470,7 @@ def test_bench_page(bench, tmp_path):
     assert "huge pages reach the TLB" in text and "&lt;script&gt;&amp;?" in text and result.stdout.splitlines()[-1] in text
 
 
+@pytest.mark.whole
 def test_bench_page_that_cannot_be_written(bench):
     result = bench("spin", "1", "1", options=["--report", "/dev/full"])
     assert result.returncode == 1 and "/dev/full: the page cannot be written" in result.stderr and result.stdout

@@ -112,6 +112,7 @@ public class Work {
 """
 
 
+@pytest.mark.whole
 def test_java(library, empty_library, pool, tmp_path):
     """The launcher opens libjvm.so, and runs it in a thread of its own."""
     java = shutil.which("java")

@@ -3,7 +3,10 @@
 
 import pathlib
 
+import pytest
 from elftools.elf.elffile import ELFFile
+
+pytestmark = pytest.mark.beside
 
 # Three fields of the ELF header, which lies in the first loaded segment, tell where the section headers are.  The
 # distribution strips symbols and debugging information into a file of their own, so these differ.  Nothing else is

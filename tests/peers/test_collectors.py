@@ -43,6 +43,7 @@ def test_stacks(run_peer, workshop, count_moves, way, backend):
     assert count_moves(moved.stderr, "libtable2.so", backend) > 0, moved.stderr
 
 
+@pytest.mark.whole
 def test_goroutines(run_peer, workshop, goroutines, count_moves, way, backend):
     """Go collects, preempts (SIGURG) and profiles (SIGPROF) while cgo opens and closes."""
     argv = [goroutines, ROUNDS, workshop / "libtable1.so", workshop / "libtable2.so"]

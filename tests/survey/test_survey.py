@@ -128,6 +128,7 @@ def test_started_program(calls):
     assert not [pid for pid in helpers.marked_processes() if helpers.state_of(pid) not in "ZX"]
 
 
+@pytest.mark.whole
 def test_started_program_alone(calls):
     """What others execute meanwhile is not looked at, and its output is not in the answer."""
     with running([calls, FOREVER]):
@@ -144,6 +145,7 @@ def test_started_program_that_ends(calls):
     assert result.returncode == 1 and (result.stdout == QUIET or "ended before it could be looked at" in result.stderr)
 
 
+@pytest.mark.whole
 def test_program_that_is_run_again(calls):
     """None of its processes lives as long as the window; the plan is made for the one that there is at the end."""
     answer, _ = survey("--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", seconds=1.5)
@@ -151,6 +153,7 @@ def test_program_that_is_run_again(calls):
     assert found["processes"] >= 2 and is_all(found["hot_bytes"]) and found["advice"]["way"] == "image"
 
 
+@pytest.mark.whole
 def test_filter(calls):
     with running([calls, FOREVER], ["sleep", "60"]) as (_, sleeping):
         answer, _ = survey("--program", calls, "--program", "sleep")

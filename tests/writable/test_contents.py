@@ -62,6 +62,7 @@ def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
         assert process.finish()[0] == 0
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("variant", ["nopie", "pie"])
 @pytest.mark.parametrize("options", ["", "backend=thp"])
 def test_sparse(program, library, empty_library, pool, thp, variant, options):
