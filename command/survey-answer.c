@@ -212,11 +212,22 @@ static bool has_gain(const struct hl_survey *survey) {
     return false;
 }
 
+/* The one line where nothing is to be gained. */
+static void print_no_gain(const struct hl_survey *survey) {
+    size_t n = 0;
+    for (size_t i = 0; i < survey->n_programs; i++)
+        n += survey->program[i].advice.already_huge;
+    char *huge = n == 0 ? hl_format("%s", "")
+                        : hl_format("; %zu %s on huge pages already", n, n == 1 ? "is" : "are");
+    hl_print("no program here executes more text than the TLB reaches%s", huge);
+    free(huge);
+}
+
 void hl_print_survey(const struct hl_survey *survey) {
     uint64_t most = 0;
     size_t shown = 0;
     if (!has_gain(survey)) {
-        hl_print("no program here executes more text than the TLB reaches");
+        print_no_gain(survey);
         return;
     }
     print_heading(survey);
