@@ -294,9 +294,19 @@ def write_readme(data, path):
         path.write_text(block.sub(lambda _: "\n".join([*lines, END]), text))
 
 
+def not_yet_measured(names, runs, this):
+    """Those of NAMES whose last run, of RUNS, was not of what THIS one is of: the same hugeld, machine and number of rounds."""
+    return [name for name in names if {key: runs.get(name, {}).get(key) for key in this} != this]
+
+
+def in_minutes(seconds):
+    return f"{seconds / 60:.0f} minutes" if seconds >= 600 else f"{seconds / 60:.1f} minutes" if seconds >= 60 else f"{seconds:.0f} s"
+
+
 def load(folder):
     data = json.loads((folder / "machine.json").read_text())
     names = data.pop("names")
+    data.setdefault("runs", {})
     data["groups"] = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
     return data
 
@@ -304,7 +314,7 @@ def load(folder):
 def store(data, folder):
     """A file for each group, one way a line."""
     folder.mkdir(parents=True, exist_ok=True)
-    head = {"machine": data["machine"], "quick": data["quick"], "names": list(data["groups"])}
+    head = {"machine": data["machine"], "quick": data["quick"], "names": list(data["groups"]), "runs": data["runs"]}
     (folder / "machine.json").write_text(json.dumps(head, indent=1) + "\n")
     for name, found in data["groups"].items():
         text = json.dumps(found, separators=(", ", ": ")).replace('{"name"', '\n {"name"').replace('{"id"', '\n{"id"')
