@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 import groups
-from groups import Way, at_once, helpers, hugeld, image_of, mapped, paired_experiment, share, time_run, watch
+from groups import HUGELD, STORE, Way, at_once, helpers, hugeld, image_of, mapped, paired_experiment, share, time_run, watch
 from measure import OUT, ROOT
 from peers import CACHE
 
@@ -28,7 +28,7 @@ server.listen(0, '127.0.0.1', () => fs.writeFileSync(process.argv[2], String(ser
 
 
 def server_ways(program):
-    """PROGRAM's image is mapped, or executed where the preloader can't use one, since it is a PIE."""
+    """PROGRAM's image is executed too, since the preloader can't use one for a PIE."""
     private = hugeld("hugetlb", [], f"backend=hugetlb,only={os.path.basename(program)}")
     ways = [Way("plain", []), Way("plain-again", []), private]
     try:
@@ -45,7 +45,8 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
     def make(way):
         folder = parent / way
         folder.mkdir()
-        return folder, [image_of(program) if way == "executed" else program, *map(str, words(folder))]
+        run = [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}"] if way == "executed" else []
+        return folder, [*run, program, *map(str, words(folder))]
 
     ways = server_ways(program)
     try:
@@ -59,7 +60,7 @@ def redis(plan):
     program = shutil.which("redis-server")
     if not program or os.getuid() != 0:
         return
-    half = 20000
+    half = 20000  # and the program is called by its own name, since the file behind it has others
 
     def words(folder):
         return ["--port", "0", "--unixsocket", folder / "socket", "--dir", folder, "--save", "", "--daemonize", "no"]
@@ -68,7 +69,7 @@ def redis(plan):
         return ["redis-benchmark", "-s", folder / "socket", "-t", "set,get", "-n", half, "-c", "8", "-q"]
 
     title = "redis, SET and GET by redis-benchmark, each server with its client on one processor"
-    yield from measure_server(plan, "redis", title, os.path.realpath(program), words,
+    yield from measure_server(plan, "redis", title, program, words,
                               lambda folder: (folder / "socket").exists(), work, 2 * half)
 
 
