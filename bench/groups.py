@@ -249,8 +249,7 @@ def program_ways(argv, objects, files, quick=False):
         share(*files)
         ways.append(mapped("mapped", argv, objects))
     if not quick:
-        ways.append(hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects))
-        ways.append(hugeld("thp", argv, "backend=thp", objects))
+        ways.append(hugeld("thp", argv, "backend=thp", objects))  # rodata is in group defaults
         if LINKER.exists():
             ways.append(Way("ldso", [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", "-p", objects or "main",
                                      *argv]))
@@ -805,8 +804,10 @@ def short_programs():
 
 
 def pairs_for(plan, seconds):
-    """How many pairs: some 15 seconds', or a second's."""
-    return max(12, min(30, int(1 / seconds))) if plan.quick else max(60, min(600, int(15 / seconds)))
+    """How many pairs: some 10 seconds', 30 where one takes long, or a second's."""
+    if plan.quick:
+        return max(12, min(30, int(1 / seconds)))
+    return max(20, min(60, int(30 / seconds)), min(600, int(10 / seconds)))
 
 
 def shared_programs(plan):
@@ -1050,7 +1051,8 @@ def group_survey(plan):
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "
                 f"text, of which the plan covers {100 * surveyed['advice']['hot_share']:.0f} %.")
         yield paired_experiment(f"survey-{name}", f"{name}, the estimate and what is measured", "ms", ways,
-                                at_once(ways, 12 if plan.quick else 60), note=note, huge=huge, program=name,
+                                at_once(ways, 12 if plan.quick else min(60, pairs_for(plan, time_run(ways[0]) / 1000))),
+                                note=note, huge=huge, program=name,
                                 estimate=round(1 - surveyed["gain"], 4))
 
 

@@ -92,8 +92,8 @@ def at_once(ways, rounds, prints=False):
                                 capture_output=True, text=True)
         if result.returncode != 0:
             raise RuntimeError(f"{way.name}: {(result.stderr.strip().splitlines() or ['pairs failed'])[-1]}")
-        lines = {line.split()[0]: [float(w) for w in line.split()[1:]] for line in result.stdout.splitlines()
-                 if line.split()[0] in ("pair", "values", "pair:cpu", "values:cpu")}
+        lines = {line[0]: [float(w) for w in line[1:]] for line in map(str.split, result.stdout.splitlines())
+                 if line and line[0] in ("pair", "values", "pair:cpu", "values:cpu")}  # and not what the programs print
         found[way.name] = {"values": lines["values"], "pair": lines["pair"],
                            "cpu": lines["values:cpu"], "pair_cpu": lines["pair:cpu"]}
     return found

@@ -150,15 +150,16 @@ def git_runs():
     if not git:
         return
     tree, files = OUT / "large-repository", 50000
-    if not (tree / ".git/index").exists():
+    if not (tree / ".git/refs/heads/bench").exists():
         shutil.rmtree(tree, ignore_errors=True)
         for i in range(files // 250):
             folder = tree / f"part{i % 20}/folder{i}"
             folder.mkdir(parents=True)
             for j in range(250):
                 (folder / f"file{j}.txt").write_text(f"{i} {j}\n")
-        subprocess.run([git, "init", "-q", tree], check=True)
-        subprocess.run([git, "-C", tree, "add", "."], check=True)
+        for words in (["init", "-q", "-b", "bench"], ["add", "."],
+                      ["-c", "user.name=bench", "-c", "user.email=bench@localhost", "commit", "-q", "-m", "files"]):
+            subprocess.run([git, "-C", tree, *words], check=True)
     git = os.path.realpath(git)
     status = [git, "--no-optional-locks", "-C", tree, "status", "--porcelain"]
     yield ("git-status", f"git status in a repository of {files} files", status, [git, "--version"], None, [git], True, {})
@@ -194,8 +195,7 @@ def measure_run(plan, name, title, argv, start, *how):
     ways = run_ways(argv, *how)
     watched = {way.name: watch(way) for way in ways}
     seconds = time_run(ways[0]) / 1000
-    rounds = groups.pairs_for(plan, seconds)
-    values = at_once(ways, rounds if plan.quick else max(rounds // 2, 40))
+    values = at_once(ways, groups.pairs_for(plan, seconds))
     yield paired_experiment(f"more-{name}", f"{title}, a run of {seconds:.1f} s", "ms", ways, values, program=name,
                             memory={way: memory for way, (memory, _) in watched.items()},
                             huge={way: huge for way, (_, huge) in watched.items()},
