@@ -970,6 +970,8 @@ def peer_programs(plan):
     """(name, title, the stock program, words, words for a start, linked at 2 MiB, rewritten by BOLT)."""
     yield ("calls", "A million random calls over 32 MiB of text", calls(32, pie=False), ["1000000"], ["0"],
            calls(32, aligned=True), None)
+    if plan.quick:
+        return
     stock = peers.link_compiler("compile-ir")
     if stock and shutil.which("clang"):
         words = [peers.write_module()]
