@@ -20,8 +20,8 @@ static LLVMTargetMachineRef make_machine(LLVMModuleRef module) {
         fprintf(stderr, "compile-ir: %s\n", message);
         return NULL;
     }
-    return LLVMCreateTargetMachine(target, LLVMGetTarget(module), "x86-64", "", LLVMCodeGenLevelDefault, LLVMRelocPIC,
-                                   LLVMCodeModelDefault);
+    return LLVMCreateTargetMachine(target, LLVMGetTarget(module), "x86-64", "", LLVMCodeGenLevelDefault,
+                                   LLVMRelocPIC, LLVMCodeModelDefault);
 }
 
 int main(int argc, char **argv) {
@@ -36,7 +36,8 @@ int main(int argc, char **argv) {
         return 1;
     }
     LLVMTargetMachineRef machine = make_machine(module);
-    if (machine == NULL || LLVMRunPasses(module, "default<O2>", machine, LLVMCreatePassBuilderOptions()) != NULL)
+    if (machine == NULL ||
+        LLVMRunPasses(module, "default<O2>", machine, LLVMCreatePassBuilderOptions()) != NULL)
         return 1;
     if (LLVMTargetMachineEmitToMemoryBuffer(machine, module, LLVMObjectFile, &message, &object)) {
         fprintf(stderr, "compile-ir: %s\n", message);
