@@ -1000,6 +1000,7 @@ def group_peers(plan):
         watched = {way.name: watch(way) for way in ways}
         values = at_once(ways, pairs_for(plan, time_run(ways[0]) / 1000))
         yield paired_experiment(f"peers-{name}", title, "ms", ways, values, program=name, absent=absent,
+                                note=peers.missing_in_kernel(),
                                 memory={way: memory for way, (memory, _) in watched.items()},
                                 huge={way: huge for way, (_, huge) in watched.items()},
                                 start=measure_starts(plan, ways_with(start)[0]))

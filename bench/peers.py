@@ -53,6 +53,17 @@ def make_glibc():
     return folder
 
 
+THP = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+def missing_in_kernel():
+    """A sentence, where the kernel has not what three of them live on."""
+    if THP.exists() and "[never]" not in THP.read_text():
+        return ""
+    what = "Transparent huge pages are switched off" if THP.exists() else "This kernel has no transparent huge pages"
+    return f"{what}: iodlr, glibc-thp and bolt-hugify can do nothing here."
+
+
 # --- what a program has to be made into ---
 
 

@@ -65,8 +65,8 @@ def test_what_programs_print_is_left_out(pairs, monkeypatch):
 
 
 def test_memory_and_huge_pages_of_a_run_and_its_children():
-    memory, huge = measure.watch(measure.Way("plain", ["/bin/sh", "-c", "/usr/bin/python3 -c 'x = bytearray(64 << 20); import time; "
-                                                      "time.sleep(0.3)'; :"]))
+    words = "/usr/bin/python3 -c 'import time; x = bytearray(64 << 20); time.sleep(0.3)'; :"
+    memory, huge = measure.watch(measure.Way("plain", ["/bin/sh", "-c", words]))
     assert 64 < memory < 200 and "hugetlb" not in huge
     with pytest.raises(RuntimeError, match="again: /bin/false ended with 1"):
         measure.watch(measure.Way("again", ["/bin/false"]))

@@ -52,3 +52,12 @@ def test_the_newest_bolt_that_can_hugify(monkeypatch):
     monkeypatch.setattr(peers.glob, "glob", lambda _: [f"/usr/lib/llvm-{n}/bin/llvm-bolt" for n in (9, 19, 22)])
     monkeypatch.setattr(peers.os.path, "exists", lambda path: "llvm-22" not in path)
     assert peers.find_bolt() == "/usr/lib/llvm-19/bin/llvm-bolt"
+
+
+@pytest.mark.parametrize("setting, words", [("always [madvise] never", ""), ("always madvise [never]", "switched off"),
+                                            (None, "no transparent")])
+def test_a_kernel_without_transparent_huge_pages(monkeypatch, tmp_path, setting, words):
+    monkeypatch.setattr(peers, "THP", tmp_path / "enabled")
+    if setting:
+        peers.THP.write_text(setting + "\n")
+    assert words in peers.missing_in_kernel() and bool(words) == bool(peers.missing_in_kernel())

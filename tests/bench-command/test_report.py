@@ -17,13 +17,15 @@ THIS = {"hugeld": "0123", "kernel": "Linux 6.18", "cpu": "EPYC", "quick": False}
 
 
 def test_what_was_measured_is_left_out():
-    runs = {"shared": {**THIS, "seconds": 300}, "start": {**THIS, "hugeld": "4567", "seconds": 20}, "calls": {**THIS, "quick": True, "seconds": 5}}
+    runs = {"shared": {**THIS, "seconds": 300}, "start": {**THIS, "hugeld": "4567", "seconds": 20},
+            "calls": {**THIS, "quick": True, "seconds": 5}}
     assert report.not_yet_measured(["shared", "start", "calls", "cold"], runs, THIS) == ["start", "calls", "cold"]
     assert report.not_yet_measured(["shared"], runs, {**THIS, "kernel": "Linux 7.0"}) == ["shared"]
 
 
 def test_runs_are_stored(tmp_path):
-    data = {"machine": {"kernel": "Linux"}, "quick": False, "groups": {"shared": []}, "runs": {"shared": {**THIS, "seconds": 300}}}
+    data = {"machine": {"kernel": "Linux"}, "quick": False, "groups": {"shared": []},
+            "runs": {"shared": {**THIS, "seconds": 300}}}
     report.store(data, tmp_path)
     assert report.load(tmp_path)["runs"] == data["runs"]
     assert report.not_yet_measured(["shared"], report.load(tmp_path)["runs"], THIS) == []
@@ -42,11 +44,12 @@ def way(name, ratio, **more):
 
 
 def experiment(name, *ways, **more):
-    return {"id": f"program-{name}", "title": f"{name}, a run of 0.1 s", "unit": "ms", "note": "", "ways": list(ways), "program": name, **more}
+    return {"id": f"program-{name}", "title": f"{name}, a run of 0.1 s", "unit": "ms", "note": "", "ways": list(ways),
+            "program": name, **more}
 
 
 MODEL = {"title": "cc1plus of two lines", "program": "cc1plus", "instructions": 1000000,
-         "misses": {layout: {"zen4": [first, second]} for layout, first, second in (("plain", 4000, 500), ("private", 30, 2), ("image", 7, 1))}}
+         "misses": {"plain": {"zen4": [4000, 500]}, "private": {"zen4": [30, 2]}, "image": {"zen4": [7, 1]}}}
 
 
 def cells(line):
@@ -55,8 +58,8 @@ def cells(line):
 
 def test_a_program_and_its_ways():
     start = {"start_values": [9.0] * 12, "start_pair": [7.0] * 12}
-    found = experiment("cc1plus", way("plain-again", 1), way("hugetlb", 1.2, **start), way("mapped", 0.9, **start), way("rodata", 1),
-                       memory={"plain": 50, "plain-again": 50, "hugetlb": 74, "mapped": 52, "rodata": 80})
+    found = experiment("cc1plus", way("plain-again", 1), way("hugetlb", 1.2, **start), way("mapped", 0.9, **start),
+                       way("rodata", 1), memory={"plain": 50, "plain-again": 50, "hugetlb": 74, "mapped": 52, "rodata": 80})
     lines = report.deciding_tables({"programs": [found]}, {"cc1plus": MODEL})
     assert lines[0] == "## At a glance" and "## Beside others" not in lines
     rows = [cells(line) for line in lines if line.startswith("| cc1plus")]
@@ -93,5 +96,6 @@ def test_the_top_of_the_readme(tmp_path):
     text = page.read_text()
     top, _, rest = text.partition("between")
     assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
-    assert len(report.README_TOP) == 6 and top.count("\n|") == 4 and "image | 0.90 of the time [" in top and "**slower:** 1.10" in top
+    assert len(report.README_TOP) == 6 and top.count("\n|") == 4
+    assert "image | 0.90 of the time [" in top and "**slower:** 1.10" in top
     assert "`cc1plus` of two lines, from an image | 0.90" in rest
