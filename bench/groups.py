@@ -137,8 +137,8 @@ def cold_programs():
     yield "-ordered", "until 128 MiB of text, stock, were all touched, in order", [stock, "0", "touch"]
     yield "-linked", "until 128 MiB of text, linked at 2 MiB, were all touched, in no order", [linked, "0", "scatter"]
     if helpers.find_cc1plus():
-        source, _ = write_sources()
-        yield "-cc1plus", "cc1plus, a whole run", [copy_cold(helpers.find_cc1plus()), "-quiet", "-o", "/dev/null", source]
+        argv = [copy_cold(helpers.find_cc1plus()), "-quiet", "-o", "/dev/null", write_short_source()]
+        yield "-cc1plus", "cc1plus, a whole run", argv
     if helpers.find_node():
         yield "-node", "node, which only starts", [copy_cold(helpers.find_node()), "-e", "0"]
 
