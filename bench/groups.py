@@ -11,9 +11,10 @@ import sys
 import time
 
 import misses
+import peers
 from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, compare, compare_pairs, compile_c, environment, evict, experiment,
                      find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, plain_pages, settle,
-                     take_turns, time_run)
+                     take_turns, time_run, watch)
 
 sys.path[:0] = [str(ROOT / "tests")]
 import databases  # noqa: E402
@@ -21,7 +22,6 @@ import helpers  # noqa: E402
 
 Skipped = databases.pytest.skip.Exception
 
-ALIGNED = ["-no-pie", "-Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000"]
 TMPFS = OUT / "tmpfs"
 
 
@@ -38,13 +38,13 @@ class Plan:
 # --- generated programs ---
 
 
-def calls(size, place="disk", aligned=False, pie=True):
+def calls(size, place="disk", aligned=False, pie=True, source="calls"):
     """bench/calls.c with SIZE MiB of text, linked as any (or as no PIE), or at 2 MiB."""
-    name = f"calls-{size}" + ("-2m" if aligned else "" if pie else "-nopie")
+    name = f"{source}-{size}" + ("-2m" if aligned else "" if pie else "-nopie")
     program = OUT / name
-    sources = [ROOT / "bench/calls.c", ROOT / "bench/text.S"]
+    sources = [ROOT / f"bench/{source}.c", ROOT / "bench/text.S"]
     if not program.exists() or program.stat().st_mtime < max(s.stat().st_mtime for s in sources):
-        compile_c(program, f"-DTEXT_MIB={size}", *(ALIGNED if aligned else [] if pie else ["-no-pie"]),
+        compile_c(program, "-pthread", f"-DTEXT_MIB={size}", *(peers.ALIGNED if aligned else [] if pie else ["-no-pie"]),
                   *sources)
         settle(program)
     if place == "tmpfs" and not (TMPFS / name).exists():
@@ -137,8 +137,8 @@ def cold_programs():
     yield "-ordered", "until 128 MiB of text, stock, were all touched, in order", [stock, "0", "touch"]
     yield "-linked", "until 128 MiB of text, linked at 2 MiB, were all touched, in no order", [linked, "0", "scatter"]
     if helpers.find_cc1plus():
-        source, _ = write_sources()
-        yield "-cc1plus", "cc1plus, a whole run", [copy_cold(helpers.find_cc1plus()), "-quiet", "-o", "/dev/null", source]
+        argv = [copy_cold(helpers.find_cc1plus()), "-quiet", "-o", "/dev/null", write_short_source()]
+        yield "-cc1plus", "cc1plus, a whole run", argv
     if helpers.find_node():
         yield "-node", "node, which only starts", [copy_cold(helpers.find_node()), "-e", "0"]
 
@@ -147,8 +147,9 @@ def group_cold(plan):
     """From an empty page cache; with the disk's read-ahead as it is, and as it is by default."""
     for kib, suffix, rounds in (None, "", 15), (128, "-128", 7):
         for name, what, argv in cold_programs():
+            share(argv[0])
             ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), hugeld("auto", argv),
-                    hugeld("thp", argv, "backend=thp")]
+                    hugeld("thp", argv, "backend=thp"), Way("executed", [image_of(argv[0]), *argv[1:]])]
 
             def run(way, program=argv[0]):
                 evict(program)
@@ -157,7 +158,9 @@ def group_cold(plan):
             with read_ahead(kib) as kib_ahead:
                 values = take_turns(ways, 5 if plan.quick else rounds, run)
             settle(argv[0])
-            yield experiment(f"cold{name}{suffix}", f"Cold page cache, read-ahead of {kib_ahead} KiB: {what}", "ms", ways, values)
+            title = f"Cold page cache, read-ahead of {kib_ahead} KiB: {what}"
+            yield experiment(f"cold{name}{suffix}", title, "ms", ways, values,
+                             note="The image is in memory already: it stays there from when it was made.")
 
 
 # --- programs that everybody has ---
@@ -231,14 +234,22 @@ def with_own_output(ways):
     return ways
 
 
+STARTS = {"cc1plus": ["--version"], "clang": ["--version"], "rustc": ["--version"], "node": ["-e", "0"],
+          "python3": ["-S", "-c", "0"], "perl": ["-e", "0"]}  # what ends at once
+
+
+def measure_starts(plan, ways):
+    """What at_once finds of these, in a few seconds each."""
+    return at_once(ways, max(12, pairs_for(plan, time_run(ways[0]) / 1000) // 4))
+
+
 def program_ways(argv, objects, files, quick=False):
     ways = [Way("plain", argv), Way("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
     with contextlib.suppress(RuntimeError):  # too little text
         share(*files)
         ways.append(mapped("mapped", argv, objects))
     if not quick:
-        ways.append(hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects))
-        ways.append(hugeld("thp", argv, "backend=thp", objects))
+        ways.append(hugeld("thp", argv, "backend=thp", objects))  # rodata is in group defaults
         if LINKER.exists():
             ways.append(Way("ldso", [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", "-p", objects or "main",
                                      *argv]))
@@ -251,11 +262,19 @@ def group_programs(plan):
         if plan.quick and name not in ("cc1plus", "node", "python3"):
             continue
         ways = program_ways(argv, objects, files, plan.quick)
+        memory = {way.name: watch(way)[0] for way in ways}
         huge = {way.name: pages_moved(way) for way in ways}
         huge["plain-again"] = plain_pages(ways[0])
         seconds = time_run(ways[0]) / 1000
+        start = measure_starts(plan, program_ways([argv[0], *STARTS[name]], objects, files, plan.quick))
         yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
-                                at_once(ways, pairs_for(plan, seconds)), huge=huge, program=name)
+                                at_once(ways, pairs_for(plan, seconds)), huge=huge, program=name, memory=memory, start=start)
+
+
+def group_more(plan):
+    """More of them, servers too."""
+    import more
+    yield from more.measure(plan)
 
 
 def group_defaults(plan):
@@ -263,8 +282,7 @@ def group_defaults(plan):
     of its pages has the start's cost in it."""
     if plan.quick:
         return
-    source = OUT / "short.ii"
-    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=SHORT_SOURCE, check=True)
+    source = write_short_source()
     for name, argv, objects, _ in programs():
         if name == "cc1plus":
             argv = [argv[0], "-quiet", "-fsyntax-only", source]
@@ -280,7 +298,11 @@ def group_defaults(plan):
                          pairs(ways, plan.many), base="default", huge=huge, program=name)
 
 
-SHORT_SOURCE = b"#include <string>\n#include <map>\n"
+def write_short_source():
+    """A C++ file, preprocessed, for some tenths of a second."""
+    source = OUT / "short.ii"
+    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=b"#include <string>\n#include <map>\n", check=True)
+    return source
 
 
 def several(n, argv):
@@ -294,8 +316,7 @@ def group_many(plan, only_plain=False):
     those of one way here, those of the other there."""
     if plan.quick or not helpers.find_cc1plus():
         return
-    source, cc1plus = OUT / "short.ii", os.path.realpath(helpers.find_cc1plus())
-    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=SHORT_SOURCE, check=True)
+    source, cc1plus = write_short_source(), os.path.realpath(helpers.find_cc1plus())
     share(cc1plus)
     four = several(4, [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"])
     ways = [Way("plain", four), Way("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,only=cc1plus"),
@@ -513,7 +534,7 @@ def group_arrays(plan):
     arrays, linked = OUT / "arrays", OUT / "arrays-2m"
     compile_c(arrays, ROOT / "bench/arrays.c")
     # libhugetlbfs remaps three segments at most.
-    compile_c(linked, *ALIGNED, "-Wl,-z,noseparate-code", ROOT / "bench/arrays.c")
+    compile_c(linked, *peers.ALIGNED, "-Wl,-z,noseparate-code", ROOT / "bench/arrays.c")
     for what, unit, title in (("walk", "ns", "Random walk over 1 GiB of .bss, one read"),
                               ("data", "ns", "Random walk over 64 MiB of .data, one read"),
                               ("triad", "ms", "Triad over 1 GiB of .bss, one pass"), ("start", "ms", "Start, nothing touched"))[:1 if plan.quick else 4]:
@@ -783,8 +804,10 @@ def short_programs():
 
 
 def pairs_for(plan, seconds):
-    """How many pairs: some 15 seconds', or a second's."""
-    return max(12, min(30, int(1 / seconds))) if plan.quick else max(60, min(600, int(15 / seconds)))
+    """How many pairs: some 10 seconds', 30 where one takes long, or a second's."""
+    if plan.quick:
+        return max(12, min(30, int(1 / seconds)))
+    return max(20, min(60, int(30 / seconds)), min(600, int(10 / seconds)))
 
 
 def shared_programs(plan):
@@ -795,8 +818,9 @@ def shared_programs(plan):
             ways.append(Way("executed", [image_of(argv[0]), *argv[1:]]))
         ways.append(hugeld("private", argv, "backend=hugetlb", objects))
         with_own_output(ways)
+        memory = {way.name: watch(way)[0] for way in ways}
         yield paired_experiment(f"shared-{name}", f"{name} {what}", "ms", ways, at_once(ways, pairs_for(plan, seconds)),
-                                huge={way.name: pages_moved(way) for way in ways}, program=name)
+                                huge={way.name: pages_moved(way) for way in ways}, program=name, memory=memory)
 
 
 @contextlib.contextmanager
@@ -873,8 +897,7 @@ def shared_many(plan):
     """Both processors are taken, so these take turns."""
     if not helpers.find_cc1plus():
         return
-    source, cc1plus = OUT / "short.ii", os.path.realpath(helpers.find_cc1plus())
-    subprocess.run(["g++", "-E", "-x", "c++", "-o", source, "-"], input=SHORT_SOURCE, check=True)
+    source, cc1plus = write_short_source(), os.path.realpath(helpers.find_cc1plus())
     share(cc1plus)
 
     def eight(program):
@@ -940,6 +963,49 @@ def group_shared(plan):
         yield from part(plan)
 
 
+# --- what others do ---
+
+
+def peer_programs(plan):
+    """(name, title, the stock program, words, words for a start, linked at 2 MiB, rewritten by BOLT)."""
+    yield ("calls", "A million random calls over 32 MiB of text", calls(32, pie=False), ["1000000"], ["0"],
+           calls(32, aligned=True), None)
+    if plan.quick:
+        return
+    stock = peers.link_compiler("compile-ir")
+    if stock and shutil.which("clang"):
+        words = [peers.write_module()]
+        linked = peers.link_compiler("compile-ir-2m", *peers.ALIGNED)
+        related = peers.link_compiler("compile-ir-relocations", "-no-pie", "-Wl,--emit-relocs")
+        rewritten = peers.rewrite(related, words) if peers.find_bolt() else None
+        yield "compile-ir", "LLVM at -O2, linked statically", stock, words, [], linked, rewritten
+    if helpers.find_cc1plus():
+        cc1plus = pathlib.Path(os.path.realpath(helpers.find_cc1plus()))
+        yield ("cc1plus", "cc1plus as Debian has it", cc1plus, ["-quiet", "-O2", write_short_source(), "-o", "/dev/null"],
+               STARTS["cc1plus"], None, None)
+
+
+def group_peers(plan):
+    """What others do, beside what hugeld does, each at the same time as the plain program."""
+    for name, title, stock, words, start, linked, rewritten in peer_programs(plan):
+        share(stock)
+
+        def ways_with(words, stock=stock, linked=linked, rewritten=rewritten):
+            argv = [stock, *words]
+            others, absent = peers.ways_of_others(stock, words, linked, rewritten)
+            return [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
+                    mapped("mapped", argv), Way("executed", [image_of(stock), *words]), *others], absent
+
+        ways, absent = ways_with(words)
+        watched = {way.name: watch(way) for way in ways}
+        values = at_once(ways, pairs_for(plan, time_run(ways[0]) / 1000))
+        yield paired_experiment(f"peers-{name}", title, "ms", ways, values, program=name, absent=absent,
+                                note=peers.missing_in_kernel(),
+                                memory={way: memory for way, (memory, _) in watched.items()},
+                                huge={way: huge for way, (_, huge) in watched.items()},
+                                start=measure_starts(plan, ways_with(start)[0]))
+
+
 # --- what hugeld survey estimates ---
 
 
@@ -988,7 +1054,8 @@ def group_survey(plan):
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "
                 f"text, of which the plan covers {100 * surveyed['advice']['hot_share']:.0f} %.")
         yield paired_experiment(f"survey-{name}", f"{name}, the estimate and what is measured", "ms", ways,
-                                at_once(ways, 12 if plan.quick else 60), note=note, huge=huge, program=name,
+                                at_once(ways, 12 if plan.quick else min(60, pairs_for(plan, time_run(ways[0]) / 1000))),
+                                note=note, huge=huge, program=name,
                                 estimate=round(1 - surveyed["gain"], 4))
 
 
@@ -1030,7 +1097,8 @@ def group_pressure(plan):
         return
     program, requests = calls(64), 1000 if plan.quick else 2000
     argv = [program, str(requests), "requests"]
-    ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb")]
+    share(program)
+    ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb"), Way("executed", [image_of(program), *argv[1:]])]
     rows = {way.name: [] for way in ways}
     with memory_limit(128) as group:
         join = ["/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
@@ -1078,6 +1146,92 @@ def measure_self(plan):
                        compare_pairs(way[base], way[values]))
 
 
+# --- faults, stalls and threads ---
+
+
+def count_faults(way):
+    """Page faults of WAY and its children."""
+    process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise RuntimeError(f"{way.name}: {way.argv[0]} ended with {process.returncode}")
+    return usage.ru_minflt + usage.ru_majflt
+
+
+def group_faults(plan):
+    """Page faults of the short programs of group shared."""
+    for name, what, argv, objects, files, executed, _ in short_programs():
+        share(*files)
+        ways = [Way("plain", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects), mapped("mapped", argv, objects)]
+        if executed:
+            ways.append(Way("executed", [image_of(argv[0]), *argv[1:]]))
+        with_own_output(ways)
+        values = take_turns(ways, 3 if plan.quick else 7, count_faults)
+        yield experiment(f"faults-{name}", f"Page faults of {name} {what}", "", ways, values, program=name)
+
+
+STALL = """
+const library = process.argv[2]; let last = performance.now(), longest = 0, turns = 0;
+function turn() {
+  const now = performance.now(); longest = Math.max(longest, now - last); last = now;
+  if (++turns == 200) { longest = 0; try { process.dlopen({exports: {}}, library); } catch { /* it is no addon */ } }
+  if (turns < 400) setImmediate(turn); else console.log(longest.toFixed(3));
+}
+setImmediate(turn);
+"""
+
+
+def group_stalls(plan):
+    """How long an event loop stands still while a large library is loaded into it."""
+    libraries = sorted(databases.glob.glob("/usr/lib/*/libLLVM-*.so.1"))
+    if not helpers.find_node() or not libraries:
+        return
+    script, library = OUT / "stall.js", os.path.realpath(libraries[-1])
+    script.write_text(STALL)
+    share(library)
+    argv, objects = [os.path.realpath(helpers.find_node()), script, library], "libLLVM*"
+    ways = [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb", objects),
+            mapped("mapped", argv, objects), hugeld("thp", argv, "backend=thp", objects)]
+    title = f"The longest turn of node's event loop while it loads {os.path.basename(library)}"
+    yield paired_experiment("stall-node", title, "ms", ways, at_once(ways, 12 if plan.quick else 60, prints=True),
+                            huge={way.name: pages_moved(way) for way in ways})
+
+
+def remote_flushes():
+    """How often processors were told to empty their TLBs; None where the kernel was built without CONFIG_DEBUG_TLBFLUSH."""
+    counts = dict(line.split() for line in pathlib.Path("/proc/vmstat").read_text().splitlines())
+    return int(counts["nr_tlb_remote_flush"]) if "nr_tlb_remote_flush" in counts else None
+
+
+def flushes_in_words(ways):
+    """What one run of each way adds to the counter, others' included."""
+    if remote_flushes() is None:
+        return "This kernel does not count TLB flushes (nr_tlb_remote_flush of /proc/vmstat)."
+    said = []
+    for way in ways:
+        before = remote_flushes()
+        time_run(way)
+        said.append(f"{way.name} {remote_flushes() - before:,}")
+    return f"TLB flushes that one run asked other processors for: {', '.join(said)}."
+
+
+def group_threads(plan):
+    """Text on small, huge and shared pages while other threads fault and unmap.  Ways take turns: each takes all processors."""
+    stock, linked = calls(32, pie=False, source="threads"), calls(32, aligned=True, source="threads")
+    share(stock)
+    for what, unit, title, count in (("calls", "ns", "a call over 32 MiB of text, while four threads fault and unmap", 1000000),
+                                     ("unmaps", "us", "mapping, touching and unmapping 256 KiB, while two threads call", 2000)):
+        words = [what, str(count // 10 if plan.quick else count)]
+        argv = [stock, *words]
+        ways = [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
+                hugeld("thp", argv, "backend=thp"), mapped("mapped", argv), Way("executed", [image_of(stock), *words]),
+                Way("linked", [linked, *words])]
+        values = pairs(ways, plan.short, prints=True)
+        yield experiment(f"threads-{what}", f"Six threads: {title}", unit, ways, values, base="plain",
+                         huge={way.name: watch(way)[1] for way in ways}, note=flushes_in_words(ways))
+
+
 # --- what no virtual machine counts ---
 
 
@@ -1089,6 +1243,8 @@ def group_misses(plan):
     for name, argv, objects, *_ in programs():
         if not plan.quick:
             runs.setdefault(name, (f"{name}, the run of `programs`", argv, objects))
+    for name, title, stock, words, *_ in [] if plan.quick else peer_programs(plan):
+        runs.setdefault(name, (title, [stock, *words], None))
     plugin = misses.build(OUT)[1]
     for name, (title, argv, objects) in runs.items():
         if name != "java":
@@ -1098,8 +1254,9 @@ def group_misses(plan):
 
 GROUPS = {
     "shared": group_shared, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
-    "defaults": group_defaults, "many": group_many,
+    "more": group_more, "peers": group_peers, "defaults": group_defaults, "many": group_many,
     "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
+    "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
     "misses": group_misses,
 }

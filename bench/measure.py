@@ -2,6 +2,7 @@
 """How it is measured: several ways of running one thing take turns, so that whatever else the machine does falls on all
 alike; ratios are of medians, with a bootstrap's 95 % interval over the rounds."""
 
+import collections
 import contextlib
 import glob
 import os
@@ -32,6 +33,7 @@ class Way:
     """One way of running something: NAME, what it is compared with, variables, words; whether it prints its ms itself."""
 
     prints = False
+    needs = ""  # what has to be done to the program as it is installed
 
     def __init__(self, name, argv, base="plain", **variables):
         self.name, self.argv, self.base = name, [str(a) for a in argv], base
@@ -90,8 +92,8 @@ def at_once(ways, rounds, prints=False):
                                 capture_output=True, text=True)
         if result.returncode != 0:
             raise RuntimeError(f"{way.name}: {(result.stderr.strip().splitlines() or ['pairs failed'])[-1]}")
-        lines = {line.split()[0]: [float(w) for w in line.split()[1:]] for line in result.stdout.splitlines()
-                 if line.split()[0] in ("pair", "values", "pair:cpu", "values:cpu")}
+        lines = {line[0]: [float(w) for w in line[1:]] for line in map(str.split, result.stdout.splitlines())
+                 if line and line[0] in ("pair", "values", "pair:cpu", "values:cpu")}  # and not what the programs print
         found[way.name] = {"values": lines["values"], "pair": lines["pair"],
                            "cpu": lines["values:cpu"], "pair_cpu": lines["pair:cpu"]}
     return found
@@ -166,17 +168,53 @@ def plain_pages(way, **options):
     return f"PMD-mapped: {most >> 20} MiB of files" if most else ""
 
 
+ROLLUP = {"Pss": None, "Private_Hugetlb": "hugetlb", "Shared_Hugetlb": "hugetlb", "AnonHugePages": "anonymous",
+          "FilePmdMapped": "of files", "ShmemPmdMapped": "of tmpfs"}  # the fields, and what they are of on huge pages
+
+
+def read_rollup(pid):
+    """{field: KiB} of PID and its children."""
+    sums = collections.Counter()
+    with contextlib.suppress(OSError):
+        for line in pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            name = line.partition(":")[0]
+            if name in ROLLUP:
+                sums[name] += int(line.split()[1])
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            sums.update(read_rollup(child))
+    return sums
+
+
+def watch(way):
+    """(MiB, what is on huge pages) of a run at its largest: shared memory by its share, pool pages as a whole."""
+    most, memory = collections.Counter(), 0
+    process = subprocess.Popen(way.argv, env=way.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None:
+        now = read_rollup(process.pid)
+        memory = max(memory, now["Pss"] + now["Private_Hugetlb"] + now["Shared_Hugetlb"])
+        most |= now
+        time.sleep(0.002)
+    if process.returncode != 0:
+        raise RuntimeError(f"{way.name}: {way.argv[0]} ended with {process.returncode}")
+    huge = [f"{most[name] >> 10} MiB {words}" for name, words in ROLLUP.items() if words and most[name] >> 10]
+    return round(memory / 1024, 1), ", ".join(huge)
+
+
 def round_numbers(values):
     return [float(f"{v:.5g}") for v in values]
 
 
-def paired_experiment(name, title, unit, ways, found, note="", huge=None, **more):
-    """The same of what at_once has FOUND: with each way its base's values, and the processor time of both."""
+def paired_experiment(name, title, unit, ways, found, note="", huge=None, start=None, **more):
+    """The same of what at_once has FOUND: with each way its base's values, and the processor time of both.  START is what it has
+    found of a start alone; MORE may have "memory", {way: MiB}, and "absent", {way: why it was not measured}."""
     rows = []
     for way in ways:
         if way.name in found:
             numbers = {key: round_numbers(values) for key, values in found[way.name].items()}
-            rows.append({"name": way.name, "base": way.base, **numbers, "huge": (huge or {}).get(way.name, "")})
+            if start:
+                numbers |= {f"start_{key}": round_numbers(start[way.name][key]) for key in ("values", "pair")}
+            rows.append({"name": way.name, "base": way.base, **numbers, "huge": (huge or {}).get(way.name, ""),
+                         **({"needs": way.needs} if way.needs else {})})
     return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows, **more}
 
 

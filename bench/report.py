@@ -26,7 +26,7 @@ The interval is the 95 % one of a bootstrap over the rounds; fewer than six have
 "PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
 """
 
-BEGIN, END = "<!-- from bench/results by bench/run -->", "<!-- end -->"
+TOP, BEGIN, END = "<!-- six rows of bench/results by bench/run -->", "<!-- from bench/results by bench/run -->", "<!-- end -->"
 
 
 def show(value):
@@ -53,8 +53,9 @@ def is_clear(result):
     return result is not None and (result[1] > 1 or result[2] < 1)
 
 
+# What a way is in the group misses.
 LAYOUTS = {"plain-again": "plain", "hugetlb": "private", "private": "private", "thp": "private", "rodata": "image",
-           "mapped": "image", "executed": "image"}  # what a way is in the group misses
+           "mapped": "image", "executed": "image", "linked": "linked", "libhugetlbfs": "linked", "iodlr": "keep"}
 MODELLED = "zen4"
 
 
@@ -67,21 +68,51 @@ def misses_of(way, model):
     return [misses.in_thousand(model, LAYOUTS[way], MODELLED) if way in LAYOUTS else ""]
 
 
+def start_of(way):
+    """What compare_pairs says of its start, or None."""
+    return compare_pairs(way["start_pair"], way["start_values"]) if "start_values" in way else None
+
+
+def signed(result):
+    """The difference, with its interval."""
+    return f"{result[3]:+.3g}{interval(result[4], result[5], '+.3g')}"
+
+
+def facts_of(found, way):
+    """Cells of the columns that only some experiments have; their heads, if WAY is None."""
+    columns = []
+    if "memory" in found:
+        plain = found["memory"].get("plain")
+        columns.append(f"memory, MiB; plain {show(plain)}" if way is None else show(found["memory"][way["name"]]))
+    if any("start_values" in other for other in found["ways"]):
+        columns.append("start, ms" if way is None else signed(start_of(way)))
+    if any(other.get("needs") for other in found["ways"]):
+        columns.append("the program has to be" if way is None else way.get("needs", ""))
+    return columns
+
+
+def with_interval(result):
+    """The ratio, bold if it says something."""
+    text = f"{result[0]:.3f}{interval(result[1], result[2], '.3f')}"
+    return f"**{text}**" if is_clear(result) else text
+
+
 def paired_table(found, model=None):
     """Of ways that each ran at the same time as what they are compared with."""
     unit = found["unit"]
     head = ["way", f"median{', ' + unit if unit else ''}", "against", "its median", "difference", "ratio", "processor time",
-            "huge pages", *misses_of(None, model)]
+            "huge pages", *misses_of(None, model), *facts_of(found, None)]
     lines = [f"### {found['title']}", "", *([found["note"], ""] if found["note"] else []),
              f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for way, base, result in compared(found):
         cpu = compare_pairs(way["pair_cpu"], way["cpu"])
-        words = [f"{r[0]:.3f}{interval(r[1], r[2], '.3f')}" for r in (result, cpu)]
-        words = [f"**{text}**" if is_clear(r) else text for text, r in zip(words, (result, cpu))]
+        words = [with_interval(r) for r in (result, cpu)]
         lines.append("| " + " | ".join([
             way["name"], show(statistics.median(way["values"])), base["name"], show(statistics.median(way["pair"])),
-            f"{result[3]:+.3g}{interval(result[4], result[5], '+.3g')}", *words, way["huge"],
-            *misses_of(way["name"], model)]) + " |")
+            signed(result), *words, way["huge"],
+            *misses_of(way["name"], model), *facts_of(found, way)]) + " |")
+    for name, why in found.get("absent", {}).items():
+        lines.append(f"| {name} | {why} |" + " |" * (len(head) - 2))
     rounds = min(len(way["values"]) for way in found["ways"])
     return lines + ["", f"{rounds} pairs each, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
 
@@ -111,7 +142,80 @@ def table(found, model=None):
     return lines + ["", f"{rounds} round{'s' if rounds > 1 else ''}{when}.", ""]
 
 
-OTHERS = ("libhugetlbfs", "floor", "nm-", "-again")  # ways that are not hugeld's
+# --- the table by which a user decides ---
+
+DECIDE = ("shared", "programs", "more", "databases")  # of the first, only real programs
+WAYS = {"hugetlb": "private copy", "private": "private copy", "mapped": "image", "executed": "image, executed"}
+
+
+def of_plain(value, plain):
+    """What it is, and what the plain program has."""
+    return f"{value} ({plain})" if value and plain else ""
+
+
+def modelled(way, model):
+    """Misses of a first and of a second level."""
+    return misses.in_thousand(model, LAYOUTS[way], MODELLED) if model and way in LAYOUTS else ""
+
+
+def in_short(found):
+    """Its title without how it was measured, which the longer table says."""
+    return found["title"].partition(": ")[0].partition(", each ")[0]
+
+
+def deciding_row(found, way, name, model):
+    memory, start = found.get("memory", {}), start_of(way)
+    return [in_short(found), name, with_interval(compare_pairs(way["pair"], way["values"])),
+            with_interval(compare_pairs(way["pair_cpu"], way["cpu"])),
+            of_plain(modelled(way["name"], model), modelled("plain-again", model)),
+            of_plain(show(memory[way["name"]]), show(memory["plain"])) if way["name"] in memory else "",
+            signed(start) if start else ""]
+
+
+def deciding_rows(groups, models):
+    """Each program, and each way of running it that a user of hugeld has."""
+    for found in (found for group in DECIDE for found in groups.get(group, []) if group != "shared" or "program" in found):
+        for way in found["ways"]:
+            if "pair" in way and way["name"] in WAYS:
+                yield deciding_row(found, way, WAYS[way["name"]], models.get(found.get("program")))
+
+
+def peer_rows(groups, models):
+    """What others do, and what could not be done."""
+    for found in groups.get("peers", []):
+        for way in found["ways"]:
+            if way["name"] != "plain-again":
+                yield deciding_row(found, way, WAYS.get(way["name"], way["name"]), models.get(found["program"])) + [
+                    way.get("needs") or "as it is"]
+        for name, why in found["absent"].items():
+            yield [in_short(found), name, why, *[""] * 5]
+
+
+DECIDING = ["program", "way", "time", "processor time", f"misses, {MODELLED}", "memory, MiB", "start, ms"]
+
+
+def deciding_tables(groups, models):
+    """What was measured at the same time as the plain program: the page's beginning."""
+    lines = []
+    for title, rows, head in (("At a glance", list(deciding_rows(groups, models)), DECIDING),
+                              ("Beside others", list(peer_rows(groups, models)), [*DECIDING, "the program has to be"])):
+        if rows:
+            lines += [f"## {title}", "", EXPLAINED[title], "", f"| {' | '.join(head)} |", "| --- " * len(head) + "|",
+                      *(f"| {' | '.join(row)} |" for row in rows), ""]
+    return lines
+
+
+EXPLAINED = {
+    "At a glance": """\
+Ratios are to the plain program, which ran at the same time: below 1 is faster, and what is bold is beyond doubt. In
+parentheses is what the plain program has. Misses are modelled: those of the first and of the second level in a thousand
+instructions, of a short run of the program (group misses). Memory is that of one process at its largest. The last column is
+what is added to a run that ends at once.""",
+    "Beside others": """\
+The same for others' ways, each as its users would use it. What says why in the place of a time could not be measured.""",
+}
+
+OTHERS = ("libhugetlbfs", "floor", "nm-", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
 
 
 def slower(groups):
@@ -213,7 +317,7 @@ def render(data, folder, path):
     models = {found["program"]: found for found in groups.get("misses", [])}
     quick = ", quick: few rounds" if data["quick"] else ""
     lines = HEAD.format(machine=machine, quick=quick).split("\n") + tlb_lines(machine.get("tlb"))
-    lines += ["## What was slower", "", *slower(groups)]
+    lines += [*deciding_tables(groups, models), "## What was slower", "", *slower(groups)]
     for name, found in groups.items():
         lines += [f"## {name}", ""]
         if pictures.get(name):
@@ -278,9 +382,37 @@ README_ADDED = [
 ]
 
 
+README_TOP = [
+    ("the C++ compiler (`cc1plus`) on two lines, from an image", "shared-cc1plus", "mapped"),
+    ("`rustc` of one function, its libraries from images", "shared-rustc", "mapped"),
+    ("PostgreSQL, `pgbench -S`, from an image: the server's processor time", "postgres:cpu", "mapped"),
+    ("memory of ten processes with 32 MiB of text, from an image", "shared-memory", "mapped"),
+    ("eight C++ compilers at once on two processors, from an image", "shared-many", "mapped"),
+    ("the same with a private copy in each process", "many", "hugetlb"),
+]
+
+
+def top_rows(groups):
+    """The six rows that README begins with; those that lose are marked."""
+    lines = []
+    for what, identifier, name in README_TOP:
+        result = find(groups, identifier, name)
+        if result:
+            of = "the memory" if "memory" in identifier else "the time"
+            slower_ = "**slower:** " if of == "the time" and is_clear(result) and result[0] > 1 else ""
+            lines.append(f"| {what} | {slower_}{in_words(result, of)} |")
+    return ["| measured | ratio to the plain program |", "| --- | --- |", *lines]
+
+
+def between(text, begin, lines):
+    """TEXT with LINES between the comment BEGIN and the next END; as it is where there is no such comment."""
+    block = re.compile(re.escape(begin) + ".*?" + re.escape(END), re.S)
+    return block.sub(lambda _: "\n".join([begin, *lines, END]), text)
+
+
 def write_readme(data, path):
-    """The table between two comments."""
-    lines = [BEGIN, "| what | ratio to the plain program |", "| --- | --- |"]
+    """The tables between comments."""
+    lines = ["| what | ratio to the plain program |", "| --- | --- |"]
     for what, identifier, name in README_ROWS:
         result = find(data["groups"], identifier, name)
         of = "the memory" if "memory" in identifier else "the time"
@@ -288,15 +420,22 @@ def write_readme(data, path):
     for what, identifier, name in README_ADDED:
         result = find(data["groups"], identifier, name)
         lines += [f"| {what} | {result[3]:+.3g} ms{interval(result[4], result[5], '+.3g')} |"] if result else []
-    text = path.read_text()
-    block = re.compile(re.escape(BEGIN) + ".*?" + re.escape(END), re.S)
-    if block.search(text):
-        path.write_text(block.sub(lambda _: "\n".join([*lines, END]), text))
+    path.write_text(between(between(path.read_text(), TOP, top_rows(data["groups"])), BEGIN, lines))
+
+
+def not_yet_measured(names, runs, this):
+    """Those of NAMES whose last run, of RUNS, was not of what THIS one is of: the same hugeld, machine and number of rounds."""
+    return [name for name in names if {key: runs.get(name, {}).get(key) for key in this} != this]
+
+
+def in_minutes(seconds):
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.{0 if seconds >= 600 else 1}f} minutes"
 
 
 def load(folder):
     data = json.loads((folder / "machine.json").read_text())
     names = data.pop("names")
+    data.setdefault("runs", {})
     data["groups"] = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
     return data
 
@@ -304,7 +443,7 @@ def load(folder):
 def store(data, folder):
     """A file for each group, one way a line."""
     folder.mkdir(parents=True, exist_ok=True)
-    head = {"machine": data["machine"], "quick": data["quick"], "names": list(data["groups"])}
+    head = {"machine": data["machine"], "quick": data["quick"], "names": list(data["groups"]), "runs": data["runs"]}
     (folder / "machine.json").write_text(json.dumps(head, indent=1) + "\n")
     for name, found in data["groups"].items():
         text = json.dumps(found, separators=(", ", ": ")).replace('{"name"', '\n {"name"').replace('{"id"', '\n{"id"')

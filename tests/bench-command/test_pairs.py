@@ -5,6 +5,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import sys
 import time
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 import helpers
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "bench")]
+measure = pytest.importorskip("measure")
 
 
 @pytest.fixture(scope="module")
@@ -52,3 +55,18 @@ def test_a_failure_is_said(pairs):
     assert result.returncode == 2 and "the program failed: b" in result.stderr
     result = helpers.run([pairs, "-2", "3", "a", "/bin/true"])
     assert result.returncode == 2 and "compares two" in result.stderr
+
+
+def test_what_programs_print_is_left_out(pairs, monkeypatch):
+    monkeypatch.setattr(measure, "OUT", pairs.parent)
+    argv = ["/bin/sh", "-c", "echo; echo 'a value'"]
+    found = measure.at_once([measure.Way("plain", argv), measure.Way("again", argv)], 3)
+    assert list(found) == ["again"] and all(len(values) == 3 for values in found["again"].values())
+
+
+def test_memory_and_huge_pages_of_a_run_and_its_children():
+    words = "/usr/bin/python3 -c 'import time; x = bytearray(64 << 20); time.sleep(0.3)'; :"
+    memory, huge = measure.watch(measure.Way("plain", ["/bin/sh", "-c", words]))
+    assert 64 < memory < 200 and "hugetlb" not in huge
+    with pytest.raises(RuntimeError, match="again: /bin/false ended with 1"):
+        measure.watch(measure.Way("again", ["/bin/false"]))

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""bench/report.py: what is measured again, and what the tables say."""
+
+import pathlib
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "bench")]
+pytest.importorskip("matplotlib")
+import report  # noqa: E402
+
+pytestmark = pytest.mark.beside
+
+THIS = {"hugeld": "0123", "kernel": "Linux 6.18", "cpu": "EPYC", "quick": False}
+
+
+def test_what_was_measured_is_left_out():
+    runs = {"shared": {**THIS, "seconds": 300}, "start": {**THIS, "hugeld": "4567", "seconds": 20},
+            "calls": {**THIS, "quick": True, "seconds": 5}}
+    assert report.not_yet_measured(["shared", "start", "calls", "cold"], runs, THIS) == ["start", "calls", "cold"]
+    assert report.not_yet_measured(["shared"], runs, {**THIS, "kernel": "Linux 7.0"}) == ["shared"]
+
+
+def test_runs_are_stored(tmp_path):
+    data = {"machine": {"kernel": "Linux"}, "quick": False, "groups": {"shared": []},
+            "runs": {"shared": {**THIS, "seconds": 300}}}
+    report.store(data, tmp_path)
+    assert report.load(tmp_path)["runs"] == data["runs"]
+    assert report.not_yet_measured(["shared"], report.load(tmp_path)["runs"], THIS) == []
+
+
+@pytest.mark.parametrize("seconds, words", [(0.4, "0 s"), (59, "59 s"), (90, "1.5 minutes"), (5400, "90 minutes")])
+def test_times_in_words(seconds, words):
+    assert report.in_minutes(seconds) == words
+
+
+def way(name, ratio, **more):
+    """Twenty pairs at RATIO, some thousandths more or less."""
+    pair = [100 + i % 3 for i in range(20)]
+    values = [ratio * p * (1 + (i % 5 - 2) / 1000) for i, p in enumerate(pair)]
+    return {"name": name, "base": "plain", "values": values, "pair": pair, "cpu": values, "pair_cpu": pair, "huge": "", **more}
+
+
+def experiment(name, *ways, **more):
+    return {"id": f"program-{name}", "title": f"{name}, a run of 0.1 s", "unit": "ms", "note": "", "ways": list(ways),
+            "program": name, **more}
+
+
+MODEL = {"title": "cc1plus of two lines", "program": "cc1plus", "instructions": 1000000,
+         "misses": {"plain": {"zen4": [4000, 500]}, "private": {"zen4": [30, 2]}, "image": {"zen4": [7, 1]}}}
+
+
+def cells(line):
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_program_and_its_ways():
+    start = {"start_values": [9.0] * 12, "start_pair": [7.0] * 12}
+    found = experiment("cc1plus", way("plain-again", 1), way("hugetlb", 1.2, **start), way("mapped", 0.9, **start),
+                       way("rodata", 1), memory={"plain": 50, "plain-again": 50, "hugetlb": 74, "mapped": 52, "rodata": 80})
+    lines = report.deciding_tables({"programs": [found]}, {"cc1plus": MODEL})
+    assert lines[0] == "## At a glance" and "## Beside others" not in lines
+    rows = [cells(line) for line in lines if line.startswith("| cc1plus")]
+    assert [row[:2] for row in rows] == [["cc1plus, a run of 0.1 s", "private copy"], ["cc1plus, a run of 0.1 s", "image"]]
+    assert rows[0][2].startswith("**1.200 [") and rows[1][3].startswith("**0.900 [")
+    assert rows[0][4:] == ["0.030; 0.002 (4.00; 0.500)", "74 (50)", "+2 [+2, +2]"]
+    assert {len(cells(line)) for line in lines if line.startswith("|")} == {7}
+
+
+def test_what_others_do_and_what_cannot_be_done():
+    found = experiment("calls", way("plain-again", 1), way("mapped", 0.8), way("libhugetlbfs", 0.7, needs="relinked"),
+                       absent={"bolt-hugify": "cannot rewrite the stock binary"})
+    lines = report.deciding_tables({"peers": [found]}, {})
+    rows = {cells(line)[1]: cells(line) for line in lines if line.startswith("| calls")}
+    assert list(rows) == ["image", "libhugetlbfs", "bolt-hugify"]
+    assert rows["image"][-1] == "as it is" and rows["libhugetlbfs"][-1] == "relinked"
+    assert rows["bolt-hugify"][2] == "cannot rewrite the stock binary"
+    assert {len(cells(line)) for line in lines if line.startswith("|")} == {8}
+    table = report.table(found)
+    assert {len(cells(line)) for line in table if line.startswith("|")} == {len(cells(table[2]))}
+    assert any(line.startswith("| bolt-hugify | cannot") for line in table)
+
+
+def test_nothing_to_decide_by():
+    assert report.deciding_tables({"dsos": []}, {}) == []
+
+
+def test_the_top_of_the_readme(tmp_path):
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{report.TOP}\nold\n{report.END}\nbetween\n{report.BEGIN}\nolder\n{report.END}\nafter\n")
+    one = {**experiment("cc1plus", way("mapped", 0.9)), "id": "shared-cc1plus"}
+    many = {**experiment("many", way("hugetlb", 1.1)), "id": "many"}
+    report.write_readme({"groups": {"shared": [one], "many": [many]}}, page)
+    text = page.read_text()
+    top, _, rest = text.partition("between")
+    assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
+    assert len(report.README_TOP) == 6 and top.count("\n|") == 4
+    assert "image | 0.90 of the time [" in top and "**slower:** 1.10" in top
+    assert "`cc1plus` of two lines, from an image | 0.90" in rest
