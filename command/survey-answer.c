@@ -217,10 +217,11 @@ static void print_no_gain(const struct hl_survey *survey) {
     size_t n = 0;
     for (size_t i = 0; i < survey->n_programs; i++)
         n += survey->program[i].advice.already_huge;
-    char *huge = n == 0 ? hl_format("%s", "")
-                        : hl_format("; %zu %s on huge pages already", n, n == 1 ? "is" : "are");
-    hl_print("no program here executes more text than the TLB reaches%s", huge);
-    free(huge);
+    if (n == 0)
+        hl_print("no program here executes more text than the TLB reaches");
+    else
+        hl_print("no program here executes more text than the TLB reaches; %zu %s on huge pages already", n,
+                 n == 1 ? "is" : "are");
 }
 
 void hl_print_survey(const struct hl_survey *survey) {
