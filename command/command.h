@@ -14,5 +14,7 @@ int hl_measure_program(int argc, char **argv);
 int hl_survey_programs(int argc, char **argv);
 int hl_share_files(int argc, char **argv);
 int hl_make_image(int argc, char **argv);
+int hl_attach_processes(int argc, char **argv);
+int hl_detach_processes(int argc, char **argv);
 
 #endif

@@ -21,9 +21,10 @@ static const struct command {
     const char *name;
     int (*function)(int argc, char **argv);
 } commands[] = {
-    {"run", hl_run_program},        {"inspect", hl_inspect_files},  {"status", hl_show_status},
-    {"doctor", hl_examine_machine}, {"perf-map", hl_map_functions}, {"bench", hl_measure_program},
-    {"image", hl_make_image},       {"share", hl_share_files},      {"survey", hl_survey_programs},
+    {"run", hl_run_program},         {"inspect", hl_inspect_files},   {"status", hl_show_status},
+    {"doctor", hl_examine_machine},  {"perf-map", hl_map_functions},  {"bench", hl_measure_program},
+    {"image", hl_make_image},        {"share", hl_share_files},       {"survey", hl_survey_programs},
+    {"attach", hl_attach_processes}, {"detach", hl_detach_processes},
 };
 
 static const char doc[] =
@@ -34,6 +35,8 @@ static const char doc[] =
     "  doctor [-- PROGRAM ARGS]      what this machine can do, what fixes the rest\n"
     "  image FILE OUT                a copy of a file, laid out for huge pages\n"
     "  share add FILE...             one copy of the text for all processes\n"
+    "  attach PID...                 move the text of processes that run\n"
+    "  detach PID...                 and back\n"
     "Did it work?\n"
     "  status PID|NAME|--all         what is on huge pages now\n"
     "  inspect FILE...               what would move, and why the rest stays\n"

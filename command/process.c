@@ -20,8 +20,13 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-static FILE *open_text(const struct hl_process *process, const char *name) {
+int hl_open_process_file(const struct hl_process *process, const char *name) {
     int fd = openat(process->folder, name, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 ? fd : -errno;
+}
+
+static FILE *open_text(const struct hl_process *process, const char *name) {
+    int fd = hl_open_process_file(process, name);
     if (fd < 0)
         return NULL;
     FILE *text = fdopen(fd, "r");
@@ -116,6 +121,8 @@ static void parse_field(struct hl_region *region, const char *line) {
             memcpy((char *)region + fields[i].offset, &bytes, sizeof bytes);
         }
     }
+    if (strncmp(line, "VmFlags: ", strlen("VmFlags: ")) == 0)
+        snprintf(region->vm_flags, sizeof region->vm_flags, "%s", line + strlen("VmFlags: "));
 }
 
 static bool is_huge(const struct hl_region *region) {
@@ -138,8 +145,8 @@ bool hl_has_huge_pages(const struct hl_process *process) {
     return is_huge(&sum);
 }
 
-int hl_read_regions(struct hl_process *process) {
-    FILE *text = open_text(process, "smaps");
+static int read_text_of_regions(struct hl_process *process, const char *name) {
+    FILE *text = open_text(process, name);
     if (text == NULL)
         return -errno;
     size_t size = 0, room = 0;
@@ -163,6 +170,8 @@ int hl_read_regions(struct hl_process *process) {
     fclose(text);
     return result;
 }
+
+int hl_read_regions(struct hl_process *process) { return read_text_of_regions(process, "smaps"); }
 
 /* " N0=3 N1=9 kernelpagesize_kB=2048": pages of that size on each node. */
 static void parse_nodes(struct hl_region *region, const char *line) {
@@ -228,6 +237,25 @@ int hl_read_process(struct hl_process *process) {
     read_auxv(process);
     read_executable(process);
     return 0;
+}
+
+int hl_read_mappings(struct hl_process *process, const struct hl_process *opened) {
+    memset(process, 0, sizeof *process);
+    process->pid = opened->pid;
+    process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
+    return process->folder < 0 ? -errno : read_text_of_regions(process, "maps");
+}
+
+const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at) {
+    size_t low = 0, high = process->n_regions;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (process->region[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < process->n_regions && process->region[low].start <= at ? &process->region[low] : NULL;
 }
 
 int hl_read_usage(pid_t pid, struct hl_usage *usage) {

@@ -10,6 +10,9 @@
 /* As many node numbers as the kernel can be built for (NODES_SHIFT is 10 at most). */
 #define HL_PROCESS_NODES 1024
 
+/* There are less than thirty flags of two letters. */
+#define HL_VM_FLAGS_BYTES 96
+
 /* One mapping: a paragraph of /proc/PID/smaps. */
 struct hl_region {
     uint64_t start, end;
@@ -23,7 +26,8 @@ struct hl_region {
     uint64_t resident_bytes;   /* without hugetlb */
     uint64_t referenced_bytes; /* likewise; accessed since that was last cleared (clear_refs of proc(5)) */
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
-    bool of_image; /* mapped from an image of a store; known after hl_find_loaded */
+    bool of_image; /* mapped from an image, a store's or one made for it; known after hl_find_loaded */
+    char vm_flags[HL_VM_FLAGS_BYTES]; /* as in smaps: "rd ex mr mw me" */
     uint64_t
         *node_bytes; /* resident bytes on each of HL_PROCESS_NODES nodes; NULL where nothing huge is mapped */
 };
@@ -85,6 +89,12 @@ struct hl_usage {
 
 /* 0, -ESRCH or another negated errno. */
 int hl_read_usage(pid_t pid, struct hl_usage *usage);
+/* Reads regions alone, and of them what /proc/PID/maps has, which takes the kernel no time, of the process that
+   OPENED is; hl_close_process frees PROCESS.  The same results. */
+int hl_read_mappings(struct hl_process *process, const struct hl_process *opened);
+
+/* An open file of /proc/PID, or a negated errno. */
+int hl_open_process_file(const struct hl_process *process, const char *name);
 
 /* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the
    executable first. */
@@ -96,6 +106,13 @@ char *hl_read_variable(const struct hl_process *process, const char *name);
 
 /* Says in one line why PROCESS could not be read, RESULT being the negated errno. */
 void hl_say_unreadable(pid_t pid, int result);
+
+/* The region that holds the address AT; NULL if there is none. */
+const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at);
+
+/* How the name of an image begins that was made for a process (live-image.c): it has no path, but maps shows its name
+   as one. */
+#define HL_OWN_IMAGE "hugeld:"
 
 /* The bytes of REGION that are on huge pages of hugetlb. */
 static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {

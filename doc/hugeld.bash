@@ -17,7 +17,7 @@ _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
     if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image share --help --version" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image share attach detach --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in
@@ -27,10 +27,12 @@ _hugeld() {
     doctor) options='--json --options --objects --own-pages --help' ;;
     perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
     bench)
-        options='--against --at-once --ignore-failure --json --loader --ld-so --pairs --options --pid --precision --objects --report --seconds --help'
+        options='--against --at-once --ignore-failure --json --keep --loader --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
         ;;
     survey) options='--all-users --calibrate --json --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
+    attach) options='--json --objects --children --dry-run --store --help' ;;
+    detach) options='--json --objects --children --dry-run --help' ;;
     share) options='--json --store --pages --size --per-node --running --all --unused --force --help' ;;
     *) return ;;
     esac
@@ -39,7 +41,7 @@ _hugeld() {
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --loader | --ld-so | --own-pages | --pairs | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --loader | --ld-so | --own-pages | --metric | --pairs | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -53,7 +55,7 @@ _hugeld() {
     -L | -O | --ld-so | --output | --program | --report) _filedir ;;
     --store) _filedir -d ;;
     --pages) mapfile -t COMPREPLY < <(compgen -W 'tmpfs hugetlb' -- "$cur") ;;
-    --own-pages | -n | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
+    --own-pages | -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
     *)
         case ${words[1]}:$cur in
         *:-*) mapfile -t COMPREPLY < <(compgen -W "$options" -- "$cur") ;;
@@ -65,7 +67,7 @@ _hugeld() {
                 _filedir
             fi
             ;;
-        status:* | perf-map:*) _pids ;;
+        status:* | perf-map:* | attach:* | detach:*) _pids ;;
         run:* | doctor:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;

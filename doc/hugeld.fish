@@ -8,7 +8,7 @@ function __hugeld_options
     end
 end
 
-set -l commands run inspect status doctor perf-map bench survey image share
+set -l commands run inspect status doctor perf-map bench survey image share attach detach
 complete -c hugeld -f
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a run -d 'Run a program on huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Print the plan'
@@ -19,12 +19,14 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a bench -d 'I
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a survey -d 'Which programs would gain'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a image -d 'Lay a file out for huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a share -d 'One copy of the text for all processes'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a attach -d 'Move text of what runs'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a detach -d 'Move it back'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
-complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share' -s j -l json -d 'Print JSON'
+complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share attach detach' -s j -l json -d 'Print JSON'
 complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor bench' -s o -l options -x -a '(__hugeld_options)' -d How
-complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench' -s p -l objects -x -a main -d 'Which objects'
+complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench attach detach' -s p -l objects -x -a main -d 'Which objects'
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench survey' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l loader -x -a 'preload ldso image' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
@@ -32,7 +34,9 @@ complete -c hugeld -n '__fish_seen_subcommand_from run' -l share -d 'Make missin
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F
 complete -c hugeld -n '__fish_seen_subcommand_from share' -a 'add list check remove refresh' -F
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l store -r -F -d 'Another store'
+complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -s c -l children -d 'Children too'
+complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -l dry-run -d 'Only say what would be done'
+complete -c hugeld -n '__fish_seen_subcommand_from share attach' -l store -r -F -d 'Another store'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l pages -x -a 'tmpfs hugetlb' -d 'What to make it of'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l size -x -d 'How much it may hold'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l per-node -d 'An image on each node'
@@ -41,7 +45,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from share' -s a -l all -d 'Remove
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l unused -d 'Remove what nobody maps'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l force -d 'Remove what is mapped, too'
 complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
-complete -c hugeld -n '__fish_seen_subcommand_from status perf-map' -a '(__fish_complete_pids)'
+complete -c hugeld -n '__fish_seen_subcommand_from status perf-map attach detach' -a '(__fish_complete_pids)'
 complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from doctor' -l own-pages -x -d 'What it takes itself'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s a -l append -d 'Add to the map'
@@ -61,3 +65,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l seconds -x -
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l all-users -d 'Of other users too'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l program -r -F -d 'Only this executable'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l calibrate -d 'Measure what jumps cost'
+complete -c hugeld -n '__fish_seen_subcommand_from bench' -l toggle -d 'Attach and detach in turns'
+complete -c hugeld -n '__fish_seen_subcommand_from bench' -l metric -x -d 'Prints the work done'
+complete -c hugeld -n '__fish_seen_subcommand_from bench' -l keep -d 'Leave it attached'

@@ -20,7 +20,8 @@ _hugeld() {
         _values command 'run[run a program on huge pages]' 'inspect[print the plan]' \
             'status[what is on huge pages now]' 'doctor[what this machine can do]' \
             'perf-map[name moved functions for perf]' 'bench[is it worth it]' \
-            'survey[which of the programs that run would gain]' 'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]'
+            'survey[which of the programs that run would gain]' 'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]' \
+            'attach[move text of what runs]' 'detach[move it back]'
         return
     fi
     local command=$words[2]
@@ -36,7 +37,8 @@ _hugeld() {
             '--against=[compare with these options]:option:_hugeld_options' \
             '--at-once[both sides at the same time]' '--precision=[how narrow an interval]:per cent:' \
             '(-n --pairs)'{-n,--pairs}'[runs of each side]:number:' '--pid=[count in a process]:process:_pids' \
-            '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '(-)1:program:_command_names -e' \
+            '--report=[write a page]:file:_files' '--seconds=[how long]:number:' '--toggle[attach and detach in turns]' \
+            '--metric=[prints the work done]:command:' '--keep[leave it attached]' '(-)1:program:_command_names -e' \
             '*::argument:_normal'
         ;;
     survey)
@@ -55,6 +57,12 @@ _hugeld() {
             '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[what processes have mapped]' \
             '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove what nobody maps]' '--force[remove what is mapped, too]' \
             '1:action:(add list check remove refresh)' '*:file:_files'
+        ;;
+    attach | detach)
+        local -a store
+        [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/')
+        _arguments -S $help $json $objects $store '(-c --children)'{-c,--children}'[children too]' \
+            '--dry-run[only say what would be done]' '*:process:_pids'
         ;;
     image) _arguments -S $help '(-H --huge-page)'{-H,--huge-page}'[size of huge pages]:bytes:(2M 32M 512M)' '1:file:_files' '2:out:_files' ;;
     perf-map)

@@ -23,6 +23,7 @@ struct scan_region {
 #define SCAN_FILE 4
 #define SCAN_PRESENT 8
 #define SCAN_SWAPPED 16
+#define SCAN_HUGE 64
 _Static_assert(sizeof(struct scan) == 0x60, "its size is in the request");
 
 #define MAPPINGS_FIRST 1024
@@ -239,9 +240,11 @@ int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra) {
 
 long hl_open_pagemap(void) { return hl_open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
 
-/* Lets the kernel look: whole tables that are empty cost nothing then, where reading takes 20 us for 8 MiB.  0,
-   HL_SKIP_TEXT_MODIFIED, or -1: it cannot. */
-static int scan_modified(int pagemap, uint64_t start, uint64_t end) {
+/* Lets the kernel look for pages of [start, end) that have all of ALL_OF and any of ANY_OF, where those of INVERTED
+   count if they are missing; whole tables that are empty cost nothing then, where reading takes 20 us for 8 MiB.
+   0: there are none, 1, or -1: it cannot. */
+static int scan_pages(int pagemap, uint64_t start, uint64_t end, uint64_t inverted, uint64_t all_of,
+                      uint64_t any_of) {
     struct scan_region region;
     struct scan scan;
     scan.size = sizeof scan;
@@ -250,19 +253,26 @@ static int scan_modified(int pagemap, uint64_t start, uint64_t end) {
     scan.end = end;
     scan.found = (uint64_t)(uintptr_t)&region;
     scan.found_length = scan.found_max = 1;
-    scan.inverted = scan.all_of = scan.returned = SCAN_FILE;
-    scan.any_of = SCAN_PRESENT | SCAN_SWAPPED;
+    scan.inverted = inverted;
+    scan.all_of = scan.returned = all_of;
+    scan.any_of = any_of;
     long n = hl_ioctl(pagemap, SCAN_REQUEST, &scan);
     if (n == 1)
-        return HL_SKIP_TEXT_MODIFIED;
+        return 1;
     return n == 0 && scan.walk_end == end ? 0 : -1; /* a filter may say 0 and have done nothing */
+}
+
+int hl_check_huge(int pagemap, uint64_t start, uint64_t end) {
+    int small = scan_pages(pagemap, start, end, SCAN_HUGE, SCAN_HUGE, 0);
+    return small > 0 ? HL_SKIP_THP_UNAVAILABLE : small;
 }
 
 int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan) {
     uint64_t entry[2048];
-    int result = may_scan ? scan_modified(pagemap, start, end) : -1;
-    if (result >= 0)
-        return result;
+    int modified =
+        may_scan ? scan_pages(pagemap, start, end, SCAN_FILE, SCAN_FILE, SCAN_PRESENT | SCAN_SWAPPED) : -1;
+    if (modified >= 0)
+        return modified > 0 ? HL_SKIP_TEXT_MODIFIED : 0;
     for (uint64_t at = start; at < end;) {
         size_t n = (size_t)((end - at) / page_bytes);
         if (n > sizeof entry / sizeof entry[0])

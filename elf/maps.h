@@ -64,4 +64,8 @@ long hl_open_pagemap(void);
    HL_SKIP_TEXT_MODIFIED, or HL_SKIP_NO_PROC (no pagemap). */
 int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan);
 
+/* Whether all of [start, end) is mapped by huge entries.  0, HL_SKIP_THP_UNAVAILABLE, or -1: this kernel does not
+   tell (before Linux 6.7). */
+int hl_check_huge(int pagemap, uint64_t start, uint64_t end);
+
 #endif

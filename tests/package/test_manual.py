@@ -13,7 +13,7 @@ import helpers
 pytestmark = pytest.mark.beside
 
 PAGES = ("hugeld.1", "hugeld-json.5", "hugeld.7", "libhugeld.so.8")
-COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "survey", "image", "share")
+COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "survey", "image", "share", "attach", "detach")
 
 
 def need(*names):

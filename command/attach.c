@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld attach, hugeld detach: the text of processes that run is moved onto huge pages of an image, and back.
+
+   Nothing of hugeld is loaded into them.  live-plan.c looks, live-move.c acts, tracee.c is how. */
+#include "command.h"
+#include "common.h"
+#include "kernel.h"
+#include "live.h"
+#include "skip.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DRY_RUN = 256, STORE };
+
+struct request {
+    struct hl_live_request live;
+    const char *name; /* of the command */
+    const char *patterns;
+    bool json, children;
+    size_t n_pids;
+    pid_t *pid;
+    /* what comes out */
+    json_t *processes;
+    bool failed, shows_progress;
+};
+
+static const struct argp_option attach_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES (main)", 0},
+    {"children", 'c', NULL, 0, "Their children, and theirs, too", 0},
+    {"dry-run", DRY_RUN, NULL, 0, "Only say what would be done", 0},
+    {"store", STORE, "FOLDER", 0, "Look for images in this store", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static const struct argp_option detach_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES (*)", 0},
+    {"children", 'c', NULL, 0, "Their children, and theirs, too", 0},
+    {"dry-run", DRY_RUN, NULL, 0, "Only say what would be done", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static void add_pid(struct request *request, pid_t pid) {
+    for (size_t i = 0; i < request->n_pids; i++)
+        if (request->pid[i] == pid)
+            return;
+    request->pid = hl_resize(request->pid, (request->n_pids + 1) * sizeof pid);
+    request->pid[request->n_pids++] = pid;
+}
+
+static error_t take_pid(struct request *request, const char *text) {
+    pid_t pid = hl_parse_pid(text);
+    if (pid == 0) {
+        hl_say("%s: '%s' is not a process ID; give numbers as ps prints them", request->name, text);
+        return EINVAL;
+    }
+    add_pid(request, pid);
+    return 0;
+}
+
+static error_t take_store(struct request *request, const char *path) {
+    if (path[0] != '/' || strlen(path) >= HL_FOLDER_BYTES) {
+        hl_say("--store=%s: give the store's folder with a leading slash", path);
+        return EINVAL;
+    }
+    request->live.options.store = (struct hl_string){path, strlen(path)};
+    return 0;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    char *name;
+    error_t result;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case 'p':
+        request->patterns = argument;
+        return 0;
+    case 'c':
+        request->children = true;
+        return 0;
+    case DRY_RUN:
+        request->live.dry_run = true;
+        return 0;
+    case STORE:
+        return take_store(request, argument);
+    case ARGP_KEY_ARG:
+        return take_pid(request, argument);
+    default:
+        name = hl_format("hugeld %s", request->name);
+        result = hl_parse_common(key, state, name, false);
+        free(name);
+        return result;
+    }
+}
+
+/* --- children --- */
+
+/* The parent of PID, or 0. */
+static pid_t read_parent(pid_t pid) {
+    char *path = hl_format("/proc/%d/status", pid), line[256];
+    FILE *status = fopen(path, "re");
+    int parent = 0;
+    free(path);
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        if (sscanf(line, "PPid: %d", &parent) == 1)
+            break;
+    if (status != NULL)
+        fclose(status);
+    return parent;
+}
+
+static bool is_wanted(const struct request *request, pid_t pid) {
+    for (size_t i = 0; i < request->n_pids; i++)
+        if (request->pid[i] == pid)
+            return true;
+    return false;
+}
+
+/* Adds the children of those that are wanted, until there are no more. */
+static void add_children(struct request *request) {
+    for (size_t before = 0; before < request->n_pids;) {
+        DIR *folder = opendir("/proc");
+        before = request->n_pids;
+        for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+            pid_t pid = hl_parse_pid(entry->d_name);
+            if (pid != 0 && pid != getpid() && is_wanted(request, read_parent(pid)))
+                add_pid(request, pid);
+        }
+        if (folder != NULL)
+            closedir(folder);
+    }
+}
+
+/* --- what became of it --- */
+
+/* SKIP as hl_live has it, in skip.def's words; HL_MOVED: it is an errno of which these know nothing. */
+static enum hl_skip reason_of(int skip) {
+    switch (skip) {
+    case -EPERM:
+    case -EACCES:
+        return HL_SKIP_LIVE_DENIED;
+    case -ESRCH:
+    case -ENOENT:
+    case -ENODATA:
+        return HL_SKIP_LIVE_ENDED;
+    default:
+        return skip > 0 ? (enum hl_skip)skip : HL_MOVED;
+    }
+}
+
+static char *format_reason(int skip) {
+    enum hl_skip reason = reason_of(skip);
+    if (reason == HL_MOVED)
+        return hl_format("%s", strerror(-skip));
+    const char *remedy = hl_skip_remedy(reason);
+    return strcmp(remedy, "none") == 0 ? hl_format("%s", hl_skip_sentence(reason))
+                                       : hl_format("%s; %s", hl_skip_sentence(reason), remedy);
+}
+
+static bool is_there_already(const struct request *request, int skip) {
+    return skip == HL_SKIP_HUGE_ALREADY && !request->live.is_detach;
+}
+
+/* Whether TEXT was only met by a wildcard, and there is nothing to be done with it. */
+static bool is_beside_the_point(const struct request *request, const struct hl_live_text *text) {
+    return (text->skip == HL_SKIP_TOO_SMALL || text->skip == HL_SKIP_LIVE_DETACHED ||
+            text->skip == HL_SKIP_HUGE_ALREADY) &&
+           hl_select_object(request->live.options.objects, &text->loaded->object) == HL_SELECTED_BY_WILDCARD;
+}
+
+static void print_text(const struct request *request, const struct hl_live *live,
+                       const struct hl_live_text *text) {
+    char *what, *reason = NULL;
+    const char *pages = text->huge_pages == 1 ? "page" : "pages";
+    if (is_there_already(request, text->skip)) {
+        what = hl_format("on huge pages already");
+    } else if (text->skip != 0) {
+        reason = format_reason(text->skip);
+        hl_say("%d %s: %s: text stays: %s", live->process.pid, live->process.name, text->loaded->object.path,
+               reason);
+        free(reason);
+        return;
+    } else if (request->live.is_detach) {
+        what = hl_format("%sback on its own file", request->live.dry_run ? "would be " : "");
+    } else {
+        what = hl_format("%s%" PRIu64 " huge %s of %s%s", request->live.dry_run ? "would be on " : "",
+                         text->huge_pages, pages, text->image != NULL ? "the image " : "a copy made for it",
+                         text->image != NULL ? text->image : "");
+    }
+    hl_print("%d %s: %s: %s", live->process.pid, live->process.name, text->loaded->object.path, what);
+    free(what);
+}
+
+static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
+
+static void set_reason(json_t *json, int skip) {
+    enum hl_skip reason = skip != 0 ? reason_of(skip) : HL_MOVED;
+    char *sentence = skip != 0 ? format_reason(skip) : NULL;
+    json_object_set_new(json, "reason", json_or_null(reason != HL_MOVED ? hl_skip_name(reason) : NULL));
+    json_object_set_new(json, "sentence", json_or_null(sentence));
+    free(sentence);
+}
+
+static json_t *make_json_text(const struct hl_live_text *text) {
+    json_t *json = json_pack("{s:o, s:b, s:b, s:I, s:o}", "path", hl_json_text(text->loaded->object.path),
+                             "is_main", text->loaded->object.is_main, "moves", text->skip == 0, "huge_pages",
+                             (json_int_t)text->huge_pages, "image", json_or_null(text->image));
+    set_reason(json, text->skip);
+    return json;
+}
+
+static json_t *make_json(const struct request *request, const struct hl_live *live) {
+    json_t *texts = json_array();
+    for (size_t i = 0; i < live->n_texts; i++)
+        json_array_append_new(texts, make_json_text(&live->text[i]));
+    json_t *json = json_pack("{s:i, s:o, s:b, s:I, s:I, s:o}", "pid", (int)live->process.pid, "name",
+                             json_or_null(live->process.name), "dry_run", request->live.dry_run, "stopped_us",
+                             (json_int_t)live->stopped_us, "stopped_threads",
+                             (json_int_t)live->stopped_threads, "objects", texts);
+    set_reason(json, live->skip);
+    return json;
+}
+
+/* Nothing could be done with the whole process. */
+static void say_refused(const struct hl_live *live) {
+    if (live->n_texts == 0 && live->skip < 0) {
+        hl_say_unreadable(live->process.pid, live->skip);
+        return;
+    }
+    char *reason = format_reason(live->skip);
+    hl_say("%d %s: text stays: %s", live->process.pid, live->process.name != NULL ? live->process.name : "?",
+           reason);
+    free(reason);
+}
+
+static void report(struct request *request, const struct hl_live *live) {
+    bool done = false;
+    for (size_t i = 0; i < live->n_texts && live->skip == 0; i++) {
+        const struct hl_live_text *text = &live->text[i];
+        bool is_there = is_there_already(request, text->skip);
+        done |= text->skip == 0 || is_there;
+        if (is_beside_the_point(request, text))
+            continue;
+        request->failed |= text->skip != 0 && !is_there;
+        if (!request->json)
+            print_text(request, live, text);
+    }
+    if (live->skip != 0)
+        say_refused(live);
+    else if (!done && !request->failed)
+        hl_say("%d %s: nothing to do: %s", live->process.pid, live->process.name,
+               request->live.is_detach ? hl_skip_sentence(HL_SKIP_LIVE_DETACHED)
+                                       : "no object that -p names has text for a huge page");
+    request->failed |= live->skip != 0 || !done;
+    if (request->json)
+        json_array_append_new(request->processes, make_json(request, live));
+}
+
+/* --- the commands --- */
+
+/* Says how far it is, on a terminal, when it has taken a second; N processes are done. */
+static void show_progress(struct request *request, time_t began, size_t n) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!isatty(STDERR_FILENO) || now.tv_sec - began <= 1)
+        return;
+    fprintf(stderr, "\r\033[K%zu of %zu processes", n, request->n_pids);
+    fflush(stderr);
+    request->shows_progress = true;
+}
+
+static void hide_progress(struct request *request) {
+    if (request->shows_progress)
+        fputs("\r\033[K", stderr);
+    request->shows_progress = false;
+}
+
+static int run(struct request *request) {
+    if (request->n_pids == 0) {
+        hl_say("%s: give a PID, or several", request->name);
+        return HL_EXIT_USAGE;
+    }
+    hl_set_geometry(&request->live.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    request->live.options.objects = (struct hl_string){request->patterns, strlen(request->patterns)};
+    request->processes = json_array();
+    struct timespec began;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    if (request->children)
+        add_children(request);
+    for (size_t i = 0; i < request->n_pids; i++) {
+        struct hl_live live;
+        show_progress(request, began.tv_sec, i);
+        hl_plan_live(&live, &request->live, request->pid[i]);
+        if (!request->live.dry_run)
+            hl_move_live(&live, &request->live);
+        hide_progress(request);
+        report(request, &live);
+        hl_free_live(&live);
+    }
+    if (request->json)
+        hl_print_json(json_pack("{s:O}", "processes", request->processes));
+    json_decref(request->processes);
+    free(request->pid);
+    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+static int parse_and_run(const struct argp *argp, struct request *request, int argc, char **argv) {
+    hl_default_options(&request->live.options);
+    if (argp_parse(argp, argc, argv, ARGP_NO_HELP, NULL, request) != 0)
+        return HL_EXIT_USAGE;
+    return run(request);
+}
+
+int hl_attach_processes(int argc, char **argv) {
+    static const struct argp argp = {attach_options,
+                                     parse_argument,
+                                     "PID...",
+                                     "Moves the text of running processes onto the huge pages of an image.\v"
+                                     "The image is that of a store (hugeld share add), else one is made for "
+                                     "them.  Exit status: 0 when all of "
+                                     "it is there, 1 when some is not.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
+    struct request request = {.name = "attach", .patterns = "main"};
+    return parse_and_run(&argp, &request, argc, argv);
+}
+
+int hl_detach_processes(int argc, char **argv) {
+    static const struct argp argp = {
+        detach_options,
+        parse_argument,
+        "PID...",
+        "Moves the text of running processes back from an image to their own files.\v"
+        "Exit status: 0 when all of it is back, 1 when some is not, or there was nothing.",
+        NULL,
+        NULL,
+        NULL};
+    struct request request = {.name = "detach", .patterns = "*", .live.is_detach = true};
+    return parse_and_run(&argp, &request, argc, argv);
+}

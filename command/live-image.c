@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* An image for a process that runs already, where no store has one that fits.
+
+   It is no ELF file: only the ranges of text are in it, with the bytes that the object's file has for them.  So
+   it fits a position-independent program at any address, and text in which the ELF header lies.  It has no name;
+   the kernel frees it when the last process that maps it ends.
+
+   Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; everybody else
+   makes it in a memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a descriptor that can
+   be read only, of a file system that is read-only or a file that is sealed: none can change what the others
+   execute. */
+#include "common.h"
+#include "live.h"
+#include "memory-limit.h"
+#include "store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+/* Reads BYTES at OFFSET of FILE to a mapping; what the file does not have stays zero.  EFAULT: there was no page
+   for it. */
+static int read_bytes(int file, char *to, uint64_t bytes, uint64_t offset) {
+    while (bytes > 0) {
+        ssize_t got = pread(file, to, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return errno == EFAULT ? HL_SKIP_NO_MEMORY : HL_SKIP_SOURCE_UNREADABLE;
+        if (got == 0)
+            return 0;
+        to += got;
+        offset += (uint64_t)got;
+        bytes -= (uint64_t)got;
+    }
+    return 0;
+}
+
+/* Fills PIECE, which begins at TO, from the object's file: page by page, as the kernel maps that. */
+static int fill_piece(const struct hl_live_text *text, const struct hl_piece_of_text *piece, char *to) {
+    const struct hl_object *object = &text->loaded->object;
+    int result = 0;
+    for (unsigned i = 0; i < object->n_segments && result == 0; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t start = segment->first_page > piece->start ? segment->first_page : piece->start;
+        uint64_t end = segment->end_page < piece->end ? segment->end_page : piece->end;
+        if (start < end)
+            result = read_bytes(text->loaded->file->fd, to + (start - piece->start), end - start,
+                                segment->offset + (start - segment->first_page));
+    }
+    return result;
+}
+
+/* One piece, through a mapping that huge pages fit into. */
+static int write_piece(const struct hl_live_text *text, const struct hl_piece_of_text *piece, int out,
+                       uint64_t unit) {
+    uint64_t bytes = piece->end - piece->start;
+    char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return -errno;
+    char *at = (char *)hl_round_up((uint64_t)room, unit);
+    int result = HL_SKIP_NO_MEMORY;
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
+        madvise(at, bytes, MADV_HUGEPAGE);
+        result = fill_piece(text, piece, at);
+    }
+    munmap(room, bytes + unit);
+    return result;
+}
+
+static int write_pieces(const struct hl_live_text *text, int out, const struct hl_geometry *geometry) {
+    const struct hl_store nowhere = {.geometry = *geometry};
+    uint64_t end = text->piece[text->n_pieces - 1].offset + text->piece[text->n_pieces - 1].end -
+                   text->piece[text->n_pieces - 1].start;
+    uint64_t pages, small = 0;
+    int result = ftruncate(out, (off_t)end) == 0 ? 0 : -errno;
+    for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
+        result = write_piece(text, &text->piece[i], out, geometry->huge_page_bytes);
+    if (result == 0 && fchmod(out, 0444) != 0)
+        result = -errno;
+    if (result != 0)
+        return result;
+    result = hl_prove_huge(&nowhere, out, &pages, &small);
+    return result != 0 || small > 0 ? HL_SKIP_THP_UNAVAILABLE : 0;
+}
+
+/* Nobody writes to OUT any more: *FILE is a descriptor for reading. */
+static int seal(int out, int *file) {
+    char *path = hl_format("/proc/self/fd/%d", out);
+    int result = fcntl(out, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    *file = result == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    free(path);
+    return *file >= 0 ? 0 : -errno;
+}
+
+static bool has_memory(uint64_t bytes) {
+    struct hl_status status;
+    struct hl_placement placement;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    return bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
+}
+
+static int write_memory_file(const struct hl_live_text *text, const struct hl_geometry *geometry,
+                             const char *name, int *file) {
+    int out = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int result = out < 0 ? -errno : write_pieces(text, out, geometry);
+    if (result == 0)
+        result = seal(out, file);
+    if (out >= 0)
+        close(out);
+    return result;
+}
+
+/* Writes to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, which nobody who writes may be
+   left for. */
+static int write_to_mount(const struct hl_live_text *text, const struct hl_geometry *geometry,
+                          const char *name, int context, int folder, int *file) {
+    int out = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
+    int result = out < 0 ? -errno : write_pieces(text, out, geometry);
+    int opened = result == 0 ? openat(folder, name, O_RDONLY | O_CLOEXEC) : -1;
+    if (out >= 0)
+        close(out);
+    if (opened >= 0 && fsconfig(context, FSCONFIG_SET_FLAG, "ro", NULL, 0) == 0 &&
+        fsconfig(context, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) == 0) {
+        *file = opened;
+        return 0;
+    }
+    if (opened >= 0)
+        close(opened);
+    return result != 0 ? result : -EROFS;
+}
+
+/* Negative: there can be no such file system for us. */
+static int write_own_tmpfs(const struct hl_live_text *text, const struct hl_geometry *geometry,
+                           const char *name, int *file) {
+    int context = fsopen("tmpfs", FSOPEN_CLOEXEC), folder = -1, result = -EPERM;
+    if (context >= 0 && fsconfig(context, FSCONFIG_SET_STRING, "huge", "always", 0) == 0 &&
+        fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        folder = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    if (folder >= 0) {
+        result = write_to_mount(text, geometry, name, context, folder, file);
+        close(folder);
+    }
+    if (context >= 0)
+        close(context);
+    return result;
+}
+
+static int write_image(const struct hl_live_text *text, const struct hl_live_request *request, int *file) {
+    if (!has_memory(text->huge_pages * request->geometry.huge_page_bytes))
+        return HL_SKIP_MEMORY_FULL;
+    char *name = hl_format(HL_OWN_IMAGE "%.200s", hl_base_name(text->loaded->object.path));
+    int result = write_own_tmpfs(text, &request->geometry, name, file);
+    if (result < 0)
+        result = write_memory_file(text, &request->geometry, name, file);
+    free(name);
+    return result;
+}
+
+static bool is_same_state(const struct hl_file_state *a, const struct hl_file_state *b) {
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           a->ctime_seconds == b->ctime_seconds && a->ctime_nanoseconds == b->ctime_nanoseconds;
+}
+
+/* Whether OWN has all that TEXT wants, where it wants it. */
+static bool has_pieces(const struct hl_own_image *own, const struct hl_live_text *text) {
+    for (unsigned i = 0; i < own->n_pieces && own->n_pieces == text->n_pieces; i++)
+        if (own->piece[i].offset != text->piece[i].offset ||
+            own->piece[i].end - own->piece[i].start != text->piece[i].end - text->piece[i].start)
+            return false;
+    return own->n_pieces == text->n_pieces;
+}
+
+static const struct hl_own_image *find_own_image(const struct hl_live_request *request,
+                                                 const struct hl_live_text *text,
+                                                 const struct hl_file_state *state, uint64_t load_bias) {
+    for (size_t i = 0; i < request->n_own; i++) {
+        const struct hl_own_image *own = &request->own[i];
+        if (is_same_state(&own->state, state) && own->load_bias == load_bias && has_pieces(own, text))
+            return own;
+    }
+    return NULL;
+}
+
+int hl_make_own_image(struct hl_live_text *text, struct hl_live_request *request) {
+    uint64_t load_bias = text->loaded->object.load_bias % request->geometry.huge_page_bytes;
+    struct hl_file_state state;
+    int result = hl_read_file_state(&state, text->loaded->file->fd);
+    const struct hl_own_image *found = result == 0 ? find_own_image(request, text, &state, load_bias) : NULL;
+    if (result == 0 && found == NULL)
+        result = write_image(text, request, &text->file);
+    if (result != 0)
+        return result;
+    if (found != NULL) {
+        text->file = found->file;
+        return 0;
+    }
+    request->own = hl_resize(request->own, (request->n_own + 1) * sizeof *request->own);
+    struct hl_own_image *own = &request->own[request->n_own++];
+    *own = (struct hl_own_image){state, load_bias, text->file, text->n_pieces, {{0}}};
+    memcpy(own->piece, text->piece, sizeof own->piece);
+    return 0;
+}

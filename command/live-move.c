@@ -1,0 +1,482 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Replaces the text of a process that runs, by system calls that one stopped thread of it makes.
+
+       socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd
+       mmap                   room for all pieces, at addresses that agree with theirs modulo a huge page,
+       mmap, madvise          and in it each piece of the file, with its page tables filled
+       mremap                 from there onto the old text: one call takes away the one and brings the other
+       munmap, close
+
+   All other threads run on, in the text that is replaced.  While mremap(2) works they wait for its lock if they
+   have to fault, so it moves a few huge pages at a time: that makes many short waits of a long one.
+
+   A library could be unloaded meanwhile, and something else be mapped in its place.  So all threads stand still
+   while it is not the executable.
+
+   If a call fails before the first mremap, everything is given back.  If an mremap fails, what was moved before goes
+   back to what was mapped there.  Old kernels may have taken the text away by then; the new one is mapped there, which
+   is tried more than once, since there is nothing else left. */
+#include "live-thread.h"
+#include "common.h"
+#include "kernel.h"
+#include "live.h"
+#include "maps.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/mman.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#define MREMAP_TO_PLACE 3 /* MREMAP_MAYMOVE | MREMAP_FIXED */
+/* How many huge pages one mremap(2) moves. */
+#define PAGES_AT_ONCE 4
+/* Mappings that the process may get meanwhile, beside ours: two of each piece, and the room. */
+#define SPARE_MAPPINGS 64
+
+struct mover {
+    struct hl_live *live;
+    const struct hl_geometry *geometry;
+    struct hl_live_text *text;
+    struct hl_tracee *tracee;
+    int file; /* the process's number of text->file, or -1 */
+    uint64_t room, room_bytes;
+    uint64_t scratch[HL_SPANS_MAX + HL_SEGMENTS_MAX]; /* of each piece */
+    unsigned moved_pieces;                            /* up to here all is in place, */
+    uint64_t moved_end;                               /* and of the next piece up to here */
+};
+
+/* Makes a call.  0: it succeeded with *RESULT; > 0, < 0: it was not made; HL_SKIP_LIVE_CALL: it failed, and *RESULT
+   is the negated errno. */
+static int call(const struct mover *m, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
+                uint64_t d, uint64_t e, uint64_t f) {
+    const uint64_t argument[6] = {a, b, c, d, e, f};
+    int error = hl_call_in_tracee(m->tracee, result, number, argument);
+    if (error != 0)
+        return error;
+    return hl_is_error(*result) ? HL_SKIP_LIVE_CALL : 0;
+}
+
+/* For what is given back: whatever becomes of it. */
+static void close_in_tracee(const struct mover *m, int file) {
+    long result;
+    if (file >= 0)
+        call(m, &result, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
+}
+
+/* --- the descriptor --- */
+
+/* What recvmsg(2) needs, in the process's memory. */
+struct passage {
+    int pair[2];
+    char byte;
+    struct iovec vector;
+    struct msghdr message;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr header;
+    } control;
+};
+_Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES, "the thread has room for it");
+
+/* PASSAGE with addresses for where it lies at AT. */
+static void set_passage(struct passage *passage, uint64_t at) {
+    memset(passage, 0, sizeof *passage);
+    passage->vector = (struct iovec){(void *)(at + offsetof(struct passage, byte)), 1};
+    passage->message.msg_iov = (void *)(at + offsetof(struct passage, vector));
+    passage->message.msg_iovlen = 1;
+    passage->message.msg_control = (void *)(at + offsetof(struct passage, control));
+    passage->message.msg_controllen = sizeof passage->control;
+}
+
+/* Whether SOCKET is what was asked for: one end of a pair that the process made, not something that another thread
+   of it has put in its place. */
+static bool is_end_of_pair(int socket, pid_t pid) {
+    int domain = 0, type = 0;
+    struct ucred peer = {0, 0, 0};
+    socklen_t bytes = sizeof domain, type_bytes = sizeof type, peer_bytes = sizeof peer;
+    struct sockaddr_storage name;
+    socklen_t name_bytes = sizeof name;
+    return getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX &&
+           getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &type_bytes) == 0 && type == SOCK_DGRAM &&
+           getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.pid == pid &&
+           getpeername(socket, (struct sockaddr *)&name, &name_bytes) == 0 &&
+           name_bytes <= sizeof(sa_family_t);
+}
+
+/* Sends FILE through SOCKET. */
+static int send_file(int socket, int file) {
+    struct passage passage;
+    set_passage(&passage, (uint64_t)&passage);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&passage.message);
+    *header = (struct cmsghdr){CMSG_LEN(sizeof file), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(header), &file, sizeof file);
+    return sendmsg(socket, &passage.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
+}
+
+/* Sends FILE through the process's own end NUMBER of its pair. */
+static int send_through(const struct mover *m, int number, int file) {
+    int process = (int)syscall(SYS_pidfd_open, m->live->process.pid, 0);
+    int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, number, 0) : -1;
+    int result = socket < 0                                     ? -errno
+                 : is_end_of_pair(socket, m->live->process.pid) ? send_file(socket, file)
+                                                                : -EPERM;
+    if (socket >= 0)
+        close(socket);
+    if (process >= 0)
+        close(process);
+    return result == 0 ? 0 : HL_SKIP_LIVE_DESCRIPTOR;
+}
+
+static int receive_file(struct mover *m, int socket) {
+    struct passage passage;
+    uint64_t at = m->tracee->data;
+    long received;
+    set_passage(&passage, at);
+    int result = hl_write_tracee(m->tracee, at, &passage, sizeof passage);
+    if (result == 0)
+        result = call(m, &received, SYS_recvmsg, (uint64_t)socket, at + offsetof(struct passage, message),
+                      MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
+    if (result == 0)
+        result = hl_read_tracee(m->tracee, at, &passage, sizeof passage);
+    if (result != 0)
+        return result;
+    if (passage.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
+        passage.control.header.cmsg_type != SCM_RIGHTS)
+        return HL_SKIP_LIVE_DESCRIPTOR; /* a policy, or a limit, has taken it out */
+    memcpy(&m->file, CMSG_DATA(&passage.control.header), sizeof m->file);
+    return 0;
+}
+
+/* Gives the process FILE, as its m->file. */
+static int pass_file(struct mover *m, int file) {
+    int pair[2];
+    long made;
+    int result = call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->data, 0, 0);
+    if (result != 0)
+        return result == HL_SKIP_LIVE_CALL ? HL_SKIP_LIVE_DESCRIPTOR : result;
+    result = hl_read_tracee(m->tracee, m->tracee->data, pair, sizeof pair);
+    if (result != 0)
+        return result;
+    result = send_through(m, pair[0], file);
+    if (result == 0)
+        result = receive_file(m, pair[1]);
+    close_in_tracee(m, pair[0]);
+    close_in_tracee(m, pair[1]);
+    return result == HL_SKIP_LIVE_CALL ? HL_SKIP_LIVE_DESCRIPTOR : result;
+}
+
+/* --- the new text, aside --- */
+
+static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece->end - piece->start; }
+
+static int reserve_room(struct mover *m) {
+    uint64_t unit = m->geometry->huge_page_bytes, bytes = unit;
+    long room;
+    for (unsigned i = 0; i < m->text->n_pieces; i++)
+        bytes += hl_round_up(piece_bytes(&m->text->piece[i]), unit) + unit;
+    int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      (uint64_t)-1, 0);
+    if (result != 0)
+        return result == HL_SKIP_LIVE_CALL ? HL_SKIP_NO_MEMORY : result;
+    m->room = (uint64_t)room;
+    m->room_bytes = bytes;
+    uint64_t at = hl_round_up(m->room, unit);
+    for (unsigned i = 0; i < m->text->n_pieces; i++) {
+        const struct hl_piece_of_text *piece = &m->text->piece[i];
+        m->scratch[i] = at + piece->start % unit;
+        at = hl_round_up(m->scratch[i] + piece_bytes(piece), unit);
+    }
+    return 0;
+}
+
+static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at, int more) {
+    long mapped;
+    int result = call(m, &mapped, SYS_mmap, at, piece_bytes(piece), (uint64_t)piece->prot,
+                      (uint64_t)(MAP_PRIVATE | MAP_FIXED | more), (uint64_t)m->file, piece->offset);
+    if (result == HL_SKIP_LIVE_CALL)
+        return mapped == -EPERM    ? HL_SKIP_STORE_NOEXEC
+               : mapped == -EACCES ? HL_SKIP_EXEC_DENIED
+                                   : HL_SKIP_NO_MEMORY;
+    return result;
+}
+
+/* Maps a piece at its scratch address, with all its page tables (before Linux 5.14: as far as the kernel
+   likes). */
+static int prepare_piece(const struct mover *m, unsigned i) {
+    long done;
+    int result = map_piece(m, &m->text->piece[i], m->scratch[i], 0);
+    if (result != 0)
+        return result;
+    result = call(m, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->text->piece[i]), MADV_POPULATE_READ,
+                  0, 0, 0);
+    if (result == HL_SKIP_LIVE_CALL && done == -EINVAL)
+        return map_piece(m, &m->text->piece[i], m->scratch[i], MAP_POPULATE);
+    return result == HL_SKIP_LIVE_CALL ? HL_SKIP_SOURCE_UNREADABLE : result;
+}
+
+/* Where pagemap doesn't tell. */
+static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t end) {
+    struct hl_process again = {.folder = -1};
+    int result = hl_open_process(&again, m->live->process.pid);
+    if (result == 0)
+        result = hl_read_process(&again);
+    const struct hl_region *region = result == 0 ? hl_find_region(&again, start) : NULL;
+    if (result == 0 &&
+        (region == NULL ||
+         hl_hugetlb_bytes(region) + region->shmem_pmd_bytes + region->file_pmd_bytes < end - start))
+        result = HL_SKIP_THP_UNAVAILABLE;
+    hl_close_process(&again);
+    return result;
+}
+
+static int check_huge(const struct mover *m, uint64_t start, uint64_t end) {
+    int pagemap = hl_open_process_file(&m->live->process, "pagemap");
+    if (pagemap < 0)
+        return pagemap;
+    int result = hl_check_huge(pagemap, start, end);
+    close(pagemap);
+    return result < 0 ? check_huge_in_smaps(m, start, end) : result;
+}
+
+/* Whether what is at the scratch addresses is the file that was sent, on huge pages where that is the point. */
+static int check_scratch(const struct mover *m, const struct hl_process *now) {
+    int result = 0;
+    for (unsigned i = 0; i < m->text->n_pieces && result == 0; i++) {
+        const struct hl_region *region = hl_find_region(now, m->scratch[i]);
+        uint64_t end = m->scratch[i] + piece_bytes(&m->text->piece[i]);
+        if (region == NULL || region->inode != m->text->inode || region->device != m->text->device ||
+            region->end < end || region->offset + (m->scratch[i] - region->start) != m->text->piece[i].offset)
+            return HL_SKIP_MAPPING_CHANGED;
+        if (m->text->is_huge)
+            result = check_huge(m, m->scratch[i], end);
+    }
+    return result;
+}
+
+static uint64_t read_map_count_limit(void) {
+    uint64_t limit = 65530; /* the kernel's default */
+    FILE *file = fopen("/proc/sys/vm/max_map_count", "re");
+    if (file != NULL) {
+        if (fscanf(file, "%" SCNu64, &limit) != 1)
+            limit = 65530;
+        fclose(file);
+    }
+    return limit;
+}
+
+/* The last look, at everything that could have changed since the process was planned. */
+static int check_again(const struct mover *m) {
+    struct hl_process now = {.folder = -1};
+    int result = hl_read_mappings(&now, &m->live->process);
+    if (result == 0)
+        result = check_scratch(m, &now);
+    if (result == 0 && now.n_regions + SPARE_MAPPINGS > read_map_count_limit())
+        result = HL_SKIP_MAP_COUNT;
+    if (result == 0)
+        result = hl_check_live_text(m->live, m->text, &now, m->geometry);
+    hl_close_process(&now);
+    return result;
+}
+
+static int prepare(struct mover *m) {
+    int result = pass_file(m, m->text->file);
+    if (result == 0)
+        result = reserve_room(m);
+    for (unsigned i = 0; i < m->text->n_pieces && result == 0; i++)
+        result = prepare_piece(m, i);
+    return result == 0 ? check_again(m) : result;
+}
+
+/* --- into place --- */
+
+static bool is_mapped(const struct mover *m, uint64_t at) {
+    struct hl_process now = {.folder = -1};
+    bool is_there = hl_read_mappings(&now, &m->live->process) != 0 || hl_find_region(&now, at) != NULL;
+    hl_close_process(&now);
+    return is_there;
+}
+
+/* Maps PIECE where it belongs. */
+static int map_in_place(const struct mover *m, const struct hl_piece_of_text *piece) {
+    int result = HL_SKIP_NO_MEMORY;
+    for (unsigned tries = 0; tries < HL_TRIES && result > 0; tries++)
+        result = map_piece(m, piece, piece->start, 0);
+    return result;
+}
+
+static int move_piece(struct mover *m, unsigned i) {
+    const struct hl_piece_of_text *piece = &m->text->piece[i];
+    uint64_t unit = PAGES_AT_ONCE * m->geometry->huge_page_bytes;
+    for (uint64_t at = piece->start, next; at < piece->end; at = next) {
+        long moved;
+        next = hl_round_down(at, unit) + unit;
+        next = next < piece->end ? next : piece->end;
+        int result = call(m, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at, next - at,
+                          MREMAP_TO_PLACE, at, 0);
+        if (result == HL_SKIP_LIVE_CALL && !is_mapped(m, at))
+            return map_in_place(m, piece); /* all of it: the text is gone */
+        if (result != 0)
+            return result == HL_SKIP_LIVE_CALL && moved == -EPERM ? HL_SKIP_SEALED : result;
+        m->moved_end = next;
+    }
+    return 0;
+}
+
+static int commit(struct mover *m) {
+    int result = 0;
+    while (m->moved_pieces < m->text->n_pieces && result == 0) {
+        m->moved_end = m->text->piece[m->moved_pieces].start;
+        result = move_piece(m, m->moved_pieces);
+        if (result == 0)
+            m->moved_pieces++;
+    }
+    return result;
+}
+
+/* Gives back what is aside. */
+static void finish(struct mover *m) {
+    long result;
+    if (m->room_bytes != 0)
+        call(m, &result, SYS_munmap, m->room, m->room_bytes, 0, 0, 0, 0);
+    close_in_tracee(m, m->file);
+}
+
+/* Prepares and commits TEXT; *MOVED is how far it came. */
+static int replace(struct mover *m) {
+    int result = prepare(m);
+    if (result == 0)
+        result = commit(m);
+    if (!m->tracee->is_gone)
+        finish(m);
+    return result;
+}
+
+/* What was mapped in [start, end) is mapped there again. */
+static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
+    for (unsigned i = 0; i < m->text->n_back; i++) {
+        struct hl_piece_of_text piece = m->text->back[i];
+        uint64_t from = piece.start > start ? piece.start : start;
+        piece.end = piece.end < end ? piece.end : end;
+        piece.offset += from - piece.start;
+        piece.start = from;
+        if (piece.start < piece.end)
+            map_in_place(m, &piece);
+    }
+}
+
+/* What of the text was moved before something failed. */
+static void undo(struct mover *m) {
+    bool any = m->moved_pieces > 0 || m->moved_end > m->text->piece[0].start;
+    m->file = -1;
+    m->room_bytes = 0;
+    if (!any || m->tracee->is_gone || m->text->back_file < 0 || pass_file(m, m->text->back_file) != 0)
+        return;
+    for (unsigned i = 0; i < m->moved_pieces; i++)
+        map_back(m, m->text->piece[i].start, m->text->piece[i].end);
+    if (m->moved_pieces < m->text->n_pieces)
+        map_back(m, m->text->piece[m->moved_pieces].start, m->moved_end);
+    finish(m);
+}
+
+/* --- the process --- */
+
+struct work {
+    struct hl_live *live;
+    const struct hl_live_request *request;
+};
+
+static bool is_replaced(const void *data, const struct hl_region *region) {
+    const struct hl_live *live = data;
+    for (size_t i = 0; i < live->n_texts; i++)
+        for (unsigned j = 0; live->text[i].skip == 0 && j < live->text[i].n_pieces; j++)
+            if (hl_overlap(region->start, region->end, live->text[i].piece[j].start,
+                           live->text[i].piece[j].end) > 0)
+                return true;
+    return false;
+}
+
+static uint64_t read_clock_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static void move_texts(struct work *work, struct hl_tracee *tracee, bool main_only) {
+    for (size_t i = 0; i < work->live->n_texts; i++) {
+        struct hl_live_text *text = &work->live->text[i];
+        if (text->skip != 0 || text->loaded->object.is_main != main_only)
+            continue;
+        struct mover m = {work->live, &work->request->geometry, text, tracee, -1, 0, 0, {0}, 0, 0};
+        text->skip = tracee->is_gone ? -ESRCH : replace(&m);
+        if (text->skip != 0)
+            undo(&m);
+    }
+}
+
+static bool has_text(const struct hl_live *live, bool is_main) {
+    for (size_t i = 0; i < live->n_texts; i++)
+        if (live->text[i].skip == 0 && live->text[i].loaded->object.is_main == is_main)
+            return true;
+    return false;
+}
+
+/* The executable first, with the others running. */
+static int move_all(struct work *work, struct hl_tracee *tracee) {
+    struct hl_tracee *others;
+    size_t n;
+    move_texts(work, tracee, true);
+    work->live->stopped_threads = 1;
+    if (!has_text(work->live, false))
+        return 0;
+    int result = hl_stop_others(&others, &n, &work->live->process, tracee);
+    work->live->stopped_threads += (unsigned)n;
+    if (result == 0)
+        move_texts(work, tracee, false);
+    for (size_t i = 0; i < work->live->n_texts && result != 0; i++)
+        if (work->live->text[i].skip == 0 && !work->live->text[i].loaded->object.is_main)
+            work->live->text[i].skip = result;
+    hl_release_others(others, n);
+    return 0;
+}
+
+static void *work_in_thread(void *data) {
+    struct work *work = data;
+    struct hl_live *live = work->live;
+    struct hl_tracee tracee;
+    struct hl_gadgets gadgets;
+    live->skip = hl_find_gadgets(&gadgets, &live->process, is_replaced, live);
+    uint64_t began = read_clock_us();
+    if (live->skip == 0)
+        live->skip = hl_take_thread(&tracee, &gadgets, &live->process);
+    if (live->skip != 0)
+        return NULL;
+    live->skip = move_all(work, &tracee);
+    hl_release_tracee(&tracee);
+    live->stopped_us = read_clock_us() - began;
+    return NULL;
+}
+
+/* In a thread of its own: when that ends, the kernel lets go of whatever it has not. */
+void hl_move_live(struct hl_live *live, const struct hl_live_request *request) {
+    struct work work = {live, request};
+    pthread_t thread;
+    if (live->skip != 0 || (!has_text(live, true) && !has_text(live, false)))
+        return;
+    int error = pthread_create(&thread, NULL, work_in_thread, &work);
+    if (error == 0)
+        pthread_join(thread, NULL);
+    else
+        live->skip = -error;
+}

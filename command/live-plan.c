@@ -1,0 +1,465 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Which text of a running process can be replaced, and by what.
+
+   Everything here only looks.  It takes most of the time of an attach, and the process runs meanwhile; so what is
+   mapped is looked at once more when a thread of it stands still (live-move.c).
+
+   The process may be hostile, and we may be root.  Its files are opened through /proc/PID/exe and map_files,
+   which name what it has mapped, whatever its paths mean; nothing of what it says about itself decides more than
+   what becomes of itself.  Above all, the new text has to have the bytes of the old, one by one. */
+#include "common.h"
+#include "elf/image.h"
+#include "find-image.h"
+#include "live.h"
+#include "maps.h"
+#include "plan.h"
+#include "tracee.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/magic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#define COMPARE_BYTES ((size_t)128 << 10)
+
+/* --- the process --- */
+
+static int check_status_line(const char *line) {
+    unsigned long number;
+    char state;
+    if (sscanf(line, "State: %c", &state) == 1) {
+        if (state == 'T')
+            return HL_SKIP_LIVE_STOPPED;
+        return state == 'Z' || state == 'X' ? -ENODATA : 0;
+    }
+    if (sscanf(line, "TracerPid: %lu", &number) == 1 && number != 0)
+        return HL_SKIP_LIVE_TRACED;
+    if (strncmp(line, "x86_Thread_features:", strlen("x86_Thread_features:")) == 0 &&
+        strstr(line, "shstk") != NULL)
+        return HL_SKIP_LIVE_SHADOW_STACK;
+    return 0;
+}
+
+/* What its status says against it. */
+static int check_status(const struct hl_live *live) {
+    char line[1024];
+    int result = 0, fd = hl_open_process_file(&live->process, "status");
+    FILE *status = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (status == NULL)
+        return fd < 0 ? fd : -errno;
+    while (result == 0 && fgets(line, sizeof line, status) != NULL)
+        result = check_status_line(line);
+    fclose(status);
+    return result;
+}
+
+/* --- its text --- */
+
+/* Flags of VmFlags that text has: readable and executable, may be made readable, writable and executable, is
+   advised to be on huge pages, was writable for a while (ac); sd is for those who look for changes. */
+static int check_flags(const struct hl_region *region) {
+    static const char usual[] = "rd ex mr mw me ac sd hg";
+    for (const char *at = region->vm_flags; at[0] != '\0' && at[1] != '\0'; at += at[2] == ' ' ? 3 : 2) {
+        char flag[3] = {at[0], at[1], '\0'};
+        if (strcmp(flag, "lo") == 0)
+            return HL_SKIP_LIVE_LOCKED;
+        if (strcmp(flag, "sl") == 0)
+            return HL_SKIP_SEALED;
+        if (strstr(usual, flag) == NULL)
+            return HL_SKIP_LIVE_FLAGS;
+    }
+    return 0;
+}
+
+/* The segment of OBJECT that has the page at AT. */
+static const struct hl_segment *find_segment(const struct hl_object *object, uint64_t at) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (at >= object->segment[i].first_page && at < object->segment[i].end_page)
+            return &object->segment[i];
+    return NULL;
+}
+
+/* Whether REGION maps LOADED's file as SEGMENT says; a part of it may lie in neighbours. */
+static int check_region(const struct hl_loaded *loaded, const struct hl_segment *segment,
+                        const struct hl_region *region) {
+    if (region->of_image && !region->shared && !(region->flags & PF_W))
+        return 0; /* what an attach or detach has left that did not come to its end */
+    if (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
+        region->flags != segment->flags ||
+        region->offset - segment->offset != region->start - segment->first_page)
+        return HL_SKIP_MAPPING_CHANGED;
+    return check_flags(region);
+}
+
+/* Whether nothing but its own file, or an image, is mapped in SPAN, without a hole.  With edges=keep a span may
+   reach into the gap behind its segment; that part is cut off. */
+static int check_span(const struct hl_live *live, const struct hl_loaded *loaded, struct hl_span *span,
+                      unsigned edges, uint64_t huge_page_bytes) {
+    uint64_t huge_bytes = 0;
+    for (uint64_t at = span->start, next; at < span->end; at = next) {
+        const struct hl_segment *segment = find_segment(&loaded->object, at);
+        const struct hl_region *region = hl_find_region(&live->process, at);
+        if (segment == NULL && edges == HL_EDGES_KEEP && at > span->start) {
+            span->end = hl_round_down(at, huge_page_bytes);
+            break;
+        }
+        if (segment == NULL || region == NULL || segment->file_end < segment->end)
+            return HL_SKIP_GAP_OCCUPIED;
+        int result = check_region(loaded, segment, region);
+        if (result != 0)
+            return result;
+        next = region->end < segment->end_page ? region->end : segment->end_page;
+        if (region->of_image)
+            huge_bytes += hl_overlap(at, next, span->start, span->end);
+        else if (region->start <= span->start && region->end >= span->end)
+            huge_bytes = region->file_pmd_bytes + region->shmem_pmd_bytes;
+    }
+    return huge_bytes > 0 && huge_bytes >= span->end - span->start ? HL_SKIP_HUGE_ALREADY : 0;
+}
+
+static int check_written(const struct hl_live *live, uint64_t start, uint64_t end,
+                         const struct hl_geometry *geometry) {
+    int pagemap = hl_open_process_file(&live->process, "pagemap");
+    if (pagemap < 0)
+        return pagemap;
+    int result = hl_check_unmodified(pagemap, start, end, geometry->page_bytes, true);
+    close(pagemap);
+    return result;
+}
+
+/* Plans TEXT's pieces with EDGES.  What speaks against one span speaks against the object, whose text moves as a
+   whole. */
+static int plan_pieces(const struct hl_live *live, struct hl_live_text *text,
+                       const struct hl_live_request *request, unsigned edges) {
+    const struct hl_object *object = &text->loaded->object;
+    const struct hl_geometry *geometry = &request->geometry;
+    uint64_t base = hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
+    struct hl_options options = request->options;
+    struct hl_plan plan;
+    options.sparse_text = HL_SPARSE_TEXT_ON; /* a page of an image costs nothing */
+    options.data = HL_DATA_OFF;
+    options.edges = edges;
+    int result = hl_plan_object(&plan, object, &options, geometry);
+    unsigned already = 0; /* spans that are on huge pages */
+    text->n_pieces = 0;
+    text->huge_pages = 0;
+    for (unsigned i = 0; i < plan.n_spans && result == 0; i++) {
+        struct hl_span *span = &plan.span[i];
+        if (span->kind != HL_TEXT)
+            continue;
+        result = check_span(live, text->loaded, span, edges, geometry->huge_page_bytes);
+        already += result == HL_SKIP_HUGE_ALREADY;
+        if (result == HL_SKIP_HUGE_ALREADY || (result == 0 && span->end == span->start)) {
+            result = 0;
+            continue;
+        }
+        if (result == 0)
+            result = check_written(live, span->start, span->end, geometry);
+        text->piece[text->n_pieces++] =
+            (struct hl_piece_of_text){span->start, span->end, span->start - base, PROT_READ | PROT_EXEC};
+        text->huge_pages += hl_span_bytes(span) / geometry->huge_page_bytes;
+    }
+    if (result != 0 || text->n_pieces > 0)
+        return result;
+    return already > 0 ? HL_SKIP_HUGE_ALREADY : HL_SKIP_TOO_SMALL;
+}
+
+/* --- what replaces it --- */
+
+/* What is compared: the process's bytes with a file's. */
+struct comparison {
+    struct hl_tracee process;
+    int file;
+    const struct hl_loaded *loaded;
+    uint64_t header; /* where the process has the ELF header; 0: it has not */
+    char *here, *there;
+};
+
+/* Makes [at, at + bytes) equal in both chunks, which begin at START and are N long. */
+static void pass_over(const struct comparison *c, uint64_t start, uint64_t n, uint64_t at, uint64_t bytes) {
+    for (uint64_t i = at; i < at + bytes; i++)
+        if (i - start < n)
+            c->here[i - start] = c->there[i - start];
+}
+
+/* An image's headers say where in the image everything is: these fields are another file's.  What else they say is
+   compared like everything. */
+static void pass_over_offsets(const struct comparison *c, uint64_t start, uint64_t n) {
+    uint64_t table = c->header + c->loaded->file->header.e_phoff;
+    if (c->header == 0)
+        return;
+    pass_over(c, start, n, c->header + offsetof(Elf64_Ehdr, e_shoff), sizeof(Elf64_Off));
+    for (size_t i = 0; i < c->loaded->file->phnum; i++) {
+        uint64_t at = table + i * sizeof(Elf64_Phdr);
+        pass_over(c, start, n, at + offsetof(Elf64_Phdr, p_offset), sizeof(Elf64_Off));
+        pass_over(c, start, n, at + offsetof(Elf64_Phdr, p_align), sizeof(Elf64_Xword));
+    }
+}
+
+static int compare_range(const struct comparison *c, uint64_t at, uint64_t bytes, uint64_t offset) {
+    for (uint64_t n; bytes > 0; at += n, offset += n, bytes -= n) {
+        n = bytes < COMPARE_BYTES ? bytes : COMPARE_BYTES;
+        int result = hl_read_tracee(&c->process, at, c->there, n);
+        if (result != 0)
+            return result;
+        if (pread(c->file, c->here, n, (off_t)offset) != (ssize_t)n)
+            return HL_SKIP_SOURCE_UNREADABLE;
+        pass_over_offsets(c, at, n);
+        if (memcmp(c->here, c->there, n) != 0)
+            return HL_SKIP_LIVE_DIFFERS;
+    }
+    return 0;
+}
+
+static uint64_t find_header(const struct hl_object *object) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].offset == 0 && object->segment[i].file_end > object->segment[i].start)
+            return object->segment[i].first_page;
+    return 0;
+}
+
+/* Compares what segments have in TEXT's pieces; what lies between is nobody's. */
+static int compare_text(const struct hl_live *live, const struct hl_live_text *text) {
+    const struct hl_object *object = &text->loaded->object;
+    const struct comparison c = {.process.tid = live->process.pid,
+                                 .file = text->file,
+                                 .loaded = text->loaded,
+                                 .header = find_header(object),
+                                 .here = hl_allocate(COMPARE_BYTES),
+                                 .there = hl_allocate(COMPARE_BYTES)};
+    int result = 0;
+    for (unsigned i = 0; i < text->n_pieces; i++) {
+        const struct hl_piece_of_text *piece = &text->piece[i];
+        for (unsigned j = 0; j < object->n_segments && result == 0; j++) {
+            const struct hl_segment *segment = &object->segment[j];
+            uint64_t start = segment->start > piece->start ? segment->start : piece->start;
+            uint64_t end = segment->file_end < piece->end ? segment->file_end : piece->end;
+            if (start < end)
+                result = compare_range(&c, start, end - start, piece->offset + (start - piece->start));
+        }
+    }
+    free(c.here);
+    free(c.there);
+    return result;
+}
+
+/* hugetlbfs before Linux 5.16: mremap(2) would destroy the text. */
+static bool can_be_moved(int file, const struct hl_geometry *geometry) {
+    struct statfs fs;
+    struct hl_kernel kernel;
+    if (fstatfs(file, &fs) != 0 || fs.f_type != HUGETLBFS_MAGIC)
+        return true;
+    hl_probe_kernel(&kernel, geometry, false);
+    return kernel.hugetlb_mremap;
+}
+
+/* Takes the image that a store has of TEXT's object, if it fits.  Any doubt makes it none. */
+static bool take_stored_image(const struct hl_live *live, struct hl_live_text *text,
+                              const struct hl_live_request *request) {
+    struct hl_file_state state;
+    int own = text->loaded->file->fd;
+    long image = hl_read_file_state(&state, own) == 0 ? hl_open_image_of(&state, &request->options)
+                                                      : -HL_SKIP_NO_IMAGE;
+    if (image < 0)
+        return false;
+    text->file = (int)image;
+    if (hl_check_image(&text->loaded->object, (int)image, &request->geometry) == 0 &&
+        !hl_is_noexec((int)image) && can_be_moved((int)image, &request->geometry) &&
+        compare_text(live, text) == 0) {
+        text->owns_file = true;
+        text->image = hl_find_file_path((int)image);
+        return true;
+    }
+    close((int)image);
+    text->file = -1;
+    return false;
+}
+
+static int find_source(const struct hl_live *live, struct hl_live_text *text,
+                       struct hl_live_request *request) {
+    struct stat stat;
+    int result = 0;
+    text->is_huge = true;
+    if (!take_stored_image(live, text, request) && !request->dry_run) {
+        result = hl_make_own_image(text, request);
+        if (result == 0)
+            result = compare_text(live, text);
+    }
+    if (text->file >= 0 && fstat(text->file, &stat) == 0) {
+        text->device = stat.st_dev;
+        text->inode = stat.st_ino;
+    }
+    return result;
+}
+
+/* --- there and back --- */
+
+/* Adds what OBJECT's read-only segments have in [from, to), as its own file has it. */
+static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const struct hl_object *object,
+                           uint64_t from, uint64_t to) {
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t start = segment->first_page > from ? segment->first_page : from;
+        uint64_t end = segment->end_page < to ? segment->end_page : to;
+        if (start >= end || (segment->flags & PF_W) || *n == HL_PIECES_MAX)
+            continue;
+        piece[(*n)++] = (struct hl_piece_of_text){start, end, segment->offset + (start - segment->first_page),
+                                                  (segment->flags & PF_R ? PROT_READ : 0) |
+                                                      (segment->flags & PF_X ? PROT_EXEC : 0)};
+    }
+}
+
+static int plan_attach(const struct hl_live *live, struct hl_live_text *text,
+                       struct hl_live_request *request) {
+    if (text->loaded->is_image)
+        return HL_SKIP_HUGE_ALREADY;
+    int result = plan_pieces(live, text, request, HL_EDGES_MERGE);
+    if (result == HL_SKIP_GAP_OCCUPIED)
+        result = plan_pieces(live, text, request, HL_EDGES_KEEP);
+    text->back_file = text->loaded->file->fd;
+    for (unsigned i = 0; i < text->n_pieces; i++)
+        add_own_pieces(text->back, &text->n_back, &text->loaded->object, text->piece[i].start,
+                       text->piece[i].end);
+    return result == 0 ? find_source(live, text, request) : result;
+}
+
+/* Opens what REGION maps, by what it maps: with the right to, which root has. */
+static void open_region(const struct hl_live *live, struct hl_live_text *text,
+                        const struct hl_region *region) {
+    char *path = hl_format("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    text->back_file = hl_open_process_file(&live->process, path);
+    text->owns_back_file = text->back_file >= 0;
+    text->back_inode = region->inode;
+    free(path);
+}
+
+/* REGION maps an image where TEXT's object is. */
+static int plan_region_back(const struct hl_live *live, struct hl_live_text *text,
+                            const struct hl_region *region, const struct hl_geometry *geometry) {
+    unsigned before = text->n_pieces;
+    add_own_pieces(text->piece, &text->n_pieces, &text->loaded->object, region->start, region->end);
+    if (text->n_pieces == before)
+        return 0;
+    text->huge_pages += (region->end - region->start) / geometry->huge_page_bytes;
+    if (text->back_file < 0 && text->n_back == 0)
+        open_region(live, text, region);
+    if (text->n_back < HL_PIECES_MAX && text->back_inode == region->inode)
+        text->back[text->n_back++] = (struct hl_piece_of_text){region->start, region->end, region->offset,
+                                                               (region->flags & PF_R ? PROT_READ : 0) |
+                                                                   (region->flags & PF_X ? PROT_EXEC : 0)};
+    return check_written(live, region->start, region->end, geometry);
+}
+
+static int plan_detach(const struct hl_live *live, struct hl_live_text *text,
+                       const struct hl_live_request *request) {
+    const struct hl_loaded *loaded = text->loaded;
+    text->file = loaded->file->fd;
+    text->device = loaded->device;
+    text->inode = loaded->inode;
+    for (size_t i = 0; i < live->process.n_regions && !loaded->is_image; i++) {
+        const struct hl_region *region = &live->process.region[i];
+        if (!region->of_image || region->shared || (region->flags & PF_W))
+            continue;
+        int result = plan_region_back(live, text, region, &request->geometry);
+        if (result != 0)
+            return result;
+    }
+    return text->n_pieces == 0 ? HL_SKIP_LIVE_DETACHED : compare_text(live, text);
+}
+
+/* --- once more --- */
+
+/* Whether [start, end) is mapped in NOW as it was when LIVE was planned. */
+static bool is_as_planned(const struct hl_live *live, const struct hl_process *now, uint64_t start,
+                          uint64_t end) {
+    for (uint64_t at = start; at < end;) {
+        const struct hl_region *a = hl_find_region(&live->process, at), *b = hl_find_region(now, at);
+        if ((a == NULL) != (b == NULL))
+            return false;
+        if (a == NULL) {
+            at += (uint64_t)sysconf(_SC_PAGESIZE);
+            continue;
+        }
+        if (a->flags != b->flags || a->shared != b->shared || a->inode != b->inode ||
+            a->device != b->device || a->offset - a->start != b->offset - b->start)
+            return false;
+        at = a->end < b->end ? a->end : b->end;
+    }
+    return true;
+}
+
+int hl_check_live_text(const struct hl_live *live, const struct hl_live_text *text,
+                       const struct hl_process *now, const struct hl_geometry *geometry) {
+    int result = 0;
+    for (unsigned i = 0; i < text->n_pieces && result == 0; i++) {
+        const struct hl_piece_of_text *piece = &text->piece[i];
+        if (!is_as_planned(live, now, piece->start, piece->end))
+            return HL_SKIP_MAPPING_CHANGED;
+        result = check_written(live, piece->start, piece->end, geometry);
+    }
+    return result;
+}
+
+/* --- the whole --- */
+
+static void plan_text(struct hl_live *live, struct hl_live_request *request, const struct hl_loaded *loaded) {
+    struct hl_live_text *text = &live->text[live->n_texts++];
+    *text = (struct hl_live_text){.loaded = loaded, .file = -1, .back_file = -1};
+    text->skip = request->is_detach ? plan_detach(live, text, request) : plan_attach(live, text, request);
+}
+
+/* Its libraries would not be found either. */
+static int check_class(const struct hl_live *live) {
+    struct hl_elf_file file;
+    enum hl_elf_problem problem = hl_open_elf(&file, live->process.folder, "exe");
+    if (problem == HL_ELF_FINE)
+        hl_close_elf(&file);
+    return problem == HL_ELF_32_BIT ? HL_SKIP_LIVE_32_BIT : 0;
+}
+
+static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t pid) {
+    int result = hl_check_live_machine();
+    if (result == 0)
+        result = hl_open_process(&live->process, pid);
+    if (result == 0)
+        result = check_status(live);
+    if (result == 0)
+        result = hl_read_process(&live->process);
+    if (result == 0)
+        result = check_class(live);
+    if (result != 0)
+        return result;
+    hl_find_loaded(&live->process, &request->geometry);
+    live->text = hl_allocate(live->process.n_loaded * sizeof *live->text);
+    for (size_t i = 0; i < live->process.n_loaded; i++) {
+        const struct hl_loaded *loaded = &live->process.loaded[i];
+        if (hl_select_object(request->options.objects, &loaded->object) != HL_NOT_SELECTED)
+            plan_text(live, request, loaded);
+    }
+    return 0;
+}
+
+void hl_plan_live(struct hl_live *live, struct hl_live_request *request, pid_t pid) {
+    memset(live, 0, sizeof *live);
+    live->process.folder = -1;
+    live->process.pid = pid;
+    live->skip = look_at(live, request, pid);
+}
+
+void hl_free_live(struct hl_live *live) {
+    for (size_t i = 0; i < live->n_texts; i++) {
+        if (live->text[i].owns_file)
+            close(live->text[i].file);
+        if (live->text[i].owns_back_file)
+            close(live->text[i].back_file);
+        free(live->text[i].image);
+    }
+    free(live->text);
+    hl_close_process(&live->process);
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld attach and detach: the text of a running process, and what it is to be replaced by. */
+#ifndef HL_LIVE_H
+#define HL_LIVE_H
+
+#include "elf/store.h"
+#include "options.h"
+#include "process.h"
+
+#define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
+
+/* A range of a process and what it will be mapped from: hl_live_text.file, from offset on. */
+struct hl_piece_of_text {
+    uint64_t start, end, offset;
+    int prot;
+};
+
+/* One object's text. */
+struct hl_live_text {
+    const struct hl_loaded *loaded;
+    int skip;       /* why it stays as it is: an enum hl_skip, or a negated errno; 0: it can move */
+    int file;       /* what the pieces are mapped from, */
+    bool owns_file; /* which hl_free_live closes, */
+    dev_t device;   /* and how maps shows that */
+    ino_t inode;
+    char *image;         /* the path of a store's image; NULL: one that was made for it, or none */
+    bool is_huge;        /* the file is an image, whose pages have to be huge */
+    uint64_t huge_pages; /* that the pieces are, or were */
+    unsigned n_pieces;
+    struct hl_piece_of_text piece[HL_PIECES_MAX];
+    int back_file; /* what is mapped there now, in the same way, for the case that it fails half-way; -1 where that
+                        cannot be opened */
+    bool owns_back_file;
+    ino_t back_inode;
+    unsigned n_back;
+    struct hl_piece_of_text back[HL_PIECES_MAX];
+};
+
+/* An image that was made here.  The next process that runs the same file at the same address modulo a huge page,
+   with the same ranges to be moved, takes it too. */
+struct hl_own_image {
+    struct hl_file_state state;
+    uint64_t load_bias; /* modulo a huge page */
+    int file;
+    unsigned n_pieces;
+    struct hl_piece_of_text piece[HL_PIECES_MAX];
+};
+
+struct hl_live_request {
+    struct hl_geometry geometry;
+    struct hl_options options; /* objects and store count */
+    bool is_detach, dry_run;
+    size_t n_own;
+    struct hl_own_image *own;
+};
+
+/* One process. */
+struct hl_live {
+    struct hl_process process;
+    int skip; /* why nothing of it changes: as of a text */
+    size_t n_texts;
+    struct hl_live_text *text; /* one for each object that is selected */
+    uint64_t stopped_us;       /* how long its thread stood still */
+    unsigned stopped_threads;
+};
+
+/* Looks at the process PID and plans what REQUEST wants: nothing of it is stopped or changed.  Everything that
+   speaks against it is in LIVE, which hl_free_live frees. */
+void hl_plan_live(struct hl_live *live, struct hl_live_request *request, pid_t pid);
+void hl_free_live(struct hl_live *live);
+
+/* Makes the image of LOADED as it lies in its process: the bytes of its file for the pieces of TEXT, at the offsets
+   that these name.  0: TEXT has it; else a reason or a negated errno. */
+int hl_make_own_image(struct hl_live_text *text, struct hl_live_request *request);
+
+/* Whether TEXT's pieces are mapped NOW as they were when LIVE was planned, and nobody has written to them.  0, or
+   why not. */
+int hl_check_live_text(const struct hl_live *live, const struct hl_live_text *text,
+                       const struct hl_process *now, const struct hl_geometry *geometry);
+
+/* Does what was planned.  Of what does not move, the texts' skip say why, and the process's. */
+void hl_move_live(struct hl_live *live, const struct hl_live_request *request);
+
+#endif

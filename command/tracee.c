@@ -1,0 +1,762 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Borrows a thread of another process.
+
+   The thread must come to no harm whatever happens to us, SIGKILL included, and the kernel lets a thread whose
+   tracer dies simply run on from where it is.  So before it makes its first call for us, a signal frame is
+   written for it, as the kernel writes one for a handler, and its stack pointer is set so that a call returns
+   into what returns from handlers:
+
+       low    data       arguments of calls
+              &back      <- stack pointer while it is ours: the ret behind the syscall goes to sigreturn,
+              ucontext      which takes registers, signal mask and
+              siginfo       (unused)
+              XSAVE         vector registers from here
+       high   red zone, 128 bytes below the stack pointer that the thread had
+
+   Each call sets the registers anew and begins at a syscall; ret that the process has somewhere.  Without us the
+   call in progress ends, ret and sigreturn follow, and the thread goes on with what it was doing.
+
+   Where the frame lies has to be memory that nobody uses.  That is below the stack pointer on a stack, but a
+   coroutine's stack is as small as it could be made, with other data below.  So a stack counts as one if it is
+   the kernel's own, [stack], or if the thread's control block (at the FS base) lies above the stack pointer in
+   the same mapping and a guard page lies below.
+
+   A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again,
+   if it finds registers as it left them at a stop of its own making (never after a call of ours); so that is
+   where they are restored.  Some calls end with EINTR instead.  These begin again if no signal asks for EINTR and
+   they had done nothing yet. */
+#include "tracee.h"
+#include "common.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined __x86_64__
+
+#include <cpuid.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Linux 6.4 */
+#ifndef PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG
+#define PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG 0x4211
+#endif
+
+#define STOP_US INT64_C(500000)
+#define CALL_US INT64_C(60000000)
+#define RED_ZONE_BYTES 128
+/* What else is on the stack when a signal comes that cannot be blocked. */
+#define SPARE_BYTES 8192
+#define XSAVE_MAX 65536
+/* What a frame's memory begins with, and how many of dead tracers are passed over. */
+#define MARK "hugeld: a frame"
+#define LEFTOVERS_MAX 4
+#define USER_CS 0x33 /* arch/x86/include/asm/segment.h */
+/* Offsets in XSAVE's area, and features of it (Intel SDM 1, 13.4). */
+#define XSAVE_SOFTWARE_AT 464
+#define XSAVE_HEADER_AT 512
+#define XSAVE_LEGACY_BYTES 576
+#define AMX_FEATURES ((uint64_t)3 << 17)
+/* arch/x86/include/uapi/asm/sigcontext.h, ucontext.h */
+#define FRAME_MAGIC1 0x46505853u
+#define FRAME_MAGIC2 0x46505845u
+#define FRAME_HAS_XSTATE 1
+#define FRAME_HAS_SS 6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
+/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
+#define NO_ALTERNATE_STACK 7
+/* What the kernel returns inside of itself for calls that begin again (include/linux/errno.h). */
+enum { RESTART_SYS = 512, RESTART_NOINTR = 513, RESTART_NOHAND = 514, RESTART_BLOCK = 516 };
+
+/* struct rt_sigframe: what sigreturn reads. */
+struct frame {
+    uint64_t back;
+    uint64_t flags, link;
+    uint64_t stack_at, stack_flags, stack_bytes;
+    uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags;
+    uint16_t cs, gs, fs, ss;
+    uint64_t error, trap, old_mask, cr2, xsave, reserved[8];
+    uint64_t mask;
+    char siginfo[128];
+};
+
+struct hl_tracee_state {
+    struct user_regs_struct registers; /* as they were when it stopped */
+    uint64_t mask;                     /* of signals */
+    uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
+    uint64_t low, high;                /* what was taken for it */
+    bool in_call;                      /* the last stop was one of a call of ours */
+    int held_signal;                   /* to be sent again; 0: none */
+    size_t xsave_bytes;
+    char *xsave;
+};
+
+int hl_check_live_machine(void) { return 0; }
+
+/* --- memory --- */
+
+static int move_bytes(long number, const struct hl_tracee *tracee, uint64_t at, void *here, size_t bytes) {
+    struct iovec local = {here, bytes}, remote = {(void *)(uintptr_t)at, bytes};
+    long done = syscall(number, (long)tracee->tid, &local, 1UL, &remote, 1UL, 0UL);
+    if (done < 0)
+        return -errno;
+    return (size_t)done == bytes ? 0 : -EFAULT;
+}
+
+int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes) {
+    return move_bytes(SYS_process_vm_readv, tracee, at, to, bytes);
+}
+
+int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes) {
+    return move_bytes(SYS_process_vm_writev, tracee, at, (void *)(uintptr_t)from, bytes);
+}
+
+/* --- instructions --- */
+
+static const char call_code[] = "\x0f\x05\xc3";
+static const char *const back_codes[] = {"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", "\xb8\x0f\0\0\0\x0f\x05"};
+static const size_t back_bytes[] = {9, 7};
+
+static void search_region(struct hl_gadgets *found, const struct hl_process *process,
+                          const struct hl_region *region) {
+    static const size_t chunk = 1 << 20, overlap = 16;
+    const struct hl_tracee reader = {.tid = process->pid};
+    char *bytes = hl_allocate(chunk);
+    for (uint64_t at = region->start; at < region->end && (found->call == 0 || found->back == 0);) {
+        size_t n = region->end - at < chunk ? region->end - at : chunk;
+        if (hl_read_tracee(&reader, at, bytes, n) != 0)
+            break;
+        const char *hit = found->call == 0 ? memmem(bytes, n, call_code, sizeof call_code - 1) : NULL;
+        if (hit != NULL)
+            found->call = at + (uint64_t)(hit - bytes);
+        for (size_t i = 0; i < 2 && found->back == 0; i++) {
+            hit = memmem(bytes, n, back_codes[i], back_bytes[i]);
+            found->back = hit != NULL ? at + (uint64_t)(hit - bytes) : 0;
+        }
+        at += n > overlap ? n - overlap : n;
+        if (n < chunk)
+            break;
+    }
+    free(bytes);
+}
+
+/* Both come from one object if that is possible: the libc, which nobody unloads. */
+int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
+                    bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
+    struct hl_gadgets any = {0, 0};
+    for (int avoided = 0; avoided < 2; avoided++) {
+        for (size_t i = 0; i < process->n_regions; i++) {
+            const struct hl_region *region = &process->region[i];
+            bool is_vdso = strcmp(region->name, "[vdso]") == 0;
+            if (region->flags != (PF_R | PF_X) || region->shared || (region->inode == 0 && !is_vdso) ||
+                avoid(data, region) != (avoided == 1))
+                continue;
+            struct hl_gadgets here = {0, 0};
+            search_region(&here, process, region);
+            *gadgets = here;
+            if (here.call != 0 && here.back != 0)
+                return 0;
+            any.call = any.call != 0 ? any.call : here.call;
+            any.back = any.back != 0 ? any.back : here.back;
+        }
+        *gadgets = any;
+        if (any.call != 0 && any.back != 0)
+            return 0;
+    }
+    return HL_SKIP_LIVE_INSTRUCTIONS;
+}
+
+/* --- stopping --- */
+
+static long trace(const struct hl_tracee *tracee, int request, uintptr_t address, uintptr_t data) {
+    return ptrace(request, tracee->tid, address, data) >= 0 ? 0 : -errno;
+}
+
+static void pause_for(unsigned microseconds) {
+    nanosleep(&(struct timespec){0, (long)microseconds * 1000}, NULL);
+}
+
+static int64_t read_clock_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
+}
+
+/* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_LIVE_BUSY; or -ESRCH. */
+static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
+    int64_t end = read_clock_us() + patience_us;
+    for (unsigned pause = 10;;) {
+        pid_t tid = waitpid(tracee->tid, status, __WALL | WNOHANG);
+        if (tid == tracee->tid && WIFSTOPPED(*status))
+            return 0;
+        if (tid != 0 && !(tid < 0 && errno == EINTR))
+            break;
+        if (read_clock_us() > end)
+            return HL_SKIP_LIVE_BUSY;
+        pause_for(pause);
+        pause = pause < 200 ? 2 * pause : pause;
+    }
+    tracee->is_gone = true;
+    return -ESRCH;
+}
+
+/* Whether STATUS is a stop of ptrace's own, which PTRACE_INTERRUPT asks for; a group stop names another
+   signal. */
+static bool is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
+
+static bool is_our_stop(int status) { return is_event(status) && WSTOPSIG(status) == SIGTRAP; }
+
+/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile. */
+static int await_interrupt(struct hl_tracee *tracee) {
+    for (int status;;) {
+        int result = await_stop(tracee, &status, STOP_US);
+        if (result != 0 || is_our_stop(status))
+            return result;
+        if (is_event(status))
+            return HL_SKIP_LIVE_STOPPED;
+        result = (int)trace(tracee, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
+        if (result != 0)
+            return result;
+    }
+}
+
+int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter) {
+    *tracee = (struct hl_tracee){.pid = pid, .tid = tid};
+    uintptr_t options = PTRACE_O_TRACESYSGOOD | (has_filter ? PTRACE_O_SUSPEND_SECCOMP : 0);
+    int result = (int)trace(tracee, PTRACE_SEIZE, 0, options);
+    if (result == -EPERM && has_filter && trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD) == 0)
+        return HL_SKIP_LIVE_FILTER; /* let go when we end */
+    if (result != 0)
+        return result;
+    result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0);
+    if (result == 0)
+        result = await_interrupt(tracee);
+    tracee->is_interrupted = result == 0;
+    tracee->is_stopped = result == 0 || result == HL_SKIP_LIVE_STOPPED;
+    return result;
+}
+
+/* --- the frame --- */
+
+static int read_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
+    struct iovec data = {registers, sizeof *registers};
+    return (int)trace(tracee, PTRACE_GETREGSET, NT_PRSTATUS, (uintptr_t)&data);
+}
+
+static int write_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
+    struct iovec data = {registers, sizeof *registers};
+    return (int)trace(tracee, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
+}
+
+/* Of the features in XCR0, what a signal frame has: all that do not have to be asked for, up to the end of the
+   last one. */
+static size_t frame_xsave_bytes(uint64_t features) {
+    unsigned bytes, at, c, d;
+    size_t end = XSAVE_LEGACY_BYTES;
+    for (unsigned i = 2; i < 63; i++) {
+        if (!(features >> i & 1) || !__get_cpuid_count(0xd, i, &bytes, &at, &c, &d))
+            continue;
+        if (at + bytes > end)
+            end = at + bytes;
+    }
+    return end;
+}
+
+/* Makes of the registers that ptrace shows those of a signal frame. */
+static int read_xsave(struct hl_tracee *tracee) {
+    struct hl_tracee_state *state = tracee->state;
+    uint64_t features, used;
+    state->xsave = hl_allocate(XSAVE_MAX + sizeof(uint32_t));
+    struct iovec data = {state->xsave, XSAVE_MAX};
+    int result = (int)trace(tracee, PTRACE_GETREGSET, NT_X86_XSTATE, (uintptr_t)&data);
+    if (result != 0)
+        return result;
+    memcpy(&features, state->xsave + XSAVE_SOFTWARE_AT, sizeof features);
+    memcpy(&used, state->xsave + XSAVE_HEADER_AT, sizeof used);
+    if (used & AMX_FEATURES)
+        return HL_SKIP_LIVE_AMX;
+    features &= ~AMX_FEATURES;
+    size_t bytes = frame_xsave_bytes(features);
+    if (bytes > data.iov_len)
+        return -EINVAL;
+    struct {
+        uint32_t magic, extended_bytes;
+        uint64_t features;
+        uint32_t bytes, padding[7];
+    } software = {FRAME_MAGIC1, (uint32_t)(bytes + sizeof(uint32_t)), features, (uint32_t)bytes, {0}};
+    const uint32_t end = FRAME_MAGIC2;
+    memcpy(state->xsave + XSAVE_SOFTWARE_AT, &software, sizeof software);
+    memcpy(state->xsave + bytes, &end, sizeof end);
+    state->xsave_bytes = bytes + sizeof end;
+    return 0;
+}
+
+static bool is_in_system_call(const struct user_regs_struct *registers) {
+    return (int64_t)registers->orig_rax >= 0;
+}
+
+/* Calls that end with EINTR, whatever SA_RESTART says, and have done nothing then.  Sockets with a timeout and
+   some files are why read and its like are here; connect(2) is not, because what it began goes on. */
+static bool begins_again_after_eintr(uint64_t number) {
+    static const long numbers[] = {
+        SYS_epoll_wait,
+        SYS_epoll_pwait,
+        441 /* epoll_pwait2 */,
+        SYS_semop,
+        SYS_semtimedop,
+        SYS_rt_sigtimedwait,
+        SYS_io_getevents,
+        333 /* io_pgetevents */,
+        426 /* io_uring_enter */,
+        SYS_accept,
+        SYS_accept4,
+        SYS_recvfrom,
+        SYS_recvmsg,
+        SYS_recvmmsg,
+        SYS_sendto,
+        SYS_sendmsg,
+        SYS_sendmmsg,
+        SYS_read,
+        SYS_readv,
+        SYS_write,
+        SYS_writev,
+    };
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        if (number == (uint64_t)numbers[i])
+            return true;
+    return false;
+}
+
+/* Makes REGISTERS begin the system call again of which the thread was thrown out, if any; EINTR: also where
+   the kernel would not. */
+static void begin_again(struct user_regs_struct *registers, bool eintr) {
+    int64_t result = (int64_t)registers->rax;
+    if (!is_in_system_call(registers))
+        return;
+    if (result == -RESTART_SYS || result == -RESTART_NOINTR || result == -RESTART_NOHAND ||
+        result == -RESTART_BLOCK ||
+        (eintr && result == -EINTR && begins_again_after_eintr(registers->orig_rax))) {
+        registers->rax = registers->orig_rax;
+        registers->rip -= 2;
+        registers->orig_rax = (uint64_t)-1;
+    }
+}
+
+/* A call with a timeout that was interrupted once goes on as restart_syscall, and if we die the kernel does not know
+   what that was: sigreturn makes it forget.  The number stands before the syscall instruction, in most programs:
+   mov $NUMBER, %eax; syscall.  Where it doesn't, it stays restart_syscall. */
+static uint64_t find_call(const struct hl_tracee *tracee, const struct user_regs_struct *r) {
+    unsigned char code[7];
+    uint32_t number;
+    if (r->orig_rax != SYS_restart_syscall ||
+        hl_read_tracee(tracee, r->rip - sizeof code, code, sizeof code) != 0 || code[0] != 0xb8 ||
+        code[5] != 0x0f || code[6] != 0x05)
+        return r->orig_rax;
+    memcpy(&number, code + 1, sizeof number);
+    return number;
+}
+
+/* A critical section of rseq(2) does not survive that the thread runs elsewhere meanwhile: it is aborted, as a
+   signal aborts it. */
+static int abort_critical_section(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
+    struct __ptrace_rseq_configuration rseq = {0};
+    struct {
+        uint32_t version, flags;
+        uint64_t start, bytes, abort;
+    } section;
+    uint64_t at = 0;
+    long result = ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tracee->tid, sizeof rseq, &rseq);
+    if (is_in_system_call(registers))
+        return 0; /* there is none then */
+    if (result < 0)
+        return HL_SKIP_LIVE_RSEQ;
+    if (rseq.rseq_abi_pointer == 0 ||
+        hl_read_tracee(tracee, rseq.rseq_abi_pointer + 8, &at, sizeof at) != 0 || at == 0)
+        return 0;
+    if (hl_read_tracee(tracee, at, &section, sizeof section) == 0 &&
+        registers->rip - section.start < section.bytes)
+        registers->rip = section.abort;
+    return 0;
+}
+
+/* Whether system calls of the thread may end in a SIGSYS of its own (Linux 5.11).  A kernel that has that but
+   cannot tell shows it at the first call. */
+static bool dispatches_calls(const struct hl_tracee *tracee) {
+    struct {
+        uint64_t mode, selector, offset, bytes;
+    } dispatch = {0, 0, 0, 0};
+    return ptrace(PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG, tracee->tid, sizeof dispatch, &dispatch) >= 0 &&
+           dispatch.mode != 0;
+}
+
+/* Whether [start, end) has a page that MADV_GUARD_INSTALL has made a guard (Linux 6.13), as far as pagemap shows
+   it (bit 58, Linux 6.15). */
+static bool has_guard(int pagemap, uint64_t start, uint64_t end) {
+    uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE), entry[512];
+    for (uint64_t at = hl_round_down(start, page_bytes); at < end;) {
+        size_t n = (size_t)((end - at + page_bytes - 1) / page_bytes);
+        n = n < sizeof entry / sizeof entry[0] ? n : sizeof entry / sizeof entry[0];
+        if (pread(pagemap, entry, n * sizeof entry[0], (off_t)(at / page_bytes * sizeof entry[0])) !=
+            (ssize_t)(n * sizeof entry[0]))
+            return false;
+        for (size_t i = 0; i < n; i++)
+            if (entry[i] >> 58 & 1)
+                return true;
+        at += n * page_bytes;
+    }
+    return false;
+}
+
+/* Whether REGION is the stack of a thread other than the first, so that [SP - BYTES, SP) is its own and
+   unused. */
+static bool is_threads_stack(const struct hl_tracee *tracee, const struct hl_process *process,
+                             const struct hl_region *region, int pagemap, uint64_t sp, size_t bytes) {
+    uint64_t control_block = tracee->state->registers.fs_base;
+    const struct hl_region *below = hl_find_region(process, region->start - 1);
+    if (control_block <= sp || control_block >= region->end || region->inode != 0 ||
+        sp - region->start < bytes || has_guard(pagemap, sp - bytes, sp))
+        return false;
+    return (below != NULL && below->flags == 0) || has_guard(pagemap, region->start, sp - bytes);
+}
+
+/* Whether all of [end - bytes, end) can be read: where the kernel does not tell of guards, they show here. */
+static bool is_readable(const struct hl_tracee *tracee, uint64_t end, size_t bytes) {
+    char *scratch = hl_allocate(bytes);
+    int result = hl_read_tracee(tracee, end - bytes, scratch, bytes);
+    free(scratch);
+    return result == 0;
+}
+
+/* The end of BYTES at the low end of the first thread's stack REGION that nobody uses, 0 if there are none.  What is
+   in use has a return address at its own low end, so zeros from there on are free.  Where a tracer has died before
+   us, its frame may be there; that begins with MARK. */
+static uint64_t find_low_end(const struct hl_tracee *tracee, const struct hl_region *region, size_t bytes) {
+    char *scratch = hl_allocate(bytes);
+    uint64_t at = region->start, room = 0;
+    for (unsigned i = 0; i < LEFTOVERS_MAX && room == 0 && region->end - at > bytes; i++, at += bytes) {
+        if (hl_read_tracee(tracee, at, scratch, bytes) != 0)
+            break;
+        if (scratch[0] == 0 && memcmp(scratch, scratch + 1, bytes - 1) == 0)
+            room = at + bytes;
+        else if (memcmp(scratch, MARK, sizeof MARK) != 0)
+            break;
+    }
+    free(scratch);
+    return room;
+}
+
+/* The end of BYTES of memory that the thread can have its frame in; 0: there are none. */
+static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, size_t bytes) {
+    uint64_t sp = hl_round_down(tracee->state->registers.rsp - RED_ZONE_BYTES, 64);
+    const struct hl_region *region = hl_find_region(process, sp);
+    uint64_t room = 0;
+    int pagemap = hl_open_process_file(process, "pagemap");
+    bool is_writable = region != NULL && region->flags == (PF_R | PF_W) && !region->shared;
+    bool is_first = tracee->tid == tracee->pid;
+    if (pagemap < 0)
+        return 0;
+    if (is_writable && (is_first && strcmp(region->name, "[stack]") == 0
+                            ? sp - region->start >= bytes
+                            : is_threads_stack(tracee, process, region, pagemap, sp, bytes)))
+        room = is_readable(tracee, sp, bytes) ? sp : 0;
+    for (size_t i = 0; room == 0 && is_first && i < process->n_regions; i++) {
+        region = &process->region[i];
+        if (strcmp(region->name, "[stack]") == 0)
+            room = find_low_end(tracee, region, bytes);
+    }
+    close(pagemap);
+    return room;
+}
+
+static void fill_frame(struct frame *frame, const struct hl_tracee *tracee, uint64_t xsave) {
+    struct user_regs_struct r = tracee->state->registers;
+    r.orig_rax = find_call(tracee, &r);
+    if (r.orig_rax == SYS_restart_syscall && (int64_t)r.rax == -RESTART_BLOCK)
+        r.rax = (uint64_t)-EINTR; /* nobody knows what it was */
+    else
+        begin_again(&r, true);
+    *frame = (struct frame){
+        .back = tracee->gadgets.back,
+        .flags = FRAME_HAS_XSTATE | FRAME_HAS_SS,
+        .stack_flags = NO_ALTERNATE_STACK,
+        .r8 = r.r8,
+        .r9 = r.r9,
+        .r10 = r.r10,
+        .r11 = r.r11,
+        .r12 = r.r12,
+        .r13 = r.r13,
+        .r14 = r.r14,
+        .r15 = r.r15,
+        .rdi = r.rdi,
+        .rsi = r.rsi,
+        .rbp = r.rbp,
+        .rbx = r.rbx,
+        .rdx = r.rdx,
+        .rax = r.rax,
+        .rcx = r.rcx,
+        .rsp = r.rsp,
+        .rip = r.rip,
+        .eflags = r.eflags,
+        .cs = (uint16_t)r.cs,
+        .ss = (uint16_t)r.ss,
+        .xsave = xsave,
+        .mask = tracee->state->mask,
+    };
+}
+
+/* Signals that come of what a thread does itself: the kernel ends a process that gets one and has it
+   blocked. */
+static uint64_t blockable(uint64_t mask) {
+    static const int synchronous[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
+    uint64_t all = ~UINT64_C(0);
+    for (size_t i = 0; i < sizeof synchronous / sizeof synchronous[0]; i++)
+        all &= ~(UINT64_C(1) << (synchronous[i] - 1));
+    return all | mask;
+}
+
+static void set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, long number,
+                     const uint64_t argument[6]) {
+    *r = tracee->state->registers;
+    r->rip = tracee->gadgets.call;
+    r->rsp = tracee->state->stack;
+    r->rax = (uint64_t)number;
+    r->orig_rax = (uint64_t)-1;
+    r->eflags &= ~UINT64_C(0x500); /* neither single steps nor a direction backwards */
+    r->rdi = argument[0];
+    r->rsi = argument[1];
+    r->rdx = argument[2];
+    r->r10 = argument[3];
+    r->r8 = argument[4];
+    r->r9 = argument[5];
+}
+
+/* Writes the frame and makes the thread one that returns through it. */
+static int take_over(struct hl_tracee *tracee, const struct hl_process *process) {
+    struct hl_tracee_state *state = tracee->state;
+    struct frame frame;
+    struct user_regs_struct r;
+    const uint64_t none[6] = {0};
+    size_t head = hl_round_up(sizeof frame, 64);
+    size_t bytes = HL_TRACEE_DATA_BYTES + head + hl_round_up(state->xsave_bytes, 64);
+    uint64_t end = find_room(tracee, process, bytes + SPARE_BYTES);
+    if (end == 0)
+        return HL_SKIP_LIVE_STACK;
+    uint64_t xsave = end - hl_round_up(state->xsave_bytes, 64);
+    fill_frame(&frame, tracee, xsave);
+    state->low = end - bytes - SPARE_BYTES;
+    state->high = end;
+    tracee->data = end - bytes;
+    int result = hl_write_tracee(tracee, state->low, MARK, sizeof MARK);
+    if (result == 0)
+        result = hl_write_tracee(tracee, xsave, state->xsave, state->xsave_bytes);
+    if (result == 0)
+        result = hl_write_tracee(tracee, xsave - head, &frame, sizeof frame);
+    if (result != 0)
+        return result;
+    state->stack = xsave - head;
+    set_call(tracee, &r, SYS_getpid, none);
+    uint64_t mask = blockable(state->mask);
+    result = write_registers(tracee, &r);
+    if (result == 0)
+        result = (int)trace(tracee, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
+    return result;
+}
+
+int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
+                  const struct hl_process *process) {
+    struct hl_tracee_state *state = tracee->state = hl_allocate(sizeof *state);
+    tracee->gadgets = *gadgets;
+    int result = read_registers(tracee, &state->registers);
+    if (result == 0)
+        result = (int)trace(tracee, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
+    if (result == 0 && state->registers.cs != USER_CS)
+        result = HL_SKIP_LIVE_32_BIT;
+    if (result == 0 && dispatches_calls(tracee))
+        result = HL_SKIP_LIVE_DISPATCH;
+    if (result == 0)
+        result = abort_critical_section(tracee, &state->registers);
+    if (result == 0)
+        result = read_xsave(tracee);
+    return result == 0 ? take_over(tracee, process) : result;
+}
+
+/* --- calls --- */
+
+/* A signal that somebody sent is sent again when the thread is let go; one that the thread's own instruction is to
+   blame for is of ours. */
+static void hold_signal(struct hl_tracee *tracee, int signal) {
+    siginfo_t info = {0};
+    if (trace(tracee, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0)
+        tracee->state->held_signal = signal;
+}
+
+/* Runs the thread to where it enters or leaves a system call. */
+static int run_to_call(struct hl_tracee *tracee) {
+    int status = 0, result = 0;
+    for (int signal = 0; result == 0;) {
+        result = (int)trace(tracee, PTRACE_SYSCALL, 0, (uintptr_t)signal);
+        if (result == 0)
+            result = await_stop(tracee, &status, CALL_US);
+        if (result != 0)
+            break;
+        tracee->state->in_call = WSTOPSIG(status) == (SIGTRAP | 0x80);
+        if (tracee->state->in_call)
+            return 0;
+        /* A stop for all threads of the process takes effect when this one is let go. */
+        signal = is_event(status) ? 0 : WSTOPSIG(status);
+        if (signal != 0 && signal != SIGSTOP) {
+            hold_signal(tracee, signal);
+            result = signal == SIGSYS ? HL_SKIP_LIVE_DISPATCH : HL_SKIP_LIVE_SIGNAL;
+        }
+    }
+    tracee->is_gone = tracee->is_gone || result == -ESRCH;
+    return result;
+}
+
+int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
+    struct user_regs_struct r;
+    set_call(tracee, &r, number, argument);
+    int error = write_registers(tracee, &r);
+    if (error == 0)
+        error = run_to_call(tracee);
+    if (error == 0)
+        error = run_to_call(tracee);
+    if (error == 0)
+        error = read_registers(tracee, &r);
+    tracee->is_gone = tracee->is_gone || error == -ESRCH;
+    *result = (long)r.rax;
+    return error;
+}
+
+/* --- the end --- */
+
+/* Whether a signal waits that the thread would get. */
+static bool has_pending_signal(const struct hl_tracee *tracee, uint64_t mask) {
+    char *path = hl_format("/proc/%d/task/%d/status", tracee->pid, tracee->tid), line[256];
+    FILE *status = fopen(path, "re");
+    uint64_t pending = 0, one;
+    free(path);
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        if (sscanf(line, "SigPnd: %" SCNx64, &one) == 1 || sscanf(line, "ShdPnd: %" SCNx64, &one) == 1)
+            pending |= one;
+    if (status != NULL)
+        fclose(status);
+    return (pending & ~mask) != 0;
+}
+
+/* After a call of ours: to a stop of ptrace's own, where the kernel looks at what was interrupted.  A signal that
+   cannot be blocked and comes just now is sent again later, since its handler's frame would be lost. */
+static int leave_call(struct hl_tracee *tracee) {
+    int status = 0, result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0), signal = 0;
+    while (result == 0) {
+        result = (int)trace(tracee, PTRACE_CONT, 0, (uintptr_t)signal);
+        if (result == 0)
+            result = await_stop(tracee, &status, CALL_US);
+        if (result != 0 || is_event(status))
+            break;
+        signal = WSTOPSIG(status) == SIGSTOP ? SIGSTOP : 0;
+        if (signal == 0 && WSTOPSIG(status) != (SIGTRAP | 0x80))
+            hold_signal(tracee, WSTOPSIG(status));
+    }
+    return result;
+}
+
+/* If the thread was thrown out of a call that does not begin again by itself, and no signal wants it out. */
+static void undo_eintr(const struct hl_tracee *tracee, struct user_regs_struct *registers, uint64_t mask) {
+    if ((int64_t)registers->rax == -EINTR && !has_pending_signal(tracee, mask))
+        begin_again(registers, true);
+}
+
+/* The mask goes first: without us the frame still restores the rest. */
+static void restore(struct hl_tracee *tracee) {
+    struct hl_tracee_state *state = tracee->state;
+    if (state->in_call && leave_call(tracee) != 0)
+        return;
+    trace(tracee, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
+    undo_eintr(tracee, &state->registers, state->mask);
+    write_registers(tracee, &state->registers);
+    char *zeros = hl_allocate(state->high - state->low);
+    hl_write_tracee(tracee, state->low, zeros, state->high - state->low);
+    free(zeros);
+}
+
+/* One that has made no call. */
+static void restore_call(const struct hl_tracee *tracee) {
+    struct user_regs_struct registers;
+    uint64_t mask;
+    if (!tracee->is_interrupted || read_registers(tracee, &registers) != 0 ||
+        trace(tracee, PTRACE_GETSIGMASK, sizeof mask, (uintptr_t)&mask) != 0)
+        return;
+    uint64_t call = registers.orig_rax;
+    undo_eintr(tracee, &registers, mask);
+    if (registers.orig_rax != call)
+        write_registers(tracee, &registers);
+}
+
+void hl_release_tracee(struct hl_tracee *tracee) {
+    struct hl_tracee_state *state = tracee->state;
+    if (tracee->is_stopped && !tracee->is_gone) {
+        if (state != NULL && state->stack != 0)
+            restore(tracee);
+        else
+            restore_call(tracee);
+        trace(tracee, PTRACE_DETACH, 0, 0);
+        if (state != NULL && state->held_signal != 0)
+            syscall(SYS_tgkill, tracee->pid, tracee->tid, state->held_signal);
+    }
+    if (state != NULL)
+        free(state->xsave);
+    free(state);
+    tracee->state = NULL;
+    tracee->is_stopped = false;
+}
+
+#else /* another machine */
+
+int hl_check_live_machine(void) { return HL_SKIP_LIVE_MACHINE; }
+
+int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
+                    bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
+    (void)gadgets, (void)process, (void)avoid, (void)data;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter) {
+    (void)tracee, (void)pid, (void)tid, (void)has_filter;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
+                  const struct hl_process *process) {
+    (void)tracee, (void)gadgets, (void)process;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
+    (void)tracee, (void)result, (void)number, (void)argument;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes) {
+    (void)tracee, (void)at, (void)to, (void)bytes;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes) {
+    (void)tracee, (void)at, (void)from, (void)bytes;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+void hl_release_tracee(struct hl_tracee *tracee) { (void)tracee; }
+
+#endif

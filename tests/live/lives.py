@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Programs that run while `hugeld attach` and `hugeld detach` work on them (target.c), and what is said about their
+memory."""
+
+import contextlib
+import os
+import pathlib
+import re
+import subprocess
+
+import helpers
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+class Target:
+    """A running program that has text on huge pages, or not."""
+
+    def __init__(self, process, path):
+        self.process, self.path, self.pid = process, str(path), process.pid
+
+    def mappings(self):
+        return helpers.read_smaps(self.pid)
+
+    def text(self):
+        """Of its own file's executable mappings and those that have replaced them: (start, end, permissions, name)."""
+        names = (self.path, "/memfd:hugeld:", "/hugeld:")
+        found = [m for m in self.mappings() if m.name.startswith(names) or helpers.is_image(m.name)]
+        return [m for m in found if "x" in m.permissions]
+
+    def huge_bytes(self):
+        """Of its text, what an image has on huge pages."""
+        images = [m for m in self.text() if not m.name.startswith(self.path)]
+        return sum(m.kb["ShmemPmdMapped"] + m.kb["FilePmdMapped"] for m in images) * 1024
+
+    def layout(self):
+        """What is mapped where, without the stack's end, and with neighbours that differ in nothing joined."""
+        names = [(m.start, m.end, m.permissions, m.name) for m in self.mappings() if m.name != "[stack]"]
+        joined = []
+        for start, end, *rest in names:
+            if joined and joined[-1][1] == start and joined[-1][2:] == rest and rest[1]:
+                start = joined.pop()[0]
+            joined.append([start, end, *rest])
+        return joined
+
+    def descriptors(self):
+        return sorted(os.listdir(f"/proc/{self.pid}/fd"), key=int)
+
+    def masks(self):
+        """The signal masks of all threads."""
+        texts = [path.read_text() for path in pathlib.Path(f"/proc/{self.pid}/task").glob("*/status")]
+        return sorted(re.search(r"^SigBlk:\s*(\w+)", text, re.M)[1] for text in texts)
+
+    def finish(self, timeout=60):
+        """Wakes it and returns (exit status, what it printed since)."""
+        self.process.stdin.close()
+        self.process.stdin = None
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out + err
+
+
+def compile_target(folder, name, mibs, *flags):
+    path = folder / name
+    command = ["gcc", "-O2", f"-DMIBS={mibs}", f'-DCOUNT="{mibs * 1024}"', "-o", path, HERE / "target.c", *flags, "-pthread", "-lrt"]
+    subprocess.run(command, check=True, timeout=120)
+    helpers.on_small_pages(path)
+    return path
+
+
+@contextlib.contextmanager
+def running(path, mode, threads=0, prefix=(), **options):
+    """Runs the target until it waits as MODE says."""
+    process = helpers.start([*prefix, path, mode, threads], stdin=subprocess.PIPE, **options)
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        yield Target(process, path)
+    finally:
+        helpers.end_process(process)
+
+
+def call_of(pid):
+    """The number of the system call that the thread PID waits in, or None."""
+    with contextlib.suppress(OSError, ValueError):
+        return int(pathlib.Path(f"/proc/{pid}/syscall").read_text().split()[0])
+
+
+def wait_in_call(pid):
+    """Waits until the thread PID sleeps in a system call, the same one twice."""
+    def is_there():
+        first = call_of(pid)
+        return first is not None and first >= 0 and helpers.state_of(pid) == "S" and call_of(pid) == first
+    helpers.wait_until(is_there, what="the wait")

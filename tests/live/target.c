@@ -1,0 +1,767 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* target MODE [NUMBER]: a program to be attached to.
+
+   It has some MiB of text that it calls all the time, and compares what comes out.  MODE says what its first thread
+   does: one of the waits below, from which it must come back as if nobody had interrupted it, or something else
+   that is named there.  A child, which is forked first, wakes it when standard input ends.  It prints "ready" when
+   it is about to wait, and at last a checksum; the exit status is 7, or 9 after a line that says what was
+   wrong. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/futex.h>
+#include <linux/io_uring.h>
+#include <linux/seccomp.h>
+#include <mqueue.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/msg.h>
+#include <sys/prctl.h>
+#include <sys/select.h>
+#include <sys/sem.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define FUNCTIONS (MIBS * 1024)
+
+__asm__(".section .text.big, \"ax\", @progbits\n"
+        ".p2align 12\n"
+        ".type functions, @function\n"
+        "functions:\n"
+        ".set i, 0\n"
+        ".rept " COUNT "\n"
+        "leaq 12345+i*7(%rdi,%rdi,2), %rax\n"
+        "ret\n"
+        ".p2align 10, 0xcc\n"
+        ".set i, i+1\n"
+        ".endr\n"
+        ".size functions, . - functions\n"
+        ".text\n");
+extern const char functions[] __attribute__((visibility("hidden")));
+
+static void fail(const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vprintf(format, arguments);
+    va_end(arguments);
+    putchar('\n');
+    fflush(stdout);
+    _exit(9);
+}
+
+static uint64_t call_all(uint64_t x) {
+    for (long i = 0; i < FUNCTIONS; i++)
+        x = ((uint64_t(*)(uint64_t))(functions + 1024 * i))(x);
+    return x;
+}
+
+/* What call_all computes, without its text. */
+static uint64_t expect_all(uint64_t x) {
+    for (long i = 0; i < FUNCTIONS; i++)
+        x = x * 3 + 12345 + (uint64_t)i * 7;
+    return x;
+}
+
+static void check_all(void) {
+    if (call_all(1) != expect_all(1))
+        fail("the text computes something else");
+}
+
+/* --- what both processes know --- */
+
+static struct shared {
+    _Atomic uint32_t word; /* a futex: 1 after the wake */
+    _Atomic int stop;
+} * shared;
+static int pipe_[2], pair[2], event, semaphores, queue, lock = -1, listener;
+static mqd_t messages;
+static struct sockaddr_un address;
+static pid_t parent, waker;
+
+static void want(bool condition, const char *what) {
+    if (!condition)
+        fail("%s: %s", what, strerror(errno));
+}
+
+/* --- the waits; each returns what is woken by wake() --- */
+
+static void wait_futex(void) {
+    while (shared->word == 0)
+        want(syscall(SYS_futex, &shared->word, FUTEX_WAIT, 0, NULL, NULL, 0) == 0 || errno == EAGAIN,
+             "futex");
+}
+
+static void wait_futex_timed(void) {
+    struct timespec timeout = {60, 0};
+    while (shared->word == 0)
+        want(syscall(SYS_futex, &shared->word, FUTEX_WAIT, 0, &timeout, NULL, 0) == 0 || errno == EAGAIN,
+             "futex with a timeout");
+}
+
+static double read_clock(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+static void wait_nanosleep(void) {
+    while (!shared->stop) {
+        double began = read_clock();
+        struct timespec time = {0, 200000000};
+        want(nanosleep(&time, NULL) == 0, "nanosleep");
+        want(read_clock() - began >= 0.2, "nanosleep was short");
+    }
+}
+
+static void wait_clock_nanosleep(void) {
+    while (!shared->stop) {
+        struct timespec time;
+        clock_gettime(CLOCK_MONOTONIC, &time);
+        time.tv_sec++;
+        want(clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL) == 0, "clock_nanosleep");
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        want(now.tv_sec > time.tv_sec || (now.tv_sec == time.tv_sec && now.tv_nsec >= time.tv_nsec),
+             "clock_nanosleep was short");
+    }
+}
+
+static void wait_poll(void) {
+    struct pollfd file = {pipe_[0], POLLIN, 0};
+    want(poll(&file, 1, -1) == 1, "poll");
+}
+
+static void wait_poll_timed(void) {
+    struct pollfd file = {pipe_[0], POLLIN, 0};
+    want(poll(&file, 1, 60000) == 1, "poll with a timeout");
+}
+
+static void wait_ppoll(void) {
+    struct pollfd file = {pipe_[0], POLLIN, 0};
+    sigset_t none;
+    sigemptyset(&none);
+    want(ppoll(&file, 1, NULL, &none) == 1, "ppoll");
+}
+
+static void wait_select(void) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(pipe_[0], &set);
+    struct timeval timeout = {60, 0};
+    want(select(pipe_[0] + 1, &set, NULL, NULL, &timeout) == 1, "select");
+}
+
+static void wait_pselect(void) {
+    fd_set set;
+    sigset_t none;
+    sigemptyset(&none);
+    FD_ZERO(&set);
+    FD_SET(pipe_[0], &set);
+    want(pselect(pipe_[0] + 1, &set, NULL, NULL, NULL, &none) == 1, "pselect");
+}
+
+static int make_epoll(void) {
+    int epoll = epoll_create1(0);
+    struct epoll_event wanted = {EPOLLIN, {0}};
+    want(epoll_ctl(epoll, EPOLL_CTL_ADD, pipe_[0], &wanted) == 0, "epoll_ctl");
+    return epoll;
+}
+
+static void wait_epoll(void) {
+    struct epoll_event got;
+    want(epoll_wait(make_epoll(), &got, 1, -1) == 1, "epoll_wait");
+}
+
+static void wait_epoll_pwait(void) {
+    struct epoll_event got;
+    sigset_t none;
+    sigemptyset(&none);
+    want(epoll_pwait(make_epoll(), &got, 1, 60000, &none) == 1, "epoll_pwait");
+}
+
+static void wait_pipe(void) {
+    char byte;
+    want(read(pipe_[0], &byte, 1) == 1, "read of a pipe");
+}
+
+static void wait_pipe_write(void) {
+    static char bytes[1 << 20];
+    int full[2];
+    want(pipe(full) == 0, "pipe");
+    pid_t reader = fork();
+    if (reader == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        char byte;
+        close(full[1]);
+        while (read(pipe_[0], &byte, 1) != 1)
+            continue;
+        while (read(full[0], bytes, sizeof bytes) > 0)
+            continue;
+        _exit(0);
+    }
+    close(full[0]);
+    want(write(full[1], bytes, sizeof bytes) == sizeof bytes, "write to a pipe");
+    close(full[1]);
+    want(waitpid(reader, NULL, 0) == reader, "waitpid");
+}
+
+static void wait_socket(void) {
+    char byte;
+    want(recv(pair[0], &byte, 1, 0) == 1, "recv");
+}
+
+static void set_timeout(void) {
+    struct timeval timeout = {60, 0};
+    want(setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0, "SO_RCVTIMEO");
+}
+
+static void wait_socket_timed(void) {
+    set_timeout();
+    wait_socket();
+}
+
+static void wait_socket_read(void) {
+    char byte;
+    set_timeout();
+    want(read(pair[0], &byte, 1) == 1, "read of a socket");
+}
+
+static void wait_recvmsg(void) {
+    char byte;
+    struct iovec vector = {&byte, 1};
+    struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
+    set_timeout();
+    want(recvmsg(pair[0], &message, 0) == 1, "recvmsg");
+}
+
+static void wait_accept(void) { want(accept(listener, NULL, NULL) >= 0, "accept"); }
+
+static void wait_eventfd(void) {
+    uint64_t number;
+    want(read(event, &number, sizeof number) == sizeof number, "read of an eventfd");
+}
+
+static void wait_timerfd(void) {
+    int timer = timerfd_create(CLOCK_MONOTONIC, 0);
+    struct itimerspec time = {{0, 300000000}, {0, 300000000}};
+    timerfd_settime(timer, 0, &time, NULL);
+    while (!shared->stop) {
+        uint64_t number;
+        want(read(timer, &number, sizeof number) == sizeof number, "read of a timerfd");
+    }
+}
+
+static void block_usr1(sigset_t *set) {
+    sigemptyset(set);
+    sigaddset(set, SIGUSR1);
+    sigprocmask(SIG_BLOCK, set, NULL);
+}
+
+static void wait_signalfd(void) {
+    struct signalfd_siginfo got;
+    sigset_t set;
+    block_usr1(&set);
+    want(read(signalfd(-1, &set, 0), &got, sizeof got) == sizeof got && got.ssi_signo == SIGUSR1, "signalfd");
+}
+
+static void wait_sigwait(void) {
+    sigset_t set;
+    siginfo_t info;
+    block_usr1(&set);
+    want(sigwaitinfo(&set, &info) == SIGUSR1 && info.si_pid == waker, "sigwaitinfo");
+}
+
+static void wait_sigtimedwait(void) {
+    sigset_t set;
+    struct timespec timeout = {60, 0};
+    block_usr1(&set);
+    want(sigtimedwait(&set, NULL, &timeout) == SIGUSR1, "sigtimedwait");
+}
+
+static _Atomic int handled;
+static void handle(int number) {
+    (void)number;
+    handled++;
+}
+
+static void wait_sigsuspend(void) {
+    sigset_t set, none;
+    signal(SIGUSR1, handle);
+    block_usr1(&set);
+    sigemptyset(&none);
+    want(sigsuspend(&none) == -1 && errno == EINTR && handled == 1, "sigsuspend");
+}
+
+/* The signal must get it out, with EINTR. */
+static void wait_for_eintr(void) {
+    struct epoll_event got;
+    struct sigaction action = {.sa_handler = handle};
+    sigaction(SIGUSR1, &action, NULL);
+    want(epoll_wait(epoll_create1(0), &got, 1, -1) == -1 && errno == EINTR && handled == 1, "EINTR");
+}
+
+static void wait_semop(void) {
+    struct sembuf down = {0, -1, 0};
+    want(semop(semaphores, &down, 1) == 0, "semop");
+}
+
+static void wait_semtimedop(void) {
+    struct sembuf down = {0, -1, 0};
+    struct timespec timeout = {60, 0};
+    want(semtimedop(semaphores, &down, 1, &timeout) == 0, "semtimedop");
+}
+
+static void wait_msgrcv(void) {
+    struct {
+        long type;
+        char byte;
+    } got;
+    want(msgrcv(queue, &got, 1, 0, 0) == 1, "msgrcv");
+}
+
+static void wait_mq(void) {
+    char bytes[64];
+    want(mq_receive(messages, bytes, sizeof bytes, NULL) == 1, "mq_receive");
+}
+
+static void wait_flock(void) { want(flock(lock, LOCK_EX) == 0, "flock"); }
+
+static void wait_fcntl(void) {
+    struct flock wanted = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    want(fcntl(lock, F_SETLKW, &wanted) == 0, "fcntl");
+}
+
+static void wait_wait4(void) { want(wait4(waker, NULL, 0, NULL) == waker, "wait4"); }
+
+static void wait_waitid(void) {
+    siginfo_t info;
+    want(waitid(P_PID, (id_t)waker, &info, WEXITED) == 0 && info.si_pid == waker, "waitid");
+}
+
+static void wait_vfork(void) {
+    pid_t child = vfork();
+    if (child == 0) {
+        while (shared->word == 0)
+            syscall(SYS_futex, &shared->word, FUTEX_WAIT, 0, NULL, NULL, 0);
+        _exit(3);
+    }
+    int status;
+    want(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 3, "vfork");
+}
+
+static void wait_io_uring(void) {
+    struct io_uring_params parameters = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, &parameters);
+    want(ring >= 0, "io_uring_setup");
+    char *queues = mmap(NULL, parameters.sq_off.array + 64, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
+                        IORING_OFF_SQ_RING);
+    struct io_uring_sqe *entries =
+        mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+    entries[0] = (struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = pipe_[0], .poll32_events = POLLIN};
+    *(uint32_t *)(queues + parameters.sq_off.array) = 0;
+    *(uint32_t *)(queues + parameters.sq_off.tail) = 1;
+    want(syscall(SYS_io_uring_enter, ring, 1, 0, 0, NULL, 0) == 1, "io_uring_enter");
+    want(syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 0,
+         "io_uring_enter, waiting");
+}
+
+static void wait_terminal(void) {
+    int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    want(terminal >= 0 && grantpt(terminal) == 0 && unlockpt(terminal) == 0, "posix_openpt");
+    int other = open(ptsname(terminal), O_RDWR | O_NOCTTY);
+    if (fork() == 0) {
+        char byte;
+        while (read(pipe_[0], &byte, 1) != 1)
+            continue;
+        want(write(terminal, "x\n", 2) == 2, "write to a terminal");
+        while (!shared->stop)
+            usleep(1000);
+        usleep(200000);
+        _exit(0);
+    }
+    char bytes[8];
+    want(read(other, bytes, sizeof bytes) == 2, "read of a terminal");
+    waitpid(-1, NULL, 0);
+}
+
+/* --- not in a call --- */
+
+static void run_compute(void) {
+    while (!shared->stop)
+        check_all();
+}
+
+/* In a handler, on an alternate stack that has no room for more. */
+static void compute_in_handler(int number) {
+    (void)number;
+    run_compute();
+}
+
+static void run_handler(void) {
+    static char stack[16384] __attribute__((aligned(64)));
+    stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack}, after;
+    struct sigaction action = {.sa_handler = compute_in_handler, .sa_flags = SA_ONSTACK};
+    want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
+    sigaction(SIGUSR2, &action, NULL);
+    raise(SIGUSR2);
+    want(sigaltstack(NULL, &after) == 0 && after.ss_sp == stack && after.ss_size == sizeof stack &&
+             after.ss_flags == 0,
+         "the alternate stack has changed");
+}
+
+/* On a coroutine's stack, with somebody's data right below. */
+static struct {
+    unsigned char canary[65536];
+    char stack[4096 + 2048] __attribute__((aligned(64)));
+} small;
+static ucontext_t outside, inside;
+
+static void compute_on_small_stack(void) {
+    run_compute();
+    swapcontext(&inside, &outside);
+}
+
+static void run_coroutine(void) {
+    memset(small.canary, 0xa5, sizeof small.canary);
+    getcontext(&inside);
+    inside.uc_stack = (stack_t){.ss_sp = small.stack, .ss_size = sizeof small.stack};
+    inside.uc_link = &outside;
+    makecontext(&inside, compute_on_small_stack, 0);
+    swapcontext(&outside, &inside);
+    for (size_t i = 0; i < sizeof small.canary; i++)
+        want(small.canary[i] == 0xa5, "somebody wrote below the stack");
+}
+
+/* Registers that only XSAVE restores: a value in each, compared all the time. */
+__attribute__((target("avx"))) static void run_vectors(void) {
+    typedef uint64_t vector __attribute__((vector_size(32)));
+    vector a = {1, 2, 3, 4}, b = {5, 6, 7, 8}, c = {9, 10, 11, 12}, d = {13, 14, 15, 16};
+    while (!shared->stop) {
+        for (int i = 0; i < 100000; i++)
+            __asm__ volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d));
+        check_all();
+        for (int i = 0; i < 100000; i++)
+            __asm__ volatile("" : "+x"(a), "+x"(b), "+x"(c), "+x"(d));
+        vector sum = a + b + c + d;
+        want(sum[0] == 28 && sum[1] == 32 && sum[2] == 36 && sum[3] == 40, "a vector register has changed");
+    }
+}
+
+static _Atomic unsigned alarms;
+static void count_alarm(int number) {
+    (void)number;
+    alarms++;
+    check_all();
+}
+
+/* Signals all the time, with handlers that use the text. */
+static void run_signals(void) {
+    struct sigaction action = {.sa_handler = count_alarm, .sa_flags = SA_RESTART};
+    sigaction(SIGALRM, &action, NULL);
+    struct itimerval time = {{0, 1000}, {0, 1000}};
+    setitimer(ITIMER_REAL, &time, NULL);
+    while (!shared->stop) {
+        char byte;
+        struct pollfd file = {pipe_[0], POLLIN, 0};
+        if (poll(&file, 1, 5) < 0)
+            want(errno == EINTR, "poll under signals");
+        else if (file.revents != 0)
+            want(read(pipe_[0], &byte, 1) == 1, "read under signals");
+    }
+    memset(&time, 0, sizeof time);
+    setitimer(ITIMER_REAL, &time, NULL);
+    want(alarms > 0, "no alarm came");
+}
+
+static void *compute_once(void *data) {
+    check_all();
+    return data;
+}
+
+/* Threads that come and go. */
+static void run_churn(void) {
+    while (!shared->stop) {
+        pthread_t thread[4];
+        for (int i = 0; i < 4; i++)
+            want(pthread_create(&thread[i], NULL, compute_once, NULL) == 0, "pthread_create");
+        for (int i = 0; i < 4; i++)
+            pthread_join(thread[i], NULL);
+    }
+}
+
+static void run_forks(void) {
+    while (!shared->stop) {
+        int status;
+        pid_t child = fork();
+        if (child == 0) {
+            check_all();
+            _exit(5);
+        }
+        want(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 5, "a child");
+    }
+}
+
+/* --- what is refused, or filtered --- */
+
+static void run_locked(void) {
+    want(mlock((void *)functions, 1024 * FUNCTIONS) == 0, "mlock");
+    wait_futex();
+}
+
+static void run_advised(void) {
+    want(madvise((void *)functions, 1024 * FUNCTIONS, MADV_NOHUGEPAGE) == 0, "madvise");
+    wait_futex();
+}
+
+static void run_sealed(void) {
+    want(syscall(462 /* mseal */, (uintptr_t)functions & -4096UL, 1024L * FUNCTIONS, 0) == 0, "mseal");
+    wait_futex();
+}
+
+/* Writes what is there already. */
+static void run_patched(void) {
+    char *page = (char *)(((uintptr_t)functions + (3 << 20)) & -4096UL);
+    want(mprotect(page, 4096, PROT_READ | PROT_WRITE) == 0, "mprotect");
+    *(volatile char *)page = *page;
+    want(mprotect(page, 4096, PROT_READ | PROT_EXEC) == 0, "mprotect");
+    wait_futex();
+}
+
+static void run_filtered(void) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socketpair, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof code[0], code};
+    want(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+             prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0,
+         "seccomp");
+    wait_futex();
+}
+
+/* The kernel asks this byte whether calls outside of [0, 0) are let through; they are. */
+static void run_dispatch(void) {
+    static char selector;
+    want(prctl(59 /* PR_SET_SYSCALL_USER_DISPATCH */, 1, 0, 0, &selector) == 0, "syscall user dispatch");
+    wait_futex();
+}
+
+static void run_privileged(void) {
+    want(prctl(PR_SET_DUMPABLE, 0) == 0, "dumpable");
+    wait_futex();
+}
+
+/* A new program all the time, until the file NAME is there. */
+static int run_execs(char **argv) {
+    check_all();
+    if (access(argv[2], F_OK) == 0)
+        return 7;
+    usleep(500);
+    execv("/proc/self/exe", argv);
+    return 8;
+}
+
+/* Somebody who attacks whoever looks at it: its descriptors are other ones all the time, connected to the socket NAME
+   among them, and so are its mappings, its stacks' contents and its name. */
+static const char *victim;
+
+static void *swap_descriptors(void *data) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    strncpy(name.sun_path, victim, sizeof name.sun_path - 1);
+    int bait = fcntl(socket(AF_UNIX, SOCK_DGRAM, 0), F_DUPFD, 500);
+    int null = fcntl(open("/dev/null", O_RDWR), F_DUPFD, 501);
+    want(connect(bait, (struct sockaddr *)&name, sizeof name) == 0, "connect to the victim");
+    while (!shared->stop)
+        for (int i = lock + 10; i < lock + 20; i++)
+            dup2(i % 3 ? bait : null, i);
+    return data;
+}
+
+static void *swap_mappings(void *data) {
+    while (!shared->stop) {
+        char *at = mmap(NULL, 16 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        prctl(PR_SET_NAME, "\n\033[31m) R 1");
+        munmap(at, 16 << 20);
+        mprotect((void *)functions, 4096, PROT_READ | PROT_EXEC | PROT_WRITE);
+        mprotect((void *)functions, 4096, PROT_READ | PROT_EXEC);
+    }
+    return data;
+}
+
+static void *scribble(void *data) {
+    char *low = data;
+    while (!shared->stop)
+        for (size_t i = 1 << 14; i > 1 << 10; i -= 64)
+            *(volatile uint64_t *)(low - i) ^= 0x5a5a;
+    return NULL;
+}
+
+static void run_hostile(void) {
+    pthread_t thread;
+    char here;
+    pthread_create(&thread, NULL, swap_descriptors, NULL);
+    pthread_create(&thread, NULL, swap_mappings, NULL);
+    pthread_create(&thread, NULL, scribble, &here);
+    wait_futex();
+}
+
+/* --- the waker --- */
+
+static void wake(void) {
+    struct sembuf up = {0, 1, 0};
+    struct {
+        long type;
+        char byte;
+    } message = {1, 'x'};
+    const uint64_t one = 1;
+    shared->stop = 1;
+    shared->word = 1;
+    syscall(SYS_futex, &shared->word, FUTEX_WAKE, 1000, NULL, NULL, 0);
+    want(write(pipe_[1], "x", 1) == 1 && write(pair[1], "x", 1) == 1 && write(event, &one, 8) == 8, "wake");
+    semop(semaphores, &up, 1);
+    msgsnd(queue, &message, 1, 0);
+    mq_send(messages, "x", 1, 0);
+    int client = socket(AF_UNIX, SOCK_STREAM, 0);
+    connect(client, (struct sockaddr *)&address, sizeof address);
+    flock(lock, LOCK_UN);
+    close(lock);
+    kill(parent, SIGUSR1);
+}
+
+static void run_waker(bool locks) {
+    char byte;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (locks) {
+        struct flock wanted = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+        char *path;
+        want(asprintf(&path, "/proc/self/fd/%d", lock) > 0, "asprintf");
+        int own = open(path, O_RDWR);
+        close(lock);
+        lock = own;
+        want(flock(lock, LOCK_EX) == 0 && fcntl(lock, F_SETLK, &wanted) == 0, "lock");
+    }
+    want(write(pair[1], "r", 1) == 1, "ready");
+    while (read(0, &byte, 1) > 0)
+        continue;
+    wake();
+    _exit(0);
+}
+
+static void prepare(void) {
+    char name[64];
+    char byte;
+    shared = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    want(pipe(pipe_) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0, "pipe");
+    event = eventfd(0, 0);
+    semaphores = semget(IPC_PRIVATE, 1, 0600);
+    queue = msgget(IPC_PRIVATE, 0600);
+    snprintf(name, sizeof name, "/hugeld-test-%d", getpid());
+    struct mq_attr attributes = {.mq_maxmsg = 1, .mq_msgsize = 64};
+    messages = mq_open(name, O_RDWR | O_CREAT, 0600, &attributes);
+    mq_unlink(name);
+    lock = memfd_create("lock", 0);
+    address.sun_family = AF_UNIX;
+    snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "%s", name);
+    listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    want(bind(listener, (struct sockaddr *)&address, sizeof address) == 0 && listen(listener, 1) == 0,
+         "listen");
+    signal(SIGUSR1, SIG_IGN);
+    parent = getpid();
+    waker = fork();
+    if (waker == 0)
+        run_waker(true);
+    want(read(pair[0], &byte, 1) == 1, "the waker");
+}
+
+static void forget(void) {
+    semctl(semaphores, 0, IPC_RMID);
+    msgctl(queue, IPC_RMID, NULL);
+}
+
+static const struct mode {
+    const char *name;
+    void (*run)(void);
+} modes[] = {
+#define WAIT(name)                                                                                           \
+    { #name, wait_##name }
+#define RUN(name)                                                                                            \
+    { #name, run_##name }
+    WAIT(futex),      WAIT(futex_timed), WAIT(nanosleep),    WAIT(clock_nanosleep),
+    WAIT(poll),       WAIT(poll_timed),  WAIT(ppoll),        WAIT(select),
+    WAIT(pselect),    WAIT(epoll),       WAIT(epoll_pwait),  WAIT(pipe),
+    WAIT(pipe_write), WAIT(socket),      WAIT(socket_timed), WAIT(socket_read),
+    WAIT(recvmsg),    WAIT(accept),      WAIT(eventfd),      WAIT(timerfd),
+    WAIT(signalfd),   WAIT(sigwait),     WAIT(sigtimedwait), WAIT(sigsuspend),
+    WAIT(for_eintr),  WAIT(semop),       WAIT(semtimedop),   WAIT(msgrcv),
+    WAIT(mq),         WAIT(flock),       WAIT(fcntl),        WAIT(wait4),
+    WAIT(waitid),     WAIT(vfork),       WAIT(io_uring),     WAIT(terminal),
+    RUN(compute),     RUN(handler),      RUN(coroutine),     RUN(vectors),
+    RUN(signals),     RUN(churn),        RUN(forks),         RUN(locked),
+    RUN(advised),     RUN(sealed),       RUN(patched),       RUN(filtered),
+    RUN(dispatch),    RUN(privileged),   RUN(hostile),
+};
+
+static _Atomic int started;
+static void *compute_in_thread(void *data) {
+    started++;
+    run_compute();
+    return data;
+}
+
+int main(int argc, char **argv) {
+    pthread_t thread[64];
+    long n = argc > 2 ? atol(argv[2]) : 0;
+    void (*run)(void) = NULL;
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+        if (argc > 1 && strcmp(modes[i].name, argv[1]) == 0)
+            run = modes[i].run;
+    if (argc == 1) {
+        for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+            puts(modes[i].name);
+        return 0;
+    }
+    if (strcmp(argv[1], "execs") == 0)
+        return run_execs(argv);
+    victim = argv[2];
+    want(run != NULL && n < 64, argv[1]);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prepare();
+    for (long i = 0; i < n; i++)
+        want(pthread_create(&thread[i], NULL, compute_in_thread, NULL) == 0, "pthread_create");
+    while (started < n)
+        usleep(100);
+    check_all();
+    puts("ready");
+    fflush(stdout);
+    run();
+    for (long i = 0; i < n; i++)
+        pthread_join(thread[i], NULL);
+    check_all();
+    forget();
+    printf("%016lx\n", (unsigned long)call_all(1));
+    return 7;
+}

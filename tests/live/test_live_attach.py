@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld attach and detach: the text is on huge pages and back, whatever the thread was doing, and nothing else has
+changed."""
+
+import json
+import os
+import signal
+
+import helpers
+import lives
+import pytest
+from test_json import compare
+
+pytestmark = pytest.mark.beside
+
+WAITS = """futex futex_timed nanosleep clock_nanosleep poll poll_timed ppoll select pselect epoll epoll_pwait pipe
+socket socket_timed socket_read recvmsg accept eventfd timerfd signalfd sigwait sigtimedwait sigsuspend for_eintr semop
+semtimedop msgrcv mq flock fcntl wait4 waitid io_uring terminal""".split()
+
+
+def attach(*arguments, **options):
+    return helpers.hugeld("attach", *arguments, **options)
+
+
+def detach(*arguments, **options):
+    return helpers.hugeld("detach", *arguments, **options)
+
+
+def succeed(result):
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def check_there_and_back(target, *arguments):
+    """Moves TARGET's text there and back, and there again."""
+    before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+    succeed(attach(*arguments, target.pid))
+    assert target.huge_bytes() >= 2 * helpers.HUGE
+    assert target.descriptors() == descriptors
+    assert target.masks() == masks
+    succeed(detach(target.pid))
+    assert target.huge_bytes() == 0
+    assert target.layout() == before
+    assert target.descriptors() == descriptors
+    assert target.masks() == masks
+    succeed(attach(*arguments, target.pid))
+
+
+@pytest.mark.parametrize("mode", WAITS)
+def test_waits(targets, plain_output, mode):
+    """From the wait the thread comes back as if nobody had interrupted it."""
+    with lives.running(targets["exec"], mode) as target:
+        lives.wait_in_call(target.pid)
+        check_there_and_back(target)
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("mode", ["compute", "handler", "coroutine", "vectors", "signals", "churn", "forks"])
+def test_busy(targets, plain_output, mode):
+    with lives.running(targets["exec"], mode) as target:
+        if mode in ("signals", "churn", "forks"):  # what comes and goes has mappings and masks that do, too
+            succeed(attach(target.pid))
+            succeed(detach(target.pid))
+            succeed(attach(target.pid))
+        else:
+            check_there_and_back(target)
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("kind", ["exec", "pie", "static", "static-pie", "aligned", "lld"])
+@pytest.mark.parametrize("threads", [0, 3])
+def test_kinds(targets, plain_output, kind, threads):
+    with lives.running(targets[kind], "futex", threads) as target:
+        check_there_and_back(target)
+        assert target.finish() == plain_output
+
+
+def test_vfork(targets, plain_output):
+    """The parent of a vfork cannot be stopped, but its child has the same memory."""
+    with lives.running(targets["exec"], "vfork") as target:
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "D", what="vfork")
+        result = attach(target.pid)
+        assert result.returncode == 1 and "half a second" in result.stderr
+        assert target.finish() == plain_output
+
+
+def test_write(targets, plain_output):
+    """A write that is interrupted returns how far it came; so it is not."""
+    with lives.running(targets["exec"], "pipe_write") as target:
+        lives.wait_in_call(target.pid)
+        result = attach(target.pid)
+        assert result.returncode == 1 and "would show an interruption" in result.stderr
+        assert target.finish() == plain_output
+
+
+def test_store(targets, plain_output, images):
+    """What a store has is taken."""
+    image = images.add(targets["exec"])
+    with lives.running(targets["exec"], "futex", 2) as target:
+        out = succeed(attach("--store", images.folder, target.pid))
+        assert f"of the image {image}" in out
+        assert any(m.name == str(image) for m in target.text())
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        succeed(detach(target.pid))
+        assert not any(m.name == str(image) for m in target.mappings())
+        assert target.finish() == plain_output
+
+
+def test_wrong_store(targets, plain_output, images):
+    """An image with other bytes under the right key is not taken."""
+    image = images.add(targets["exec"])
+    with open(image, "r+b") as file:
+        file.seek(3 << 20)
+        file.write(b"\0")
+    with lives.running(targets["exec"], "futex", 2) as target:
+        assert "a copy made for it" in succeed(attach("--store", images.folder, target.pid))
+        assert target.finish() == plain_output
+
+
+def test_dry_run(targets, plain_output):
+    with lives.running(targets["exec"], "futex") as target:
+        before = target.layout()
+        assert "would be on 3 huge pages" in succeed(attach("--dry-run", target.pid))
+        assert target.layout() == before
+        succeed(attach(target.pid))
+        assert "would be back" in succeed(detach("--dry-run", target.pid))
+        assert target.huge_bytes() > 0
+        assert target.finish() == plain_output
+
+
+def test_several_and_children(targets, plain_output):
+    """Processes of one file share the copy that is made for them."""
+    with lives.running(targets["exec"], "forks") as one, lives.running(targets["exec"], "wait4") as two:
+        result = attach("--children", one.pid, two.pid)
+        out = result.stdout
+        assert f"{one.pid} target-exec" in out and f"{two.pid} target-exec" in out
+        assert out.count("target-exec: ") >= 3, out  # the wakers are children
+        inodes = {m.inode for t in (one, two) for m in t.text() if "hugeld:" in m.name}
+        assert len(inodes) == 1
+        assert one.finish() == plain_output
+        assert two.finish() == plain_output
+
+
+def test_json(targets):
+    with lives.running(targets["exec"], "futex") as target:
+        found = json.loads(succeed(attach("--json", target.pid)))["processes"]
+        assert [p["pid"] for p in found] == [target.pid]
+        (main,) = found[0]["objects"]
+        assert main["path"] == target.path and main["is_main"] and main["moves"]
+        assert main["huge_pages"] == target.huge_bytes() // helpers.HUGE
+        assert main["image"] is None and main["reason"] is None
+        compare("attach, detach", [{"processes": found}], unseen=())
+        assert found[0]["stopped_threads"] == 1 and found[0]["stopped_us"] > 0
+        result = detach("--json", target.pid, target.pid + 100000)
+        assert result.returncode == 1
+        assert json.loads(result.stdout)["processes"][1]["reason"] == "live-ended"
+
+
+def test_again(targets):
+    with lives.running(targets["exec"], "futex") as target:
+        result = detach(target.pid)
+        assert result.returncode == 1 and "nothing of it is on an image's pages" in result.stderr
+        succeed(attach(target.pid))
+        assert "on huge pages already" in succeed(attach(target.pid))
+
+
+def test_libraries(targets, plain_output):
+    """All threads stand still while a library moves."""
+    with lives.running(targets["exec"], "epoll", 3) as target:
+        lives.wait_in_call(target.pid)
+        result = attach("-p", "*", "--json", target.pid)
+        (process,) = json.loads(result.stdout)["processes"]
+        assert {o["path"] for o in process["objects"] if o["moves"]} >= {target.path}
+        succeed(detach(target.pid))
+        assert target.finish() == plain_output
+
+
+def test_many_times(targets, plain_output):
+    with lives.running(targets["exec"], "signals", 2) as target:
+        for _ in range(20):
+            succeed(attach(target.pid))
+            succeed(detach(target.pid))
+        assert target.finish() == plain_output
+
+
+def test_stop_and_go(targets, plain_output):
+    """SIGSTOP and SIGCONT at any moment: it is refused, or it works."""
+    with lives.running(targets["exec"], "futex", 2) as target:
+        stormer = os.fork()
+        if stormer == 0:
+            for _ in range(3000):
+                os.kill(target.pid, signal.SIGSTOP)
+                os.kill(target.pid, signal.SIGCONT)
+            os._exit(0)
+        outcomes = set()
+        for _ in range(10):
+            outcomes.add(attach(target.pid).returncode)
+            outcomes.add(detach(target.pid).returncode)
+        os.waitpid(stormer, 0)
+        os.kill(target.pid, signal.SIGCONT)
+        assert outcomes <= {0, 1}
+        assert target.finish() == plain_output

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Stock programs are attached to and detached from again and again while they work: nothing they compute is wrong, they
+answer whoever asks them, and they end as they should.  T_LIVE=500: so many pairs for each; the whole sweep of kills
+with each program."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import databases
+import helpers
+import lives
+import pytest
+
+pytestmark = pytest.mark.beside
+
+PAIRS = int(os.environ.get("T_LIVE", 10))
+
+
+@pytest.fixture(scope="session")
+def go_program(tmp_path_factory):
+    if not shutil.which("go"):
+        pytest.skip("go is not installed (golang-go)")
+    program = tmp_path_factory.mktemp("go") / "pulse"
+    env = helpers.environment(GOCACHE=helpers.cache_folder() / "go", GOPROXY="off", GOTOOLCHAIN="local", GOFLAGS=None,
+                              CGO_ENABLED="0")
+    subprocess.run(["go", "build", "-o", program, lives.HERE / "pulse.go"], env=env, check=True, timeout=600)
+    helpers.on_small_pages(program)
+    return [program], "main"
+
+
+@pytest.fixture(scope="session")
+def musl_program(tmp_path_factory):
+    if not shutil.which("musl-gcc"):
+        pytest.skip("musl-gcc is not installed (musl-tools)")
+    program = tmp_path_factory.mktemp("musl") / "pulse"
+    source = lives.HERE / "pulse.c"
+    command = ["musl-gcc", "-O1", "-DMIBS=6", '-DCOUNT="6144"', "-o", program, source, "-pthread"]
+    subprocess.run(command, check=True, timeout=120)
+    helpers.on_small_pages(program)
+    return [program], "main"
+
+
+@pytest.fixture(scope="session")
+def java_program(tmp_path_factory):
+    if not shutil.which("javac"):
+        pytest.skip("javac is not installed (default-jdk-headless)")
+    folder = tmp_path_factory.mktemp("java")
+    subprocess.run(["javac", "-d", folder, lives.HERE / "Pulse.java"], check=True, timeout=120)
+    return ["java", "-Xmx64m", "-cp", folder, "Pulse"], "libjvm.so"
+
+
+@pytest.fixture(scope="session")
+def node_program():
+    node = helpers.find_node()
+    if not node:
+        pytest.skip("node as one large executable is not installed")
+    return [node, lives.HERE / "pulse.js"], "main"
+
+
+@pytest.fixture(scope="session")
+def python_program():
+    return ["/usr/bin/python3", "-B", lives.HERE / "pulse.py"], "main"
+
+
+@contextlib.contextmanager
+def pulsing(argv):
+    """A program that has said that it is ready."""
+    process = helpers.start(argv, stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        yield process
+    finally:
+        helpers.end_process(process)
+
+
+def finish(process):
+    process.stdin.close()
+    process.stdin = None
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (7, "rounds, wrong 0\n"), out + err
+
+
+def huge_bytes(pid):
+    images = [m for m in helpers.read_smaps(pid) if m.name.startswith(("/memfd:hugeld:", "/hugeld:"))]
+    return sum(m.kb["ShmemPmdMapped"] for m in images) * 1024
+
+
+def until_done(command, pid, *arguments):
+    """A thread may be in the wrong call at that moment."""
+    def is_done():
+        result = helpers.hugeld(command, *arguments, pid)
+        assert result.returncode == 0 or "try again" in result.stderr, result.stderr
+        return result.returncode == 0
+    helpers.wait_until(is_done, what=command)
+
+
+PROGRAMS = ["go", "musl", "java", "node", "python"]
+SLOW = [pytest.param(name, marks=pytest.mark.whole) for name in PROGRAMS[2:]]
+
+
+@pytest.mark.parametrize("name", [*PROGRAMS[:2], *SLOW])
+def test_pairs(request, name):
+    argv, patterns = request.getfixturevalue(f"{name}_program")
+    with pulsing(argv) as process:
+        for _ in range(PAIRS):
+            until_done("attach", process.pid, "-p", patterns)
+            assert huge_bytes(process.pid) >= helpers.HUGE
+            until_done("detach", process.pid)
+            assert huge_bytes(process.pid) == 0
+        until_done("attach", process.pid, "-p", patterns)
+        finish(process)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["attach", "detach"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_killed(request, steps, name, command):
+    """hugeld is killed before each step, or with T_LIVE unset before each fifth one, in a process of its own each time."""
+    argv, patterns = request.getfixturevalue(f"{name}_program")
+    nth, killed = 1, True
+    while killed:
+        with pulsing(argv) as process:
+            if command == "detach":
+                until_done("attach", process.pid, "-p", patterns)
+            before = len(os.listdir(f"/proc/{process.pid}/fd"))
+            result = helpers.run([steps, "kill", nth, helpers.HUGELD, command, *(["-p", patterns] if command == "attach" else []),
+                                  process.pid])
+            killed = result.returncode == 99
+            assert process.poll() is None
+            assert len(os.listdir(f"/proc/{process.pid}/fd")) <= before + 3 + 10  # its own come and go
+            finish(process)
+        nth += 1 if "T_LIVE" in os.environ else 5
+    assert nth > 50
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("live-postgres")
+    for parent in [folder, *folder.parents][:3]:
+        if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
+            parent.chmod(0o755)
+    return databases.make_postgres(folder)
+
+
+@pytest.mark.whole
+def test_postgres(postgres):
+    """The server and its backends, under pgbench: no transaction fails."""
+    folder, binaries, argv = postgres
+    server = helpers.start(argv, cwd=folder)
+    try:
+        def call(program, *arguments):
+            return helpers.run([f"{binaries}/{program}", "-h", folder, "-U", "postgres", *arguments], cwd=folder)
+        helpers.wait_until(lambda: call("psql", "-c", "SELECT 1").returncode == 0, what="postgres answering")
+        assert call("pgbench", "-q", "-i", "-s", "1", "postgres").returncode == 0
+        bench = helpers.start([f"{binaries}/pgbench", "-h", folder, "-U", "postgres", "-n", "-S", "-c", "4", "-j", "2", "-T",
+                               str(2 + PAIRS // 2), "postgres"], cwd=folder)
+        pid = int((folder / "data/postmaster.pid").read_text().split()[0])
+        counted = 0
+        while bench.poll() is None:
+            attached = helpers.hugeld("attach", "--children", pid)
+            counted += attached.stdout.count(" huge page")
+            detached = helpers.hugeld("detach", "--children", pid)
+            for line in (attached.stderr + detached.stderr).splitlines():
+                assert re.search("try again|no such process|ended|no memory|nothing to do", line), line
+        out, err = bench.communicate()
+        assert bench.returncode == 0 and counted > 10, (counted, out, err)
+        assert "number of failed transactions: 0" in out, out
+        server.send_signal(signal.SIGINT)
+        _, err = server.communicate(timeout=60)
+        assert server.returncode == 0 and "terminated by signal" not in err, err
+    finally:
+        helpers.end_process(server)

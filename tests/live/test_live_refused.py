@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is refused, with its reason, and goes on as if nobody had asked; and a process that attacks whoever attaches."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import helpers
+import lives
+import pytest
+
+pytestmark = pytest.mark.beside
+
+
+def refused(target, reason, *prefix, command="attach"):
+    """The reason that attaching to TARGET gives, which changes nothing."""
+    before = target.layout()
+    result = helpers.run([*prefix, helpers.HUGELD, command, "--json", target.pid])
+    assert result.returncode == 1, result.stdout
+    (process,) = json.loads(result.stdout)["processes"]
+    found = [process["reason"], *(o["reason"] for o in process["objects"])]
+    assert reason in found, result.stdout + result.stderr
+    assert target.layout() == before
+
+
+@pytest.mark.parametrize("mode, reason", [
+    ("locked", "live-locked"), ("advised", "live-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "live-dispatch"),
+    ("pipe_write", "live-unfit")])
+def test_modes(targets, plain_output, mode, reason):
+    with lives.running(targets["exec"], mode) as target:
+        lives.wait_in_call(target.pid)
+        refused(target, reason)
+        assert target.finish() == plain_output
+
+
+def test_traced(targets, plain_output, strace):
+    with lives.running(targets["exec"], "futex", prefix=["strace", "-D", "-o", "/dev/null", "-e", "trace=none"]) as target:
+        refused(target, "live-traced")
+        assert target.finish() == plain_output
+
+
+def test_stopped(targets, plain_output):
+    with lives.running(targets["exec"], "futex", 2) as target:
+        os.kill(target.pid, signal.SIGSTOP)
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "T", what="the stop")
+        refused(target, "live-stopped")
+        assert helpers.state_of(target.pid) == "T"
+        os.kill(target.pid, signal.SIGCONT)
+        assert target.finish() == plain_output
+
+
+def test_filtered(targets, plain_output, root):
+    """Root suspends the filter, which would have killed it."""
+    with lives.running(targets["exec"], "filtered") as target:
+        lives.wait_in_call(target.pid)
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain_output
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@pytest.fixture(scope="session")
+def for_nobody(targets):
+    """The target and the command where every user can read them."""
+    folder = targets["exec"].parent
+    for parent in [folder, *folder.parents][:3]:
+        if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
+            parent.chmod(0o755)
+    shutil.copy(helpers.HUGELD, folder / "hugeld")
+    (folder / "hugeld").chmod(0o755)
+    return folder
+
+
+def test_as_a_user(for_nobody, targets, plain_output, root):
+    """A user may do it with their own processes; a filter stays, and others' are not touched."""
+    hugeld = for_nobody / "hugeld"
+    with lives.running(targets["exec"], "futex", 1, prefix=NOBODY) as target:
+        for command in ("attach", "detach"):
+            result = helpers.run([*NOBODY, hugeld, command, target.pid])
+            assert result.returncode == 0, result.stderr
+        assert target.finish() == plain_output
+    with lives.running(targets["exec"], "filtered", prefix=NOBODY) as target:
+        lives.wait_in_call(target.pid)
+        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+        assert result.returncode == 1 and "only root can suspend" in result.stderr
+        assert target.finish() == plain_output
+    with lives.running(targets["exec"], "futex") as target:
+        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+        assert result.returncode == 1 and "run hugeld as" in result.stderr
+        assert target.finish() == plain_output
+    with lives.running(targets["exec"], "privileged", prefix=NOBODY) as target:
+        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+        assert result.returncode == 1 and "run hugeld as" in result.stderr
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_no_descriptors(targets, plain_output, root):
+    """It has no descriptor left: it is refused, and may be attached to when it has."""
+    with lives.running(targets["exec"], "futex") as target:
+        n = len(target.descriptors())
+        for limit in (n, n + 1, n + 2):
+            subprocess.run(["prlimit", "--pid", str(target.pid), f"--nofile={limit}:4096"], check=True)
+            refused(target, "live-descriptor")
+            assert len(target.descriptors()) == n
+        subprocess.run(["prlimit", "--pid", str(target.pid), "--nofile=4096:4096"], check=True)
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_no_address_space(targets, plain_output, root):
+    with lives.running(targets["exec"], "futex") as target:
+        subprocess.run(["prlimit", "--pid", str(target.pid), "--as=1048576"], check=True)
+        refused(target, "no-memory")
+        assert target.finish() == plain_output
+
+
+def test_small(root):
+    process = helpers.start(["sleep", "60"])
+    try:
+        result = helpers.hugeld("attach", process.pid)
+        assert result.returncode == 1 and "no whole huge page lies inside" in result.stderr
+    finally:
+        helpers.end_process(process)
+
+
+BARE = """
+    .globl _start
+_start:
+    .rept 3 * 1024 * 1024 / 4
+    nop
+    nop
+    nop
+    nop
+    .endr
+    movl ${call}, %eax
+    {trap}
+    jmp _start
+"""
+
+
+def run_bare(tmp_path, call, trap, *flags):
+    """A program without a libc, which waits in pause(2)."""
+    (tmp_path / "bare.S").write_text(BARE.format(call=call, trap=trap))
+    command = ["gcc", "-nostdlib", "-static", "-no-pie", "-o", tmp_path / "bare", tmp_path / "bare.S", *flags]
+    subprocess.run(command, check=True, timeout=60)
+    return helpers.start([tmp_path / "bare"])
+
+
+@pytest.mark.parametrize("call, trap, flags, reason", [
+    (34, "syscall", [], "nowhere in it"), (29, "int $0x80", ["-m32"], "32-bit")])
+def test_bare(tmp_path, call, trap, flags, reason):
+    """Without a libc there is nothing that returns from a signal handler."""
+    process = run_bare(tmp_path, call, trap, *flags)
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "S", what="the wait")
+        result = helpers.hugeld("attach", process.pid)
+        assert result.returncode == 1 and reason in result.stderr
+        assert helpers.state_of(process.pid) == "S"
+    finally:
+        helpers.end_process(process)
+
+
+def test_zombie(root):
+    process = subprocess.Popen(["true"])
+    helpers.wait_until(lambda: helpers.state_of(process.pid) == "Z", what="its end")
+    result = helpers.hugeld("attach", process.pid)
+    assert result.returncode == 1 and "no memory" in result.stderr
+    process.wait()
+
+
+@pytest.mark.parametrize("arguments", [["attach"], ["attach", "x"], ["attach", "0"], ["attach", "--store", "x", "1"], ["detach"]])
+def test_wrong_use(arguments):
+    assert helpers.hugeld(*arguments).returncode == 2
+
+
+def test_execs(targets, tmp_path):
+    """What it executes anew at any moment is refused, or moved; it never ends wrong."""
+    end = tmp_path / "end"
+    process = helpers.start([targets["exec"], "execs", end])
+    try:
+        codes = {helpers.hugeld("attach", process.pid).returncode for _ in range(60)}
+        assert codes <= {0, 1}
+        end.touch()
+        assert process.wait(timeout=60) == 7, process.stdout.read()
+    finally:
+        helpers.end_process(process)
+
+
+def test_hostile(targets, tmp_path, root):
+    """The tracer ends, in time, and nobody else has heard of it."""
+    victim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    victim.bind(str(tmp_path / "v"))
+    victim.setblocking(False)
+    end = time.monotonic() + 15
+    tries = 0
+    while tries < 12 and time.monotonic() < end:
+        with lives.running(targets["exec"], "hostile", tmp_path / "v") as target:
+            for command in ("attach", "detach") * 2:
+                result = helpers.hugeld(command, target.pid)
+                assert result.returncode in (0, 1), result.stderr
+                assert "\033" not in result.stdout + result.stderr
+                tries += 1
+    with pytest.raises(BlockingIOError):
+        victim.recv(1)
+    victim.close()

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld is killed before each of its steps, and each call that it makes in the process fails with each errno that it
+may have: the program goes on, right, and what is left behind is bounded."""
+
+import errno
+
+import helpers
+import lives
+import pytest
+
+pytestmark = pytest.mark.beside
+
+# What each call may return (its manual page), in the order of steps.c's calls; EIO stands for a policy that invents
+# something.
+ERRNOS = ["ENOMEM", "EMFILE", "EPERM", "EACCES", "EAGAIN", "EINVAL", "EFAULT", "ENFILE", "EINTR", "ENODEV", "EIO", "EBADF"]
+
+
+# The first step with the frame in place.
+ARMED = 13
+
+
+def step(steps, *words):
+    """What steps.c prints, and the exit status."""
+    result = helpers.run([steps, *words])
+    return int(result.stdout.splitlines()[-1]), result.returncode, result.stdout + result.stderr
+
+
+def leaked(before, after):
+    """Mappings that are there now and were not."""
+    known = [tuple(m) for m in before]
+    return [m for m in after if tuple(m) not in known]
+
+
+def check_left(target, before, descriptors, masks):
+    """What a dead tracer may leave behind: three descriptors, the room with the pieces in it, or a part of the text on
+    huge pages."""
+    helpers.wait_until(lambda: target.masks() == masks, what="the signal masks coming back")
+    helpers.wait_until(lambda: all(helpers.state_of(target.pid) != s for s in "Tt"), what="running on")
+    assert len(target.descriptors()) <= len(descriptors) + 3
+    text = [m for m in leaked(before, target.layout()) if not m[3].startswith((target.path, "/memfd:hugeld:", "/hugeld:"))]
+    assert len(text) <= 2, text
+
+
+def sweep(target_file, steps, command, mode, plain, threads=0):
+    """Kills COMMAND before each of its steps, each time in a fresh process; how many there were."""
+    # Before the frame is there, epoll_wait ends with EINTR, as whenever a tracer dies.
+    nth, killed = (ARMED if mode == "epoll" else 1), True
+    while killed:
+        with lives.running(target_file, mode, threads) as target:
+            if mode not in ("compute", "vectors", "coroutine"):
+                lives.wait_in_call(target.pid)
+            if command == "detach":
+                assert helpers.hugeld("attach", target.pid).returncode == 0
+            before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+            n, code, said = step(steps, "kill", nth, helpers.HUGELD, command, target.pid)
+            killed = code == 99
+            assert killed or code == 0, said
+            check_left(target, before, descriptors, masks)
+            # Whatever was left, it can be used and ended.
+            assert helpers.hugeld("attach", target.pid).returncode == 0, nth
+            assert target.huge_bytes() >= 2 * helpers.HUGE
+            assert helpers.hugeld("detach", target.pid).returncode == 0, nth
+            assert target.finish() == plain, nth
+        nth += 1
+    return n
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["attach", "detach"])
+@pytest.mark.parametrize("mode", ["futex", "epoll", "nanosleep", "compute", "vectors", "coroutine", "signals"])
+def test_killed(targets, steps, plain_output, command, mode):
+    assert sweep(targets["exec"], steps, command, mode, plain_output) > 50
+
+
+@pytest.mark.parametrize("nth", [1, 12, 30, 47, 60])
+def test_killed_sample(targets, steps, plain_output, nth):
+    with lives.running(targets["exec"], "futex", 1) as target:
+        before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+        _, code, said = step(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
+        assert code == 99, said
+        check_left(target, before, descriptors, masks)
+        assert target.finish() == plain_output
+
+
+def fail_calls(target_file, steps, command, plain, error):
+    """Lets each call fail with ERROR; how many there were."""
+    nth = 1
+    while True:
+        with lives.running(target_file, "futex", 1) as target:
+            if command == "detach":
+                assert helpers.hugeld("attach", target.pid).returncode == 0
+            before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+            n, code, said = step(steps, "fail", nth, getattr(errno, error), helpers.HUGELD, command, target.pid)
+            assert code in (0, 1), said
+            if n >= nth and code == 1:  # refused: as it was, but for what could not be closed or unmapped
+                assert len(leaked(before, target.layout())) <= 1, (nth, said)
+            assert len(target.descriptors()) <= len(descriptors) + 1, (nth, said)
+            assert target.masks() == masks
+            assert target.finish() == plain, (nth, said)
+        if n < nth:
+            return n
+        nth += 1
+
+
+@pytest.mark.parametrize("command", ["attach", "detach"])
+@pytest.mark.parametrize("error", ["ENOMEM", *[pytest.param(e, marks=pytest.mark.whole) for e in ERRNOS[1:]]])
+def test_failing_calls(targets, steps, plain_output, command, error):
+    assert fail_calls(targets["exec"], steps, command, plain_output, error) >= 9
