@@ -43,10 +43,22 @@ struct request {
     const char *report;
     pid_t pid;
     unsigned seconds;
+    bool toggles;
+    struct hl_toggle_wishes wishes;
     int program; /* the index of PROGRAM in argv, or 0 */
 };
 
-enum { OPTION_PID = 0x100, OPTION_SECONDS, OPTION_REPORT, OPTION_AGAINST, OPTION_AT_ONCE, OPTION_PRECISION };
+enum {
+    OPTION_PID = 0x100,
+    OPTION_SECONDS,
+    OPTION_REPORT,
+    OPTION_AGAINST,
+    OPTION_AT_ONCE,
+    OPTION_PRECISION,
+    OPTION_TOGGLE,
+    OPTION_METRIC,
+    OPTION_KEEP
+};
 
 static const struct argp_option argp_options[] = {
     {"pairs", 'n', "N", 0, "Measure N runs of each side (20)", 0},
@@ -60,6 +72,9 @@ static const struct argp_option argp_options[] = {
     {"report", OPTION_REPORT, "FILE.html", 0, "Write a page with a plot of all runs", 0},
     {"pid", OPTION_PID, "PID", 0, "Run nothing; count in a running process", 0},
     {"seconds", OPTION_SECONDS, "S", 0, "With --pid: for S seconds (10)", 0},
+    {"toggle", OPTION_TOGGLE, NULL, 0, "With --pid: attach and detach in turns, every S seconds", 0},
+    {"metric", OPTION_METRIC, "COMMAND", 0, "With --toggle: it prints the work done so far", 0},
+    {"keep", OPTION_KEEP, NULL, 0, "With --toggle: leave it attached", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -120,6 +135,15 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
             return 0;
         hl_say("bench: --seconds %s: give a whole number from 1 to %d", argument, SECONDS_MAX);
         return EINVAL;
+    case OPTION_TOGGLE:
+        request->toggles = true;
+        return 0;
+    case OPTION_METRIC:
+        request->wishes.metric = argument;
+        return 0;
+    case OPTION_KEEP:
+        request->wishes.keep = true;
+        return 0;
     case ARGP_KEY_ARG: /* what follows is the program's */
         request->program = state->next - 1;
         state->next = state->argc;
@@ -463,16 +487,22 @@ static int measure_program(struct request *request) {
 
 /* 0, or the exit code after one line. */
 static int check_request(const struct request *request) {
-    bool run = request->has_pairs || request->ignore_failure || request->report != NULL ||
-               request->subject.run.patterns != NULL || request->subject.run.options != NULL ||
+    bool toggle = request->has_pairs || request->subject.run.patterns != NULL;
+    bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
                request->subject.run.use_ldso || request->subject.run.use_image ||
                request->subject.against != NULL || request->at_once || request->precision > 0;
     if (request->program == 0 && request->pid == 0)
         hl_say("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
     else if (request->program != 0 && request->pid != 0)
         hl_say("bench: give a program or --pid, not both");
-    else if (request->pid != 0 && run)
-        hl_say("bench: --pid runs nothing: it goes with --seconds and --json alone");
+    else if (request->pid != 0 && (run || (toggle && !request->toggles)))
+        hl_say(
+            "bench: --pid runs nothing: it goes with --seconds and --json alone, and with --toggle also with "
+            "-n, -p, --metric and --keep");
+    else if ((request->wishes.metric != NULL || request->wishes.keep) && !request->toggles)
+        hl_say("bench: --metric and --keep go with --toggle");
+    else if (request->toggles && request->pid == 0)
+        hl_say("bench: --toggle goes with --pid");
     else if (request->program != 0 && request->seconds != 0)
         hl_say("bench: --seconds goes with --pid; -n says how many runs");
     else
@@ -512,6 +542,14 @@ int hl_measure_program(int argc, char **argv) {
         goto out;
     if (request.precision > 0 && !request.has_pairs)
         request.pairs = PAIRS_MAX;
+    if (request.toggles) {
+        request.wishes.pairs = request.pairs;
+        request.wishes.seconds = request.seconds != 0 ? request.seconds : 10;
+        request.wishes.patterns =
+            request.subject.run.patterns != NULL ? request.subject.run.patterns : "main";
+        code = hl_bench_toggle(request.pid, &request.wishes, request.json);
+        goto out;
+    }
     if (request.pid != 0) {
         code = hl_bench_process(request.pid, request.seconds != 0 ? request.seconds : 10, request.json);
         goto out;

@@ -138,6 +138,16 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
 /* Counts in the process PID for SECONDS and prints it; the exit code. */
 int hl_bench_process(pid_t pid, unsigned seconds, bool json);
 
+/* Attaches to the process PID and detaches in turns, and says what a unit of its work takes; the exit code. */
+struct hl_toggle_wishes {
+    size_t pairs;
+    unsigned seconds;     /* of a block */
+    const char *patterns; /* which objects */
+    const char *metric;   /* a command that prints the work done so far; NULL: context switches */
+    bool keep;            /* attached */
+};
+int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json);
+
 /* Writes ANSWER, what --json prints, as one page to PATH.  0, or a negated errno. */
 int hl_write_page(const char *path, const json_t *answer);
 
