@@ -6,10 +6,13 @@
    "touch" and "scatter" end then.  "wait" prints a line and waits until
    its input ends.  "where" prints what its memory is on, in MiB (Private_Hugetlb and Shared_Hugetlb,
    AnonHugePages, FilePmdMapped, ShmemPmdMapped of /proc/self/smaps_rollup), so that a measurement of huge pages is seen to
-   have had some.
+   have had some.  "later" prints a line, waits until its input ends, and then measures.
 
    "requests" makes COUNT times, with a pause of 1 ms between, 10 random calls.  It prints the longest, the
-   99.9th and the 50th percentile of their times in us, and the major page faults. */
+   99.9th and the 50th percentile of their times in us, and the major page faults.  "beside" makes them without a pause, ten
+   times as long, while another thread sleeps. */
+#include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -60,7 +63,7 @@ static int compare(const void *left, const void *right) {
     return (a > b) - (a < b);
 }
 
-static int serve_requests(uint64_t count, uint64_t random) {
+static int serve_requests(uint64_t count, uint64_t random, bool pauses) {
     double *ns = calloc(count, sizeof *ns);
     struct rusage before, after;
     uint64_t result = 1;
@@ -68,9 +71,10 @@ static int serve_requests(uint64_t count, uint64_t random) {
         return 1;
     getrusage(RUSAGE_SELF, &before);
     for (uint64_t i = 0; i < count; i++) {
-        usleep(1000);
+        if (pauses)
+            usleep(1000);
         double start = now_ns();
-        for (int j = 0; j < 10; j++)
+        for (int j = 0; j < (pauses ? 10 : 100); j++)
             result = call(draw(&random) % text_functions, result);
         ns[i] = now_ns() - start;
     }
@@ -82,17 +86,30 @@ static int serve_requests(uint64_t count, uint64_t random) {
     return result == 0;
 }
 
+static void *sleep_on(void *data) {
+    for (;;)
+        pause();
+    return data;
+}
+
+static void await_input(void) {
+    puts("ready");
+    fflush(stdout);
+    while (getchar() != EOF)
+        ;
+}
+
 /* The functions have been called once each. */
 static int do_instead(const char *what, uint64_t count, uint64_t random) {
     if (strcmp(what, "where") == 0)
         print_where();
-    if (strcmp(what, "wait") == 0) {
-        puts("ready");
-        fflush(stdout);
-        while (getchar() != EOF)
-            ;
-    }
-    return strcmp(what, "requests") == 0 ? serve_requests(count, random) : 0;
+    if (strcmp(what, "wait") == 0)
+        await_input();
+    pthread_t thread;
+    bool beside = strcmp(what, "beside") == 0;
+    if (beside && pthread_create(&thread, NULL, sleep_on, NULL) != 0)
+        return 1;
+    return beside || strcmp(what, "requests") == 0 ? serve_requests(count, random, !beside) : 0;
 }
 
 int main(int argc, char **argv) {
@@ -103,8 +120,10 @@ int main(int argc, char **argv) {
     uint64_t factor = argc > 2 && strcmp(argv[2], "scatter") == 0 ? 40503 : 1;
     for (uint64_t i = 0; i < text_functions; i++)
         result = call(i * factor % text_functions, result);
-    if (argc > 2)
+    if (argc > 2 && strcmp(argv[2], "later") != 0)
         return do_instead(argv[2], count, random);
+    if (argc > 2)
+        await_input();
     double start = now_ns();
     for (uint64_t i = 0; i < count; i++)
         result = call(draw(&random) % text_functions, result);
