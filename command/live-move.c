@@ -52,9 +52,10 @@ struct mover {
     struct hl_tracee *tracee;
     int file; /* the process's number of text->file, or -1 */
     uint64_t room, room_bytes;
-    uint64_t scratch[HL_SPANS_MAX + HL_SEGMENTS_MAX]; /* of each piece */
-    unsigned moved_pieces;                            /* up to here all is in place, */
-    uint64_t moved_end;                               /* and of the next piece up to here */
+    uint64_t scratch[HL_PIECES_MAX]; /* of each piece, */
+    uint64_t gone[HL_PIECES_MAX];    /* and how much was moved away from there */
+    unsigned moved_pieces;           /* up to here all is in place, */
+    uint64_t moved_end;              /* and of the next piece up to here */
 };
 
 /* Makes a call.  0: it succeeded with *RESULT; > 0, < 0: it was not made; HL_SKIP_LIVE_CALL: it failed, and *RESULT
@@ -330,6 +331,7 @@ static int move_piece(struct mover *m, unsigned i) {
         if (result != 0)
             return result == HL_SKIP_LIVE_CALL && moved == -EPERM ? HL_SKIP_SEALED : result;
         m->moved_end = next;
+        m->gone[i] = next - piece->start;
     }
     return 0;
 }
@@ -345,11 +347,23 @@ static int commit(struct mover *m) {
     return result;
 }
 
-/* Gives back what is aside. */
-static void finish(struct mover *m) {
+static void unmap(const struct mover *m, uint64_t start, uint64_t end) {
     long result;
-    if (m->room_bytes != 0)
-        call(m, &result, SYS_munmap, m->room, m->room_bytes, 0, 0, 0, 0);
+    if (start < end)
+        call(m, &result, SYS_munmap, start, end - start, 0, 0, 0, 0);
+}
+
+/* Gives back what is aside, and nothing else: where a piece was moved away from, another thread may have mapped
+   something since. */
+static void finish(struct mover *m) {
+    uint64_t at = m->room;
+    for (unsigned i = 0; m->room_bytes != 0 && i < m->text->n_pieces; i++) {
+        if (m->gone[i] == 0)
+            continue;
+        unmap(m, at, m->scratch[i]);
+        at = m->scratch[i] + m->gone[i];
+    }
+    unmap(m, at, m->room + m->room_bytes);
     close_in_tracee(m, m->file);
 }
 
@@ -380,7 +394,7 @@ static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
 static void undo(struct mover *m) {
     bool any = m->moved_pieces > 0 || m->moved_end > m->text->piece[0].start;
     m->file = -1;
-    m->room_bytes = 0;
+    m->room = m->room_bytes = 0;
     if (!any || m->tracee->is_gone || m->text->back_file < 0 || pass_file(m, m->text->back_file) != 0)
         return;
     for (unsigned i = 0; i < m->moved_pieces; i++)
@@ -418,7 +432,11 @@ static void move_texts(struct work *work, struct hl_tracee *tracee, bool main_on
         struct hl_live_text *text = &work->live->text[i];
         if (text->skip != 0 || text->loaded->object.is_main != main_only)
             continue;
-        struct mover m = {work->live, &work->request->geometry, text, tracee, -1, 0, 0, {0}, 0, 0};
+        struct mover m = {.live = work->live,
+                          .geometry = &work->request->geometry,
+                          .text = text,
+                          .tracee = tracee,
+                          .file = -1};
         text->skip = tracee->is_gone ? -ESRCH : replace(&m);
         if (text->skip != 0)
             undo(&m);

@@ -511,6 +511,30 @@ static void run_churn(void) {
     }
 }
 
+/* Memory that comes and goes, wherever the kernel finds a hole. */
+static void *churn_memory(void *data) {
+    for (size_t i = 0; !shared->stop; i++) {
+        size_t bytes = (size_t)65536 << i % 8;
+        char *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        want(at != MAP_FAILED, "mmap");
+        for (size_t j = 0; j < bytes; j += 65536)
+            at[j] = (char)(i + 1);
+        for (size_t j = 0; j < bytes; j += 65536)
+            want(at[j] == (char)(i + 1), "memory has changed");
+        munmap(at, bytes);
+    }
+    return data;
+}
+
+static void run_memory(void) {
+    pthread_t thread[2];
+    for (int i = 0; i < 2; i++)
+        want(pthread_create(&thread[i], NULL, churn_memory, NULL) == 0, "pthread_create");
+    wait_futex();
+    for (int i = 0; i < 2; i++)
+        pthread_join(thread[i], NULL);
+}
+
 static void run_forks(void) {
     while (!shared->stop) {
         int status;
@@ -720,9 +744,9 @@ static const struct mode {
     WAIT(mq),         WAIT(flock),       WAIT(fcntl),        WAIT(wait4),
     WAIT(waitid),     WAIT(vfork),       WAIT(io_uring),     WAIT(terminal),
     RUN(compute),     RUN(handler),      RUN(coroutine),     RUN(vectors),
-    RUN(signals),     RUN(churn),        RUN(forks),         RUN(locked),
-    RUN(advised),     RUN(sealed),       RUN(patched),       RUN(filtered),
-    RUN(dispatch),    RUN(privileged),   RUN(hostile),
+    RUN(signals),     RUN(churn),        RUN(memory),        RUN(forks),
+    RUN(locked),      RUN(advised),      RUN(sealed),        RUN(patched),
+    RUN(filtered),    RUN(dispatch),     RUN(privileged),    RUN(hostile),
 };
 
 static _Atomic int started;

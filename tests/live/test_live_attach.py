@@ -176,8 +176,10 @@ def test_libraries(targets, plain_output):
         assert target.finish() == plain_output
 
 
-def test_many_times(targets, plain_output):
-    with lives.running(targets["exec"], "signals", 2) as target:
+@pytest.mark.parametrize("mode", ["signals", "memory"])
+def test_many_times(targets, plain_output, mode):
+    """Also while other threads map memory wherever there is a hole."""
+    with lives.running(targets["exec"], mode, 2) as target:
         for _ in range(20):
             succeed(attach(target.pid))
             succeed(detach(target.pid))
