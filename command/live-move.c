@@ -27,6 +27,7 @@
 #include <inttypes.h>
 #include <linux/mman.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -486,15 +487,19 @@ static void *work_in_thread(void *data) {
     return NULL;
 }
 
-/* In a thread of its own: when that ends, the kernel lets go of whatever it has not. */
+/* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that. */
 void hl_move_live(struct hl_live *live, const struct hl_live_request *request) {
     struct work work = {live, request};
     pthread_t thread;
+    sigset_t all, before;
     if (live->skip != 0 || (!has_text(live, true) && !has_text(live, false)))
         return;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
     int error = pthread_create(&thread, NULL, work_in_thread, &work);
     if (error == 0)
         pthread_join(thread, NULL);
     else
         live->skip = -error;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

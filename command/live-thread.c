@@ -24,6 +24,8 @@
 /* How often, and after which pause, threads that are in the wrong call are looked at again. */
 #define LOOKS_MAX 10
 #define PAUSE_NS 50000000L
+/* How often all threads are looked for until none is new; who makes threads faster than that wants to hide. */
+#define ROUNDS_MAX 100
 
 enum rank {
     RANK_SLEEPS,
@@ -160,13 +162,17 @@ static bool is_of_process(const struct hl_process *process, pid_t tid) {
 
 static int take(struct hl_tracee *tracee, const struct candidate *candidate, const struct hl_gadgets *gadgets,
                 const struct hl_process *process) {
-    int result = hl_stop_tracee(tracee, process->pid, candidate->tid, candidate->has_filter);
+    struct hl_process now = {.folder = -1};
+    int result = hl_stop_tracee(tracee, process->pid, candidate->tid, candidate->has_filter, true);
     if (result == 0 && !is_of_process(process, candidate->tid))
         result = -ESRCH;
     if (result == 0)
-        result = hl_arm_tracee(tracee, gadgets, process);
+        result = hl_read_mappings(&now, process);
+    if (result == 0)
+        result = hl_arm_tracee(tracee, gadgets, &now);
     if (result != 0)
         hl_release_tracee(tracee);
+    hl_close_process(&now);
     return result;
 }
 
@@ -181,7 +187,8 @@ static int take_one(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                                                          : take(tracee, &all.candidate[i], gadgets, process);
         if (first == 0 || first == -ESRCH || result == 0)
             first = result;
-        if (result == 0 || result == -EPERM || result == HL_SKIP_LIVE_STOPPED)
+        if (result == 0 || result == -EPERM || result == HL_SKIP_LIVE_STOPPED ||
+            result == HL_SKIP_MAPPING_CHANGED)
             break;
     }
     bool any = all.n > 0;
@@ -209,34 +216,43 @@ static bool is_held(const struct hl_tracee *others, size_t n, pid_t tid) {
     return false;
 }
 
-/* Threads may come while threads are being stopped, until none is left that could make one.  One that waits in
-   the kernel for more than our patience stops before it runs on. */
+/* Stops one of them.  Who waits in the kernel for long stops before it runs on, and needs no waiting for. */
+static int hold(struct hl_tracee **others, size_t *n, const struct hl_process *process,
+                const struct candidate *candidate) {
+    if (candidate->rank == RANK_UNFIT)
+        return HL_SKIP_LIVE_UNFIT;
+    *others = hl_resize(*others, (*n + 1) * sizeof **others);
+    int result =
+        hl_stop_tracee(&(*others)[*n], process->pid, candidate->tid, false, candidate->rank != RANK_STUCK);
+    if (result == -ESRCH)
+        return 0;
+    (*n)++;
+    return result == HL_SKIP_LIVE_BUSY && candidate->rank == RANK_STUCK ? 0 : result;
+}
+
+/* Threads may come while threads are being stopped, until none is left that could make one. */
 int hl_stop_others(struct hl_tracee **others, size_t *n, const struct hl_process *process,
                    const struct hl_tracee *taken) {
-    int result = 0;
+    bool is_new = true;
     *others = NULL;
     *n = 0;
-    for (size_t found = 1; found > 0 && result == 0;) {
+    for (unsigned round = 0; round < ROUNDS_MAX && is_new; round++) {
         struct candidates all;
-        found = 0;
         find_candidates(&all, process);
+        int result = 0;
+        is_new = false;
         for (size_t i = 0; i < all.n && result == 0; i++) {
             const struct candidate *candidate = &all.candidate[i];
             if (candidate->tid == taken->tid || is_held(*others, *n, candidate->tid))
                 continue;
-            if (candidate->rank == RANK_UNFIT) {
-                result = HL_SKIP_LIVE_UNFIT;
-                break;
-            }
-            found++;
-            *others = hl_resize(*others, (*n + 1) * sizeof **others);
-            result = hl_stop_tracee(&(*others)[(*n)++], process->pid, candidate->tid, false);
-            if (result == -ESRCH || (result == HL_SKIP_LIVE_BUSY && candidate->rank == RANK_STUCK))
-                result = 0;
+            is_new = true;
+            result = hold(others, n, process, candidate);
         }
         free(all.candidate);
+        if (result != 0)
+            return result;
     }
-    return result;
+    return is_new ? HL_SKIP_LIVE_BUSY : 0;
 }
 
 void hl_release_others(struct hl_tracee *others, size_t n) {

@@ -17,9 +17,10 @@
    call in progress ends, ret and sigreturn follow, and the thread goes on with what it was doing.
 
    Where the frame lies has to be memory that nobody uses.  That is below the stack pointer on a stack, but a
-   coroutine's stack is as small as it could be made, with other data below.  So a stack counts as one if it is
-   the kernel's own, [stack], or if the thread's control block (at the FS base) lies above the stack pointer in
-   the same mapping and a guard page lies below.
+   coroutine's stack is as small as it could be made, with other data below.  A handler's stack may be an array on the
+   stack that it interrupts, or a coroutine's may, and what they left lies below.  So the frame goes to the low end of the
+   kernel's own, [stack], as long as nobody has been there.  Otherwise a stack counts as one if it is [stack], or if the
+   thread's control block (at the FS base) lies above the stack pointer in the same mapping and a guard page lies below.
 
    A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again,
    if it finds registers as it left them at a stop of its own making (never after a call of ours); so that is
@@ -54,7 +55,9 @@
 #endif
 
 #define STOP_US INT64_C(500000)
+/* How long a call may take, and what a thread may take for getting there, which in a frozen group is for ever. */
 #define CALL_US INT64_C(60000000)
+#define ENTER_US INT64_C(5000000)
 #define RED_ZONE_BYTES 128
 /* What else is on the stack when a signal comes that cannot be blocked. */
 #define SPARE_BYTES 8192
@@ -105,20 +108,28 @@ int hl_check_live_machine(void) { return 0; }
 
 /* --- memory --- */
 
-static int move_bytes(long number, const struct hl_tracee *tracee, uint64_t at, void *here, size_t bytes) {
-    struct iovec local = {here, bytes}, remote = {(void *)(uintptr_t)at, bytes};
-    long done = syscall(number, (long)tracee->tid, &local, 1UL, &remote, 1UL, 0UL);
+static int result_of(ssize_t done, size_t bytes) {
     if (done < 0)
         return -errno;
     return (size_t)done == bytes ? 0 : -EFAULT;
 }
 
 int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes) {
-    return move_bytes(SYS_process_vm_readv, tracee, at, to, bytes);
+    struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)at, bytes};
+    return result_of(process_vm_readv(tracee->tid, &local, 1, &remote, 1, 0), bytes);
 }
 
+/* When another thread executes a program, that gets the first thread's number.  So what is written goes to the memory
+   that the thread had when it was stopped, and to nobody's if that has ended. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes) {
-    return move_bytes(SYS_process_vm_writev, tracee, at, (void *)(uintptr_t)from, bytes);
+    return result_of(pwrite(tracee->memory, from, bytes, (off_t)at), bytes);
+}
+
+static int open_memory(struct hl_tracee *tracee) {
+    char *path = hl_format("/proc/%d/mem", tracee->tid);
+    tracee->memory = open(path, O_RDWR | O_CLOEXEC);
+    free(path);
+    return tracee->memory >= 0 ? 0 : -errno;
 }
 
 /* --- instructions --- */
@@ -126,6 +137,23 @@ int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *fro
 static const char call_code[] = "\x0f\x05\xc3";
 static const char *const back_codes[] = {"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", "\xb8\x0f\0\0\0\x0f\x05"};
 static const size_t back_bytes[] = {9, 7};
+
+static bool has_code(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t at,
+                     const char *code, size_t bytes) {
+    char found[16];
+    const struct hl_region *region = hl_find_region(process, at);
+    return region != NULL && (region->flags & PF_X) && hl_read_tracee(tracee, at, found, bytes) == 0 &&
+           memcmp(found, code, bytes) == 0;
+}
+
+/* They were found while the process ran. */
+static bool are_there(const struct hl_gadgets *gadgets, const struct hl_tracee *tracee,
+                      const struct hl_process *process) {
+    bool can_return = false;
+    for (size_t i = 0; i < 2; i++)
+        can_return |= has_code(tracee, process, gadgets->back, back_codes[i], back_bytes[i]);
+    return can_return && has_code(tracee, process, gadgets->call, call_code, sizeof call_code - 1);
+}
 
 static void search_region(struct hl_gadgets *found, const struct hl_process *process,
                           const struct hl_region *region) {
@@ -230,17 +258,38 @@ static int await_interrupt(struct hl_tracee *tracee) {
     }
 }
 
-int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter) {
-    *tracee = (struct hl_tracee){.pid = pid, .tid = tid};
+static FILE *open_status(const struct hl_tracee *tracee) {
+    char *path = hl_format("/proc/%d/task/%d/status", tracee->pid, tracee->tid);
+    FILE *status = fopen(path, "re");
+    free(path);
+    return status;
+}
+
+/* Why the thread cannot be traced: it may have ended just now, or have a tracer. */
+static int find_denial(const struct hl_tracee *tracee) {
+    char line[256], state = 'X';
+    int tracer = 0;
+    FILE *status = open_status(tracee);
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        sscanf(line, "State: %c", &state);
+        sscanf(line, "TracerPid: %d", &tracer);
+    }
+    if (status != NULL)
+        fclose(status);
+    return state == 'Z' || state == 'X' ? -ESRCH : tracer != 0 ? HL_SKIP_LIVE_TRACED : -EPERM;
+}
+
+int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter, bool waits) {
+    *tracee = (struct hl_tracee){.pid = pid, .tid = tid, .memory = -1};
     uintptr_t options = PTRACE_O_TRACESYSGOOD | (has_filter ? PTRACE_O_SUSPEND_SECCOMP : 0);
     int result = (int)trace(tracee, PTRACE_SEIZE, 0, options);
     if (result == -EPERM && has_filter && trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD) == 0)
         return HL_SKIP_LIVE_FILTER; /* let go when we end */
     if (result != 0)
-        return result;
+        return result == -EPERM ? find_denial(tracee) : result;
     result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0);
     if (result == 0)
-        result = await_interrupt(tracee);
+        result = waits ? await_interrupt(tracee) : HL_SKIP_LIVE_BUSY;
     tracee->is_interrupted = result == 0;
     tracee->is_stopped = result == 0 || result == HL_SKIP_LIVE_STOPPED;
     return result;
@@ -330,6 +379,7 @@ static bool begins_again_after_eintr(uint64_t number) {
         SYS_readv,
         SYS_write,
         SYS_writev,
+        SYS_fallocate,
     };
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
         if (number == (uint64_t)numbers[i])
@@ -438,15 +488,16 @@ static bool is_readable(const struct hl_tracee *tracee, uint64_t end, size_t byt
 }
 
 /* The end of BYTES at the low end of the first thread's stack REGION that nobody uses, 0 if there are none.  What is
-   in use has a return address at its own low end, so zeros from there on are free.  Where a tracer has died before
-   us, its frame may be there; that begins with MARK. */
+   in use has a return address, or a red zone, at its own low end, so zeros from there on are free.  Where a tracer has
+   died before us, its frame may be there; that begins with MARK. */
 static uint64_t find_low_end(const struct hl_tracee *tracee, const struct hl_region *region, size_t bytes) {
-    char *scratch = hl_allocate(bytes);
+    size_t checked = bytes + RED_ZONE_BYTES;
+    char *scratch = hl_allocate(checked);
     uint64_t at = region->start, room = 0;
-    for (unsigned i = 0; i < LEFTOVERS_MAX && room == 0 && region->end - at > bytes; i++, at += bytes) {
-        if (hl_read_tracee(tracee, at, scratch, bytes) != 0)
+    for (unsigned i = 0; i < LEFTOVERS_MAX && room == 0 && region->end - at > checked; i++, at += bytes) {
+        if (hl_read_tracee(tracee, at, scratch, checked) != 0)
             break;
-        if (scratch[0] == 0 && memcmp(scratch, scratch + 1, bytes - 1) == 0)
+        if (scratch[0] == 0 && memcmp(scratch, scratch + 1, checked - 1) == 0)
             room = at + bytes;
         else if (memcmp(scratch, MARK, sizeof MARK) != 0)
             break;
@@ -455,25 +506,33 @@ static uint64_t find_low_end(const struct hl_tracee *tracee, const struct hl_reg
     return room;
 }
 
+/* The first thread's: at its low end; else below the stack pointer, if that is in it. */
+static uint64_t find_room_in_stack(const struct hl_tracee *tracee, const struct hl_process *process,
+                                   uint64_t sp, size_t bytes) {
+    uint64_t room = 0;
+    for (size_t i = 0; i < process->n_regions; i++) {
+        const struct hl_region *region = &process->region[i];
+        if (strcmp(region->name, "[stack]") != 0)
+            continue;
+        room = find_low_end(tracee, region, bytes);
+        if (room == 0 && sp > region->start && sp < region->end && sp - region->start >= bytes)
+            room = sp;
+    }
+    return room;
+}
+
 /* The end of BYTES of memory that the thread can have its frame in; 0: there are none. */
 static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, size_t bytes) {
     uint64_t sp = hl_round_down(tracee->state->registers.rsp - RED_ZONE_BYTES, 64);
     const struct hl_region *region = hl_find_region(process, sp);
-    uint64_t room = 0;
+    uint64_t room = tracee->tid == tracee->pid ? find_room_in_stack(tracee, process, sp, bytes) : 0;
+    if (room != 0 || region == NULL || region->flags != (PF_R | PF_W) || region->shared)
+        return room;
     int pagemap = hl_open_process_file(process, "pagemap");
-    bool is_writable = region != NULL && region->flags == (PF_R | PF_W) && !region->shared;
-    bool is_first = tracee->tid == tracee->pid;
     if (pagemap < 0)
         return 0;
-    if (is_writable && (is_first && strcmp(region->name, "[stack]") == 0
-                            ? sp - region->start >= bytes
-                            : is_threads_stack(tracee, process, region, pagemap, sp, bytes)))
-        room = is_readable(tracee, sp, bytes) ? sp : 0;
-    for (size_t i = 0; room == 0 && is_first && i < process->n_regions; i++) {
-        region = &process->region[i];
-        if (strcmp(region->name, "[stack]") == 0)
-            room = find_low_end(tracee, region, bytes);
-    }
+    if (is_threads_stack(tracee, process, region, pagemap, sp, bytes) && is_readable(tracee, sp, bytes))
+        room = sp;
     close(pagemap);
     return room;
 }
@@ -576,13 +635,17 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process) {
     struct hl_tracee_state *state = tracee->state = hl_allocate(sizeof *state);
     tracee->gadgets = *gadgets;
-    int result = read_registers(tracee, &state->registers);
+    int result = open_memory(tracee);
+    if (result == 0)
+        result = read_registers(tracee, &state->registers); /* so it was this thread's memory */
     if (result == 0)
         result = (int)trace(tracee, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
     if (result == 0 && state->registers.cs != USER_CS)
         result = HL_SKIP_LIVE_32_BIT;
     if (result == 0 && dispatches_calls(tracee))
         result = HL_SKIP_LIVE_DISPATCH;
+    if (result == 0 && !are_there(gadgets, tracee, process))
+        result = HL_SKIP_MAPPING_CHANGED;
     if (result == 0)
         result = abort_critical_section(tracee, &state->registers);
     if (result == 0)
@@ -601,12 +664,12 @@ static void hold_signal(struct hl_tracee *tracee, int signal) {
 }
 
 /* Runs the thread to where it enters or leaves a system call. */
-static int run_to_call(struct hl_tracee *tracee) {
+static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
     int status = 0, result = 0;
     for (int signal = 0; result == 0;) {
         result = (int)trace(tracee, PTRACE_SYSCALL, 0, (uintptr_t)signal);
         if (result == 0)
-            result = await_stop(tracee, &status, CALL_US);
+            result = await_stop(tracee, &status, patience_us);
         if (result != 0)
             break;
         tracee->state->in_call = WSTOPSIG(status) == (SIGTRAP | 0x80);
@@ -628,9 +691,9 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
     set_call(tracee, &r, number, argument);
     int error = write_registers(tracee, &r);
     if (error == 0)
-        error = run_to_call(tracee);
+        error = run_to_call(tracee, ENTER_US);
     if (error == 0)
-        error = run_to_call(tracee);
+        error = run_to_call(tracee, CALL_US);
     if (error == 0)
         error = read_registers(tracee, &r);
     tracee->is_gone = tracee->is_gone || error == -ESRCH;
@@ -640,18 +703,20 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
 
 /* --- the end --- */
 
-/* Whether a signal waits that the thread would get. */
-static bool has_pending_signal(const struct hl_tracee *tracee, uint64_t mask) {
-    char *path = hl_format("/proc/%d/task/%d/status", tracee->pid, tracee->tid), line[256];
-    FILE *status = fopen(path, "re");
-    uint64_t pending = 0, one;
-    free(path);
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+/* Whether a signal waits that the thread would get and handle.  What it ignores is kept as long as it is traced. */
+static bool has_pending_signal(const struct hl_tracee *tracee) {
+    FILE *status = open_status(tracee);
+    char line[256];
+    uint64_t pending = 0, blocked = 0, caught = 0, one;
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
         if (sscanf(line, "SigPnd: %" SCNx64, &one) == 1 || sscanf(line, "ShdPnd: %" SCNx64, &one) == 1)
             pending |= one;
+        sscanf(line, "SigBlk: %" SCNx64, &blocked);
+        sscanf(line, "SigCgt: %" SCNx64, &caught);
+    }
     if (status != NULL)
         fclose(status);
-    return (pending & ~mask) != 0;
+    return (pending & caught & ~blocked) != 0;
 }
 
 /* After a call of ours: to a stop of ptrace's own, where the kernel looks at what was interrupted.  A signal that
@@ -671,9 +736,11 @@ static int leave_call(struct hl_tracee *tracee) {
     return result;
 }
 
-/* If the thread was thrown out of a call that does not begin again by itself, and no signal wants it out. */
-static void undo_eintr(const struct hl_tracee *tracee, struct user_regs_struct *registers, uint64_t mask) {
-    if ((int64_t)registers->rax == -EINTR && !has_pending_signal(tracee, mask))
+/* If the thread was thrown out of a call that does not begin again by itself, and no signal wants it out.  The mask is
+   the thread's own here, not the one that epoll_pwait(2) and its like have for the time of the call: a signal that only
+   the call lets through waits until that has begun again. */
+static void undo_eintr(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
+    if ((int64_t)registers->rax == -EINTR && !has_pending_signal(tracee))
         begin_again(registers, true);
 }
 
@@ -683,8 +750,9 @@ static void restore(struct hl_tracee *tracee) {
     if (state->in_call && leave_call(tracee) != 0)
         return;
     trace(tracee, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
-    undo_eintr(tracee, &state->registers, state->mask);
-    write_registers(tracee, &state->registers);
+    undo_eintr(tracee, &state->registers);
+    if (write_registers(tracee, &state->registers) != 0)
+        return;
     char *zeros = hl_allocate(state->high - state->low);
     hl_write_tracee(tracee, state->low, zeros, state->high - state->low);
     free(zeros);
@@ -695,11 +763,12 @@ static void restore_call(const struct hl_tracee *tracee) {
     struct user_regs_struct registers;
     uint64_t mask;
     if (!tracee->is_interrupted || read_registers(tracee, &registers) != 0 ||
-        trace(tracee, PTRACE_GETSIGMASK, sizeof mask, (uintptr_t)&mask) != 0)
+        (int64_t)registers.rax != -EINTR || !begins_again_after_eintr(registers.orig_rax) ||
+        trace(tracee, PTRACE_GETSIGMASK, sizeof mask, (uintptr_t)&mask) != 0 ||
+        trace(tracee, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask) != 0)
         return;
-    uint64_t call = registers.orig_rax;
-    undo_eintr(tracee, &registers, mask);
-    if (registers.orig_rax != call)
+    undo_eintr(tracee, &registers);
+    if (!is_in_system_call(&registers))
         write_registers(tracee, &registers);
 }
 
@@ -717,6 +786,9 @@ void hl_release_tracee(struct hl_tracee *tracee) {
     if (state != NULL)
         free(state->xsave);
     free(state);
+    if (tracee->memory >= 0)
+        close(tracee->memory);
+    tracee->memory = -1;
     tracee->state = NULL;
     tracee->is_stopped = false;
 }
@@ -731,8 +803,8 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
     return HL_SKIP_LIVE_MACHINE;
 }
 
-int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter) {
-    (void)tracee, (void)pid, (void)tid, (void)has_filter;
+int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter, bool waits) {
+    (void)tracee, (void)pid, (void)tid, (void)has_filter, (void)waits;
     return HL_SKIP_LIVE_MACHINE;
 }
 

@@ -22,6 +22,7 @@ struct hl_tracee_state; /* the machine's */
 
 struct hl_tracee {
     pid_t pid, tid;
+    int memory;    /* an open /proc/TID/mem, after hl_arm_tracee: of no program that is executed later */
     uint64_t data; /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
     bool is_stopped, is_gone;
     bool is_interrupted; /* it stopped because we wanted it to */
@@ -38,18 +39,20 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
 
 /* Stops the thread TID of PID; HAS_FILTER: system calls of its are filtered, which is suspended as long as it
-   is ours.  0, HL_SKIP_LIVE_TRACED, _STOPPED, _BUSY (it did not stop in time), _FILTER, or a negated errno. */
-int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter);
+   is ours.  0, HL_SKIP_LIVE_TRACED, _STOPPED, _BUSY (it did not stop in time; without WAITS, at once), _FILTER, or a
+   negated errno. */
+int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter, bool waits);
 
-/* Makes the stopped thread one that can make calls.  The frame that restores it lies on its own stack, or, for
-   the first thread, at the low end of that if nobody has ever touched it.  0, or why that cannot be. */
+/* Makes the stopped thread one that can make calls.  PROCESS has what is mapped now.  The frame that restores it lies
+   on its own stack, for the first thread at the low end of that if nobody has ever touched it.  0, or why that cannot
+   be. */
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process);
 
 /* Makes a system call.  0: *RESULT is what it returned. */
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
 
-/* Its memory, as far as itself could read or write it.  0, or a negated errno. */
+/* Its memory, as far as itself could read it; it is written only after hl_arm_tracee.  0, or a negated errno. */
 int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes);
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
 

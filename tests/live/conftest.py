@@ -34,6 +34,11 @@ def targets(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def library_target(tmp_path_factory):
+    return lives.compile_library(tmp_path_factory.mktemp("live-library"), 6)
+
+
+@pytest.fixture(scope="session")
 def steps(tmp_path_factory):
     path = tmp_path_factory.mktemp("steps") / "steps"
     subprocess.run(["gcc", "-O2", "-o", path, lives.HERE / "steps.c"], check=True, timeout=60)

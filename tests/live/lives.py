@@ -67,6 +67,15 @@ def compile_target(folder, name, mibs, *flags):
     return path
 
 
+def compile_library(folder, mibs):
+    """The target with its text in a library, and that."""
+    library = folder / "libtext.so"
+    command = ["gcc", "-shared", "-fPIC", "-DTEXT_IS_GLOBAL", f'-DCOUNT="{mibs * 1024}"', "-o", library, "-x", "c", HERE / "text.h"]
+    subprocess.run(command, check=True, timeout=120)
+    helpers.on_small_pages(library)
+    return compile_target(folder, "target-library", mibs, "-fPIC", "-DTEXT_ELSEWHERE", library, f"-Wl,-rpath,{folder}"), library
+
+
 @contextlib.contextmanager
 def running(path, mode, threads=0, prefix=(), **options):
     """Runs the target until it waits as MODE says."""

@@ -6,20 +6,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-__asm__(".section .text.big, \"ax\", @progbits\n"
-        ".p2align 12\n"
-        ".type functions, @function\n"
-        "functions:\n"
-        ".set i, 0\n"
-        ".rept " COUNT "\n"
-        "leaq 12345+i*7(%rdi,%rdi,2), %rax\n"
-        "ret\n"
-        ".p2align 10, 0xcc\n"
-        ".set i, i+1\n"
-        ".endr\n"
-        ".size functions, . - functions\n"
-        ".text\n");
-extern const char functions[] __attribute__((visibility("hidden")));
+#include "text.h"
 
 static atomic_int wrong, stop;
 

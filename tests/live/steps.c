@@ -3,7 +3,7 @@
    steps fail NTH ERRNO COMMAND ARGUMENT...: lets the NTH call that it makes in another process fail.
 
    Steps are the calls with which it does something to another process, counted from its first ptrace(2): ptrace,
-   process_vm_writev, pidfd_getfd and sendmsg, and wait4 where it follows one of these.  So each state in which it
+   pwrite64, pidfd_getfd and sendmsg, and wait4 where it follows one of these.  So each state in which it
    could die comes up once.
 
    A call in another process is known by the registers that it sets there.  To let it fail, its number is replaced by
@@ -28,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const long steps[] = {SYS_ptrace, SYS_process_vm_writev, SYS_pidfd_getfd, SYS_sendmsg, SYS_wait4};
+static const long steps[] = {SYS_ptrace, SYS_pwrite64, SYS_pidfd_getfd, SYS_sendmsg, SYS_wait4};
 #define STEPS (sizeof steps / sizeof steps[0])
 static const long calls[] = {SYS_socketpair, SYS_recvmsg, SYS_close, SYS_mmap,
                              SYS_madvise,    SYS_mremap,  SYS_munmap};

@@ -7,6 +7,7 @@
    it is about to wait, and at last a checksum; the exit status is 7, or 9 after a line that says what was
    wrong. */
 #define _GNU_SOURCE
+#include <alloca.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -44,22 +45,9 @@
 #include <ucontext.h>
 #include <unistd.h>
 
-#define FUNCTIONS (MIBS * 1024)
+#include "text.h"
 
-__asm__(".section .text.big, \"ax\", @progbits\n"
-        ".p2align 12\n"
-        ".type functions, @function\n"
-        "functions:\n"
-        ".set i, 0\n"
-        ".rept " COUNT "\n"
-        "leaq 12345+i*7(%rdi,%rdi,2), %rax\n"
-        "ret\n"
-        ".p2align 10, 0xcc\n"
-        ".set i, i+1\n"
-        ".endr\n"
-        ".size functions, . - functions\n"
-        ".text\n");
-extern const char functions[] __attribute__((visibility("hidden")));
+#define FUNCTIONS (MIBS * 1024)
 
 static void fail(const char *format, ...) {
     va_list arguments;
@@ -94,6 +82,7 @@ static void check_all(void) {
 static struct shared {
     _Atomic uint32_t word; /* a futex: 1 after the wake */
     _Atomic int stop;
+    _Atomic unsigned answered;
 } * shared;
 static int pipe_[2], pair[2], event, semaphores, queue, lock = -1, listener;
 static mqd_t messages;
@@ -322,6 +311,40 @@ static void wait_for_eintr(void) {
     want(epoll_wait(epoll_create1(0), &got, 1, -1) == -1 && errno == EINTR && handled == 1, "EINTR");
 }
 
+/* Signals that only the call lets through, each of which must get it out; who sends them waits until it has. */
+static void send_and_wait(void) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (unsigned sent = 1; !shared->stop; sent++) {
+        double began = read_clock();
+        syscall(SYS_tgkill, parent, parent, SIGUSR2);
+        while (shared->answered != sent && !shared->stop) {
+            want(read_clock() - began < 30, "a signal did not end epoll_pwait");
+            usleep(100);
+        }
+    }
+    _exit(0);
+}
+
+static void wait_every_eintr(void) {
+    struct sigaction action = {.sa_handler = handle};
+    struct epoll_event got;
+    sigset_t set, none;
+    int result, status, epoll = make_epoll();
+    sigemptyset(&none);
+    sigemptyset(&set);
+    sigaddset(&set, SIGUSR2);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    sigaction(SIGUSR2, &action, NULL);
+    pid_t sender = fork();
+    if (sender == 0)
+        send_and_wait();
+    while ((result = epoll_pwait(epoll, &got, 1, -1, &none)) < 0) {
+        want(errno == EINTR && handled > 0, "epoll_pwait");
+        shared->answered = (unsigned)handled;
+    }
+    want(result == 1 && waitpid(sender, &status, 0) == sender && status == 0, "epoll_pwait");
+}
+
 static void wait_semop(void) {
     struct sembuf down = {0, -1, 0};
     want(semop(semaphores, &down, 1) == 0, "semop");
@@ -452,6 +475,22 @@ static void run_coroutine(void) {
     swapcontext(&outside, &inside);
     for (size_t i = 0; i < sizeof small.canary; i++)
         want(small.canary[i] == 0xa5, "somebody wrote below the stack");
+}
+
+/* In a handler whose stack is an array on the stack that it has interrupted: what lies below is in use. */
+static void run_handler_below(void) {
+    char stack[8192] __attribute__((aligned(64)));
+    stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction action = {.sa_handler = compute_in_handler, .sa_flags = SA_ONSTACK};
+    want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
+    sigaction(SIGUSR2, &action, NULL);
+    unsigned char *below = alloca(4096);
+    memset(below, 0xa5, 4096);
+    raise(SIGUSR2);
+    for (size_t i = 0; i < 4096; i++)
+        want(below[i] == 0xa5, "somebody wrote below the handler's stack");
+    alternate.ss_flags = SS_DISABLE;
+    want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
 }
 
 /* Registers that only XSAVE restores: a value in each, compared all the time. */
@@ -740,13 +779,14 @@ static const struct mode {
     WAIT(pipe_write), WAIT(socket),      WAIT(socket_timed), WAIT(socket_read),
     WAIT(recvmsg),    WAIT(accept),      WAIT(eventfd),      WAIT(timerfd),
     WAIT(signalfd),   WAIT(sigwait),     WAIT(sigtimedwait), WAIT(sigsuspend),
-    WAIT(for_eintr),  WAIT(semop),       WAIT(semtimedop),   WAIT(msgrcv),
-    WAIT(mq),         WAIT(flock),       WAIT(fcntl),        WAIT(wait4),
-    WAIT(waitid),     WAIT(vfork),       WAIT(io_uring),     WAIT(terminal),
-    RUN(compute),     RUN(handler),      RUN(coroutine),     RUN(vectors),
-    RUN(signals),     RUN(churn),        RUN(memory),        RUN(forks),
-    RUN(locked),      RUN(advised),      RUN(sealed),        RUN(patched),
-    RUN(filtered),    RUN(dispatch),     RUN(privileged),    RUN(hostile),
+    WAIT(for_eintr),  WAIT(every_eintr), WAIT(semop),        WAIT(semtimedop),
+    WAIT(msgrcv),     WAIT(mq),          WAIT(flock),        WAIT(fcntl),
+    WAIT(wait4),      WAIT(waitid),      WAIT(vfork),        WAIT(io_uring),
+    WAIT(terminal),   RUN(compute),      RUN(handler),       RUN(handler_below),
+    RUN(coroutine),   RUN(vectors),      RUN(signals),       RUN(churn),
+    RUN(memory),      RUN(forks),        RUN(locked),        RUN(advised),
+    RUN(sealed),      RUN(patched),      RUN(filtered),      RUN(dispatch),
+    RUN(privileged),  RUN(hostile),
 };
 
 static _Atomic int started;

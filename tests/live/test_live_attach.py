@@ -55,14 +55,16 @@ def test_waits(targets, plain_output, mode):
         assert target.finish() == plain_output
 
 
-@pytest.mark.parametrize("mode", ["compute", "handler", "coroutine", "vectors", "signals", "churn", "forks"])
+@pytest.mark.parametrize("mode", ["compute", "handler", "handler_below", "coroutine", "vectors", "memory", "signals", "churn", "forks"])
 def test_busy(targets, plain_output, mode):
     with lives.running(targets["exec"], mode) as target:
-        if mode in ("signals", "churn", "forks"):  # what comes and goes has mappings and masks that do, too
+        if mode in ("signals", "churn", "forks", "memory"):  # what comes and goes has mappings and masks that do, too
             succeed(attach(target.pid))
             succeed(detach(target.pid))
             succeed(attach(target.pid))
         else:
+            if mode.startswith("handler"):
+                helpers.wait_until(lambda: target.masks() != ["0" * 16], what="the handler")
             check_there_and_back(target)
         assert target.huge_bytes() >= 2 * helpers.HUGE
         assert target.finish() == plain_output
@@ -165,18 +167,27 @@ def test_again(targets):
         assert "on huge pages already" in succeed(attach(target.pid))
 
 
-def test_libraries(targets, plain_output):
-    """All threads stand still while a library moves."""
-    with lives.running(targets["exec"], "epoll", 3) as target:
-        lives.wait_in_call(target.pid)
-        result = attach("-p", "*", "--json", target.pid)
-        (process,) = json.loads(result.stdout)["processes"]
-        assert {o["path"] for o in process["objects"] if o["moves"]} >= {target.path}
-        succeed(detach(target.pid))
+@pytest.mark.parametrize("mode", ["epoll", "compute", "every_eintr"])
+def test_libraries(library_target, plain_output, mode):
+    """All threads stand still while a library moves, and none can tell."""
+    program, library = library_target
+    with lives.running(program, mode, 3) as target:
+        target.path = str(library)
+        if mode == "every_eintr":  # its mask is another one in the call
+            for _ in range(10):
+                succeed(attach("-p", "*", target.pid))
+                succeed(detach(target.pid))
+            succeed(attach("-p", "*", target.pid))
+        else:
+            if mode == "epoll":
+                lives.wait_in_call(target.pid)
+            check_there_and_back(target, "-p", "*")
+        (process,) = json.loads(detach("--json", target.pid).stdout)["processes"]
+        assert process["stopped_threads"] >= 4
         assert target.finish() == plain_output
 
 
-@pytest.mark.parametrize("mode", ["signals", "memory"])
+@pytest.mark.parametrize("mode", ["signals", "memory", "every_eintr"])
 def test_many_times(targets, plain_output, mode):
     """Also while other threads map memory wherever there is a hole."""
     with lives.running(targets["exec"], mode, 2) as target:
