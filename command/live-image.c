@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* An image for a process that runs already, where no store has one that fits.
 
-   It is no ELF file: only the ranges of text are in it, with the bytes that the object's file has for them.  So
-   it fits a position-independent program at any address, and text in which the ELF header lies.  It has no name;
+   It is no ELF file: only the ranges of text are in it, with the bytes that the process has there.  So it fits a position-independent program at any address, and text in which the ELF header lies.  It has no name;
    the kernel frees it when the last process that maps it ends.
 
    Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; everybody else
@@ -13,6 +12,7 @@
 #include "live.h"
 #include "memory-limit.h"
 #include "store.h"
+#include "tracee.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,42 +22,14 @@
 #include <sys/mount.h>
 #include <unistd.h>
 
-/* Reads BYTES at OFFSET of FILE to a mapping; what the file does not have stays zero.  EFAULT: there was no page
-   for it. */
-static int read_bytes(int file, char *to, uint64_t bytes, uint64_t offset) {
-    while (bytes > 0) {
-        ssize_t got = pread(file, to, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return errno == EFAULT ? HL_SKIP_NO_MEMORY : HL_SKIP_SOURCE_UNREADABLE;
-        if (got == 0)
-            return 0;
-        to += got;
-        offset += (uint64_t)got;
-        bytes -= (uint64_t)got;
-    }
-    return 0;
-}
-
-/* Fills PIECE, which begins at TO, from the object's file: page by page, as the kernel maps that. */
-static int fill_piece(const struct hl_live_text *text, const struct hl_piece_of_text *piece, char *to) {
-    const struct hl_object *object = &text->loaded->object;
-    int result = 0;
-    for (unsigned i = 0; i < object->n_segments && result == 0; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        uint64_t start = segment->first_page > piece->start ? segment->first_page : piece->start;
-        uint64_t end = segment->end_page < piece->end ? segment->end_page : piece->end;
-        if (start < end)
-            result = read_bytes(text->loaded->file->fd, to + (start - piece->start), end - start,
-                                segment->offset + (start - segment->first_page));
-    }
-    return result;
-}
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
 
 /* One piece, through a mapping that huge pages fit into. */
-static int write_piece(const struct hl_live_text *text, const struct hl_piece_of_text *piece, int out,
+static int write_piece(const struct hl_live *live, const struct hl_piece_of_text *piece, int out,
                        uint64_t unit) {
+    const struct hl_tracee process = {.tid = live->process.pid};
     uint64_t bytes = piece->end - piece->start;
     char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
@@ -66,20 +38,22 @@ static int write_piece(const struct hl_live_text *text, const struct hl_piece_of
     int result = HL_SKIP_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
         madvise(at, bytes, MADV_HUGEPAGE);
-        result = fill_piece(text, piece, at);
+        bool has_pages = madvise(at, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+        result = has_pages ? hl_read_tracee(&process, piece->start, at, bytes) : HL_SKIP_NO_MEMORY;
     }
     munmap(room, bytes + unit);
     return result;
 }
 
-static int write_pieces(const struct hl_live_text *text, int out, const struct hl_geometry *geometry) {
+static int write_pieces(const struct hl_live *live, const struct hl_live_text *text, int out,
+                        const struct hl_geometry *geometry) {
     const struct hl_store nowhere = {.geometry = *geometry};
     uint64_t end = text->piece[text->n_pieces - 1].offset + text->piece[text->n_pieces - 1].end -
                    text->piece[text->n_pieces - 1].start;
     uint64_t pages, small = 0;
     int result = ftruncate(out, (off_t)end) == 0 ? 0 : -errno;
     for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
-        result = write_piece(text, &text->piece[i], out, geometry->huge_page_bytes);
+        result = write_piece(live, &text->piece[i], out, geometry->huge_page_bytes);
     if (result == 0 && fchmod(out, 0444) != 0)
         result = -errno;
     if (result != 0)
@@ -105,10 +79,10 @@ static bool has_memory(uint64_t bytes) {
     return bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
 }
 
-static int write_memory_file(const struct hl_live_text *text, const struct hl_geometry *geometry,
-                             const char *name, int *file) {
+static int write_memory_file(const struct hl_live *live, const struct hl_live_text *text,
+                             const struct hl_geometry *geometry, const char *name, int *file) {
     int out = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    int result = out < 0 ? -errno : write_pieces(text, out, geometry);
+    int result = out < 0 ? -errno : write_pieces(live, text, out, geometry);
     if (result == 0)
         result = seal(out, file);
     if (out >= 0)
@@ -118,10 +92,11 @@ static int write_memory_file(const struct hl_live_text *text, const struct hl_ge
 
 /* Writes to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, which nobody who writes may be
    left for. */
-static int write_to_mount(const struct hl_live_text *text, const struct hl_geometry *geometry,
-                          const char *name, int context, int folder, int *file) {
+static int write_to_mount(const struct hl_live *live, const struct hl_live_text *text,
+                          const struct hl_geometry *geometry, const char *name, int context, int folder,
+                          int *file) {
     int out = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
-    int result = out < 0 ? -errno : write_pieces(text, out, geometry);
+    int result = out < 0 ? -errno : write_pieces(live, text, out, geometry);
     int opened = result == 0 ? openat(folder, name, O_RDONLY | O_CLOEXEC) : -1;
     if (out >= 0)
         close(out);
@@ -136,14 +111,14 @@ static int write_to_mount(const struct hl_live_text *text, const struct hl_geome
 }
 
 /* Negative: there can be no such file system for us. */
-static int write_own_tmpfs(const struct hl_live_text *text, const struct hl_geometry *geometry,
-                           const char *name, int *file) {
+static int write_own_tmpfs(const struct hl_live *live, const struct hl_live_text *text,
+                           const struct hl_geometry *geometry, const char *name, int *file) {
     int context = fsopen("tmpfs", FSOPEN_CLOEXEC), folder = -1, result = -EPERM;
     if (context >= 0 && fsconfig(context, FSCONFIG_SET_STRING, "huge", "always", 0) == 0 &&
         fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
         folder = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
     if (folder >= 0) {
-        result = write_to_mount(text, geometry, name, context, folder, file);
+        result = write_to_mount(live, text, geometry, name, context, folder, file);
         close(folder);
     }
     if (context >= 0)
@@ -151,13 +126,14 @@ static int write_own_tmpfs(const struct hl_live_text *text, const struct hl_geom
     return result;
 }
 
-static int write_image(const struct hl_live_text *text, const struct hl_live_request *request, int *file) {
+static int write_image(const struct hl_live *live, const struct hl_live_text *text,
+                       const struct hl_live_request *request, int *file) {
     if (!has_memory(text->huge_pages * request->geometry.huge_page_bytes))
         return HL_SKIP_MEMORY_FULL;
     char *name = hl_format(HL_OWN_IMAGE "%.200s", hl_base_name(text->loaded->object.path));
-    int result = write_own_tmpfs(text, &request->geometry, name, file);
+    int result = write_own_tmpfs(live, text, &request->geometry, name, file);
     if (result < 0)
-        result = write_memory_file(text, &request->geometry, name, file);
+        result = write_memory_file(live, text, &request->geometry, name, file);
     free(name);
     return result;
 }
@@ -176,30 +152,31 @@ static bool has_pieces(const struct hl_own_image *own, const struct hl_live_text
     return own->n_pieces == text->n_pieces;
 }
 
-static const struct hl_own_image *find_own_image(const struct hl_live_request *request,
-                                                 const struct hl_live_text *text,
-                                                 const struct hl_file_state *state, uint64_t load_bias) {
+static bool find_own_image(const struct hl_live *live, struct hl_live_text *text,
+                           const struct hl_live_request *request, const struct hl_file_state *state,
+                           uint64_t load_bias) {
     for (size_t i = 0; i < request->n_own; i++) {
         const struct hl_own_image *own = &request->own[i];
-        if (is_same_state(&own->state, state) && own->load_bias == load_bias && has_pieces(own, text))
-            return own;
+        if (!is_same_state(&own->state, state) || own->load_bias != load_bias || !has_pieces(own, text))
+            continue;
+        text->file = own->file;
+        if (hl_compare_live_text(live, text) == 0)
+            return true;
     }
-    return NULL;
+    text->file = -1;
+    return false;
 }
 
-int hl_make_own_image(struct hl_live_text *text, struct hl_live_request *request) {
+int hl_make_own_image(const struct hl_live *live, struct hl_live_text *text,
+                      struct hl_live_request *request) {
     uint64_t load_bias = text->loaded->object.load_bias % request->geometry.huge_page_bytes;
     struct hl_file_state state;
     int result = hl_read_file_state(&state, text->loaded->file->fd);
-    const struct hl_own_image *found = result == 0 ? find_own_image(request, text, &state, load_bias) : NULL;
-    if (result == 0 && found == NULL)
-        result = write_image(text, request, &text->file);
+    if (result != 0 || find_own_image(live, text, request, &state, load_bias))
+        return result;
+    result = write_image(live, text, request, &text->file);
     if (result != 0)
         return result;
-    if (found != NULL) {
-        text->file = found->file;
-        return 0;
-    }
     request->own = hl_resize(request->own, (request->n_own + 1) * sizeof *request->own);
     struct hl_own_image *own = &request->own[request->n_own++];
     *own = (struct hl_own_image){state, load_bias, text->file, text->n_pieces, {{0}}};

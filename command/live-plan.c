@@ -224,8 +224,8 @@ static uint64_t find_header(const struct hl_object *object) {
     return 0;
 }
 
-/* Compares what segments have in TEXT's pieces; what lies between is nobody's. */
-static int compare_text(const struct hl_live *live, const struct hl_live_text *text) {
+/* What lies between segments is nobody's. */
+int hl_compare_live_text(const struct hl_live *live, const struct hl_live_text *text) {
     const struct hl_object *object = &text->loaded->object;
     const struct comparison c = {.process.tid = live->process.pid,
                                  .file = text->file,
@@ -271,7 +271,7 @@ static bool take_stored_image(const struct hl_live *live, struct hl_live_text *t
     text->file = (int)image;
     if (hl_check_image(&text->loaded->object, (int)image, &request->geometry) == 0 &&
         !hl_is_noexec((int)image) && can_be_moved((int)image, &request->geometry) &&
-        compare_text(live, text) == 0) {
+        hl_compare_live_text(live, text) == 0) {
         text->owns_file = true;
         text->image = hl_find_file_path((int)image);
         return true;
@@ -286,11 +286,8 @@ static int find_source(const struct hl_live *live, struct hl_live_text *text,
     struct stat stat;
     int result = 0;
     text->is_huge = true;
-    if (!take_stored_image(live, text, request) && !request->dry_run) {
-        result = hl_make_own_image(text, request);
-        if (result == 0)
-            result = compare_text(live, text);
-    }
+    if (!take_stored_image(live, text, request) && !request->dry_run)
+        result = hl_make_own_image(live, text, request);
     if (text->file >= 0 && fstat(text->file, &stat) == 0) {
         text->device = stat.st_dev;
         text->inode = stat.st_ino;
@@ -370,7 +367,7 @@ static int plan_detach(const struct hl_live *live, struct hl_live_text *text,
         if (result != 0)
             return result;
     }
-    return text->n_pieces == 0 ? HL_SKIP_LIVE_DETACHED : compare_text(live, text);
+    return text->n_pieces == 0 ? HL_SKIP_LIVE_DETACHED : hl_compare_live_text(live, text);
 }
 
 /* --- once more --- */

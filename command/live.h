@@ -69,9 +69,12 @@ struct hl_live {
 void hl_plan_live(struct hl_live *live, struct hl_live_request *request, pid_t pid);
 void hl_free_live(struct hl_live *live);
 
-/* Makes the image of LOADED as it lies in its process: the bytes of its file for the pieces of TEXT, at the offsets
+/* Takes an image that was made before, or makes one, with the bytes that the process has in TEXT's pieces, at the offsets
    that these name.  0: TEXT has it; else a reason or a negated errno. */
-int hl_make_own_image(struct hl_live_text *text, struct hl_live_request *request);
+int hl_make_own_image(const struct hl_live *live, struct hl_live_text *text, struct hl_live_request *request);
+
+/* Whether TEXT's file has the bytes that its object's segments have in the process.  0, or why not. */
+int hl_compare_live_text(const struct hl_live *live, const struct hl_live_text *text);
 
 /* Whether TEXT's pieces are mapped NOW as they were when LIVE was planned, and nobody has written to them.  0, or
    why not. */
