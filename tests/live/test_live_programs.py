@@ -146,19 +146,58 @@ def postgres(tmp_path_factory):
     return databases.make_postgres(folder)
 
 
-@pytest.mark.whole
-def test_postgres(postgres):
-    """The server and its backends, under pgbench: no transaction fails."""
+@contextlib.contextmanager
+def serving(postgres):
+    """A server that answers, and call(PROGRAM, ARGUMENTS) with the words of a client."""
     folder, binaries, argv = postgres
     server = helpers.start(argv, cwd=folder)
     try:
-        def call(program, *arguments):
-            return helpers.run([f"{binaries}/{program}", "-h", folder, "-U", "postgres", *arguments], cwd=folder)
-        helpers.wait_until(lambda: call("psql", "-c", "SELECT 1").returncode == 0, what="postgres answering")
-        assert call("pgbench", "-q", "-i", "-s", "1", "postgres").returncode == 0
-        bench = helpers.start([f"{binaries}/pgbench", "-h", folder, "-U", "postgres", "-n", "-S", "-c", "4", "-j", "2", "-T",
-                               str(2 + PAIRS // 2), "postgres"], cwd=folder)
-        pid = int((folder / "data/postmaster.pid").read_text().split()[0])
+        def words(program, *arguments):
+            return [f"{binaries}/{program}", "-h", folder, "-U", "postgres", *arguments]
+        helpers.wait_until(lambda: helpers.run(words("psql", "-c", "SELECT 1"), cwd=folder).returncode == 0,
+                           what="postgres answering")
+        yield words
+        server.send_signal(signal.SIGINT)
+        _, err = server.communicate(timeout=60)
+        assert server.returncode == 0 and "terminated by signal" not in err, err
+    finally:
+        helpers.end_process(server)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["attach", "detach"])
+def test_backend_killed(postgres, steps, command):
+    """The same with a session of PostgreSQL, a new one each time."""
+    nth, killed = 1, True
+    with serving(postgres) as words:
+        while killed:
+            session = helpers.start(words("psql", "-Atq", "postgres"), stdin=subprocess.PIPE)
+            try:
+                def ask(question):
+                    session.stdin.write(question + ";\n")
+                    session.stdin.flush()
+                    return session.stdout.readline().strip()
+                pid = ask("SELECT pg_backend_pid()")
+                if command == "detach":
+                    until_done("attach", pid)
+                killed = helpers.run([steps, "kill", nth, helpers.HUGELD, command, pid]).returncode == 99
+                assert ask("SELECT sum(i) FROM generate_series(1, 10000) i") == "50005000", nth
+                assert ask("SELECT pg_backend_pid()") == pid
+                assert session.communicate("", timeout=60) == ("", "") and session.returncode == 0
+            finally:
+                helpers.end_process(session)
+            nth += 1 if "T_LIVE" in os.environ else 5
+    assert nth > 50
+
+
+@pytest.mark.whole
+def test_postgres(postgres):
+    """The server and its backends, under pgbench: no transaction fails."""
+    with serving(postgres) as words:
+        result = helpers.run(words("pgbench", "-q", "-i", "-s", "1", "postgres"))
+        assert result.returncode == 0, result.stderr
+        bench = helpers.start(words("pgbench", "-n", "-S", "-c", "4", "-j", "2", "-T", str(2 + PAIRS // 2), "postgres"))
+        pid = int((postgres[0] / "data/postmaster.pid").read_text().split()[0])
         counted = 0
         while bench.poll() is None:
             attached = helpers.hugeld("attach", "--children", pid)
@@ -169,8 +208,3 @@ def test_postgres(postgres):
         out, err = bench.communicate()
         assert bench.returncode == 0 and counted > 10, (counted, out, err)
         assert "number of failed transactions: 0" in out, out
-        server.send_signal(signal.SIGINT)
-        _, err = server.communicate(timeout=60)
-        assert server.returncode == 0 and "terminated by signal" not in err, err
-    finally:
-        helpers.end_process(server)
