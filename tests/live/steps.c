@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* steps kill NTH COMMAND ARGUMENT...: runs a tracer, and kills it before its NTH step (from 1).
    steps fail NTH ERRNO COMMAND ARGUMENT...: lets the NTH call that it makes in another process fail.
+   steps fault NTH PID COMMAND ARGUMENT...: sends SIGSEGV to PID before the NTH step, and lets it go on.
 
    Steps are the calls with which it does something to another process, counted from its first ptrace(2): ptrace,
    pwrite64, pidfd_getfd and sendmsg, and wait4 where it follows one of these.  So each state in which it
@@ -34,8 +35,8 @@ static const long calls[] = {SYS_socketpair, SYS_recvmsg, SYS_close, SYS_mmap,
                              SYS_madvise,    SYS_mremap,  SYS_munmap};
 #define NO_CALL 4095
 
-static bool kills;
-static long nth, error, n, last = SYS_wait4;
+static bool kills, fails;
+static long nth, error /* or the process */, n, last = SYS_wait4;
 static bool failing; /* the call that fails is under way */
 
 static void run_child(char **argv) {
@@ -122,6 +123,7 @@ static void kill_tracer(pid_t child) {
 
 int main(int argc, char **argv) {
     kills = argc > 3 && strcmp(argv[1], "kill") == 0;
+    fails = argc > 4 && strcmp(argv[1], "fail") == 0;
     nth = argc > 3 ? atol(argv[2]) : 0;
     error = kills ? 0 : atol(argv[3]);
     pid_t child = fork();
@@ -149,9 +151,12 @@ int main(int argc, char **argv) {
             replace_result(thread, &r);
             signal = 0;
         } else if (status >> 8 == (SIGTRAP | PTRACE_EVENT_SECCOMP << 8)) {
-            if (kills && is_step((long)r.orig_rax) && ++n == nth)
+            bool is_nth = !fails && is_step((long)r.orig_rax) && ++n == nth;
+            if (is_nth && kills)
                 kill_tracer(child);
-            again = !kills && (long)r.orig_rax == SYS_ptrace && look(thread, &r);
+            if (is_nth)
+                kill((pid_t)error, SIGSEGV);
+            again = fails && (long)r.orig_rax == SYS_ptrace && look(thread, &r);
         }
         if (status >> 16 != 0 || signal == SIGSTOP)
             signal = 0;

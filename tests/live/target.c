@@ -345,6 +345,14 @@ static void wait_every_eintr(void) {
     want(result == 1 && waitpid(sender, &status, 0) == sender && status == 0, "epoll_pwait");
 }
 
+/* A signal that cannot be held back for long, and that comes once. */
+static void wait_faulted(void) {
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
+    sigaction(SIGSEGV, &action, NULL);
+    wait_futex();
+    want(handled == 1, "the signal was lost, or came twice");
+}
+
 static void wait_semop(void) {
     struct sembuf down = {0, -1, 0};
     want(semop(semaphores, &down, 1) == 0, "semop");
@@ -486,11 +494,21 @@ static void run_handler_below(void) {
     sigaction(SIGUSR2, &action, NULL);
     unsigned char *below = alloca(4096);
     memset(below, 0xa5, 4096);
+    __asm__ volatile("" : : "r"(below) : "memory");
     raise(SIGUSR2);
     for (size_t i = 0; i < 4096; i++)
         want(below[i] == 0xa5, "somebody wrote below the handler's stack");
     alternate.ss_flags = SS_DISABLE;
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
+}
+
+/* The same, where the first thread's own stack has been used to its end. */
+static void run_coroutine_deep(void) {
+    unsigned char *deep = alloca(300000);
+    memset(deep, 0xa5, 300000);
+    __asm__ volatile("" : : "r"(deep) : "memory");
+    run_coroutine();
+    want(deep[0] == 0xa5, "the stack has changed");
 }
 
 /* Registers that only XSAVE restores: a value in each, compared all the time. */
@@ -773,20 +791,18 @@ static const struct mode {
     { #name, wait_##name }
 #define RUN(name)                                                                                            \
     { #name, run_##name }
-    WAIT(futex),      WAIT(futex_timed), WAIT(nanosleep),    WAIT(clock_nanosleep),
-    WAIT(poll),       WAIT(poll_timed),  WAIT(ppoll),        WAIT(select),
-    WAIT(pselect),    WAIT(epoll),       WAIT(epoll_pwait),  WAIT(pipe),
-    WAIT(pipe_write), WAIT(socket),      WAIT(socket_timed), WAIT(socket_read),
-    WAIT(recvmsg),    WAIT(accept),      WAIT(eventfd),      WAIT(timerfd),
-    WAIT(signalfd),   WAIT(sigwait),     WAIT(sigtimedwait), WAIT(sigsuspend),
-    WAIT(for_eintr),  WAIT(every_eintr), WAIT(semop),        WAIT(semtimedop),
-    WAIT(msgrcv),     WAIT(mq),          WAIT(flock),        WAIT(fcntl),
-    WAIT(wait4),      WAIT(waitid),      WAIT(vfork),        WAIT(io_uring),
-    WAIT(terminal),   RUN(compute),      RUN(handler),       RUN(handler_below),
-    RUN(coroutine),   RUN(vectors),      RUN(signals),       RUN(churn),
-    RUN(memory),      RUN(forks),        RUN(locked),        RUN(advised),
-    RUN(sealed),      RUN(patched),      RUN(filtered),      RUN(dispatch),
-    RUN(privileged),  RUN(hostile),
+    WAIT(futex),        WAIT(futex_timed), WAIT(nanosleep),     WAIT(clock_nanosleep), WAIT(poll),
+    WAIT(poll_timed),   WAIT(ppoll),       WAIT(select),        WAIT(pselect),         WAIT(epoll),
+    WAIT(epoll_pwait),  WAIT(pipe),        WAIT(pipe_write),    WAIT(socket),          WAIT(socket_timed),
+    WAIT(socket_read),  WAIT(recvmsg),     WAIT(accept),        WAIT(eventfd),         WAIT(timerfd),
+    WAIT(signalfd),     WAIT(sigwait),     WAIT(sigtimedwait),  WAIT(sigsuspend),      WAIT(for_eintr),
+    WAIT(every_eintr),  WAIT(faulted),     WAIT(semop),         WAIT(semtimedop),      WAIT(msgrcv),
+    WAIT(mq),           WAIT(flock),       WAIT(fcntl),         WAIT(wait4),           WAIT(waitid),
+    WAIT(vfork),        WAIT(io_uring),    WAIT(terminal),      RUN(compute),          RUN(handler),
+    RUN(handler_below), RUN(coroutine),    RUN(coroutine_deep), RUN(vectors),          RUN(signals),
+    RUN(churn),         RUN(memory),       RUN(forks),          RUN(locked),           RUN(advised),
+    RUN(sealed),        RUN(patched),      RUN(filtered),       RUN(dispatch),         RUN(privileged),
+    RUN(hostile),
 };
 
 static _Atomic int started;

@@ -37,6 +37,31 @@ def test_modes(targets, plain_output, mode, reason):
         assert target.finish() == plain_output
 
 
+def test_no_stack(targets, plain_output):
+    with lives.running(targets["exec"], "coroutine_deep") as target:
+        helpers.wait_until(lambda: lives.call_of(target.pid) is None, what="computing")
+        refused(target, "live-stack")
+        assert target.finish() == plain_output
+
+
+def test_differs(library_target, plain_output):
+    """The file has changed since, and does not come back."""
+    program, library = library_target
+    with lives.running(program, "futex", 1) as target, open(library, "r+b") as file:
+        assert helpers.hugeld("attach", "-p", "*", target.pid).returncode == 0
+        at = 3 << 20  # inside a huge page of it
+        file.seek(at)
+        (byte,) = file.read(1)
+        for value in byte ^ 1, byte:
+            file.seek(at)
+            file.write(bytes([value]))
+            file.flush()
+            if value != byte:
+                refused(target, "live-differs", command="detach")
+        assert helpers.hugeld("detach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
 def test_traced(targets, plain_output, strace):
     with lives.running(targets["exec"], "futex", prefix=["strace", "-D", "-o", "/dev/null", "-e", "trace=none"]) as target:
         refused(target, "live-traced")

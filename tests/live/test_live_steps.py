@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld is killed before each of its steps, and each call that it makes in the process fails with each errno that it
-may have: the program goes on, right, and what is left behind is bounded."""
+"""hugeld is killed before each of its steps, a signal that cannot be held back comes before each, and each call that it makes
+in the process fails with each errno that it may have: the program goes on, right, and what is left behind is bounded."""
 
 import errno
+import os
+import signal
 
 import helpers
 import lives
@@ -82,9 +84,44 @@ def test_killed_sample(targets, steps, plain_output, nth):
         assert target.finish() == plain_output
 
 
+def fault(target_file, steps, command, nth, plain):
+    """Sends SIGSEGV before the step NTH; how many steps there were, and what was said."""
+    with lives.running(target_file, "faulted") as target:
+        lives.wait_in_call(target.pid)
+        if command == "detach":
+            assert helpers.hugeld("attach", target.pid).returncode == 0
+        n, code, said = step(steps, "fault", nth, target.pid, helpers.HUGELD, command, target.pid)
+        assert code == 0 or "a signal came in the middle" in said, (nth, said)
+        if n < nth:
+            os.kill(target.pid, signal.SIGSEGV)
+        for again in "attach", "detach", "attach":
+            assert helpers.hugeld(again, target.pid).returncode == 0, nth
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain, nth
+        return n, said
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["attach", "detach"])
+def test_faulted(targets, steps, plain_output, command):
+    """The signal comes once, whatever it interrupts."""
+    nth, n, all_said = 0, 1, ""
+    while n > nth:
+        nth += 1
+        n, said = fault(targets["exec"], steps, command, nth, plain_output)
+        all_said += said
+    assert nth > 50 and "a signal came in the middle" in all_said
+
+
+def test_faulted_sample(targets, steps, plain_output):
+    for nth in 1, 12, 30, 47:
+        n, _ = fault(targets["exec"], steps, "attach", nth, plain_output)
+        assert n >= nth
+
+
 def fail_calls(target_file, steps, command, plain, error):
-    """Lets each call fail with ERROR; how many there were."""
-    nth = 1
+    """Lets each call fail with ERROR; how many there were, and what was said."""
+    nth, all_said = 1, ""
     while True:
         with lives.running(target_file, "futex", 1) as target:
             if command == "detach":
@@ -92,17 +129,19 @@ def fail_calls(target_file, steps, command, plain, error):
             before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
             n, code, said = step(steps, "fail", nth, getattr(errno, error), helpers.HUGELD, command, target.pid)
             assert code in (0, 1), said
+            all_said += said
             if n >= nth and code == 1:  # refused: as it was, but for what could not be closed or unmapped
                 assert len(leaked(before, target.layout())) <= 1, (nth, said)
             assert len(target.descriptors()) <= len(descriptors) + 1, (nth, said)
             assert target.masks() == masks
             assert target.finish() == plain, (nth, said)
         if n < nth:
-            return n
+            return n, all_said
         nth += 1
 
 
 @pytest.mark.parametrize("command", ["attach", "detach"])
 @pytest.mark.parametrize("error", ["ENOMEM", *[pytest.param(e, marks=pytest.mark.whole) for e in ERRNOS[1:]]])
 def test_failing_calls(targets, steps, plain_output, command, error):
-    assert fail_calls(targets["exec"], steps, command, plain_output, error) >= 9
+    n, said = fail_calls(targets["exec"], steps, command, plain_output, error)
+    assert n >= 9 and ("a system call failed in it" in said or error == "EPERM"), said  # EPERM of mremap: sealed
