@@ -13,9 +13,9 @@ from test_json import compare
 
 pytestmark = pytest.mark.beside
 
-WAITS = """futex futex_timed nanosleep clock_nanosleep poll poll_timed ppoll select pselect epoll epoll_pwait pipe
-socket socket_timed socket_read recvmsg accept eventfd timerfd signalfd sigwait sigtimedwait sigsuspend for_eintr semop
-semtimedop msgrcv mq flock fcntl wait4 waitid io_uring terminal""".split()
+WAITS = "futex nanosleep poll epoll socket_timed sigsuspend for_eintr semtimedop wait4 io_uring terminal".split()
+RARER_WAITS = """futex_timed clock_nanosleep poll_timed ppoll select pselect epoll_pwait pipe socket socket_read recvmsg accept
+eventfd timerfd signalfd sigwait sigtimedwait semop msgrcv mq flock fcntl waitid""".split()
 
 
 def attach(*arguments, **options):
@@ -46,7 +46,7 @@ def check_there_and_back(target, *arguments):
     succeed(attach(*arguments, target.pid))
 
 
-@pytest.mark.parametrize("mode", WAITS)
+@pytest.mark.parametrize("mode", [*WAITS, *[pytest.param(w, marks=pytest.mark.whole) for w in RARER_WAITS]])
 def test_waits(targets, plain_output, mode):
     """From the wait the thread comes back as if nobody had interrupted it."""
     with lives.running(targets["exec"], mode) as target:
@@ -187,7 +187,7 @@ def test_libraries(library_target, plain_output, mode):
         assert target.finish() == plain_output
 
 
-@pytest.mark.parametrize("mode", ["signals", "memory", "every_eintr"])
+@pytest.mark.parametrize("mode", ["signals", "memory", pytest.param("every_eintr", marks=pytest.mark.whole)])
 def test_many_times(targets, plain_output, mode):
     """Also while other threads map memory wherever there is a hole."""
     with lives.running(targets["exec"], mode, 2) as target:
