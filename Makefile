@@ -177,7 +177,7 @@ check-all:
 	@echo "== make check-all: about 35 minutes on 2 processors, once packages are installed"
 	@$(MAKE) all unit-tests
 	@tests/ldso/suite trixie -- sh -euc 'tests/install-packages build ldso && make ldso'
-	@tests/with-pool 1024 -- $(PYTEST) -n 2 --dist loadgroup $(TESTS)
+	@tests/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 check-unit: unit-tests
 	@echo "== make check-unit: ten seconds, once it is built"

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import time
 
+import alternatives
 import misses
-import peers
 from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, compare, compare_pairs, compile_c, environment, evict, experiment,
                      find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, plain_pages, settle,
                      take_turns, time_run, watch)
@@ -44,7 +44,7 @@ def calls(size, place="disk", aligned=False, pie=True, source="calls"):
     program = OUT / name
     sources = [ROOT / f"bench/{source}.c", ROOT / "bench/text.S"]
     if not program.exists() or program.stat().st_mtime < max(s.stat().st_mtime for s in sources):
-        compile_c(program, "-pthread", f"-DTEXT_MIB={size}", *(peers.ALIGNED if aligned else [] if pie else ["-no-pie"]),
+        compile_c(program, "-pthread", f"-DTEXT_MIB={size}", *(alternatives.ALIGNED if aligned else [] if pie else ["-no-pie"]),
                   *sources)
         settle(program)
     if place == "tmpfs" and not (TMPFS / name).exists():
@@ -534,7 +534,7 @@ def group_arrays(plan):
     arrays, linked = OUT / "arrays", OUT / "arrays-2m"
     compile_c(arrays, ROOT / "bench/arrays.c")
     # libhugetlbfs remaps three segments at most.
-    compile_c(linked, *peers.ALIGNED, "-Wl,-z,noseparate-code", ROOT / "bench/arrays.c")
+    compile_c(linked, *alternatives.ALIGNED, "-Wl,-z,noseparate-code", ROOT / "bench/arrays.c")
     for what, unit, title in (("walk", "ns", "Random walk over 1 GiB of .bss, one read"),
                               ("data", "ns", "Random walk over 64 MiB of .data, one read"),
                               ("triad", "ms", "Triad over 1 GiB of .bss, one pass"), ("start", "ms", "Start, nothing touched"))[:1 if plan.quick else 4]:
@@ -972,12 +972,12 @@ def peer_programs(plan):
            calls(32, aligned=True), None)
     if plan.quick:
         return
-    stock = peers.link_compiler("compile-ir")
+    stock = alternatives.link_compiler("compile-ir")
     if stock and shutil.which("clang"):
-        words = [peers.write_module()]
-        linked = peers.link_compiler("compile-ir-2m", *peers.ALIGNED)
-        related = peers.link_compiler("compile-ir-relocations", "-no-pie", "-Wl,--emit-relocs")
-        rewritten = peers.rewrite(related, words) if peers.find_bolt() else None
+        words = [alternatives.write_module()]
+        linked = alternatives.link_compiler("compile-ir-2m", *alternatives.ALIGNED)
+        related = alternatives.link_compiler("compile-ir-relocations", "-no-pie", "-Wl,--emit-relocs")
+        rewritten = alternatives.rewrite(related, words) if alternatives.find_bolt() else None
         yield "compile-ir", "LLVM at -O2, linked statically", stock, words, [], linked, rewritten
     if helpers.find_cc1plus():
         cc1plus = pathlib.Path(os.path.realpath(helpers.find_cc1plus()))
@@ -992,7 +992,7 @@ def group_peers(plan):
 
         def ways_with(words, stock=stock, linked=linked, rewritten=rewritten):
             argv = [stock, *words]
-            others, absent = peers.ways_of_others(stock, words, linked, rewritten)
+            others, absent = alternatives.ways_of_others(stock, words, linked, rewritten)
             return [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
                     mapped("mapped", argv), Way("executed", [image_of(stock), *words]), *others], absent
 
@@ -1000,7 +1000,7 @@ def group_peers(plan):
         watched = {way.name: watch(way) for way in ways}
         values = at_once(ways, pairs_for(plan, time_run(ways[0]) / 1000))
         yield paired_experiment(f"peers-{name}", title, "ms", ways, values, program=name, absent=absent,
-                                note=peers.missing_in_kernel(),
+                                note=alternatives.missing_in_kernel(),
                                 memory={way: memory for way, (memory, _) in watched.items()},
                                 huge={way: huge for way, (_, huge) in watched.items()},
                                 start=measure_starts(plan, ways_with(start)[0]))

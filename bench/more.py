@@ -8,9 +8,9 @@ import signal
 import subprocess
 
 import groups
+from alternatives import CACHE
 from groups import HUGELD, STORE, Way, at_once, helpers, hugeld, image_of, mapped, paired_experiment, share, time_run, watch
 from measure import OUT, ROOT
-from peers import CACHE
 
 # --- servers ---
 
