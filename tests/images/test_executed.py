@@ -14,6 +14,7 @@ import pytest
 import helpers
 
 pytestmark = pytest.mark.beside
+TAKES_PAGES = pytest.mark.usefixtures("pool")  # of the pool, where the image is not used
 
 # Where a program finds itself, as it asks in every way that there is.
 WHERE = r"""
@@ -157,6 +158,7 @@ def test_programs_that_ask(images, run, name, tmp_path):
 
 
 @pytest.mark.parametrize("variant", LINKED)
+@TAKES_PAGES
 def test_unasked(images, program, run, variant):
     """Only where the preloader could not use the image; the preloader is there as ever for the children."""
     app = program(variant)
@@ -169,6 +171,7 @@ def test_unasked(images, program, run, variant):
 
 
 @pytest.mark.parametrize("options", ["backend=thp", "backend=hugetlb", "only=*/other"])
+@TAKES_PAGES
 def test_not_wanted(images, program, run, options):
     app = program("static")
     images.add(app)
@@ -238,6 +241,7 @@ def refused(run, app, why, prefix=()):
 
 
 @pytest.mark.parametrize("change", ["touched", "written", "replaced", "none"])
+@TAKES_PAGES
 def test_changed_file(images, program, run, change, tmp_path):
     app = program("pie")
     if change != "none":
@@ -255,6 +259,7 @@ def test_changed_file(images, program, run, change, tmp_path):
     refused(run, app, "make one: hugeld share add " + str(app))
 
 
+@TAKES_PAGES
 def test_image_of_another_file(images, program, run, builder):
     """Somebody with the store's rights put it there: the headers differ."""
     app = program("pie")
@@ -262,6 +267,7 @@ def test_image_of_another_file(images, program, run, builder):
     refused(run, app, "its image has other segments")
 
 
+@TAKES_PAGES
 def test_other_entry(images, program, run):
     """The same segments, and another begin."""
     app = program("nopie")
@@ -275,6 +281,7 @@ def test_other_entry(images, program, run):
 
 
 @pytest.mark.parametrize("what", ["store", "image"])
+@TAKES_PAGES
 def test_writable_by_others(images, program, run, what):
     app = program("static")
     image = images.add(app)
@@ -287,6 +294,7 @@ def test_writable_by_others(images, program, run, what):
         writable.chmod(mode)
 
 
+@TAKES_PAGES
 @pytest.mark.parametrize("kind", ["set-user-ID", "set-group-ID", "capabilities"])
 def test_privileged_programs(images, program, run, kind):
     app = program("pie")
@@ -301,6 +309,7 @@ def test_privileged_programs(images, program, run, kind):
     assert "not from an image: it is set-user-ID" in result.stderr
 
 
+@TAKES_PAGES
 def test_noexec(images, program, run):
     app = program("static")
     images.add(app)
@@ -311,6 +320,7 @@ def test_noexec(images, program, run):
         helpers.run(["mount", "-o", "remount,exec", images.folder])
 
 
+@TAKES_PAGES
 def test_no_namespace(images, program, run, tmp_path):
     """Root without CAP_SYS_ADMIN, and no user namespaces either, as in most containers."""
     app = program("static")
@@ -363,6 +373,7 @@ def test_share(own_store, program, run):
     assert (image.stat().st_ino, image.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
 
 
+@TAKES_PAGES
 def test_share_libraries(own_store, builder, run):
     """Those that the patterns name, and no others."""
     app, _ = builder.with_library("dso-aligned")
@@ -382,6 +393,7 @@ def test_share_cannot(images, program, run):
     assert why.startswith(f"hugeld: {app}: no image: ") and "not from an image" in plain
 
 
+@TAKES_PAGES
 def test_share_nothing(run):
     """What is too small gains nothing, and nobody is told."""
     result = run(["/bin/true"], "--share", options="", loader=())

@@ -213,6 +213,7 @@ def test_debugger(images, features, loads, linked, root):
     assert image.read_bytes() == before
 
 
+@pytest.mark.usefixtures("pool")
 def test_few_system_calls(images, builder, features, loads, linked, strace):
     """Where there is no store, one open in a process.  Where there is an image, none to copy, and no look at /proc for it."""
     def calls(options):

@@ -9,8 +9,6 @@ import lives
 import pytest
 from test_json import compare
 
-pytestmark = pytest.mark.beside
-
 METRIC = "awk '{{print $14}}' /proc/{}/stat"  # ticks of processor time: a unit of work takes 10 ms of it, whatever it runs on
 
 
