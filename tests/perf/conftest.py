@@ -169,7 +169,7 @@ def mariadbd(shared_folder):
         assert process.returncode == 0, stderr
         return stderr
 
-    return Program("mariadbd", argv, ("mariadbd",), None, work)
+    return Program("mariadbd", argv, ("mariadbd",), None, work, drift=0.1)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ class Program(typing.NamedTuple):
     work: typing.Optional[typing.Callable] = None  # work(process): does what is recorded, ends; what it wrote to stderr
     frequency: int = 4999
     folder: typing.Optional[pathlib.Path] = None  # where it runs
+    drift: float = 0  # how much of all samples any function may have more or less in another run
 
 
 # --- recording ---
@@ -307,7 +308,7 @@ def share(samples, is_so):
     return sum(map(is_so, samples)) / len(samples)
 
 
-def differences(plain, moved, functions=20, sigmas=6, slack=0.3, drift=0.1):
+def differences(plain, moved, drift=0, functions=20, sigmas=6, slack=0.3):
     """The functions whose shares of two profiles differ by more than chance and noise would let them: SIGMAS standard
     deviations, SLACK of the share (huge pages are there to shift time) and DRIFT of everything: a server does more of
     this or of that in another run (one per cent of the samples, and five, were both seen for one function of mariadbd).

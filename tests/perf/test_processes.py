@@ -20,7 +20,7 @@ import profiles
 
 def children(pid):
     found = []
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for task in os.listdir(f"/proc/{pid}/task"):
             for child in pathlib.Path(f"/proc/{pid}/task/{task}/children").read_text().split():
                 found += [int(child), *children(child)]
