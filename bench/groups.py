@@ -1043,10 +1043,14 @@ def group_survey(plan):
     for name, argv, objects, files in survey_programs():
         if plan.quick and name not in ("cc1plus", "node", "python3"):
             continue
+        try:
+            share(*files)
+        except RuntimeError as error:  # too little text
+            print(f" {error};", end="", flush=True)
+            continue
         surveyed = ask_survey(argv, 3 if plan.quick else 10)
         if surveyed is None:
             raise RuntimeError(f"survey: nothing was seen of {name}")
-        share(*files)
         image = (mapped("image", argv, objects) if objects else
                  Way("image", [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", *argv]))
         ways = with_own_output([Way("plain", argv), Way("plain-again", argv), image])
