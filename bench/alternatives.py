@@ -10,11 +10,15 @@ import os
 import pathlib
 import shutil
 import subprocess
+import sys
 
 from measure import OUT, ROOT, Way, compile_c, environment, evict, find_libhugetlbfs, libhugetlbfs, settle
 
+sys.path[:0] = [str(ROOT / "tests")]
+import helpers  # noqa: E402
+
 ALIGNED = ["-no-pie", "-Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000"]
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))) / "hugeld"
+CACHE = helpers.cache_folder()
 GLIBC = "2.44"
 RELINKED, REWRITTEN = "relinked", "relinked, relocations, a profile"
 

@@ -108,20 +108,6 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
 
 /* --- children --- */
 
-/* The parent of PID, or 0. */
-static pid_t read_parent(pid_t pid) {
-    char *path = hl_format("/proc/%d/status", pid), line[256];
-    FILE *status = fopen(path, "re");
-    int parent = 0;
-    free(path);
-    while (status != NULL && fgets(line, sizeof line, status) != NULL)
-        if (sscanf(line, "PPid: %d", &parent) == 1)
-            break;
-    if (status != NULL)
-        fclose(status);
-    return parent;
-}
-
 static bool is_wanted(const struct request *request, pid_t pid) {
     for (size_t i = 0; i < request->n_pids; i++)
         if (request->pid[i] == pid)
@@ -135,8 +121,10 @@ static void add_children(struct request *request) {
         DIR *folder = opendir("/proc");
         before = request->n_pids;
         for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+            struct hl_usage usage;
             pid_t pid = hl_parse_pid(entry->d_name);
-            if (pid != 0 && pid != getpid() && is_wanted(request, read_parent(pid)))
+            if (pid != 0 && pid != getpid() && hl_read_usage(pid, &usage) == 0 &&
+                is_wanted(request, usage.parent))
                 add_pid(request, pid);
         }
         if (folder != NULL)

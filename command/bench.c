@@ -155,12 +155,6 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld bench", true) : result;
 }
 
-static double now_ms(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
-}
-
 /* --- what each run must be --- */
 
 static char *describe_status(int status) {
@@ -321,7 +315,7 @@ struct progress {
 /* After DONE pairs. */
 static void tell_progress(const struct hl_bench *bench, struct progress *progress, size_t done) {
     bool terminal = isatty(STDERR_FILENO);
-    double now = now_ms(), rest = (now - progress->started) / (double)done * (double)(bench->pairs - done);
+    double now = hl_now_ms(), rest = (now - progress->started) / (double)done * (double)(bench->pairs - done);
     if (!terminal && now - progress->told < PROGRESS_SECONDS * 1e3)
         return;
     double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
@@ -392,10 +386,10 @@ static bool is_precise(const struct hl_bench *bench, size_t done, size_t *next) 
 static int measure_pairs(struct hl_bench *bench) {
     int code = 0;
     size_t done = 0, next = PAIRS_MIN;
-    double now = now_ms();
+    double now = hl_now_ms();
     struct progress progress = {now, now};
     while (code == 0 && done < bench->pairs && !is_precise(bench, done, &next) &&
-           (bench->precision == 0 || done < PAIRS_MIN || now_ms() - now < PRECISION_SECONDS * 1e3)) {
+           (bench->precision == 0 || done < PAIRS_MIN || hl_now_ms() - now < PRECISION_SECONDS * 1e3)) {
         code = bench->at_once ? measure_at_once(bench, done) : measure_in_turns(bench, done);
         if (code == 0)
             tell_progress(bench, &progress, ++done);

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <time.h>
 #include <unistd.h>
 
 #define WIDTH_USUAL 80
@@ -204,6 +205,21 @@ void hl_print_json(json_t *value) {
     else
         putchar('\n');
     json_decref(value);
+}
+
+bool hl_read_setting(const char *path, uint64_t *number) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    bool found = fscanf(file, "%" SCNu64, number) == 1;
+    fclose(file);
+    return found;
+}
+
+double hl_now_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
 }
 
 unsigned hl_find_width(void) {

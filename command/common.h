@@ -70,6 +70,12 @@ void hl_print_json(json_t *value);
 /* What /proc/cpuinfo calls the first processor; NULL where it has no such line (AArch64).  The caller frees it. */
 char *hl_read_processor(void);
 
+/* The number that the file at PATH begins with.  False, and *NUMBER may be anything: it cannot be read, or has none. */
+bool hl_read_setting(const char *path, uint64_t *number);
+
+/* Milliseconds of CLOCK_MONOTONIC, for differences. */
+double hl_now_ms(void);
+
 /* How many columns standard output has: its terminal's, else those of COLUMNS, else 80. */
 #define HL_WIDTH_MAX 1024
 unsigned hl_find_width(void);

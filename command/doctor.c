@@ -101,15 +101,6 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     }
 }
 
-static bool read_number(const char *path, uint64_t *number) {
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return false;
-    bool found = fscanf(file, "%" SCNu64, number) == 1;
-    fclose(file);
-    return found;
-}
-
 /* Those that a process started from here looks into. */
 static void examine_stores(struct machine *machine) {
     struct hl_options options;
@@ -136,7 +127,7 @@ static void examine(struct machine *machine) {
     if (machine->thp_skip == 0)
         machine->thp_skip = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
     machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
-    machine->knows_map_count = read_number("/proc/sys/vm/max_map_count", &machine->max_map_count);
+    machine->knows_map_count = hl_read_setting("/proc/sys/vm/max_map_count", &machine->max_map_count);
     machine->breakpoints = hl_try_breakpoint(&machine->geometry);
     hl_measure_tlb(&machine->tlb);
     machine->library = hl_find_library();

@@ -268,14 +268,8 @@ static int check_scratch(const struct mover *m, const struct hl_process *now) {
 }
 
 static uint64_t read_map_count_limit(void) {
-    uint64_t limit = 65530; /* the kernel's default */
-    FILE *file = fopen("/proc/sys/vm/max_map_count", "re");
-    if (file != NULL) {
-        if (fscanf(file, "%" SCNu64, &limit) != 1)
-            limit = 65530;
-        fclose(file);
-    }
-    return limit;
+    uint64_t limit;
+    return hl_read_setting("/proc/sys/vm/max_map_count", &limit) ? limit : 65530; /* the kernel's default */
 }
 
 /* The last look, at everything that could have changed since the process was planned. */
@@ -422,12 +416,6 @@ static bool is_replaced(const void *data, const struct hl_region *region) {
     return false;
 }
 
-static uint64_t read_clock_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
-}
-
 static void move_texts(struct work *work, struct hl_tracee *tracee, bool main_only) {
     for (size_t i = 0; i < work->live->n_texts; i++) {
         struct hl_live_text *text = &work->live->text[i];
@@ -476,14 +464,14 @@ static void *work_in_thread(void *data) {
     struct hl_tracee tracee;
     struct hl_gadgets gadgets;
     live->skip = hl_find_gadgets(&gadgets, &live->process, is_replaced, live);
-    uint64_t began = read_clock_us();
+    double began = hl_now_ms();
     if (live->skip == 0)
         live->skip = hl_take_thread(&tracee, &gadgets, &live->process);
     if (live->skip != 0)
         return NULL;
     live->skip = move_all(work, &tracee);
     hl_release_tracee(&tracee);
-    live->stopped_us = read_clock_us() - began;
+    live->stopped_us = (uint64_t)((hl_now_ms() - began) * 1e3);
     return NULL;
 }
 

@@ -56,17 +56,11 @@ struct watch {
     bool no_notes; /* this kernel has no clear_refs */
 };
 
-static double now_ms(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
-}
-
 /* On a terminal only, and not too often: "N of ALL WHAT". */
 static void tell_progress(struct watch *watch, const char *format, size_t done, size_t all) {
-    if (!isatty(STDERR_FILENO) || now_ms() - watch->told_ms < PROGRESS_MS)
+    if (!isatty(STDERR_FILENO) || hl_now_ms() - watch->told_ms < PROGRESS_MS)
         return;
-    watch->told_ms = now_ms();
+    watch->told_ms = hl_now_ms();
     fputs("\r\033[K", stderr);
     fprintf(stderr, format, done, all);
 }
@@ -145,9 +139,9 @@ static void add_process(struct watch *watch, const struct hl_process *process, c
     }
     if (!is_wanted_program(watch, &watched.executable))
         return;
-    double start = now_ms();
+    double start = hl_now_ms();
     int result = clear_notes(process);
-    survey->clear_ms_max = fmax(survey->clear_ms_max, now_ms() - start);
+    survey->clear_ms_max = fmax(survey->clear_ms_max, hl_now_ms() - start);
     if (result == -ENOENT && access("/proc/self/clear_refs", F_OK) != 0)
         watch->no_notes = true;
     survey->refused += result == -EACCES || result == -EPERM;
@@ -202,9 +196,9 @@ static void look_at(struct watch *watch, struct watched *watched) {
     struct hl_usage usage;
     if (hl_open_process(&process, watched->pid) != 0)
         return;
-    double start = now_ms();
+    double start = hl_now_ms();
     int result = hl_read_regions(&process);
-    watch->survey->read_ms_max = fmax(watch->survey->read_ms_max, now_ms() - start);
+    watch->survey->read_ms_max = fmax(watch->survey->read_ms_max, hl_now_ms() - start);
     /* Read last: if it still is the same process then, the regions were that process's. */
     if (result == 0 && hl_read_usage(watched->pid, &usage) == 0 && usage.started == watched->first.started) {
         free_objects(watched->object, watched->n_objects);
@@ -267,9 +261,9 @@ static void look_at_all(struct watch *watch) {
 
 /* Lets SECONDS pass. */
 static bool wait_and_look(struct watch *watch, double seconds) {
-    double start = now_ms(), end = start + seconds * 1e3, rest;
+    double start = hl_now_ms(), end = start + seconds * 1e3, rest;
     bool there = true;
-    while (there && !watch->no_notes && (rest = end - now_ms()) > 0) {
+    while (there && !watch->no_notes && (rest = end - hl_now_ms()) > 0) {
         tell_progress(watch, "%zu processes, %zu s to go", watch->n, (size_t)(rest / 1e3) + 1);
         if (watch->filter->child != 0 && has_ended(watch->filter))
             break;
@@ -279,7 +273,7 @@ static bool wait_and_look(struct watch *watch, double seconds) {
             look_at_all(watch);
         }
     }
-    watch->survey->seconds = (now_ms() - start) / 1e3;
+    watch->survey->seconds = (hl_now_ms() - start) / 1e3;
     return there;
 }
 

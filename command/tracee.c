@@ -214,22 +214,16 @@ static void pause_for(unsigned microseconds) {
     nanosleep(&(struct timespec){0, (long)microseconds * 1000}, NULL);
 }
 
-static int64_t read_clock_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000000 + now.tv_nsec / 1000;
-}
-
 /* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_LIVE_BUSY; or -ESRCH. */
 static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
-    int64_t end = read_clock_us() + patience_us;
+    double end = hl_now_ms() + (double)patience_us / 1e3;
     for (unsigned pause = 10;;) {
         pid_t tid = waitpid(tracee->tid, status, __WALL | WNOHANG);
         if (tid == tracee->tid && WIFSTOPPED(*status))
             return 0;
         if (tid != 0 && !(tid < 0 && errno == EINTR))
             break;
-        if (read_clock_us() > end)
+        if (hl_now_ms() > end)
             return HL_SKIP_LIVE_BUSY;
         pause_for(pause);
         pause = pause < 200 ? 2 * pause : pause;
