@@ -1225,7 +1225,7 @@ def group_threads(plan):
     stock, linked = calls(32, pie=False, source="threads"), calls(32, aligned=True, source="threads")
     share(stock)
     for what, unit, title, count in (("calls", "ns", "a call over 32 MiB of text, while four threads fault and unmap", 1000000),
-                                     ("unmaps", "us", "mapping, touching and unmapping 256 KiB, while two threads call", 2000)):
+                                     ("unmaps", "us", "mapping, touching and unmapping 256 KiB, while two threads call", 500)):
         words = [what, str(count // 10 if plan.quick else count)]
         argv = [stock, *words]
         ways = [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb"),
@@ -1256,99 +1256,10 @@ def group_misses(plan):
             yield experiment(f"misses-{name}", title, "", [], {}, program=name, **found)
 
 
-# --- processes that run already ---
-
-
-@contextlib.contextmanager
-def waiting(argv):
-    """A program that has printed "ready" and waits for the end of its input."""
-    process = subprocess.Popen([str(a) for a in argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                               env=environment())
-    try:
-        process.stdout.readline()
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
-
-
-def toggle(command, pid, *arguments):
-    """ms that `hugeld attach` or `detach` took; it must succeed."""
-    start = time.monotonic()
-    result = subprocess.run([HUGELD, command, *map(str, arguments), str(pid)], capture_output=True, text=True)
-    if result.returncode != 0:
-        raise RuntimeError(f"{command}: {result.stderr.strip()}")
-    return (time.monotonic() - start) * 1e3
-
-
-def live_pauses(plan, program, rounds):
-    """What a thread sees that is not stopped while another one's stop replaces the text, again and again."""
-    argv = [program, "100000" if plan.quick else "1000000", "beside"]
-    ways = [Way("plain", argv), Way("attached and detached", argv)]
-    found = {way.name: [] for way in ways}
-
-    def run(way):
-        process = subprocess.Popen(way.argv, stdout=subprocess.PIPE, text=True, env=environment())
-        pairs_done = 0
-        while way is not ways[0] and process.poll() is None:
-            for command in "attach", "detach":
-                subprocess.run([HUGELD, command, str(process.pid)], capture_output=True)
-            pairs_done += 1
-        longest, tail, *_ = map(float, process.communicate()[0].split())
-        found[way.name].append((longest / 1e3, tail / 1e3, pairs_done))
-        return longest
-
-    take_turns(ways, rounds, run)
-    for i, name, title in (0, "worst", "the longest request"), (1, "tail", "99.9th percentile"):
-        yield experiment(f"live-{name}", f"attach and detach, 64 MiB of text, a thread that is not stopped: {title}", "ms", ways,
-                         {way: [row[i] for row in rows[1:]] for way, rows in found.items()},
-                         note=f"Requests of 100 calls, without a pause; {found[ways[1].name][-1][2]} pairs in the last run.")
-
-
-def live_duration(plan, program, rounds):
-    """attach altogether, with the image of a store and with one that is made for it, over reading the text once."""
-    share(program)
-    with waiting([program, "0", "wait"]) as process:
-        ways = [Way("read", [program]), Way("attach-image", [program], "read"), Way("attach-copy", [program], "read"),
-                Way("detach", [program], "read")]
-
-        def run(way):
-            if way.name == "read":
-                start = time.monotonic()
-                with open(program, "rb", buffering=0) as file:
-                    while file.read(1 << 20):
-                        pass
-                return (time.monotonic() - start) * 1e3
-            store = OUT / ("store" if way.name == "attach-image" else "nothing")
-            taken = toggle("attach", process.pid, "--store", store)
-            back = toggle("detach", process.pid)
-            return back if way.name == "detach" else taken
-
-        yield experiment("live-duration", "attach and detach altogether, 64 MiB of text, over reading it once", "ms", ways,
-                         take_turns(ways, rounds, run))
-
-
-def live_calls(plan, program, rounds):
-    """Calls after an attach, as fast as when started on huge pages."""
-    count = "1000000" if plan.quick else "4000000"
-    ways = [Way("plain", [program, count, "later"]), hugeld("started", [program, count, "later"], "backend=hugetlb"),
-            Way("attached", [program, count, "later"], "started")]
-
-    def run(way):
-        process = subprocess.Popen(way.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=way.env)
-        process.stdout.readline()
-        if way.name == "attached":
-            toggle("attach", process.pid)
-        return float(process.communicate("")[0].split()[0])
-
-    yield experiment("live-calls", "Random calls over 64 MiB of text, after an attach", "ns", ways, take_turns(ways, rounds, run))
-
-
 def group_live(plan):
-    """hugeld attach and detach: what threads see that run on, how long it takes, and what comes of it."""
-    program, rounds = calls(64, pie=False), 3 if plan.quick else 15
-    for part in live_pauses, live_duration, live_calls:
-        yield from part(plan, program, rounds)
+    """hugeld attach and detach."""
+    import attached
+    yield from attached.measure(plan)
 
 
 GROUPS = {

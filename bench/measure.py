@@ -73,8 +73,7 @@ def pairs(ways, rounds, prints=False):
     if result.returncode != 0:
         last = (result.stderr.strip().splitlines() or ["pairs failed"])[-1]
         raise RuntimeError(f"{last} ({' '.join(map(str, ways[0].argv))[:200]})")
-    lines = [line.split() for line in result.stdout.splitlines() if line]
-    return {words[0]: [float(w) for w in words[1:]] for words in lines if words[0] in {w.name for w in ways}}
+    return {line[0]: [float(w) for w in line[1:]] for line in map(str.split, result.stdout.splitlines())}
 
 
 def at_once(ways, rounds, prints=False):
@@ -92,8 +91,7 @@ def at_once(ways, rounds, prints=False):
                                 capture_output=True, text=True)
         if result.returncode != 0:
             raise RuntimeError(f"{way.name}: {(result.stderr.strip().splitlines() or ['pairs failed'])[-1]}")
-        lines = {line[0]: [float(w) for w in line[1:]] for line in map(str.split, result.stdout.splitlines())
-                 if line and line[0] in ("pair", "values", "pair:cpu", "values:cpu")}  # and not what the programs print
+        lines = {line[0]: [float(w) for w in line[1:]] for line in map(str.split, result.stdout.splitlines())}
         found[way.name] = {"values": lines["values"], "pair": lines["pair"],
                            "cpu": lines["values:cpu"], "pair_cpu": lines["pair:cpu"]}
     return found

@@ -91,6 +91,8 @@ static double run(const struct variant *variant, bool printed) {
         if (pipe2(pipe_fds, O_CLOEXEC) != 0)
             fail("pipe", strerror(errno));
         posix_spawn_file_actions_adddup2(&actions, pipe_fds[1], STDOUT_FILENO);
+    } else {
+        posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
     }
 
     double start = now_ms();
@@ -127,7 +129,7 @@ static double ms_of(const struct rusage *usage) {
            (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) / 1e3;
 }
 
-/* Runs VARIANT on PROCESSOR as soon as everybody else has closed GATE.  OUTPUT: where it prints, or -1.
+/* Runs VARIANT on PROCESSOR as soon as everybody else has closed GATE.  OUTPUT: where it prints.
    Returns a process that waits for it on the same processor, which is free when the program ends: one that
    waits for both elsewhere would have to push the other program aside first, and see both end at once if that
    takes long. */
@@ -150,7 +152,7 @@ static pid_t start_at_gate(const struct variant *variant, int processor, const i
     if (program < 0)
         fail("fork", strerror(errno));
     if (program == 0) {
-        if ((output >= 0 && dup2(output, STDOUT_FILENO) < 0) || read(gate[0], &byte, 1) != 0)
+        if (dup2(output, STDOUT_FILENO) < 0 || read(gate[0], &byte, 1) != 0)
             _exit(126);
         outcome->start = now_ms();
         execve(variant->argv[0], variant->argv, variant->envp);
@@ -168,8 +170,11 @@ static pid_t start_at_gate(const struct variant *variant, int processor, const i
 static void run_both(const struct variant variants[2], const int processor[2], int first, bool printed,
                      double time[2], double cpu[2]) {
     static struct outcome *outcome;
+    static int nowhere = -1;
     int gate[2], output[2][2];
     pid_t keeper[2];
+    if (nowhere < 0 && (nowhere = open("/dev/null", O_WRONLY | O_CLOEXEC)) < 0)
+        fail("/dev/null", strerror(errno));
     if (outcome == NULL)
         outcome = mmap(NULL, 2 * sizeof *outcome, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (outcome == MAP_FAILED || pipe2(gate, O_CLOEXEC) != 0)
@@ -178,7 +183,7 @@ static void run_both(const struct variant variants[2], const int processor[2], i
         int i = turn ^ first;
         if (pipe2(output[i], O_CLOEXEC) != 0)
             fail("pipe", strerror(errno));
-        keeper[i] = start_at_gate(&variants[i], processor[i], gate, printed ? output[i][1] : -1, &outcome[i]);
+        keeper[i] = start_at_gate(&variants[i], processor[i], gate, printed ? output[i][1] : nowhere, &outcome[i]);
         close(output[i][1]);
     }
     close(gate[0]);

@@ -205,6 +205,17 @@ def deciding_tables(groups, models):
     return lines
 
 
+def estimates(found):
+    """What hugeld survey said before, beside what was measured."""
+    if not found:
+        return []
+    lines = ["| program | estimate | measured, processor time |", "| --- | --- | --- |"]
+    for e in found:
+        [way] = [way for way in e["ways"] if way["name"] == "image"]
+        lines.append(f"| {e['program']} | {e['estimate']:.3f} | {with_interval(compare_pairs(way['pair_cpu'], way['cpu']))} |")
+    return [*lines, ""]
+
+
 EXPLAINED = {
     "At a glance": """\
 Ratios are to the plain program, which ran at the same time: below 1 is faster, and what is bold is beyond doubt. In
@@ -322,6 +333,7 @@ def render(data, folder, path):
         lines += [f"## {name}", ""]
         if pictures.get(name):
             lines += [f"![{name}]({folder.name}/{pictures[name]})", ""]
+        lines += estimates(found) if name == "survey" else []
         for e in found:
             lines += table(e, models.get(e.get("program")))
     path.write_text("\n".join(lines).rstrip() + "\n")

@@ -4,8 +4,8 @@
    Its text is attached and detached in turns, and each time the processor time that it takes for a unit of work is
    measured.  A pair is one block of each, and which comes first is drawn, so that whatever grows in the process or the
    machine falls on both.  The process does what its users want from it meanwhile, so a unit of work has to be counted:
-   by the number that a command prints, such as transactions so far.  Without one, context switches have to do, which
-   depend on more than work.
+   by the number that a command prints, such as transactions so far.  Without one it is an instruction, if perf can
+   count them, and what that takes is cycles.  Else context switches have to do, which depend on more than work.
 
    The process is left as it was found, unless it is to stay attached. */
 #include "bench.h"
@@ -34,6 +34,7 @@ struct toggle {
     struct hl_live_request request;
     pid_t pid;
     clockid_t clock;
+    struct hl_counters counters; /* only if instructions are the units of work */
     bool was_attached, is_attached;
     double *value[HL_SIDES];
 };
@@ -147,12 +148,30 @@ static void sleep_for(double seconds) {
         continue;
 }
 
-/* Processor time for each unit, in a block on SIDE. */
-static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair) {
+/* Keeps of COUNTERS what an instruction takes, or nothing. */
+static void find_counters(struct hl_counters *counters) {
+    static const char wanted[] = "cycles,instructions"; /* in this order they are looked for */
+    hl_find_counters(counters);
+    bool any = counters->events != NULL && strstr(counters->events, wanted) != NULL;
+    free(counters->events);
+    counters->events = any ? hl_format("%s", wanted) : NULL;
+}
+
+/* Cycles for each instruction. */
+static bool measure_instructions(const struct toggle *toggle, double *value) {
+    json_t *counts = hl_count_process(&toggle->counters, toggle->pid, toggle->wishes->seconds);
+    double instructions = json_number_value(json_object_get(counts, "instructions"));
+    *value = instructions > 0 ? json_number_value(json_object_get(counts, "cycles")) / instructions : 0;
+    json_decref(counts);
+    if (instructions > 0 || interrupted)
+        return !interrupted;
+    hl_say("bench: perf has counted nothing in %d; --metric COMMAND prints the work done so far", toggle->pid);
+    return false;
+}
+
+/* Processor time for each unit. */
+static bool measure_work(const struct toggle *toggle, double *value) {
     double ms[2], units[2];
-    if (interrupted || !set(toggle, side == HL_ON_HUGE))
-        return false;
-    nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
     bool fine = read_units(toggle, &units[0]) && read_processor_ms(toggle, &ms[0]);
     if (fine)
         sleep_for(toggle->wishes->seconds);
@@ -163,10 +182,19 @@ static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair)
         return false;
     }
     if (fine)
-        toggle->value[side][pair] = (ms[1] - ms[0]) / (units[1] - units[0]);
+        *value = (ms[1] - ms[0]) / (units[1] - units[0]);
     else if (!interrupted && kill(toggle->pid, 0) != 0)
         hl_say("%d: it has ended", toggle->pid);
     return fine;
+}
+
+/* What a unit of work takes, in a block on SIDE. */
+static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair) {
+    double *value = &toggle->value[side][pair];
+    if (interrupted || !set(toggle, side == HL_ON_HUGE))
+        return false;
+    nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
+    return toggle->counters.events != NULL ? measure_instructions(toggle, value) : measure_work(toggle, value);
 }
 
 static bool measure_pairs(struct toggle *toggle) {
@@ -184,6 +212,12 @@ static bool measure_pairs(struct toggle *toggle) {
 
 /* --- the answer --- */
 
+static const char *unit_name(const struct toggle *toggle) {
+    if (toggle->wishes->metric != NULL)
+        return "metric";
+    return toggle->counters.events != NULL ? "instructions" : "context-switches";
+}
+
 static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) {
     json_t *values = json_array();
     for (size_t i = 0; i < toggle->wishes->pairs; i++)
@@ -198,8 +232,8 @@ static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio
     hl_print_json(
         json_pack("{s:i, s:I, s:i, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
                   (json_int_t)toggle->wishes->pairs, "seconds", (int)toggle->wishes->seconds, "unit",
-                  toggle->wishes->metric != NULL ? "metric" : "context-switches", "verdict", verdict,
-                  "attached", toggle->is_attached, "ratio", interval, "ms_for_each_unit", "plain",
+                  unit_name(toggle), "verdict", verdict,
+                  "attached", toggle->is_attached, "ratio", interval, "for_each_unit", "plain",
                   make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
 }
 
@@ -208,16 +242,17 @@ static int tell(const struct toggle *toggle, bool json) {
         hl_compare_pairs(toggle->value[HL_PLAIN], toggle->value[HL_ON_HUGE], toggle->wishes->pairs);
     bool faster = ratio.known && ratio.high < 1, slower = ratio.known && ratio.low > 1;
     const char *verdict = faster ? "faster" : slower ? "slower" : "no difference";
-    if (toggle->wishes->metric == NULL)
+    bool cycles = toggle->counters.events != NULL;
+    if (toggle->wishes->metric == NULL && !cycles)
         hl_say("bench: work was counted by context switches, which is weak; --metric COMMAND prints the work "
                "done so far");
     if (json)
         print_json(toggle, &ratio, verdict);
     else if (ratio.known)
-        hl_print("%s%s in %zu pairs: on huge pages a unit of work takes %.3f times the processor time, 95 %% "
-                 "interval %.3f to %.3f",
-                 verdict, faster || slower ? "" : " seen", toggle->wishes->pairs, ratio.ratio, ratio.low,
-                 ratio.high);
+        hl_print("%s%s in %zu pairs: on huge pages %s takes %.3f times the %s, 95 %% interval %.3f to %.3f",
+                 verdict, faster || slower ? "" : " seen", toggle->wishes->pairs,
+                 cycles ? "an instruction" : "a unit of work", ratio.ratio,
+                 cycles ? "cycles" : "processor time", ratio.low, ratio.high);
     else
         hl_print("no difference seen: it took no processor time");
     return faster ? HL_EXIT_DONE : HL_EXIT_NO;
@@ -236,6 +271,8 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json)
     toggle.request.options.objects = (struct hl_string){wishes->patterns, strlen(wishes->patterns)};
     for (unsigned side = 0; side < HL_SIDES; side++)
         toggle.value[side] = hl_allocate(wishes->pairs * sizeof(double));
+    if (wishes->metric == NULL)
+        find_counters(&toggle.counters);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     toggle.was_attached = toggle.is_attached = is_attached(&toggle);
@@ -245,5 +282,6 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json)
     int code = done && restored ? tell(&toggle, json) : HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++)
         free(toggle.value[side]);
+    hl_free_counters(&toggle.counters);
     return code;
 }

@@ -4,6 +4,8 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <linux/limits.h>
@@ -220,6 +222,19 @@ double hl_now_ms(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
+}
+
+void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
+    pthread_t thread[HL_THREADS_MAX];
+    cpu_set_t cpus;
+    size_t most = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (size_t)CPU_COUNT(&cpus) : 1, n_more = 0;
+    most = most < HL_THREADS_MAX ? most : HL_THREADS_MAX;
+    n = n < most ? n : most;
+    while (n_more + 1 < n && pthread_create(&thread[n_more], NULL, work, data) == 0)
+        n_more++;
+    work(data);
+    for (size_t i = 0; i < n_more; i++)
+        pthread_join(thread[i], NULL);
 }
 
 unsigned hl_find_width(void) {

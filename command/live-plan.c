@@ -6,7 +6,7 @@
 
    The process may be hostile, and we may be root.  Its files are opened through /proc/PID/exe and map_files,
    which name what it has mapped, whatever its paths mean; nothing of what it says about itself decides more than
-   what becomes of itself.  Above all, the new text has to have the bytes of the old, one by one. */
+   what becomes of itself.  Above all, the new text has to have the bytes of the old, one by one (live-compare.c). */
 #include "common.h"
 #include "elf/image.h"
 #include "find-image.h"
@@ -25,8 +25,6 @@
 #include <sys/mman.h>
 #include <sys/vfs.h>
 #include <unistd.h>
-
-#define COMPARE_BYTES ((size_t)128 << 10)
 
 /* --- the process --- */
 
@@ -171,83 +169,6 @@ static int plan_pieces(const struct hl_live *live, struct hl_live_text *text,
 }
 
 /* --- what replaces it --- */
-
-/* What is compared: the process's bytes with a file's. */
-struct comparison {
-    struct hl_tracee process;
-    int file;
-    const struct hl_loaded *loaded;
-    uint64_t header; /* where the process has the ELF header; 0: it has not */
-    char *here, *there;
-};
-
-/* Makes [at, at + bytes) equal in both chunks, which begin at START and are N long. */
-static void pass_over(const struct comparison *c, uint64_t start, uint64_t n, uint64_t at, uint64_t bytes) {
-    for (uint64_t i = at; i < at + bytes; i++)
-        if (i - start < n)
-            c->here[i - start] = c->there[i - start];
-}
-
-/* An image's headers say where in the image everything is: these fields are another file's.  What else they say is
-   compared like everything. */
-static void pass_over_offsets(const struct comparison *c, uint64_t start, uint64_t n) {
-    uint64_t table = c->header + c->loaded->file->header.e_phoff;
-    if (c->header == 0)
-        return;
-    pass_over(c, start, n, c->header + offsetof(Elf64_Ehdr, e_shoff), sizeof(Elf64_Off));
-    for (size_t i = 0; i < c->loaded->file->phnum; i++) {
-        uint64_t at = table + i * sizeof(Elf64_Phdr);
-        pass_over(c, start, n, at + offsetof(Elf64_Phdr, p_offset), sizeof(Elf64_Off));
-        pass_over(c, start, n, at + offsetof(Elf64_Phdr, p_align), sizeof(Elf64_Xword));
-    }
-}
-
-static int compare_range(const struct comparison *c, uint64_t at, uint64_t bytes, uint64_t offset) {
-    for (uint64_t n; bytes > 0; at += n, offset += n, bytes -= n) {
-        n = bytes < COMPARE_BYTES ? bytes : COMPARE_BYTES;
-        int result = hl_read_tracee(&c->process, at, c->there, n);
-        if (result != 0)
-            return result;
-        if (pread(c->file, c->here, n, (off_t)offset) != (ssize_t)n)
-            return HL_SKIP_SOURCE_UNREADABLE;
-        pass_over_offsets(c, at, n);
-        if (memcmp(c->here, c->there, n) != 0)
-            return HL_SKIP_LIVE_DIFFERS;
-    }
-    return 0;
-}
-
-static uint64_t find_header(const struct hl_object *object) {
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].offset == 0 && object->segment[i].file_end > object->segment[i].start)
-            return object->segment[i].first_page;
-    return 0;
-}
-
-/* What lies between segments is nobody's. */
-int hl_compare_live_text(const struct hl_live *live, const struct hl_live_text *text) {
-    const struct hl_object *object = &text->loaded->object;
-    const struct comparison c = {.process.tid = live->process.pid,
-                                 .file = text->file,
-                                 .loaded = text->loaded,
-                                 .header = find_header(object),
-                                 .here = hl_allocate(COMPARE_BYTES),
-                                 .there = hl_allocate(COMPARE_BYTES)};
-    int result = 0;
-    for (unsigned i = 0; i < text->n_pieces; i++) {
-        const struct hl_piece_of_text *piece = &text->piece[i];
-        for (unsigned j = 0; j < object->n_segments && result == 0; j++) {
-            const struct hl_segment *segment = &object->segment[j];
-            uint64_t start = segment->start > piece->start ? segment->start : piece->start;
-            uint64_t end = segment->file_end < piece->end ? segment->file_end : piece->end;
-            if (start < end)
-                result = compare_range(&c, start, end - start, piece->offset + (start - piece->start));
-        }
-    }
-    free(c.here);
-    free(c.there);
-    return result;
-}
 
 /* hugetlbfs before Linux 5.16: mremap(2) would destroy the text. */
 static bool can_be_moved(int file, const struct hl_geometry *geometry) {
@@ -421,9 +342,9 @@ static int check_class(const struct hl_live *live) {
 }
 
 static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t pid) {
-    int result = hl_check_live_machine();
+    int result = hl_open_process(&live->process, pid);
     if (result == 0)
-        result = hl_open_process(&live->process, pid);
+        result = hl_check_live_machine();
     if (result == 0)
         result = check_status(live);
     if (result == 0)

@@ -12,8 +12,6 @@
 #include <elfutils/libdwfl.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +21,6 @@
 #define DEMANGLED_MAX 16384
 /* What is usually enough for one. */
 #define NAME_BYTES 256
-#define WORKERS_MAX 16
 #define SYMBOLS_AT_ONCE ((size_t)256)
 
 /* Whether REGION has what was moved out of LOADED. */
@@ -208,14 +205,13 @@ struct demangling {
     struct hl_symbols *symbols;
     const struct hl_moved *moved;
     atomic_size_t next; /* of the chosen symbols: nobody has these yet */
-    unsigned n_workers;
+    atomic_uint n_workers;
     struct worker {
         struct demangling *shared;
-        pthread_t thread;
         struct hl_scratch scratch; /* the names */
         char *name;                /* under construction, name_bytes long */
         size_t name_bytes, filled;
-    } worker[WORKERS_MAX];
+    } worker[HL_THREADS_MAX];
 };
 
 static void add_text(const char *text, size_t bytes, void *worker_) {
@@ -255,10 +251,11 @@ static void demangle_symbol(struct worker *worker, struct hl_symbol *symbol) {
     symbol->name = name;
 }
 
-static void *demangle_some(void *worker_) {
-    struct worker *worker = worker_;
-    struct demangling *shared = worker->shared;
+static void *demangle_some(void *shared_) {
+    struct demangling *shared = shared_;
+    struct worker *worker = &shared->worker[atomic_fetch_add(&shared->n_workers, 1)];
     const struct hl_symbols *symbols = shared->symbols;
+    worker->shared = shared;
     hl_begin_scratch(&worker->scratch);
     hl_reserve_scratch(&worker->scratch, symbols->n_chosen * NAME_BYTES); /* only faster */
     for (;;) {
@@ -270,31 +267,12 @@ static void *demangle_some(void *worker_) {
     }
 }
 
-/* One for each processor, but none without enough to do. */
-static unsigned count_workers(const struct hl_symbols *symbols) {
-    cpu_set_t cpus;
-    size_t n = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (size_t)CPU_COUNT(&cpus) : 1;
-    size_t useful = symbols->n_chosen / (4 * SYMBOLS_AT_ONCE) + 1;
-    n = n < useful ? n : useful;
-    return n < WORKERS_MAX ? (unsigned)n : WORKERS_MAX;
-}
-
 /* Demangles the names that will be written; they live until free_demangled. */
 static void demangle_names(struct demangling *shared, struct hl_symbols *symbols,
                            const struct hl_moved *moved) {
     shared->symbols = symbols;
     shared->moved = moved;
-    shared->worker[0].shared = shared;
-    unsigned wanted = count_workers(symbols);
-    for (shared->n_workers = 1; shared->n_workers < wanted; shared->n_workers++) {
-        struct worker *worker = &shared->worker[shared->n_workers];
-        worker->shared = shared;
-        if (pthread_create(&worker->thread, NULL, demangle_some, worker) != 0)
-            break;
-    }
-    demangle_some(&shared->worker[0]);
-    for (unsigned i = 1; i < shared->n_workers; i++)
-        pthread_join(shared->worker[i].thread, NULL);
+    hl_run_in_threads(demangle_some, shared, symbols->n_chosen / (4 * SYMBOLS_AT_ONCE) + 1);
 }
 
 static void free_demangled(struct demangling *shared) {

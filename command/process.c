@@ -25,7 +25,9 @@ int hl_open_process_file(const struct hl_process *process, const char *name) {
     return fd >= 0 ? fd : -errno;
 }
 
+/* One text at a time: the kernel makes a page of it in each call, and stdio would ask for a quarter of that. */
 static FILE *open_text(const struct hl_process *process, const char *name) {
+    static _Thread_local char buffer[4096];
     int fd = hl_open_process_file(process, name);
     if (fd < 0)
         return NULL;
@@ -33,7 +35,7 @@ static FILE *open_text(const struct hl_process *process, const char *name) {
     if (text == NULL)
         close(fd);
     else
-        setvbuf(text, NULL, _IOFBF, 65536); /* smaps is long */
+        setvbuf(text, buffer, _IOFBF, sizeof buffer);
     return text;
 }
 
@@ -188,9 +190,16 @@ static void parse_nodes(struct hl_region *region, const char *line) {
     }
 }
 
-/* A kernel without NUMA has no numa_maps, and then no node is named. */
+static bool any_is_huge(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (is_huge(&process->region[i]))
+            return true;
+    return false;
+}
+
+/* Only of huge pages.  A kernel without NUMA has no numa_maps, and then no node is named. */
 static void read_nodes(struct hl_process *process) {
-    FILE *text = open_text(process, "numa_maps");
+    FILE *text = any_is_huge(process) ? open_text(process, "numa_maps") : NULL;
     if (text == NULL)
         return;
     size_t size = 0, next = 0;

@@ -3,6 +3,7 @@
 memory."""
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import re
@@ -99,3 +100,15 @@ def wait_in_call(pid):
         first = call_of(pid)
         return first is not None and first >= 0 and helpers.state_of(pid) == "S" and call_of(pid) == first
     helpers.wait_until(is_there, what="the wait")
+
+
+def tells_rseq(pid):
+    """Whether the kernel has ptrace(2)'s PTRACE_GET_RSEQ_CONFIGURATION, tried on the process PID."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for request in 0x4206, 0x4207:  # PTRACE_SEIZE, PTRACE_INTERRUPT
+        assert libc.ptrace(request, pid, None, None) == 0, os.strerror(ctypes.get_errno())
+    try:
+        os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+        return libc.ptrace(0x420f, pid, ctypes.c_void_p(64), ctypes.create_string_buffer(64)) >= 0
+    finally:
+        libc.ptrace(17, pid, None, None)  # PTRACE_DETACH

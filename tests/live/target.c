@@ -17,6 +17,7 @@
 #include <mqueue.h>
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -32,6 +33,7 @@
 #include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
+#include <sys/rseq.h>
 #include <sys/select.h>
 #include <sys/sem.h>
 #include <sys/signalfd.h>
@@ -526,6 +528,61 @@ __attribute__((target("avx"))) static void run_vectors(void) {
     }
 }
 
+/* A critical section of rseq(2) that takes long: two threads on one processor add to a number that has no lock.  If one
+   is stopped in the middle, the other adds, and the first goes on, that is lost. */
+static uint64_t unlocked;
+
+static bool add_unlocked(void) {
+    uint64_t *section = (uint64_t *)((char *)__builtin_thread_pointer() + __rseq_offset + 8);
+    __asm__ goto(".pushsection .data.rel.local, \"aw\"\n"
+                 ".balign 32\n"
+                 "1: .long 0, 0\n"
+                 ".quad 2f, 3f - 2f, 4f\n"
+                 ".popsection\n"
+                 "lea 1b(%%rip), %%rax\n"
+                 "mov %%rax, (%0)\n"
+                 "2: mov (%1), %%rcx\n"
+                 "mov $200000, %%eax\n"
+                 "5: dec %%eax\n"
+                 "jnz 5b\n"
+                 "inc %%rcx\n"
+                 "mov %%rcx, (%1)\n"
+                 "3:\n"
+                 ".pushsection .text.unlikely, \"ax\"\n"
+                 ".byte 0x0f, 0xb9, 0x3d\n"
+                 ".long %c2\n"
+                 "4: jmp %l[aborted]\n"
+                 ".popsection\n"
+                 :
+                 : "r"(section), "r"(&unlocked), "i"(RSEQ_SIG)
+                 : "rax", "rcx", "memory", "cc"
+                 : aborted);
+    return true;
+aborted:
+    return false;
+}
+
+static void *add_unlocked_often(void *data) {
+    uint64_t *added = data;
+    while (!shared->stop)
+        *added += add_unlocked();
+    return NULL;
+}
+
+static void run_rseq(void) {
+    pthread_t thread;
+    uint64_t mine = 0, other = 0;
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    CPU_SET(sched_getcpu(), &cpus);
+    want(__rseq_size > 0, "rseq");
+    want(sched_setaffinity(0, sizeof cpus, &cpus) == 0, "affinity");
+    want(pthread_create(&thread, NULL, add_unlocked_often, &other) == 0, "pthread_create");
+    add_unlocked_often(&mine);
+    pthread_join(thread, NULL);
+    want(mine > 0 && other > 0 && unlocked == mine + other, "a critical section went on after a stop");
+}
+
 static _Atomic unsigned alarms;
 static void count_alarm(int number) {
     (void)number;
@@ -802,7 +859,7 @@ static const struct mode {
     RUN(handler_below), RUN(coroutine),    RUN(coroutine_deep), RUN(vectors),          RUN(signals),
     RUN(churn),         RUN(memory),       RUN(forks),          RUN(locked),           RUN(advised),
     RUN(sealed),        RUN(patched),      RUN(filtered),       RUN(dispatch),         RUN(privileged),
-    RUN(hostile),
+    RUN(hostile),       RUN(rseq),
 };
 
 static _Atomic int started;

@@ -4,6 +4,7 @@ changed."""
 
 import json
 import os
+import shutil
 import signal
 
 import helpers
@@ -55,7 +56,7 @@ def test_waits(targets, plain_output, mode):
         assert target.finish() == plain_output
 
 
-@pytest.mark.parametrize("mode", ["compute", "handler", "handler_below", "coroutine", "vectors", "memory", "signals", "churn", "forks"])
+@pytest.mark.parametrize("mode", ["compute", "handler", "handler_below", "coroutine", "vectors", "rseq", "memory", "signals", "churn", "forks"])
 def test_busy(targets, plain_output, mode):
     with lives.running(targets["exec"], mode) as target:
         if mode in ("signals", "churn", "forks", "memory"):  # what comes and goes has mappings and masks that do, too
@@ -70,10 +71,33 @@ def test_busy(targets, plain_output, mode):
         assert target.finish() == plain_output
 
 
+def test_running(targets, plain_output):
+    """A thread that runs.  Before Linux 5.13 nobody can tell whether it is in a critical section of rseq(2), so it stays."""
+    with lives.running(targets["exec"], "compute") as target:
+        can_tell = lives.tells_rseq(target.pid)
+        (process,) = json.loads(attach("--json", target.pid).stdout)["processes"]
+        assert process["reason"] == (None if can_tell else "live-rseq")
+        assert (target.huge_bytes() > 0) == can_tell
+        assert target.finish() == plain_output
+
+
 @pytest.mark.parametrize("kind", ["exec", "pie", "static", "static-pie", "aligned", "lld"])
 @pytest.mark.parametrize("threads", [0, 3])
 def test_kinds(targets, plain_output, kind, threads):
     with lives.running(targets[kind], "futex", threads) as target:
+        check_there_and_back(target)
+        assert target.finish() == plain_output
+
+
+def test_overlay(targets, plain_output, tmp_path, root):
+    """In a mount namespace of its own, on an overlay, as containers are."""
+    for name in "lower", "empty", "merged":
+        (tmp_path / name).mkdir()
+    program = tmp_path / "merged/overlaid"
+    shutil.copy(targets["exec"], tmp_path / "lower/overlaid")
+    mount = f'mount -t overlay -o lowerdir={tmp_path}/lower:{tmp_path}/empty none {tmp_path}/merged && exec "$@"'
+    with lives.running(program, "futex", 2, prefix=["unshare", "--mount", "sh", "-c", mount, "sh"]) as target:
+        assert target.text() and not program.exists()
         check_there_and_back(target)
         assert target.finish() == plain_output
 

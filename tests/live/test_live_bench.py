@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """hugeld bench --pid --toggle: what it says, and that the process is left as it was found."""
 
+import os
 import signal
 import time
 
@@ -21,18 +22,52 @@ def test_toggle(targets, plain_output):
         found = helpers.json.loads(answer.stdout)
         compare("bench --toggle", [found])
         assert found["unit"] == "metric" and found["pairs"] == 6 and not found["attached"]
-        values = found["ms_for_each_unit"]
+        values = found["for_each_unit"]
         assert len(values["plain"]) == len(values["huge"]) == 6
         assert all(5 < value < 20 for value in values["plain"] + values["huge"])
         assert target.huge_bytes() == 0
         assert target.finish() == plain_output
 
 
+# perf stat -x, [--log-fd N] -e LIST [-p PID] -- COMMAND: it counts nothing but these two; on huge pages fewer cycles.
+PERF = """#!/bin/sh
+shift 2
+out=2
+[ "$1" != --log-fd ] || { out=$2; shift 2; }
+case $2 in cycles | instructions | cycles,instructions) ;; *) echo "event syntax error" >&2; exit 129 ;; esac
+cycles=3000
+[ "$3" != -p ] || ! grep -q hugeld: /proc/$4/maps || cycles=1500
+echo "$cycles,,cycles:u,100,100.00,," >&$out
+echo "1000,,instructions:u,100,100.00,," >&$out
+while [ "$1" != -- ]; do shift; done
+shift
+[ "$1" != sleep ] || exec sleep 0.1
+exec "$@"
+"""
+
+
+def test_instructions(targets, plain_output, tmp_path):
+    """Where they can be counted, a unit of work is one of them."""
+    perf = tmp_path / "perf"
+    perf.write_text(PERF)
+    perf.chmod(0o755)
+    env = helpers.environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    with lives.running(targets["exec"], "compute") as target:
+        answer = helpers.hugeld("bench", "--json", "--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1, env=env)
+        assert answer.returncode == 0 and answer.stderr == "", answer.stderr
+        found = helpers.json.loads(answer.stdout)
+        assert found["unit"] == "instructions" and found["verdict"] == "faster"
+        assert found["for_each_unit"] == {"plain": [3] * 6, "huge": [1.5] * 6}
+        assert target.huge_bytes() == 0
+        assert target.finish() == plain_output
+
+
 @pytest.mark.whole
-def test_keep(targets, plain_output):
+def test_keep(targets, plain_output, tmp_path):
+    env = helpers.environment(PATH=tmp_path)  # without perf
     with lives.running(targets["exec"], "signals") as target:  # a thousand context switches in a second
         arguments = ["--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1]
-        result = helpers.hugeld("bench", *arguments, "--keep", timeout=120)
+        result = helpers.hugeld("bench", *arguments, "--keep", timeout=120, env=env)
         assert "which is weak" in result.stderr and "times the processor time" in result.stdout
         assert target.huge_bytes() >= 2 * helpers.HUGE
         assert target.finish() == plain_output

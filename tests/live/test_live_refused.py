@@ -78,6 +78,16 @@ def test_stopped(targets, plain_output):
         assert target.finish() == plain_output
 
 
+def test_shadow_stack(targets, plain_output, tmp_path, root):
+    """As the kernel would say it of a processor that has them."""
+    with lives.running(targets["exec"], "futex") as target:
+        real, told = f"/proc/{target.pid}/status", tmp_path / "status"
+        lines = [line for line in open(real) if not line.startswith("x86_Thread_features:")]
+        told.write_text("".join([*lines, "x86_Thread_features:\tshstk wrss\n"]))
+        refused(target, "live-shadow-stack", "unshare", "--mount", "sh", "-c", f'mount --bind {told} {real} && exec "$@"', "sh")
+        assert target.finish() == plain_output
+
+
 def test_filtered(targets, plain_output, root):
     """Root suspends the filter, which would have killed it."""
     with lives.running(targets["exec"], "filtered") as target:

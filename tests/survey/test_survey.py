@@ -9,6 +9,7 @@ import os
 import pathlib
 import pty
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -332,7 +333,9 @@ def test_thousand_processes():
     process = helpers.start(["sh", "-c", script], stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline() == "ready\n"
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         answer, _ = survey("--program", "sleep", timeout=120)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
         master, slave = pty.openpty()
         shown = helpers.start([helpers.HUGELD, "survey", "--seconds", "0.3"], stderr=slave)
         shown.communicate(timeout=120)
@@ -344,6 +347,8 @@ def test_thousand_processes():
         helpers.end_process(process)
     [found] = answer["programs"]
     assert found["processes"] >= 1000 and answer["processes"]["watched"] >= 1000
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert seconds / answer["processes"]["watched"] < 0.005  # of processor time
     assert re.search(r"\d+ of 1\d\d\d processes read", progress) and progress.endswith("\r\x1b[K")
 
 

@@ -13,7 +13,7 @@ import pytest
 import programs
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.append(str(HERE / "guest"))  # vmguest
+sys.path += [str(HERE / "guest"), str(HERE.parent / "live")]  # vmguest, lives
 WORDS = 6 * 2**17  # 6 MiB of writable data
 
 
@@ -26,9 +26,10 @@ def load(path, name):
 
 writable = load(HERE.parent / "writable" / "conftest.py", "writable_conftest")
 guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
+live = load(HERE.parent / "live" / "conftest.py", "live_conftest")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at = writable.program, writable.early, guest.under, guest.stop_at
-service = systemd.service
+service, targets, steps = systemd.service, live.targets, live.steps
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +37,8 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, program, early, under, stop_at, service, tmp_path_factory):
+def test_build(builder, pause_library, empty_library, program, early, under, stop_at, service, targets, steps,
+               tmp_path_factory):
     for variant in programs.EXECUTABLES:
         builder.executable(variant)
     for variant in ("nopie", "pie"):
@@ -49,6 +51,8 @@ def test_build(builder, pause_library, empty_library, program, early, under, sto
         program(variant)
     for variant in ("nopie", "pie"):
         program(variant, "-DBSS_WORDS=134217728")
+    for kind in ("exec", "pie", "static"):
+        targets[kind]
     builder.exceptions()
     builder.tiny()
     builder.poke()

@@ -261,6 +261,19 @@ def status_of(process):
     return process.finish()
 
 
+@pytest.mark.parametrize("command", ["attach", "detach"])
+def test_no_attach_yet(builder, empty_library, pause_library, command):
+    """Its machine is named, and the process goes on."""
+    with faults.waiting([builder.executable("bti")], helpers.preload(empty_library, pause_library)) as process:
+        before = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
+        result = helpers.hugeld(command, "--json", process.pid)
+        assert result.returncode == 1
+        [found] = json.loads(result.stdout)["processes"]
+        assert found["reason"] == "live-machine" and found["sentence"] in result.stderr, result
+        assert pathlib.Path(f"/proc/{process.pid}/maps").read_text() == before
+        assert process.poll() is None
+
+
 # --- stock programs: (command, what it prints, pages of 2 MiB at least) ---
 
 

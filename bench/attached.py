@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Processes that run already: what others see while hugeld attaches to them and detaches, how long that takes, and what comes
+of it."""
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import time
+
+from groups import HUGELD, OUT, Way, calls, environment, experiment, find_jvm, helpers, hugeld, share, take_turns
+from more import NODE_SERVER
+
+
+@contextlib.contextmanager
+def waiting(argv):
+    """A program that has printed "ready" and waits for the end of its input."""
+    process = subprocess.Popen([str(a) for a in argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                               env=environment())
+    try:
+        process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def toggle(command, pid, *arguments):
+    """ms that `hugeld attach` or `detach` took; it must succeed."""
+    start = time.monotonic()
+    result = subprocess.run([HUGELD, command, *map(str, arguments), str(pid)], capture_output=True, text=True)
+    if result.returncode != 0:
+        raise RuntimeError(f"{command}: {result.stderr.strip()}")
+    return (time.monotonic() - start) * 1e3
+
+
+def toggle_while(process, pid, *arguments):
+    """Attaches to PID and detaches until PROCESS has ended; how often."""
+    done = 0
+    while process.poll() is None:
+        for command in "attach", "detach":
+            subprocess.run([HUGELD, command, *arguments, str(pid)], capture_output=True)
+        done += 1
+    return done
+
+
+def live_pauses(plan, program, rounds):
+    """What a thread sees that is not stopped while another one's stop replaces the text, again and again."""
+    argv = [program, "100000" if plan.quick else "1000000", "beside"]
+    ways = [Way("plain", argv), Way("attached and detached", argv)]
+    found = {way.name: [] for way in ways}
+
+    def run(way):
+        process = subprocess.Popen(way.argv, stdout=subprocess.PIPE, text=True, env=environment())
+        pairs_done = toggle_while(process, process.pid) if way is not ways[0] else 0
+        longest, tail, *_ = map(float, process.communicate()[0].split())
+        found[way.name].append((longest / 1e3, tail / 1e3, pairs_done))
+        return longest
+
+    take_turns(ways, rounds, run)
+    for i, name, title in (0, "worst", "the longest request"), (1, "tail", "99.9th percentile"):
+        yield experiment(f"live-{name}", f"attach and detach, 64 MiB of text, a thread that is not stopped: {title}", "ms", ways,
+                         {way: [row[i] for row in rows[1:]] for way, rows in found.items()},
+                         note=f"Requests of 100 calls, without a pause; {found[ways[1].name][-1][2]} pairs in the last run.")
+
+
+def live_duration(plan, program, rounds):
+    """attach altogether, with the image of a store and with one that is made for it, over reading the text once."""
+    share(program)
+    with waiting([program, "0", "wait"]) as process:
+        ways = [Way("read", [program]), Way("attach-image", [program], "read"), Way("attach-copy", [program], "read"),
+                Way("detach", [program], "read")]
+
+        def run(way):
+            if way.name == "read":
+                start = time.monotonic()
+                with open(program, "rb", buffering=0) as file:
+                    while file.read(1 << 20):
+                        pass
+                return (time.monotonic() - start) * 1e3
+            store = OUT / ("store" if way.name == "attach-image" else "nothing")
+            taken = toggle("attach", process.pid, "--store", store)
+            back = toggle("detach", process.pid)
+            return back if way.name == "detach" else taken
+
+        yield experiment("live-duration", "attach and detach altogether, 64 MiB of text, over reading it once", "ms", ways,
+                         take_turns(ways, rounds, run))
+
+
+def live_calls(plan, program, rounds):
+    """Calls after an attach, as fast as when started on huge pages."""
+    count = "1000000" if plan.quick else "4000000"
+    ways = [Way("plain", [program, count, "later"]), hugeld("started", [program, count, "later"], "backend=hugetlb"),
+            Way("attached", [program, count, "later"], "started")]
+
+    def run(way):
+        process = subprocess.Popen(way.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=way.env)
+        process.stdout.readline()
+        if way.name == "attached":
+            toggle("attach", process.pid)
+        return float(process.communicate("")[0].split()[0])
+
+    yield experiment("live-calls", "Random calls over 64 MiB of text, after an attach", "ns", ways, take_turns(ways, rounds, run))
+
+
+def live_server(plan, rounds):
+    """The longest request that ab has seen of a node server; none may fail."""
+    node, ab = helpers.find_node(), shutil.which("ab")
+    if not node or not ab:
+        return
+    script, port = OUT / "server.js", OUT / "port"
+    script.write_text(NODE_SERVER)
+    ways = [Way("plain", [os.path.realpath(node), script, port]), Way("attached and detached", [])]
+    found = {way.name: [] for way in ways}
+
+    def run(way):
+        port.unlink(missing_ok=True)
+        server = subprocess.Popen([str(a) for a in ways[0].argv], env=environment())
+        try:
+            helpers.wait_until(lambda: port.exists() and port.read_text(), what="the server")
+            url = f"http://127.0.0.1:{port.read_text()}/?most=12"
+            client = subprocess.Popen([ab, "-q", "-k", "-c", "4", "-n", "2000" if plan.quick else "20000", url],
+                                      stdout=subprocess.PIPE, text=True)
+            done = toggle_while(client, server.pid) if way is not ways[0] else 0
+            said = client.communicate()[0]
+        finally:
+            server.kill()
+            server.wait()
+        if client.returncode != 0 or not re.search(r"^Failed requests: +0$", said, re.M):
+            raise RuntimeError(f"ab: {said}")
+        found[way.name].append(done)
+        return float(re.search(r"^ *100% +(\d+)", said, re.M)[1])
+
+    values = take_turns(ways, rounds, run)
+    yield experiment("live-ab", "attach and detach, a node server under ab: the longest request", "ms", ways, values,
+                     note=f"No request failed; {found[ways[1].name][-1]} pairs in the last run.")
+
+
+def live_jvm(plan, rounds):
+    """The longest pause in a JVM's own log; all of its threads stand still while libjvm.so, a library, is moved."""
+    if not find_jvm() or not shutil.which("javac"):
+        return
+    java, folder = find_jvm()[0], OUT / "java-live"
+    subprocess.run(["javac", "-d", folder, helpers.ROOT / "tests/live/Pulse.java"], check=True)
+    log = folder / "log"
+    argv = [java, f"-Xlog:gc,safepoint:file={log}", "-Xmx64m", "-cp", folder, "Pulse"]
+    ways = [Way("plain", argv), Way("attached and detached", argv)]
+
+    def run(way):
+        log.unlink(missing_ok=True)
+        with waiting(argv) as process:
+            clock = subprocess.Popen(["sleep", "2" if plan.quick else "5"])
+            if way is not ways[0]:
+                toggle_while(clock, process.pid, "-p", "libjvm.so")
+            clock.wait()
+        return max(map(int, re.findall(r"Total: +(\d+) ns", log.read_text()))) / 1e6
+
+    yield experiment("live-jvm", "attach and detach, libjvm.so: the longest pause in the JVM's log", "ms", ways,
+                     take_turns(ways, rounds, run))
+
+
+def measure(plan):
+    program, rounds = calls(64, pie=False), 3 if plan.quick else 15
+    for part in live_pauses, live_duration, live_calls:
+        yield from part(plan, program, rounds)
+    for part in live_server, live_jvm:
+        yield from part(plan, plan.long)
