@@ -360,12 +360,17 @@ class Server:
                     os.sched_setaffinity(int(thread), [processor])
 
 
+# How often servers are started, and so many rounds with each: what a process has of its own is then drawn anew too.
+GENERATIONS, ROUNDS = 8, 9
+
+
 @contextlib.contextmanager
-def servers(make, ways, is_ready, stop):
-    """{name: Server} of one server for each way."""
+def servers(make, ways, is_ready, stop, generation):
+    """{name: Server} of one server for each way; each GENERATION begins with another one."""
     started = {}
+    first = generation % len(ways)
     try:
-        for way in ways:
+        for way in ways[first:] + ways[:first]:
             folder, way.argv = make(way.name)
             started[way.name] = Server(way, folder)
             helpers.wait_until(lambda folder=folder: is_ready(folder), 60, f"{way.name} answering")
@@ -438,26 +443,30 @@ def measure_servers(name, title, ways, started, work, transactions, rounds):
                             huge=server_pages(started))
 
 
-def merged(experiments):
-    """Of several runs of the same servers (each with other load addresses) one: the rounds one after the other."""
+def in_generations(plan, measure):
+    """Of several generations of the same servers one experiment: the rounds of measure(ROUNDS, generation) one after the
+    other."""
     first = {}
-    for found in experiments:
+    generations, rounds = (1, 6) if plan.quick else (GENERATIONS, ROUNDS)
+    for found in (found for i in range(generations) for found in measure(rounds, i)):
         known = first.setdefault(found["id"], found)
-        if known is not found:
+        if known is found:
+            for way in found["ways"] if generations > 1 else ():
+                way["block"] = rounds
+        else:
             for a, b in zip(known["ways"], found["ways"]):
                 for key in ("values", "pair", "cpu", "pair_cpu"):
                     a[key] += b[key]
-                if b["huge"] != a["huge"]:
+                if b["huge"] not in a["huge"].split("; "):
                     a["huge"] += "; " + b["huge"]
     return list(first.values())
 
 
 def group_databases(plan, only_plain=False):
-    generations, rounds = (1, 6) if plan.quick else (3, 24)
     if shutil.which("mariadbd") and shutil.which("mariadb-slap") and os.getuid() == 0:
-        yield from merged([e for i in range(generations) for e in measure_mariadb(rounds, i, only_plain)])
+        yield from in_generations(plan, lambda rounds, i: measure_mariadb(rounds, i, only_plain))
     if databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0:
-        yield from merged([e for i in range(generations) for e in measure_postgres(rounds, i, only_plain)])
+        yield from in_generations(plan, lambda rounds, i: measure_postgres(rounds, i, only_plain))
 
 
 def data_folder(name):
@@ -487,7 +496,8 @@ def measure_mariadb(rounds, generation, only_plain):
     share(os.path.realpath(shutil.which("mariadbd")), store=PUBLIC)
     ways = server_ways("mariadbd")[:2 if only_plain else None]
     try:
-        with servers(lambda name: databases.make_mariadb(parent, name), ways, ready, signal.SIGTERM) as started:
+        with servers(lambda name: databases.make_mariadb(parent, name), ways, ready, signal.SIGTERM,
+                     generation) as started:
             for server in started.values():
                 subprocess.run([*client(server.folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word VARCHAR(40)); "
                                 "INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
@@ -517,7 +527,7 @@ def measure_postgres(rounds, generation, only_plain):
     share(sorted(databases.glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1], store=PUBLIC)
     ways = server_ways("postgres")[:2 if only_plain else None]
     try:
-        with servers(make, ways, ready, signal.SIGINT) as started:
+        with servers(make, ways, ready, signal.SIGINT, generation) as started:
             for server in started.values():
                 subprocess.run(list(map(str, call(server.folder, "pgbench", "-q", "-i", "-s", "1", "postgres"))), check=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -1053,7 +1063,7 @@ def group_survey(plan):
             raise RuntimeError(f"survey: nothing was seen of {name}")
         image = (mapped("image", argv, objects) if objects else
                  Way("image", [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", *argv]))
-        ways = with_own_output([Way("plain", argv), Way("plain-again", argv), image])
+        ways = with_own_output([Way("plain", argv), image])
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "
                 f"text, of which the plan covers {100 * surveyed['advice']['hot_share']:.0f} %.")
@@ -1147,7 +1157,7 @@ def measure_self(plan):
             [way] = found["ways"]
             for what, base, values in ("", "pair", "values"), (", processor time", "pair_cpu", "cpu"):
                 yield (found["id"] + what, "at once", len(way["values"]), time.monotonic() - start,
-                       compare_pairs(way[base], way[values]))
+                       compare_pairs(way[base], way[values], way.get("block")))
 
 
 # --- faults, stalls and threads ---

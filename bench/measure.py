@@ -258,18 +258,26 @@ def midmean(values):
     return values[..., cut:values.shape[-1] - cut].mean(axis=-1)
 
 
-def compare_pairs(base, values):
+def draw(n, block):
+    """4000 times N numbers below N, drawn with replacement; in blocks of so many, if BLOCK is not None."""
+    block = block or 1
+    blocks = numpy.random.default_rng(1).integers(0, n // block, (4000, n // block))
+    return (blocks[..., None] * block + numpy.arange(block)).reshape(4000, -1)
+
+
+def compare_pairs(base, values, block=None):
     """The same of pairs that ran at the same time: the midmeans of the pairs' ratios and of their differences, and pairs are
-    drawn with replacement."""
+    drawn with replacement.  Where BLOCK pairs one after the other were of the same processes, they are drawn together: what
+    such a process has of its own, like its addresses, is in all of them."""
     base, values = numpy.asarray(base), numpy.asarray(values)
     known = base > 0
     if not known.any():
         return NAN, NAN, NAN, float(midmean(values - base)), NAN, NAN
     base, values = base[known], values[known]
     ratios, differences, n = values / base, values - base, len(values)
-    if n < ROUNDS_MIN:
+    if n < ROUNDS_MIN * (block or 1):
         return float(midmean(ratios)), NAN, NAN, float(midmean(differences)), NAN, NAN
-    chosen = numpy.random.default_rng(1).integers(0, n, (4000, n))
+    chosen = draw(n, block)
     low, high = numpy.percentile(midmean(ratios[chosen]), [2.5, 97.5])
     less, more = numpy.percentile(midmean(differences[chosen]), [2.5, 97.5])
     return float(midmean(ratios)), float(low), float(high), float(midmean(differences)), float(less), float(more)

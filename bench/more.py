@@ -40,20 +40,24 @@ def server_ways(program):
 
 def measure_server(plan, name, title, program, words, is_ready, work, transactions):
     """PROGRAM with words(folder), for clients that are called by work(folder) and want so many TRANSACTIONS."""
-    parent = groups.data_folder(name)
 
-    def make(way):
+    def make(parent, way):
         folder = parent / way
         folder.mkdir()
         run = [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}"] if way == "executed" else []
         return folder, [*run, program, *map(str, words(folder))]
 
     ways = server_ways(program)
-    try:
-        with groups.servers(make, ways, is_ready, signal.SIGTERM) as started:
-            yield from groups.measure_servers(name, title, ways, started, work, transactions, 6 if plan.quick else 60)
-    finally:
-        shutil.rmtree(parent.parent, ignore_errors=True)
+
+    def measure_generation(rounds, generation):
+        parent = groups.data_folder(f"{name}-{generation}")
+        try:
+            with groups.servers(lambda way: make(parent, way), ways, is_ready, signal.SIGTERM, generation) as started:
+                yield from groups.measure_servers(name, title, ways, started, work, transactions, rounds)
+        finally:
+            shutil.rmtree(parent.parent, ignore_errors=True)
+
+    yield from groups.in_generations(plan, measure_generation)
 
 
 def redis(plan):

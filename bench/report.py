@@ -34,13 +34,18 @@ def show(value):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
+def compare_way(way, base="pair", values="values"):
+    """compare_pairs of WAY: of its time, or of "pair_cpu" and "cpu"."""
+    return compare_pairs(way[base], way[values], way.get("block"))
+
+
 def compared(found):
     """(way, its base or None, compare(...) or None) of an experiment, in order."""
     by_name = {way["name"]: way for way in found["ways"]}
     for way in found["ways"]:
         base = by_name.get(way["base"])
         if "pair" in way:
-            yield way, {"name": way["base"]}, compare_pairs(way["pair"], way["values"])
+            yield way, {"name": way["base"]}, compare_way(way)
         else:
             yield way, base, compare(base["values"], way["values"]) if base else None
 
@@ -105,7 +110,7 @@ def paired_table(found, model=None):
     lines = [f"### {found['title']}", "", *([found["note"], ""] if found["note"] else []),
              f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for way, base, result in compared(found):
-        cpu = compare_pairs(way["pair_cpu"], way["cpu"])
+        cpu = compare_way(way, "pair_cpu", "cpu")
         words = [with_interval(r) for r in (result, cpu)]
         lines.append("| " + " | ".join([
             way["name"], show(statistics.median(way["values"])), base["name"], show(statistics.median(way["pair"])),
@@ -113,8 +118,10 @@ def paired_table(found, model=None):
             *misses_of(way["name"], model), *facts_of(found, way)]) + " |")
     for name, why in found.get("absent", {}).items():
         lines.append(f"| {name} | {why} |" + " |" * (len(head) - 2))
-    rounds = min(len(way["values"]) for way in found["ways"])
-    return lines + ["", f"{rounds} pairs each, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
+    rounds, blocks = min(len(way["values"]) for way in found["ways"]), ""
+    if "block" in found["ways"][0]:
+        blocks = f" of {rounds // found['ways'][0]['block']} starts"
+    return lines + ["", f"{rounds} pairs each{blocks}, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
 
 
 def table(found, model=None):
@@ -165,8 +172,8 @@ def in_short(found):
 
 def deciding_row(found, way, name, model):
     memory, start = found.get("memory", {}), start_of(way)
-    return [in_short(found), name, with_interval(compare_pairs(way["pair"], way["values"])),
-            with_interval(compare_pairs(way["pair_cpu"], way["cpu"])),
+    return [in_short(found), name, with_interval(compare_way(way)),
+            with_interval(compare_way(way, "pair_cpu", "cpu")),
             of_plain(modelled(way["name"], model), modelled("plain-again", model)),
             of_plain(show(memory[way["name"]]), show(memory["plain"])) if way["name"] in memory else "",
             signed(start) if start else ""]
@@ -212,7 +219,7 @@ def estimates(found):
     lines = ["| program | estimate | measured, processor time |", "| --- | --- | --- |"]
     for e in found:
         [way] = [way for way in e["ways"] if way["name"] == "image"]
-        lines.append(f"| {e['program']} | {e['estimate']:.3f} | {with_interval(compare_pairs(way['pair_cpu'], way['cpu']))} |")
+        lines.append(f"| {e['program']} | {e['estimate']:.3f} | {with_interval(compare_way(way, 'pair_cpu', 'cpu'))} |")
     return [*lines, ""]
 
 
@@ -345,7 +352,7 @@ def find(groups, identifier, name):
     for found in (e for group in groups.values() for e in group if e["id"] == identifier):
         for way, _, result in compared(found):
             if way["name"] == name and result:
-                return compare_pairs(way["pair_cpu"], way["cpu"]) if kind else result
+                return compare_way(way, "pair_cpu", "cpu") if kind else result
     return None
 
 
