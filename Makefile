@@ -3,7 +3,7 @@
 # make demo    shows it: the C++ compiler, plainly and from an image
 # make check   each test with a few of its cases, or TESTS='FILE...' with all      make check-unit   only the core's
 # make check-all   each test with all cases; installs what few tests want, too
-# make check-fuzz  hostile files and texts, a minute for each reader (tests/fuzz)
+# make check-fuzz  hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600 (tests/fuzz)
 # make check-sanitizers    the unit tests by ASan, UBSan and valgrind, the core by analysers
 # make check-real  stock programs' own tests and daily work, the long forms
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside
@@ -186,7 +186,7 @@ check-unit: unit-tests
 check-fuzz:
 	@tests/install-packages build fuzz
 	@$(MAKE) -j2 fuzzers
-	@tests/fuzz/run
+	@tests/fuzz/run $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS))
 
 check-sanitizers:
 	@tests/install-packages build sanitizers

@@ -161,7 +161,7 @@ def live_jvm(plan, rounds):
 
 
 def measure(plan):
-    program, rounds = calls(64, pie=False), 3 if plan.quick else 15
+    program, rounds = calls(64, pie=False), 3 if plan.quick else 9
     for part in live_pauses, live_duration, live_calls:
         yield from part(plan, program, rounds)
     for part in live_server, live_jvm:

@@ -142,9 +142,9 @@ def clang_runs():
     if not shutil.which("clang"):
         return
     clang = os.path.realpath(shutil.which("clang"))
-    sources = sorted((ROOT / "elf").glob("*.c"))
+    sources = sorted((ROOT / "elf").glob("*.c"))[::4]  # a second's work
     files = groups.libraries_of(clang, "libLLVM", "libclang") or [clang]
-    yield ("clang-tree", f"clang on the {len(sources)} files of elf/, one after the other",
+    yield ("clang-tree", f"clang on {len(sources)} files of elf/, one after the other",
            ["/bin/sh", "-ec", COMPILE, "sh", *sources], [clang, "--version"], "main:libLLVM*:libclang*", files, False,
            {"CLANG": clang, "ROOT": ROOT})
 
@@ -169,7 +169,7 @@ def git_runs():
     yield ("git-status", f"git status in a repository of {files} files", status, [git, "--version"], None, [git], True, {})
 
 
-BENCHMARKS = {"deltablue": 60, "richards": 4, "regex_compile": 1, "json_loads": 500, "go": 1, "chaos": 3}  # how often: 0.3 s
+BENCHMARKS = {"deltablue": 60, "richards": 4, "regex_compile": 1, "json_loads": 500}  # how often: 0.3 s
 
 
 def python_runs():
