@@ -362,13 +362,12 @@ GENERATIONS, ROUNDS = 8, 9
 
 
 @contextlib.contextmanager
-def servers(make, ways, is_ready, stop, generation):
-    """{name: Server} of one server for each way; each GENERATION begins with another one."""
+def two_servers(make, ways, is_ready, stop, generation):
+    """{name: Server} of the two WAYS; in every second GENERATION the other one starts first."""
     started = {}
-    first = generation % len(ways)
     try:
-        for way in ways[first:] + ways[:first]:
-            folder, way.argv = make(way.name)
+        for way in ways if generation % 2 else ways[::-1]:
+            folder, way.argv = make(f"{way.name}-in-{ways[1].name}")
             started[way.name] = Server(way, folder)
             helpers.wait_until(lambda folder=folder: is_ready(folder), 60, f"{way.name} answering")
         yield started
@@ -421,23 +420,31 @@ def serve_at_once(pair, processors, work, transactions):
             for server, end, cpu in zip(pair, ended, before)]
 
 
-def measure_servers(name, title, ways, started, work, transactions, rounds):
-    """Two experiments: time and the server's processor time for one transaction.  This process sleeps until a client ends,
-    and must notice at once: it has real-time priority, which its children don't inherit."""
+def serve_in_turns(pair, work, transactions, rounds):
+    """{values, pair, cpu, pair_cpu} of a PAIR of servers, the plain one first."""
     processors = sorted(os.sched_getaffinity(0))[:2]
-    found = {way.name: {"values": [], "pair": [], "cpu": [], "pair_cpu": []} for way in ways if way.base in started and way.name != "plain"}
-    os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    try:
-        for i in range(-1, rounds):  # the first doesn't count
-            for way in found:
-                pair = started["plain"], started[way]
-                results = serve_at_once(pair, processors if i % 2 else processors[::-1], work, transactions)
-                for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
-                    found[way][key] += [value] if i >= 0 else []
-    finally:
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    yield paired_experiment(name, f"{title}: time, and the server's processor time, for one", "us", ways, found,
-                            huge=server_pages(started))
+    found = {"values": [], "pair": [], "cpu": [], "pair_cpu": []}
+    for i in range(-1, rounds):  # the first doesn't count
+        results = serve_at_once(pair, processors if i % 2 else processors[::-1], work, transactions)
+        for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
+            found[key] += [value] if i >= 0 else []
+    return found
+
+
+def measure_servers(name, title, ways, start, work, transactions, rounds):
+    """Time and the server's processor time for one transaction, of each way beside a plain server of its own: both of
+    start([plain, way]) have then done as much.  This process sleeps until a client ends, and must notice at once: it has
+    real-time priority, which its children don't inherit."""
+    found, huge = {}, {}
+    for way in ways[1:]:
+        with start([ways[0], way]) as started:
+            os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+            try:
+                found[way.name] = serve_in_turns((started["plain"], started[way.name]), work, transactions, rounds)
+            finally:
+                os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+            huge |= server_pages(started)
+    yield paired_experiment(name, f"{title}: time, and the server's processor time, for one", "us", ways, found, huge=huge)
 
 
 def in_generations(plan, measure):
@@ -492,14 +499,18 @@ def measure_mariadb(rounds, generation, only_plain):
 
     share(os.path.realpath(shutil.which("mariadbd")), store=PUBLIC)
     ways = server_ways("mariadbd")[:2 if only_plain else None]
-    try:
-        with servers(lambda name: databases.make_mariadb(parent, name), ways, ready, signal.SIGTERM,
-                     generation) as started:
+
+    @contextlib.contextmanager
+    def start(pair):
+        with two_servers(lambda name: databases.make_mariadb(parent, name), pair, ready, signal.SIGTERM, generation) as started:
             for server in started.values():
-                subprocess.run([*client(server.folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word VARCHAR(40)); "
-                                "INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
-            yield from measure_servers("mariadb", "MariaDB, point selects, each server with its clients on one processor", ways, started, work,
-                                       transactions, rounds)
+                subprocess.run([*client(server.folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word "
+                                "VARCHAR(40)); INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
+            yield started
+
+    try:
+        yield from measure_servers("mariadb", "MariaDB, point selects, each server with its clients on one processor", ways, start,
+                                   work, transactions, rounds)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 
@@ -523,13 +534,18 @@ def measure_postgres(rounds, generation, only_plain):
 
     share(sorted(databases.glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1], store=PUBLIC)
     ways = server_ways("postgres")[:2 if only_plain else None]
-    try:
-        with servers(make, ways, ready, signal.SIGINT, generation) as started:
+
+    @contextlib.contextmanager
+    def start(pair):
+        with two_servers(make, pair, ready, signal.SIGINT, generation) as started:
             for server in started.values():
                 subprocess.run(list(map(str, call(server.folder, "pgbench", "-q", "-i", "-s", "1", "postgres"))), check=True,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            yield from measure_servers("postgres", "PostgreSQL, pgbench -S, each server with its clients on one processor", ways, started, work,
-                                       transactions, rounds)
+            yield started
+
+    try:
+        yield from measure_servers("postgres", "PostgreSQL, pgbench -S, each server with its clients on one processor", ways, start,
+                                   work, transactions, rounds)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 

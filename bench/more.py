@@ -41,10 +41,11 @@ def server_ways(program):
 def measure_server(plan, name, title, program, words, is_ready, work, transactions):
     """PROGRAM with words(folder), for clients that are called by work(folder) and want so many TRANSACTIONS."""
 
-    def make(parent, way):
-        folder = parent / way
+    def make(parent, name):
+        folder = parent / name
         folder.mkdir()
-        run = [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}"] if way == "executed" else []
+        executed = name.startswith("executed-")
+        run = [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}"] if executed else []
         return folder, [*run, program, *map(str, words(folder))]
 
     ways = server_ways(program)
@@ -52,8 +53,10 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
     def measure_generation(rounds, generation):
         parent = groups.data_folder(f"{name}-{generation}")
         try:
-            with groups.servers(lambda way: make(parent, way), ways, is_ready, signal.SIGTERM, generation) as started:
-                yield from groups.measure_servers(name, title, ways, started, work, transactions, rounds)
+            yield from groups.measure_servers(
+                name, title, ways,
+                lambda pair: groups.two_servers(lambda name: make(parent, name), pair, is_ready, signal.SIGTERM, generation),
+                work, transactions, rounds)
         finally:
             shutil.rmtree(parent.parent, ignore_errors=True)
 
