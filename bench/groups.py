@@ -269,9 +269,15 @@ def group_programs(plan):
 
 
 def group_more(plan):
-    """More of them, servers too."""
+    """More of them."""
     import more
-    yield from more.measure(plan)
+    yield from more.measure_runs(plan)
+
+
+def group_servers(plan):
+    """Servers under load, beside databases."""
+    import more
+    yield from more.measure_servers(plan)
 
 
 def group_defaults(plan):
@@ -1288,7 +1294,7 @@ def group_live(plan):
 GROUPS = {
     "shared": group_shared, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
     "more": group_more, "peers": group_peers, "defaults": group_defaults, "many": group_many,
-    "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
+    "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
     "misses": group_misses, "live": group_live,

@@ -209,10 +209,13 @@ def measure_run(plan, name, title, argv, start, *how):
                             start=groups.measure_starts(plan, run_ways(start, *how)))
 
 
-def measure(plan):
+def measure_servers(plan):
     yield from redis(plan)
+    if not plan.quick:
+        yield from node_server(plan)
+
+
+def measure_runs(plan):
     for runs in (java_runs,) if plan.quick else (java_runs, clang_runs, git_runs, python_runs):
         for run in runs():
             yield from measure_run(plan, *run)
-    if not plan.quick:
-        yield from node_server(plan)

@@ -151,7 +151,7 @@ def table(found, model=None):
 
 # --- the table by which a user decides ---
 
-DECIDE = ("shared", "programs", "more", "databases")  # of the first, only real programs
+DECIDE = ("shared", "programs", "more", "servers", "databases")  # of the first, only real programs
 WAYS = {"hugetlb": "private copy", "private": "private copy", "mapped": "image", "executed": "image, executed"}
 
 
