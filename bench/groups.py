@@ -383,8 +383,14 @@ def two_servers(make, ways, is_ready, stop, generation):
 
 
 def server_ways(only):
-    return [Way("plain", []), Way("plain-again", []), hugeld("hugetlb", [], f"backend=hugetlb,only={only}"),
-            mapped("mapped", [], store=PUBLIC), hugeld("thp", [], f"backend=thp,only={only}")]
+    """Each is a PIE, of which the preloader can't map an image."""
+    return [Way("plain", []), Way("plain-again", []), hugeld("hugetlb", [], f"backend=hugetlb,only={only}"), Way("executed", []),
+            hugeld("thp", [], f"backend=thp,only={only}")]
+
+
+def among(inside, name, argv):
+    """ARGV for the server called NAME by two_servers: INSIDE a mount namespace with its image where that is to be executed."""
+    return [*inside, *argv] if name.startswith("executed-in-") else argv
 
 
 def server_pages(started):
@@ -503,20 +509,26 @@ def measure_mariadb(rounds, generation, only_plain):
         return ["mariadb-slap", "--no-defaults", f"--socket={folder}/socket", "--concurrency=2", f"--query={queries}",
                 "--delimiter=;", f"--number-of-queries={transactions}", "--no-drop", "--create-schema=d"]
 
-    share(os.path.realpath(shutil.which("mariadbd")), store=PUBLIC)
+    program = os.path.realpath(shutil.which("mariadbd"))
+    share(program)
     ways = server_ways("mariadbd")[:2 if only_plain else None]
+
+    def make(name):
+        folder, argv = databases.make_mariadb(parent, name)
+        return folder, among(inside, name, argv)
 
     @contextlib.contextmanager
     def start(pair):
-        with two_servers(lambda name: databases.make_mariadb(parent, name), pair, ready, signal.SIGTERM, generation) as started:
+        with two_servers(make, pair, ready, signal.SIGTERM, generation) as started:
             for server in started.values():
                 subprocess.run([*client(server.folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word "
                                 "VARCHAR(40)); INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
             yield started
 
     try:
-        yield from measure_servers("mariadb", "MariaDB, point selects, each server with its clients on one processor", ways, start,
-                                   work, transactions, rounds)
+        with namespace_with(program) as inside:
+            yield from measure_servers("mariadb", "MariaDB, point selects, each server with its clients on one processor", ways,
+                                       start, work, transactions, rounds)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 
@@ -527,7 +539,7 @@ def measure_postgres(rounds, generation, only_plain):
     def make(name):
         folder, found, argv = databases.make_postgres(parent, name)
         binaries.append(found)
-        return folder, argv
+        return folder, among(inside, name, argv)
 
     def call(folder, program, *words):
         return [f"{binaries[0]}/{program}", "-h", folder, "-U", "postgres", *words]
@@ -538,7 +550,8 @@ def measure_postgres(rounds, generation, only_plain):
     def work(folder):
         return call(folder, "pgbench", "-n", "-S", "-c", "2", "-t", str(transactions // 2), "postgres")
 
-    share(sorted(databases.glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1], store=PUBLIC)
+    program = sorted(databases.glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1]
+    share(program)
     ways = server_ways("postgres")[:2 if only_plain else None]
 
     @contextlib.contextmanager
@@ -550,8 +563,9 @@ def measure_postgres(rounds, generation, only_plain):
             yield started
 
     try:
-        yield from measure_servers("postgres", "PostgreSQL, pgbench -S, each server with its clients on one processor", ways, start,
-                                   work, transactions, rounds)
+        with namespace_with(program) as inside:
+            yield from measure_servers("postgres", "PostgreSQL, pgbench -S, each server with its clients on one processor", ways,
+                                       start, work, transactions, rounds)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 
@@ -767,12 +781,12 @@ def group_memory(plan):
 
 # --- images: one copy for everybody ---
 
-STORE, PUBLIC = OUT / "store", OUT / "public"  # for root alone; for every user, so of root's files only
+STORE = OUT / "store"
 
 
-def share(*files, store=STORE):
+def share(*files):
     """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run)."""
-    result = subprocess.run([HUGELD, "share", f"--store={store}", "add", *map(str, files)], capture_output=True, text=True)
+    result = subprocess.run([HUGELD, "share", f"--store={STORE}", "add", *map(str, files)], capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(f"hugeld share add: {result.stderr.strip()}")
 
@@ -784,8 +798,8 @@ def image_of(file):
     return (STORE / f"{state.st_dev:#x}-{state.st_ino:#x}-{state.st_size:#x}-{seconds:#x}.{nanoseconds:#x}/.image").resolve(True)
 
 
-def mapped(name, argv, objects=None, base="plain", store=STORE):
-    return hugeld(name, argv, f"backend=shared,store={store}", objects, base)
+def mapped(name, argv, objects=None, base="plain"):
+    return hugeld(name, argv, f"backend=shared,store={STORE}", objects, base)
 
 
 def libraries_of(program, *patterns):

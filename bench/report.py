@@ -385,9 +385,9 @@ README_ROWS = [
     ("`node`, 37 MiB of text", "program-node", "hugetlb"),
     ("eight `cc1plus` at once on two processors", "many", "hugetlb"),
     ("MariaDB, point selects: the server's processor time", "mariadb:cpu", "hugetlb"),
-    ("the same, from an image", "mariadb:cpu", "mapped"),
+    ("the same, with its image executed", "mariadb:cpu", "executed"),
     ("PostgreSQL, `pgbench -S`: the server's processor time", "postgres:cpu", "hugetlb"),
-    ("the same, from an image", "postgres:cpu", "mapped"),
+    ("the same, with its image executed", "postgres:cpu", "executed"),
     ("128 MiB of text from a cold page cache, until all was touched", "cold", "hugetlb"),
     ("99.9th percentile of a request under memory pressure", "pressure-tail", "hugetlb"),
 ]
@@ -404,7 +404,7 @@ README_ADDED = [
 README_TOP = [
     ("the C++ compiler (`cc1plus`) on two lines, from an image", "shared-cc1plus", "mapped"),
     ("`rustc` of one function, its libraries from images", "shared-rustc", "mapped"),
-    ("PostgreSQL, `pgbench -S`, from an image: the server's processor time", "postgres:cpu", "mapped"),
+    ("PostgreSQL, `pgbench -S`, its image executed: the server's processor time", "postgres:cpu", "executed"),
     ("memory of ten processes with 32 MiB of text, from an image", "shared-memory", "mapped"),
     ("eight C++ compilers at once on two processors, from an image", "shared-many", "mapped"),
     ("the same with a private copy in each process", "many", "hugetlb"),
