@@ -183,7 +183,8 @@ static void run_both(const struct variant variants[2], const int processor[2], i
         int i = turn ^ first;
         if (pipe2(output[i], O_CLOEXEC) != 0)
             fail("pipe", strerror(errno));
-        keeper[i] = start_at_gate(&variants[i], processor[i], gate, printed ? output[i][1] : nowhere, &outcome[i]);
+        keeper[i] =
+            start_at_gate(&variants[i], processor[i], gate, printed ? output[i][1] : nowhere, &outcome[i]);
         close(output[i][1]);
     }
     close(gate[0]);

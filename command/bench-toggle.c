@@ -165,7 +165,8 @@ static bool measure_instructions(const struct toggle *toggle, double *value) {
     json_decref(counts);
     if (instructions > 0 || interrupted)
         return !interrupted;
-    hl_say("bench: perf has counted nothing in %d; --metric COMMAND prints the work done so far", toggle->pid);
+    hl_say("bench: perf has counted nothing in %d; --metric COMMAND prints the work done so far",
+           toggle->pid);
     return false;
 }
 
@@ -194,7 +195,8 @@ static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair)
     if (interrupted || !set(toggle, side == HL_ON_HUGE))
         return false;
     nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
-    return toggle->counters.events != NULL ? measure_instructions(toggle, value) : measure_work(toggle, value);
+    return toggle->counters.events != NULL ? measure_instructions(toggle, value)
+                                           : measure_work(toggle, value);
 }
 
 static bool measure_pairs(struct toggle *toggle) {
@@ -229,12 +231,11 @@ static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio
     json_t *interval = ratio->known ? json_pack("{s:f, s:f, s:f}", "ratio", ratio->ratio, "low", ratio->low,
                                                 "high", ratio->high)
                                     : json_null();
-    hl_print_json(
-        json_pack("{s:i, s:I, s:i, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
-                  (json_int_t)toggle->wishes->pairs, "seconds", (int)toggle->wishes->seconds, "unit",
-                  unit_name(toggle), "verdict", verdict,
-                  "attached", toggle->is_attached, "ratio", interval, "for_each_unit", "plain",
-                  make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
+    hl_print_json(json_pack(
+        "{s:i, s:I, s:i, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
+        (json_int_t)toggle->wishes->pairs, "seconds", (int)toggle->wishes->seconds, "unit", unit_name(toggle),
+        "verdict", verdict, "attached", toggle->is_attached, "ratio", interval, "for_each_unit", "plain",
+        make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
 }
 
 static int tell(const struct toggle *toggle, bool json) {

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -224,13 +225,26 @@ double hl_now_ms(void) {
     return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
 }
 
+struct beside {
+    void *(*work)(void *);
+    void *data;
+};
+
+/* Threads that were made for speed give way to whoever is busy. */
+static void *run_beside(void *beside_) {
+    const struct beside *beside = beside_;
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
+    return beside->work(beside->data);
+}
+
 void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
+    struct beside beside = {work, data};
     pthread_t thread[HL_THREADS_MAX];
     cpu_set_t cpus;
     size_t most = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (size_t)CPU_COUNT(&cpus) : 1, n_more = 0;
     most = most < HL_THREADS_MAX ? most : HL_THREADS_MAX;
     n = n < most ? n : most;
-    while (n_more + 1 < n && pthread_create(&thread[n_more], NULL, work, data) == 0)
+    while (n_more + 1 < n && pthread_create(&thread[n_more], NULL, run_beside, &beside) == 0)
         n_more++;
     work(data);
     for (size_t i = 0; i < n_more; i++)

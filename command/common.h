@@ -76,8 +76,8 @@ bool hl_read_setting(const char *path, uint64_t *number);
 /* Milliseconds of CLOCK_MONOTONIC, for differences. */
 double hl_now_ms(void);
 
-/* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all have.  Where
-   no thread can be made, this one does it alone. */
+/* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all have.  The
+   others have the lowest priority.  Where no thread can be made, this one does it alone. */
 #define HL_THREADS_MAX 16
 void hl_run_in_threads(void *(*work)(void *), void *data, size_t n);
 
