@@ -60,9 +60,10 @@ static int check_status(const struct hl_live *live) {
 /* --- its text --- */
 
 /* Flags of VmFlags that text has: readable and executable, may be made readable, writable and executable, is
-   advised to be on huge pages, was writable for a while (ac); sd is for those who look for changes. */
+   advised to be on huge pages, was writable for a while (ac), is of a file that may not be written to while it runs (dw,
+   before Linux 5.15); sd is for those who look for changes. */
 static int check_flags(const struct hl_region *region) {
-    static const char usual[] = "rd ex mr mw me ac sd hg";
+    static const char usual[] = "rd ex mr mw me ac dw sd hg";
     for (const char *at = region->vm_flags; at[0] != '\0' && at[1] != '\0'; at += at[2] == ' ' ? 3 : 2) {
         char flag[3] = {at[0], at[1], '\0'};
         if (strcmp(flag, "lo") == 0)
