@@ -143,8 +143,9 @@ struct hl_toggle_wishes {
     size_t pairs;
     unsigned seconds;     /* of a block */
     const char *patterns; /* which objects */
-    const char *metric;   /* a command that prints the work done so far; NULL: instructions, else context switches */
-    bool keep;            /* attached */
+    const char
+        *metric; /* a command that prints the work done so far; NULL: instructions, else context switches */
+    bool keep;   /* attached */
 };
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json);
 
