@@ -108,7 +108,7 @@ def environment(**changes):
 def runs_in_group(pid, group):
     """Whether PID is of GROUP and not yet dead."""
     with contextlib.suppress(OSError):
-        state, _, pgrp, *_ = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        state, _, pgrp, *_ = pathlib.Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return int(pgrp) == group and state not in "ZX"
     return False
 
