@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 
-from groups import HUGELD, OUT, Way, calls, environment, experiment, find_jvm, helpers, hugeld, share, take_turns
+from groups import HUGELD, OUT, STORE, Way, calls, environment, experiment, find_jvm, helpers, hugeld, share, take_turns
 from more import NODE_SERVER
 
 
@@ -79,7 +79,7 @@ def live_duration(plan, program, rounds):
                     while file.read(1 << 20):
                         pass
                 return (time.monotonic() - start) * 1e3
-            store = OUT / ("store" if way.name == "attach-image" else "nothing")
+            store = STORE if way.name == "attach-image" else OUT / "nothing"
             taken = toggle("attach", process.pid, "--store", store)
             back = toggle("detach", process.pid)
             return back if way.name == "detach" else taken

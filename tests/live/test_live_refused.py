@@ -3,6 +3,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 import signal
 import socket
@@ -82,8 +83,8 @@ def test_shadow_stack(targets, plain_output, tmp_path, root):
     """As the kernel would say it of a processor that has them."""
     with lives.running(targets["exec"], "futex") as target:
         real, told = f"/proc/{target.pid}/status", tmp_path / "status"
-        lines = [line for line in open(real) if not line.startswith("x86_Thread_features:")]
-        told.write_text("".join([*lines, "x86_Thread_features:\tshstk wrss\n"]))
+        lines = [line for line in pathlib.Path(real).read_text().splitlines() if not line.startswith("x86_Thread_features:")]
+        told.write_text("\n".join([*lines, "x86_Thread_features:\tshstk wrss", ""]))
         refused(target, "live-shadow-stack", "unshare", "--mount", "sh", "-c", f'mount --bind {told} {real} && exec "$@"', "sh")
         assert target.finish() == plain_output
 
