@@ -29,9 +29,10 @@ def waiting(argv):
 def toggle(command, pid, *arguments):
     """ms that `hugeld attach` or `detach` took; it must succeed."""
     start = time.monotonic()
-    result = subprocess.run([HUGELD, command, *map(str, arguments), str(pid)], capture_output=True, text=True)
+    result = subprocess.run([HUGELD, command, *map(str, arguments), str(pid)], stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT, text=True)
     if result.returncode != 0:
-        raise RuntimeError(f"{command}: {result.stderr.strip()}")
+        raise RuntimeError(f"{command}: {result.stdout.strip()}")
     return (time.monotonic() - start) * 1e3
 
 

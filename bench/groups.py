@@ -12,9 +12,9 @@ import time
 
 import alternatives
 import misses
-from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, compare, compare_pairs, compile_c, environment, evict, experiment,
-                     find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, plain_pages, settle,
-                     take_turns, time_run, watch)
+from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, at_once_precisely, compare, compare_pairs,
+                     compile_c, environment, evict, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
+                     paired_experiment, pairs, pairs_missing, plain_pages, settle, take_turns, time_run, watch)
 
 sys.path[:0] = [str(ROOT / "tests")]
 import databases  # noqa: E402
@@ -255,6 +255,7 @@ def program_ways(argv, objects, files, quick=False):
 
 def group_programs(plan):
     """Both of a pair at the same time."""
+    measure_pairs = at_once if plan.quick else at_once_precisely
     for name, argv, objects, files in programs():
         if plan.quick and name not in ("cc1plus", "node", "python3"):
             continue
@@ -265,7 +266,7 @@ def group_programs(plan):
         seconds = time_run(ways[0]) / 1000
         start = measure_starts(plan, program_ways([argv[0], *STARTS[name]], objects, files, plan.quick))
         yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
-                                at_once(ways, pairs_for(plan, seconds)), huge=huge, program=name, memory=memory, start=start)
+                                measure_pairs(ways, pairs_for(plan, seconds)), huge=huge, program=name, memory=memory, start=start)
 
 
 def group_more(plan):
@@ -365,6 +366,8 @@ class Server:
 
 # How often servers are started, and so many rounds with each: what a process has of its own is then drawn anew too.
 GENERATIONS, ROUNDS = 8, 9
+# As often where plain ones alone are measured until the interval is narrow enough: that takes five minutes.
+GENERATIONS_MOST = 48
 
 
 @contextlib.contextmanager
@@ -459,30 +462,38 @@ def measure_servers(name, title, ways, start, work, transactions, rounds):
     yield paired_experiment(name, f"{title}: time, and the server's processor time, for one", "us", ways, found, huge=huge)
 
 
-def in_generations(plan, measure):
+def add_generation(first, found, rounds):
+    """Adds what was FOUND to what the FIRST generation has found."""
+    for a, b in zip(first["ways"], found["ways"]):
+        a["block"] = rounds
+        for key in ("values", "pair", "cpu", "pair_cpu"):
+            a[key] += b[key]
+        if b["huge"] not in a["huge"].split("; "):
+            a["huge"] += "; " + b["huge"]
+
+
+def in_generations(plan, measure, only_plain=False):
     """Of several generations of the same servers one experiment: the rounds of measure(ROUNDS, generation) one after the
-    other."""
+    other.  ONLY_PLAIN: as many as plain against plain takes."""
     first = {}
     generations, rounds = (1, 6) if plan.quick else (GENERATIONS, ROUNDS)
-    for found in (found for i in range(generations) for found in measure(rounds, i)):
-        known = first.setdefault(found["id"], found)
-        if known is found:
-            for way in found["ways"] if generations > 1 else ():
-                way["block"] = rounds
-        else:
-            for a, b in zip(known["ways"], found["ways"]):
-                for key in ("values", "pair", "cpu", "pair_cpu"):
-                    a[key] += b[key]
-                if b["huge"] not in a["huge"].split("; "):
-                    a["huge"] += "; " + b["huge"]
+    done = 0
+    while done < generations:
+        for found in measure(rounds, done):
+            if first.setdefault(found["id"], found) is not found:
+                add_generation(first[found["id"]], found, rounds)
+        done += 1
+        if only_plain and done == GENERATIONS:
+            missing = max(pairs_missing(way["pair"], way["values"], rounds) for found in first.values() for way in found["ways"])
+            generations = min(GENERATIONS_MOST, done + -(-missing // rounds))
     return list(first.values())
 
 
 def group_databases(plan, only_plain=False):
     if shutil.which("mariadbd") and shutil.which("mariadb-slap") and os.getuid() == 0:
-        yield from in_generations(plan, lambda rounds, i: measure_mariadb(rounds, i, only_plain))
+        yield from in_generations(plan, lambda rounds, i: measure_mariadb(rounds, i, only_plain), only_plain)
     if databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0:
-        yield from in_generations(plan, lambda rounds, i: measure_postgres(rounds, i, only_plain))
+        yield from in_generations(plan, lambda rounds, i: measure_postgres(rounds, i, only_plain), only_plain)
 
 
 def data_folder(name):
@@ -1179,10 +1190,10 @@ def measure_self(plan):
         ways = with_own_output([Way("plain", argv), Way("plain-again", argv)])
         rounds = pairs_for(plan, time_run(ways[0]) / 1000)
         start = time.monotonic()
-        found = at_once(ways, rounds)["plain-again"]
+        found = at_once_precisely(ways, rounds)["plain-again"]
         middle = time.monotonic()
         turns = pairs(ways, rounds)
-        yield name, "at once", rounds, middle - start, compare_pairs(found["pair"], found["values"])
+        yield name, "at once", len(found["values"]), middle - start, compare_pairs(found["pair"], found["values"])
         yield name, "in turns", rounds, time.monotonic() - middle, compare(turns["plain"], turns["plain-again"])
     for group in group_many, group_databases:
         start = time.monotonic()

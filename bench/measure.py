@@ -281,3 +281,25 @@ def compare_pairs(base, values, block=None):
     low, high = numpy.percentile(midmean(ratios[chosen]), [2.5, 97.5])
     less, more = numpy.percentile(midmean(differences[chosen]), [2.5, 97.5])
     return float(midmean(ratios)), float(low), float(high), float(midmean(differences)), float(less), float(more)
+
+
+# Half the width of an interval, as a part of the ratio, that plain against plain should have at most.
+PRECISION = 0.01
+
+
+def pairs_missing(pair, values, block=None):
+    """How many pairs more it takes until the interval of plain against plain is as narrow as that, which it gets with their
+    square root; some more than just enough."""
+    ratio, low, high, *_ = compare_pairs(pair, values, block)
+    half = (high - low) / 2 / ratio
+    return max(0, round(len(values) * ((half / PRECISION) ** 2 * 1.1 - 1))) if half > PRECISION else 0
+
+
+def at_once_precisely(ways, rounds):
+    """at_once, with up to three times as many ROUNDS where "plain-again" shows that it takes them."""
+    found = at_once(ways, rounds)
+    more = min(2 * rounds, pairs_missing(found["plain-again"]["pair"], found["plain-again"]["values"]))
+    for name, numbers in at_once(ways, more).items() if more else ():
+        for key, values in numbers.items():
+            found[name][key] += values
+    return found

@@ -237,15 +237,24 @@ static void *run_beside(void *beside_) {
     return beside->work(beside->data);
 }
 
+/* The kernel likes to put a new thread behind the one that has made it, and to move it only milliseconds later.  So
+   the others may not run where this one does. */
 void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
     struct beside beside = {work, data};
     pthread_t thread[HL_THREADS_MAX];
+    pthread_attr_t elsewhere;
     cpu_set_t cpus;
     size_t most = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (size_t)CPU_COUNT(&cpus) : 1, n_more = 0;
     most = most < HL_THREADS_MAX ? most : HL_THREADS_MAX;
     n = n < most ? n : most;
-    while (n_more + 1 < n && pthread_create(&thread[n_more], NULL, run_beside, &beside) == 0)
+    int here = sched_getcpu();
+    if (here >= 0)
+        CPU_CLR(here, &cpus);
+    pthread_attr_init(&elsewhere);
+    pthread_attr_setaffinity_np(&elsewhere, sizeof cpus, &cpus);
+    while (n_more + 1 < n && pthread_create(&thread[n_more], &elsewhere, run_beside, &beside) == 0)
         n_more++;
+    pthread_attr_destroy(&elsewhere);
     work(data);
     for (size_t i = 0; i < n_more; i++)
         pthread_join(thread[i], NULL);

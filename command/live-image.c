@@ -16,6 +16,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,10 +27,34 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+/* What is written where, a unit at a time. */
+struct filling {
+    struct hl_tracee process;
+    uint64_t from, bytes, unit;
+    char *at;
+    atomic_uint_fast64_t next; /* nobody has taken the unit here yet */
+    atomic_int result;
+};
+
+static int fill_unit(const struct filling *f, uint64_t done) {
+    uint64_t bytes = f->bytes - done < f->unit ? f->bytes - done : f->unit;
+    bool has_pages = madvise(f->at + done, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+    return has_pages ? hl_read_tracee(&f->process, f->from + done, f->at + done, bytes) : HL_SKIP_NO_MEMORY;
+}
+
+static void *fill_some(void *data) {
+    struct filling *f = data;
+    for (uint64_t at; atomic_load(&f->result) == 0 && (at = atomic_fetch_add(&f->next, f->unit)) < f->bytes;) {
+        int result = fill_unit(f, at);
+        if (result != 0)
+            atomic_store(&f->result, result);
+    }
+    return NULL;
+}
+
 /* One piece, through a mapping that huge pages fit into. */
 static int write_piece(const struct hl_live *live, const struct hl_piece_of_text *piece, int out,
                        uint64_t unit) {
-    const struct hl_tracee process = {.tid = live->process.pid};
     uint64_t bytes = piece->end - piece->start;
     char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
@@ -37,9 +62,10 @@ static int write_piece(const struct hl_live *live, const struct hl_piece_of_text
     char *at = (char *)hl_round_up((uint64_t)room, unit);
     int result = HL_SKIP_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
+        struct filling filling = {{.tid = live->process.pid}, piece->start, bytes, unit, at, 0, 0};
         madvise(at, bytes, MADV_HUGEPAGE);
-        bool has_pages = madvise(at, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
-        result = has_pages ? hl_read_tracee(&process, piece->start, at, bytes) : HL_SKIP_NO_MEMORY;
+        hl_run_in_threads(fill_some, &filling, bytes / unit);
+        result = atomic_load(&filling.result);
     }
     munmap(room, bytes + unit);
     return result;

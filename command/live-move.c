@@ -11,7 +11,7 @@
    have to fault, so it moves a few huge pages at a time: that makes many short waits of a long one.
 
    A library could be unloaded meanwhile, and something else be mapped in its place.  So all threads stand still
-   while it is not the executable.
+   during the last look and the mremap where it is not the executable.
 
    If a call fails before the first mremap, everything is given back.  If an mremap fails, what was moved before goes
    back to what was mapped there.  Old kernels may have taken the text away by then; the new one is mapped there, which
@@ -292,7 +292,7 @@ static int prepare(struct mover *m) {
         result = reserve_room(m);
     for (unsigned i = 0; i < m->text->n_pieces && result == 0; i++)
         result = prepare_piece(m, i);
-    return result == 0 ? check_again(m) : result;
+    return result;
 }
 
 /* --- into place --- */
@@ -352,6 +352,8 @@ static void unmap(const struct mover *m, uint64_t start, uint64_t end) {
    something since. */
 static void finish(struct mover *m) {
     uint64_t at = m->room;
+    if (m->tracee->is_gone)
+        return;
     for (unsigned i = 0; m->room_bytes != 0 && i < m->text->n_pieces; i++) {
         if (m->gone[i] == 0)
             continue;
@@ -360,16 +362,6 @@ static void finish(struct mover *m) {
     }
     unmap(m, at, m->room + m->room_bytes);
     close_in_tracee(m, m->file);
-}
-
-/* Prepares and commits TEXT; *MOVED is how far it came. */
-static int replace(struct mover *m) {
-    int result = prepare(m);
-    if (result == 0)
-        result = commit(m);
-    if (!m->tracee->is_gone)
-        finish(m);
-    return result;
 }
 
 /* What was mapped in [start, end) is mapped there again. */
@@ -399,6 +391,22 @@ static void undo(struct mover *m) {
     finish(m);
 }
 
+/* Ends with M's text as it was. */
+static void give_up(struct mover *m, int result) {
+    m->text->skip = result;
+    finish(m);
+    undo(m);
+}
+
+/* Puts what is prepared into place. */
+static void replace(struct mover *m) {
+    int result = m->tracee->is_gone ? -ESRCH : check_again(m);
+    if (result == 0)
+        result = commit(m);
+    if (result != 0)
+        give_up(m, result);
+}
+
 /* --- the process --- */
 
 struct work {
@@ -416,46 +424,58 @@ static bool is_replaced(const void *data, const struct hl_region *region) {
     return false;
 }
 
-static void move_texts(struct work *work, struct hl_tracee *tracee, bool main_only) {
+static struct mover *prepare_texts(const struct work *work, struct hl_tracee *tracee, bool main_only,
+                                   size_t *n) {
+    struct mover *all = hl_allocate(work->live->n_texts * sizeof *all);
+    *n = 0;
     for (size_t i = 0; i < work->live->n_texts; i++) {
         struct hl_live_text *text = &work->live->text[i];
         if (text->skip != 0 || text->loaded->object.is_main != main_only)
             continue;
-        struct mover m = {.live = work->live,
-                          .geometry = &work->request->geometry,
-                          .text = text,
-                          .tracee = tracee,
-                          .file = -1};
-        text->skip = tracee->is_gone ? -ESRCH : replace(&m);
-        if (text->skip != 0)
-            undo(&m);
+        struct mover *m = &all[*n];
+        *m = (struct mover){.live = work->live,
+                            .geometry = &work->request->geometry,
+                            .text = text,
+                            .tracee = tracee,
+                            .file = -1};
+        int result = tracee->is_gone ? -ESRCH : prepare(m);
+        if (result == 0)
+            (*n)++;
+        else
+            give_up(m, result);
     }
+    return all;
 }
 
-static bool has_text(const struct hl_live *live, bool is_main) {
-    for (size_t i = 0; i < live->n_texts; i++)
-        if (live->text[i].skip == 0 && live->text[i].loaded->object.is_main == is_main)
-            return true;
-    return false;
+static void finish_texts(struct mover *all, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (all[i].text->skip == 0)
+            finish(&all[i]);
+    free(all);
 }
 
-/* The executable first, with the others running. */
-static int move_all(struct work *work, struct hl_tracee *tracee) {
-    struct hl_tracee *others;
+static void move_main(const struct work *work, struct hl_tracee *tracee) {
     size_t n;
-    move_texts(work, tracee, true);
-    work->live->stopped_threads = 1;
-    if (!has_text(work->live, false))
-        return 0;
-    int result = hl_stop_others(&others, &n, &work->live->process, tracee);
-    work->live->stopped_threads += (unsigned)n;
-    if (result == 0)
-        move_texts(work, tracee, false);
-    for (size_t i = 0; i < work->live->n_texts && result != 0; i++)
-        if (work->live->text[i].skip == 0 && !work->live->text[i].loaded->object.is_main)
-            work->live->text[i].skip = result;
-    hl_release_others(others, n);
-    return 0;
+    struct mover *all = prepare_texts(work, tracee, true, &n);
+    for (size_t i = 0; i < n; i++)
+        replace(&all[i]);
+    finish_texts(all, n);
+}
+
+/* No thread runs while one of them is replaced, and none waits for more than that. */
+static void move_libraries(struct work *work, struct hl_tracee *tracee) {
+    size_t n, n_others = 0;
+    struct hl_tracee *others = NULL;
+    struct mover *all = prepare_texts(work, tracee, false, &n);
+    int result = n > 0 ? hl_stop_others(&others, &n_others, &work->live->process, tracee) : 0;
+    work->live->stopped_threads += (unsigned)n_others;
+    for (size_t i = 0; i < n; i++)
+        if (result == 0)
+            replace(&all[i]);
+        else
+            give_up(&all[i], result);
+    hl_release_others(others, n_others);
+    finish_texts(all, n);
 }
 
 static void *work_in_thread(void *data) {
@@ -469,10 +489,19 @@ static void *work_in_thread(void *data) {
         live->skip = hl_take_thread(&tracee, &gadgets, &live->process);
     if (live->skip != 0)
         return NULL;
-    live->skip = move_all(work, &tracee);
+    live->stopped_threads = 1;
+    move_main(work, &tracee); /* the others run */
+    move_libraries(work, &tracee);
     hl_release_tracee(&tracee);
     live->stopped_us = (uint64_t)((hl_now_ms() - began) * 1e3);
     return NULL;
+}
+
+static bool has_text(const struct hl_live *live) {
+    for (size_t i = 0; i < live->n_texts; i++)
+        if (live->text[i].skip == 0)
+            return true;
+    return false;
 }
 
 /* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that. */
@@ -480,7 +509,7 @@ void hl_move_live(struct hl_live *live, const struct hl_live_request *request) {
     struct work work = {live, request};
     pthread_t thread;
     sigset_t all, before;
-    if (live->skip != 0 || (!has_text(live, true) && !has_text(live, false)))
+    if (live->skip != 0 || !has_text(live))
         return;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);

@@ -39,6 +39,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/ptrace.h>
@@ -55,6 +56,10 @@
 #endif
 
 #define STOP_US INT64_C(500000)
+/* A stop that comes sooner is waited for on the processor: falling asleep takes as long. */
+#define SPIN_MS 0.1
+/* The longest pause between two looks. */
+#define PAUSE_US 1000
 /* How long a call may take, and what a thread may take for getting there, which in a frozen group is for ever. */
 #define CALL_US INT64_C(60000000)
 #define ENTER_US INT64_C(5000000)
@@ -157,7 +162,7 @@ static bool are_there(const struct hl_gadgets *gadgets, const struct hl_tracee *
 
 static void search_region(struct hl_gadgets *found, const struct hl_process *process,
                           const struct hl_region *region) {
-    static const size_t chunk = 1 << 20, overlap = 16;
+    static const size_t chunk = 1 << 17, overlap = 16;
     const struct hl_tracee reader = {.tid = process->pid};
     char *bytes = hl_allocate(chunk);
     for (uint64_t at = region->start; at < region->end && (found->call == 0 || found->back == 0);) {
@@ -216,17 +221,19 @@ static void pause_for(unsigned microseconds) {
 
 /* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_LIVE_BUSY; or -ESRCH. */
 static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
-    double end = hl_now_ms() + (double)patience_us / 1e3;
-    for (unsigned pause = 10;;) {
+    for (double begun = hl_now_ms();;) {
         pid_t tid = waitpid(tracee->tid, status, __WALL | WNOHANG);
         if (tid == tracee->tid && WIFSTOPPED(*status))
             return 0;
         if (tid != 0 && !(tid < 0 && errno == EINTR))
             break;
-        if (hl_now_ms() > end)
+        double waited = hl_now_ms() - begun;
+        if (waited * 1e3 > (double)patience_us)
             return HL_SKIP_LIVE_BUSY;
-        pause_for(pause);
-        pause = pause < 200 ? 2 * pause : pause;
+        if (waited < SPIN_MS)
+            sched_yield();
+        else
+            pause_for(waited * 1e3 / 8 < PAUSE_US ? (unsigned)(waited * 1e3 / 8) : PAUSE_US);
     }
     tracee->is_gone = true;
     return -ESRCH;
