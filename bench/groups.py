@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What is measured.  Each group is a function of a Plan that yields experiments (measure.experiment)."""
 
+import collections
 import contextlib
 import os
 import pathlib
@@ -266,7 +267,8 @@ def group_programs(plan):
         seconds = time_run(ways[0]) / 1000
         start = measure_starts(plan, program_ways([argv[0], *STARTS[name]], objects, files, plan.quick))
         yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
-                                measure_pairs(ways, pairs_for(plan, seconds)), huge=huge, program=name, memory=memory, start=start)
+                                measure_pairs(ways, pairs_for(plan, seconds)), huge=huge, program=name, memory=memory,
+                                start=start)
 
 
 def group_more(plan):
@@ -446,20 +448,27 @@ def serve_in_turns(pair, work, transactions, rounds):
     return found
 
 
-def measure_servers(name, title, ways, start, work, transactions, rounds):
-    """Time and the server's processor time for one transaction, of each way beside a plain server of its own: both of
-    start([plain, way]) have then done as much.  This process sleeps until a client ends, and must notice at once: it has
+Load = collections.namedtuple("Load", "name title work transactions")  # what clients want of a server, and how often
+
+
+def measure_servers(loads, ways, start, rounds):
+    """Time and the server's processor time for one transaction of each load, of each way beside a plain server of its own: both
+    of start([plain, way]) have then done as much.  This process sleeps until a client ends, and must notice at once: it has
     real-time priority, which its children don't inherit."""
-    found, huge = {}, {}
+    found, huge = {load: {} for load in loads}, {}
     for way in ways[1:]:
         with start([ways[0], way]) as started:
             os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
             try:
-                found[way.name] = serve_in_turns((started["plain"], started[way.name]), work, transactions, rounds)
+                for load in loads:
+                    found[load][way.name] = serve_in_turns((started["plain"], started[way.name]), load.work, load.transactions,
+                                                           rounds)
             finally:
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             huge |= server_pages(started)
-    yield paired_experiment(name, f"{title}: time, and the server's processor time, for one", "us", ways, found, huge=huge)
+    for load in loads:
+        yield paired_experiment(load.name, f"{load.title}: time, and the server's processor time, for one", "us", ways, found[load],
+                                huge=huge)
 
 
 def add_generation(first, found, rounds):
@@ -504,11 +513,23 @@ def data_folder(name):
     return folder
 
 
+MARIADB_ROWS = 3000
+# As sysbench's read-only transactions have them: a row by its key, and four questions about a hundred rows.
+POINT = "SELECT word FROM d.t WHERE id = {first}"
+RANGES = [f"SELECT {what} FROM d.t WHERE id BETWEEN {{first}} AND {{first}} + 99{order}"
+          for what, order in (("word", ""), ("SUM(id)", ""), ("word", " ORDER BY word"), ("DISTINCT word", " ORDER BY word"))]
+
+
+def write_queries(name, questions):
+    """A file with a thousand of these, each about other rows."""
+    path = OUT / f"queries-{name}.sql"
+    path.write_text(";".join(questions[i % len(questions)].format(first=i * 7919 % (MARIADB_ROWS - 100) + 1) for i in range(1000)))
+    path.chmod(0o644)
+    return path
+
+
 def measure_mariadb(rounds, generation, only_plain):
-    parent, transactions = data_folder(f"mariadb-{generation}"), 4000
-    queries = OUT / "queries.sql"
-    queries.write_text(";".join(f"SELECT word FROM d.t WHERE id = {i * 7919 % 3000 + 1}" for i in range(1000)))
-    queries.chmod(0o644)
+    parent = data_folder(f"mariadb-{generation}")
 
     def client(folder):
         return ["mariadb", "--no-defaults", f"--socket={folder}/socket", "-e"]
@@ -516,10 +537,16 @@ def measure_mariadb(rounds, generation, only_plain):
     def ready(folder):
         return subprocess.run([*client(folder), "SELECT 1"], capture_output=True).returncode == 0
 
-    def work(folder):
-        return ["mariadb-slap", "--no-defaults", f"--socket={folder}/socket", "--concurrency=2", f"--query={queries}",
-                "--delimiter=;", f"--number-of-queries={transactions}", "--no-drop", "--create-schema=d"]
+    def load(name, title, questions, transactions):
+        queries = write_queries(name, questions)
 
+        def work(folder):
+            return ["mariadb-slap", "--no-defaults", f"--socket={folder}/socket", "--concurrency=2", f"--query={queries}",
+                    "--delimiter=;", f"--number-of-queries={transactions}", "--no-drop", "--create-schema=d"]
+
+        return Load(name, f"MariaDB, {title}, each server with its clients on one processor", work, transactions)
+
+    loads = [load("mariadb", "point selects", [POINT], 4000), load("mariadb-range", "selects of ranges", RANGES, 1500)]
     program = os.path.realpath(shutil.which("mariadbd"))
     share(program)
     ways = server_ways("mariadbd")[:2 if only_plain else None]
@@ -533,13 +560,12 @@ def measure_mariadb(rounds, generation, only_plain):
         with two_servers(make, pair, ready, signal.SIGTERM, generation) as started:
             for server in started.values():
                 subprocess.run([*client(server.folder), "CREATE DATABASE d; USE d; CREATE TABLE d.t (id INT PRIMARY KEY, word "
-                                "VARCHAR(40)); INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_3000"], check=True)
+                                f"VARCHAR(40)); INSERT INTO d.t SELECT seq, MD5(seq) FROM seq_1_to_{MARIADB_ROWS}"], check=True)
             yield started
 
     try:
         with namespace_with(program) as inside:
-            yield from measure_servers("mariadb", "MariaDB, point selects, each server with its clients on one processor", ways,
-                                       start, work, transactions, rounds)
+            yield from measure_servers(loads, ways, start, rounds)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 
@@ -575,8 +601,8 @@ def measure_postgres(rounds, generation, only_plain):
 
     try:
         with namespace_with(program) as inside:
-            yield from measure_servers("postgres", "PostgreSQL, pgbench -S, each server with its clients on one processor", ways,
-                                       start, work, transactions, rounds)
+            load = Load("postgres", "PostgreSQL, pgbench -S, each server with its clients on one processor", work, transactions)
+            yield from measure_servers([load], ways, start, rounds)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 

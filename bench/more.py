@@ -54,9 +54,8 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
         parent = groups.data_folder(f"{name}-{generation}")
         try:
             yield from groups.measure_servers(
-                name, title, ways,
-                lambda pair: groups.two_servers(lambda name: make(parent, name), pair, is_ready, signal.SIGTERM, generation),
-                work, transactions, rounds)
+                [groups.Load(name, title, work, transactions)], ways,
+                lambda pair: groups.two_servers(lambda name: make(parent, name), pair, is_ready, signal.SIGTERM, generation), rounds)
         finally:
             shutil.rmtree(parent.parent, ignore_errors=True)
 

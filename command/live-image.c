@@ -44,8 +44,11 @@ static int fill_unit(const struct filling *f, uint64_t done) {
 
 static void *fill_some(void *data) {
     struct filling *f = data;
-    for (uint64_t at; atomic_load(&f->result) == 0 && (at = atomic_fetch_add(&f->next, f->unit)) < f->bytes;) {
-        int result = fill_unit(f, at);
+    for (uint64_t done; atomic_load(&f->result) == 0;) {
+        done = atomic_fetch_add(&f->next, f->unit);
+        if (done >= f->bytes)
+            break;
+        int result = fill_unit(f, done);
         if (result != 0)
             atomic_store(&f->result, result);
     }

@@ -43,6 +43,8 @@
 #define MREMAP_TO_PLACE 3 /* MREMAP_MAYMOVE | MREMAP_FIXED */
 /* How many huge pages one mremap(2) moves. */
 #define PAGES_AT_ONCE 4
+/* How many libraries are replaced in one stop of all threads: until then each has a descriptor, and room. */
+#define LIBRARIES_AT_ONCE 4
 /* Mappings that the process may get meanwhile, beside ours: two of each piece, and the room. */
 #define SPARE_MAPPINGS 64
 
@@ -424,58 +426,47 @@ static bool is_replaced(const void *data, const struct hl_region *region) {
     return false;
 }
 
-static struct mover *prepare_texts(const struct work *work, struct hl_tracee *tracee, bool main_only,
-                                   size_t *n) {
-    struct mover *all = hl_allocate(work->live->n_texts * sizeof *all);
-    *n = 0;
-    for (size_t i = 0; i < work->live->n_texts; i++) {
-        struct hl_live_text *text = &work->live->text[i];
-        if (text->skip != 0 || text->loaded->object.is_main != main_only)
+/* Prepares up to LIBRARIES_AT_ONCE of the texts from *NEXT on that are the executable's, or are not.  How many. */
+static size_t prepare_texts(struct mover *all, size_t *next, const struct work *work,
+                            struct hl_tracee *tracee, bool is_main) {
+    size_t n = 0;
+    while (n < LIBRARIES_AT_ONCE && *next < work->live->n_texts) {
+        struct hl_live_text *text = &work->live->text[(*next)++];
+        if (text->skip != 0 || text->loaded->object.is_main != is_main)
             continue;
-        struct mover *m = &all[*n];
-        *m = (struct mover){.live = work->live,
-                            .geometry = &work->request->geometry,
-                            .text = text,
-                            .tracee = tracee,
-                            .file = -1};
-        int result = tracee->is_gone ? -ESRCH : prepare(m);
+        all[n] = (struct mover){.live = work->live,
+                                .geometry = &work->request->geometry,
+                                .text = text,
+                                .tracee = tracee,
+                                .file = -1};
+        int result = tracee->is_gone ? -ESRCH : prepare(&all[n]);
         if (result == 0)
-            (*n)++;
+            n++;
         else
-            give_up(m, result);
+            give_up(&all[n], result);
     }
-    return all;
+    return n;
 }
 
-static void finish_texts(struct mover *all, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        if (all[i].text->skip == 0)
-            finish(&all[i]);
-    free(all);
-}
-
-static void move_main(const struct work *work, struct hl_tracee *tracee) {
-    size_t n;
-    struct mover *all = prepare_texts(work, tracee, true, &n);
-    for (size_t i = 0; i < n; i++)
-        replace(&all[i]);
-    finish_texts(all, n);
-}
-
-/* No thread runs while one of them is replaced, and none waits for more than that. */
-static void move_libraries(struct work *work, struct hl_tracee *tracee) {
-    size_t n, n_others = 0;
-    struct hl_tracee *others = NULL;
-    struct mover *all = prepare_texts(work, tracee, false, &n);
-    int result = n > 0 ? hl_stop_others(&others, &n_others, &work->live->process, tracee) : 0;
-    work->live->stopped_threads += (unsigned)n_others;
-    for (size_t i = 0; i < n; i++)
-        if (result == 0)
-            replace(&all[i]);
-        else
-            give_up(&all[i], result);
-    hl_release_others(others, n_others);
-    finish_texts(all, n);
+/* The other threads stand still while libraries are replaced, and no longer. */
+static void move_texts(const struct work *work, struct hl_tracee *tracee, bool is_main) {
+    struct mover all[LIBRARIES_AT_ONCE];
+    for (size_t next = 0; next < work->live->n_texts;) {
+        struct hl_tracee *others = NULL;
+        size_t n_others = 0, n = prepare_texts(all, &next, work, tracee, is_main);
+        int result = n > 0 && !is_main ? hl_stop_others(&others, &n_others, &work->live->process, tracee) : 0;
+        for (size_t i = 0; i < n; i++)
+            if (result == 0)
+                replace(&all[i]);
+            else
+                give_up(&all[i], result);
+        hl_release_others(others, n_others);
+        for (size_t i = 0; i < n; i++)
+            if (all[i].text->skip == 0)
+                finish(&all[i]);
+        if (n_others >= work->live->stopped_threads)
+            work->live->stopped_threads = (unsigned)n_others + 1;
+    }
 }
 
 static void *work_in_thread(void *data) {
@@ -490,8 +481,8 @@ static void *work_in_thread(void *data) {
     if (live->skip != 0)
         return NULL;
     live->stopped_threads = 1;
-    move_main(work, &tracee); /* the others run */
-    move_libraries(work, &tracee);
+    move_texts(work, &tracee, true);
+    move_texts(work, &tracee, false);
     hl_release_tracee(&tracee);
     live->stopped_us = (uint64_t)((hl_now_ms() - began) * 1e3);
     return NULL;

@@ -335,6 +335,25 @@ static bool is_found(const struct hl_process *process, const struct hl_region *r
     return false;
 }
 
+/* Whether what is at BIAS is text alone, while the file's writable pages belong to another place: a `detach` that was
+   killed leaves that behind. */
+static bool is_left_aside(const struct hl_process *process, const struct hl_region *text,
+                          const struct hl_elf_file *elf, uint64_t bias, const struct hl_geometry *geometry) {
+    struct hl_object object;
+    bool elsewhere = false;
+    if (hl_load_object(&object, elf, NULL, bias, geometry) != 0)
+        return false;
+    for (size_t i = 0; i < process->n_regions; i++) {
+        const struct hl_region *region = &process->region[i];
+        if (!is_same_mapped_file(region, text) || region->shared || !(region->flags & PF_W))
+            continue;
+        if (is_in_object(&object, region))
+            return false;
+        elsewhere = true;
+    }
+    return elsewhere;
+}
+
 /* The libraries that are mapped from files of their own, or from IMAGES as a whole. */
 static void find_libraries(struct hl_process *process, bool images, const struct hl_geometry *geometry) {
     for (size_t i = 0; i < process->n_regions; i++) {
@@ -346,7 +365,8 @@ static void find_libraries(struct hl_process *process, bool images, const struct
         struct hl_process_file *file = find_file(process, region);
         if (!file->is_elf || region->start < file->found_end)
             continue;
-        if (find_bias(process, i, file->elf, geometry, &bias))
+        if (find_bias(process, i, file->elf, geometry, &bias) &&
+            !is_left_aside(process, region, file->elf, bias, geometry))
             add_loaded(process, file, file->origin != NULL ? file->origin : region->name, bias, false, images,
                        geometry);
     }

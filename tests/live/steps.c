@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* steps kill NTH COMMAND ARGUMENT...: runs a tracer, and kills it before its NTH step (from 1).
    steps fail NTH ERRNO COMMAND ARGUMENT...: lets the NTH call that it makes in another process fail.
-   steps fault NTH PID COMMAND ARGUMENT...: sends SIGSEGV to PID before the NTH step, and lets it go on.
+   steps signal NTH PID NUMBER COMMAND ARGUMENT...: sends a signal to PID before the NTH step, and lets it go on.
 
    Steps are the calls with which it does something to another process, counted from its first ptrace(2): ptrace,
    pwrite64, pidfd_getfd and sendmsg, and wait4 where it follows one of these.  So each state in which it
@@ -35,8 +35,8 @@ static const long calls[] = {SYS_socketpair, SYS_recvmsg, SYS_close, SYS_mmap,
                              SYS_madvise,    SYS_mremap,  SYS_munmap};
 #define NO_CALL 4095
 
-static bool kills, fails;
-static long nth, error /* or the process */, n, last = SYS_wait4;
+static bool kills, fails, signals;
+static long nth, error, n, last = SYS_wait4;
 static bool failing; /* the call that fails is under way */
 
 static void run_child(char **argv) {
@@ -124,12 +124,13 @@ static void kill_tracer(pid_t child) {
 int main(int argc, char **argv) {
     kills = argc > 3 && strcmp(argv[1], "kill") == 0;
     fails = argc > 4 && strcmp(argv[1], "fail") == 0;
+    signals = argc > 5 && strcmp(argv[1], "signal") == 0;
     nth = argc > 3 ? atol(argv[2]) : 0;
-    error = kills ? 0 : atol(argv[3]);
+    error = fails ? atol(argv[3]) : 0;
     pid_t child = fork();
     int status, code = 98;
     if (child == 0)
-        run_child(argv + (kills ? 3 : 4));
+        run_child(argv + (kills ? 3 : fails ? 4 : 5));
     waitpid(child, &status, 0);
     ptrace(PTRACE_SETOPTIONS, child, NULL,
            (void *)(PTRACE_O_TRACESECCOMP | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL |
@@ -154,8 +155,8 @@ int main(int argc, char **argv) {
             bool is_nth = !fails && is_step((long)r.orig_rax) && ++n == nth;
             if (is_nth && kills)
                 kill_tracer(child);
-            if (is_nth)
-                kill((pid_t)error, SIGSEGV);
+            if (is_nth && signals)
+                kill((pid_t)atol(argv[3]), (int)atol(argv[4]));
             again = fails && (long)r.orig_rax == SYS_ptrace && look(thread, &r);
         }
         if (status >> 16 != 0 || signal == SIGSTOP)

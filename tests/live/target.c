@@ -313,6 +313,17 @@ static void wait_for_eintr(void) {
     want(epoll_wait(epoll_create1(0), &got, 1, -1) == -1 && errno == EINTR && handled == 1, "EINTR");
 }
 
+/* One that only the call lets through. */
+static void wait_pwait_for_eintr(void) {
+    struct epoll_event got;
+    struct sigaction action = {.sa_handler = handle};
+    sigset_t set, none;
+    sigemptyset(&none);
+    sigaction(SIGUSR1, &action, NULL);
+    block_usr1(&set);
+    want(epoll_pwait(epoll_create1(0), &got, 1, -1, &none) == -1 && errno == EINTR && handled == 1, "EINTR");
+}
+
 /* Signals that only the call lets through, each of which must get it out; who sends them waits until it has. */
 static void send_and_wait(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -859,7 +870,7 @@ static const struct mode {
     RUN(handler_below), RUN(coroutine),    RUN(coroutine_deep), RUN(vectors),          RUN(signals),
     RUN(churn),         RUN(memory),       RUN(forks),          RUN(locked),           RUN(advised),
     RUN(sealed),        RUN(patched),      RUN(filtered),       RUN(dispatch),         RUN(privileged),
-    RUN(hostile),       RUN(rseq),
+    RUN(hostile),       RUN(rseq),         WAIT(pwait_for_eintr),
 };
 
 static _Atomic int started;

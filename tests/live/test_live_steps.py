@@ -45,25 +45,28 @@ def check_left(target, before, descriptors, masks):
     assert len(text) <= 2, text
 
 
-def sweep(target_file, steps, command, mode, plain, threads=0):
-    """Kills COMMAND before each STRIDEth of its steps, each time in a fresh process; how many there were."""
+def sweep(target_file, steps, command, mode, plain, threads=0, library=None):
+    """Kills COMMAND before each STRIDEth of its steps, each time in a fresh process, whose text may be in a LIBRARY; how many
+    there were."""
+    words = ["-p", "*"] if library else []
     # Before the frame is there, epoll_wait ends with EINTR, as whenever a tracer dies.
     nth, killed = (ARMED if mode == "epoll" else 1), True
     while killed:
         with lives.running(target_file, mode, threads) as target:
+            target.path = str(library or target.path)
             if mode not in ("compute", "vectors", "coroutine"):
                 lives.wait_in_call(target.pid)
             if command == "detach":
-                assert helpers.hugeld("attach", target.pid).returncode == 0
+                assert helpers.hugeld("attach", *words, target.pid).returncode == 0
             before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
-            n, code, said = step(steps, "kill", nth, helpers.HUGELD, command, target.pid)
+            n, code, said = step(steps, "kill", nth, helpers.HUGELD, command, *words, target.pid)
             killed = code == 99
             assert killed or code == 0, said
             check_left(target, before, descriptors, masks)
             # Whatever was left, it can be used and ended.
-            assert helpers.hugeld("attach", target.pid).returncode == 0, nth
+            assert helpers.hugeld("attach", *words, target.pid).returncode == 0, nth
             assert target.huge_bytes() >= 2 * helpers.HUGE
-            assert helpers.hugeld("detach", target.pid).returncode == 0, nth
+            assert helpers.hugeld("detach", *words, target.pid).returncode == 0, nth
             assert target.finish() == plain, nth
         nth += STRIDE
     return n
@@ -74,6 +77,14 @@ def sweep(target_file, steps, command, mode, plain, threads=0):
 @pytest.mark.parametrize("mode", ["futex", "epoll", "nanosleep", "compute", "vectors", "coroutine", "signals"])
 def test_killed(targets, steps, plain_output, command, mode):
     assert sweep(targets["exec"], steps, command, mode, plain_output) > 50
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["attach", "detach"])
+def test_killed_library(library_target, steps, plain_output, command):
+    """All threads are stopped in the middle of it."""
+    program, library = library_target
+    assert sweep(program, steps, command, "futex", plain_output, 2, library) > 60
 
 
 @pytest.mark.parametrize("nth", [1, 12, 30, 47, 60])
@@ -92,7 +103,7 @@ def fault(target_file, steps, command, nth, plain):
         lives.wait_in_call(target.pid)
         if command == "detach":
             assert helpers.hugeld("attach", target.pid).returncode == 0
-        n, code, said = step(steps, "fault", nth, target.pid, helpers.HUGELD, command, target.pid)
+        n, code, said = step(steps, "signal", nth, target.pid, int(signal.SIGSEGV), helpers.HUGELD, command, target.pid)
         assert code == 0 or "a signal came in the middle" in said, (nth, said)
         if n < nth:
             os.kill(target.pid, signal.SIGSEGV)
@@ -119,6 +130,26 @@ def test_faulted_sample(targets, steps, plain_output):
     for nth in 1, 12, 30, 47:
         n, _ = fault(targets["exec"], steps, "attach", nth, plain_output)
         assert n >= nth
+
+
+# The last steps: the other threads get their masks and registers back and are let go, the room is given back, and then the
+# thread that did that gets its own.
+LAST = 22
+
+
+@pytest.mark.parametrize("kind", ["taken", "stopped"])
+@pytest.mark.parametrize("back", [*range(LAST), *[pytest.param(i, marks=pytest.mark.whole) for i in range(LAST, 60)]])
+def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_output, kind, back):
+    """It ends epoll_pwait, whenever it comes, of the thread that makes the calls and of one that only stands still."""
+    program, threads, words = (targets["exec"], 0, []) if kind == "taken" else (library_target[0], 1, ["-p", "*"])
+    with lives.running(program, "pwait_for_eintr", threads) as target:
+        lives.wait_in_call(target.pid)
+        never, attach = 10**6, [helpers.HUGELD, "attach", *words, target.pid]
+        n, code, said = step(steps, "signal", never, target.pid, 0, *attach)
+        assert code == 0 and n > 60, said
+        assert helpers.hugeld("detach", *words, target.pid).returncode == 0
+        _, _, said = step(steps, "signal", n - back, target.pid, int(signal.SIGUSR1), *attach)
+        assert target.finish() == plain_output, said
 
 
 def fail_calls(target_file, steps, command, plain, error):
