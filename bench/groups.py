@@ -467,8 +467,8 @@ def measure_servers(loads, ways, start, rounds):
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
             huge |= server_pages(started)
     for load in loads:
-        yield paired_experiment(load.name, f"{load.title}: time, and the server's processor time, for one", "us", ways, found[load],
-                                huge=huge)
+        yield paired_experiment(load.name, f"{load.title}: time, and the server's processor time, for one", "us", ways,
+                                found[load], huge=huge)
 
 
 def add_generation(first, found, rounds):
@@ -523,7 +523,8 @@ RANGES = [f"SELECT {what} FROM d.t WHERE id BETWEEN {{first}} AND {{first}} + 99
 def write_queries(name, questions):
     """A file with a thousand of these, each about other rows."""
     path = OUT / f"queries-{name}.sql"
-    path.write_text(";".join(questions[i % len(questions)].format(first=i * 7919 % (MARIADB_ROWS - 100) + 1) for i in range(1000)))
+    rows = [i * 7919 % (MARIADB_ROWS - 100) + 1 for i in range(1000)]
+    path.write_text(";".join(questions[i % len(questions)].format(first=row) for i, row in enumerate(rows)))
     path.chmod(0o644)
     return path
 

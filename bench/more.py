@@ -55,7 +55,8 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
         try:
             yield from groups.measure_servers(
                 [groups.Load(name, title, work, transactions)], ways,
-                lambda pair: groups.two_servers(lambda name: make(parent, name), pair, is_ready, signal.SIGTERM, generation), rounds)
+                lambda pair: groups.two_servers(lambda name: make(parent, name), pair, is_ready, signal.SIGTERM, generation),
+                rounds)
         finally:
             shutil.rmtree(parent.parent, ignore_errors=True)
 
