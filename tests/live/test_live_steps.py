@@ -142,7 +142,7 @@ LAST = 22
 def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_output, kind, back):
     """It ends epoll_pwait, whenever it comes, of the thread that makes the calls and of one that only stands still."""
     program, threads, words = (targets["exec"], 0, []) if kind == "taken" else (library_target[0], 1, ["-p", "*"])
-    with lives.running(program, "pwait_for_eintr", threads) as target:
+    with lives.running(program, "pwait_eintr", threads) as target:
         lives.wait_in_call(target.pid)
         never, attach = 10**6, [helpers.HUGELD, "attach", *words, target.pid]
         n, code, said = step(steps, "signal", never, target.pid, 0, *attach)
