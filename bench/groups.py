@@ -301,7 +301,7 @@ def group_defaults(plan):
         with_own_output(ways)
         huge = {way.name: pages_moved(way) for way in ways}
         yield experiment(f"defaults-{name}", f"The defaults and others: {name}, many short runs", "ms", ways,
-                         pairs(ways, plan.many), base="default", huge=huge, program=name)
+                         pairs(ways, plan.short), base="default", huge=huge, program=name)
 
 
 def write_short_source():
@@ -328,7 +328,7 @@ def group_many(plan, only_plain=False):
     ways = [Way("plain", four), Way("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,only=cc1plus"),
             hugeld("thp", four, "backend=thp,only=cc1plus"), mapped("mapped", four)][:2 if only_plain else None]
     yield paired_experiment("many", "Four cc1plus at once on one processor", "ms", ways,
-                            at_once(ways, pairs_for(plan, time_run(ways[0]) * 2 / 1000)),
+                            at_once_precisely(ways, pairs_for(plan, time_run(ways[0]) * 2 / 1000)),
                             huge={way.name: pages_moved(way) for way in ways})
 
 

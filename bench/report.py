@@ -88,7 +88,8 @@ def facts_of(found, way):
     columns = []
     if "memory" in found:
         plain = found["memory"].get("plain")
-        columns.append(f"memory, MiB; plain {show(plain)}" if way is None else show(found["memory"][way["name"]]))
+        mib = found["memory"].get(way["name"]) if way else plain  # 0: it was too short to be seen
+        columns.append(f"memory, MiB; plain {show(plain)}" if way is None else show(mib) if mib else "")
     if any("start_values" in other for other in found["ways"]):
         columns.append("start, ms" if way is None else signed(start_of(way)))
     if any(other.get("needs") for other in found["ways"]):
@@ -175,7 +176,7 @@ def deciding_row(found, way, name, model):
     return [in_short(found), name, with_interval(compare_way(way)),
             with_interval(compare_way(way, "pair_cpu", "cpu")),
             of_plain(modelled(way["name"], model), modelled("plain-again", model)),
-            of_plain(show(memory[way["name"]]), show(memory["plain"])) if way["name"] in memory else "",
+            of_plain(show(memory[way["name"]]), show(memory["plain"])) if memory.get(way["name"]) else "",
             signed(start) if start else ""]
 
 

@@ -244,6 +244,7 @@ void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
     pthread_t thread[HL_THREADS_MAX];
     pthread_attr_t elsewhere;
     cpu_set_t cpus;
+    CPU_ZERO(&cpus);
     size_t most = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (size_t)CPU_COUNT(&cpus) : 1, n_more = 0;
     most = most < HL_THREADS_MAX ? most : HL_THREADS_MAX;
     n = n < most ? n : most;

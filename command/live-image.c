@@ -10,6 +10,7 @@
    execute. */
 #include "common.h"
 #include "live.h"
+#include "maps.h"
 #include "memory-limit.h"
 #include "store.h"
 #include "tracee.h"
@@ -55,9 +56,19 @@ static void *fill_some(void *data) {
     return NULL;
 }
 
-/* One piece, through a mapping that huge pages fit into. */
+/* Whether [at, at + bytes) of this process is on huge pages; false also where the kernel does not tell. */
+static bool is_on_huge_pages(const char *at, uint64_t bytes) {
+    int pagemap = (int)hl_open_pagemap();
+    if (pagemap < 0)
+        return false;
+    bool is_huge = hl_check_huge(pagemap, (uint64_t)at, (uint64_t)at + bytes) == 0;
+    close(pagemap);
+    return is_huge;
+}
+
+/* One piece, through a mapping that huge pages fit into.  *IS_HUGE becomes false if it was not seen to be on them. */
 static int write_piece(const struct hl_live *live, const struct hl_piece_of_text *piece, int out,
-                       uint64_t unit) {
+                       uint64_t unit, bool *is_huge) {
     uint64_t bytes = piece->end - piece->start;
     char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
@@ -69,6 +80,7 @@ static int write_piece(const struct hl_live *live, const struct hl_piece_of_text
         madvise(at, bytes, MADV_HUGEPAGE);
         hl_run_in_threads(fill_some, &filling, bytes / unit);
         result = atomic_load(&filling.result);
+        *is_huge = *is_huge && is_on_huge_pages(at, bytes);
     }
     munmap(room, bytes + unit);
     return result;
@@ -80,12 +92,13 @@ static int write_pieces(const struct hl_live *live, const struct hl_live_text *t
     uint64_t end = text->piece[text->n_pieces - 1].offset + text->piece[text->n_pieces - 1].end -
                    text->piece[text->n_pieces - 1].start;
     uint64_t pages, small = 0;
+    bool is_huge = true;
     int result = ftruncate(out, (off_t)end) == 0 ? 0 : -errno;
     for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
-        result = write_piece(live, &text->piece[i], out, geometry->huge_page_bytes);
+        result = write_piece(live, &text->piece[i], out, geometry->huge_page_bytes, &is_huge);
     if (result == 0 && fchmod(out, 0444) != 0)
         result = -errno;
-    if (result != 0)
+    if (result != 0 || is_huge)
         return result;
     result = hl_prove_huge(&nowhere, out, &pages, &small);
     return result != 0 || small > 0 ? HL_SKIP_THP_UNAVAILABLE : 0;
