@@ -53,12 +53,12 @@ struct mover {
     const struct hl_geometry *geometry;
     struct hl_live_text *text;
     struct hl_tracee *tracee;
-    int file; /* the process's number of text->file, or -1 */
     uint64_t room, room_bytes;
     uint64_t scratch[HL_PIECES_MAX]; /* of each piece, */
     uint64_t gone[HL_PIECES_MAX];    /* and how much was moved away from there */
-    unsigned moved_pieces;           /* up to here all is in place, */
-    uint64_t moved_end;              /* and of the next piece up to here */
+    uint64_t moved_end;              /* of a piece all is in place up to here, */
+    unsigned moved_pieces;           /* and of so many before it */
+    int file;                        /* the process's number of text->file, or -1 */
 };
 
 /* Makes a call.  0: it succeeded with *RESULT; > 0, < 0: it was not made; HL_SKIP_LIVE_CALL: it failed, and *RESULT

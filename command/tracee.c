@@ -160,14 +160,17 @@ static bool are_there(const struct hl_gadgets *gadgets, const struct hl_tracee *
     return can_return && has_code(tracee, process, gadgets->call, call_code, sizeof call_code - 1);
 }
 
-static void search_region(struct hl_gadgets *found, const struct hl_process *process,
-                          const struct hl_region *region) {
+/* 0, or what became of reading it. */
+static int search_region(struct hl_gadgets *found, const struct hl_process *process,
+                         const struct hl_region *region) {
     static const size_t chunk = 1 << 17, overlap = 16;
     const struct hl_tracee reader = {.tid = process->pid};
     char *bytes = hl_allocate(chunk);
+    int result = 0;
     for (uint64_t at = region->start; at < region->end && (found->call == 0 || found->back == 0);) {
         size_t n = region->end - at < chunk ? region->end - at : chunk;
-        if (hl_read_tracee(&reader, at, bytes, n) != 0)
+        result = hl_read_tracee(&reader, at, bytes, n);
+        if (result != 0)
             break;
         const char *hit = found->call == 0 ? memmem(bytes, n, call_code, sizeof call_code - 1) : NULL;
         if (hit != NULL)
@@ -181,6 +184,7 @@ static void search_region(struct hl_gadgets *found, const struct hl_process *pro
             break;
     }
     free(bytes);
+    return result;
 }
 
 /* Both come from one object if that is possible: the libc, which nobody unloads. */
@@ -195,7 +199,8 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
                 avoid(data, region) != (avoided == 1))
                 continue;
             struct hl_gadgets here = {0, 0};
-            search_region(&here, process, region);
+            if (search_region(&here, process, region) == -ESRCH)
+                return -ESRCH; /* it ends */
             *gadgets = here;
             if (here.call != 0 && here.back != 0)
                 return 0;

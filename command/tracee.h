@@ -34,7 +34,7 @@ struct hl_tracee {
 int hl_check_live_machine(void);
 
 /* Finds the instructions in PROCESS.  AVOID: not in the regions of which that is true, unless there are no
-   others.  0, or HL_SKIP_LIVE_INSTRUCTIONS. */
+   others.  0, HL_SKIP_LIVE_INSTRUCTIONS, or -ESRCH. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
 
