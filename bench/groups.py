@@ -412,17 +412,17 @@ def server_pages(started):
     return found
 
 
-def serve_at_once(pair, processors, work, transactions):
+def serve_at_once(pair, processors, first, work, transactions):
     """[(time, the server's processor time)] for one transaction, in us, of a PAIR of servers that work at the same time, each
-    with its client on one of PROCESSORS."""
+    with its client on one of PROCESSORS; FIRST: whose client is started first."""
     before = []
     for server, processor in zip(pair, processors):
         server.move_to(processor)
         before.append(server.cpu_us())
     start = time.monotonic()
     clients = {}
-    for i, (server, processor) in enumerate(zip(pair, processors)):
-        words = ["taskset", "-c", str(processor), *map(str, work(server.folder))]
+    for i in first, 1 - first:
+        words = ["taskset", "-c", str(processors[i]), *map(str, work(pair[i].folder))]
         client = subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         clients[client.pid] = i, client
     ended = [0.0, 0.0]
@@ -442,7 +442,7 @@ def serve_in_turns(pair, work, transactions, rounds):
     processors = sorted(os.sched_getaffinity(0))[:2]
     found = {"values": [], "pair": [], "cpu": [], "pair_cpu": []}
     for i in range(-1, rounds):  # the first doesn't count
-        results = serve_at_once(pair, processors if i % 2 else processors[::-1], work, transactions)
+        results = serve_at_once(pair, processors if i % 2 else processors[::-1], i // 2 % 2, work, transactions)
         for key, value in zip(("pair", "pair_cpu", "values", "cpu"), [*results[0], *results[1]]):
             found[key] += [value] if i >= 0 else []
     return found
