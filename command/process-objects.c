@@ -218,11 +218,37 @@ static struct hl_process_file *find_file(struct hl_process *process, const struc
     return file;
 }
 
+/* Whether REGION is a part of OBJECT. */
+static bool is_in_object(const struct hl_object *object, const struct hl_region *region) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (hl_segment_overlap(&object->segment[i], region->start, region->end) > 0)
+            return true;
+    return false;
+}
+
+/* Whether what is at OBJECT is text alone, while FILE's writable pages belong to another place: a `detach` that was
+   killed leaves that behind. */
+static bool is_left_aside(const struct hl_process *process, const struct hl_process_file *file,
+                          const struct hl_object *object) {
+    bool elsewhere = false;
+    for (size_t i = 0; i < process->n_regions; i++) {
+        const struct hl_region *region = &process->region[i];
+        if (region->inode != file->inode || region->device != file->device || region->shared ||
+            !(region->flags & PF_W))
+            continue;
+        if (is_in_object(object, region))
+            return false;
+        elsewhere = true;
+    }
+    return elsewhere;
+}
+
 static void add_loaded(struct hl_process *process, struct hl_process_file *file, const char *path,
                        uint64_t bias, bool is_main, bool is_image, const struct hl_geometry *geometry) {
     struct hl_loaded loaded = {
         .file = file->elf, .is_image = is_image, .device = file->device, .inode = file->inode};
-    if (hl_load_object(&loaded.object, file->elf, path, bias, geometry) != 0)
+    if (hl_load_object(&loaded.object, file->elf, path, bias, geometry) != 0 ||
+        (!is_main && is_left_aside(process, file, &loaded.object)))
         return;
     loaded.object.is_main = is_main;
     file->found_end = loaded.object.segment[loaded.object.n_segments - 1].end_page;
@@ -319,39 +345,12 @@ static void find_executable(struct hl_process *process, const struct hl_geometry
                process->entry - elf.header.e_entry, true, is_image, geometry);
 }
 
-/* Whether REGION is a part of OBJECT. */
-static bool is_in_object(const struct hl_object *object, const struct hl_region *region) {
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (hl_segment_overlap(&object->segment[i], region->start, region->end) > 0)
-            return true;
-    return false;
-}
-
 /* Whether REGION is a part of the executable, which was found first; ANY: of any object that was found. */
 static bool is_found(const struct hl_process *process, const struct hl_region *region, bool any) {
     for (size_t i = 0; i < process->n_loaded && (any || i == 0); i++)
         if ((any || process->loaded[i].object.is_main) && is_in_object(&process->loaded[i].object, region))
             return true;
     return false;
-}
-
-/* Whether what is at BIAS is text alone, while the file's writable pages belong to another place: a `detach` that was
-   killed leaves that behind. */
-static bool is_left_aside(const struct hl_process *process, const struct hl_region *text,
-                          const struct hl_elf_file *elf, uint64_t bias, const struct hl_geometry *geometry) {
-    struct hl_object object;
-    bool elsewhere = false;
-    if (hl_load_object(&object, elf, NULL, bias, geometry) != 0)
-        return false;
-    for (size_t i = 0; i < process->n_regions; i++) {
-        const struct hl_region *region = &process->region[i];
-        if (!is_same_mapped_file(region, text) || region->shared || !(region->flags & PF_W))
-            continue;
-        if (is_in_object(&object, region))
-            return false;
-        elsewhere = true;
-    }
-    return elsewhere;
 }
 
 /* The libraries that are mapped from files of their own, or from IMAGES as a whole. */
@@ -365,8 +364,7 @@ static void find_libraries(struct hl_process *process, bool images, const struct
         struct hl_process_file *file = find_file(process, region);
         if (!file->is_elf || region->start < file->found_end)
             continue;
-        if (find_bias(process, i, file->elf, geometry, &bias) &&
-            !is_left_aside(process, region, file->elf, bias, geometry))
+        if (find_bias(process, i, file->elf, geometry, &bias))
             add_loaded(process, file, file->origin != NULL ? file->origin : region->name, bias, false, images,
                        geometry);
     }

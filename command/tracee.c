@@ -57,7 +57,7 @@
 
 #define STOP_US INT64_C(500000)
 /* A stop that comes sooner is waited for on the processor: falling asleep takes as long. */
-#define SPIN_MS 0.1
+#define SPIN_US 100
 /* The longest pause between two looks. */
 #define PAUSE_US 1000
 /* How long a call may take, and what a thread may take for getting there, which in a frozen group is for ever. */
@@ -232,13 +232,13 @@ static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us
             return 0;
         if (tid != 0 && !(tid < 0 && errno == EINTR))
             break;
-        double waited = hl_now_ms() - begun;
-        if (waited * 1e3 > (double)patience_us)
+        double waited_us = (hl_now_ms() - begun) * 1e3;
+        if (waited_us > (double)patience_us)
             return HL_SKIP_LIVE_BUSY;
-        if (waited < SPIN_MS)
+        if (waited_us < SPIN_US)
             sched_yield();
         else
-            pause_for(waited * 1e3 / 8 < PAUSE_US ? (unsigned)(waited * 1e3 / 8) : PAUSE_US);
+            pause_for(waited_us / 8 < PAUSE_US ? (unsigned)(waited_us / 8) : PAUSE_US);
     }
     tracee->is_gone = true;
     return -ESRCH;
