@@ -3,13 +3,15 @@
 of it."""
 
 import contextlib
+import glob
 import os
 import re
 import shutil
 import subprocess
 import time
 
-from groups import HUGELD, OUT, STORE, Way, calls, environment, experiment, find_jvm, helpers, hugeld, share, take_turns
+from groups import (HUGELD, OUT, STORE, Way, calls, data_folder, databases, environment, experiment, find_jvm, helpers, hugeld,
+                    share, take_turns)
 from more import NODE_SERVER
 
 
@@ -37,12 +39,13 @@ def toggle(command, pid, *arguments):
 
 
 def toggle_while(process, pid, *arguments):
-    """Attaches to PID and detaches until PROCESS has ended; how often."""
+    """Attaches to PID and detaches until PROCESS has ended; how often some text was moved.  A thread may be in the wrong call at
+    that moment, or a process have ended."""
     done = 0
     while process.poll() is None:
-        for command in "attach", "detach":
-            subprocess.run([HUGELD, command, *arguments, str(pid)], capture_output=True)
-        done += 1
+        attached, _ = [subprocess.run([HUGELD, command, *arguments, str(pid)], capture_output=True)
+                       for command in ("attach", "detach")]
+        done += b" huge page" in attached.stdout
     return done
 
 
@@ -138,6 +141,38 @@ def live_server(plan, rounds):
                      note=f"No request failed; {found[ways[1].name][-1]} pairs in the last run.")
 
 
+def live_postgres(plan, rounds):
+    """The longest transaction that pgbench has seen of a server; none may fail."""
+    if not glob.glob("/usr/lib/postgresql/*/bin/pgbench") or os.getuid() != 0:
+        return
+    folder = data_folder("postgres-live")
+    ways = [Way("plain", ["postgres"]), Way("attached and detached", ["postgres"])]
+    found = {way.name: [] for way in ways}
+    try:
+        postgres = databases.make_postgres(folder)
+        with databases.serving(postgres) as words:
+            server = int((postgres[0] / "data/postmaster.pid").read_text().split()[0])
+            subprocess.run(words("pgbench", "-q", "-i", "-s", "1", "postgres"), check=True, stderr=subprocess.DEVNULL)
+
+            def run(way):
+                for log in OUT.glob("pgbench.*"):
+                    log.unlink()
+                client = subprocess.Popen(words("pgbench", "-n", "-S", "-c", "4", "-j", "2", "-T", "2" if plan.quick else "5",
+                                                "-l", "--log-prefix=pgbench", "postgres"), stdout=subprocess.PIPE, text=True, cwd=OUT)
+                done = toggle_while(client, server, "--children") if way is not ways[0] else 0
+                said = client.communicate()[0]
+                if client.returncode != 0 or "number of failed transactions: 0" not in said:
+                    raise RuntimeError(f"pgbench: {said}")
+                found[way.name].append(done)
+                return max(int(line.split()[2]) for log in OUT.glob("pgbench.*") for line in log.open()) / 1e3
+
+            values = take_turns(ways, rounds, run)
+    finally:
+        shutil.rmtree(folder.parent, ignore_errors=True)
+    yield experiment("live-pgbench", "attach and detach, PostgreSQL and its backends under pgbench: the longest transaction", "ms",
+                     ways, values, note=f"No transaction failed; {found[ways[1].name][-1]} pairs in the last run.")
+
+
 def live_jvm(plan, rounds):
     """The longest pause in a JVM's own log; all of its threads stand still while libjvm.so, a library, is moved."""
     if not find_jvm() or not shutil.which("javac"):
@@ -165,5 +200,5 @@ def measure(plan):
     program, rounds = calls(64, pie=False), 3 if plan.quick else 9
     for part in live_pauses, live_duration, live_calls:
         yield from part(plan, program, rounds)
-    for part in live_server, live_jvm:
+    for part in live_server, live_postgres, live_jvm:
         yield from part(plan, plan.long)

@@ -27,6 +27,7 @@
 #include <inttypes.h>
 #include <linux/mman.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -469,13 +470,19 @@ static void move_texts(const struct work *work, struct hl_tracee *tracee, bool i
     }
 }
 
+/* Other threads wait for the stopped one; so what else the machine computes waits for us, where we may ask for that. */
+static void hurry(void) {
+    const struct sched_param least = {.sched_priority = sched_get_priority_min(SCHED_FIFO)};
+    sched_setscheduler(0, SCHED_FIFO, &least);
+}
+
 static void *work_in_thread(void *data) {
     struct work *work = data;
     struct hl_live *live = work->live;
     struct hl_tracee tracee;
     struct hl_gadgets gadgets;
     live->skip = hl_find_gadgets(&gadgets, &live->process, is_replaced, live);
-    double began = hl_now_ms();
+    hurry();
     if (live->skip == 0)
         live->skip = hl_take_thread(&tracee, &gadgets, &live->process);
     if (live->skip != 0)
@@ -484,7 +491,7 @@ static void *work_in_thread(void *data) {
     move_texts(work, &tracee, true);
     move_texts(work, &tracee, false);
     hl_release_tracee(&tracee);
-    live->stopped_us = (uint64_t)((hl_now_ms() - began) * 1e3);
+    live->stopped_us = (uint64_t)((hl_now_ms() - tracee.stopped_ms) * 1e3);
     return NULL;
 }
 
@@ -495,7 +502,8 @@ static bool has_text(const struct hl_live *live) {
     return false;
 }
 
-/* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that. */
+/* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that.
+   That a thread has stopped is told by SIGCHLD, unless that is ignored. */
 void hl_move_live(struct hl_live *live, const struct hl_live_request *request) {
     struct work work = {live, request};
     pthread_t thread;
@@ -504,10 +512,12 @@ void hl_move_live(struct hl_live *live, const struct hl_live_request *request) {
         return;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);
+    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     int error = pthread_create(&thread, NULL, work_in_thread, &work);
     if (error == 0)
         pthread_join(thread, NULL);
     else
         live->skip = -error;
+    signal(SIGCHLD, inherited);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }

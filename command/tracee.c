@@ -56,10 +56,11 @@
 #endif
 
 #define STOP_US INT64_C(500000)
-/* A stop that comes sooner is waited for on the processor: falling asleep takes as long. */
-#define SPIN_US 100
-/* The longest pause between two looks. */
-#define PAUSE_US 1000
+/* A stop that comes sooner is waited for on the processor: falling asleep takes as long.  Longer than that the
+   thread may be waiting for this processor. */
+#define SPIN_US 20
+/* Between two looks where no signal says that it has stopped. */
+#define PAUSE_NS 1000000L
 /* How long a call may take, and what a thread may take for getting there, which in a frozen group is for ever. */
 #define CALL_US INT64_C(60000000)
 #define ENTER_US INT64_C(5000000)
@@ -220,8 +221,12 @@ static long trace(const struct hl_tracee *tracee, int request, uintptr_t address
     return ptrace(request, tracee->tid, address, data) >= 0 ? 0 : -errno;
 }
 
-static void pause_for(unsigned microseconds) {
-    nanosleep(&(struct timespec){0, (long)microseconds * 1000}, NULL);
+/* Until a child or a tracee changes its state, or a pause is over.  The signal is blocked. */
+static void await_change(void) {
+    sigset_t change;
+    sigemptyset(&change);
+    sigaddset(&change, SIGCHLD);
+    sigtimedwait(&change, NULL, &(struct timespec){0, PAUSE_NS});
 }
 
 /* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_LIVE_BUSY; or -ESRCH. */
@@ -238,7 +243,7 @@ static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us
         if (waited_us < SPIN_US)
             sched_yield();
         else
-            pause_for(waited_us / 8 < PAUSE_US ? (unsigned)(waited_us / 8) : PAUSE_US);
+            await_change();
     }
     tracee->is_gone = true;
     return -ESRCH;
@@ -296,6 +301,7 @@ int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filt
     result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0);
     if (result == 0)
         result = waits ? await_interrupt(tracee) : HL_SKIP_LIVE_BUSY;
+    tracee->stopped_ms = hl_now_ms();
     tracee->is_interrupted = result == 0;
     tracee->is_stopped = result == 0 || result == HL_SKIP_LIVE_STOPPED;
     return result;

@@ -3,7 +3,8 @@
 
    Results are 0, a reason (enum hl_skip) or a negated errno; -ESRCH: the thread is gone (it ended, or another
    one executed a program).  All functions for one tracee are called by the same thread, and when that ends, in
-   whichever way, the kernel lets go of what it has stopped. */
+   whichever way, the kernel lets go of what it has stopped.  SIGCHLD is blocked and
+   not ignored: it says that a thread has stopped. */
 #ifndef HL_TRACEE_H
 #define HL_TRACEE_H
 
@@ -25,7 +26,8 @@ struct hl_tracee {
     int memory;    /* an open /proc/TID/mem, after hl_arm_tracee: of no program that is executed later */
     uint64_t data; /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
     bool is_stopped, is_gone;
-    bool is_interrupted; /* it stopped because we wanted it to */
+    bool is_interrupted; /* it stopped because we wanted it to, */
+    double stopped_ms;   /* then, as of hl_now_ms */
     struct hl_gadgets gadgets;
     struct hl_tracee_state *state;
 };

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Private database servers for tests, each as a user of its own, on a socket in a temporary folder."""
 
+import contextlib
 import glob
 import os
 import pwd
 import shutil
+import signal
 
 import pytest
 
@@ -53,3 +55,21 @@ def make_postgres(parent, name="postgres"):
     argv = [*AS_POSTGRES, f"{binaries}/postgres", "-D", folder / "data", "-k", folder, "-c", "listen_addresses=", "-c",
             "shared_buffers=16MB", "-c", "huge_pages=off", "-c", "fsync=off"]
     return folder, binaries, argv
+
+
+@contextlib.contextmanager
+def serving(postgres):
+    """make_postgres's server, which answers, and words(PROGRAM, ARGUMENTS): how a client is called."""
+    folder, binaries, argv = postgres
+    server = helpers.start(argv, cwd=folder)
+    try:
+        def words(program, *arguments):
+            return [f"{binaries}/{program}", "-h", folder, "-U", "postgres", *arguments]
+        helpers.wait_until(lambda: helpers.run(words("psql", "-c", "SELECT 1"), cwd=folder).returncode == 0,
+                           what="postgres answering")
+        yield words
+        server.send_signal(signal.SIGINT)
+        _, err = server.communicate(timeout=60)
+        assert server.returncode == 0 and "terminated by signal" not in err, err
+    finally:
+        helpers.end_process(server)

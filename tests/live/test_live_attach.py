@@ -2,10 +2,13 @@
 """hugeld attach and detach: the text is on huge pages and back, whatever the thread was doing, and nothing else has
 changed."""
 
+import contextlib
 import json
 import os
+import pathlib
 import shutil
 import signal
+import time
 
 import helpers
 import lives
@@ -109,6 +112,75 @@ def test_vfork(targets, plain_output):
         result = attach(target.pid)
         assert result.returncode == 1 and "half a second" in result.stderr
         assert target.finish() == plain_output
+
+
+def scheduling_policies(pid):
+    """Of all threads, as the kernel's numbers (proc(5))."""
+    found = set()
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            found.add(int(path.read_text().rpartition(")")[2].split()[38]))
+    return found
+
+
+def test_in_a_hurry(targets, plain_output, root):
+    """While a thread stands still, or is awaited, hugeld comes before what else the machine computes, and nobody else does."""
+    with lives.running(targets["exec"], "vfork") as target:
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "D", what="vfork")
+
+        def is_seen():
+            hurried, process = False, helpers.start([helpers.HUGELD, "attach", target.pid])
+            while process.poll() is None and not hurried:
+                hurried = os.SCHED_FIFO in scheduling_policies(process.pid)
+                assert scheduling_policies(target.pid) <= {os.SCHED_OTHER}
+            process.communicate()
+            return hurried
+
+        helpers.wait_until(is_seen, what="a real-time priority")
+        assert target.finish() == plain_output
+
+
+def test_signal_ignored(targets, plain_output):
+    """SIGCHLD is what a stop is awaited by."""
+    with lives.running(targets["exec"], "futex") as target:
+        for command in "attach", "detach":
+            succeed(helpers.run(["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh", helpers.HUGELD, command, target.pid]))
+        assert target.finish() == plain_output
+
+
+LATER = """
+import os, time
+while True:
+    os.write(1, bytes(1 << 20))
+    time.sleep(1)
+"""
+
+
+def test_stop_begins_when_it_stops():
+    """Until it can be stopped it may be in the wrong call for long."""
+    process = helpers.start(["/usr/bin/python3", "-c", LATER])
+    try:
+        def stopped():
+            lives.wait_in_call(process.pid)
+            is_writing = "1 0x1 " in pathlib.Path(f"/proc/{process.pid}/syscall").read_text()
+            began = time.monotonic()
+            attaching = helpers.start([helpers.HUGELD, "attach", "--json", process.pid])
+            time.sleep(0.2)
+            read = 0
+            while read < 1 << 20:
+                read += len(os.read(process.stdout.fileno(), 1 << 20))
+            out, err = attaching.communicate()
+            took_us = (time.monotonic() - began) * 1e6
+            if attaching.returncode != 0:
+                assert "try again" in err, out + err
+                return False
+            succeed(detach(process.pid))
+            return is_writing and (took_us, json.loads(out)["processes"][0]["stopped_us"])
+
+        took_us, stopped_us = helpers.wait_until(stopped, what="an attach during a write")
+        assert 0 < stopped_us < took_us - 150000
+    finally:
+        helpers.end_process(process)
 
 
 def test_write(targets, plain_output):

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 
 import databases
@@ -146,30 +145,12 @@ def postgres(tmp_path_factory):
     return databases.make_postgres(folder)
 
 
-@contextlib.contextmanager
-def serving(postgres):
-    """A server that answers, and call(PROGRAM, ARGUMENTS) with the words of a client."""
-    folder, binaries, argv = postgres
-    server = helpers.start(argv, cwd=folder)
-    try:
-        def words(program, *arguments):
-            return [f"{binaries}/{program}", "-h", folder, "-U", "postgres", *arguments]
-        helpers.wait_until(lambda: helpers.run(words("psql", "-c", "SELECT 1"), cwd=folder).returncode == 0,
-                           what="postgres answering")
-        yield words
-        server.send_signal(signal.SIGINT)
-        _, err = server.communicate(timeout=60)
-        assert server.returncode == 0 and "terminated by signal" not in err, err
-    finally:
-        helpers.end_process(server)
-
-
 @pytest.mark.whole
 @pytest.mark.parametrize("command", ["attach", "detach"])
 def test_backend_killed(postgres, steps, command):
     """The same with a session of PostgreSQL, a new one each time."""
     nth, killed = 1, True
-    with serving(postgres) as words:
+    with databases.serving(postgres) as words:
         while killed:
             session = helpers.start(words("psql", "-Atq", "postgres"), stdin=subprocess.PIPE)
             try:
@@ -193,7 +174,7 @@ def test_backend_killed(postgres, steps, command):
 @pytest.mark.whole
 def test_postgres(postgres):
     """The server and its backends, under pgbench: no transaction fails."""
-    with serving(postgres) as words:
+    with databases.serving(postgres) as words:
         result = helpers.run(words("pgbench", "-q", "-i", "-s", "1", "postgres"))
         assert result.returncode == 0, result.stderr
         bench = helpers.start(words("pgbench", "-n", "-S", "-c", "4", "-j", "2", "-T", str(2 + PAIRS // 2), "postgres"))
