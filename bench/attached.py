@@ -141,41 +141,53 @@ def live_server(plan, rounds):
                      note=f"No request failed; {found[ways[1].name][-1]} pairs in the last run.")
 
 
+def pgbench(plan, words, clients):
+    """PostgreSQL's clients, who write a line for each transaction; none may fail."""
+    for log in OUT.glob("pgbench.*"):
+        log.unlink()
+    return subprocess.Popen(words("pgbench", "-n", "-S", "-c", str(clients), "-j", str(min(clients, 2)), "-T", "2" if plan.quick else "5",
+                                  "-l", "--log-prefix=pgbench", "postgres"), stdout=subprocess.PIPE, text=True, cwd=OUT)
+
+
+def longest_transaction(client):
+    """ms, when CLIENT has ended."""
+    said = client.communicate()[0]
+    if client.returncode != 0 or "number of failed transactions: 0" not in said:
+        raise RuntimeError(f"pgbench: {said}")
+    return max(int(line.split()[2]) for log in OUT.glob("pgbench.*") for line in log.open()) / 1e3
+
+
 def live_postgres(plan, rounds):
-    """The longest transaction that pgbench has seen of a server; none may fail."""
+    """The longest transaction of one client, and of four, who leave no processor idle."""
     if not glob.glob("/usr/lib/postgresql/*/bin/pgbench") or os.getuid() != 0:
         return
     folder = data_folder("postgres-live")
-    ways = [Way("plain", ["postgres"]), Way("other work", ["postgres"]), Way("attached and detached", ["postgres"], "other work")]
-    done = 0
+    plain, work, attached = (Way(name, ["postgres"]) for name in ("plain", "other work", "attached and detached"))
     try:
         postgres = databases.make_postgres(folder)
         with databases.serving(postgres) as words:
             server = int((postgres[0] / "data/postmaster.pid").read_text().split()[0])
             subprocess.run(words("pgbench", "-q", "-i", "-s", "1", "postgres"), check=True, stderr=subprocess.DEVNULL)
+            for clients, title, ways in (1, "one client", [plain, attached]), (4, "four clients", [plain, work, attached]):
+                done = 0
 
-            def run(way):
-                for log in OUT.glob("pgbench.*"):
-                    log.unlink()
-                client = subprocess.Popen(words("pgbench", "-n", "-S", "-c", "4", "-j", "2", "-T", "2" if plan.quick else "5",
-                                                "-l", "--log-prefix=pgbench", "postgres"), stdout=subprocess.PIPE, text=True, cwd=OUT)
-                nonlocal done
-                if way.name == "other work":
-                    while client.poll() is None:
+                def run(way, clients=clients):
+                    nonlocal done
+                    client = pgbench(plan, words, clients)
+                    while way is work and client.poll() is None:
                         subprocess.run(["sha256sum", f"{postgres[1]}/postgres"], stdout=subprocess.DEVNULL)
-                elif way is not ways[0]:
-                    done = toggle_while(client, server, "--children")
-                said = client.communicate()[0]
-                if client.returncode != 0 or "number of failed transactions: 0" not in said:
-                    raise RuntimeError(f"pgbench: {said}")
-                return max(int(line.split()[2]) for log in OUT.glob("pgbench.*") for line in log.open()) / 1e3
+                    if way is attached:
+                        done = toggle_while(client, server, "--children")
+                    return longest_transaction(client)
 
-            values = take_turns(ways, rounds, run)
+                values = take_turns(ways, rounds, run)
+                note = f"No transaction failed; {done} pairs in the last run."
+                if work in ways:
+                    note += " Other work: `sha256sum`, again and again, with which they have to share the processors as with hugeld."
+                yield experiment(f"live-pgbench-{clients}", "attach and detach, PostgreSQL and its backends under pgbench, "
+                                 f"{title}: the longest transaction", "ms", ways, values, note=note)
     finally:
         shutil.rmtree(folder.parent, ignore_errors=True)
-    yield experiment("live-pgbench", "attach and detach, PostgreSQL and its backends under pgbench: the longest transaction", "ms",
-                     ways, values, note=f"No transaction failed; {done} pairs in the last run. Other work: sha256sum, again and again, with which "
-                          "the server and its clients have to share two processors as they have to with hugeld.")
 
 
 def live_jvm(plan, rounds):
