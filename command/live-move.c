@@ -473,9 +473,7 @@ static void move_texts(const struct work *work, struct hl_tracee *tracee, bool i
 /* Between us and the stopped thread there are some thirty changes, each of which would wait until others leave a
    processor; so we come first, where we may ask for that.  A real-time priority gains little more, and Linux 6.18 then
    makes others wait for longer. */
-static void hurry(void) {
-    setpriority(PRIO_PROCESS, (id_t)gettid(), -20);
-}
+static void hurry(void) { setpriority(PRIO_PROCESS, (id_t)gettid(), -20); }
 
 static void *work_in_thread(void *data) {
     struct work *work = data;
