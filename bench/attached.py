@@ -3,15 +3,14 @@
 of it."""
 
 import contextlib
-import glob
 import os
 import re
 import shutil
 import subprocess
 import time
 
-from groups import (HUGELD, OUT, STORE, Way, calls, data_folder, databases, environment, experiment, find_jvm, helpers, hugeld,
-                    share, take_turns)
+from groups import (HUGELD, OUT, STORE, Way, calls, data_folder, databases, environment, experiment, find_jvm, has_pgbench,
+                    helpers, hugeld, share, take_turns)
 from more import NODE_SERVER
 
 
@@ -43,9 +42,9 @@ def toggle_while(process, pid, *arguments):
     that moment, or a process have ended."""
     done = 0
     while process.poll() is None:
-        attached, _ = [subprocess.run([HUGELD, command, *arguments, str(pid)], capture_output=True)
-                       for command in ("attach", "detach")]
-        done += b" huge page" in attached.stdout
+        for command in "attach", "detach":
+            said = subprocess.run([HUGELD, command, *arguments, str(pid)], capture_output=True).stdout
+            done += b" huge page" in said  # attach's words
     return done
 
 
@@ -145,8 +144,9 @@ def pgbench(plan, words, clients):
     """PostgreSQL's clients, who write a line for each transaction; none may fail."""
     for log in OUT.glob("pgbench.*"):
         log.unlink()
-    return subprocess.Popen(words("pgbench", "-n", "-S", "-c", str(clients), "-j", str(min(clients, 2)), "-T", "2" if plan.quick else "5",
-                                  "-l", "--log-prefix=pgbench", "postgres"), stdout=subprocess.PIPE, text=True, cwd=OUT)
+    return subprocess.Popen(words("pgbench", "-n", "-S", "-c", str(clients), "-j", str(min(clients, 2)),
+                                  "-T", "2" if plan.quick else "5", "-l", "--log-prefix=pgbench", "postgres"),
+                            stdout=subprocess.PIPE, text=True, cwd=OUT)
 
 
 def longest_transaction(client):
@@ -159,7 +159,7 @@ def longest_transaction(client):
 
 def live_postgres(plan, rounds):
     """The longest transaction of one client, and of four, who leave no processor idle."""
-    if not glob.glob("/usr/lib/postgresql/*/bin/pgbench") or os.getuid() != 0:
+    if not has_pgbench():
         return
     folder = data_folder("postgres-live")
     plain, work, attached = (Way(name, ["postgres"]) for name in ("plain", "other work", "attached and detached"))
@@ -183,7 +183,8 @@ def live_postgres(plan, rounds):
                 values = take_turns(ways, rounds, run)
                 note = f"No transaction failed; {done} pairs in the last run."
                 if work in ways:
-                    note += " Other work: `sha256sum`, again and again, with which they have to share the processors as with hugeld."
+                    note += (" Other work: `sha256sum`, again and again, with which they have to share the processors as with "
+                             "hugeld.")
                 yield experiment(f"live-pgbench-{clients}", "attach and detach, PostgreSQL and its backends under pgbench, "
                                  f"{title}: the longest transaction", "ms", ways, values, note=note)
     finally:

@@ -498,10 +498,14 @@ def in_generations(plan, measure, only_plain=False):
     return list(first.values())
 
 
+def has_pgbench():
+    return databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0
+
+
 def group_databases(plan, only_plain=False):
     if shutil.which("mariadbd") and shutil.which("mariadb-slap") and os.getuid() == 0:
         yield from in_generations(plan, lambda rounds, i: measure_mariadb(rounds, i, only_plain), only_plain)
-    if databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0:
+    if has_pgbench():
         yield from in_generations(plan, lambda rounds, i: measure_postgres(rounds, i, only_plain), only_plain)
 
 

@@ -3,8 +3,8 @@
 
    Results are 0, a reason (enum hl_skip) or a negated errno; -ESRCH: the thread is gone (it ended, or another
    one executed a program).  All functions for one tracee are called by the same thread, and when that ends, in
-   whichever way, the kernel lets go of what it has stopped.  SIGCHLD is blocked and
-   not ignored: it says that a thread has stopped. */
+   whichever way, the kernel lets go of what it has stopped.  SIGCHLD is blocked and not ignored: it says that a thread
+   has stopped. */
 #ifndef HL_TRACEE_H
 #define HL_TRACEE_H
 

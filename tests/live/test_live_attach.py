@@ -127,7 +127,6 @@ def test_in_a_hurry(targets, plain_output, root):
     """While a thread stands still, or is awaited, hugeld comes before what else the machine computes, and nobody else does."""
     with lives.running(targets["exec"], "vfork") as target:
         helpers.wait_until(lambda: helpers.state_of(target.pid) == "D", what="vfork")
-
         before = niceness(target.pid)
 
         def is_seen():
