@@ -2,6 +2,7 @@
 """What a program usually has and here has not: /proc, /sys, descriptors, a stack, a root that can be written to.  By
 the preloader and by the patched dynamic linker: what ran plainly runs, says the same, and moves where it can."""
 
+import os
 import pathlib
 
 import pytest
@@ -83,12 +84,21 @@ def test_bare(builder, pool, root, way, bare):
         assert (MOVED in result.stderr) == moves, result.stderr
 
 
+def take_map(pid):
+    """What is in the map of PID, which has ended.  It is removed."""
+    path = pathlib.Path(f"/tmp/perf-{pid}.map")
+    text = path.read_text()
+    path.unlink()
+    return text
+
+
 CLOSED = ["0", "1", "2", "01", "02", "12", "012"]
 
 
 @pytest.mark.parametrize("closed", CLOSED)
 def test_closed_descriptors(builder, pool, way, closed, tmp_path):
-    """What hugeld opens has one of these numbers for a while: none stays open, and what the program opens is whole."""
+    """What hugeld opens has one of these numbers for a while: none stays open, and what the program opens is whole.  So is
+    its map for perf."""
     pool(64)
     source = builder.write("open.c", r"""
 #include <dirent.h>
@@ -107,12 +117,14 @@ int main(int argc, char **argv) {
 """)
     app = builder.once("open", lambda folder: builder.compile(folder / "open", source, *builder.object(), "-no-pie",
                                                               "-s"))
-    prefix = in_bash("exec " + " ".join(f"{n}{'<' if n == '0' else '>'}&-" for n in closed))
+    closing = " ".join(f"{n}{'<' if n == '0' else '>'}&-" for n in closed)
+    prefix = in_bash(f"echo $$ > {tmp_path}/pid; exec {closing}")
     options = "verbose=3,perf_map=on,only=*/open"
     for way_prefix, out in (([], "plain"), (way(options), "moved")):
         result = helpers.run([*prefix, *way_prefix, app, tmp_path / out])
         assert result.returncode == 3, result
     assert (tmp_path / "moved").read_text() == (tmp_path / "plain").read_text()
+    assert " opendir@plt\n" in take_map((tmp_path / "pid").read_text().strip())
 
 
 @pytest.mark.parametrize("closed", [False, True], ids=["by itself", "before it starts"])
@@ -191,10 +203,11 @@ def test_patched_linker_in_secure_mode(builder, pool, root, special):
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
+#include <unistd.h>
 unsigned long big_sum(unsigned long x);
 int main(void) {
-    printf("%lx secure %lu %s %s\n", big_sum(1), getauxval(AT_SECURE), getenv("LD_HUGEPAGES") ? "seen" : "unset",
-           getenv("LD_HUGEPAGES_OPTIONS") ? "seen" : "unset");
+    printf("%d %lx secure %lu %s %s\n", getpid(), big_sum(1), getauxval(AT_SECURE),
+           getenv("LD_HUGEPAGES") ? "seen" : "unset", getenv("LD_HUGEPAGES_OPTIONS") ? "seen" : "unset");
     return 3;
 }
 """)
@@ -207,7 +220,10 @@ int main(void) {
     options = "verbose=3,strict=on,backend=hugetlb,perf_map=on,only=special"
     result = helpers.run(command, helpers.environment(LD_HUGEPAGES="special", LD_HUGEPAGES_OPTIONS=options))
     assert result.returncode == 3, result
+    pid = result.stdout.split()[0]
     if special == "ordinary":
         assert "secure 0 seen seen" in result.stdout and MOVED in result.stderr
+        assert " big_sum\n" in take_map(pid)
     else:
         assert "secure 1 unset unset" in result.stdout and result.stderr == ""
+        assert not os.path.exists(f"/tmp/perf-{pid}.map")
