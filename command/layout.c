@@ -85,6 +85,12 @@ static uint32_t find_trap(unsigned machine) {
     return machine == EM_AARCH64 ? 0xd4200000 : 0; /* brk #0 */
 }
 
+/* Whether a PT_LOAD of no bytes, which hl_read_segments passes over, is one for the kernel and ld.so, too: they
+   map the page that its address is in, unless that is the page's first. */
+static bool maps_nothing(const GElf_Phdr *ph, const struct hl_geometry *geometry) {
+    return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
+}
+
 /* The program headers and what they make of the object: hl_skip, or 0. */
 static int read_object(struct planner *p) {
     const GElf_Ehdr *header = &p->file->header;
@@ -102,6 +108,8 @@ static int read_object(struct planner *p) {
         const GElf_Phdr *ph = &p->file->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
             (ph->p_offset - ph->p_vaddr) % p->geometry->page_bytes != 0)
+            return HL_SKIP_MALFORMED;
+        if (ph->p_type == PT_LOAD && ph->p_memsz == 0 && !maps_nothing(ph, p->geometry))
             return HL_SKIP_MALFORMED;
         if (ph->p_type != PT_LOAD && ph->p_filesz > 0 && !is_inside(p, ph->p_offset, ph->p_filesz))
             return HL_SKIP_SOURCE_UNREADABLE;
@@ -343,7 +351,7 @@ static void place_program_headers(struct planner *p) {
     bool moves = hl_is_position_independent(p->file);
     for (size_t i = 0; i < image->phnum; i++) {
         GElf_Phdr *ph = &image->phdr[i];
-        if (ph->p_type == PT_LOAD) {
+        if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
             ph->p_offset = in_image(p, ph->p_vaddr);
             if (moves && ph->p_align < p->geometry->huge_page_bytes)
                 ph->p_align = p->geometry->huge_page_bytes;

@@ -43,10 +43,15 @@ static void check_headers(const struct hl_image *image, const struct hl_elf_file
         assert_true(now->p_vaddr == before->p_vaddr && now->p_paddr == before->p_paddr);
         assert_true(now->p_filesz == before->p_filesz && now->p_memsz == before->p_memsz);
         assert_true(now->p_align >= before->p_align);
-        if (now->p_type == PT_LOAD)
+        if (now->p_type != PT_LOAD)
+            continue;
+        assert_true((now->p_align & (now->p_align - 1)) == 0);
+        if (now->p_memsz > 0) {
             assert_int_equal(now->p_offset, now->p_vaddr - image->base);
-        if (now->p_type == PT_LOAD && now->p_align > 1)
-            assert_int_equal((now->p_vaddr - now->p_offset) & (now->p_align - 1), 0);
+            assert_int_equal((now->p_vaddr - now->p_offset) & (now->p_align - 1 + (now->p_align == 0)), 0);
+        } else {
+            assert_int_equal(now->p_vaddr % T_PAGE, 0);
+        }
     }
 }
 
