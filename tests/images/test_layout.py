@@ -220,7 +220,7 @@ def test_thread_local_data(builder, tmpfs):
 @pytest.mark.whole
 def test_many_sections(builder, tmp_path):
     """More than e_shnum can say."""
-    lines = "".join(f'.section s{i},"",@progbits\n.byte {i % 200}\n' for i in range(66000))
+    lines = "".join(f'.section .debug_s{i},"",@progbits\n.byte {i % 200}\n' for i in range(66000))
     source = builder.write("sections.s", f"{lines}.text\n.globl _start\n_start:\n.fill 5000000, 1, 0x90\n")
     app = tmp_path / "app"
     builder.compile(app, "-nostdlib", "-static", source)
@@ -407,27 +407,7 @@ def test_perf(builder, tmpfs, tmp_path):
     image.unlink()
 
 
-# --- hugetlbfs and full file systems ---
-
-
-def test_hugetlbfs(builder, pool, root, tmp_path):
-    """There is no write(2): it is mapped.  The image ends at a whole page; where the pool is short, nothing stays."""
-    app, (library,) = builder.with_library("dso")
-    script = 'mount -t hugetlbfs none "$1" && "$2" image "$3" "$1/image"; echo $?; cat "$1/image" > "$4"; ls -A "$1"'
-
-    def on_hugetlbfs():
-        (tmp_path / "mount").mkdir(exist_ok=True)
-        return helpers.run(["unshare", "-m", "sh", "-c", script, "sh", tmp_path / "mount", helpers.HUGELD, library,
-                            tmp_path / "image"])
-
-    pool(10)
-    assert on_hugetlbfs().stdout.split() == ["0", "image"]
-    image = layouts.check_image(library, tmp_path / "image")
-    assert len(image.data) % helpers.HUGE == 0
-    pool(3)
-    result = on_hugetlbfs()
-    assert result.stdout.split() == ["1"]
-    assert "cannot be written: " in result.stderr
+# --- full file systems ---
 
 
 def test_full(builder, root, tmp_path):
@@ -465,7 +445,7 @@ def test_reasons(builder, small, tmp_path):
     refuse(builder.tiny(), out, "no whole huge page lies inside")
     _, (textrel,) = builder.with_library("dso-textrel")
     refuse(textrel, out, "text relocations")
-    refuse(changed("appended", data + b"PK"), out, "data that belongs to no section", *options)
+    refuse(changed("appended", data + b"PK"), out, "data of its own appended", *options)
     layouts.check_image(changed("zeros", data + bytes(1000)), make(tmp_path / "zeros", out, *options), SMALL)
     out.unlink()
     swapped = dict(hostile.shapes(data))["unsorted"]
@@ -482,11 +462,51 @@ def test_reasons(builder, small, tmp_path):
     refuse(changed("many", elf.pack()), out, "more than 32 PT_LOADs", *options)
     no_sections = bytearray(data)
     no_sections[0x28:0x30], no_sections[0x3C:0x40] = bytes(8), bytes(4)
-    refuse(changed("no-sections", bytes(no_sections)), out, "data that belongs to no section", *options)
+    refuse(changed("no-sections", bytes(no_sections)), out, "data of its own appended", *options)
     past = bytearray(data)
     struct.pack_into("<Q", past, 0x28, len(data) - 64)
     refuse(changed("past-the-end", bytes(past)), out, "cannot be read to the end", *options)
     assert app.exists() and not out.exists()
+
+
+# How programs carry data for themselves, which they find by an offset that was recorded when they were built.
+@pytest.mark.parametrize("section", ["pydata", "pck", ".bun", ".payload"])
+def test_data_in_a_section(small, tmp_path, section):
+    """PyInstaller, Godot and Bun keep it in a section that is not loaded."""
+    (tmp_path / "data").write_bytes(b"what the program reads" * 100)
+    app = tmp_path / "app"
+    subprocess.run(["objcopy", "--add-section", f"{section}={tmp_path / 'data'}", small, app], check=True)
+    refuse(app, tmp_path / "out", "data of its own appended or in a section", f"--huge-page={SMALL}")
+
+
+@pytest.mark.parametrize("section", [".debug_info", ".comment.x", ".gnu_debuglink", ".rustc", ".note.x"])
+def test_data_of_compilers(small, tmp_path, section):
+    """It is found by the section headers, which the image has, too."""
+    (tmp_path / "data").write_bytes(b"what a debugger reads" * 100)
+    app, out = tmp_path / "app", tmp_path / "out"
+    subprocess.run(["objcopy", "--remove-section", section, "--add-section", f"{section}={tmp_path / 'data'}", small, app], check=True)
+    layouts.check_image(app, make(app, out, f"--huge-page={SMALL}"), SMALL)
+
+
+@pytest.mark.parametrize("trailer", ["at once", "at a page", "zip"])
+def test_data_at_the_end(small, tmp_path, trailer):
+    """Deno, AppImage and self-extracting archives; also behind padding."""
+    data = small.read_bytes()
+    padding = {"at once": b"", "at a page": bytes(-len(data) % 4096 + 8192), "zip": b"PK\3\4" + bytes(70000)}[trailer]
+    (tmp_path / "app").write_bytes(data + padding + b"d3n0l4nd")
+    refuse(tmp_path / "app", tmp_path / "out", "data of its own appended", f"--huge-page={SMALL}")
+
+
+def test_data_between_segments(small, tmp_path):
+    """A few bytes in the padding are no padding."""
+    data = bytearray(small.read_bytes())
+    elf = hostile.Elf(bytes(data))
+    ends = sorted((ph["offset"], ph["offset"] + ph["filesz"]) for ph in elf.loads())
+    end, following = next((a[1], b[0]) for a, b in zip(ends, ends[1:]) if b[0] - a[1] > 16)
+    data[end + 8:end + 12] = b"data"
+    (tmp_path / "app").write_bytes(bytes(data))
+    assert following > end
+    refuse(tmp_path / "app", tmp_path / "out", "data of its own appended", f"--huge-page={SMALL}")
 
 
 def test_foreign(tmp_path):
@@ -633,7 +653,7 @@ def write_made_up(path, made):
     for i in range(n_sections):
         size = 1 + i * 100
         data += bytes(-len(data) % 8)
-        sections.append((1, len(data), size, 8))
+        sections.append((7, len(data), size, 8))  # a note: it is found by its header
         data += bytes([i + 1]) * size
     data += bytes(-len(data) % 8)
     shoff = len(data)
