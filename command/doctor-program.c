@@ -122,9 +122,8 @@ static void count_our_pages(struct hl_needs *needs) {
 
 /* The store that `hugeld share` would put images into. */
 static void look_at_store(struct hl_needs *needs) {
-    const struct hl_string *named = &needs->options.store;
-    char *path = named->bytes > 0 ? hl_format("%.*s", (int)named->bytes, named->at) : hl_default_store();
-    hl_examine_store(&needs->store, path, geteuid(), &needs->geometry);
+    char *path = hl_choose_store(&needs->options);
+    hl_examine_store(&needs->store, path != NULL ? path : HL_SYSTEM_STORE, &needs->geometry);
     free(path);
 }
 

@@ -4,6 +4,7 @@
 #include "doctor-store.h"
 #include "store.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -12,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 /* "42 23 0:31 / /run/hugeld rw,nosuid - tmpfs hugeld rw,huge=always,noswap": type and options of the mount that
@@ -44,7 +46,6 @@ static void read_mount(struct hl_store_state *state, int folder) {
         state->type = hl_format("a file system of unknown type");
     if (state->huge == NULL && strcmp(state->type, "tmpfs") == 0)
         state->huge = hl_format("never"); /* which is not written */
-    state->hugetlb = strcmp(state->type, "hugetlbfs") == 0;
 }
 
 static void read_size(struct hl_store_state *state, int folder) {
@@ -58,15 +59,14 @@ static void read_size(struct hl_store_state *state, int folder) {
     state->bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
 }
 
-static void look_through(struct hl_store_state *state, int folder, int pages, uint64_t owner,
+static void look_through(struct hl_store_state *state, int folder, uint64_t owner,
                          const struct hl_geometry *geometry) {
     struct hl_store store = {
-        .path = state->path, .folder = folder, .pages = pages, .owner = (uid_t)owner, .geometry = *geometry};
+        .path = state->path, .folder = folder, .lock = -1, .owner = owner, .geometry = *geometry};
     struct hl_stored *stored = NULL;
     struct stat status;
     if (fstat(folder, &status) == 0)
         store.device = status.st_dev;
-    store.hugetlb = state->hugetlb;
     state->free_bytes = hl_store_room(&store);
     state->images = hl_read_store(&store, &stored);
     for (size_t i = 0; i < state->images; i++)
@@ -74,8 +74,8 @@ static void look_through(struct hl_store_state *state, int folder, int pages, ui
     hl_free_stored(stored, state->images);
 }
 
-void hl_examine_store(struct hl_store_state *state, const char *path, uint64_t owner,
-                      const struct hl_geometry *geometry) {
+void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry) {
+    uint64_t owner = hl_find_store_owner();
     *state = (struct hl_store_state){.path = hl_format("%s", path)};
     state->is_system = strcmp(path, HL_SYSTEM_STORE) == 0;
     long pinned = hl_open_store(path, owner);
@@ -88,12 +88,12 @@ void hl_examine_store(struct hl_store_state *state, const char *path, uint64_t o
     close((int)pinned);
     if (folder < 0)
         return;
-    int pages = openat(folder, HL_STORE_PAGES, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    read_mount(state, pages >= 0 ? pages : folder);
-    read_size(state, pages >= 0 ? pages : folder);
-    look_through(state, folder, pages, owner, geometry);
-    if (pages >= 0)
-        close(pages);
+    struct stat status;
+    if (fstat(folder, &status) == 0)
+        state->device = status.st_dev;
+    read_mount(state, folder);
+    read_size(state, folder);
+    look_through(state, folder, owner, geometry);
     close(folder);
 }
 
@@ -105,20 +105,64 @@ void hl_free_store_state(struct hl_store_state *state) {
 
 unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options *options,
                            const struct hl_geometry *geometry) {
-    uint64_t user = geteuid();
-    char *own = options->store.bytes > 0 ? hl_format("%.*s", (int)options->store.bytes, options->store.at)
-                                         : hl_format("%s%" PRIu64, HL_USER_STORE, user);
+    char *own = hl_choose_store(options);
+    bool is_system = own == NULL || strcmp(own, HL_SYSTEM_STORE) == 0;
     unsigned n = 0;
-    if (options->store.bytes == 0)
-        hl_examine_store(&state[n++], HL_SYSTEM_STORE, 0, geometry);
-    hl_examine_store(&state[n], own, user, geometry);
-    /* Root fills the system's, and need not hear of another one that is not there. */
-    if (n > 0 && user == 0 && state[n].result == -ENOENT)
+    if (!is_system)
+        hl_examine_store(&state[n++], own, geometry);
+    hl_examine_store(&state[n], HL_SYSTEM_STORE, geometry);
+    /* Who has named another one need not hear of this one if it is not there. */
+    if (options->store.bytes > 0 && !is_system && state[n].result == -ENOENT)
         hl_free_store_state(&state[n]);
     else
         n++;
     free(own);
     return n;
+}
+
+/* Whether the process PID has the namespace NAME that this one has; true where that cannot be read. */
+static bool shares_namespace(const char *pid, const char *name) {
+    char *theirs = hl_format("/proc/%s/ns/%s", pid, name), *ours = hl_format("/proc/self/ns/%s", name);
+    struct stat a, b;
+    bool same =
+        stat(theirs, &a) != 0 || stat(ours, &b) != 0 || (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
+    free(theirs);
+    free(ours);
+    return same;
+}
+
+/* Whether the process PID has a mount of DEVICE that may be written to. */
+static bool has_writable_mount(const char *pid, dev_t device) {
+    char *path = hl_format("/proc/%s/mountinfo", pid), *line = NULL;
+    FILE *text = fopen(path, "re");
+    size_t size = 0;
+    bool found = false;
+    while (text != NULL && !found && getline(&line, &size, text) >= 0) {
+        unsigned device_major, device_minor;
+        char options[64];
+        found = sscanf(line, "%*d %*d %u:%u %*s %*s %63s", &device_major, &device_minor, options) == 3 &&
+                makedev(device_major, device_minor) == device && strncmp(options, "rw", 2) == 0;
+    }
+    free(line);
+    free(path);
+    if (text != NULL)
+        fclose(text);
+    return found;
+}
+
+/* A service with mounts of its own has this machine's processes around it, and its root is this machine's. */
+pid_t hl_find_writing_container(const struct hl_store_state *state) {
+    DIR *folder = state->result == 0 && state->is_system && geteuid() == 0 ? opendir("/proc") : NULL;
+    pid_t found = 0;
+    for (struct dirent *entry; folder != NULL && found == 0 && (entry = readdir(folder)) != NULL;) {
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid != 0 && !shares_namespace(entry->d_name, "mnt") && !shares_namespace(entry->d_name, "pid") &&
+            shares_namespace(entry->d_name, "user") && has_writable_mount(entry->d_name, state->device))
+            found = pid;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return found;
 }
 
 /* "tmpfs, huge=always, noswap, 366 of 400 MiB free" */
@@ -141,9 +185,9 @@ static char *find_remedy(const struct hl_store_state *state, const struct hl_geo
     const char *path = state->path;
     if (state->noexec)
         return hl_format("mount -o remount,exec %s", path);
-    if (state->huge == NULL && !state->hugetlb)
+    if (state->huge == NULL)
         return hl_format("remove it, so that hugeld share makes it on tmpfs");
-    if (state->is_system && !state->hugetlb && strcmp(state->huge, "always") != 0)
+    if (state->is_system && strcmp(state->huge, "always") != 0)
         return hl_format("mount -o remount,huge=always %s; hugeld share refresh", path);
     if (state->stale > 0)
         return hl_format("hugeld share --store=%s refresh", path);
@@ -161,6 +205,12 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
         *remedy = hl_format("rm -r %s; hugeld share add FILE", state->path);
         return hl_format("%s is used by no process: another user owns it, or can write to it", state->path);
     }
+    if (state->result == -EOVERFLOW)
+        return hl_format(
+            "%s is used by no process: it belongs to a user that this user namespace does not map",
+            state->path);
+    if (state->result == -EOPNOTSUPP)
+        return hl_format("%s is used by no process: it does not lie on tmpfs", state->path);
     if (state->result != 0) {
         *remedy = hl_format("rm -r %s; hugeld share add FILE", state->path);
         return hl_format("%s cannot be used: %s", state->path, strerror(-state->result));
@@ -171,7 +221,14 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
                            state->noexec ? ", noexec: no process can map text from it" : "");
     free(room);
     *remedy = find_remedy(state, geometry);
-    return text;
+    pid_t container = hl_find_writing_container(state);
+    if (container == 0)
+        return text;
+    char *both = hl_format("%s; the container of process %d can write to it", text, container);
+    free(text);
+    free(*remedy);
+    *remedy = hl_format("start that container with %s:%s:ro", state->path, state->path);
+    return both;
 }
 
 static json_t *limit(uint64_t bytes) {

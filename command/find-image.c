@@ -7,6 +7,8 @@
 #include "layout.h"
 #include "plan.h"
 #include "remedy.h"
+#include "status.h"
+#include "store.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +21,23 @@ struct hl_options hl_options_for_image(const struct hl_options *options) {
     return all;
 }
 
+/* OPTIONS with the store that `hugeld run` would name for this user, whose path the caller frees. */
+static struct hl_options name_store(const struct hl_options *options, char **path) {
+    struct hl_options all = *options;
+    *path = hl_choose_store(options);
+    if (*path != NULL && strcmp(*path, HL_SYSTEM_STORE) != 0)
+        all.store = (struct hl_string){*path, strlen(*path)};
+    return all;
+}
+
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
     static struct hl_context context; /* hl_open_image looks at the options, the user and the filters */
-    context.options = *options;
-    context.status.user = geteuid();
-    return hl_open_image(&context, state);
+    char *path;
+    context.options = name_store(options, &path);
+    hl_read_status(&context.status, &hl_system_roots);
+    long image = hl_open_image(&context, state);
+    free(path);
+    return image;
 }
 
 bool hl_is_noexec(int file) {

@@ -5,9 +5,12 @@
 
 #include "layout.h"
 
-/* Writes IMAGE, which hl_plan_image made from FILE, to OUT: an empty file, open for reading and writing, on any
-   file system.  On hugetlbfs, which has no write(2), it is mapped, and ends at a whole huge page.  0, a negated
-   errno, or HL_SKIP_SOURCE_UNREADABLE where FILE ended early. */
+/* Writes IMAGE, which hl_plan_image made from FILE, to OUT: a file without bytes of its own, open for
+   reading and writing.  0, a negated errno, or HL_SKIP_SOURCE_UNREADABLE where FILE ended early. */
 int hl_write_image(const struct hl_image *image, const struct hl_elf_file *file, int out);
+
+/* Whether the open OUT has what hl_write_image would write now: 0, HL_SKIP_IMAGE_MISMATCH, a negated errno, or
+   HL_SKIP_SOURCE_UNREADABLE. */
+int hl_compare_written(const struct hl_image *image, const struct hl_elf_file *file, int out);
 
 #endif

@@ -88,7 +88,6 @@ static int write_piece(const struct hl_live *live, const struct hl_piece_of_text
 
 static int write_pieces(const struct hl_live *live, const struct hl_live_text *text, int out,
                         const struct hl_geometry *geometry) {
-    const struct hl_store nowhere = {.geometry = *geometry};
     uint64_t end = text->piece[text->n_pieces - 1].offset + text->piece[text->n_pieces - 1].end -
                    text->piece[text->n_pieces - 1].start;
     uint64_t pages, small = 0;
@@ -100,7 +99,7 @@ static int write_pieces(const struct hl_live *live, const struct hl_live_text *t
         result = -errno;
     if (result != 0 || is_huge)
         return result;
-    result = hl_prove_huge(&nowhere, out, &pages, &small);
+    result = hl_prove_huge(geometry, out, true, &pages, &small);
     return result != 0 || small > 0 ? HL_SKIP_THP_UNAVAILABLE : 0;
 }
 

@@ -14,7 +14,7 @@
    be the same file.
 
    What is mapped from an image has a file, but not the object's.  A store keeps each image in a folder whose
-   name says which file it was made of (hl_set_image_key), or in .hugetlb/XXXXXX (store.h): that tells images
+   name says which file it was made of (hl_set_image_key): that tells images
    also of stores that are out of sight, in other namespaces, or gone.  An image that is mounted over its
    original has the original's name in maps, and its own only in mountinfo.
 
@@ -49,12 +49,10 @@ struct hl_process_file {
 /* --- images --- */
 
 /* The length of the path components with which AT begins if they are the folder of an image: the name that
-   hl_set_image_key gives, or .hugetlb/XXXXXX; else 0.  A slash follows. */
+   hl_set_image_key gives; else 0.  A slash follows. */
 static size_t folder_bytes(const char *at) {
     int bytes = 0;
     sscanf(at, "0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f].0x%*[0-9a-f]%n", &bytes);
-    if (bytes == 0)
-        sscanf(at, HL_STORE_PAGES "/%*6[0-9A-Za-z]%n", &bytes);
     return at[bytes] == '/' ? (size_t)bytes : 0;
 }
 
@@ -93,17 +91,14 @@ static void unescape(char *text) {
 }
 
 /* Whether LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", says that an image is mounted
-   over PATH.  Of a hugetlbfs, the folder .hugetlb is the root. */
+   over PATH. */
 static bool mounts_image(char *line, const char *path) {
     char *rest = line, *field[5] = {NULL};
-    bool hugetlb = strstr(line, " - hugetlbfs ") != NULL;
     for (size_t i = 0; i < 5 && rest != NULL; i++)
         field[i] = strsep(&rest, " ");
     if (field[4] == NULL)
         return false;
-    char *root = hl_format("%s%s", hugetlb ? "/" HL_STORE_PAGES : "", field[3]);
-    bool is_image = find_image_folder(root) != NULL;
-    free(root);
+    bool is_image = find_image_folder(field[3]) != NULL;
     unescape(field[4]);
     return is_image && strcmp(field[4], path) == 0;
 }

@@ -3,11 +3,14 @@
 #include "run-share.h"
 #include "store.h"
 #include "common.h"
+#include "find-image.h"
 #include "libraries.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool is_selected(const char *path, bool is_main, struct hl_string patterns) {
     struct hl_elf_file file;
@@ -20,30 +23,60 @@ static bool is_selected(const char *path, bool is_main, struct hl_string pattern
     return selected;
 }
 
-static void add_missing(const struct hl_store *store, const char *path) {
+/* Whether a store that the program's process looks into has the image of the file at PATH already. */
+static bool is_shared(const char *path, const struct hl_options *options) {
+    struct hl_file_state state;
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    long image = file >= 0 && hl_read_file_state(&state, file) == 0 ? hl_open_image_of(&state, options) : -1;
+    if (file >= 0)
+        close(file);
+    if (image >= 0)
+        close((int)image);
+    return image >= 0;
+}
+
+static void add_list_entry(struct hl_libraries *wanted, const char *path) {
+    wanted->path = hl_resize(wanted->path, (wanted->n + 1) * sizeof *wanted->path);
+    wanted->path[wanted->n++] = hl_format("%s", path);
+}
+
+static void add_missing(const struct hl_store *store, const char *path, bool tells) {
     struct hl_addition addition;
-    hl_add_path(&addition, store, path, false, false);
-    if (addition.result == HL_SHARE_FAILED)
+    hl_add_path(&addition, store, path, HL_ADD_UNASKED | HL_ADD_IF_WORTH);
+    if (addition.result == HL_SHARE_FAILED && (tells || !addition.is_too_young))
         hl_say("%s: no image: %s", path, addition.sentence);
     hl_free_addition(&addition);
 }
 
+/* What is selected of EXECUTABLE and its libraries, and has no image yet. */
+static void list_wanted(struct hl_libraries *wanted, const char *executable, struct hl_string patterns,
+                        const struct hl_options *options) {
+    struct hl_libraries libraries = {0};
+    if (is_selected(executable, true, patterns) && !is_shared(executable, options))
+        add_list_entry(wanted, executable);
+    if (hl_selects_other_objects(patterns))
+        hl_list_libraries(&libraries, executable);
+    for (size_t i = 0; i < libraries.n; i++)
+        if (is_selected(libraries.path[i], false, patterns) && !is_shared(libraries.path[i], options))
+            add_list_entry(wanted, libraries.path[i]);
+    hl_free_libraries(&libraries);
+}
+
 void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options) {
     struct hl_store store;
-    struct hl_libraries libraries = {0};
-    const struct hl_store_wishes wishes = {0};
-    char *path = options->store.bytes > 0 ? hl_format("%.*s", (int)options->store.bytes, options->store.at)
-                                          : hl_default_store();
-    if (executable != NULL && hl_make_store(&store, path, &wishes) == 0) {
-        if (is_selected(executable, true, patterns))
-            add_missing(&store, executable);
-        if (hl_selects_other_objects(patterns))
-            hl_list_libraries(&libraries, executable);
-        for (size_t i = 0; i < libraries.n; i++)
-            if (is_selected(libraries.path[i], false, patterns))
-                add_missing(&store, libraries.path[i]);
-        hl_free_libraries(&libraries);
+    struct hl_libraries wanted = {0};
+    bool tells = options->verbose >= 1;
+    if (executable == NULL)
+        return;
+    list_wanted(&wanted, executable, patterns, options);
+    char *path = wanted.n > 0 ? hl_choose_store(options) : NULL;
+    int result = wanted.n > 0 ? hl_make_store(&store, path, NULL, false) : -ENOENT;
+    for (size_t i = 0; i < wanted.n && result == 0; i++)
+        add_missing(&store, wanted.path[i], tells);
+    if (result == 0)
         hl_close_store(&store);
-    }
+    else if (result == -EWOULDBLOCK && tells)
+        hl_say("%s: no image this time: another process is changing the store", executable);
+    hl_free_libraries(&wanted);
     free(path);
 }

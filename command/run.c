@@ -23,6 +23,7 @@
 #include "program.h"
 #include "run-image.h"
 #include "run-share.h"
+#include "store.h"
 #include "run.h"
 #include "forecast.h"
 #include "skip.h"
@@ -273,6 +274,24 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
+/* TEXT with store= for the store of this user, which no process looks into by itself.  NULL: it names another one, or there
+   is none; the caller frees it. */
+static char *name_own_store(const struct hl_options *options, const char *text) {
+    char *path = options->store.bytes == 0 ? hl_default_store() : NULL, *both = NULL;
+    long store = path != NULL && strcmp(path, HL_SYSTEM_STORE) != 0 && strchr(path, ',') == NULL &&
+                         strlen(path) < HL_FOLDER_BYTES
+                     ? hl_open_store(path, hl_find_store_owner())
+                     : -ENOENT;
+    if (store >= 0) {
+        char *option = hl_format("store=%s", path);
+        both = hl_join_options(text, option);
+        free(option);
+        close((int)store);
+    }
+    free(path);
+    return both;
+}
+
 int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
     const char *name = program[0];
     struct hl_options options;
@@ -281,8 +300,10 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     hl_parse_options(&options, text, NULL); /* libhugeld.so warns of what was inherited */
     if (run->patterns != NULL)
         setenv("LD_HUGEPAGES", run->patterns, 1);
-    if (run->options != NULL)
-        setenv("LD_HUGEPAGES_OPTIONS", text, 1);
+    char *named = name_own_store(&options, text);
+    if (run->options != NULL || named != NULL)
+        setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : text, 1);
+    free(named);
 
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     if (run->use_ldso && !hl_is_privileged(path))

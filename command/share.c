@@ -3,6 +3,7 @@
 #include "command.h"
 #include "common.h"
 #include "kernel.h"
+#include "libraries.h"
 #include "process.h"
 #include "share-unit.h"
 #include "store.h"
@@ -22,12 +23,12 @@
 /* What `share refresh` of the system's store adds: a path or a glob a line. */
 #define SHARED_LIST "/etc/hugeld/shared"
 
-enum { STORE = 256, PAGES, SIZE, PER_NODE, RUNNING, UNUSED, FORCE };
+enum { STORE = 256, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE };
 
 struct request {
-    bool json, running, per_node, all, unused, force;
+    bool json, running, any_disk, per_node, all, unused, force;
     const char *store_path, *action;
-    struct hl_store_wishes wishes;
+    char *size; /* of the store; NULL: as it is */
     size_t n_names;
     const char **name;
     /* what comes out */
@@ -43,8 +44,9 @@ struct request {
 static const struct argp_option argp_options[] = {
     {"json", 'j', NULL, 0, "Print JSON", 0},
     {"store", STORE, "FOLDER", 0, "This store, not the system's (root) or your own (everybody else)", 0},
-    {"pages", PAGES, "tmpfs|hugetlb", 0, "add: what root makes a new store of (tmpfs)", 0},
-    {"size", SIZE, "BYTES|PERCENT", 0, "add: how much root lets the store hold (25% of the memory)", 0},
+    {"any-disk", ANY_DISK, NULL, 0, "add, refresh: files on disks that may be exchanged, too", 0},
+    {"size", SIZE, "BYTES|PERCENT", 0, "add, refresh: how much root lets the store hold (25% of the memory)",
+     0},
     {"per-node", PER_NODE, NULL, 0, "add: an image on each NUMA node", 0},
     {"running", RUNNING, NULL, 0, "add: what processes of these names or PIDs have mapped", 0},
     {"all", 'a', NULL, 0, "remove: everything", 0},
@@ -67,19 +69,11 @@ static char *parse_size(const char *text) {
 }
 
 static error_t set_size(struct request *request, const char *text) {
-    free(request->wishes.size);
-    request->wishes.size = parse_size(text);
-    if (request->wishes.size != NULL)
+    free(request->size);
+    request->size = parse_size(text);
+    if (request->size != NULL)
         return 0;
     hl_say("--size=%s: give a number of bytes, as in 512M or 2G, or a share of the memory, as in 25%%", text);
-    return EINVAL;
-}
-
-static error_t set_pages(struct request *request, const char *text) {
-    request->wishes.pages = text;
-    if (strcmp(text, "tmpfs") == 0 || strcmp(text, "hugetlb") == 0)
-        return 0;
-    hl_say("--pages=%s: give tmpfs or hugetlb", text);
     return EINVAL;
 }
 
@@ -105,8 +99,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case STORE:
         request->store_path = argument;
         return 0;
-    case PAGES:
-        return set_pages(request, argument);
+    case ANY_DISK:
+        request->any_disk = true;
+        return 0;
     case SIZE:
         return set_size(request, argument);
     case PER_NODE:
@@ -198,10 +193,15 @@ static void report_addition(struct request *request, const struct hl_store *stor
 
 /* --- add --- */
 
+static unsigned find_flags(const struct request *request, bool per_node, bool if_worth) {
+    return (request->any_disk ? HL_ADD_ANY_DISK : 0) | (per_node ? HL_ADD_PER_NODE : 0) |
+           (if_worth ? HL_ADD_IF_WORTH : 0);
+}
+
 static void add_file(struct request *request, const struct hl_store *store, const char *path, bool quiet) {
     struct hl_addition addition;
     show_progress(request, path);
-    hl_add_path(&addition, store, path, request->per_node, false);
+    hl_add_path(&addition, store, path, find_flags(request, request->per_node, quiet));
     report_addition(request, store, path, &addition, quiet);
     hl_free_addition(&addition);
 }
@@ -232,28 +232,51 @@ static void add_path(struct request *request, const struct hl_store *store, cons
         add_file(request, store, path, false);
 }
 
-/* Whether NAME is the process's ID, its name or the base name of its executable. */
-static bool has_name(const struct hl_process *process, const char *name) {
-    char path[PATH_MAX];
-    if (hl_parse_pid(name) == process->pid || strcmp(process->name, name) == 0)
-        return true;
-    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
+/* Where PROCESS's executable is; "" where that cannot be read. */
+static void read_executable(const struct hl_process *process, char path[PATH_MAX]) {
+    ssize_t bytes = readlinkat(process->folder, "exe", path, PATH_MAX - 1);
     path[bytes > 0 ? bytes : 0] = '\0';
-    const char *base = strrchr(path, '/');
-    return base != NULL && strcmp(base + 1, name) == 0;
 }
 
-/* The objects that PROCESS has mapped. */
-static void add_objects(struct request *request, const struct hl_store *store, struct hl_process *process) {
+/* Whether NAME is the process's ID or the base name of its executable.  Its own name (comm) is what it likes. */
+static bool has_name(const struct hl_process *process, const char *name) {
+    char path[PATH_MAX];
+    read_executable(process, path);
+    const char *base = strrchr(path, '/');
+    return hl_parse_pid(name) == process->pid || (base != NULL && strcmp(base + 1, name) == 0);
+}
+
+/* Whether PATH is EXECUTABLE or linked with it. */
+static bool is_linked(const struct hl_libraries *libraries, const char *executable, const char *path) {
+    bool found = strcmp(executable, path) == 0;
+    for (size_t i = 0; i < libraries->n && !found; i++)
+        found = strcmp(libraries->path[i], path) == 0;
+    return found;
+}
+
+/* The objects that PROCESS has mapped; with ONLY_LINKED those that its executable is linked with.  Any user can start root's
+   programs and have them map other files of root's, so only a process that was named by its ID decides that. */
+static void add_objects(struct request *request, const struct hl_store *store, struct hl_process *process,
+                        bool only_linked) {
+    struct hl_libraries libraries = {0};
+    char executable[PATH_MAX];
+    read_executable(process, executable);
+    if (only_linked)
+        hl_list_libraries(&libraries, executable);
     hl_find_loaded(process, &store->geometry);
     for (size_t i = 0; i < process->n_loaded; i++) {
         struct hl_addition addition;
         const struct hl_loaded *loaded = &process->loaded[i];
-        show_progress(request, loaded->object.path);
-        hl_add_image(&addition, store, loaded->file, request->per_node, false);
-        report_addition(request, store, loaded->object.path, &addition, true);
-        hl_free_addition(&addition);
+        char *path = hl_find_file_path(loaded->file->fd);
+        if (!only_linked || (path != NULL && is_linked(&libraries, executable, path))) {
+            show_progress(request, loaded->object.path);
+            hl_add_image(&addition, store, loaded->file, find_flags(request, request->per_node, true));
+            report_addition(request, store, loaded->object.path, &addition, true);
+            hl_free_addition(&addition);
+        }
+        free(path);
     }
+    hl_free_libraries(&libraries);
 }
 
 /* Of the processes NAME, whatever may be read. */
@@ -273,7 +296,7 @@ static void add_running(struct request *request, const struct hl_store *store, c
             int result = hl_read_process(&process);
             if (result == 0) {
                 found++;
-                add_objects(request, store, &process);
+                add_objects(request, store, &process, store->for_all && hl_parse_pid(name) == 0);
             } else {
                 last = result;
                 denied = pid;
@@ -301,9 +324,8 @@ static void print_sum(const struct request *request) {
 
 static int add(struct request *request, const char *path) {
     struct hl_store store;
-    if (hl_make_store(&store, path, &request->wishes) != 0)
+    if (hl_make_store(&store, path, request->size, true) != 0)
         return HL_EXIT_NO;
-    hl_sweep_store(&store);
     for (size_t i = 0; i < request->n_names; i++) {
         if (request->running)
             add_running(request, &store, request->name[i]);
@@ -322,10 +344,9 @@ static void print_store(const struct hl_store *store, const struct hl_stored *st
     uint64_t pages = 0, room = hl_store_room(store);
     for (size_t i = 0; i < n; i++)
         pages += stored[i].huge_pages;
-    char *left = room == UINT64_MAX ? hl_format("the pool") : hl_format("%" PRIu64 " MiB", room >> 20);
-    hl_print("%s: %s, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64 " KiB, room for %s", store->path,
-             store->hugetlb ? "hugetlb" : "tmpfs", n, plural(n), pages, plural(pages),
-             store->geometry.huge_page_bytes / 1024, left);
+    char *left = room == UINT64_MAX ? hl_format("any number") : hl_format("%" PRIu64 " MiB", room >> 20);
+    hl_print("%s: tmpfs, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64 " KiB, room for %s", store->path,
+             n, plural(n), pages, plural(pages), store->geometry.huge_page_bytes / 1024, left);
     free(left);
     if (n > 0)
         hl_print("%10s %10s %9s %8s  %-8s %s", "PAGES", "KIB", "PROCESSES", "REPLICAS", "STATE", "FILE, KEY");
@@ -346,8 +367,7 @@ static json_t *make_json_store(const struct hl_store *store, const struct hl_sto
                       (json_int_t)stored[i].bytes, "huge_pages", (json_int_t)stored[i].huge_pages, "replicas",
                       (json_int_t)stored[i].replicas, "state", hl_freshness_name(stored[i].freshness),
                       "processes", (json_int_t)stored[i].processes));
-    return json_pack("{s:o, s:s, s:I, s:o, s:b, s:o}", "path", hl_json_text(store->path), "pages",
-                     store->hugetlb ? "hugetlb" : "tmpfs", "huge_page_bytes",
+    return json_pack("{s:o, s:I, s:o, s:b, s:o}", "path", hl_json_text(store->path), "huge_page_bytes",
                      (json_int_t)store->geometry.huge_page_bytes, "room_bytes",
                      room == UINT64_MAX ? json_null() : json_integer((json_int_t)room), "for_all",
                      store->for_all, "images", images);
@@ -392,12 +412,13 @@ static void check_store(struct request *request, const struct hl_store *store) {
     size_t n = hl_read_store(store, &stored);
     for (size_t i = 0; i < n; i++) {
         show_progress(request, stored[i].origin);
-        char *problem = hl_check_stored(store, &stored[i]);
+        bool only_small;
+        char *problem = hl_check_stored(store, &stored[i], false, &only_small);
         hide_progress(request);
         if (problem != NULL) {
             request->failed = true;
-            hl_say("%s: its image %s: %s; make it anew: hugeld share refresh", stored[i].origin,
-                   stored[i].key, problem);
+            hl_say("%s: its image %s: %s; run hugeld share refresh", stored[i].origin, stored[i].key,
+                   problem);
         }
         note(request, store, stored[i].origin, stored[i].key, problem != NULL ? "bad" : "fine",
              stored[i].huge_pages, NULL, problem);
@@ -489,41 +510,61 @@ static int remove_some(struct request *request, const char *path) {
     if (result == -ENOENT && (request->all || request->unused))
         return HL_EXIT_DONE;
     if (result == -ENOENT)
-        hl_say("%s: there is no store", path);
+        hl_say("%s: there is no store", path != NULL ? path : "XDG_RUNTIME_DIR");
     if (result != 0)
         return HL_EXIT_NO;
-    hl_sweep_store(&store);
-    remove_images(request, &store);
-    if (request->all)
-        hl_dissolve_store(&store);
+    result = hl_lock_store(&store);
+    if (result == 0)
+        remove_images(request, &store);
+    else
+        request->failed = true;
     hl_close_store(&store);
     return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
 
 /* --- refresh --- */
 
-/* Makes the image of STORED anew, or removes it: one that is not fresh is found by no process. */
+static void report_removed(struct request *request, const struct hl_store *store,
+                           const struct hl_stored *stored) {
+    hl_remove_stored(store, stored->key);
+    note(request, store, stored->origin, stored->key, "removed", stored->huge_pages, NULL, NULL);
+    if (!request->json)
+        hl_print("%s: removed, because the file is gone", stored->origin);
+}
+
+/* Makes the image of STORED, with which something is wrong, again.  The old one goes first, because there may not be room
+   for both; if the new one cannot be made now, the next refresh tries again. */
+static void make_again(struct request *request, const struct hl_store *store,
+                       const struct hl_stored *stored) {
+    struct hl_addition addition;
+    unsigned flags = find_flags(request, stored->replicas > 0, false);
+    if (stored->freshness == HL_FRESH)
+        flags |= HL_ADD_REPLACE;
+    else if (stored->freshness != HL_TOUCHED && stored->freshness != HL_PENDING)
+        hl_set_pending(store, stored->key);
+    hl_add_path(&addition, store, stored->origin, flags);
+    bool has_other_key = addition.key.bytes > 0 && strcmp(addition.key.at, stored->key) != 0;
+    if (addition.result == HL_SHARE_NOTHING || (addition.result != HL_SHARE_FAILED && has_other_key))
+        hl_remove_stored(store, stored->key); /* not there any more if it only got another key */
+    else if (addition.result == HL_SHARE_FAILED && stored->freshness != HL_FRESH)
+        hl_set_pending(store, stored->key);
+    report_addition(request, store, stored->origin, &addition, false);
+    hl_free_addition(&addition);
+}
+
 static void refresh_image(struct request *request, const struct hl_store *store,
                           const struct hl_stored *stored) {
-    struct hl_addition addition;
-    char *problem = hl_check_stored(store, stored);
+    bool only_small;
+    char *problem = hl_check_stored(store, stored, true, &only_small);
     if (problem == NULL) {
         request->present++;
         note(request, store, stored->origin, stored->key, "present", 0, NULL, NULL);
-        return;
+    } else if (stored->freshness == HL_GONE || stored->origin[0] != '/') {
+        report_removed(request, store, stored);
+    } else {
+        make_again(request, store, stored);
     }
     free(problem);
-    if (stored->freshness != HL_FRESH) /* before the new one, because there may not be room for both */
-        hl_remove_stored(store, stored->key);
-    if (stored->freshness == HL_GONE || stored->origin[0] != '/') {
-        note(request, store, stored->origin, stored->key, "removed", stored->huge_pages, NULL, NULL);
-        if (!request->json)
-            hl_print("%s: removed, because the file is gone", stored->origin);
-        return;
-    }
-    hl_add_path(&addition, store, stored->origin, stored->replicas > 0, stored->freshness == HL_FRESH);
-    report_addition(request, store, stored->origin, &addition, false);
-    hl_free_addition(&addition);
 }
 
 static void refresh_store(struct request *request, const struct hl_store *store) {
@@ -588,11 +629,12 @@ static void add_list(struct request *request, const struct hl_store *store, FILE
 
 static int refresh(struct request *request, const char *path) {
     struct hl_store store;
-    FILE *list = strcmp(path, HL_SYSTEM_STORE) == 0 ? fopen(SHARED_LIST, "re") : NULL;
+    FILE *list = path != NULL && strcmp(path, HL_SYSTEM_STORE) == 0 ? fopen(SHARED_LIST, "re") : NULL;
     bool adds = has_lines(list);
-    int result = adds ? hl_make_store(&store, path, &request->wishes) : hl_find_store(&store, path);
+    int result = adds ? hl_make_store(&store, path, request->size, true) : hl_find_store(&store, path);
+    if (result == 0 && !adds)
+        result = hl_lock_store(&store);
     if (result == 0) {
-        hl_sweep_store(&store);
         refresh_store(request, &store);
         if (adds)
             add_list(request, &store, list);
@@ -629,9 +671,8 @@ static const char *find_misuse(const struct request *request, const struct actio
     bool adds = action->function == add, removes = action->function == remove_some;
     if (!adds && (request->running || request->per_node))
         return "--running and --per-node are for add";
-    if (!adds && action->function != refresh &&
-        (request->wishes.pages != NULL || request->wishes.size != NULL))
-        return "--pages and --size are for add and refresh";
+    if (!adds && action->function != refresh && (request->any_disk || request->size != NULL))
+        return "--any-disk and --size are for add and refresh";
     if (!removes && (request->all || request->unused || request->force))
         return "--all, --unused and --force are for remove";
     if (adds && request->n_names == 0)
@@ -689,7 +730,7 @@ int hl_share_files(int argc, char **argv) {
     }
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
         code = act(&request);
-    free(request.wishes.size);
+    free(request.size);
     free(request.name);
     return code;
 }

@@ -3,14 +3,13 @@
 
    The file is opened once, and everything is asked of that descriptor: what it is, who can write to it, where it
    lies, in which state it is before and after its bytes were copied.  So whoever replaces or overwrites it
-   meanwhile gets at most an image that nobody finds.  The image has no name while it is written, so that the
+   meanwhile gets at most an image that no process finds.  The image has no name while it is written, so that the
    memory of one whose maker is killed is free at once; it becomes visible by one rename of its folder, when it is
-   whole and proved to be huge. */
+   whole and proved to be huge.  Nothing in it is a hole: a user who reads one through a mapping would have it filled. */
 #include "common.h"
+#include "eligible.h"
 #include "image.h"
 #include "memory-limit.h"
-#include "pool.h"
-#include "process.h"
 #include "remedy.h"
 #include "skip.h"
 #include "store.h"
@@ -19,28 +18,23 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <linux/mempolicy.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/vfs.h>
-#include <sys/xattr.h>
 #include <time.h>
 #include <unistd.h>
 
-#ifndef MADV_COLLAPSE
-#define MADV_COLLAPSE 25
-#endif
-
-#define FUSE_MAGIC 0x65735546
-/* ctime is as old as the kernel's last tick, so two changes within a tick look the same: it has to be older. */
-#define AGE_NEEDED_NS INT64_C(1000000000)
-#define COLLAPSE_TRIES 20
+/* The kernel stamps files with the time of its last tick, so two changes within a tick look the same: a state must be
+   older than that.  A file system that keeps whole seconds cuts the time off besides. */
+#define TICKS_NEEDED 2
+#define SECONDS_NEEDED 2
+/* For a program that is about to run: what was built just now may run only once. */
+#define SETTLED_SECONDS 300
+/* As HL_SKIP_SPARSE_TEXT has it: 1/32 of a huge page. */
+#define TEXT_WORTH 65536
 #define IMAGE_MODE 0555
 
 struct making {
@@ -49,12 +43,10 @@ struct making {
     const struct hl_elf_file *file;
     struct hl_file_state state;
     struct hl_image image;
-    const char *name;  /* the image's: the original's base name */
-    char new_name[16]; /* of the folder in the store, */
-    int folder;        /* and a locked descriptor of it */
-    int pages;         /* the folder for images: the same, or one on hugetlbfs, */
-    char prefix[32];   /* and what leads there from it */
-    unsigned n_nodes;  /* 0: one image, wherever its pages are */
+    unsigned flags;   /* HL_ADD_* */
+    const char *name; /* the image's: the original's base name */
+    int folder;       /* .new in the store */
+    unsigned n_nodes; /* 0: one image, wherever its pages are */
     struct hl_nodes nodes;
 };
 
@@ -77,53 +69,20 @@ static bool refuse(struct making *making, enum hl_skip skip) {
 
 /* --- what the file is --- */
 
-/* Only root may have written to it, and only root may do so. */
-static bool is_roots_alone(int file, struct stat *stat) {
-    return fstat(file, stat) == 0 && stat->st_uid == 0 && (stat->st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
-
-/* The first part of the PATH of FILE that somebody other than root can write to or exchange; the caller frees
-   it.  NULL: there is none.  A sticky folder does not help: who owns the file in it may be anybody tomorrow. */
-static char *find_unsafe_part(const char *path, int file) {
-    struct stat at = {0}, wanted = {0};
-    char *walked = hl_format("%s", path);
-    int folder = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    bool safe = folder >= 0 && fstat(file, &wanted) == 0 && is_roots_alone(folder, &at);
-    for (char *part = walked + 1; safe && part != NULL;) {
-        char *end = strchr(part, '/');
-        if (end != NULL)
-            *end = '\0';
-        int next = openat(folder, part, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-        close(folder);
-        folder = next;
-        safe = next >= 0 && is_roots_alone(next, &at) && !S_ISLNK(at.st_mode) &&
-               (end != NULL || (at.st_dev == wanted.st_dev && at.st_ino == wanted.st_ino));
-        if (end != NULL && safe)
-            *end = '/';
-        part = end != NULL ? end + 1 : NULL;
-    }
-    if (folder >= 0)
-        close(folder);
-    if (!safe)
-        return walked; /* as far as it came */
-    free(walked);
-    return NULL;
-}
-
-/* Whether somebody has the file open for writing: a lease for reading is refused then.  A mapping that was made
+/* Whether another process has the file open for writing: a lease for reading is refused then.  A mapping that was made
    for writing before counts too, whose stores need not show in ctime.  Where there are no leases, or not for
-   this user, nobody knows; then it is ctime alone that tells. */
+   this user, it is ctime alone that tells. */
 static bool has_writer(int file) {
-    signal(SIGIO, SIG_IGN); /* what a writer would send who comes just now */
-    if (fcntl(file, F_SETLEASE, F_RDLCK) != 0)
-        return errno == EAGAIN;
+    struct sigaction inherited, ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGIO, &ignore, &inherited); /* what a writer would send who comes just now */
+    bool found = fcntl(file, F_SETLEASE, F_RDLCK) != 0 && errno == EAGAIN;
     fcntl(file, F_SETLEASE, F_UNLCK);
-    return false;
+    sigaction(SIGIO, &inherited, NULL);
+    return found;
 }
 
 static bool check_file(struct making *making) {
     const struct hl_elf_file *file = making->file;
-    struct statfs fs;
     struct stat now;
     if (!S_ISREG(file->stat.st_mode))
         return fail(making, HL_SHARE_FAILED, hl_format("it is no regular file"));
@@ -135,36 +94,55 @@ static bool check_file(struct making *making) {
     if (making->addition->path == NULL || fstat(file->fd, &now) != 0 || now.st_nlink == 0)
         return fail(making, HL_SHARE_FAILED, hl_format("it has been removed or replaced; name it again"));
     making->name = strrchr(making->addition->path, '/') + 1;
-    if (!making->store->for_all)
-        return true;
-    if (fstatfs(file->fd, &fs) == 0 && fs.f_type == FUSE_MAGIC)
-        return fail(
-            making, HL_SHARE_FAILED,
-            hl_format("it lies on FUSE, where a user's program decides what is in it; copy it to a disk"));
-    char *unsafe = find_unsafe_part(making->addition->path, file->fd);
-    if (unsafe == NULL)
-        return true;
-    char *sentence = hl_format("somebody other than root can write to %s, and this store is for all users; "
-                               "chown and chmod it, or use a store of your own: --store",
-                               unsafe);
-    free(unsafe);
-    return fail(making, HL_SHARE_FAILED, sentence);
+    char *sentence = hl_explain_unsteady(file->fd, making->flags & HL_ADD_ANY_DISK);
+    if (sentence == NULL && making->store->for_all)
+        sentence = hl_explain_private(file->fd, making->addition->path);
+    return sentence == NULL || fail(making, HL_SHARE_FAILED, sentence);
+}
+
+static bool has_enough_text(struct making *making) {
+    struct hl_object object;
+    uint64_t bytes = 0;
+    if (hl_load_object(&object, making->file, "", 0, &making->store->geometry) != 0)
+        return true; /* the plan says what is wrong */
+    for (unsigned i = 0; i < object.n_segments; i++)
+        if (object.segment[i].flags & PF_X)
+            bytes += object.segment[i].file_end - object.segment[i].start;
+    return bytes >= TEXT_WORTH || refuse(making, HL_SKIP_SPARSE_TEXT);
+}
+
+/* Nanoseconds since the state that was read; negative in the future.  By the clock that stamps files. */
+static int64_t find_age(const struct making *making) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return ((int64_t)now.tv_sec - (int64_t)making->state.ctime_seconds) * 1000000000 +
+           ((int64_t)now.tv_nsec - (int64_t)making->state.ctime_nanoseconds);
+}
+
+/* How old a state must be, for a later change to have another ctime. */
+static int64_t find_age_needed(const struct making *making) {
+    struct timespec tick;
+    clock_getres(CLOCK_REALTIME_COARSE, &tick);
+    int64_t needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
+    return making->state.ctime_nanoseconds == 0 ? needed + SECONDS_NEEDED * INT64_C(1000000000) : needed;
 }
 
 /* Waits until a change of the file would show in its state. */
 static bool await_age(struct making *making) {
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    int64_t age = ((int64_t)now.tv_sec - (int64_t)making->state.ctime_seconds) * 1000000000 +
-                  ((int64_t)now.tv_nsec - (int64_t)making->state.ctime_nanoseconds);
-    if (age < -AGE_NEEDED_NS)
+    int64_t age = find_age(making), needed = find_age_needed(making);
+    if (age < -needed)
         return fail(making, HL_SHARE_FAILED,
-                    hl_format("it was changed at a time that is yet to come; set the clock, then touch it"));
-    if (age < AGE_NEEDED_NS) {
-        int64_t left = AGE_NEEDED_NS - age;
-        struct timespec pause = {left / 1000000000, left % 1000000000};
-        while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
-            continue;
+                    hl_format("its ctime is in the future; fix the clock, then touch it"));
+    making->addition->is_too_young =
+        (making->flags & HL_ADD_UNASKED) && age < INT64_C(1000000000) * SETTLED_SECONDS;
+    if (making->addition->is_too_young)
+        return fail(
+            making, HL_SHARE_FAILED,
+            hl_format("it changed in the last %d minutes; run hugeld share add", SETTLED_SECONDS / 60));
+    while (age <= needed) {
+        int64_t left = needed - age + 1000000;
+        nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
+        age = find_age(making);
     }
     return true;
 }
@@ -191,25 +169,55 @@ static bool fail_for_room(struct making *making, const char *of_what, uint64_t n
                           needed >> 20, of_what, there >> 20, remedy));
 }
 
+/* What an image takes: all of it, since none of it is a hole. */
+static uint64_t find_bytes_needed(const struct making *making) {
+    return (making->n_nodes > 0 ? making->n_nodes : 1) *
+           hl_round_up(making->image.bytes, making->store->geometry.huge_page_bytes);
+}
+
+/* Removes images that were made for programs that ran, the least recently used first and none that a process maps, until
+   there is room for NEEDED bytes. */
+static void make_room(const struct making *making, uint64_t needed) {
+    const struct hl_store *store = making->store;
+    struct hl_stored *stored;
+    size_t n = hl_read_store(store, &stored);
+    hl_count_processes(store, stored, n);
+    while (hl_store_room(store) < needed) {
+        struct hl_stored *oldest = NULL;
+        for (size_t i = 0; i < n; i++)
+            if (stored[i].is_unasked && stored[i].processes == 0 &&
+                (oldest == NULL || stored[i].last_use < oldest->last_use))
+                oldest = &stored[i];
+        if (oldest == NULL)
+            break;
+        hl_remove_stored(store, oldest->key);
+        oldest->is_unasked = false;
+    }
+    hl_free_stored(stored, n);
+}
+
 /* Before anything is written, since memory that is not there is killed for. */
 static bool check_room(struct making *making) {
     const struct hl_store *store = making->store;
-    const char *remedy = "remove what nobody uses: hugeld share remove --unused, or give it more: --size";
-    unsigned copies = making->n_nodes > 0 ? making->n_nodes : 1;
-    uint64_t needed = copies * making->image.huge_pages * store->geometry.huge_page_bytes;
+    const char *remedy = "remove what no process uses: hugeld share remove --unused, or give it more: --size";
+    uint64_t needed = find_bytes_needed(making);
     struct hl_status status;
     struct hl_placement placement;
-    struct hl_pool pool;
-    if (needed > hl_store_room(store))
-        return fail_for_room(making, "the store", needed, hl_store_room(store), remedy);
+    if (needed > 2 * making->image.huge_pages * store->geometry.huge_page_bytes *
+                     (making->n_nodes > 0 ? making->n_nodes : 1))
+        return refuse(making, HL_SKIP_TOO_SPARSE);
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
-    if (store->hugetlb) {
-        int skip = hl_read_pool(&pool, &hl_system_roots, &store->geometry, &placement);
-        uint64_t there = skip == 0 ? hl_pool_available(&pool, 0) * store->geometry.huge_page_bytes : 0;
-        return needed <= there || fail_for_room(making, "the huge page pool", needed, there,
-                                                "enlarge it: sysctl vm.nr_hugepages");
+    if (making->flags & HL_ADD_UNASKED) {
+        int skip = hl_check_memory_limit(&hl_system_roots, &placement, needed);
+        if (skip != 0)
+            return fail(making, HL_SHARE_FAILED,
+                        hl_format("%s; run hugeld share add outside of the limit",
+                                  hl_skip_sentence((enum hl_skip)skip)));
+        make_room(making, needed);
     }
+    if (needed > hl_store_room(store))
+        return fail_for_room(making, "the store", needed, hl_store_room(store), remedy);
     uint64_t there = hl_read_memory_headroom(&hl_system_roots, &placement);
     return needed <= there || fail_for_room(making, "the machine or a memory limit", needed, there,
                                             "free memory, or raise the limit");
@@ -226,36 +234,14 @@ static int bind_to_node(unsigned node) {
 
 static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); }
 
-/* Makes FOLDER in the store, with a name that nobody else has, and locks it.  A sweeper may have taken it for a
-   leftover in between: then another. */
+/* Makes .new in the store, which is locked. */
 static bool make_folder(struct making *making) {
-    static const char letters[] = "abcdefghijklmnopqrstuvwxyz234567";
-    struct stat stat;
-    for (unsigned try = 0; try < 100; try++) {
-        unsigned char noise[6];
-        if (getentropy(noise, sizeof noise) != 0)
-            break;
-        strcpy(making->new_name, ".new-");
-        for (unsigned i = 0; i < sizeof noise; i++)
-            making->new_name[5 + i] = letters[noise[i] % 32];
-        making->new_name[5 + sizeof noise] = '\0';
-        if (mkdirat(making->store->folder, making->new_name, 0700) != 0) {
-            if (errno == EEXIST)
-                continue;
-            break;
-        }
-        making->folder =
-            openat(making->store->folder, making->new_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (making->folder >= 0 && flock(making->folder, LOCK_EX) == 0 && fstat(making->folder, &stat) == 0 &&
-            stat.st_nlink > 0)
-            return true;
-        if (making->folder >= 0)
-            close(making->folder);
-        making->folder = -1;
-        errno = EIO;
-    }
-    return fail(making, HL_SHARE_FAILED,
-                hl_format("nothing can be made in the store: %s; make it writable, or name another: --store",
+    int store = making->store->folder;
+    if (mkdirat(store, HL_NEW_FOLDER, 0755) == 0)
+        making->folder = openat(store, HL_NEW_FOLDER, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    return making->folder >= 0 ||
+           fail(making, HL_SHARE_FAILED,
+                hl_format("the store cannot be written to: %s; make it writable, or name another: --store",
                           strerror(errno)));
 }
 
@@ -272,11 +258,8 @@ static bool fail_to_write(struct making *making, int result) {
     if (result == -ENOSPC || result == -EDQUOT)
         return fail(
             making, HL_SHARE_FAILED,
-            hl_format("the store is full; remove what nobody uses: hugeld share remove --unused, or give "
-                      "it more: --size"));
-    if (result == -ENOMEM && making->store->hugetlb)
-        return fail(making, HL_SHARE_FAILED,
-                    hl_format("the huge page pool is too small; enlarge it: sysctl vm.nr_hugepages"));
+            hl_format("the store is full; remove what no process uses: hugeld share remove --unused, or "
+                      "give it more: --size"));
     return fail(making, HL_SHARE_FAILED,
                 hl_format("its image cannot be written: %s; free memory and try again", strerror(-result)));
 }
@@ -284,9 +267,9 @@ static bool fail_to_write(struct making *making, int result) {
 /* All of OUT is on huge pages now, or there is no image. */
 static bool prove(struct making *making, int out) {
     uint64_t pages = 0, small = 0;
-    int result = hl_prove_huge(making->store, out, &pages, &small);
+    int result = hl_prove_huge(&making->store->geometry, out, true, &pages, &small);
     making->addition->huge_pages += pages;
-    if (result == -ENOTSUP)
+    if (result == -EOPNOTSUPP)
         return fail(
             making, HL_SHARE_FAILED,
             hl_format("this kernel makes no huge pages in such a folder (Linux 6.12 and newer do); let root "
@@ -299,10 +282,9 @@ static bool prove(struct making *making, int out) {
                               " pages did not become huge; free or compact memory: echo "
                               "1 > /proc/sys/vm/compact_memory",
                               small, pages));
-    return result == 0 ||
-           fail(making, HL_SHARE_FAILED,
-                hl_format("whether its image is on huge pages cannot be found out: %s; mount /proc",
-                          strerror(-result)));
+    return result == 0 || fail(making, HL_SHARE_FAILED,
+                               hl_format("cannot verify that the image is on huge pages: %s; mount /proc",
+                                         strerror(-result)));
 }
 
 static bool give_name(struct making *making, int out, int folder) {
@@ -318,7 +300,12 @@ static bool write_image(struct making *making, int folder) {
     int out = create_file(folder, making->name, &named);
     if (out < 0)
         return fail_to_write(making, -errno);
-    int result = hl_write_image(&making->image, making->file, out);
+    const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, making->file->stat.st_mtim};
+    int result = fallocate(out, 0, 0, (off_t)making->image.bytes) != 0 ? -errno : 0;
+    if (result == 0)
+        result = hl_write_image(&making->image, making->file, out);
+    if (result == 0 && futimens(out, times) != 0)
+        result = -errno;
     if (result == 0 && fchmod(out, IMAGE_MODE) != 0)
         result = -errno;
     if (result != 0)
@@ -334,21 +321,14 @@ static bool link_to(struct making *making, const char *target, const char *name)
 }
 
 /* The same for an image. */
-static bool link_to_image(struct making *making, const char *image, const char *name) {
-    char *target = hl_format("%s%s", making->prefix, image);
-    bool done = link_to(making, target, name);
-    free(target);
-    return done;
-}
-
 /* Node NODE's replica, in a folder of its own. */
 static bool write_replica(struct making *making, unsigned node, bool first) {
     char *folder_name = hl_format("node%u", node), *target = hl_format("node%u/%s", node, making->name),
          *link = hl_format(HL_IMAGE_LINK "-%u", node);
     bool done = false;
     int folder = -1, result = bind_to_node(node);
-    if (result == 0 && mkdirat(making->pages, folder_name, 0755) == 0)
-        folder = openat(making->pages, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (result == 0 && mkdirat(making->folder, folder_name, 0755) == 0)
+        folder = openat(making->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (result != 0)
         fail(making, HL_SHARE_FAILED,
              hl_format("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
@@ -356,8 +336,8 @@ static bool write_replica(struct making *making, unsigned node, bool first) {
     else if (folder < 0 || fchmod(folder, 0755) != 0)
         fail_to_write(making, -errno);
     else
-        done = write_image(making, folder) && link_to_image(making, target, link) &&
-               (!first || link_to_image(making, target, HL_IMAGE_LINK));
+        done = write_image(making, folder) && link_to(making, target, link) &&
+               (!first || link_to(making, target, HL_IMAGE_LINK));
     unbind();
     if (folder >= 0)
         close(folder);
@@ -370,7 +350,7 @@ static bool write_replica(struct making *making, unsigned node, bool first) {
 static bool write_all(struct making *making) {
     bool first = true;
     if (making->n_nodes == 0)
-        return write_image(making, making->pages) && link_to_image(making, making->name, HL_IMAGE_LINK);
+        return write_image(making, making->folder) && link_to(making, making->name, HL_IMAGE_LINK);
     for (unsigned node = 0; node < HL_NODE_NUMBERS; node++) {
         if ((making->nodes.bits[node / 64] >> node % 64 & 1) == 0)
             continue;
@@ -381,55 +361,55 @@ static bool write_all(struct making *making) {
     return true;
 }
 
-/* One rename makes it visible.  If another one was faster, its image serves. */
-static bool publish(struct making *making, bool replace) {
-    const struct hl_store *store = making->store;
-    const char *key = making->addition->key.at;
-    if (fchmod(making->folder, 0755) != 0)
-        return fail_to_write(making, -errno);
-    for (unsigned try = 0; try < 4; try++) {
-        if (renameat(store->folder, making->new_name, store->folder, key) == 0) {
-            making->addition->result = HL_SHARE_MADE;
-            return true;
-        }
-        if (errno != EEXIST && errno != ENOTEMPTY)
-            return fail_to_write(making, -errno);
-        long there = replace ? -ENOENT : hl_open_stored_image(store->folder, store->owner, 0, &making->state);
-        if (there >= 0) {
-            close((int)there);
-            return fail(making, HL_SHARE_PRESENT, NULL);
-        }
-        hl_remove_stored(store, key); /* it is of no use to anybody */
-    }
-    return fail_to_write(making, -EBUSY);
+/* One rename makes it visible. */
+static bool publish(struct making *making) {
+    int result = hl_publish_folder(making->store, making->addition->key.at);
+    if (result == 0)
+        making->addition->result = HL_SHARE_MADE;
+    return result == 0 || fail_to_write(making, result);
 }
 
-/* On hugetlbfs images have a folder beside, which goes by the random part of the name. */
-static bool make_pages_folder(struct making *making) {
-    const struct hl_store *store = making->store;
-    const char *name = making->new_name + strlen(".new-");
-    making->pages = making->folder;
-    if (!store->hugetlb)
-        return true;
-    snprintf(making->prefix, sizeof making->prefix, "../" HL_STORE_PAGES "/%s/", name);
-    making->pages = mkdirat(store->pages, name, 0755) == 0
-                        ? openat(store->pages, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)
-                        : -1;
-    return (making->pages >= 0 && fchmod(making->pages, 0755) == 0) || fail_to_write(making, -errno);
+static bool mark(struct making *making) {
+    return !(making->flags & HL_ADD_UNASKED) || mkdirat(making->folder, HL_UNASKED_MARK, 0755) == 0 ||
+           fail_to_write(making, -errno);
 }
 
-static void make_image(struct making *making, bool replace) {
-    bool done = false;
+static void make_image(struct making *making) {
     if (!make_folder(making))
         return;
-    if (make_pages_folder(making) && write_all(making) && is_unchanged(making) &&
-        link_to(making, making->addition->path, ".origin"))
-        done = publish(making, replace);
-    if (!done)
-        hl_remove_unfinished(making->store, making->new_name, making->folder);
-    if (making->pages >= 0 && making->pages != making->folder)
-        close(making->pages);
+    if (!write_all(making) || !is_unchanged(making) || !link_to(making, making->addition->path, ".origin") ||
+        !mark(making) || !publish(making))
+        hl_remove_leftovers(making->store);
     close(making->folder);
+}
+
+/* Whether the image of STORED is what would be made now. */
+static bool has_same_bytes(struct making *making, const struct hl_stored *stored) {
+    char *path = hl_format("%s/" HL_IMAGE_LINK, stored->key);
+    int image = openat(making->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool same = image >= 0 && hl_compare_written(&making->image, making->file, image) == 0;
+    if (image >= 0)
+        close(image);
+    free(path);
+    return same;
+}
+
+/* Where only the ctime of the file has changed since its image was made: gives the image its new key.  The state was read
+   before the bytes are compared, and is the same after that, as if they had been copied. */
+static bool give_new_key(struct making *making) {
+    const struct hl_store *store = making->store;
+    struct hl_stored *stored;
+    size_t n = hl_read_store(store, &stored);
+    bool done = false;
+    for (size_t i = 0; i < n && !done; i++)
+        done = stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, making->addition->path) == 0 &&
+               stored[i].replicas == making->n_nodes && has_same_bytes(making, &stored[i]) &&
+               is_unchanged(making) &&
+               renameat(store->folder, stored[i].key, store->folder, making->addition->key.at) == 0;
+    hl_free_stored(stored, n);
+    if (done)
+        making->addition->result = HL_SHARE_PRESENT;
+    return done;
 }
 
 /* The nodes with memory that this process may use. */
@@ -469,8 +449,8 @@ static bool is_present(const struct making *making) {
 }
 
 void hl_add_image(struct hl_addition *addition, const struct hl_store *store, const struct hl_elf_file *file,
-                  bool per_node, bool replace) {
-    struct making making = {.addition = addition, .store = store, .file = file, .folder = -1, .pages = -1};
+                  unsigned flags) {
+    struct making making = {.addition = addition, .store = store, .file = file, .flags = flags, .folder = -1};
     memset(addition, 0, sizeof *addition);
     int result = hl_read_file_state(&making.state, file->fd);
     if (result != 0) {
@@ -478,32 +458,32 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
         return;
     }
     hl_set_image_key(&addition->key, &making.state);
-    if (per_node)
+    if (flags & HL_ADD_PER_NODE)
         find_nodes(&making);
-    if (!check_file(&making))
+    if (!check_file(&making) || ((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)))
         return;
-    if (!replace && is_present(&making)) {
+    if (!(flags & HL_ADD_REPLACE) && is_present(&making)) {
         addition->result = HL_SHARE_PRESENT;
         return;
     }
-    replace |= making.n_nodes > 0;
     result = hl_plan_image(&making.image, file, &store->geometry);
     if (result > 0)
         refuse(&making, (enum hl_skip)result);
     else if (result < 0)
         fail_to_write(&making, result);
-    else if (await_age(&making) && is_unchanged(&making) && check_room(&making))
-        make_image(&making, replace);
+    else if (await_age(&making) && is_unchanged(&making) && !give_new_key(&making) &&
+             making.addition->sentence == NULL && check_room(&making))
+        make_image(&making);
     if (result == 0)
         hl_free_image(&making.image);
 }
 
-void hl_add_path(struct hl_addition *addition, const struct hl_store *store, const char *path, bool per_node,
-                 bool replace) {
+void hl_add_path(struct hl_addition *addition, const struct hl_store *store, const char *path,
+                 unsigned flags) {
     struct hl_elf_file file;
     enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
     if (problem == HL_ELF_FINE) {
-        hl_add_image(addition, store, &file, per_node, replace);
+        hl_add_image(addition, store, &file, flags);
         hl_close_elf(&file);
         return;
     }
@@ -516,179 +496,4 @@ void hl_add_path(struct hl_addition *addition, const struct hl_store *store, con
 void hl_free_addition(struct hl_addition *addition) {
     free(addition->path);
     free(addition->sentence);
-}
-
-/* --- proofs --- */
-
-/* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */
-static int64_t read_huge_bytes(uint64_t start, uint64_t end) {
-    struct hl_process process;
-    int64_t bytes = 0;
-    int result = hl_open_process(&process, getpid());
-    if (result != 0)
-        return result;
-    result = hl_read_process(&process);
-    for (size_t i = 0; result == 0 && i < process.n_regions; i++) {
-        const struct hl_region *region = &process.region[i];
-        if (region->start >= start && region->end <= end)
-            bytes += (int64_t)(region->shmem_pmd_bytes + region->file_pmd_bytes);
-    }
-    hl_close_process(&process);
-    return result != 0 ? result : bytes;
-}
-
-/* Makes the huge page at AT of one that are small.  0, or a negated errno. */
-static int collapse(char *at, uint64_t bytes) {
-    for (unsigned try = 0; try < COLLAPSE_TRIES; try++) {
-        if (madvise(at, bytes, MADV_COLLAPSE) == 0)
-            return 0;
-        if (errno != EAGAIN && errno != EBUSY)
-            return errno == EINVAL ? -ENOTSUP : -errno;
-        nanosleep(
-            &(struct timespec) { 0, 1000000L << (try < 6 ? try : 6) }, NULL);
-    }
-    return -ENOMEM;
-}
-
-/* Calls collapse, or only looks at one byte, for each huge page of the BYTES long FILE at AT that holds
-   anything; their number is added to *PAGES.  0, or the first negated errno. */
-static int visit_pages(int file, char *at, uint64_t bytes, uint64_t unit, bool collapses, uint64_t *pages) {
-    int first = 0;
-    off_t data = 0;
-    while ((data = lseek(file, data, SEEK_DATA)) >= 0) {
-        off_t page = (off_t)hl_round_down((uint64_t)data, unit);
-        int result = collapses ? collapse(at + page, unit) : 0;
-        first = first != 0 ? first : result;
-        (void)*(volatile char *)(at + page);
-        ++*pages;
-        data = page + (off_t)unit;
-        if ((uint64_t)data >= bytes)
-            break;
-    }
-    return first;
-}
-
-int hl_prove_huge(const struct hl_store *store, int file, uint64_t *pages, uint64_t *small) {
-    uint64_t unit = store->geometry.huge_page_bytes;
-    struct stat stat;
-    if (fstat(file, &stat) != 0)
-        return -errno;
-    if (unit == 0)
-        return -EINVAL;
-    *small = 0;
-    if (store->hugetlb) { /* it has no other pages */
-        *pages = (uint64_t)stat.st_blocks * 512 / unit;
-        return 0;
-    }
-    uint64_t whole = hl_round_up((uint64_t)stat.st_size, unit);
-    char *room = mmap(NULL, whole + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (room == MAP_FAILED)
-        return -errno;
-    char *at = (char *)hl_round_up((uint64_t)room, unit);
-    int64_t huge = -ENOMEM;
-    int result = 0;
-    if (mmap(at, whole, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == at) {
-        *pages = 0;
-        visit_pages(file, at, whole, unit, false, pages);
-        huge = read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
-        if (huge >= 0 && (uint64_t)huge < *pages * unit) {
-            *pages = 0;
-            result = visit_pages(file, at, whole, unit, true, pages);
-            huge = read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
-        }
-    }
-    munmap(room, whole + unit);
-    if (huge < 0)
-        return (int)huge;
-    *small = hl_subtract(*pages * unit, (uint64_t)huge) / unit;
-    return *small > 0 ? result : 0;
-}
-
-/* Compares the bytes of two files, of which one may be longer by zeros or traps to the end of its last page.
-   0: they are equal; 1: they are not; or a negated errno. */
-static int compare_files(int a, int b, uint64_t bytes) {
-    static const size_t chunk = 1 << 20;
-    char *x = hl_allocate(chunk), *y = hl_allocate(chunk);
-    int result = 0;
-    for (uint64_t at = 0; at < bytes && result == 0; at += chunk) {
-        size_t size = bytes - at < chunk ? bytes - at : chunk;
-        ssize_t n = pread(a, x, size, (off_t)at), m = pread(b, y, size, (off_t)at);
-        if (n < 0 || m < 0)
-            result = -errno;
-        else
-            result = n != m || (size_t)n != size || memcmp(x, y, size) != 0;
-    }
-    free(x);
-    free(y);
-    return result;
-}
-
-/* The one replica in the folder that LINK of STORED leads to, against EXPECTED of BYTES.  NULL, or what is
-   wrong. */
-static char *check_replica(const struct hl_store *store, const struct hl_stored *stored, const char *link,
-                           int expected, uint64_t bytes) {
-    char *path = hl_format("%s/%s", stored->key, link), *problem = NULL;
-    uint64_t pages = 0, small = 0;
-    struct stat stat;
-    int image = openat(store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    free(path);
-    if (image < 0 || fstat(image, &stat) != 0)
-        return hl_format("it cannot be opened: %s", strerror(errno));
-    int result = (uint64_t)stat.st_size < bytes ? 1 : compare_files(image, expected, bytes);
-    if (result == 0)
-        result = hl_prove_huge(store, image, &pages, &small);
-    else if (result > 0)
-        problem = hl_format("its bytes are not those that the file has now");
-    if (problem == NULL && small > 0)
-        problem = hl_format("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
-    else if (problem == NULL && result != 0)
-        problem = hl_format("it cannot be read: %s", strerror(-result));
-    close(image);
-    return problem;
-}
-
-static char *check_replicas(const struct hl_store *store, const struct hl_stored *stored, int expected,
-                            uint64_t bytes) {
-    char *problem = check_replica(store, stored, HL_IMAGE_LINK, expected, bytes);
-    for (unsigned node = 0, found = 0; problem == NULL && found < stored->replicas && node < HL_NODE_NUMBERS;
-         node++) {
-        char *link = hl_format(HL_IMAGE_LINK "-%u", node), *path = hl_format("%s/%s", stored->key, link);
-        if (faccessat(store->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
-            found++;
-            problem = check_replica(store, stored, link, expected, bytes);
-        }
-        free(path);
-        free(link);
-    }
-    return problem;
-}
-
-char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored) {
-    static const char *const sentences[] = {[HL_CHANGED] = "the file has changed since",
-                                            [HL_GONE] = "the file is gone",
-                                            [HL_BROKEN] =
-                                                "it is incomplete, or somebody else could write to it"};
-    struct hl_elf_file file;
-    struct hl_image image;
-    if (stored->freshness != HL_FRESH)
-        return hl_format("%s", sentences[stored->freshness]);
-    enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, stored->origin);
-    if (elf_problem != HL_ELF_FINE)
-        return hl_format("the file %s", hl_elf_problem_sentence(elf_problem));
-    char *problem;
-    int result = hl_plan_image(&image, &file, &store->geometry);
-    int expected = result == 0 ? memfd_create("hugeld", MFD_CLOEXEC) : -1;
-    if (result == 0)
-        result = expected < 0 ? -errno : hl_write_image(&image, &file, expected);
-    if (result != 0)
-        problem = hl_format("it cannot be made again: %s",
-                            result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result));
-    else
-        problem = check_replicas(store, stored, expected, image.bytes);
-    if (result == 0 || expected >= 0)
-        hl_free_image(&image);
-    if (expected >= 0)
-        close(expected);
-    hl_close_elf(&file);
-    return problem;
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Finds, makes, mounts, sweeps, lists and empties a store.
+/* Finds, makes, mounts, locks, lists and empties a store.
 
-   A folder under a name that ends is either wholly there or not: it is made as .new-XXXXXX and renamed, and
-   renamed to .old-KEY before anything in it is removed.  Who works on such a folder holds a lock on it, which
-   the kernel drops when the process ends, however it ends; so what is not locked is a leftover. */
+   A folder under a name that lasts is complete: it is made as .new and renamed, and renamed to .old before anything in it
+   is removed.  Who changes a store holds its lock, the one file .lock, which only the store's owner can open; so what lies
+   in .new and .old when the lock is taken is what a process left that was killed. */
 #include "store.h"
 #include "common.h"
 #include "kernel.h"
+#include "status.h"
 #include "sys.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,16 +21,37 @@
 #include <sys/mount.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #define MOUNT_SOURCE "hugeld"
 #define DEFAULT_SIZE "25%"
-#define LINKS_SIZE "16M" /* of the tmpfs around a hugetlbfs */
 #define KEY_BEGINS "0x"
 
 char *hl_default_store(void) {
-    return geteuid() == 0 ? hl_format("%s", HL_SYSTEM_STORE) : hl_format("%s%u", HL_USER_STORE, geteuid());
+    const char *folder = getenv("XDG_RUNTIME_DIR");
+    if (geteuid() == 0)
+        return hl_format("%s", HL_SYSTEM_STORE);
+    return folder != NULL && folder[0] == '/' ? hl_format("%s/hugeld", folder) : NULL;
+}
+
+char *hl_choose_store(const struct hl_options *options) {
+    const struct hl_string *named = &options->store;
+    return named->bytes > 0 ? hl_format("%.*s", (int)named->bytes, named->at) : hl_default_store();
+}
+
+uint64_t hl_find_store_owner(void) {
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    return hl_find_trusted_user(&status);
+}
+
+/* Says why there is no store at PATH, which may be NULL, for this user. */
+static bool has_path(const char *path) {
+    if (path == NULL)
+        hl_say("XDG_RUNTIME_DIR is not set, so there is no place for a store of your own; log in with "
+               "pam_systemd, or name "
+               "a folder on tmpfs with --store");
+    return path != NULL;
 }
 
 static bool is_system_store(const char *path) { return geteuid() == 0 && strcmp(path, HL_SYSTEM_STORE) == 0; }
@@ -39,9 +60,21 @@ static bool is_system_store(const char *path) { return geteuid() == 0 && strcmp(
 static void say_unusable(const char *path, int result) {
     switch (-result) {
     case EACCES:
-        hl_say("%s: another user owns it or can write to it, or this user may not read it, so it is not used "
-               "as a "
-               "store; remove it, or name another with --store",
+        hl_say("%s: not used as a store: it must be owned and writable by you alone, and readable; remove "
+               "it, or name "
+               "another with --store",
+               path);
+        break;
+    case EOVERFLOW:
+        hl_say("%s: not used as a store: it belongs to a user that this user namespace does not map; name "
+               "another with "
+               "--store",
+               path);
+        break;
+    case EOPNOTSUPP:
+        hl_say("%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
+               "let root mount "
+               "a store: hugeld share add",
                path);
         break;
     case ENOTDIR:
@@ -55,46 +88,18 @@ static void say_unusable(const char *path, int result) {
     }
 }
 
-/* Opens the hugetlbfs in STORE, if it has one. */
-static int open_pages(struct hl_store *store) {
-    struct statfs fs;
-    struct stat stat;
-    store->pages = openat(store->folder, HL_STORE_PAGES, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (store->pages < 0)
-        return 0;
-    if (fstatfs(store->pages, &fs) != 0 || fstat(store->pages, &stat) != 0 || fs.f_type != HUGETLBFS_MAGIC) {
-        hl_say("%s/" HL_STORE_PAGES ": it is no hugetlbfs; remove it, or name another store with --store",
-               store->path);
-        return -ENOTSUP;
-    }
-    store->hugetlb = true;
-    store->device = stat.st_dev;
-    store->geometry.huge_page_bytes = (uint64_t)fs.f_bsize;
-    return 0;
-}
-
-/* What the open folder lies on decides what images there are made of. */
+/* What the open folder lies on, and for whom it is. */
 static int examine_folder(struct hl_store *store) {
-    struct statfs fs;
     struct statvfs flags;
     struct stat stat;
-    if (fstatfs(store->folder, &fs) != 0 || fstatvfs(store->folder, &flags) != 0 ||
-        fstat(store->folder, &stat) != 0) {
+    if (fstatvfs(store->folder, &flags) != 0 || fstat(store->folder, &stat) != 0) {
         int error = errno;
         hl_say("%s: the store cannot be examined: %s; name another with --store", store->path,
                strerror(error));
         return -error;
     }
     store->device = stat.st_dev;
-    store->owner = geteuid();
-    store->for_all = store->owner == 0 && (stat.st_mode & (S_IRWXG | S_IRWXO)) != 0;
-    if (fs.f_type != TMPFS_MAGIC) {
-        hl_say("%s: it does not lie on tmpfs, where pages can be huge; name a folder in /dev/shm, or mount a "
-               "store "
-               "there as root: --pages=tmpfs or --pages=hugetlb",
-               store->path);
-        return -ENOTSUP;
-    }
+    store->for_all = geteuid() == 0 && (stat.st_mode & (S_IRWXG | S_IRWXO)) != 0;
     if (flags.f_flag & ST_NOEXEC) {
         hl_say(
             "%s: it is mounted noexec, so no program can use what is in it; mount -o remount,exec its file "
@@ -102,14 +107,15 @@ static int examine_folder(struct hl_store *store) {
             store->path);
         return -EPERM;
     }
-    return open_pages(store);
+    return 0;
 }
 
 /* Opens what is at PATH, of whatever file system.  Nothing is said. */
 static int open_folder(struct hl_store *store, const char *path) {
     memset(store, 0, sizeof *store);
-    store->folder = store->pages = -1;
-    long pinned = hl_open_store(path, geteuid());
+    store->folder = store->lock = -1;
+    store->owner = hl_find_store_owner();
+    long pinned = hl_open_store(path, store->owner);
     if (pinned < 0)
         return (int)pinned;
     store->folder = openat((int)pinned, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -125,10 +131,10 @@ static int open_folder(struct hl_store *store, const char *path) {
 void hl_close_store(struct hl_store *store) {
     if (store->folder >= 0)
         close(store->folder);
-    if (store->pages >= 0)
-        close(store->pages);
+    if (store->lock >= 0)
+        close(store->lock);
     free(store->path);
-    store->folder = store->pages = -1;
+    store->folder = store->lock = -1;
     store->path = NULL;
 }
 
@@ -141,6 +147,28 @@ static bool is_mount(int folder, uint64_t *mount) {
     return (status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
+/* Opens the folder at PATH, which only root can write to, on whatever file system. */
+static int open_mount_point(struct hl_store *store, const char *path) {
+    struct stat stat;
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0)
+        return -errno;
+    if (fstat(folder, &stat) != 0 || stat.st_uid != 0 || (stat.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        close(folder);
+        return -EACCES;
+    }
+    store->folder = folder;
+    store->path = hl_format("%s", path);
+    return 0;
+}
+
+/* Whether PATH still leads to the open STORE: another process may have mounted a store over the folder meanwhile. */
+static bool is_at(const struct hl_store *store, const char *path) {
+    struct stat a, b;
+    return fstat(store->folder, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
 /* Whether the system's store is only the empty folder that a mount was on. */
 static bool is_bare(const struct hl_store *store) {
     uint64_t mount;
@@ -148,9 +176,9 @@ static bool is_bare(const struct hl_store *store) {
 }
 
 int hl_find_store(struct hl_store *store, const char *path) {
-    int result = open_folder(store, path);
-    if (result == -ENOENT)
-        return result;
+    int result = path != NULL ? open_folder(store, path) : -ENOENT;
+    if (result == -ENOENT || (result == -EOPNOTSUPP && is_system_store(path)))
+        return -ENOENT; /* an ordinary folder is where the system's store was mounted, or will be */
     if (result != 0) {
         say_unusable(path, result);
         return result;
@@ -167,17 +195,20 @@ int hl_find_store(struct hl_store *store, const char *path) {
 static int mount_at(int folder, const char *type, unsigned long flags, const char *data) {
     char target[64];
     snprintf(target, sizeof target, "/proc/self/fd/%d", folder);
-    return mount(MOUNT_SOURCE, target, type, MS_NOSUID | MS_NODEV | flags, data) == 0 ? 0 : -errno;
+    /* strictatime: the time of the last use, for those that go first when the store is full. */
+    return mount(MOUNT_SOURCE, target, type, MS_NOSUID | MS_NODEV | MS_STRICTATIME | flags, data) == 0
+               ? 0
+               : -errno;
 }
 
-static int say_no_mount(const struct hl_store *store, bool hugetlb, int result) {
+static int say_no_mount(const struct hl_store *store, int result) {
     if (result == -EPERM)
         hl_say("%s: a store cannot be mounted here: %s; run it as root, outside of containers", store->path,
                strerror(EPERM));
     else if (result != 0)
-        hl_say("%s: %s cannot be mounted there: %s; boot a kernel with CONFIG_%s", store->path,
-               hugetlb ? "hugetlbfs" : "a tmpfs with huge pages", strerror(-result),
-               hugetlb ? "HUGETLBFS" : "TRANSPARENT_HUGEPAGE");
+        hl_say("%s: a tmpfs with huge pages cannot be mounted there: %s; boot a kernel with "
+               "CONFIG_TRANSPARENT_HUGEPAGE",
+               store->path, strerror(-result));
     return result;
 }
 
@@ -190,99 +221,96 @@ static int mount_tmpfs(const struct hl_store *store, const char *size) {
         result = mount_at(store->folder, "tmpfs", 0, data);
     free(noswap);
     free(data);
-    return say_no_mount(store, false, result);
+    return say_no_mount(store, result);
 }
 
-/* Mounts a hugetlbfs inside STORE, which must be a tmpfs, because hugetlbfs has no symbolic links. */
-static int mount_hugetlb(const struct hl_store *store, const char *size) {
-    char *data = hl_format("mode=0755,pagesize=%" PRIu64 "%s%s", store->geometry.huge_page_bytes,
-                           size != NULL ? ",size=" : "", size != NULL ? size : "");
-    int result = mkdirat(store->folder, HL_STORE_PAGES, 0755) == 0 || errno == EEXIST ? 0 : -errno;
-    int folder = openat(store->folder, HL_STORE_PAGES, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (result == 0)
-        result = folder >= 0 ? mount_at(folder, "hugetlbfs", 0, data) : -errno;
-    if (folder >= 0)
-        close(folder);
-    if (result != 0)
-        unlinkat(store->folder, HL_STORE_PAGES, AT_REMOVEDIR);
-    free(data);
-    return say_no_mount(store, true, result);
-}
-
-/* Gives the mounted STORE the size that is wished. */
+/* Gives the mounted STORE the size that is wanted. */
 static int resize(const struct hl_store *store, const char *size) {
     char *data = hl_format("size=%s", size);
-    bool hugetlb = faccessat(store->folder, HL_STORE_PAGES, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    int result = hugetlb ? -EINVAL : mount_at(store->folder, NULL, MS_REMOUNT, data);
+    int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
     free(data);
     if (result != 0)
-        hl_say("%s: its size cannot become %s: %s; empty it first: hugeld share remove --all", store->path,
-               size, hugetlb ? "hugetlbfs keeps the size that it was mounted with" : strerror(-result));
+        hl_say("%s: cannot resize to %s: %s; remove images first: hugeld share remove", store->path, size,
+               strerror(-result));
     return result;
 }
 
-static bool wants_mount(const char *path, const struct hl_store_wishes *wishes) {
-    return is_system_store(path) || wishes->pages != NULL || wishes->size != NULL;
+/* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
+static int take_lock(struct hl_store *store, bool waits) {
+    int result = 0, lock = openat(store->folder, ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (lock < 0)
+        return -errno;
+    while (flock(lock, LOCK_EX | (waits ? 0 : LOCK_NB)) != 0 && result == 0)
+        result = errno == EINTR ? 0 : -errno;
+    if (result != 0)
+        close(lock);
+    else
+        store->lock = lock;
+    return result;
 }
 
-/* STORE is what is at PATH: mounts what is missing there, once, however many do so at the same time. */
-static int ensure_mount(struct hl_store *store, const struct hl_store_wishes *wishes) {
+static int say_no_lock(const struct hl_store *store, int result) {
+    if (result != 0 && result != -EWOULDBLOCK)
+        hl_say("%s: the store cannot be locked: %s; make it writable, or name another with --store",
+               store->path, strerror(-result));
+    return result;
+}
+
+int hl_lock_store(struct hl_store *store) {
+    int result = say_no_lock(store, take_lock(store, true));
+    if (result == 0)
+        hl_remove_leftovers(store);
+    return result;
+}
+
+/* Opens and locks what is at PATH, and mounts a tmpfs there first if MOUNTS.  -ESTALE: it is another folder by now. */
+static int open_and_lock(struct hl_store *store, const char *path, const char *size, bool mounts,
+                         bool waits) {
     uint64_t mount;
-    if (is_mount(store->folder, &mount))
-        return wishes->size != NULL ? resize(store, wishes->size) : 0;
-    struct hl_store below = *store; /* its lock is held until the mount is there */
-    below.path = hl_format("%s", store->path);
-    free(store->path);
-    flock(below.folder, LOCK_EX);
-    int result = open_folder(store, below.path);
-    if (result == 0 && !is_mount(store->folder, &mount)) {
-        bool hugetlb = wishes->pages != NULL && strcmp(wishes->pages, "hugetlb") == 0;
-        result = mount_tmpfs(&below, hugetlb                ? LINKS_SIZE
-                                     : wishes->size != NULL ? wishes->size
-                                                            : DEFAULT_SIZE);
-        hl_close_store(store);
-        if (result == 0)
-            result = open_folder(store, below.path);
-        if (result == 0 && hugetlb)
-            result = mount_hugetlb(store, wishes->size);
-    }
-    hl_close_store(&below);
-    return result;
-}
-
-static int check_wishes(const struct hl_store *store, const struct hl_store_wishes *wishes) {
-    if (wishes->pages == NULL || (strcmp(wishes->pages, "hugetlb") == 0) == store->hugetlb)
-        return 0;
-    hl_say("%s: the store lies on %s already; empty it first: hugeld share remove --all", store->path,
-           store->hugetlb ? "hugetlbfs" : "tmpfs");
-    return -EEXIST;
-}
-
-static int refuse_mount(const char *path) {
-    hl_say("%s: only root can mount a store, so --pages and --size are for root; leave them out", path);
-    return -EPERM;
-}
-
-int hl_make_store(struct hl_store *store, const char *path, const struct hl_store_wishes *wishes) {
-    bool mounts = wants_mount(path, wishes);
-    if (mounts && geteuid() != 0)
-        return refuse_mount(path);
-    if (mkdir(path, is_system_store(path) ? 0755 : 0700) != 0 && errno != EEXIST) {
-        int error = errno;
-        hl_say("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
-        return -error;
-    }
     int result = open_folder(store, path);
+    if (result != 0)
+        /* An ordinary folder on a disk is where a tmpfs is mounted. */
+        result = result == -EOPNOTSUPP && mounts ? open_mount_point(store, path) : result;
     if (result != 0) {
         say_unusable(path, result);
         return result;
     }
-    if (mounts)
-        result = ensure_mount(store, wishes);
-    if (result == 0)
-        result = examine_folder(store);
-    if (result == 0)
-        result = check_wishes(store, wishes);
+    result = say_no_lock(store, take_lock(store, waits));
+    if (result == 0 && !is_at(store, path))
+        result = -ESTALE;
+    if (result == 0 && mounts && !is_mount(store->folder, &mount)) {
+        result = mount_tmpfs(store, size != NULL ? size : DEFAULT_SIZE);
+        result = result == 0 ? -ESTALE : result;
+    } else if (result == 0 && size != NULL) {
+        result = resize(store, size);
+    }
+    if (result != 0)
+        hl_close_store(store);
+    return result;
+}
+
+static bool wants_mount(const char *path, const char *size) { return is_system_store(path) || size != NULL; }
+
+int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits) {
+    int result = -ESTALE;
+    if (!has_path(path))
+        return -ENOENT;
+    if (size != NULL && geteuid() != 0) {
+        hl_say("%s: only root can mount a store, so --size is for root; leave it out", path);
+        return -EPERM;
+    }
+    while (result == -ESTALE) {
+        if (mkdir(path, is_system_store(path) ? 0755 : 0700) != 0 && errno != EEXIST) {
+            int error = errno;
+            hl_say("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
+            return -error;
+        }
+        result = open_and_lock(store, path, size, wants_mount(path, size), waits);
+    }
+    if (result != 0)
+        return result;
+    hl_remove_leftovers(store);
+    result = examine_folder(store);
     if (result != 0)
         hl_close_store(store);
     return result;
@@ -290,56 +318,9 @@ int hl_make_store(struct hl_store *store, const char *path, const struct hl_stor
 
 uint64_t hl_store_room(const struct hl_store *store) {
     struct statvfs fs;
-    if (fstatvfs(store->hugetlb ? store->pages : store->folder, &fs) != 0 || fs.f_blocks == 0 ||
-        fs.f_blocks == (fsblkcnt_t)-1)
+    if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
     return (uint64_t)fs.f_bavail * fs.f_frsize;
-}
-
-/* Whether the mount with this number is one of ours: its source says so. */
-static bool is_our_mount(uint64_t mount) {
-    FILE *file = fopen("/proc/self/mountinfo", "re");
-    char *line = NULL;
-    size_t size = 0;
-    bool ours = false;
-    while (file != NULL && !ours && getline(&line, &size, file) >= 0) {
-        uint64_t number;
-        char source[64];
-        const char *behind = strstr(line, " - ");
-        ours = sscanf(line, "%" SCNu64, &number) == 1 && number == mount && behind != NULL &&
-               sscanf(behind, " - %*s %63s", source) == 1 && strcmp(source, MOUNT_SOURCE) == 0;
-    }
-    free(line);
-    if (file != NULL)
-        fclose(file);
-    return ours;
-}
-
-void hl_dissolve_store(struct hl_store *store) {
-    uint64_t mount;
-    struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored);
-    hl_free_stored(stored, n);
-    if (n > 0)
-        return;
-    if (is_mount(store->folder, &mount)) {
-        if (!is_our_mount(mount))
-            return;
-        if (store->hugetlb) {
-            char *pages = hl_format("%s/" HL_STORE_PAGES, store->path);
-            close(store->pages); /* else it is busy */
-            store->pages = -1;
-            bool unmounted = umount2(pages, UMOUNT_NOFOLLOW) == 0;
-            free(pages);
-            if (!unmounted)
-                return;
-        }
-        close(store->folder);
-        store->folder = -1;
-        if (umount2(store->path, UMOUNT_NOFOLLOW) != 0)
-            return;
-    }
-    rmdir(store->path);
 }
 
 /* --- removing --- */
@@ -377,103 +358,84 @@ static char *read_link(int folder, const char *name) {
     return hl_format("%s", target);
 }
 
-/* Removes the folder NAME of STORE, which is open as FOLDER.  Its pages on hugetlbfs go first: as long as they are
-   there, something in the store tells of them. */
-static int remove_folder(const struct hl_store *store, const char *name, int folder) {
-    char *target = read_link(folder, HL_IMAGE_LINK), *pages = NULL;
-    size_t bytes = strlen("../" HL_STORE_PAGES "/");
-    if (strncmp(name, ".new-", 5) == 0)
-        pages = hl_format("%s", name + 5);
-    else if (strncmp(target, "../" HL_STORE_PAGES "/", bytes) == 0)
-        pages = hl_format("%.*s", (int)strcspn(target + bytes, "/"), target + bytes);
-    if (store->hugetlb && pages != NULL && pages[0] != '\0' && pages[0] != '.')
-        remove_tree(store->pages, pages, true);
-    free(pages);
-    free(target);
-    return remove_tree(store->folder, name, true);
+void hl_remove_leftovers(const struct hl_store *store) {
+    remove_tree(store->folder, HL_NEW_FOLDER, true);
+    remove_tree(store->folder, HL_OLD_FOLDER, true);
 }
 
-/* Locks the folder NAME of STORE if nobody works on it: a descriptor, or -1. */
-static int lock_leftover(const struct hl_store *store, const char *name) {
-    struct stat named, held;
-    int folder = openat(store->folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (folder < 0)
-        return -1;
-    /* Its maker may have renamed it since. */
-    if (flock(folder, LOCK_EX | LOCK_NB) == 0 && fstat(folder, &held) == 0 &&
-        fstatat(store->folder, name, &named, AT_SYMLINK_NOFOLLOW) == 0 && named.st_ino == held.st_ino)
-        return folder;
-    close(folder);
-    return -1;
-}
-
-unsigned hl_sweep_store(const struct hl_store *store) {
-    unsigned swept = 0;
-    int again = openat(store->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    DIR *entries = again >= 0 ? fdopendir(again) : NULL;
-    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
-        if (strncmp(entry->d_name, ".new-", 5) != 0 && strncmp(entry->d_name, ".old-", 5) != 0)
-            continue;
-        int locked = lock_leftover(store, entry->d_name);
-        if (locked < 0)
-            continue;
-        swept += remove_folder(store, entry->d_name, locked) == 0;
-        close(locked);
-    }
-    if (entries != NULL)
-        closedir(entries);
-    return swept;
-}
-
-void hl_remove_unfinished(const struct hl_store *store, const char *name, int folder) {
-    remove_folder(store, name, folder);
+int hl_publish_folder(const struct hl_store *store, const char *key) {
+    int folder = store->folder;
+    if (renameat(folder, HL_NEW_FOLDER, folder, key) == 0)
+        return 0;
+    if ((errno != EEXIST && errno != ENOTEMPTY) ||
+        renameat2(folder, HL_NEW_FOLDER, folder, key, RENAME_EXCHANGE) != 0)
+        return -errno;
+    return remove_tree(folder, HL_NEW_FOLDER, true);
 }
 
 int hl_remove_stored(const struct hl_store *store, const char *key) {
-    char *aside = hl_format(".old-%s", key);
-    int result = 0, locked = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (locked < 0 || flock(locked, LOCK_EX) != 0 || renameat(store->folder, key, store->folder, aside) != 0)
+    if (renameat(store->folder, key, store->folder, HL_OLD_FOLDER) != 0)
+        return -errno;
+    return remove_tree(store->folder, HL_OLD_FOLDER, true);
+}
+
+int hl_set_pending(const struct hl_store *store, const char *key) {
+    char *path = hl_format("%s/.origin", key), *origin = read_link(store->folder, path);
+    int result = mkdirat(store->folder, HL_NEW_FOLDER, 0755) == 0 ? 0 : -errno;
+    if (result == 0 && symlinkat(origin, store->folder, HL_NEW_FOLDER "/.origin") != 0)
         result = -errno;
-    if (result == -ENOTEMPTY || result == -EEXIST) { /* one died while it removed an image of that key */
-        hl_sweep_store(store);
-        result = renameat(store->folder, key, store->folder, aside) == 0 ? 0 : -errno;
-    }
     if (result == 0)
-        result = remove_folder(store, aside, locked);
-    if (locked >= 0)
-        close(locked);
-    free(aside);
+        result = hl_publish_folder(store, key);
+    if (result != 0)
+        hl_remove_leftovers(store);
+    free(origin);
+    free(path);
     return result;
 }
 
 /* --- looking through it --- */
 
 const char *hl_freshness_name(enum hl_freshness freshness) {
-    static const char *const names[] = {"fresh", "changed", "gone", "broken"};
+    static const char *const names[] = {"fresh", "changed", "ctime", "gone", "broken", "pending"};
     return names[freshness];
 }
 
-static enum hl_freshness compare_origin(const struct hl_stored *stored) {
+/* Whether KEY is STATE's but for the ctime. */
+static bool is_same_inode(const char *key, const struct hl_file_state *state) {
+    uint64_t device, inode, bytes;
+    return sscanf(key, "0x%" SCNx64 "-0x%" SCNx64 "-0x%" SCNx64 "-", &device, &inode, &bytes) == 3 &&
+           device == state->device && inode == state->inode && bytes == state->bytes;
+}
+
+/* IMAGE_TIME: the modification time of the original when its image was made, which the image has kept. */
+static enum hl_freshness compare_origin(const struct hl_stored *stored, const struct timespec *image_time) {
     struct hl_file_state state;
     struct hl_line key;
+    struct stat stat;
     int file = open(stored->origin, O_PATH | O_CLOEXEC);
     if (file < 0)
         return HL_GONE;
     int result = hl_read_file_state(&state, file);
+    bool is_unwritten = fstat(file, &stat) == 0 && stat.st_mtim.tv_sec == image_time->tv_sec &&
+                        stat.st_mtim.tv_nsec == image_time->tv_nsec;
     close(file);
     if (result != 0)
         return HL_GONE;
     hl_set_image_key(&key, &state);
-    return strcmp(key.at, stored->key) == 0 ? HL_FRESH : HL_CHANGED;
+    if (strcmp(key.at, stored->key) == 0)
+        return HL_FRESH;
+    return is_same_inode(stored->key, &state) && is_unwritten ? HL_TOUCHED : HL_CHANGED;
 }
 
 /* Adds the image that LINK in FOLDER points to.  False: there is none, or it is not to be trusted. */
-static bool add_replica(const struct hl_store *store, struct hl_stored *stored, int folder,
-                        const char *link) {
+static bool add_replica(const struct hl_store *store, struct hl_stored *stored, int folder, const char *link,
+                        struct timespec *time) {
     struct stat stat;
     if (fstatat(folder, link, &stat, 0) != 0 || !S_ISREG(stat.st_mode) ||
         (stat.st_mode & (S_IWGRP | S_IWOTH)) || (stat.st_uid != store->owner && stat.st_uid != 0))
         return false;
+    *time = stat.st_mtim;
+    stored->last_use = stat.st_atime;
     stored->bytes = (uint64_t)stat.st_size;
     stored->huge_pages += (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
     stored->inode = hl_resize(stored->inode, (stored->n_inodes + 1) * sizeof *stored->inode);
@@ -483,19 +445,21 @@ static bool add_replica(const struct hl_store *store, struct hl_stored *stored, 
 
 static void read_image(const struct hl_store *store, struct hl_stored *stored, int folder) {
     bool whole = true;
+    struct timespec time = {0};
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again >= 0 ? fdopendir(again) : NULL;
     for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
         if (strncmp(entry->d_name, HL_IMAGE_LINK "-", strlen(HL_IMAGE_LINK "-")) != 0)
             continue;
         stored->replicas++;
-        whole &= add_replica(store, stored, folder, entry->d_name);
+        whole &= add_replica(store, stored, folder, entry->d_name, &time);
     }
     if (entries != NULL)
         closedir(entries);
     if (stored->replicas == 0)
-        whole = add_replica(store, stored, folder, HL_IMAGE_LINK);
-    stored->freshness = whole ? compare_origin(stored) : HL_BROKEN;
+        whole = add_replica(store, stored, folder, HL_IMAGE_LINK, &time);
+    stored->is_unasked = faccessat(folder, HL_UNASKED_MARK, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    stored->freshness = whole ? compare_origin(stored, &time) : HL_BROKEN;
 }
 
 static void read_stored(const struct hl_store *store, struct hl_stored *stored, const char *key) {
@@ -505,12 +469,15 @@ static void read_stored(const struct hl_store *store, struct hl_stored *stored, 
     stored->freshness = HL_BROKEN;
     stored->origin = read_link(folder, ".origin");
     char *image = read_link(folder, HL_IMAGE_LINK);
-    stored->image = strncmp(image, "../", 3) == 0 ? hl_format("%s/%s", store->path, image + 3)
-                                                  : hl_format("%s/%s/%s", store->path, key, image);
+    bool is_pending = image[0] == '\0' && stored->origin[0] == '/';
+    stored->image = hl_format("%s/%s/%s", store->path, key, image);
     free(image);
     if (folder < 0)
         return;
-    read_image(store, stored, folder);
+    if (is_pending)
+        stored->freshness = HL_PENDING;
+    else
+        read_image(store, stored, folder);
     close(folder);
 }
 

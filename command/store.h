@@ -2,14 +2,13 @@
 /* A store of images, as `hugeld share` sees it: made, filled, looked through and emptied.  How a process finds an
    image in it is in elf/store.h.
 
+       STORE/.lock          held (flock) by the one process that changes the store; only its owner can open it
        STORE/KEY/.image     symbolic link to NAME, or to nodeN/NAME of the first node
        STORE/KEY/.image-N   the replica of node N (--per-node)
-       STORE/KEY/.origin    symbolic link to the original
-       STORE/KEY/NAME       the image
-       STORE/.hugetlb       with --pages=hugetlb: a hugetlbfs, which has no symbolic links itself, so the images
-                            are in .hugetlb/XXXXXX/ and the links in KEY point there
-       STORE/.new-XXXXXX    what is being made; locked (flock) as long as its maker lives
-       STORE/.old-KEY       what is being removed; the same
+       STORE/KEY/.origin    symbolic link to the original; alone, it says that the image has to be made again
+       STORE/KEY/.unasked   it was made for a program that was about to run
+       STORE/KEY/NAME       the image, with the original's modification time
+       STORE/.new, .old     what is being made, and removed
 
    Everything here says what is wrong in one line by itself, unless a comment says otherwise. */
 #ifndef HL_COMMAND_STORE_H
@@ -20,51 +19,57 @@
 
 #include <sys/types.h>
 
-#define HL_STORE_PAGES ".hugetlb"
+#define HL_NEW_FOLDER ".new"
+#define HL_OLD_FOLDER ".old"
+#define HL_UNASKED_MARK ".unasked"
 
 struct hl_store {
     char *path;
-    int folder;   /* a descriptor for reading the folder */
-    int pages;    /* the same for its hugetlbfs, or -1 */
-    uid_t owner;  /* whose it is: root's or this user's */
-    bool for_all; /* other users' processes can use it, so only what root alone can write goes into it */
-    bool hugetlb; /* its images lie on hugetlbfs, else on tmpfs, */
-    dev_t device; /* and this is its number */
-    struct hl_geometry geometry; /* with the huge pages that the store has */
+    int folder;     /* a descriptor for reading the folder */
+    int lock;       /* the open lock file, which this process holds, or -1 */
+    uint64_t owner; /* who, beside root, may have made what is in it (hl_find_trusted_user) */
+    bool for_all;   /* other users' processes can use it, so only what root alone can write goes into it */
+    dev_t device;
+    struct hl_geometry geometry;
 };
 
-/* What a store that has to be made is to be like. */
-struct hl_store_wishes {
-    const char *pages; /* "tmpfs" or "hugetlb"; NULL: as it is */
-    char *size;        /* of the mount, as mount(8) takes it; NULL: the default */
-};
-
-/* The store that this user fills where none is named; the caller frees it. */
+/* The store that this user fills where none is named: root's is the system's, and every other user's lies in
+   XDG_RUNTIME_DIR.  NULL where that isn't set.  The caller frees it. */
 char *hl_default_store(void);
 
-/* Opens the store at PATH.  0; -ENOENT where there is none, which is not said; or another negated errno. */
+/* The store that OPTIONS name, else hl_default_store's; the same results. */
+char *hl_choose_store(const struct hl_options *options);
+
+/* Who, beside root, may have made what this command uses. */
+uint64_t hl_find_store_owner(void);
+
+/* Opens the store at PATH, which may be NULL.  0; -ENOENT where there is none, which is not said; or another negated
+   errno. */
 int hl_find_store(struct hl_store *store, const char *path);
 
-/* The same, and makes it if it is not there.  The system's store gets a mount of its own, and so does any other
-   for which WISHES ask. */
-int hl_make_store(struct hl_store *store, const char *path, const struct hl_store_wishes *wishes);
+/* The same, makes it if it is not there, and locks it.  The system's store gets a mount of its own, and so does any other
+   for which SIZE is given, as mount(8) takes it.  WAITS: for others that change it; otherwise the result is -EWOULDBLOCK
+   then, which is not said. */
+int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits);
+
+/* Waits until nothing else changes the open STORE, and locks it.  0 or a negated errno. */
+int hl_lock_store(struct hl_store *store);
 void hl_close_store(struct hl_store *store);
 
-/* Removes what dead processes have left half made or half removed.  How many there were. */
-unsigned hl_sweep_store(const struct hl_store *store);
+/* Removes what a process left that was killed.  The store is locked, as for everything that changes it. */
+void hl_remove_leftovers(const struct hl_store *store);
 
 /* Bytes that may still be added; UINT64_MAX where nothing limits it. */
 uint64_t hl_store_room(const struct hl_store *store);
-
-/* Unmounts the empty STORE if `hugeld share` mounted it, and removes its folder; nothing is said if it cannot. */
-void hl_dissolve_store(struct hl_store *store);
 
 /* Whether an image is still good for its original. */
 enum hl_freshness {
     HL_FRESH,
     HL_CHANGED, /* the original is another one now, so no process finds the image */
+    HL_TOUCHED, /* the same, but only its ctime is another one (a hard link, chmod): the bytes may be the same */
     HL_GONE,    /* there is no original any more */
-    HL_BROKEN   /* the image itself is missing, or somebody else could have written to it */
+    HL_BROKEN, /* the image itself is missing, or another user could have written to it */
+    HL_PENDING /* the original has changed, and its new image could not be made yet */
 };
 const char *hl_freshness_name(enum hl_freshness freshness);
 
@@ -75,6 +80,8 @@ struct hl_stored {
     uint64_t bytes;       /* of one replica, */
     uint64_t huge_pages;  /* of all of them */
     unsigned replicas;    /* made with --per-node, 0 if it was not */
+    bool is_unasked;      /* made for a program that was about to run (HL_ADD_UNASKED) */
+    time_t last_use;      /* when a process mapped it last, as far as the file system notes that */
     enum hl_freshness freshness;
     size_t n_inodes;
     ino_t *inode; /* of the replicas, or of the one image */
@@ -91,14 +98,28 @@ void hl_count_processes(const struct hl_store *store, struct hl_stored *stored, 
 /* Removes the image KEY.  0, -ENOENT if somebody else did, or another negated errno; nothing is said. */
 int hl_remove_stored(const struct hl_store *store, const char *key);
 
-/* Removes NAME, .new-XXXXXX, which this process has made and has open as FOLDER. */
-void hl_remove_unfinished(const struct hl_store *store, const char *name, int folder);
+/* Renames .new to KEY, in the place of what is there.  0 or a negated errno; nothing is said. */
+int hl_publish_folder(const struct hl_store *store, const char *key);
+
+/* Removes the image KEY and keeps what it was made of, so that a later refresh makes it again. */
+int hl_set_pending(const struct hl_store *store, const char *key);
 
 enum hl_share_result {
     HL_SHARE_MADE,
     HL_SHARE_PRESENT, /* there was one already */
     HL_SHARE_NOTHING, /* an image would gain nothing, or it is no object at all */
     HL_SHARE_FAILED
+};
+
+/* How to add. */
+enum {
+    HL_ADD_PER_NODE = 1, /* an image on each node */
+    HL_ADD_REPLACE = 2,  /* also where there is one */
+    HL_ADD_ANY_DISK = 4, /* hl_explain_unsteady */
+    HL_ADD_IF_WORTH = 8, /* not what has less than 64 KiB of text */
+    HL_ADD_UNASKED =
+        16 /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
+                             changed in the last minutes get none, and images that were added so make room */
 };
 
 struct hl_addition {
@@ -108,24 +129,29 @@ struct hl_addition {
     uint64_t huge_pages; /* of all replicas */
     const char *reason;  /* of skip.def, or NULL */
     char *sentence;      /* why not, and the remedy; or NULL */
+    bool is_too_young;   /* that is why not, and HL_ADD_UNASKED does not wait */
 };
 
-/* Makes the image of the open FILE, or with PER_NODE one for each node; REPLACE: even if there is one.  Nothing
-   is said: ADDITION says it, which hl_free_addition frees. */
+/* Makes the image of the open FILE in the locked STORE, as FLAGS (HL_ADD_*) say.  Where the store has the image of the
+   same file before its ctime changed, and its bytes are the file's, it gets its new key and nothing is copied.  Nothing is
+   said: ADDITION says it, which hl_free_addition frees. */
 void hl_add_image(struct hl_addition *addition, const struct hl_store *store, const struct hl_elf_file *file,
-                  bool per_node, bool replace);
+                  unsigned flags);
 /* The same for the file at PATH. */
-void hl_add_path(struct hl_addition *addition, const struct hl_store *store, const char *path, bool per_node,
-                 bool replace);
+void hl_add_path(struct hl_addition *addition, const struct hl_store *store, const char *path,
+                 unsigned flags);
 void hl_free_addition(struct hl_addition *addition);
 
-/* Compares STORED with what hl_add_image would make now.  NULL if nothing is wrong, else the problem, which the
-   caller frees. */
-char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored);
+/* Compares STORED with its original, and counts its pages that are not huge; with REPAIRS they are made huge where the
+   kernel can.  NULL if nothing is wrong, else the problem, which the caller frees.  *ONLY_SMALL: nothing but that pages
+   are small. */
+char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, bool repairs,
+                      bool *only_small);
 
-/* How many huge pages of FILE, an image in STORE, hold anything, and whether all of them are mapped by one entry
-   each; where they are not, they are made so if the kernel can (MADV_COLLAPSE).  0; -ENOTSUP: the kernel cannot;
-   -ENOMEM: it had none; or another negated errno. */
-int hl_prove_huge(const struct hl_store *store, int file, uint64_t *pages, uint64_t *small);
+/* How many huge pages of the open FILE hold anything, and how many of them are not mapped by one entry; with
+   COLLAPSES they are made so if the kernel can (MADV_COLLAPSE).  0; -EOPNOTSUPP: the kernel cannot; -ENOMEM: it had none;
+   or another negated errno. */
+int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, uint64_t *pages,
+                  uint64_t *small);
 
 #endif

@@ -122,16 +122,13 @@ static const char *take_thp(struct session *session, struct memory *memory, uint
 /* A file without a name in the folder of a store, which goes when it is closed; or -1. */
 static int open_scratch(const char **reason) {
     char *path = hl_default_store();
-    long store = hl_open_store(path, geteuid());
+    long store = path != NULL ? hl_open_store(path, hl_find_store_owner()) : -ENOENT;
     int file = -1;
     free(path);
     *reason = "there is no store of images that this user may write to";
     if (store < 0)
         return -1;
-    if (faccessat((int)store, HL_STORE_PAGES, F_OK, 0) == 0)
-        *reason = "the store's pages are the pool's";
-    else
-        file = openat((int)store, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    file = openat((int)store, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
     close((int)store);
     return file;
 }

@@ -33,7 +33,7 @@ _hugeld() {
     image) options='--huge-page --help' ;;
     attach) options='--json --objects --children --dry-run --store --help' ;;
     detach) options='--json --objects --children --dry-run --help' ;;
-    share) options='--json --store --pages --size --per-node --running --all --unused --force --help' ;;
+    share) options='--json --store --any-disk --size --per-node --running --all --unused --force --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.
@@ -54,7 +54,6 @@ _hugeld() {
     -P | --pid) _pids ;;
     -L | -O | --ld-so | --output | --program | --report) _filedir ;;
     --store) _filedir -d ;;
-    --pages) mapfile -t COMPREPLY < <(compgen -W 'tmpfs hugetlb' -- "$cur") ;;
     --own-pages | -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
     *)
         case ${words[1]}:$cur in

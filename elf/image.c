@@ -31,8 +31,23 @@
 struct search {
     const struct hl_file_state *state;
     unsigned node;
-    bool met_unsafe;
+    enum hl_skip skip; /* why there is no image */
 };
+
+/* Why a store, or an image in one, could not be opened. */
+static enum hl_skip explain_store(long result) {
+    switch (-result) {
+    case EACCES:
+    case ENOTDIR:
+        return HL_SKIP_STORE_UNSAFE;
+    case EOVERFLOW:
+        return HL_SKIP_STORE_FOREIGN;
+    case EOPNOTSUPP:
+        return HL_SKIP_STORE_FILE_SYSTEM;
+    default:
+        return HL_SKIP_NO_IMAGE;
+    }
+}
 
 /* The image in the store at PATH, or a negated errno. */
 static long search_store(struct search *search, const char *path, uint64_t owner) {
@@ -41,7 +56,8 @@ static long search_store(struct search *search, const char *path, uint64_t owner
         image = hl_open_stored_image((int)store, owner, search->node, search->state);
         hl_close((int)store);
     }
-    search->met_unsafe = search->met_unsafe || image == -EACCES || store == -ENOTDIR;
+    if (hl_is_error(image) && search->skip == HL_SKIP_NO_IMAGE)
+        search->skip = explain_store(image);
     return image;
 }
 
@@ -53,44 +69,38 @@ static unsigned find_node(const struct hl_context *context) {
     return node;
 }
 
-/* Sets PATH to that of the user's store, or of the one that store= names. */
-static void set_users_store(struct hl_line *path, const struct hl_context *context) {
-    const struct hl_string *named = &context->options.store;
-    hl_set_line(path, named->bytes == 0 ? HL_USER_STORE : "");
-    if (named->bytes == 0)
-        hl_add_number(path, context->status.user);
-    else
-        hl_add_bytes(path, named->at, named->bytes);
+static void set_named_store(struct hl_line *path, const struct hl_context *context) {
+    hl_set_line(path, "");
+    hl_add_bytes(path, context->options.store.at, context->options.store.bytes);
+}
+
+static bool is_there(const char *path) {
+    long store = hl_open(path, O_PATH | O_CLOEXEC);
+    if (!hl_is_error(store))
+        hl_close((int)store);
+    return store != -ENOENT;
 }
 
 bool hl_has_store(struct hl_context *context) {
     struct hl_line path;
     if (context->stores != HL_STORES_UNKNOWN)
         return context->stores == HL_SOME_STORE;
-    long store = context->options.store.bytes == 0 ? hl_open(HL_SYSTEM_STORE, O_PATH | O_CLOEXEC) : -ENOENT;
-    if (hl_is_error(store)) {
-        set_users_store(&path, context);
-        store = hl_open(path.at, O_PATH | O_CLOEXEC);
-    }
-    context->stores = store == -ENOENT ? HL_NO_STORE : HL_SOME_STORE;
-    if (!hl_is_error(store))
-        hl_close((int)store);
-    return context->stores == HL_SOME_STORE;
+    set_named_store(&path, context);
+    bool found = (path.bytes > 0 && is_there(path.at)) || is_there(HL_SYSTEM_STORE);
+    context->stores = found ? HL_SOME_STORE : HL_NO_STORE;
+    return found;
 }
 
 long hl_open_image(const struct hl_context *context, const struct hl_file_state *state) {
-    struct search search = {state, find_node(context), false};
+    struct search search = {state, find_node(context), HL_SKIP_NO_IMAGE};
     struct hl_line path;
     long image = -ENOENT;
-    if (context->options.store.bytes == 0)
+    set_named_store(&path, context);
+    if (path.bytes > 0)
+        image = search_store(&search, path.at, hl_find_trusted_user(&context->status));
+    if (hl_is_error(image))
         image = search_store(&search, HL_SYSTEM_STORE, 0);
-    if (!hl_is_error(image))
-        return image;
-    set_users_store(&path, context);
-    image = search_store(&search, path.at, context->status.user);
-    if (!hl_is_error(image))
-        return image;
-    return search.met_unsafe ? -HL_SKIP_STORE_UNSAFE : -HL_SKIP_NO_IMAGE;
+    return hl_is_error(image) ? -(long)search.skip : image;
 }
 
 /* The address of the byte at offset 0 of OBJECT's image. */
@@ -116,18 +126,31 @@ int hl_compare_image(const struct hl_object *object, const struct hl_object *lai
     return 0;
 }
 
-int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry) {
-    Elf64_Phdr header[HEADERS_MAX];
+/* An image's first bytes, in which its program headers mostly are. */
+struct headers {
     Elf64_Ehdr file;
+    Elf64_Phdr header[HEADERS_MAX];
+};
+
+/* Reads the program headers of IMAGE. */
+static bool read_headers(struct headers *headers, int image) {
+    long got = hl_pread(image, headers, sizeof *headers, 0);
+    const Elf64_Ehdr *file = &headers->file;
+    if (got < (long)sizeof *file || !hl_same_bytes((const char *)file->e_ident, ELFMAG, SELFMAG) ||
+        file->e_phentsize != sizeof *headers->header || file->e_phnum > HEADERS_MAX)
+        return false;
+    long bytes = (long)(file->e_phnum * sizeof *headers->header);
+    if (file->e_phoff == sizeof *file && got >= (long)sizeof *file + bytes)
+        return true;
+    return hl_pread(image, headers->header, (size_t)bytes, file->e_phoff) == bytes;
+}
+
+int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry) {
+    struct headers headers;
     struct hl_object laid_out;
     struct hl_file_state state;
-    if (hl_pread(image, &file, sizeof file, 0) != sizeof file ||
-        !hl_same_bytes((const char *)file.e_ident, ELFMAG, SELFMAG) || file.e_phentsize != sizeof *header ||
-        file.e_phnum > HEADERS_MAX)
-        return HL_SKIP_IMAGE_MISMATCH;
-    long bytes = (long)(file.e_phnum * sizeof *header);
-    if (hl_pread(image, header, (size_t)bytes, file.e_phoff) != bytes ||
-        hl_read_segments(&laid_out, header, file.e_phnum, object->load_bias, geometry) != 0 ||
+    if (!read_headers(&headers, image) ||
+        hl_read_segments(&laid_out, headers.header, headers.file.e_phnum, object->load_bias, geometry) != 0 ||
         hl_read_file_state(&state, image) != 0)
         return HL_SKIP_IMAGE_MISMATCH;
     return hl_compare_image(object, &laid_out, state.bytes, geometry);
@@ -204,30 +227,10 @@ static int map_span(struct hl_move *move, const struct hl_span *span, int image,
     return 0;
 }
 
-/* Whether IMAGE is on a hugetlbfs, which maps no part of a huge page. */
-static bool is_on_hugetlbfs(int image, uint64_t page_bytes) {
-    long at = hl_mmap(0, page_bytes, PROT_NONE, MAP_PRIVATE | MAP_NORESERVE, image, page_bytes);
-    if (!hl_is_error(at))
-        hl_munmap((uint64_t)at, page_bytes);
-    return at == -EINVAL;
-}
-
-/* What holds for anonymous hugetlb pages holds for a hugetlbfs's: before Linux 5.16 mremap(2) destroys the
-   text that they should replace, and on some kernels a debugger can set no breakpoint in them (prepare.c). */
-static int check_hugetlbfs(struct hl_context *context) {
-    hl_find_hugetlb(context, 0);
-    if (!context->kernel.hugetlb_mremap)
-        return HL_SKIP_NO_MREMAP;
-    bool is_chosen = context->options.backend == HL_BACKEND_SHARED;
-    return context->status.is_traced && !is_chosen ? HL_SKIP_DEBUGGER : 0;
-}
-
 static int map_spans(struct hl_context *context, struct hl_work *work, int image) {
     uint64_t base = find_base(&work->object, &context->geometry);
     struct hl_file_state state;
     int result = hl_read_file_state(&state, image) != 0 ? HL_SKIP_IMAGE_MISMATCH : 0;
-    if (result == 0 && is_on_hugetlbfs(image, context->geometry.page_bytes))
-        result = check_hugetlbfs(context);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (hl_is_writable(span))

@@ -27,9 +27,9 @@ void hl_join_image(const struct hl_context *context, struct hl_work *work);
    system calls might not allow: a path is opened.  The answer is remembered in CONTEXT. */
 bool hl_has_store(struct hl_context *context);
 
-/* Opens the image of the open FILE, with STATE, in the store that store= names, else in the system's or the
-   user's.  A descriptor for reading that the caller closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE,
-   HL_SKIP_STORE_UNSAFE. */
+/* Opens the image of the open FILE, with STATE, in the store that store= names, else in the system's.  A descriptor for
+   reading that the caller closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE, or why a store is not used
+   (HL_SKIP_STORE_UNSAFE, HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM).  CONTEXT's options and status are known. */
 long hl_open_image(const struct hl_context *context, const struct hl_file_state *state);
 
 /* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets that go with their addresses.  0,

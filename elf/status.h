@@ -26,6 +26,9 @@ struct hl_status {
     uint64_t filters;  /* of system calls (seccomp) on this thread: how many, or before Linux 5.9 its mode;
                           HL_FILTERS_UNKNOWN where that can't be read */
     uint64_t user;     /* the effective user's number; HL_USER_UNKNOWN where that can't be read */
+    bool
+        is_one_user; /* the real, effective, saved and file system numbers agree; false where they can't be read */
+    bool has_capabilities; /* some are permitted (CapPrm); true where that can't be read */
     struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */
 };
 

@@ -11,7 +11,9 @@
 #include "sys.h"
 
 #include <asm/stat.h>
+#include <asm/statfs.h>
 #include <linux/fcntl.h>
+#include <linux/magic.h>
 
 /* As in stat(2): <linux/stat.h> keeps them to itself beside glibc's headers. */
 #define S_IFMT 0170000
@@ -45,25 +47,53 @@ void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state) {
     hl_add_hex(key, state->ctime_nanoseconds);
 }
 
-/* FILE, just opened, if it is of TYPE and nobody but OWNER or root can have written to it; else it is
-   closed. */
-static long check_owner(long file, uint64_t owner, unsigned type) {
+/* Who is no user that this user namespace maps: 65534, unless the administrator has set another number. */
+static uint64_t read_overflow_user(void) {
+    char text[32];
+    uint64_t user;
+    const char *at = text;
+    long bytes = hl_read_file("/proc/sys/kernel/overflowuid", text, sizeof text);
+    return bytes > 0 && hl_scan_number(&at, text + bytes, 10, &user) ? user : 65534;
+}
+
+uint64_t hl_find_trusted_user(const struct hl_status *status) {
+    if (status->user == 0 || status->user == HL_USER_UNKNOWN || !status->is_one_user ||
+        status->has_capabilities || status->user == read_overflow_user())
+        return 0;
+    return status->user;
+}
+
+static bool is_on_tmpfs(int file) {
+    struct statfs fs;
+    return !hl_is_error(HL_CALL(__NR_fstatfs, file, &fs, 0, 0, 0, 0)) && fs.f_type == TMPFS_MAGIC;
+}
+
+/* 0 if FILE is of TYPE and nobody but OWNER or root can have written to it. */
+static long check_owner(int file, uint64_t owner, unsigned type) {
     struct stat status;
+    long result = HL_CALL(__NR_fstat, file, &status, 0, 0, 0, 0);
+    if (hl_is_error(result))
+        return result;
+    if (!is_on_tmpfs(file))
+        return -EOPNOTSUPP;
+    if (status.st_uid != owner && status.st_uid != 0)
+        return status.st_uid == read_overflow_user() ? -EOVERFLOW : -EACCES;
+    return (status.st_mode & WRITABLE_BY_OTHERS) != 0 || (status.st_mode & S_IFMT) != type ? -EACCES : 0;
+}
+
+/* FILE, just opened, or why it is not to be used; then it is closed. */
+static long keep_if_safe(long file, uint64_t owner, unsigned type) {
     if (hl_is_error(file))
         return file;
-    long result = HL_CALL(__NR_fstat, file, &status, 0, 0, 0, 0);
-    if (!hl_is_error(result) &&
-        ((status.st_uid != owner && status.st_uid != 0) || (status.st_mode & WRITABLE_BY_OTHERS) != 0 ||
-         (status.st_mode & S_IFMT) != type))
-        result = -EACCES;
-    if (!hl_is_error(result))
+    long result = check_owner((int)file, owner, type);
+    if (result == 0)
         return file;
     hl_close((int)file);
     return result;
 }
 
 long hl_open_store(const char *path, uint64_t owner) {
-    return check_owner(hl_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), owner, S_IFDIR);
+    return keep_if_safe(hl_open(path, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), owner, S_IFDIR);
 }
 
 /* NODE is 0 for the image that has no number, the first node's. */
@@ -75,8 +105,8 @@ static long open_link(int store, uint64_t owner, unsigned node, const struct hl_
         hl_add_text(&path, "-");
         hl_add_number(&path, node);
     }
-    return check_owner(HL_CALL(__NR_openat, store, path.at, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0, 0, 0),
-                       owner, S_IFREG);
+    return keep_if_safe(HL_CALL(__NR_openat, store, path.at, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0, 0, 0),
+                        owner, S_IFREG);
 }
 
 long hl_open_stored_image(int store, uint64_t owner, unsigned node, const struct hl_file_state *state) {

@@ -4,17 +4,21 @@
 #define HL_STORE_H
 
 #include "line.h"
+#include "status.h"
 
-/* What identifies a file's content.  No user can set its ctime, and every change of content or owner, a new
-   file under the same name included, changes one of these numbers. */
+/* What tells a file's versions apart, as long as its superblock stays mounted and its file system sets ctime by itself:
+   no user can set ctime, and every change of content or owner, a new file under the same name included, changes one of
+   these numbers.  Numbers repeat, though: device and inode belong to another file as soon as another file system is
+   mounted in the place of this one.  So images are made only of files for which that can't happen
+   (command/share-eligible.c), and here these numbers are just a name. */
 struct hl_file_state {
     uint64_t device, inode, bytes; /* st_dev, st_ino, st_size */
     uint64_t ctime_seconds, ctime_nanoseconds;
 };
 
+/* The store that every process looks into: root's, on a tmpfs of its own. */
 #define HL_SYSTEM_STORE "/run/hugeld"
-#define HL_USER_STORE "/dev/shm/hugeld-" /* and the user's number */
-#define HL_IMAGE_LINK ".image"           /* in the folder of an image: a symbolic link to it */
+#define HL_IMAGE_LINK ".image" /* in the folder of an image: a symbolic link to it */
 
 /* Reads the state of the open FILE.  0, or a negated errno. */
 int hl_read_file_state(struct hl_file_state *state, int file);
@@ -22,14 +26,25 @@ int hl_read_file_state(struct hl_file_state *state, int file);
 /* Sets KEY to the name of the folder in which a store keeps the image of a file with STATE. */
 void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state);
 
-/* Opens the store at PATH, of which only OWNER (and root) may have written anything.  A descriptor (O_PATH)
-   that the caller closes; -ENOENT where there is none; -ENOTDIR: it is no folder, and a link to one is none; -EACCES:
-   it belongs to another user, or group or others may write to it; or another negated errno. */
+/* The user, beside root, whose images a process with STATUS may execute: its own, or 0 where there is none.  A process
+   that has capabilities, or that is another user for the moment (seteuid(2)), is more than what that user's other
+   processes are, and in a user namespace that doesn't map its user it has the number of everybody else who isn't mapped
+   either. */
+uint64_t hl_find_trusted_user(const struct hl_status *status);
+
+/* Opens the store at PATH, in which only OWNER (a result of hl_find_trusted_user) and root can have written anything.
+   A descriptor (O_PATH) that the caller closes; or a negated errno:
+   -ENOENT     there is none;
+   -ENOTDIR    it is no folder, and a link to one is none;
+   -EACCES     it belongs to another user, or group or others may write to it;
+   -EOVERFLOW  it belongs to a user that this user namespace doesn't map, as the host's root in a rootless container;
+   -EOPNOTSUPP    it doesn't lie on tmpfs: other file systems may say of files what their makers like (FUSE).
+   After a call of open(2) that failed also another one. */
 long hl_open_store(const char *path, uint64_t owner);
 
-/* Opens the image of a file with STATE in the open STORE, NODE's replica if there is one, of which only OWNER
-   (and root) may have written anything.  A descriptor for reading that the caller closes; -ENOENT: it has none; -EACCES as above; or
-   another negated errno. */
+/* Opens the image of a file with STATE in the open STORE, NODE's replica if there is one, in which only OWNER and root
+   can have written anything.  A descriptor for reading that the caller closes; or a negated errno as above: -ENOENT where
+   there is none. */
 long hl_open_stored_image(int store, uint64_t owner, unsigned node, const struct hl_file_state *state);
 
 #endif

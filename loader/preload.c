@@ -133,11 +133,24 @@ __attribute__((noinline)) static void begin_at(const char *const *envp) {
         HL_CALL(__NR_exit_group, start.status, 0, 0, 0, 0, 0);
 }
 
+/* Takes each LD_HUGEPAGES* out of ENVP.  A set-user-ID program's children need not be secure any more, and would act on
+   what its caller has set; glibc does the same with LD_PRELOAD. */
+static void forget_variables(char **envp) {
+    static const char name[] = "LD_HUGEPAGES";
+    char **to = envp;
+    for (char **from = envp; *from != NULL; from++)
+        if (!hl_same_bytes(*from, name, sizeof name - 1))
+            *to++ = *from;
+    *to = NULL;
+}
+
 __attribute__((constructor)) static void begin(int argc, char **argv, char **envp) {
     (void)argc;
     (void)argv;
     if (__environ != NULL)
         envp = __environ;
-    if (getauxval(AT_SECURE) == 0 && !has_nothing_to_do((const char *const *)envp))
+    if (getauxval(AT_SECURE) != 0)
+        forget_variables(envp);
+    else if (!has_nothing_to_do((const char *const *)envp))
         begin_at((const char *const *)envp);
 }

@@ -320,7 +320,7 @@ def images(image_store):
     """The same for one test: what it adds goes at its end, since all that is there is memory."""
     before = set(os.listdir(image_store.folder))
     yield image_store
-    for name in set(os.listdir(image_store.folder)) - before:
+    for name in set(os.listdir(image_store.folder)) - before - {".lock"}:
         shutil.rmtree(image_store.folder / name)
 
 

@@ -339,6 +339,11 @@ def is_image(path):
     return any(os.path.islink(os.path.join(place, ".origin")) for place in (folder, os.path.dirname(folder)))
 
 
+def become(user):
+    """A command prefix that makes the command another user's, without groups and capabilities."""
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"]
+
+
 # --- the pool ---
 
 

@@ -293,7 +293,7 @@ def test_on_overlayfs(images, builder, own, moved, tmp_path):
         check_unused(moved, merged / app.name, NO_IMAGE)
 
 
-UNSAFE = "somebody else could have written to the store, or to the image"
+UNSAFE = "another user could have written to the store, or to the image"
 
 
 @pytest.fixture
@@ -356,14 +356,14 @@ def test_another_users_store(images, builder, library, tmp_path, shared_folder):
     store = helpers.Store(images.folder / "others")
     store.folder.mkdir(mode=0o755)
     image = store.add(app)
-    user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    user = helpers.become(12345)
     env = helpers.preload(library, patterns="main", options=store.options("verbose=3", "data=off"))
     assert "pages shared" in helpers.run([*user, app], env).stderr
     for path in (store.folder, image.parent, image):
         os.chown(path, 1, 1)
     assert UNSAFE in helpers.run([*user, app], env).stderr
     for path in (store.folder, image.parent, image):
-        os.chown(path, 65534, 65534)
+        os.chown(path, 12345, 12345)
     assert "pages shared" in helpers.run([*user, app], env).stderr
     shutil.rmtree(store.folder)
 

@@ -2,6 +2,8 @@
 """hugeld run --loader=image: the program's image is executed in its place, in a mount namespace of its own; nothing of hugeld
 is in the process, and the program finds itself where it always is.  And what must never be executed from an image."""
 
+import fcntl
+import glob
 import os
 import pathlib
 import re
@@ -185,16 +187,21 @@ def test_by_a_user(program, library, shared_folder):
     do: sudo would not work in it."""
     if helpers.run([*UNPRIVILEGED, "unshare", "-rm", "true"]).returncode != 0:
         pytest.skip("no user namespaces here")
-    folder, store = shared_folder / "user", f"/dev/shm/hugeld-{USER}"
+    folder, store = shared_folder / "user", shared_folder / "runtime/hugeld"
     folder.mkdir(mode=0o755)
+    store.parent.mkdir()
     app = pathlib.Path(shutil.copy(program("static"), folder))
     command = library.parent / "hugeld"
-    with helpers.at_end('rm -rf "$@"', store, folder):
-        made = helpers.run([*UNPRIVILEGED, command, "share", "add", app])
+    mounted = helpers.run(["mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER}", "none", store.parent])
+    if mounted.returncode != 0:
+        pytest.skip(f"no tmpfs here: {mounted.stderr}")
+    user = [*UNPRIVILEGED, "env", f"XDG_RUNTIME_DIR={store.parent}"]
+    with helpers.at_end('umount "$1"; rm -rf "$@"', store.parent, folder):
+        made = helpers.run([*user, command, "share", "add", app])
         assert made.returncode == 0, made.stderr
-        result = helpers.run([*UNPRIVILEGED, command, "run", "--", app])
+        result = helpers.run([*user, command, "run", "--", app])
         assert result.stderr == f"hugeld: {app}: static, the dynamic linker never runs; it runs on small pages\n"
-        result = helpers.run([*UNPRIVILEGED, command, "run", "-l", "image", "-o", "verbose=2", "--", app])
+        result = helpers.run([*user, command, "run", "-l", "image", "-o", "verbose=2", "--", app])
         assert re.fullmatch(rf"hugeld: {app}: executed from its image {store}/.*/where-static\n", result.stderr), result.stderr
         assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
         root = helpers.run([command, "run", "-l", "image", "-o", "verbose=2", "--", app])
@@ -289,7 +296,7 @@ def test_writable_by_others(images, program, run, what):
     mode = writable.stat().st_mode
     writable.chmod(mode | stat.S_IWGRP)
     try:
-        refused(run, app, "somebody else could have written")
+        refused(run, app, "another user could have written")
     finally:
         writable.chmod(mode)
 
@@ -362,25 +369,91 @@ def own_store(images):
     images.folder.chmod(0o755)
 
 
-def test_share(own_store, program, run):
+@pytest.fixture
+def later(monkeypatch):
+    """For hugeld it is ten minutes later: of what has just changed `run --share` makes no image."""
+    found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
+    if not found:
+        pytest.skip("libfaketime is not installed")
+    return ["env", f"LD_PRELOAD={found[0]}", "FAKETIME=+10m", "NO_FAKE_STAT=1", "FAKETIME_ONLY_CMDS=hugeld", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
+
+
+def test_share(own_store, program, run, later):
     """Makes what is missing, once, and runs from it at once."""
     app = program("pie")
-    first = run([app], "--share")
+    first = run([app], "--share", prefix=later)
     assert re.fullmatch(rf"hugeld: {app}: executed from its image {own_store}/.*/where-pie\n", first.stderr), first.stderr
     image = pathlib.Path(first.stderr.split()[-1])
     made = image.stat()
-    assert run([app], "--share").stderr == first.stderr
+    assert run([app], "--share", prefix=later).stderr == first.stderr
     assert (image.stat().st_ino, image.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
 
 
 @TAKES_PAGES
-def test_share_libraries(own_store, builder, run):
+def test_share_libraries(own_store, builder, run, later):
     """Those that the patterns name, and no others."""
     app, _ = builder.with_library("dso-aligned")
-    result = run([app], "--share", "-p", "libbig*", loader=())
+    result = run([app], "--share", "-p", "libbig*", loader=(), prefix=later)
     assert result.stdout == helpers.run([app]).stdout
     assert "libbig.so.1: text" in result.stderr and " shared" in result.stderr, result.stderr
     assert not list(own_store.glob(f"*/{app.name}"))
+
+
+def test_share_of_what_just_changed(own_store, program, run):
+    """It may run only once; and nothing waits for the clock."""
+    app = program("pie")
+    result = run([app], "--share", loader=())
+    assert f"hugeld: {app}: no image: it changed in the last 5 minutes" in result.stderr and result.returncode == 3
+    assert "no image" not in run([app], "--share", loader=(), options="").stderr
+    assert not list(own_store.glob(f"*/{app.name}"))
+
+
+def test_share_while_the_store_is_locked(own_store, program, run, later):
+    """It goes on without an image: `make -j64` does not queue up behind a copy."""
+    app = program("pie")
+    with open(own_store / ".lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        result = run([app], "--share", loader=(), prefix=later)
+    assert "no image this time: another process is changing the store" in result.stderr and result.returncode == 3
+    assert not list(own_store.glob(f"*/{app.name}"))
+
+
+def test_share_what_another_store_has(images, program, run, later):
+    """...that the program's process looks into, too."""
+    app = program("nopie")
+    images.add(app)
+    other = images.folder / "empty"
+    other.mkdir(mode=0o700)
+    system = "mount -t tmpfs -o mode=755 none /run && mkdir /run/hugeld && mount --rbind $0 /run/hugeld && exec \"$@\""
+    prefix = ["unshare", "-m", "sh", "-c", system, images.folder]
+    result = run([app], "--share", options=f"store={other},verbose=2", loader=(), prefix=[*prefix, *later])
+    assert "text" in result.stderr and " shared" in result.stderr and os.listdir(other) == [], result.stderr
+
+
+def test_share_under_a_memory_limit(own_store, program, run, later, cgroup):
+    """Its pages would count against the program's own limit, and kill it."""
+    app = program("pie")
+    limit = cgroup("memory", v2=("memory.max", 512 << 20), v1=("memory.limit_in_bytes", 512 << 20))
+    result = run([app], "--share", loader=(), prefix=[*limit, *later])
+    assert "no image: private copies count against its memory limit" in result.stderr and result.returncode == 3
+    assert not list(own_store.glob(f"*/{app.name}"))
+
+
+def test_share_makes_room(own_store, program, run, later, images):
+    """What was made for programs that ran goes first, the least recently used; what was added by hand stays."""
+    first, second, third = (program(variant) for variant in ("pie", "static", "nopie"))
+    assert helpers.hugeld("share", f"--store={own_store}", "add", first).returncode == 0
+    run([second], "--share", loader=(), prefix=later)
+    [made] = own_store.glob(f"*/{second.name}")
+    limit = os.statvfs(own_store)
+    filler = own_store / "filler"
+    with open(filler, "wb") as file:
+        os.posix_fallocate(file.fileno(), 0, (limit.f_bavail * limit.f_frsize) - (4 << 20))
+    try:
+        run([third], "--share", loader=(), prefix=later)
+    finally:
+        filler.unlink()
+    assert not made.exists() and list(own_store.glob(f"*/{first.name}")) and list(own_store.glob(f"*/{third.name}"))
 
 
 def test_share_cannot(images, program, run):

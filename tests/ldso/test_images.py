@@ -21,7 +21,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 SHARED = re.compile(r"^hugeld: (libbig\S*|app-\S*): text (\d+) pages shared, rodata \d+ pages? shared", re.M)
 MISMATCH = "its image has other segments than it has"
 NO_IMAGE = "there is no image of it, or the file has changed since"
-UNSAFE = "somebody else could have written to the store, or to the image"
+UNSAFE = "another user could have written to the store, or to the image"
 
 
 @pytest.fixture
@@ -359,23 +359,6 @@ def test_noexec(own, unused, tmp_path):
         _, library = own()
         store.add(library)
         unused(library, "the store is mounted noexec; mount it without noexec", store.options("verbose=3"))
-
-
-def test_image_on_hugetlbfs(images, own, linked, pool, tmp_path):
-    """Its pages cannot be mapped one by one, as glibc does: the core brings them into place, and the object lies right."""
-    pool(16)
-    with mounted(tmp_path / "huge", "-t", "hugetlbfs", "-o", "mode=0755") as pages:
-        app, library = own()
-        image = pages.folder / "libbig.so"  # there are no symbolic links on hugetlbfs
-        link = images.add(library).with_name(".image")
-        link.unlink()
-        link.symlink_to(image)
-        assert helpers.hugeld("image", library, image).returncode == 0
-        plain = helpers.run([app])
-        for _ in range(3):
-            with linked.paused([app], "libbig*", images.options()) as process:
-                assert sum(m.bytes for m in text_of(process.pid, image)) == 5 * helpers.HUGE
-                assert process.finish()[:2] == (plain.returncode, plain.stdout)
 
 
 def test_filter_that_came_after_start(images, features, linked):

@@ -71,3 +71,17 @@ def test_secure_mode(preloaded, pool, special):
     pool(64)
     outcome = preloaded(SPECIAL[special], {})
     assert outcome.stderr == "" == outcome.plain[2]
+
+
+@pytest.mark.parametrize("special, kept", [("true", True), ("chmod u+s", False)], ids=["ordinary", "set-user-ID"])
+def test_children_inherit_no_variables(root, tmp_path, shared_folder, library, special, kept):
+    """A secure program's children need not be secure any more: its caller would choose what they execute."""
+    program = shared_folder / "print-environment"
+    shutil.copy("/usr/bin/env", program)
+    command = ["unshare", "-m", "sh", "-c", NAMESPACE, "sh", tmp_path, library, special, program]
+    if helpers.run([*command[:5], tmp_path, "", "true", "/bin/true"]).returncode != 0:
+        pytest.skip("no namespace with an overlay over /etc can be made here")
+    env = helpers.environment(LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="store=/dev/shm/theirs", LD_HUGEPAGES_X="1", OTHER="2")
+    result = helpers.run(command, env)
+    assert result.returncode == 0 and "OTHER=2\n" in result.stdout, result
+    assert [name in result.stdout for name in ("LD_HUGEPAGES=", "LD_HUGEPAGES_OPTIONS=", "LD_HUGEPAGES_X=")] == 3 * [kept]

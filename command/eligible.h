@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Of which files images may be made. */
+#ifndef HL_ELIGIBLE_H
+#define HL_ELIGIBLE_H
+
+#include <stdbool.h>
+
+/* Whether device, inode, size and ctime of the open FILE tell its versions apart as long as this machine runs: it lies on
+   a file system that sets ctime by itself at every change, and that is mounted at / or /usr, so no other one takes its
+   device number.  ANY_DISK: it may be mounted elsewhere.  NULL, or why not and what to do, which the caller frees. */
+char *hl_explain_unsteady(int file, bool any_disk);
+
+/* Whether a store for all users may hold the open FILE, whose path is PATH without symbolic links: root alone can write to
+   it and exchange it, and every user can read it.  The same results. */
+char *hl_explain_private(int file, const char *path);
+
+#endif

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Whose images a process executes: root's, and those of its own user where that is all that the process is.
+
+Each image here has other code than its file, so that it is seen whether it ran."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+
+pytestmark = [pytest.mark.beside]
+
+USER = 12345
+# f is in text of several huge pages, so that an image covers it.
+LIBRARY = r"""
+.text
+.globl f
+.type f, @function
+.rept 3 << 20
+nop
+.endr
+f: mov $11, %eax
+ret
+.skip 5 << 20, 0x90
+.section .note.GNU-stack, "", @progbits
+"""
+PROGRAM = r"""
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int effective = atoi(argv[2]);
+    if (effective != 0 && seteuid(effective) != 0)
+        return perror("seteuid"), 1;
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    void *handle = dlopen(argv[1], RTLD_NOW);
+    if (handle == NULL)
+        return puts(dlerror()), 1;
+    printf("%d\n", ((int (*)(void))dlsym(handle, "f"))());
+    return argc != 3;
+}
+"""
+THEIRS = b"\xb8\x42\0\0\0"  # mov $66, %eax
+OURS = b"\xb8\x0b\0\0\0"
+
+
+@pytest.fixture(scope="module")
+def folder(shared_folder):
+    if os.uname().machine != "x86_64":
+        pytest.skip("the test's library is for x86-64")
+    folder = shared_folder / "trust"
+    folder.mkdir()
+    (folder / "f.S").write_text(LIBRARY)
+    (folder / "main.c").write_text(PROGRAM)
+    flags = ["-shared", "-Wl,-z,max-page-size=0x200000", "-Wl,-soname,libf.so"]
+    subprocess.run(["gcc", *flags, "-o", folder / "libf.so", folder / "f.S"], check=True)
+    subprocess.run(["gcc", "-O1", "-o", folder / "main", folder / "main.c"], check=True)
+    yield folder
+    shutil.rmtree(folder)
+
+
+class Place:
+    """A namespace with an empty /run and /dev/shm, both tmpfs with huge pages, and stores in them."""
+
+    def __init__(self, holder, folder, library):
+        self.pid, self.folder, self.library = holder.pid, folder, library
+
+    def run(self, argv, env=None, prefix=()):
+        return helpers.run(["nsenter", "-t", self.pid, "-m", "--wd=/", *prefix, *argv], env)
+
+    def path(self, path):
+        return pathlib.Path(f"/proc/{self.pid}/root{path}")
+
+    def make_store(self, path, owner):
+        """A store with an image of libf.so that has THEIRS in it."""
+        store = helpers.Store(self.path(path))
+        store.folder.mkdir(mode=0o755, parents=True)
+        image = store.add(self.folder / "libf.so")
+        data = image.read_bytes()
+        assert data.count(OURS) == 1
+        image.write_bytes(data.replace(OURS, THEIRS))
+        image.chmod(0o555)
+        for name in (store.folder, image.parent, image):
+            shutil.chown(name, owner, owner)
+
+    def outcome(self, store=None, prefix=(), effective=0):
+        """(what f returned, what hugeld said)"""
+        options = "backend=shared,verbose=1" + (f",store={store}" if store else "")
+        env = helpers.preload(self.library, patterns="libf.so", options=options)
+        result = self.run([self.folder / "main", self.folder / "libf.so", effective], env, prefix)
+        assert result.returncode == 0, result
+        return int(result.stdout), result.stderr
+
+
+@pytest.fixture
+def place(root, folder, library):
+    script = """mount -t tmpfs -o mode=0755,huge=always,size=256m none /run &&
+                mount -t tmpfs -o mode=1777,huge=always,size=256m none /dev/shm && echo ready && exec sleep 1000"""
+    holder = helpers.start(["unshare", "-m", "sh", "-c", script])
+    try:
+        if holder.stdout.readline() != "ready\n":
+            pytest.skip(f"no namespace with a tmpfs: {holder.stderr.read()}")
+        yield Place(holder, folder, library)
+    finally:
+        helpers.end_process(holder)
+
+
+AS_USER = helpers.become(USER)
+PLAIN, FROM_IMAGE = 11, 66
+UNSAFE = "another user could have written to the store"
+FOREIGN = "belongs to a user that this user namespace does not map"
+
+
+def test_roots_store(place):
+    """What the others are measured by: everybody takes what is in root's."""
+    place.make_store("/run/hugeld", 0)
+    assert place.outcome()[0] == place.outcome(prefix=AS_USER)[0] == FROM_IMAGE
+    assert place.outcome(effective=USER)[0] == FROM_IMAGE
+
+
+def test_named_store(place):
+    """Root's and his own, and no other user's."""
+    place.make_store("/dev/shm/his", USER)
+    assert place.outcome("/dev/shm/his", AS_USER)[0] == FROM_IMAGE
+    for prefix in ((), helpers.become(USER + 1)):
+        got, said = place.outcome("/dev/shm/his", prefix)
+        assert got == PLAIN and UNSAFE in said, said
+    place.make_store("/dev/shm/roots", 0)
+    assert place.outcome("/dev/shm/roots", AS_USER)[0] == FROM_IMAGE
+
+
+@pytest.mark.parametrize("owner", [USER, 65534, 0])
+def test_store_that_no_one_named(place, owner):
+    """Any user could have made it: a process looks into root's alone."""
+    for name in ("hugeld-0", f"hugeld-{USER}", "hugeld-65534", "hugeld"):
+        place.make_store(f"/dev/shm/{name}", owner)
+    for prefix in ((), AS_USER, helpers.become(65534), ["unshare", "-U"]):
+        assert place.outcome(prefix=prefix)[0] == PLAIN
+
+
+@pytest.mark.parametrize("store", [None, "/dev/shm/his"])
+def test_in_a_user_namespace_that_maps_no_one(place, store):
+    """There every foreign file is 65534's, and so is the process."""
+    place.make_store("/run/hugeld" if store is None else store, USER)
+    if place.run(["true"], prefix=["unshare", "-U"]).returncode != 0:
+        pytest.skip("no user namespaces here")
+    for prefix in (["unshare", "-U"], ["unshare", "-r"]):
+        got, said = place.outcome(store, prefix)
+        assert got == PLAIN and (FOREIGN in said or UNSAFE in said), said
+
+
+def test_roots_store_in_a_rootless_container(place):
+    """Its numbers say nothing there, and the reason is one of its own."""
+    place.make_store("/run/hugeld", 0)
+    if place.run(["true"], prefix=[*AS_USER, "unshare", "-r"]).returncode != 0:
+        pytest.skip("no user namespaces here")
+    got, said = place.outcome(prefix=[*AS_USER, "unshare", "-r"])
+    assert got == PLAIN and FOREIGN in said, said
+
+
+def test_capabilities(place):
+    """A service with ambient capabilities is more than its user's other processes, which could write the store."""
+    place.make_store("/dev/shm/his", USER)
+    capable = [*AS_USER, "--inh-caps=+net_bind_service", "--ambient-caps=+net_bind_service"]
+    if place.run(["grep", "CapPrm:.*0400$", "/proc/self/status"], prefix=capable).returncode != 0:
+        pytest.skip("no ambient capabilities here")
+    got, said = place.outcome("/dev/shm/his", capable)
+    assert got == PLAIN and UNSAFE in said, said
+    place.make_store("/run/hugeld", 0)
+    assert place.outcome(prefix=capable)[0] == FROM_IMAGE
+
+
+def test_daemon_that_is_a_user_for_the_moment(place):
+    """seteuid(2) and dlopen(3): what is loaded stays when the daemon is root again."""
+    place.make_store("/dev/shm/his", USER)
+    got, said = place.outcome("/dev/shm/his", effective=USER)
+    assert got == PLAIN and UNSAFE in said, said
+
+
+def test_overflow_user(place):
+    """Who has that number is one of many."""
+    place.make_store("/dev/shm/nobodys", 65534)
+    got, said = place.outcome("/dev/shm/nobodys", helpers.become(65534))
+    assert got == PLAIN and FOREIGN in said, said
+
+
+@pytest.mark.parametrize("kind", ["disk", "fuse"])
+def test_other_file_systems(place, kind, tmp_path):
+    """FUSE says of its files whatever its maker likes; so all that is not tmpfs is refused."""
+    place.make_store("/run/real", 0)
+    store = "/run/named"
+    if kind == "disk":
+        store = tmp_path / "store"
+        shutil.copytree(place.path("/run/real"), store, symlinks=True)
+        store.chmod(0o755)
+    else:
+        if not shutil.which("bindfs"):
+            pytest.skip("bindfs is not installed")
+        place.path(store).mkdir()
+        mounted = place.run(["bindfs", "--force-user=0", "--force-group=0", "/run/real", store])
+        if mounted.returncode != 0:
+            pytest.skip(f"no FUSE here: {mounted.stderr}")
+    try:
+        got, said = place.outcome(store)
+        assert got == PLAIN and "the store does not lie on tmpfs" in said, said
+    finally:
+        if kind == "fuse":
+            place.run(["umount", store])
+
+
+def test_run_names_the_users_own(place):
+    """No process looks there by itself; `hugeld run` says so in its environment."""
+    place.path("/run/user").mkdir()
+    place.path(f"/run/user/{USER}").mkdir(mode=0o700)
+    shutil.chown(place.path(f"/run/user/{USER}"), USER, USER)
+    place.make_store(f"/run/user/{USER}/hugeld", USER)
+    hugeld = place.library.parent / "hugeld"
+    prefix = [*AS_USER, "env", f"XDG_RUNTIME_DIR=/run/user/{USER}"]
+    argv = [hugeld, "run", "-p", "libf.so", "--", place.folder / "main", place.folder / "libf.so", 0]
+    result = place.run(argv, prefix=prefix)
+    assert (result.returncode, result.stdout) == (0, f"{FROM_IMAGE}\n"), result
+    printed = place.run([hugeld, "run", "--", "env"], prefix=prefix).stdout
+    assert re.search(rf"^LD_HUGEPAGES_OPTIONS=(.*,)?store=/run/user/{USER}/hugeld$", printed, re.M)
+    other = place.run(argv, prefix=[*helpers.become(USER + 1), "env", f"XDG_RUNTIME_DIR=/run/user/{USER}"])
+    assert (other.returncode, other.stdout) == (0, f"{PLAIN}\n"), other
+    assert "store=" not in place.run([hugeld, "run", "--", "env"]).stdout
