@@ -13,7 +13,7 @@ import time
 
 import alternatives
 import misses
-from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, at_once_precisely, compare, compare_pairs,
+from measure import (BUILD, EXECUTED, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, at_once_precisely, compare, compare_pairs,
                      compile_c, environment, evict, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
                      paired_experiment, pairs, pairs_missing, plain_pages, settle, take_turns, time_run, watch)
 
@@ -1137,7 +1137,7 @@ def group_survey(plan):
         if surveyed is None:
             raise RuntimeError(f"survey: nothing was seen of {name}")
         image = (mapped("image", argv, objects) if objects else
-                 Way("image", [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", *argv]))
+                 Way("image", [*EXECUTED, HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", *argv]))
         ways = with_own_output([Way("plain", argv), image])
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "

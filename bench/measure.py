@@ -48,6 +48,10 @@ def hugeld(name, argv, options="", objects=None, base="plain", **more):
     return Way(name, argv, base, LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS=options or None, LD_HUGEPAGES=objects, **more)
 
 
+# Before `hugeld run --loader=image`, which is refused where mounts are private, as in most containers.
+EXECUTED = ["unshare", "-m", "--propagation", "shared"]
+
+
 def find_libhugetlbfs():
     found = glob.glob("/usr/lib/*/libhugetlbfs.so.0") + glob.glob("/usr/lib/*/libhugetlbfs.so")
     return found[0] if found and os.getuid() == 0 else None

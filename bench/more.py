@@ -10,7 +10,7 @@ import subprocess
 import groups
 from alternatives import CACHE
 from groups import HUGELD, STORE, Way, at_once, helpers, hugeld, image_of, mapped, paired_experiment, share, time_run, watch
-from measure import OUT, ROOT
+from measure import EXECUTED, OUT, ROOT
 
 # --- servers ---
 
@@ -45,7 +45,7 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
         folder = parent / name
         folder.mkdir()
         executed = name.startswith("executed-")
-        run = [HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}"] if executed else []
+        run = [*EXECUTED, HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}"] if executed else []
         return folder, [*run, program, *map(str, words(folder))]
 
     ways = server_ways(program)

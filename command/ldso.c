@@ -136,6 +136,8 @@ char *hl_explain_no_linker(const char *linker, const char *executable, char **in
     *interpreter = NULL;
     if (linker == NULL)
         return hl_format("there is no patched dynamic linker, build it with 'make ldso'");
+    if (access(linker, X_OK) != 0) /* also where nothing may be executed: a mount with noexec */
+        return hl_format("%s may not be executed (%s)", linker, strerror(errno));
     if (executable == NULL || hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
         return hl_format("what it runs cannot be found");
     *interpreter = read_interpreter(&file);
@@ -156,7 +158,7 @@ char *hl_explain_no_linker(const char *linker, const char *executable, char **in
 
 int hl_mount_linker(const char *linker, const char *interpreter) {
     int from = open(linker, O_PATH | O_CLOEXEC), to = open(interpreter, O_PATH | O_CLOEXEC);
-    int result = from < 0 || to < 0 ? -errno : hl_mount_over(from, to, true);
+    int result = from < 0 || to < 0 ? -errno : hl_mount_over(from, to);
     if (from >= 0)
         close(from);
     if (to >= 0)

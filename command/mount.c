@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
@@ -81,7 +82,7 @@ static int mount_here(const struct cover *cover, bool is_privileged) {
         result = unshare(CLONE_NEWNS) != 0 ? -errno : 0;
     else
         result = enter_user_namespace();
-    /* What is mounted here is nobody else's business, but what others mount is seen here. */
+    /* What is mounted here is not seen by others.  What others mount is seen here if it is shared. */
     if (result == 0 && mount("none", "/", NULL, MS_REC | MS_SLAVE, NULL) != 0)
         result = -errno;
     return result == 0 ? mount_files(cover) : result;
@@ -102,17 +103,45 @@ static int try_mount(const struct cover *cover, bool is_privileged) {
     return result != 0 ? result : WIFEXITED(status) ? -WEXITSTATUS(status) : -ECHILD;
 }
 
-int hl_mount_over(int from, int to, bool may_enter_user_namespace) {
+/* Whether LINE of mountinfo, "36 35 98:0 /mnt1 /mnt2 rw,noatime shared:1 - ext3 ...", is of a mount that is shared. */
+static bool is_shared(const char *line) {
+    const char *end = strstr(line, " - "), *found = strstr(line, " shared:");
+    return end != NULL && found != NULL && found < end;
+}
+
+bool hl_sees_later_mounts(int file) {
+    struct statx root, own;
+    FILE *text = fopen("/proc/self/mountinfo", "re");
+    char *line = NULL;
+    size_t size = 0;
+    unsigned shared = 0;
+    bool known = statx(AT_FDCWD, "/", 0, STATX_MNT_ID, &root) == 0 &&
+                 statx(file, "", AT_EMPTY_PATH, STATX_MNT_ID, &own) == 0;
+    while (known && text != NULL && getline(&line, &size, text) >= 0) {
+        uint64_t number = strtoull(line, NULL, 10);
+        if (is_shared(line))
+            shared |= (number == root.stx_mnt_id ? 1u : 0) | (number == own.stx_mnt_id ? 2u : 0);
+    }
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return shared == 3;
+}
+
+int hl_mount_over(int from, int to) {
     struct cover cover = {from, to, hl_find_file_path(from), hl_find_file_path(to)};
     bool is_privileged = true;
     int result =
         cover.from_path != NULL && cover.to_path != NULL ? try_mount(&cover, is_privileged) : -ESTALE;
-    if ((result == -EPERM || result == -EACCES) && may_enter_user_namespace) {
+    if (result == -EPERM || result == -EACCES) {
         is_privileged = false;
         result = try_mount(&cover, is_privileged);
     }
-    if (result == 0)
-        result = mount_here(&cover, is_privileged);
+    if (result == 0 && (result = mount_here(&cover, is_privileged)) != 0) {
+        hl_say("%s: it cannot be covered any more (%s), and its mount namespace cannot be left; run it again",
+               cover.to_path, strerror(-result));
+        exit(HL_EXIT_CANNOT_RUN);
+    }
     free(cover.from_path);
     free(cover.to_path);
     return result;

@@ -25,18 +25,6 @@ static void read_geometry(struct hl_geometry *geometry) {
     hl_set_geometry(geometry, (uint64_t)sysconf(_SC_PAGESIZE));
 }
 
-bool hl_needs_execution(const char *executable) {
-    struct hl_elf_file file;
-    struct hl_geometry geometry;
-    if (executable == NULL || hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
-        return false;
-    read_geometry(&geometry);
-    bool needs = hl_is_native(&file) &&
-                 (hl_explain_plain_run(executable) != NULL || hl_gets_any_address(&file, &geometry));
-    hl_close_elf(&file);
-    return needs;
-}
-
 /* Whether A and B differ in nothing but where the image has its bytes. */
 static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_file *b) {
     if (a->header.e_type != b->header.e_type || a->header.e_machine != b->header.e_machine ||
@@ -131,19 +119,26 @@ char *hl_look_for_image(const char *executable, const struct hl_options *options
     return NULL;
 }
 
-char *hl_mount_image(const char *executable, const struct hl_options *options, bool may_enter_user_namespace,
-                     char **image) {
+char *hl_mount_image(const char *executable, const struct hl_options *options, char **image) {
     struct hl_elf_file file = {.fd = -1};
     int from = -1;
     char *reason = open_both(executable, options, &file, &from);
     *image = NULL;
     if (reason != NULL)
         return reason;
-    int result = hl_mount_over(from, file.fd, may_enter_user_namespace);
-    if (result == 0)
-        *image = hl_find_file_path(from);
-    else
+    *image = hl_find_file_path(from); /* its mount is another namespace's afterwards */
+    bool is_shared = hl_sees_later_mounts(file.fd);
+    int result = is_shared ? hl_mount_over(from, file.fd) : 0;
+    if (!is_shared)
+        reason = hl_format(
+            "not from an image: mounts are private here, so the program would not see later ones, and "
+            "would keep file systems busy that are unmounted (mount --make-rshared / changes that)");
+    else if (result != 0)
         reason = hl_format("not from an image: it cannot be mounted here (%s)", strerror(-result));
+    if (reason != NULL) {
+        free(*image);
+        *image = NULL;
+    }
     close(from);
     hl_close_elf(&file);
     return reason;

@@ -5,19 +5,13 @@
 
 #include "options.h"
 
-/* Whether the preloader would find no use for an image of EXECUTABLE (hl_find_executable): it never runs there,
-   or the kernel loads the file at addresses with which no image goes (PIE).  Such a program must be executed
-   from its image. */
-bool hl_needs_execution(const char *executable);
-
 /* Looks in the stores that OPTIONS allow for an image of EXECUTABLE that is certain to be of this file.  NULL,
    and *IMAGE is its path; or the reason why there is none, and *IMAGE is NULL.  The caller owns both. */
 char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image);
 
 /* Puts the image of EXECUTABLE over it for this process and its children, if there is one (hl_look_for_image) and
-   it can be mounted (hl_mount_over).  NULL, and *IMAGE is where the image is, which the caller owns; or the
-   reason why not, which the caller owns, and nothing changed. */
-char *hl_mount_image(const char *executable, const struct hl_options *options, bool may_enter_user_namespace,
-                     char **image);
+   it can be mounted (hl_mount_over), in a place where later mounts are still seen.  NULL, and *IMAGE is where the image
+   is, which the caller owns; or the reason why not, which the caller owns, and nothing changed. */
+char *hl_mount_image(const char *executable, const struct hl_options *options, char **image);
 
 #endif

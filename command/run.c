@@ -10,9 +10,8 @@
    line.
 
    --loader=image: the image of the program's file is put over the file, and nothing is preloaded unless other
-   objects are asked for.  Without --loader the same is done for a program in which the preloader could not use
-   an image, if that takes no user namespace, which would change what the program may do; libhugeld.so is
-   preloaded as ever then, for the program's children. */
+   objects are asked for.  That takes a mount namespace, which a program can notice, so it is done only for those
+   who ask for it. */
 #include "command.h"
 #include "common.h"
 #include "elf-file.h"
@@ -61,7 +60,6 @@ const char *hl_loader_name(const struct hl_run *run) {
 static error_t set_loader(struct hl_run *run, const char *name) {
     run->use_ldso = strcmp(name, "ldso") == 0;
     run->use_image = strcmp(name, "image") == 0;
-    run->names_loader = true;
     if (run->use_ldso || run->use_image || strcmp(name, "preload") == 0)
         return 0;
     hl_say("--loader=%s: there is no such loader; use preload, ldso or image", name);
@@ -78,7 +76,7 @@ error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
     case 'l':
         return set_loader(run, argument);
     case 'L':
-        run->use_ldso = run->names_loader = true;
+        run->use_ldso = true;
         run->use_image = false;
         run->linker = argument;
         return 0;
@@ -218,48 +216,28 @@ static void leave_out_main(struct hl_string patterns) {
     free(without);
 }
 
-/* Executes the image of what the program at PATH runs in the end, if there is one, and preloads where that is
-   wanted as well.  Where it is, and the preloader can use the image itself, it is left to that. */
+/* Executes the image of what the program at PATH runs in the end, if there is one, and preloads for other objects.
+   Without an image it preloads. */
 static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                          const char *path, char *const *program) {
     struct hl_string patterns = find_patterns(run);
     struct hl_target target;
-    char *reason, *image = NULL;
     bool others = hl_selects_other_objects(patterns);
     hl_follow_launchers(&target, path, program);
     if (hl_is_privileged(path))
-        reason = hl_format("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+        way->no_image = hl_format("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
     else if (target.executable != NULL && !selects_main(patterns, target.executable))
-        reason = hl_format("not from an image: the objects that were named leave out the program itself");
-    else if (others && !hl_needs_execution(target.executable))
-        reason = hl_look_for_image(target.executable, options, &image);
+        way->no_image =
+            hl_format("not from an image: the objects that were named leave out the program itself");
     else
-        reason = hl_mount_image(target.executable, options, run->use_image, &way->image);
-    if (way->image != NULL && run->use_image && others)
+        way->no_image = hl_mount_image(target.executable, options, &way->image);
+    if (way->image != NULL && others)
         leave_out_main(patterns);
-    if (way->image == NULL || !run->use_image || others)
+    if (way->image == NULL || others)
         choose_preload(way, path);
     if (way->image != NULL)
         way->reason = NULL;
-    if (run->use_image)
-        way->no_image = reason;
-    else
-        free(reason);
-    free(image);
     free(target.executable);
-}
-
-/* Whether the image of the program at PATH is executed although nobody asked for that. */
-static bool needs_execution(const struct hl_run *run, const struct hl_options *options, const char *path,
-                            char *const *program) {
-    struct hl_target target;
-    if (run->names_loader || (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED) ||
-        hl_is_privileged(path))
-        return false;
-    hl_follow_launchers(&target, path, program);
-    bool needs = hl_needs_execution(target.executable);
-    free(target.executable);
-    return needs;
 }
 
 /* One line about a program that does not run as it should; the exit code. */
@@ -308,12 +286,14 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     if (run->use_ldso && !hl_is_privileged(path))
         choose_linker(way, run, name, path);
-    else if (acts && (run->use_image || needs_execution(run, &options, path, program)))
+    else if (acts && run->use_image)
         choose_image(way, run, &options, path, program);
     else
         choose_preload(way, path);
-    if (way->image != NULL && options.verbose >= 2)
-        hl_say("%s: executed from its image %s", name, way->image);
+    if (way->image != NULL && options.verbose >= 1)
+        hl_say("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
+               "not seen outside",
+               name, way->image);
     int code = tell(way, name, acts, strict);
     free(text);
     return code;

@@ -9,7 +9,7 @@
 struct hl_run {
     const char *patterns; /* -p, or NULL */
     char *options;        /* every -o, joined; or NULL */
-    bool names_loader, use_ldso, use_image;
+    bool use_ldso, use_image;
     const char *linker; /* --ld-so, or NULL */
 };
 

@@ -49,6 +49,9 @@ int main(int argc, char **argv) {
 """
 LINKED = {"pie": ["-fPIE", "-pie"], "nopie": ["-no-pie"], "static": ["-static"], "static-pie": ["-fPIE", "-static-pie"]}
 USER = 54321  # nobody has it
+# Mounts are shared, as systemd makes them; elsewhere --loader=image is refused.
+SHARED = ["unshare", "-m", "--propagation", "shared"]
+APART = ", in a mount namespace of its own: mounts that it makes are not seen outside\n"
 UNPRIVILEGED = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
 
 
@@ -74,13 +77,13 @@ def run(images):
 
     def start(argv, *arguments, loader=("-l", "image"), options="verbose=2", prefix=(), **more):
         option = ",".join(filter(None, [f"store={images.folder}", options]))
-        return helpers.run([*prefix, helpers.HUGELD, "run", *loader, "-o", option, *arguments, "--", *argv], **more)
+        return helpers.run([*SHARED, *prefix, helpers.HUGELD, "run", *loader, "-o", option, *arguments, "--", *argv], **more)
 
     return start
 
 
 def from_image(name, image):
-    return f"hugeld: {name}: executed from its image {image}\n"
+    return f"hugeld: {name}: executed from its image {image}" + APART
 
 
 @pytest.mark.parametrize("variant", LINKED)
@@ -97,7 +100,7 @@ def test_is_on_huge_pages(images, program, variant):
     """All whole pages of text are mapped by one entry each, from the image, and nothing of hugeld is there."""
     app = program(variant)
     image = images.add(app)
-    process = helpers.start([helpers.HUGELD, "run", "-l", "image", "-o", f"store={images.folder}", "--", app, "s"],
+    process = helpers.start([*SHARED, helpers.HUGELD, "run", "-l", "image", "-o", f"store={images.folder}", "--", app, "s"],
                             stdout=subprocess.PIPE)
     try:
         while not process.stdout.readline().startswith("AT_SECURE"):
@@ -162,14 +165,75 @@ def test_programs_that_ask(images, run, name, tmp_path):
 @pytest.mark.parametrize("variant", LINKED)
 @TAKES_PAGES
 def test_unasked(images, program, run, variant):
-    """Only where the preloader could not use the image; the preloader is there as ever for the children."""
+    """An image is executed only where that was asked for; what the preloader can use, it uses."""
     app = program(variant)
-    image = images.add(app)
+    images.add(app)
     result = run([app], loader=())
     assert result.stdout == helpers.run([app]).stdout
-    assert result.stderr.startswith(from_image(app, image)) == (variant != "nopie")
+    assert "executed from its image" not in result.stderr
     assert (" shared" in result.stderr) == (variant == "nopie")
-    assert "small pages" not in result.stderr
+
+
+# Started with a folder as descriptor 3: mounts, and renames between that descriptor and a path.
+NOTICES = r"""
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <unistd.h>
+__asm__(".text\n.p2align 12\nfiller: .rept 6291456\nnop\n.endr\n.p2align 12");
+int main(int argc, char **argv) {
+    char path[4096], name[256] = "";
+    printf("%s\n", mount("none", argv[1], "tmpfs", 0, "") == 0 ? "mounted" : strerror(errno));
+    snprintf(path, sizeof path, "%s/file", argv[2]);
+    close(open(path, O_CREAT | O_RDWR, 0600));
+    printf("%s\n", renameat(AT_FDCWD, path, 3, "other") == 0 ? "renamed" : strerror(errno));
+    printf("%zd\n", readlink("/proc/self/ns/mnt", name, sizeof name - 1));
+    printf("%s %s\n", name, argc == 3 ? "as started" : "otherwise");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("how, outside", [((), True), (("-o", "backend=auto"), True), (("-l", "preload"), True),
+                                          (("-l", "image"), False)], ids=["run", "auto", "preload", "image"])
+@TAKES_PAGES
+def test_namespace_is_left_alone(images, builder, tmp_path, how, outside):
+    """What the program mounts is seen by others, and a descriptor that it inherited is in the same mount as a path."""
+    source = tmp_path / "notices.c"
+    source.write_text(NOTICES)
+    app = builder.compile(tmp_path / "notices", source, "-pie", "-fPIE")
+    images.add(app)
+    (tmp_path / "mount").mkdir()
+    run = [helpers.HUGELD, "run", *how, "-o", f"store={images.folder}", "--", app, tmp_path / "mount", tmp_path]
+    script = 'readlink /proc/self/ns/mnt; "$@" 3< "$0"; grep -c "$0/mount" /proc/self/mountinfo'
+    result = helpers.run([*SHARED, "sh", "-c", script, tmp_path, *run])
+    before, mounted, renamed, _, inside, seen = result.stdout.splitlines()
+    assert mounted == "mounted" and inside.endswith(" as started"), result
+    assert (seen, renamed, inside.split()[0]) == ("1", "renamed", before) if outside else seen == "0"
+
+
+def test_private_mounts(images, program, run):
+    """There the program would not see later mounts, and would keep unmounted devices busy: refused, with the reason."""
+    app = program("pie")
+    images.add(app)
+    private = ["unshare", "-m", "--propagation", "private"]
+    result = run([app], prefix=private)
+    assert result.returncode == 3 and "not from an image: mounts are private here" in result.stderr
+    assert "executed" not in result.stderr
+
+
+def test_cannot_be_undone(images, program, run, strace):
+    """The trial works, and the call that counts fails after the namespace was entered: the program does not run in it."""
+    app = program("pie")
+    images.add(app)
+    prefix = ["strace", "-D", "-o", "/dev/null", "-e", "trace=mount", "-e", "inject=mount:error=EBUSY:when=2"]
+    result = run([app], prefix=prefix)
+    assert (result.returncode, result.stdout) == (126, ""), result
+    assert result.stderr == f"hugeld: {app}: it cannot be covered any more (Device or resource busy), and its mount " \
+                            "namespace cannot be left; run it again\n"
 
 
 @pytest.mark.parametrize("options", ["backend=thp", "backend=hugetlb", "only=*/other"])
@@ -195,16 +259,16 @@ def test_by_a_user(program, library, shared_folder):
     mounted = helpers.run(["mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER}", "none", store.parent])
     if mounted.returncode != 0:
         pytest.skip(f"no tmpfs here: {mounted.stderr}")
-    user = [*UNPRIVILEGED, "env", f"XDG_RUNTIME_DIR={store.parent}"]
+    user = [*SHARED, *UNPRIVILEGED, "env", f"XDG_RUNTIME_DIR={store.parent}"]
     with helpers.at_end('umount "$1"; rm -rf "$@"', store.parent, folder):
         made = helpers.run([*user, command, "share", "add", app])
         assert made.returncode == 0, made.stderr
         result = helpers.run([*user, command, "run", "--", app])
         assert result.stderr == f"hugeld: {app}: static, the dynamic linker never runs; it runs on small pages\n"
         result = helpers.run([*user, command, "run", "-l", "image", "-o", "verbose=2", "--", app])
-        assert re.fullmatch(rf"hugeld: {app}: executed from its image {store}/.*/where-static\n", result.stderr), result.stderr
+        assert re.fullmatch(rf"hugeld: {app}: executed from its image {store}/.*/where-static{APART}", result.stderr), result.stderr
         assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
-        root = helpers.run([command, "run", "-l", "image", "-o", "verbose=2", "--", app])
+        root = helpers.run([*SHARED, command, "run", "-l", "image", "-o", "verbose=2", "--", app])
         assert "there is no image" in root.stderr  # that store is the user's alone
 
 
@@ -218,9 +282,8 @@ def test_with_other_objects(images, program, run, variant):
     image = images.add(app)
     result = run([app], "-p", "main:libnothing*", options="verbose=2,backend=shared")
     assert result.stdout == helpers.run([app]).stdout
-    assert (from_image(app, image) in result.stderr) == (variant == "pie")
-    assert (" shared" in result.stderr) == (variant == "nopie")
-    assert "stays" not in result.stderr
+    assert from_image(app, image) in result.stderr
+    assert "stays" not in result.stderr and " shared" not in result.stderr
 
 
 def test_main_left_out(images, program, run):
@@ -333,7 +396,7 @@ def test_no_namespace(images, program, run, tmp_path):
     app = program("static")
     images.add(app)
     # In a chroot nobody may make a user namespace.
-    inside = 'mount --rbind / "$1" && shift && exec chroot "$@"'
+    inside = 'mount --rbind / "$1" && mount --make-rshared "$1" && shift && exec chroot "$@"'
     prefix = ("unshare", "--mount", "sh", "-c", inside, "sh", tmp_path, tmp_path, "setpriv", "--bounding-set=-sys_admin",
               "--inh-caps=-sys_admin")
     refused(run, app, "it cannot be mounted here", prefix)
@@ -343,7 +406,7 @@ def test_upgrade_under_it(images, program, tmp_path):
     """dpkg's rename over the file of a running program works outside, and the program's next child is the new one."""
     app = program("pie")
     images.add(app)
-    process = helpers.start([helpers.HUGELD, "run", "-l", "image", "-o", f"store={images.folder}", "--", app, "s"],
+    process = helpers.start([*SHARED, helpers.HUGELD, "run", "-l", "image", "-o", f"store={images.folder}", "--", app, "s"],
                             stdout=subprocess.PIPE)
     try:
         while not process.stdout.readline().startswith("AT_SECURE"):
@@ -382,8 +445,8 @@ def test_share(own_store, program, run, later):
     """Makes what is missing, once, and runs from it at once."""
     app = program("pie")
     first = run([app], "--share", prefix=later)
-    assert re.fullmatch(rf"hugeld: {app}: executed from its image {own_store}/.*/where-pie\n", first.stderr), first.stderr
-    image = pathlib.Path(first.stderr.split()[-1])
+    assert re.fullmatch(rf"hugeld: {app}: executed from its image {own_store}/.*/where-pie{APART}", first.stderr), first.stderr
+    [image] = own_store.glob("*/where-pie")
     made = image.stat()
     assert run([app], "--share", prefix=later).stderr == first.stderr
     assert (image.stat().st_ino, image.stat().st_mtime_ns) == (made.st_ino, made.st_mtime_ns)
