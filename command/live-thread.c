@@ -4,7 +4,11 @@
    One that waits anyhow is not missed.  What a thread waits in decides how well it can be taken out: the kernel
    lets a futex and a sleep begin again by itself; epoll_wait is made to (tracee.c).  Two kinds of call are left
    alone, because the program would see that it was interrupted: what writes returns how far it came, and what
-   connect began goes on without it. */
+   connect began goes on without it.
+
+   io_uring and vhost have workers among the tasks of a process.  They are the kernel's: none of the program's
+   instructions runs in them, and what one does for the program ends with an error that no program may see if it is
+   stopped.  So they are no threads to us. */
 #include "live-thread.h"
 #include "common.h"
 
@@ -26,6 +30,11 @@
 #define PAUSE_NS 50000000L
 /* How often all threads are looked for until none is new; who makes threads faster than that wants to hide. */
 #define ROUNDS_MAX 100
+
+/* include/linux/sched.h.  PF_USER_WORKER is there since Linux 6.4; in 5.16 and older the number says of modprobe(8)'s
+   thread that it loads a module. */
+#define PF_IO_WORKER 0x10u
+#define PF_USER_WORKER 0x4000u
 
 enum rank {
     RANK_SLEEPS,
@@ -112,6 +121,21 @@ static enum rank read_rank(const struct hl_process *process, pid_t tid) {
     return rank_call(number, a);
 }
 
+/* Whether TID is a thread of the program's own. */
+static bool is_of_program(const struct hl_process *process, pid_t tid) {
+    char *line = NULL;
+    size_t size = 0;
+    unsigned flags = PF_IO_WORKER;
+    FILE *stat = open_of_thread(process, tid, "stat");
+    ssize_t bytes = stat != NULL ? getdelim(&line, &size, '\0', stat) : -1;
+    const char *at = bytes > 0 ? strrchr(line, ')') : NULL; /* a name may hold newlines and parentheses */
+    bool is_known = at != NULL && sscanf(at, ") %*c %*d %*d %*d %*d %*d %u", &flags) == 1;
+    free(line);
+    if (stat != NULL)
+        fclose(stat);
+    return is_known && !(flags & (PF_IO_WORKER | PF_USER_WORKER));
+}
+
 static bool read_candidate(struct candidate *candidate, const struct hl_process *process, pid_t tid) {
     char line[256], state = 'X';
     int filter = 0;
@@ -141,7 +165,7 @@ static void find_candidates(struct candidates *all, const struct hl_process *pro
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         struct candidate candidate;
         pid_t tid = hl_parse_pid(entry->d_name);
-        if (tid == 0 || !read_candidate(&candidate, process, tid))
+        if (tid == 0 || !is_of_program(process, tid) || !read_candidate(&candidate, process, tid))
             continue;
         all->candidate = hl_resize(all->candidate, (all->n + 1) * sizeof candidate);
         all->candidate[all->n++] = candidate;

@@ -415,18 +415,45 @@ static void wait_vfork(void) {
     want(waitpid(child, &status, 0) == child && WEXITSTATUS(status) == 3, "vfork");
 }
 
-static void wait_io_uring(void) {
-    struct io_uring_params parameters = {0};
-    int ring = (int)syscall(SYS_io_uring_setup, 4, &parameters);
+static int ring;
+static struct io_uring_params ring_parameters;
+
+/* Gives a ring of its own something to do, and returns its queues. */
+static char *use_ring(const struct io_uring_sqe *entry) {
+    ring = (int)syscall(SYS_io_uring_setup, 4, &ring_parameters);
     want(ring >= 0, "io_uring_setup");
-    char *queues = mmap(NULL, parameters.sq_off.array + 64, PROT_READ | PROT_WRITE, MAP_SHARED, ring,
-                        IORING_OFF_SQ_RING);
+    char *queues = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
     struct io_uring_sqe *entries =
         mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
-    entries[0] = (struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = pipe_[0], .poll32_events = POLLIN};
-    *(uint32_t *)(queues + parameters.sq_off.array) = 0;
-    *(uint32_t *)(queues + parameters.sq_off.tail) = 1;
+    *entries = *entry;
+    *(uint32_t *)(queues + ring_parameters.sq_off.array) = 0;
+    *(uint32_t *)(queues + ring_parameters.sq_off.tail) = 1;
     want(syscall(SYS_io_uring_enter, ring, 1, 0, 0, NULL, 0) == 1, "io_uring_enter");
+    return queues;
+}
+
+/* One of the kernel's threads waits for data, which it is to move from one pipe to another. */
+static void wait_uring_worker(void) {
+    int other[2], done = eventfd(0, 0), epoll = epoll_create1(0);
+    struct epoll_event wanted = {EPOLLIN, {0}}, got;
+    want(pipe(other) == 0 && epoll_ctl(epoll, EPOLL_CTL_ADD, done, &wanted) == 0, "epoll_ctl");
+    char *queues = use_ring(&(struct io_uring_sqe){.opcode = IORING_OP_SPLICE,
+                                                   .fd = other[1],
+                                                   .off = UINT64_MAX,
+                                                   .splice_fd_in = pipe_[0],
+                                                   .splice_off_in = UINT64_MAX,
+                                                   .len = 1});
+    want(syscall(SYS_io_uring_register, ring, IORING_REGISTER_EVENTFD, &done, 1) == 0, "io_uring_register");
+    volatile uint32_t *tail = (void *)(queues + ring_parameters.cq_off.tail);
+    while (*tail == 0)
+        want(epoll_wait(epoll, &got, 1, -1) == 1, "epoll_wait");
+    const struct io_uring_cqe *completion = (void *)(queues + ring_parameters.cq_off.cqes);
+    if (completion->res != 1)
+        fail("the splice ended with %d", completion->res);
+}
+
+static void wait_io_uring(void) {
+    use_ring(&(struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD, .fd = pipe_[0], .poll32_events = POLLIN});
     want(syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) == 0,
          "io_uring_enter, waiting");
 }
@@ -870,7 +897,7 @@ static const struct mode {
     RUN(handler_below), RUN(coroutine),    RUN(coroutine_deep), RUN(vectors),          RUN(signals),
     RUN(churn),         RUN(memory),       RUN(forks),          RUN(locked),           RUN(advised),
     RUN(sealed),        RUN(patched),      RUN(filtered),       RUN(dispatch),         RUN(privileged),
-    RUN(hostile),       RUN(rseq),         WAIT(pwait_eintr),
+    RUN(hostile),       RUN(rseq),         WAIT(pwait_eintr),   WAIT(uring_worker),
 };
 
 static _Atomic int started;

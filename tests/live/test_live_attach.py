@@ -284,6 +284,25 @@ def test_libraries(library_target, plain_output, mode):
         assert target.finish() == plain_output
 
 
+def test_workers(library_target, plain_output):
+    """Threads that the kernel has made for io_uring are none of the program's, and what they wait for goes on."""
+    program, library = library_target
+    with lives.running(program, "uring_worker", 1) as target:
+        target.path = str(library)
+
+        def n_workers():
+            names = [path.read_text() for path in pathlib.Path(f"/proc/{target.pid}/task").glob("*/comm")]
+            return sum(name.startswith("iou-") for name in names)
+
+        helpers.wait_until(n_workers, what="a worker")
+        lives.wait_in_call(target.pid)
+        (process,) = json.loads(succeed(attach("--json", "-p", "*", target.pid)))["processes"]
+        assert process["stopped_threads"] == 2 and n_workers()
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        succeed(detach(target.pid))
+        assert target.finish() == plain_output
+
+
 @pytest.mark.parametrize("mode", ["signals", "memory", pytest.param("every_eintr", marks=pytest.mark.whole)])
 def test_many_times(targets, plain_output, mode):
     """Also while other threads map memory wherever there is a hole."""
