@@ -50,7 +50,8 @@ manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld-json.5 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
 fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
-all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled)
+all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled) \
+    $B/data/hugeld.service
 unit-tests: $(unit_tests)
 fuzzers: $(fuzzers)
 core: $B/core.o
@@ -108,12 +109,17 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 # Of the command, what needs no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb-judge tlb-reach estimate)
 
+$B/data/hugeld.service: data/hugeld.service $(CONFIG)
+	@mkdir -p $(@D)
+	$(Q)sed 's|@bindir@|$(bindir)|' $< > $@
+
 $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/skip.def $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)doc/fill '$(CC)' $< version=$(VERSION) prefix=$(prefix) libdir=$(libdir) > $@.new && mv $@.new $@
 
 # What is installed: MODE:FILE:WHERE, link:TARGET:WHERE.
 data = $(prefix)/share
+unitdir = $(prefix)/lib/systemd/system
 installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhugeld.so:$(libdir)/libhugeld.so \
     644:$B/doc/hugeld.pc:$(libdir)/pkgconfig/hugeld.pc \
     644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
@@ -122,7 +128,8 @@ ifeq ($(COMMAND),yes)
 installed += 755:$B/hugeld:$(bindir)/hugeld 644:$B/doc/hugeld.1:$(mandir)/man1/hugeld.1 \
     644:$B/doc/hugeld-json.5:$(mandir)/man5/hugeld-json.5 \
     644:$B/doc/hugeld.bash:$(data)/bash-completion/completions/hugeld 644:$B/doc/hugeld.zsh:$(zshdir)/_hugeld \
-    644:$B/doc/hugeld.fish:$(data)/fish/vendor_completions.d/hugeld.fish
+    644:$B/doc/hugeld.fish:$(data)/fish/vendor_completions.d/hugeld.fish \
+    644:$B/data/hugeld.service:$(unitdir)/hugeld.service
 endif
 ifeq ($(CHILDREN_32),yes)
 installed += link:$(libdir)/hugeld/libhugeld.so:$(libdir)/hugeld/preload/$(NATIVE_LIB)/libhugeld.so \

@@ -16,5 +16,9 @@ int hl_share_files(int argc, char **argv);
 int hl_make_image(int argc, char **argv);
 int hl_attach_processes(int argc, char **argv);
 int hl_detach_processes(int argc, char **argv);
+int hl_serve(int argc, char **argv);
+int hl_enable_programs(int argc, char **argv);
+int hl_disable_programs(int argc, char **argv);
+int hl_reset_machine(int argc, char **argv);
 
 #endif

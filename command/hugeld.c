@@ -21,10 +21,11 @@ static const struct command {
     const char *name;
     int (*function)(int argc, char **argv);
 } commands[] = {
-    {"run", hl_run_program},         {"inspect", hl_inspect_files},   {"status", hl_show_status},
-    {"doctor", hl_examine_machine},  {"perf-map", hl_map_functions},  {"bench", hl_measure_program},
-    {"image", hl_make_image},        {"share", hl_share_files},       {"survey", hl_survey_programs},
-    {"attach", hl_attach_processes}, {"detach", hl_detach_processes},
+    {"run", hl_run_program},         {"inspect", hl_inspect_files},    {"status", hl_show_status},
+    {"doctor", hl_examine_machine},  {"perf-map", hl_map_functions},   {"bench", hl_measure_program},
+    {"image", hl_make_image},        {"share", hl_share_files},        {"survey", hl_survey_programs},
+    {"attach", hl_attach_processes}, {"detach", hl_detach_processes},  {"service", hl_serve},
+    {"enable", hl_enable_programs},  {"disable", hl_disable_programs}, {"reset", hl_reset_machine},
 };
 
 static const char doc[] =
@@ -35,6 +36,9 @@ static const char doc[] =
     "  doctor [-- PROGRAM ARGS]      what this machine can do, what fixes the rest\n"
     "  image FILE OUT                a copy of a file, laid out for huge pages\n"
     "  share add FILE...             one copy of the text for all processes\n"
+    "  enable, disable PROGRAM...    such a copy from now on, after upgrades, too\n"
+    "  service                       keeps these copies as they should be\n"
+    "  reset                         gives back all that hugeld holds\n"
     "  attach PID...                 move the text of processes that run\n"
     "  detach PID...                 and back\n"
     "Did it work?\n"

@@ -31,6 +31,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define COMMAND "share unit NAME"
 #define LINKS "/run/hugeld-units"
 #define WAIT_SECONDS 5
 #define LINKS_MAX 99
@@ -139,20 +140,42 @@ static char *read_unit(const char *unit) {
 /* --- the drop-in --- */
 
 /* The file that is executed in the end for PATH, if a drop-in can name it. */
-static bool resolve_file(char **path) {
+static bool resolve_file(char **path, const char *command) {
     struct hl_target target;
     char *const program[] = {*path, NULL};
     hl_follow_launchers(&target, *path, program);
     if (target.executable == NULL || target.is_unknown) {
-        hl_say("%s: what it runs cannot be told; name the program: hugeld share unit NAME FILE", *path);
+        hl_say("%s: what it runs cannot be told; name the program: hugeld %s FILE", *path, command);
         free(target.executable);
         return false;
     }
     free(*path);
     *path = target.executable;
-    if (strpbrk(*path, " \t:\"'\\$%;") == NULL)
+    return true;
+}
+
+/* The program that UNIT names, or NULL: it was said that it cannot be found. */
+static char *find_named_program(const char *unit, const char *command) {
+    char *program = ask_systemd(unit);
+    if (program == NULL)
+        program = read_unit(unit);
+    if (program == NULL)
+        hl_say("%s: its ExecStart= cannot be found; name the program: hugeld %s FILE", unit, command);
+    return program;
+}
+
+char *hl_find_unit_program(const char *unit, const char *command) {
+    char *program = find_named_program(unit, command);
+    if (program == NULL || resolve_file(&program, command))
+        return program;
+    free(program);
+    return NULL;
+}
+
+static bool can_be_named(const char *path) {
+    if (strpbrk(path, " \t:\"'\\$%;") == NULL)
         return true;
-    hl_say("%s: a drop-in cannot name this path", *path);
+    hl_say("%s: a drop-in cannot name this path", path);
     return false;
 }
 
@@ -165,24 +188,17 @@ static void print_files(const struct request *request) {
 static int print_unit(struct request *request) {
     char self[PATH_MAX] = "";
     if (request->n_files == 0) {
-        char *program = ask_systemd(request->unit);
+        char *program = find_named_program(request->unit, COMMAND);
         if (program == NULL)
-            program = read_unit(request->unit);
-        if (program == NULL) {
-            hl_say("%s: its ExecStart= cannot be found; name the program: hugeld share unit NAME FILE",
-                   request->unit);
             return HL_EXIT_NO;
-        }
         add_file(request, program);
         free(program);
     }
     for (size_t i = 0; i < request->n_files; i++)
-        if (!resolve_file(&request->file[i]))
+        if (!resolve_file(&request->file[i], COMMAND) || !can_be_named(request->file[i]))
             return HL_EXIT_NO;
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || strpbrk(self, " \t:\"'\\$%;") != NULL) {
-        hl_say("%s: a drop-in cannot name this path", self);
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || !can_be_named(self))
         return HL_EXIT_NO;
-    }
     printf("# /etc/systemd/system/%s.d/hugeld-image.conf\n[Service]\n", request->unit);
     printf("ExecStartPre=+/bin/rm -rf " LINKS "/%%n\n");
     printf("ExecStartPre=-+%s share unit --begin %%n", self);

@@ -6,6 +6,7 @@
 #include "libraries.h"
 #include "process.h"
 #include "share-unit.h"
+#include "shared-list.h"
 #include "store.h"
 
 #include <errno.h>
@@ -19,9 +20,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-/* What `share refresh` of the system's store adds: a path or a glob a line. */
-#define SHARED_LIST "/etc/hugeld/shared"
 
 enum { STORE = 256, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE };
 
@@ -513,7 +511,7 @@ static int remove_some(struct request *request, const char *path) {
         hl_say("%s: there is no store", path != NULL ? path : "XDG_RUNTIME_DIR");
     if (result != 0)
         return HL_EXIT_NO;
-    result = hl_lock_store(&store);
+    result = hl_lock_store(&store, true);
     if (result == 0)
         remove_images(request, &store);
     else
@@ -526,45 +524,26 @@ static int remove_some(struct request *request, const char *path) {
 
 static void report_removed(struct request *request, const struct hl_store *store,
                            const struct hl_stored *stored) {
-    hl_remove_stored(store, stored->key);
     note(request, store, stored->origin, stored->key, "removed", stored->huge_pages, NULL, NULL);
     if (!request->json)
         hl_print("%s: removed, because the file is gone", stored->origin);
 }
 
-/* Makes the image of STORED, with which something is wrong, again.  The old one goes first, because there may not be room
-   for both; if the new one cannot be made now, the next refresh tries again. */
-static void make_again(struct request *request, const struct hl_store *store,
-                       const struct hl_stored *stored) {
-    struct hl_addition addition;
-    unsigned flags = find_flags(request, stored->replicas > 0, false);
-    if (stored->freshness == HL_FRESH)
-        flags |= HL_ADD_REPLACE;
-    else if (stored->freshness != HL_TOUCHED && stored->freshness != HL_PENDING)
-        hl_set_pending(store, stored->key);
-    hl_add_path(&addition, store, stored->origin, flags);
-    bool has_other_key = addition.key.bytes > 0 && strcmp(addition.key.at, stored->key) != 0;
-    if (addition.result == HL_SHARE_NOTHING || (addition.result != HL_SHARE_FAILED && has_other_key))
-        hl_remove_stored(store, stored->key); /* not there any more if it only got another key */
-    else if (addition.result == HL_SHARE_FAILED && stored->freshness != HL_FRESH)
-        hl_set_pending(store, stored->key);
-    report_addition(request, store, stored->origin, &addition, false);
-    hl_free_addition(&addition);
-}
-
 static void refresh_image(struct request *request, const struct hl_store *store,
                           const struct hl_stored *stored) {
-    bool only_small;
-    char *problem = hl_check_stored(store, stored, true, &only_small);
-    if (problem == NULL) {
+    struct hl_addition addition;
+    switch (hl_refresh_stored(&addition, store, stored, find_flags(request, false, false))) {
+    case HL_REFRESH_FINE:
         request->present++;
         note(request, store, stored->origin, stored->key, "present", 0, NULL, NULL);
-    } else if (stored->freshness == HL_GONE || stored->origin[0] != '/') {
+        break;
+    case HL_REFRESH_REMOVED:
         report_removed(request, store, stored);
-    } else {
-        make_again(request, store, stored);
+        break;
+    case HL_REFRESH_TRIED:
+        report_addition(request, store, stored->origin, &addition, false);
+        hl_free_addition(&addition);
     }
-    free(problem);
 }
 
 static void refresh_store(struct request *request, const struct hl_store *store) {
@@ -581,7 +560,7 @@ static void refresh_store(struct request *request, const struct hl_store *store)
 static void add_listed(struct request *request, const struct hl_store *store, const char *pattern) {
     glob_t found;
     if (pattern[0] != '/' || glob(pattern, 0, NULL, &found) != 0) {
-        hl_say(SHARED_LIST ": %s: %s", pattern,
+        hl_say(HL_SHARED_LIST ": %s: %s", pattern,
                pattern[0] != '/' ? "not an absolute path" : "there is no such file");
         request->failed = true;
         return;
@@ -591,59 +570,35 @@ static void add_listed(struct request *request, const struct hl_store *store, co
     globfree(&found);
 }
 
-/* TEXT without blanks around it and without a comment. */
-static char *trim(char *text) {
-    text += strspn(text, " \t");
-    if (text[0] == '#')
-        text[0] = '\0';
-    size_t length = strcspn(text, "\n");
-    while (length > 0 && (text[length - 1] == ' ' || text[length - 1] == '\t' || text[length - 1] == '\r'))
-        length--;
-    text[length] = '\0';
-    return text;
-}
-
-/* Whether LIST names anything. */
-static bool has_lines(FILE *list) {
-    char *line = NULL;
-    size_t size = 0;
-    bool found = false;
-    while (list != NULL && !found && getline(&line, &size, list) >= 0)
-        found = trim(line)[0] != '\0';
-    free(line);
-    if (list != NULL)
-        rewind(list);
-    return found;
-}
-
-static void add_list(struct request *request, const struct hl_store *store, FILE *list) {
-    char *line = NULL;
-    size_t size = 0;
-    while (getline(&line, &size, list) >= 0) {
-        const char *pattern = trim(line);
-        if (pattern[0] != '\0')
-            add_listed(request, store, pattern);
-    }
-    free(line);
+/* What the list names, which is about the system's store alone. */
+static void read_list(struct request *request, const char *path, char ***entry, size_t *n) {
+    *n = 0;
+    if (path == NULL || strcmp(path, HL_SYSTEM_STORE) != 0)
+        return;
+    int result = hl_read_list(entry, n);
+    if (result == 0)
+        return;
+    hl_say(HL_SHARED_LIST ": it cannot be read: %s", strerror(-result));
+    request->failed = true;
 }
 
 static int refresh(struct request *request, const char *path) {
     struct hl_store store;
-    FILE *list = path != NULL && strcmp(path, HL_SYSTEM_STORE) == 0 ? fopen(SHARED_LIST, "re") : NULL;
-    bool adds = has_lines(list);
-    int result = adds ? hl_make_store(&store, path, request->size, true) : hl_find_store(&store, path);
-    if (result == 0 && !adds)
-        result = hl_lock_store(&store);
+    char **entry = NULL;
+    size_t n;
+    read_list(request, path, &entry, &n);
+    int result = n > 0 ? hl_make_store(&store, path, request->size, true) : hl_find_store(&store, path);
+    if (result == 0 && n == 0)
+        result = hl_lock_store(&store, true);
     if (result == 0) {
         refresh_store(request, &store);
-        if (adds)
-            add_list(request, &store, list);
+        for (size_t i = 0; i < n; i++)
+            add_listed(request, &store, entry[i]);
         hide_progress(request);
         print_sum(request);
         hl_close_store(&store);
     }
-    if (list != NULL)
-        fclose(list);
+    hl_free_list(entry, n);
     return (result != 0 && result != -ENOENT) || request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
 
@@ -715,7 +670,8 @@ int hl_share_files(int argc, char **argv) {
         "Keeps one copy of a program's text on huge pages for all processes.\v"
         "add makes images of programs and libraries, list shows them, check compares them with the files, "
         "remove "
-        "removes them, and refresh makes anew those of files that have changed, and those that " SHARED_LIST
+        "removes them, and refresh makes anew those of files that have changed, and those "
+        "that " HL_SHARED_LIST
         " names; unit prints a drop-in with which a service of systemd runs from its image.  Root's are for "
         "everybody; everybody else has a store of their own.",
         NULL,

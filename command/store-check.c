@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Whether an image is what it should be: on huge pages, and the same as its original. */
 #include "common.h"
+#include "eligible.h"
 #include "image.h"
 #include "process.h"
 #include "skip.h"
@@ -162,7 +163,11 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
     enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, stored->origin);
     if (elf_problem != HL_ELF_FINE)
         return hl_format("the file %s", hl_elf_problem_sentence(elf_problem));
-    char *problem;
+    char *problem = store->for_all ? hl_explain_private(file.fd, stored->origin) : NULL;
+    if (problem != NULL) {
+        hl_close_elf(&file);
+        return problem;
+    }
     int result = hl_plan_image(&expected.image, &file, &store->geometry);
     if (result == 0) {
         problem = check_replicas(&expected, stored, only_small);
@@ -173,4 +178,38 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
     }
     hl_close_elf(&file);
     return problem;
+}
+
+/* Makes the image of STORED, with which something is wrong, again.  The old one goes first, because there may not be room
+   for both, and because nobody may use it any more; if the new one cannot be made now, the next refresh tries again.  One of
+   which pages are ONLY_SMALL stays until there is a better one. */
+static void make_again(struct hl_addition *addition, const struct hl_store *store,
+                       const struct hl_stored *stored, unsigned flags, bool only_small) {
+    flags |= stored->replicas > 0 ? HL_ADD_PER_NODE : 0;
+    if (only_small)
+        flags |= HL_ADD_REPLACE;
+    else if (stored->freshness != HL_TOUCHED && stored->freshness != HL_PENDING)
+        hl_set_pending(store, stored->key);
+    hl_add_path(addition, store, stored->origin, flags);
+    bool has_other_key = addition->key.bytes > 0 && strcmp(addition->key.at, stored->key) != 0;
+    if (addition->result == HL_SHARE_NOTHING || (addition->result != HL_SHARE_FAILED && has_other_key))
+        hl_remove_stored(store, stored->key); /* not there any more if it only got another key */
+    else if (addition->result == HL_SHARE_FAILED && !only_small)
+        hl_set_pending(store, stored->key);
+}
+
+enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
+                                  const struct hl_stored *stored, unsigned flags) {
+    bool only_small;
+    char *problem = hl_check_stored(store, stored, true, &only_small);
+    bool is_fine = problem == NULL;
+    free(problem);
+    if (is_fine)
+        return HL_REFRESH_FINE;
+    if (stored->freshness == HL_GONE || stored->origin[0] != '/') {
+        hl_remove_stored(store, stored->key);
+        return HL_REFRESH_REMOVED;
+    }
+    make_again(addition, store, stored, flags, only_small);
+    return HL_REFRESH_TRIED;
 }

@@ -256,8 +256,8 @@ static int say_no_lock(const struct hl_store *store, int result) {
     return result;
 }
 
-int hl_lock_store(struct hl_store *store) {
-    int result = say_no_lock(store, take_lock(store, true));
+int hl_lock_store(struct hl_store *store, bool waits) {
+    int result = say_no_lock(store, take_lock(store, waits));
     if (result == 0)
         hl_remove_leftovers(store);
     return result;
@@ -518,13 +518,14 @@ void hl_free_stored(struct hl_stored *stored, size_t n) {
 
 /* --- who uses it --- */
 
-/* The image that a line of maps is of; NULL: none of these. */
+/* The image that a line of maps is of; NULL: none of these, or it is only held (keep.h). */
 static struct hl_stored *find_mapped(const struct hl_store *store, struct hl_stored *stored, size_t n,
                                      const char *line) {
     unsigned device_major, device_minor;
     uint64_t inode;
-    if (sscanf(line, "%*x-%*x %*s %*x %x:%x %" SCNu64, &device_major, &device_minor, &inode) != 3 ||
-        makedev(device_major, device_minor) != store->device)
+    char flags[5];
+    if (sscanf(line, "%*x-%*x %4s %*x %x:%x %" SCNu64, flags, &device_major, &device_minor, &inode) != 4 ||
+        makedev(device_major, device_minor) != store->device || strcmp(flags, "r--s") == 0)
         return NULL;
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < stored[i].n_inodes; j++)

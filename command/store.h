@@ -52,8 +52,9 @@ int hl_find_store(struct hl_store *store, const char *path);
    then, which is not said. */
 int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits);
 
-/* Waits until nothing else changes the open STORE, and locks it.  0 or a negated errno. */
-int hl_lock_store(struct hl_store *store);
+/* Locks the open STORE; WAITS until nothing else changes it, otherwise the result is -EWOULDBLOCK then, which is not said.
+   0 or a negated errno. */
+int hl_lock_store(struct hl_store *store, bool waits);
 void hl_close_store(struct hl_store *store);
 
 /* Removes what a process left that was killed.  The store is locked, as for everything that changes it. */
@@ -147,6 +148,16 @@ void hl_free_addition(struct hl_addition *addition);
    are small. */
 char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, bool repairs,
                       bool *only_small);
+
+enum hl_refresh {
+    HL_REFRESH_FINE,    /* nothing was wrong, or its pages are huge again */
+    HL_REFRESH_REMOVED, /* the file is gone */
+    HL_REFRESH_TRIED /* it was made again, or could not be made: ADDITION says so, which the caller frees */
+};
+
+/* Makes what is wrong with STORED, in the locked STORE, right; FLAGS as for hl_add_path.  Nothing is said. */
+enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
+                                  const struct hl_stored *stored, unsigned flags);
 
 /* How many huge pages of the open FILE hold anything, and how many of them are not mapped by one entry; with
    COLLAPSES they are made so if the kernel can (MADV_COLLAPSE).  0; -EOPNOTSUPP: the kernel cannot; -ENOMEM: it had none;

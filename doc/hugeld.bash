@@ -17,7 +17,7 @@ _hugeld() {
     local cur prev words cword i options
     _init_completion -n =: || return
     if ((cword == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image share attach detach --help --version" -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W "run inspect status doctor perf-map bench survey image share attach detach service enable disable reset --help --version" -- "$cur")
         return
     fi
     case ${words[1]} in
@@ -33,6 +33,8 @@ _hugeld() {
     image) options='--huge-page --help' ;;
     attach) options='--json --objects --children --dry-run --store --help' ;;
     detach) options='--json --objects --children --dry-run --help' ;;
+    service) options='--once --keep-only --help' ;;
+    enable | disable | reset) options='--help' ;;
     share) options='--json --store --any-disk --size --per-node --running --all --unused --force --help' ;;
     *) return ;;
     esac

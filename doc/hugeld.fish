@@ -8,7 +8,7 @@ function __hugeld_options
     end
 end
 
-set -l commands run inspect status doctor perf-map bench survey image share attach detach
+set -l commands run inspect status doctor perf-map bench survey image share attach detach service enable disable reset
 complete -c hugeld -f
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a run -d 'Run a program on huge pages'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a inspect -d 'Print the plan'
@@ -21,12 +21,18 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a image -d 'L
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a share -d 'One copy of the text for all processes'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a attach -d 'Move text of what runs'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a detach -d 'Move it back'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a service -d 'Keep the images as they should be'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a enable -d 'Share a program from now on'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a disable -d 'Share it no longer'
+complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a reset -d 'Give back what hugeld holds'
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
 complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share attach detach' -s j -l json -d 'Print JSON'
 complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor bench' -s o -l options -x -a '(__hugeld_options)' -d How
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench attach detach' -s p -l objects -x -a main -d 'Which objects'
+complete -c hugeld -n '__fish_seen_subcommand_from service' -l once -d 'Make what is listed, and end'
+complete -c hugeld -n '__fish_seen_subcommand_from service' -l keep-only -d 'Only hold and watch'
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench survey' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l loader -x -a 'preload ldso image' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'

@@ -21,7 +21,8 @@ _hugeld() {
             'status[what is on huge pages now]' 'doctor[what this machine can do]' \
             'perf-map[name moved functions for perf]' 'bench[is it worth it]' \
             'survey[which of the programs that run would gain]' 'image[lay a file out for huge pages]' 'share[one copy of the text for all processes]' \
-            'attach[move text of what runs]' 'detach[move it back]'
+            'attach[move text of what runs]' 'detach[move it back]' 'service[keep the images as they should be]' \
+            'enable[share a program from now on]' 'disable[and no longer]' 'reset[give back what hugeld holds]'
         return
     fi
     local command=$words[2]
@@ -58,6 +59,9 @@ _hugeld() {
             '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove what nobody maps]' '--force[remove what is mapped, too]' \
             '1:action:(add list check remove refresh)' '*:file:_files'
         ;;
+    service) _arguments -S $help '--once[make what is listed, and end]' '--keep-only[only hold and watch]' ;;
+    enable | disable) _arguments -S $help '*:program:_command_names -e' ;;
+    reset) _arguments -S $help ;;
     attach | detach)
         local -a store
         [[ $command == detach ]] || store=('--store=[another store]:folder:_files -/')

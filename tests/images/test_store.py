@@ -4,7 +4,6 @@
 Everything happens in a mount namespace with a /run, /dev/shm and /etc of its own, which a process holds as long as the test
 lasts; so nothing on this machine changes.  That pages are huge is read from smaps of a process that maps the image."""
 
-import collections
 import contextlib
 import json
 import os
@@ -19,125 +18,9 @@ import time
 import pytest
 
 import helpers
+from worlds import APP, OTHER, SYSTEM, TOUCHER, USER, disk
 
 pytestmark = pytest.mark.beside
-
-USER, OTHER = 12345, 12346
-SYSTEM = "/run/hugeld"
-
-# Maps FILE at a multiple of a huge page, reads one byte of each page, prints ready and its smaps, and waits.
-MAPPER = r"""
-import ctypes, mmap, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-libc.mmap.restype = ctypes.c_void_p
-libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
-file, huge = os.open(sys.argv[1], os.O_RDONLY), int(sys.argv[2])
-size = -(-os.fstat(file).st_size // huge) * huge
-room = libc.mmap(None, size + huge, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-at = -(-room // huge) * huge
-assert libc.mmap(at, size, mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_SHARED | 0x10, file, 0) == at
-for page in range(0, os.fstat(file).st_size, huge):
-    ctypes.string_at(at + page, 1)
-print(f"{at:x}-{at + size:x}", flush=True)
-sys.stdin.read()
-"""
-
-
-class World:
-    """A mount namespace of its own, and what is done in it."""
-
-    def __init__(self, holder):
-        self.pid = holder.pid
-        self.root = pathlib.Path(f"/proc/{holder.pid}/root")
-
-    def path(self, path):
-        return self.root / str(path).lstrip("/")
-
-    def command(self, *arguments, user=None, strace=None):
-        become = [*helpers.become(user), "env", f"XDG_RUNTIME_DIR=/run/user/{user}"] if user else []
-        trace = ["strace", "-f", "-o", "/dev/null", *strace] if strace else []
-        return ["nsenter", "-t", self.pid, "-m", "--wd=/", *become, *trace, *arguments]
-
-    def run(self, *arguments, **options):
-        return helpers.run(self.command(*arguments, **options))
-
-    def share(self, *arguments, **options):
-        return self.run("/run/bin/hugeld", "share", *arguments, **options)
-
-    def add(self, *arguments, **options):
-        result = self.share("add", *arguments, **options)
-        assert (result.returncode, result.stderr) == (0, ""), result
-        return result
-
-    def list(self, *arguments, **options):
-        """All images that there are."""
-        result = self.share("list", "--json", *arguments, **options)
-        assert (result.returncode, result.stderr) == (0, ""), result
-        return [image for store in json.loads(result.stdout)["stores"] for image in store["images"]]
-
-    def left(self, store=SYSTEM):
-        """Every name in the folder of the store but that of its lock."""
-        with contextlib.suppress(FileNotFoundError):
-            return sorted(set(os.listdir(self.path(store))) - {".lock"})
-        return []
-
-    @contextlib.contextmanager
-    def mapped(self, image, user=None):
-        """A process that maps IMAGE: gives bytes of it that are mapped by huge entries."""
-        process = helpers.start(self.command("/usr/bin/python3", "-c", MAPPER, image, helpers.HUGE, user=user),
-                                stdin=subprocess.PIPE)
-        try:
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
-            start = int(line.partition("-")[0], 16)
-            mapping = next(m for m in helpers.read_smaps(process.pid) if m.start == start)
-            yield (mapping.kb["ShmemPmdMapped"] + mapping.kb["FilePmdMapped"]) * 1024 + mapping.hugetlb_bytes
-        finally:
-            helpers.end_process(process)
-
-
-@pytest.fixture(scope="module")
-def folders(builder, tmp_path_factory):
-    """Folders with the program, made some tests before they are used: an image is made of a file that is a second old."""
-    ready = collections.deque()
-
-    def take():
-        while len(ready) < 4:
-            ready.append(tmp_path_factory.mktemp("programs"))
-            ready[-1].chmod(0o755)
-            shutil.copy(builder.executable("pie"), ready[-1] / "app")
-            (ready[-1] / "app").chmod(0o755)
-        return ready.popleft()
-
-    yield take
-    for folder in ready:
-        shutil.rmtree(folder)
-
-
-@pytest.fixture
-def world(root, folders):
-    """One with a program at /run/programs/app, on which only root can lay hands."""
-    script = """
-        mount -t tmpfs -o mode=0755 none /run && mount -t tmpfs -o mode=1777,size=256M none /dev/shm &&
-        mount -t tmpfs -o mode=0755 none /etc && mkdir /run/bin /run/programs /run/user && mount --bind "$0" /run/programs &&
-        for user in 12345 12346; do
-            mkdir -m 700 /run/user/$user && chown $user:$user /run/user/$user || exit
-        done && echo ready && exec sleep 1000
-    """
-    programs = folders()
-    holder = helpers.start(["unshare", "-m", "sh", "-c", script, programs])
-    try:
-        assert holder.stdout.readline() == "ready\n", holder.stderr.read()
-        world = World(holder)
-        shutil.copy(helpers.HUGELD, world.path("/run/bin/hugeld"))
-        world.path("/run/bin/hugeld").chmod(0o755)
-        yield world
-    finally:
-        helpers.end_process(holder)
-        shutil.rmtree(programs)
-
-
-APP = "/run/programs/app"
 
 
 def refused(result, *words):
@@ -435,17 +318,6 @@ def test_another_users_lock(world):
             helpers.end_process(holder)
 
 
-# Maps FILE and calls madvise with ADVICE for one small page in each huge one; else reads all of it.
-TOUCHER = r"""
-import mmap, os, sys
-file = os.open(sys.argv[1], os.O_RDONLY)
-size, huge = os.fstat(file).st_size, int(sys.argv[2])
-mapping = mmap.mmap(file, 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
-print(sum(mapping[at] for at in range(0, size, mmap.PAGESIZE)) >= 0)
-if sys.argv[3:]:
-    for at in range(0, size - huge, huge):
-        mapping.madvise(int(sys.argv[3]), at + mmap.PAGESIZE, mmap.PAGESIZE)
-"""
 MADV_COLD = 20
 
 
@@ -499,24 +371,6 @@ def test_remove_all_in_another_namespace(world):
 
 
 # --- files whose numbers repeat ---
-
-
-@contextlib.contextmanager
-def disk(world, tmp_path, make):
-    """A file system in a file, made by the command MAKE(image, folder with the program), at /run/disk."""
-    tree, file = tmp_path / "tree", tmp_path / "disk"
-    tree.mkdir()
-    shutil.copy(world.path(APP), tree / "app")
-    made = helpers.run(make(file, tree))
-    assert made.returncode == 0, made
-    world.path("/run/disk").mkdir()
-    mounted = world.run("mount", "-o", "loop,ro" if file.read_bytes()[:4] == b"hsqs" else "loop", file, "/run/disk")
-    if mounted.returncode != 0:
-        pytest.skip(f"no loop device here: {mounted.stderr}")
-    try:
-        yield "/run/disk/app"
-    finally:
-        world.run("umount", "/run/disk")
 
 
 def test_another_disk(world, tmp_path):

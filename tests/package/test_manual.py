@@ -13,7 +13,8 @@ import helpers
 pytestmark = pytest.mark.beside
 
 PAGES = ("hugeld.1", "hugeld-json.5", "hugeld.7", "libhugeld.so.8")
-COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "survey", "image", "share", "attach", "detach")
+COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "survey", "image", "share", "attach", "detach",
+            "service", "enable", "disable", "reset")
 
 
 def need(*names):

@@ -120,7 +120,7 @@ def test_apt_upgrades_libc6(debian, other_libc6):
 
 # --- the store ---
 
-ENABLED = "/etc/systemd/system/multi-user.target.wants/hugeld-share.service"
+ENABLED = "/etc/systemd/system/multi-user.target.wants/hugeld.service"
 # What a package brings, larger than a huge page; then another version of it.
 LARGE = """
 mkdir -p /large/DEBIAN /large/usr/bin && cp /root/large /large/usr/bin/hl-large && printf 'Package: hl-large\\nVersion: %s\\n\
@@ -150,11 +150,11 @@ def test_share_is_off(debian):
     """The package enables nothing, makes no store, and leaves nothing of it."""
     debian.install("/packages/hugeld.deb", "systemd")
     debian.do(f"[ ! -e {ENABLED} ] && [ ! -e /run/hugeld ]")
-    assert "disabled" in debian.run("systemctl is-enabled hugeld-share.service").stdout
+    assert "disabled" in debian.run("systemctl is-enabled hugeld.service").stdout
     listed = debian.do("cat /etc/hugeld/shared")
     assert all(line.startswith("#") for line in listed.splitlines())
     assert "/etc/hugeld/shared" in debian.do("dpkg-query -W -f '${Conffiles}' hugeld")
-    debian.do("systemd-analyze verify --man=no /lib/systemd/system/hugeld-share.service")
+    debian.do("systemd-analyze verify --man=no /lib/systemd/system/hugeld.service")
     debian.do("hugeld share refresh && [ ! -e /run/hugeld ]")
 
 
@@ -169,7 +169,7 @@ hugeld share add /usr/bin/hl-large
 echo /usr/bin/hl-large >> /etc/hugeld/shared
 version=2; {LARGE}
 echo; echo "off: $(hugeld share list | grep -o 'changed.*large')"
-systemctl enable hugeld-share.service
+systemctl enable hugeld.service
 version=3; {LARGE}
 echo; echo "on: $(hugeld share list | grep -o 'fresh.*large ')"
 hugeld run -l image -o verbose=2 -- hl-large > /dev/null

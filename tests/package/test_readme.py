@@ -58,7 +58,7 @@ ELSEWHERE = {
     "hugeld survey": "tests/survey/test_survey.py",
     "hugeld attach PID": "tests/live/test_live_attach.py",
     "hugeld detach PID": "tests/live/test_live_attach.py",
-    "systemctl enable --now hugeld-share": "test_packages.py",
+    "systemctl enable --now hugeld": "test_packages.py",
     "mkdir -p /etc/systemd/system/NAME.service.d": "tests/vm/systemd/test_vm_images.py",
     "hugeld share unit NAME.service > /etc/systemd/system/NAME.service.d/hugeld-image.conf":
         "tests/vm/systemd/test_vm_images.py",

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """Services that run from images, by the drop-in of `hugeld share unit`: also after their program was upgraded, without hugeld,
-and without a store; and hugeld-share.service, which fills the store at boot."""
+and without a store; and hugeld.service, which fills the store at boot."""
 
 import os
 import pathlib

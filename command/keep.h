@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Keeps the images of the system's store as they should be, for as long as a process stays: holds each one mapped, so that no
+   user is the only one who maps a page of it and can have it split, and watches the originals. */
+#ifndef HL_KEEP_H
+#define HL_KEEP_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Held (flock) by the one service that runs; only root can open it. */
+#define HL_SERVICE_LOCK "/run/hugeld-service.lock"
+
+struct hl_keeper;
+
+/* What came of it so far. */
+struct hl_keeper_counts {
+    unsigned images, refreshed, removed, failed;
+    uint64_t huge_pages; /* that are held */
+};
+
+/* Keeps the store at PATH.  Nothing has to be there yet.  NULL: it was said why not.  hl_stop_keeping frees it. */
+struct hl_keeper *hl_start_keeping(const char *path);
+void hl_stop_keeping(struct hl_keeper *keeper);
+
+/* A descriptor that becomes readable when hl_keep has something to do. */
+int hl_keeper_events(const struct hl_keeper *keeper);
+
+/* Milliseconds until hl_keep has something to do by itself; -1: not before something happens. */
+int hl_keeper_timeout(const struct hl_keeper *keeper);
+
+/* Does what is due, at most one image's work.  What is wrong with an image is said once. */
+void hl_keep(struct hl_keeper *keeper);
+
+/* Looks at every image again. */
+void hl_keep_all_anew(struct hl_keeper *keeper);
+
+void hl_read_keeper(const struct hl_keeper *keeper, struct hl_keeper_counts *counts);
+
+#endif

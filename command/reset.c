@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld reset: gives back what hugeld holds, beyond the life of any process: images, the store that they are in, links for
+   units, what was measured of the machine.  It changes nothing that a package brought, and no process. */
+#include "command.h"
+#include "common.h"
+#include "curve.h"
+#include "keep.h"
+#include "store.h"
+#include "subprocess.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+static const struct argp_option argp_options[] = {
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    (void)argument;
+    return hl_parse_common(key, state, "hugeld reset", false);
+}
+
+/* Whether a service keeps making what is taken away. */
+static bool service_runs(void) {
+    int lock = open(HL_SERVICE_LOCK, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    bool runs = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    if (lock >= 0)
+        close(lock);
+    if (runs)
+        hl_say(
+            "reset: the service runs, and would make everything anew; stop it first: systemctl disable --now "
+            "hugeld");
+    return runs;
+}
+
+static bool remove_images(void) {
+    const char *const argv[] = {"hugeld", "share", "remove", "--all", "--force", NULL};
+    struct hl_answer answer;
+    hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+    fputs(answer.output, stdout);
+    fputs(answer.errors, stderr);
+    bool fine = answer.succeeded;
+    hl_free_answer(&answer);
+    return fine;
+}
+
+/* The system's store itself, which is a mount, and is empty by now.  A process that still maps an image keeps it. */
+static bool unmount_store(void) {
+    struct hl_store store;
+    if (geteuid() != 0)
+        return true;
+    if (hl_find_store(&store, HL_SYSTEM_STORE) == 0) {
+        hl_close_store(&store);
+        if (umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW) != 0) {
+            hl_say(HL_SYSTEM_STORE
+                   ": it stays mounted: %s; reset again when the processes that use it have ended",
+                   strerror(errno));
+            return false;
+        }
+        hl_print(HL_SYSTEM_STORE ": unmounted");
+    }
+    unlink(HL_SYSTEM_STORE "/.lock"); /* of the time before the mount */
+    rmdir(HL_SYSTEM_STORE);
+    return true;
+}
+
+static int remove_one(const char *path, const struct stat *stat, int type, struct FTW *place) {
+    (void)stat;
+    (void)type;
+    (void)place;
+    return remove(path);
+}
+
+/* Removes the folder PATH, which is hugeld's own, and everything in it. */
+static bool remove_folder(char *path) {
+    int result = nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
+    bool fine = result == 0 || errno == ENOENT;
+    if (!fine)
+        hl_say("%s: it cannot be removed: %s", path, strerror(errno));
+    free(path);
+    return fine;
+}
+
+/* What was measured of this machine; its folder may have other things. */
+static void forget_measurement(void) {
+    char *path = hl_curve_path();
+    if (path == NULL)
+        return;
+    unlink(path);
+    *strrchr(path, '/') = '\0';
+    rmdir(path);
+    free(path);
+}
+
+static int reset(void) {
+    if (geteuid() == 0 && service_runs())
+        return HL_EXIT_NO;
+    bool fine = remove_images();
+    fine &= unmount_store();
+    if (geteuid() == 0)
+        fine &= remove_folder(hl_format("/run/hugeld-units"));
+    forget_measurement();
+    return fine ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+int hl_reset_machine(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "",
+        "Gives back what hugeld holds.\v"
+        "It removes all images, unmounts the store, and forgets what was measured of this machine.  Programs "
+        "that run "
+        "from an image keep it until they end.  As root it is about the system's store, otherwise about your "
+        "own.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, NULL) != 0)
+        return HL_EXIT_USAGE;
+    return reset();
+}

@@ -1,0 +1,209 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld service: stays, and keeps what /etc/hugeld/shared names as it should be.
+
+   It makes the images that the list names, as `hugeld share refresh` does and by that command, and then holds and watches
+   all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself. */
+#include "command.h"
+#include "common.h"
+#include "keep.h"
+#include "store.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define HOUR 3600000.0
+
+enum { ONCE = 256, KEEP_ONLY };
+
+struct service {
+    bool once, keeps_only;
+    const char *action;
+    int lock, signals;
+    struct hl_keeper *keeper;
+    int (*sd_notify)(int unset_environment,
+                     const char *state); /* sd_notify(3); NULL: systemd did not start it */
+    double next_round;                   /* hl_now_ms */
+};
+
+static const struct argp_option argp_options[] = {
+    {"once", ONCE, NULL, 0, "Make what the list names, and end", 0},
+    {"keep-only", KEEP_ONLY, NULL, 0, "Only hold and watch: share refresh is run by something else", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct service *service = state->input;
+    switch (key) {
+    case ONCE:
+        service->once = true;
+        return 0;
+    case KEEP_ONLY:
+        service->keeps_only = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        return hl_take_one(&service->action, argument, "service", "one action");
+    default:
+        return hl_parse_common(key, state, "hugeld service", false);
+    }
+}
+
+/* Tells systemd, where that started it.  libsystemd brings six other libraries, and `hugeld run` must not wait for those,
+   so only this command loads it. */
+static void notify(const struct service *service, const char *state) {
+    struct hl_keeper_counts counts = {0};
+    if (service->sd_notify == NULL)
+        return;
+    if (service->keeper != NULL)
+        hl_read_keeper(service->keeper, &counts);
+    char *text = hl_format(
+        "%s\nSTATUS=%u images on %" PRIu64 " huge pages; %u made anew, %u removed, %u could not be made",
+        state, counts.images, counts.huge_pages, counts.refreshed, counts.removed, counts.failed);
+    service->sd_notify(0, text);
+    free(text);
+}
+
+static void load_systemd(struct service *service) {
+    void *library = getenv("NOTIFY_SOCKET") != NULL ? dlopen("libsystemd.so.0", RTLD_NOW) : NULL;
+    if (library != NULL)
+        *(void **)&service->sd_notify = dlsym(library, "sd_notify");
+}
+
+/* Only one can be there.  Only root can open the file, so nobody else can hold it.  0 or a negated errno. */
+static int take_lock(struct service *service) {
+    service->lock = open(HL_SERVICE_LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (service->lock >= 0 && flock(service->lock, LOCK_EX | LOCK_NB) == 0)
+        return 0;
+    return -errno;
+}
+
+/* `hugeld share refresh` in a process of its own, whose lines go where this one's go.  False: something went wrong. */
+static bool refresh_all(const struct service *service) {
+    int status = -1;
+    sigset_t none;
+    pid_t child = fork();
+    if (child == 0) {
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        execl("/proc/self/exe", "hugeld", "share", "refresh", (char *)NULL);
+        hl_say("share refresh cannot be run: %s", strerror(errno));
+        _exit(HL_EXIT_NO);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    notify(service, "");
+    return status == 0;
+}
+
+static bool prepare(struct service *service) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    service->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    service->keeper = service->signals >= 0 ? hl_start_keeping(HL_SYSTEM_STORE) : NULL;
+    return service->keeper != NULL;
+}
+
+/* False: it is to end. */
+static bool take_signals(struct service *service) {
+    struct signalfd_siginfo info;
+    bool goes_on = true;
+    while (read(service->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo != SIGHUP) {
+            goes_on = false;
+            continue;
+        }
+        notify(service, "RELOADING=1");
+        if (!service->keeps_only)
+            refresh_all(service);
+        hl_keep_all_anew(service->keeper);
+        notify(service, "READY=1");
+    }
+    return goes_on;
+}
+
+static int find_wait(const struct service *service) {
+    int wait = hl_keeper_timeout(service->keeper);
+    double left = service->next_round - hl_now_ms();
+    int round = left > 0 ? (int)left + 1 : 0;
+    return wait < 0 || wait > round ? round : wait;
+}
+
+static int stay(struct service *service) {
+    notify(service, "READY=1");
+    service->next_round = hl_now_ms() + HOUR;
+    while (take_signals(service)) {
+        struct pollfd fds[] = {{service->signals, POLLIN, 0}, {hl_keeper_events(service->keeper), POLLIN, 0}};
+        poll(fds, 2, find_wait(service));
+        if (hl_now_ms() >= service->next_round) {
+            hl_keep_all_anew(service->keeper);
+            service->next_round = hl_now_ms() + HOUR;
+        }
+        hl_keep(service->keeper);
+        notify(service, "");
+    }
+    notify(service, "STOPPING=1");
+    hl_stop_keeping(service->keeper);
+    return HL_EXIT_DONE;
+}
+
+static int serve(struct service *service) {
+    if (geteuid() != 0) {
+        hl_say("service: only root can keep the system's store; run it as root");
+        return HL_EXIT_NO;
+    }
+    int result = take_lock(service);
+    if (result == -EWOULDBLOCK)
+        hl_say("service: another one runs already; stop it first: systemctl stop hugeld");
+    else if (result != 0)
+        hl_say("service: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-result));
+    if (result != 0)
+        return HL_EXIT_NO;
+    load_systemd(service);
+    bool fine = service->keeps_only || refresh_all(service);
+    if (service->once)
+        return fine ? HL_EXIT_DONE : HL_EXIT_NO;
+    return prepare(service) ? stay(service) : HL_EXIT_NO;
+}
+
+int hl_serve(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "",
+        "Keeps the images that /etc/hugeld/shared names.\v"
+        "It makes them at its start and at SIGHUP, holds them in memory, and watches the files that they "
+        "were made of: "
+        "a file that has changed gets a new image, and one that not all users can read any more loses its "
+        "image.  "
+        "hugeld.service runs it; it is off until you enable it.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct service service = {.lock = -1, .signals = -1};
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &service) != 0)
+        return HL_EXIT_USAGE;
+    if (service.action != NULL) {
+        hl_say("service: %s: no such action", service.action);
+        return HL_EXIT_USAGE;
+    }
+    int code = serve(&service);
+    if (service.lock >= 0)
+        close(service.lock);
+    return code;
+}

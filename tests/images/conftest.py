@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+import collections
+import shutil
+
+import pytest
+
+import helpers
+from worlds import World
+
+
+@pytest.fixture(scope="module")
+def folders(builder, tmp_path_factory):
+    """Folders with the program, made some tests before they are used: an image is made of a file that is a second old."""
+    ready = collections.deque()
+
+    def take():
+        while len(ready) < 4:
+            ready.append(tmp_path_factory.mktemp("programs"))
+            ready[-1].chmod(0o755)
+            shutil.copy(builder.executable("pie"), ready[-1] / "app")
+            (ready[-1] / "app").chmod(0o755)
+        return ready.popleft()
+
+    yield take
+    for folder in ready:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def world(root, folders):
+    """One with a program at /run/programs/app, on which only root can lay hands."""
+    script = """
+        mount -t tmpfs -o mode=0755 none /run && mount -t tmpfs -o mode=1777,size=256M none /dev/shm &&
+        mount -t tmpfs -o mode=0755 none /etc && mkdir /run/bin /run/programs /run/user && mount --bind "$0" /run/programs &&
+        for user in 12345 12346; do
+            mkdir -m 700 /run/user/$user && chown $user:$user /run/user/$user || exit
+        done && echo ready && exec sleep 1000
+    """
+    programs = folders()
+    holder = helpers.start(["unshare", "-m", "sh", "-c", script, programs])
+    try:
+        assert holder.stdout.readline() == "ready\n", holder.stderr.read()
+        world = World(holder)
+        shutil.copy(helpers.HUGELD, world.path("/run/bin/hugeld"))
+        world.path("/run/bin/hugeld").chmod(0o755)
+        yield world
+    finally:
+        helpers.end_process(holder)
+        shutil.rmtree(programs)

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`hugeld service`: what it holds and watches, and that everything is as before when it has ended."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import time
+
+import pytest
+
+import helpers
+from worlds import APP, SYSTEM, TOUCHER, USER, disk
+
+pytestmark = pytest.mark.beside
+
+LIST = "/etc/hugeld/shared"
+
+
+@contextlib.contextmanager
+def service(world, prefix=()):
+    """The process, once it has something to hold."""
+    process = helpers.start(world.command(*prefix, "/run/bin/hugeld", "service"))
+    try:
+        yield process
+        assert process.poll() is None, process.stderr.read()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0, process.stderr.read()
+    finally:
+        helpers.end_process(process)
+
+
+def held(process):
+    """Bytes of images that it maps by huge entries."""
+    return sum(m.kb["ShmemPmdMapped"] * 1024 for m in helpers.read_smaps(process.pid) if m.name.startswith(SYSTEM))
+
+
+def holds(process, image):
+    return helpers.wait_until(lambda: held(process) == image["huge_pages"] * helpers.HUGE > 0)
+
+
+def wait_for(world, condition):
+    """The one image, once CONDITION is true of it."""
+    found = []
+
+    def look():
+        found[:] = world.list()
+        return len(found) == 1 and condition(found[0])
+
+    assert helpers.wait_until(look, 30), found
+    return found[0]
+
+
+def enlist(world, *lines):
+    world.path(LIST).parent.mkdir(exist_ok=True)
+    world.path(LIST).write_text("".join(line + "\n" for line in lines))
+
+
+def test_holds_what_is_listed(world):
+    """What is added and removed meanwhile, too; being held keeps no image from being removed."""
+    enlist(world, APP)
+    with service(world) as process:
+        image = wait_for(world, lambda image: image["state"] == "fresh")
+        assert holds(process, image) and image["processes"] == 0
+        shutil.copy(world.path(APP), world.path("/run/programs/second"))
+        world.add("/run/programs/second")
+        assert helpers.wait_until(lambda: held(process) == 2 * image["huge_pages"] * helpers.HUGE)
+        assert world.share("remove", "--all").returncode == 0 and world.left() == []
+        assert helpers.wait_until(lambda: held(process) == 0)
+
+
+def test_nobody_splits_what_is_held(world):
+    world.add(APP)
+    [image] = world.list()
+    with service(world) as process:
+        assert holds(process, image)
+        result = world.run("/usr/bin/python3", "-c", TOUCHER, image["image"], helpers.HUGE, 20, user=USER)
+        assert result.returncode == 0, result
+        assert world.share("check").returncode == 0 and held(process) == image["huge_pages"] * helpers.HUGE
+
+
+@pytest.mark.parametrize("how", ["link", "replaced", "overwritten"])
+def test_follows_the_file(world, how):
+    """perf record makes a hard link, which changes ctime; the image gets its new key and is not copied for that."""
+    world.add(APP)
+    [before] = world.list()
+    inode = world.path(before["image"]).stat().st_ino
+    with service(world) as process:
+        assert holds(process, before)
+        if how == "link":
+            os.link(world.path(APP), world.path("/run/programs/linked"))
+        elif how == "replaced":
+            shutil.copy(world.path(APP), world.path("/run/programs/new"))
+            world.path("/run/programs/new").rename(world.path(APP))
+        else:
+            with open(world.path(APP), "r+b") as file:
+                file.seek(-1, os.SEEK_END)
+                byte = file.read(1)
+                file.seek(-1, os.SEEK_END)
+                file.write(byte)
+        after = wait_for(world, lambda image: image["state"] == "fresh" and image["key"] != before["key"])
+        assert holds(process, after)
+        assert (world.path(after["image"]).stat().st_ino == inode) == (how == "link")
+        assert world.share("check").returncode == 0
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_becomes_private(world, what):
+    """Its image goes, and comes back when all users can read the file again."""
+    world.add(APP)
+    [before] = world.list()
+    path = world.path(APP if what == "file" else "/run/programs")
+    with service(world) as process:
+        assert holds(process, before)
+        path.chmod(0o700)
+        wait_for(world, lambda image: (image["state"], image["huge_pages"]) == ("pending", 0))
+        assert helpers.wait_until(lambda: held(process) == 0)
+        path.chmod(0o755)
+        assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
+
+
+def test_unmounted(world, tmp_path):
+    """The numbers of a file on a disk that is gone may be another's next, so its image goes at once."""
+    def make(file, tree):
+        return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
+
+    with disk(world, tmp_path, make) as app:
+        time.sleep(0.1)
+        world.add("--any-disk", app)
+        [image] = world.list()
+        with service(world) as process:
+            assert holds(process, image)
+            assert world.run("umount", "/run/disk").returncode == 0
+            assert helpers.wait_until(lambda: world.left() == [] and held(process) == 0)
+
+
+def test_hup_reads_the_list_again(world):
+    with service(world) as process:
+        assert not world.path(SYSTEM).exists()
+        enlist(world, APP)
+        helpers.wait_until(lambda: any("signalfd" in os.readlink(f) for f in os.scandir(f"/proc/{process.pid}/fd")))
+        process.send_signal(signal.SIGHUP)
+        assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
+
+
+def test_only_one(world):
+    world.add(APP)
+    [image] = world.list()
+    with service(world) as process:
+        assert holds(process, image)
+        second = world.run("/run/bin/hugeld", "service")
+        assert second.returncode == 1 and "another one runs already" in second.stderr
+    assert world.run("/run/bin/hugeld", "service", user=USER).stderr.startswith("hugeld: service: only root")
+
+
+def test_once(world):
+    enlist(world, APP, "/run/none")
+    result = world.run("/run/bin/hugeld", "service", "--once")
+    assert result.returncode == 1 and result.stderr == "hugeld: /etc/hugeld/shared: /run/none: there is no such file\n"
+    enlist(world, APP)
+    result = world.run("/run/bin/hugeld", "service", "--once")
+    assert (result.returncode, result.stderr) == (0, "") and [image["state"] for image in world.list()] == ["fresh"]
+
+
+def test_killed(world):
+    """Nothing of it stays: images can be removed, and another one can begin."""
+    world.add(APP)
+    [image] = world.list()
+    process = helpers.start(world.command("/run/bin/hugeld", "service"))
+    try:
+        assert holds(process, image)
+    finally:
+        helpers.end_process(process)
+    with service(world) as process:
+        assert holds(process, image)
+    assert world.share("remove", "--all").returncode == 0 and world.left() == []
+
+
+def test_tells_systemd(world):
+    """READY=1 and the status, by the socket that it was given."""
+    path = world.path("/run/notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            listener.bind(f"/proc/self/fd/{folder}/notify")
+        finally:
+            os.close(folder)
+        listener.settimeout(20)
+        with service(world, ["env", "NOTIFY_SOCKET=/run/notify"]):
+            said = ""
+            while "READY=1" not in said:
+                said = listener.recv(4096).decode()
+            assert "STATUS=" in said and "huge pages" in said

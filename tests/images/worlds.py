@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A mount namespace with a /run, /dev/shm and /etc of its own, for tests of stores: nothing on this machine changes."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+
+USER, OTHER = 12345, 12346
+SYSTEM = "/run/hugeld"
+APP = "/run/programs/app"
+
+# Maps FILE at a multiple of a huge page, reads one byte of each page, prints ready and its smaps, and waits.
+MAPPER = r"""
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+file, huge = os.open(sys.argv[1], os.O_RDONLY), int(sys.argv[2])
+size = -(-os.fstat(file).st_size // huge) * huge
+room = libc.mmap(None, size + huge, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+at = -(-room // huge) * huge
+assert libc.mmap(at, size, mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_SHARED | 0x10, file, 0) == at
+for page in range(0, os.fstat(file).st_size, huge):
+    ctypes.string_at(at + page, 1)
+print(f"{at:x}-{at + size:x}", flush=True)
+sys.stdin.read()
+"""
+
+# Maps FILE and calls madvise with ADVICE for one small page in each huge one; else reads all of it.
+TOUCHER = r"""
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDONLY)
+size, huge = os.fstat(file).st_size, int(sys.argv[2])
+mapping = mmap.mmap(file, 0, prot=mmap.PROT_READ, flags=mmap.MAP_SHARED)
+print(sum(mapping[at] for at in range(0, size, mmap.PAGESIZE)) >= 0)
+if sys.argv[3:]:
+    for at in range(0, size - huge, huge):
+        mapping.madvise(int(sys.argv[3]), at + mmap.PAGESIZE, mmap.PAGESIZE)
+"""
+
+
+class World:
+    """A mount namespace of its own, and what is done in it."""
+
+    def __init__(self, holder):
+        self.pid = holder.pid
+        self.root = pathlib.Path(f"/proc/{holder.pid}/root")
+
+    def path(self, path):
+        return self.root / str(path).lstrip("/")
+
+    def command(self, *arguments, user=None, strace=None):
+        become = [*helpers.become(user), "env", f"XDG_RUNTIME_DIR=/run/user/{user}"] if user else []
+        trace = ["strace", "-f", "-o", "/dev/null", *strace] if strace else []
+        return ["nsenter", "-t", self.pid, "-m", "--wd=/", *become, *trace, *arguments]
+
+    def run(self, *arguments, **options):
+        return helpers.run(self.command(*arguments, **options))
+
+    def share(self, *arguments, **options):
+        return self.run("/run/bin/hugeld", "share", *arguments, **options)
+
+    def add(self, *arguments, **options):
+        result = self.share("add", *arguments, **options)
+        assert (result.returncode, result.stderr) == (0, ""), result
+        return result
+
+    def list(self, *arguments, **options):
+        """All images that there are."""
+        result = self.share("list", "--json", *arguments, **options)
+        assert (result.returncode, result.stderr) == (0, ""), result
+        return [image for store in json.loads(result.stdout)["stores"] for image in store["images"]]
+
+    def left(self, store=SYSTEM):
+        """Every name in the folder of the store but that of its lock."""
+        with contextlib.suppress(FileNotFoundError):
+            return sorted(set(os.listdir(self.path(store))) - {".lock"})
+        return []
+
+    @contextlib.contextmanager
+    def mapped(self, image, user=None):
+        """A process that maps IMAGE: gives bytes of it that are mapped by huge entries."""
+        process = helpers.start(self.command("/usr/bin/python3", "-c", MAPPER, image, helpers.HUGE, user=user),
+                                stdin=subprocess.PIPE)
+        try:
+            line = process.stdout.readline()
+            assert line, process.stderr.read()
+            start = int(line.partition("-")[0], 16)
+            mapping = next(m for m in helpers.read_smaps(process.pid) if m.start == start)
+            yield (mapping.kb["ShmemPmdMapped"] + mapping.kb["FilePmdMapped"]) * 1024 + mapping.hugetlb_bytes
+        finally:
+            helpers.end_process(process)
+
+
+@contextlib.contextmanager
+def disk(world, tmp_path, make):
+    """A file system in a file, made by the command MAKE(image, folder with the program), at /run/disk."""
+    tree, file = tmp_path / "tree", tmp_path / "disk"
+    tree.mkdir()
+    shutil.copy(world.path(APP), tree / "app")
+    made = helpers.run(make(file, tree))
+    assert made.returncode == 0, made
+    world.path("/run/disk").mkdir()
+    mounted = world.run("mount", "-o", "loop,ro" if file.read_bytes()[:4] == b"hsqs" else "loop", file, "/run/disk")
+    if mounted.returncode != 0:
+        pytest.skip(f"no loop device here: {mounted.stderr}")
+    try:
+        yield "/run/disk/app"
+    finally:
+        world.run("umount", "/run/disk")
