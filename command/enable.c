@@ -173,9 +173,8 @@ static int change(int argc, char **argv, bool disables) {
     static const struct argp argps[] = {
         {argp_options, parse_argument, "PROGRAM|UNIT...",
          "Shares the text of these programs from now on.\v"
-         "It adds them to " HL_SHARED_LIST ", and makes their images at once.  hugeld service keeps them, "
-         "after upgrades and at boot: systemctl enable "
-         "--now hugeld.",
+         "It adds them to " HL_SHARED_LIST ", and makes their images at once.  hugeld.service keeps them, "
+         "after upgrades and at boot, once you enable it.",
          NULL, NULL, NULL},
         {argp_options, parse_argument, "PROGRAM|UNIT...",
          "Takes back what enable did.\v"

@@ -11,7 +11,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -144,13 +143,12 @@ static void say_once(struct kept *kept, char *sentence) {
 }
 
 static void watch_origin(struct hl_keeper *keeper, struct kept *kept) {
-    char path[PATH_MAX];
-    if (kept->origin[0] != '/' || strlen(kept->origin) >= sizeof path)
+    if (kept->origin[0] != '/')
         return;
     kept->watch = inotify_add_watch(keeper->events, kept->origin, ORIGIN_EVENTS | IN_DONT_FOLLOW);
     if (kept->watch < 0 && errno == ENOSPC)
         say_once(kept, hl_format("it cannot be watched; raise fs.inotify.max_user_watches"));
-    strcpy(path, kept->origin);
+    char *path = hl_format("%s", kept->origin);
     kept->n_folders = 0;
     for (char *end; (end = strrchr(path, '/')) != NULL && kept->n_folders < FOLDERS_MAX;) {
         *end = '\0';
@@ -158,6 +156,7 @@ static void watch_origin(struct hl_keeper *keeper, struct kept *kept) {
         if (watch >= 0)
             kept->folder[kept->n_folders++] = watch;
     }
+    free(path);
 }
 
 static void unwatch(const struct hl_keeper *keeper, struct kept *kept) {
