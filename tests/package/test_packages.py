@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The Debian packages: lintian, installed and removed in a clean Debian, and upgrades of libc6 under hugeld-ldso."""
 
+import hashlib
 import platform
 import re
 import shutil
@@ -28,6 +29,10 @@ def test_lintian(debian_packages):
     result = helpers.run(["lintian", "--allow-root", changes], timeout=300)
     errors = [line for line in result.stdout.splitlines() if line.startswith("E:")]
     assert (result.returncode, errors) == (0, []), result.stderr
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def ours(debian):
@@ -86,7 +91,7 @@ def test_install_use_remove_purge(debian):
     assert debian.do("hugeld run --loader=ldso -- sh -c 'echo [$LD_PRELOAD]'") == "[]\n"
 
     debian.do("apt-get -q -y remove hugeld hugeld-ldso")
-    kept = ("/etc/hugeld", "/etc/needrestart", "/var/lib/systemd")  # until purge
+    kept = ("/etc/apparmor.d", "/etc/hugeld", "/etc/needrestart", "/var/lib/systemd")  # until purge
     assert [path for path in ours(debian) if not path.startswith(kept)] == [FOLDER, LINK]
     debian.do("apt-get -q -y purge hugeld")
     assert ours(debian) == [FOLDER, LINK]
@@ -108,14 +113,66 @@ def test_libc6_changes_under_it(debian, other_libc6):
     assert start(debian) == f"{FOLDER}/ld.so"
 
 
-def test_apt_upgrades_libc6(debian, other_libc6):
-    """apt keeps to the dependency: the package goes, programs stay."""
-    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
-    said = debian.do("apt-get -q -y --allow-remove-essential install /packages/libc6-other.deb")
-    assert re.search("REMOVED:\n *hugeld-ldso", said), said
-    assert said.index("Removing hugeld-ldso") < said.index("Unpacking libc6")
+# Nothing but what the fixture archive has.
+APT = "apt-get -q -y -o Dir::Etc::sourcelist=/etc/apt/other.list -o Dir::Etc::sourceparts=-"
+# As unattended-upgrades does it, from this archive.
+UNATTENDED = """
+cat > /etc/apt/apt.conf.d/52other << .
+Unattended-Upgrade::Origins-Pattern { "origin=hl-other"; };
+.
+mv /etc/apt/other.list /etc/apt/sources.list.d
+apt-get -q update
+unattended-upgrade --verbose --debug
+"""
+
+
+@pytest.fixture
+def archive(debian, other_libc6):
+    """An archive that has libc6-other.deb, and nothing else."""
+    folder = debian.upper / "packages"
+    package = folder / "libc6-other.deb"
+    control = subprocess.run(["dpkg-deb", "-f", package], check=True, capture_output=True, text=True).stdout
+    index = f"{control}Filename: ./{package.name}\nSize: {package.stat().st_size}\nSHA256: {sha256(package)}\n"
+    (folder / "Packages").write_text(index)
+    (folder / "Release").write_text(f"Origin: hl-other\nDate: Mon, 02 Jan 2023 00:00:00 UTC\nSHA256:\n {sha256(folder / 'Packages')} "
+                                    f"{len(index.encode())} Packages\n")
+    (debian.upper / "etc/apt").mkdir(parents=True, exist_ok=True)
+    (debian.upper / "etc/apt/other.list").write_text("deb [trusted=yes] file:/packages ./\n")
+
+
+@pytest.mark.parametrize("how", [f"{APT} update && {APT} upgrade", f"{APT} update && {APT} dist-upgrade", UNATTENDED],
+                         ids=["upgrade", "dist-upgrade", "unattended"])
+def test_apt_upgrades_libc6(debian, archive, how):
+    """The package neither holds libc6 back nor goes, and its programs go on with libc6's own linker."""
+    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb", *(["unattended-upgrades"] if how == UNATTENDED else []))
+    assert start(debian) == f"{FOLDER}/ld.so"
+    said = debian.do(how)
+    assert "+other" in debian.do("dpkg-query -W -f '${Version}' libc6"), said
+    assert debian.do("dpkg-query -W -f '${db:Status-Abbrev}' hugeld-ldso").strip() == "ii", said
     assert start(debian).endswith("/ld-linux-x86-64.so.2")
     assert "stays" in debian.do("LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 /bin/true")
+
+
+def test_libc6_changes_after_removal(debian, other_libc6):
+    """Removed and not purged: the link leads to libc6's own linker before and after an upgrade, which needs nothing of ours."""
+    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
+    debian.do("apt-get -q -y remove hugeld hugeld-ldso")
+    assert start(debian).endswith("/ld-linux-x86-64.so.2")
+    debian.do("dpkg -i /packages/libc6-other.deb")
+    assert start(debian).endswith("/ld-linux-x86-64.so.2")
+
+
+def test_into_another_root(debian, other_libc6):
+    """dpkg --root: that system's link follows that system's libc6, and this one's stays."""
+    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
+    debian.do("""
+mkdir /other
+cp -a /bin /lib* /sbin /etc /usr /var /root /other
+mkdir -p /other/tmp /other/proc /other/dev
+dpkg --root=/other -i /packages/libc6-other.deb
+""")
+    assert start(debian) == f"{FOLDER}/ld.so"
+    assert debian.do(f"readlink {LINK} && readlink /other{LINK}").split() == ["ld.so", SYSTEM]
 
 
 # --- the store ---
