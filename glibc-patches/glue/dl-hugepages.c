@@ -500,6 +500,22 @@ _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
 }
 
 void
+_dl_hugepages_check_libc (struct link_map *l, int mode)
+{
+  if (__glibc_likely (!_dl_hugepages_is_other_libc (l, mode)))
+    return;
+  if (_dl_hugepages_active)
+    {
+      struct hl_object object = { .path = l->l_name };
+      hl_note_stderr (context);
+      hl_report_dropped (context, &object, HL_SKIP_OTHER_LIBC);
+      if (context->options.strict)
+	_exit (127);
+    }
+  _dl_hugepages_hand_over (l, mode);
+}
+
+void
 _dl_hugepages_end_startup (const struct link_map *main_map)
 {
   for (struct link_map *l = GL (dl_ns)[LM_ID_BASE]._ns_loaded; l != NULL;

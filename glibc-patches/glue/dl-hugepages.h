@@ -90,6 +90,18 @@ bool _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
 				struct link_map *l, int fd, int mode)
   attribute_hidden;
 
+/* L is libc.so.6, and has just been mapped with MODE.  If the process has
+   had none and it is not the one that this ld.so was made for, leave the
+   program to the system's ld.so and don't return, unless that cannot be
+   done.  */
+void _dl_hugepages_check_libc (struct link_map *l, int mode)
+  attribute_hidden;
+
+/* Its two halves: whether it is another one, and leaving.  */
+bool _dl_hugepages_is_other_libc (const struct link_map *l, int mode)
+  attribute_hidden;
+void _dl_hugepages_hand_over (struct link_map *l, int mode) attribute_hidden;
+
 /* MAIN_MAP and everything that it needs is mapped: look whether that is
    what was named.  */
 void _dl_hugepages_end_startup (const struct link_map *main_map)
@@ -104,6 +116,7 @@ void _dl_hugepages_end_startup (const struct link_map *main_map)
 # define _dl_hugepages_map(mapped, length, align, prot, fd, offset) \
   ((ElfW(Addr)) 0)
 # define _dl_hugepages_move_mapped(mapped, l, fd, mode) true
+# define _dl_hugepages_check_libc(l, mode) ((void) 0)
 
 #endif
 

@@ -66,17 +66,18 @@ def debian(clean_debian, debian_packages, tmp_path):
 
 @pytest.fixture
 def other_libc6(debian, tmp_path):
-    """/packages/libc6-other.deb, a later version in which ld.so is another, and libc6-same.deb, the one that is there."""
+    """/packages/libc6-other.deb, a later version with other build IDs, and libc6-same.deb, the one that is there."""
     version = debian.do("dpkg-query -W -f '${Version}' libc6")
     debian.do("apt-get -q update && cd /packages && apt-get -q download libc6 && mv libc6_*.deb libc6-same.deb")
     unpacked = tmp_path / "libc6"
     dpkg_deb("-R", debian.upper / "packages/libc6-same.deb", unpacked)
     control = unpacked / "DEBIAN/control"
     control.write_text(control.read_text().replace(f"Version: {version}\n", f"Version: {version}+other\n"))
-    [linker] = (p for p in unpacked.glob("**/ld-linux-x86-64.so.2") if not p.is_symlink())
-    notes = subprocess.run(["readelf", "-n", linker], check=True, capture_output=True, text=True).stdout
-    build_id = bytes.fromhex(re.search(r"Build ID: (\w+)", notes)[1])
-    linker.write_bytes(linker.read_bytes().replace(build_id, bytes(255 - b for b in build_id)))
+    for name in ("ld-linux-x86-64.so.2", "libc.so.6"):
+        [file] = (p for p in unpacked.glob(f"**/{name}") if not p.is_symlink())
+        notes = subprocess.run(["readelf", "-n", file], check=True, capture_output=True, text=True).stdout
+        build_id = bytes.fromhex(re.search(r"Build ID: (\w+)", notes)[1])
+        file.write_bytes(file.read_bytes().replace(build_id, bytes(255 - b for b in build_id)))
     dpkg_deb("-Znone", "-b", unpacked, debian.upper / "packages/libc6-other.deb")
 
 
@@ -111,6 +112,17 @@ def test_libc6_changes_under_it(debian, other_libc6):
     assert "was not made for" in debian.do("hugeld run --loader=ldso -- /bin/true")
     debian.do("dpkg -i --force-downgrade /packages/libc6-same.deb")
     assert start(debian) == f"{FOLDER}/ld.so"
+
+
+def test_before_the_trigger(debian, other_libc6):
+    """dpkg was killed after it had unpacked libc6: the link leads to ours still, which leaves the program to libc6's own."""
+    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
+    debian.do("dpkg --unpack --no-triggers /packages/libc6-other.deb")
+    assert debian.do(f"readlink {LINK}") == "ld.so\n"
+    linkers = re.findall(r"/(ld[-.]\S*)$", debian.do("/root/cat /proc/self/maps"), re.M)
+    assert linkers.count("ld-linux-x86-64.so.2") > linkers.count("ld.so") == 1
+    debian.do("dpkg --configure --pending")
+    assert start(debian).endswith("/ld-linux-x86-64.so.2")
 
 
 # Nothing but what the fixture archive has.

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Beside a libc.so.6 that it was not made for, ours leaves the program to the system's dynamic linker, as happens while a
+package manager brings another libc.  The other libc is the installed one with another build ID, in a mount namespace."""
+
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+from linkers import NOBODY
+
+HERE = pathlib.Path(__file__).resolve().parent
+# $1 the other libc, $2 the place of libc; then the command
+BESIDE = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+
+
+def change_build_id(source, target):
+    notes = subprocess.run(["readelf", "-n", source], check=True, capture_output=True, text=True).stdout
+    build_id = bytes.fromhex(re.search(r"Build ID: (\w+)", notes)[1])
+    content = source.read_bytes()
+    assert content.count(build_id) == 1
+    target.write_bytes(content.replace(build_id, bytes(255 - b for b in build_id)))
+    target.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def other_libc(installed, shared_folder):
+    """A command prefix: the other libc is there."""
+    libc = installed.parent / "libc.so.6"
+    change_build_id(libc, shared_folder / "other-libc.so.6")
+    return ["unshare", "-m", "sh", "-c", BESIDE, "sh", shared_folder / "other-libc.so.6", libc.resolve()]
+
+
+@pytest.fixture
+def tells(builder, readable_ldso, shared_folder):
+    """tells(flags): the program, which names our ld.so, where every user may run it."""
+
+    def make(*flags):
+        return builder.compile(shared_folder / f"tells{''.join(flags)}", HERE / "tells.c", *flags, "-pthread",
+                               f"-Wl,--dynamic-linker={readable_ldso}")
+
+    return make
+
+
+def run(command, **variables):
+    return helpers.run(command, helpers.environment(HL_TELLS="kept", **variables))
+
+
+def told(result):
+    """What the program said, without the linkers, and the linkers' base names."""
+    lines = result.stdout.splitlines()
+    linkers = {pathlib.Path(line.split()[1]).name for line in lines if line.startswith("linker ")}
+    return [line for line in lines if not line.startswith("linker ")], linkers
+
+
+def mappings_of(result, name):
+    return sum(line.endswith(f"/{name}") for line in result.stdout.splitlines() if line.startswith("linker "))
+
+
+@pytest.mark.parametrize("link", ["-pie", "-no-pie"])
+def test_handed_over(link, tells, other_libc, readable_ldso, installed, root):
+    """The program finds everything as ever; of ours one page stays, which nothing names.  Beside its own libc ours goes on."""
+    program = tells(*(["-pie", "-fPIE"] if link == "-pie" else ["-no-pie", "-fno-pie"]))
+    ours = run([program, "one", "two"])
+    assert ours.returncode == 3, ours.stderr
+    said, linkers = told(ours)
+    assert linkers == {readable_ldso.name}
+    assert "base is the linker's" in said
+    theirs = run([*other_libc, program, "one", "two"])
+    assert (theirs.returncode, theirs.stderr) == (3, "")
+    assert told(theirs) == (said, {readable_ldso.name, installed.name})
+    assert mappings_of(theirs, readable_ldso.name) == 1
+
+
+def test_what_was_moved_stays(other_libc, readable_ldso, builder, shared_folder, pool, root):
+    """The executable is on huge pages before libc is mapped, and the system's linker finds it there; a library that was on them
+    is gone, with its pages."""
+    app, _ = builder.with_library("dso")
+    program = shared_folder / "moved" / app.name
+    shutil.copytree(app.parent, program.parent, symlinks=True)
+    program.parent.chmod(0o755)
+    subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=60)
+    pool(64)
+    free = helpers.free_pages()
+    result = run([*other_libc, program, "one"], LD_HUGEPAGES="*", LD_HUGEPAGES_OPTIONS="verbose=1")
+    plain = run([program, "one"])
+    assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
+    assert "hugeld: libc.so.6: text stays: libc.so.6 is not the one" in result.stderr
+    assert helpers.free_pages() == free
+    strict = run([*other_libc, program, "one"], LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="strict=on")
+    assert (strict.returncode, strict.stdout) == (127, "")
+    assert "libc.so.6 is not the one" in strict.stderr
+
+
+def test_told_what_to_run(tells, other_libc, readable_ldso, installed, root):
+    """ld.so PROGRAM: the system's one is executed with the same arguments, its own options included."""
+    options = ["--inhibit-cache", "--argv0", "another", "--preload", installed.parent / "libm.so.6"]
+    program = tells("-pie", "-fPIE")
+    theirs = run([*other_libc, readable_ldso, *options, program, "one"])
+    plain = run([installed, *options, program, "one"])
+    assert (theirs.returncode, theirs.stderr) == (3, "")
+    assert told(theirs) == told(plain)
+    assert told(theirs)[1] == {installed.name}
+
+
+def test_with_an_auditor(tells, other_libc, installed, builder, root, tmp_path):
+    """An auditor's libc is the first, and by then TLS is set up: the program is executed anew, and its auditor runs once."""
+    auditor = builder.compile(tmp_path / "libauditor.so", "-shared", "-fPIC", HERE / "auditor.c", *builder.object())
+    program = tells("-pie", "-fPIE")
+    theirs = run([*other_libc, "env", f"LD_AUDIT={auditor}", program, "one"])
+    said, linkers = told(theirs)
+    assert theirs.returncode == 3, theirs.stderr
+    assert len(re.findall("^audited 1", theirs.stderr, re.M)) == 1
+    assert linkers == {installed.name}
+    assert [line for line in said if line.startswith("argument")] == [f"argument {program}", "argument one"]
+
+
+@pytest.mark.parametrize("variables", [{}, {"LD_PRELOAD": "libm.so.6", "LD_DEBUG": "files"},
+                                       {"LD_PRELOAD": "libm.so.6", "LD_DEBUG": "files", "LD_PROFILE": "x"}],
+                         ids=["none", "two", "three"])
+def test_secure_mode(variables, tells, other_libc, readable_ldso, installed, root, shared_folder):
+    """Variables that secure mode removes leave the auxiliary vector where the next linker looks for it."""
+    program = shared_folder / "tells-for-root"
+    shutil.copy(tells("-pie", "-fPIE"), program)
+    program.chmod(0o4755)
+    result = run([*other_libc, *NOBODY, program, "one"], **variables)
+    said, linkers = told(result)
+    assert result.returncode == 3, result.stderr
+    assert linkers == {readable_ldso.name, installed.name}
+    assert "constructed 1, secure 1, variable kept" in said and "uid 65534 of 65534" in " ".join(said)
+
+
+def test_over_the_systems_own(tells, other_libc, readable_ldso, installed, root):
+    """`hugeld run` puts ours in the place of the system's, so there is nobody to hand over to: it goes on."""
+    over = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', readable_ldso, installed]
+    result = run([*other_libc, *over, tells("-pie", "-fPIE"), "one"])
+    assert result.returncode == 3, result.stderr
+    assert told(result)[1] == {readable_ldso.name}
+
+
+def test_no_stamp_takes_every_libc(tells, other_libc, readable_ldso, root, shared_folder):
+    """What a distribution builds together with its libc holds no build ID."""
+    free = shared_folder / "ld.so-without-stamp"
+    (shared_folder / "zeros").write_bytes(bytes(64))
+    subprocess.run(["objcopy", "--update-section", f".hugeld.libc={shared_folder / 'zeros'}", readable_ldso, free], check=True)
+    free.chmod(0o755)
+    program = shared_folder / "tells-of-a-distribution"
+    shutil.copy(tells("-pie", "-fPIE"), program)
+    subprocess.run(["patchelf", "--set-interpreter", free, program], check=True, timeout=60)
+    result = run([*other_libc, program, "one"])
+    assert told(result)[1] == {free.name}
