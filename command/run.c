@@ -5,6 +5,9 @@
    and one kind (AddressSanitizer) that refuses to start with any.  They run as they would without hugeld,
    with one line that says so; with strict=on they don't run.
 
+   A program that has an image begins on it at the exec stop, with nothing of hugeld in it (exec-stop.c), if it is not
+   position-independent.  Then libhugeld.so is preloaded only where other objects are named.
+
    --loader=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
    names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one
    line.
@@ -15,6 +18,7 @@
 #include "command.h"
 #include "common.h"
 #include "elf-file.h"
+#include "exec-stop.h"
 #include "kernel.h"
 #include "launcher.h"
 #include "libraries.h"
@@ -54,15 +58,16 @@ static const struct argp_option argp_options[] = {
 };
 
 const char *hl_loader_name(const struct hl_run *run) {
-    return run->use_image ? "image" : run->use_ldso ? "ldso" : "preload";
+    return run->use_image ? "image" : run->use_ldso ? "ldso" : run->use_preload ? "preload" : "auto";
 }
 
 static error_t set_loader(struct hl_run *run, const char *name) {
     run->use_ldso = strcmp(name, "ldso") == 0;
     run->use_image = strcmp(name, "image") == 0;
-    if (run->use_ldso || run->use_image || strcmp(name, "preload") == 0)
+    run->use_preload = strcmp(name, "preload") == 0;
+    if (run->use_ldso || run->use_image || run->use_preload || strcmp(name, "auto") == 0)
         return 0;
-    hl_say("--loader=%s: there is no such loader; use preload, ldso or image", name);
+    hl_say("--loader=%s: there is no such loader; use auto, preload, ldso or image", name);
     return EINVAL;
 }
 
@@ -240,6 +245,27 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     free(target.executable);
 }
 
+/* Has the program at PATH, called NAME, begin on its image.  False: it has none, or that cannot be. */
+static bool choose_exec_stop(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                             const char *path, const char *name) {
+    struct hl_string patterns = find_patterns(run);
+    char *executable = hl_find_executable(path), *reason = NULL;
+    bool is_image_wanted = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_SHARED;
+    bool may = !run->use_preload && is_image_wanted && options->bss == HL_BSS_OFF && !hl_is_privileged(path);
+    if (may && executable != NULL && selects_main(patterns, executable))
+        reason = hl_start_exec_stop(&way->stop, executable, options);
+    if (reason != NULL && options->verbose >= 1)
+        hl_say("%s: not at the exec stop: %s", name, reason);
+    if (way->stop != NULL && hl_selects_other_objects(patterns)) {
+        leave_out_main(patterns);
+        choose_preload(way, path);
+        way->reason = NULL;
+    }
+    free(reason);
+    free(executable);
+    return way->stop != NULL;
+}
+
 /* One line about a program that does not run as it should; the exit code. */
 static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     const char *reason = way->no_image != NULL ? way->no_image : way->reason;
@@ -288,7 +314,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
         choose_linker(way, run, name, path);
     else if (acts && run->use_image)
         choose_image(way, run, &options, path, program);
-    else
+    else if (!acts || !choose_exec_stop(way, run, &options, path, name))
         choose_preload(way, path);
     if (way->image != NULL && options.verbose >= 1)
         hl_say("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
@@ -315,11 +341,16 @@ static int become_linker(const char *linker, const char *path, char **program) {
 
 /* Only what is no ELF file may be a script without "#!", which execvp gives to the shell: another machine's
    program ends there in syntax errors. */
-int hl_become_program(const struct hl_way *way, const char *path, char **program) {
+int hl_become_program(struct hl_way *way, const char *path, char **program) {
     struct hl_elf_file file;
     if (way->linker != NULL)
         return become_linker(way->linker, path, program);
     execv(path, program);
+    if (way->stop != NULL) { /* a security module may have been against its being traced */
+        hl_cancel_exec_stop(way->stop);
+        way->stop = NULL;
+        execv(path, program);
+    }
     if (errno == ENOEXEC) {
         if (hl_open_elf(&file, AT_FDCWD, path) == HL_ELF_OTHER)
             execvp(program[0], program);
@@ -333,6 +364,8 @@ void hl_free_way(struct hl_way *way) {
     free(way->linker);
     free(way->image);
     free(way->no_image);
+    if (way->stop != NULL)
+        hl_cancel_exec_stop(way->stop);
 }
 
 static uint64_t count_text_bytes(const char *path) {

@@ -9,17 +9,18 @@
 struct hl_run {
     const char *patterns; /* -p, or NULL */
     char *options;        /* every -o, joined; or NULL */
-    bool use_ldso, use_image;
+    bool use_ldso, use_image, use_preload;
     const char *linker; /* --ld-so, or NULL */
 };
 
 /* How the program is started, and why not otherwise. */
 struct hl_way {
-    const char *reason; /* why it runs on small pages; or NULL */
-    char *library;      /* to be preloaded, or NULL */
-    char *linker;       /* to be called with the program as its argument, or NULL */
-    char *image;        /* mounted over the program's file, or NULL */
-    char *no_image;     /* why none is, where it was asked for; or NULL */
+    const char *reason;        /* why it runs on small pages; or NULL */
+    char *library;             /* to be preloaded, or NULL */
+    char *linker;              /* to be called with the program as its argument, or NULL */
+    char *image;               /* mounted over the program's file, or NULL */
+    struct hl_exec_stop *stop; /* what is executed next begins on its image, or NULL */
+    char *no_image;            /* why none is, where it was asked for; or NULL */
 };
 
 /* The rows of argp_options, and what reads them: 0, EINVAL after one line on stderr, or ARGP_ERR_UNKNOWN. */
@@ -33,10 +34,11 @@ struct hl_way {
          0},                                                                                                 \
         {"loader",                                                                                           \
          'l',                                                                                                \
-         "preload|ldso|image",                                                                               \
+         "auto|preload|ldso|image",                                                                          \
          0,                                                                                                  \
-         "Which way in: libhugeld.so (the default), the patched dynamic linker, or executing the program's " \
-         "image",                                                                                            \
+         "Which way in: at the exec stop if the program has an image, else libhugeld.so (auto); "            \
+         "libhugeld.so;"                                                                                     \
+         " the patched dynamic linker; or executing the program's image",                                    \
          0},                                                                                                 \
     {                                                                                                        \
         "ld-so", 'L', "FILE", 0, "The patched dynamic linker, if not the one beside this command", 0         \
@@ -47,12 +49,12 @@ error_t hl_parse_run(struct hl_run *run, int key, char *argument);
    way.  0, or the exit code when strict=on forbids what is left.  WAY is zeroed before; hl_free_way frees it. */
 int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way);
 
-/* "preload", "ldso" or "image"; static. */
+/* "auto", "preload", "ldso" or "image"; static. */
 const char *hl_loader_name(const struct hl_run *run);
 void hl_free_way(struct hl_way *way);
 
 /* Becomes the program at PATH.  Returns only when that fails, with the exit code. */
-int hl_become_program(const struct hl_way *way, const char *path, char **program);
+int hl_become_program(struct hl_way *way, const char *path, char **program);
 
 /* libhugeld.so: beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
    none of them; else the caller owns the path. */

@@ -51,7 +51,7 @@ _hugeld() {
     fi
     case $prev in
     -o | --options | --against) _hugeld_options ;;
-    -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'preload ldso image' -- "$cur") ;;
+    -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso image' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
     -L | -O | --ld-so | --output | --program | --report) _filedir ;;

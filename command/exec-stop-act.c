@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What is done to a program at its exec stop:
+
+       open              the image, by its path
+       mmap, munmap      one page of it, elsewhere: whether it may be executed at all is seen where nothing can be lost
+       mmap, MAP_FIXED   each piece over what the kernel has mapped of the program's own file
+       close
+
+   Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly,
+   because the program has not run: what is there is the file, and nothing else, which is looked at before.  Kernels before
+   6.12 can take the old text away and then find no memory for the new; then it is mapped from the program's own file. */
+#include "exec-stop.h"
+#include "common.h"
+#include "maps.h"
+#include "sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct act {
+    const struct hl_exec_plan *plan;
+    struct hl_exec_thread *thread;
+    struct hl_process process; /* what is mapped in it */
+    int file;                  /* its number of the image, or -1 */
+};
+
+/* --- whether it is what was planned --- */
+
+static int read_auxv(const struct act *act, uint64_t *linker, uint64_t *secure, uint64_t *entry) {
+    uint64_t pair[128];
+    int auxv = hl_open_process_file(&act->process, "auxv");
+    if (auxv < 0)
+        return auxv;
+    ssize_t bytes = read(auxv, pair, sizeof pair);
+    close(auxv);
+    *linker = *entry = 0;
+    *secure = 1;
+    for (ssize_t i = 0; i + 1 < bytes / (ssize_t)sizeof *pair && pair[i] != AT_NULL; i += 2) {
+        *linker = pair[i] == AT_BASE ? pair[i + 1] : *linker;
+        *secure = pair[i] == AT_SECURE ? pair[i + 1] : *secure;
+        *entry = pair[i] == AT_ENTRY ? pair[i + 1] : *entry;
+    }
+    return bytes > 0 ? 0 : -EIO;
+}
+
+/* Whether the kernel has executed the file that was planned, and not another one in its place (a rename, binfmt_misc, the
+   shell for a script without "#!"). */
+static int check_executable(const struct act *act) {
+    struct hl_file_state state;
+    const struct hl_file_state *planned = &act->plan->file;
+    int file = openat(act->process.folder, "exe", O_PATH | O_CLOEXEC);
+    if (file < 0)
+        return -errno;
+    int result = hl_read_file_state(&state, file);
+    close(file);
+    if (result != 0)
+        return result;
+    return state.device == planned->device && state.inode == planned->inode &&
+                   state.bytes == planned->bytes && state.ctime_seconds == planned->ctime_seconds &&
+                   state.ctime_nanoseconds == planned->ctime_nanoseconds
+               ? 0
+               : HL_SKIP_NO_IMAGE;
+}
+
+static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_bytes *expected) {
+    char found[sizeof expected->at];
+    const struct hl_region *region = hl_find_region(&act->process, at);
+    return region != NULL && (region->flags & PF_X) && region->inode != 0 &&
+           hl_read_exec_thread(act->thread, at, found, expected->n) == 0 &&
+           memcmp(found, expected->at, expected->n) == 0;
+}
+
+/* Where the instructions are, which were found in files. */
+static int place_codes(const struct act *act, uint64_t linker) {
+    const struct hl_exec_plan *plan = act->plan;
+    struct hl_gadgets code = {plan->call.at + (plan->call.is_of_linker ? linker : 0),
+                              plan->back.at + (plan->back.is_of_linker ? linker : 0)};
+    if (!has_code(act, code.call, plan->call.bytes) || !has_code(act, code.back, plan->back.bytes))
+        return HL_SKIP_LIVE_INSTRUCTIONS;
+    act->thread->gadgets = code;
+    return 0;
+}
+
+/* The segment of the program that has the page at AT. */
+static const struct hl_segment *find_segment(const struct hl_object *object, uint64_t at) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (at >= object->segment[i].first_page && at < object->segment[i].end_page)
+            return &object->segment[i];
+    return NULL;
+}
+
+/* Whether REGION is the program's file, mapped as its headers say. */
+static bool is_own(const struct act *act, const struct hl_region *region, dev_t device) {
+    const struct hl_segment *segment = find_segment(&act->plan->object, region->start);
+    return segment != NULL && !region->shared && region->inode == act->plan->file.inode &&
+           region->device == device && region->flags == segment->flags && region->end <= segment->end_page &&
+           region->offset - segment->offset == region->start - segment->first_page;
+}
+
+/* Whether nothing but the program's file is mapped in PIECE, and of that all. */
+static int check_piece(const struct act *act, const struct hl_piece_of_text *piece) {
+    const struct hl_region *first = hl_find_region(&act->process, act->plan->object.segment[0].first_page);
+    uint64_t own = 0, expected = 0;
+    for (size_t i = 0; i < act->process.n_regions && first != NULL; i++) {
+        const struct hl_region *region = &act->process.region[i];
+        uint64_t bytes = hl_overlap(region->start, region->end, piece->start, piece->end);
+        if (bytes > 0 && !is_own(act, region, first->device))
+            return HL_SKIP_MAPPING_CHANGED;
+        own += bytes;
+    }
+    for (unsigned i = 0; i < act->plan->object.n_segments; i++)
+        expected += hl_segment_overlap(&act->plan->object.segment[i], piece->start, piece->end);
+    return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
+}
+
+/* A uprobe of the file is there already: a page that is not the file's any more. */
+static int check_pieces(const struct act *act) {
+    int result = 0, pagemap = hl_open_process_file(&act->process, "pagemap");
+    if (pagemap < 0)
+        return pagemap;
+    for (unsigned i = 0; i < act->plan->n_pieces && result == 0; i++) {
+        const struct hl_piece_of_text *piece = &act->plan->piece[i];
+        result = check_piece(act, piece);
+        if (result == 0)
+            result =
+                hl_check_unmodified(pagemap, piece->start, piece->end, act->plan->geometry.page_bytes, true);
+    }
+    close(pagemap);
+    return result;
+}
+
+static int check(const struct act *act) {
+    uint64_t linker, secure, entry;
+    int result = read_auxv(act, &linker, &secure, &entry);
+    if (result == 0)
+        result = check_executable(act);
+    if (result == 0)
+        result = place_codes(act, linker);
+    if (result == 0 && secure != 0)
+        result = HL_SKIP_PRIVILEGED;
+    return result == 0 ? check_pieces(act) : result;
+}
+
+/* --- calls --- */
+
+/* 0: it succeeded with *RESULT; HL_SKIP_LIVE_CALL: it failed, and *RESULT is the negated errno; else it was not made. */
+static int call(const struct act *act, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
+                uint64_t d, uint64_t e, uint64_t f) {
+    const uint64_t argument[6] = {a, b, c, d, e, f};
+    int error = hl_call_in_exec_thread(act->thread, result, number, argument);
+    return error != 0 ? error : hl_is_error(*result) ? HL_SKIP_LIVE_CALL : 0;
+}
+
+/* Opens PATH in the program.  0, and *FILE is its number. */
+static int open_in_program(const struct act *act, const char *path, int *file) {
+    long opened;
+    int result = hl_write_exec_thread(act->thread, act->thread->data, path, strlen(path) + 1);
+    if (result == 0)
+        result = call(act, &opened, SYS_open, act->thread->data, O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);
+    if (result == 0)
+        *file = (int)opened;
+    return result;
+}
+
+static void close_in_program(const struct act *act, int file) {
+    long closed;
+    if (file >= 0)
+        call(act, &closed, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
+}
+
+/* Whether what it has opened is the image that was checked. */
+static int check_opened(const struct act *act) {
+    struct stat stat;
+    char *path = hl_format("fd/%d", act->file);
+    int result = fstatat(act->process.folder, path, &stat, 0) != 0 ? -errno : 0;
+    free(path);
+    if (result != 0)
+        return result;
+    return stat.st_dev == act->plan->image_stat.st_dev && stat.st_ino == act->plan->image_stat.st_ino
+               ? 0
+               : HL_SKIP_NO_IMAGE;
+}
+
+static int map_piece(const struct act *act, const struct hl_piece_of_text *piece, int file) {
+    long mapped;
+    return call(act, &mapped, SYS_mmap, piece->start, piece->end - piece->start, (uint64_t)piece->prot,
+                MAP_PRIVATE | MAP_FIXED, (uint64_t)file, piece->offset);
+}
+
+static int try_page(const struct act *act) {
+    const struct hl_piece_of_text *piece = &act->plan->piece[0];
+    uint64_t bytes = act->plan->geometry.page_bytes;
+    long mapped, unmapped;
+    int result = call(act, &mapped, SYS_mmap, 0, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE,
+                      (uint64_t)act->file, piece->offset);
+    if (result == HL_SKIP_LIVE_CALL)
+        return mapped == -EPERM    ? HL_SKIP_STORE_NOEXEC
+               : mapped == -EACCES ? HL_SKIP_EXEC_DENIED
+                                   : HL_SKIP_NO_MEMORY;
+    return result == 0 ? call(act, &unmapped, SYS_munmap, (uint64_t)mapped, bytes, 0, 0, 0, 0) : result;
+}
+
+/* A system call instruction of the vdso, for as long as the program's own text may not be there. */
+static int find_call_in_vdso(const struct act *act, uint64_t *at) {
+    char bytes[8192];
+    for (size_t i = 0; i < act->process.n_regions; i++) {
+        const struct hl_region *region = &act->process.region[i];
+        size_t n = region->end - region->start < sizeof bytes ? region->end - region->start : sizeof bytes;
+        if (strcmp(region->name, "[vdso]") != 0 ||
+            hl_read_exec_thread(act->thread, region->start, bytes, n) != 0)
+            continue;
+        const char *found = memmem(bytes, n, "\x0f\x05", 2);
+        if (found != NULL) {
+            *at = region->start + (uint64_t)(found - bytes);
+            return 0;
+        }
+    }
+    return HL_SKIP_LIVE_INSTRUCTIONS;
+}
+
+/* Maps what SEGMENT has in PIECE from FILE, the program's own. */
+static int map_own(const struct act *act, const struct hl_segment *segment,
+                   const struct hl_piece_of_text *piece, int file) {
+    struct hl_piece_of_text own = {segment->first_page > piece->start ? segment->first_page : piece->start,
+                                   segment->end_page < piece->end ? segment->end_page : piece->end, 0,
+                                   (segment->flags & PF_R ? PROT_READ : 0) |
+                                       (segment->flags & PF_X ? PROT_EXEC : 0)};
+    own.offset = segment->offset + (own.start - segment->first_page);
+    int result = own.start < own.end ? HL_SKIP_LIVE_CALL : 0;
+    for (unsigned tries = 0; result == HL_SKIP_LIVE_CALL && tries < HL_TRIES; tries++)
+        result = map_piece(act, &own, file);
+    return result;
+}
+
+/* PIECE could not be mapped.  If it is not as it was, it is mapped from the program's own file. */
+static int map_back(const struct act *act, const struct hl_piece_of_text *piece) {
+    struct act now = {act->plan, act->thread, {.folder = -1}, -1};
+    const uint64_t usual = act->thread->gadgets.call;
+    int file = -1, result = hl_read_mappings(&now.process, &act->process);
+    bool is_lost = result == 0 && check_piece(&now, piece) != 0;
+    if (is_lost)
+        result = find_call_in_vdso(act, &act->thread->gadgets.call);
+    if (is_lost && result == 0)
+        result = open_in_program(act, "/proc/self/exe", &file);
+    for (unsigned i = 0; i < act->plan->object.n_segments && result == 0 && file >= 0; i++)
+        result = map_own(act, &act->plan->object.segment[i], piece, file);
+    close_in_program(act, file);
+    act->thread->gadgets.call = usual;
+    hl_close_process(&now.process);
+    return result;
+}
+
+static int map_pieces(const struct act *act) {
+    int result = 0;
+    for (unsigned i = 0; i < act->plan->n_pieces && result == 0; i++) {
+        result = map_piece(act, &act->plan->piece[i], act->file);
+        if (result == HL_SKIP_LIVE_CALL && map_back(act, &act->plan->piece[i]) != 0) {
+            hl_say("%s: its text is lost, so it is ended: no memory for mapping it again",
+                   act->plan->executable);
+            kill(act->thread->pid, SIGKILL);
+        }
+    }
+    return result;
+}
+
+static int change(struct act *act) {
+    int result = open_in_program(act, act->plan->image_path, &act->file);
+    if (result == 0)
+        result = check_opened(act);
+    if (result == 0)
+        result = try_page(act);
+    if (result == 0)
+        result = map_pieces(act);
+    close_in_program(act, act->file);
+    return result;
+}
+
+int hl_act_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread) {
+    struct hl_process opened = {.folder = -1};
+    struct act act = {plan, thread, {.folder = -1}, -1};
+    int result = hl_open_process(&opened, thread->pid);
+    if (result == 0)
+        result = hl_read_mappings(&act.process, &opened);
+    if (result == 0)
+        result = check(&act);
+    if (thread->gadgets.call != 0) {
+        int armed = hl_arm_exec_thread(thread);
+        result = result != 0 ? result : armed;
+    }
+    if (result == 0)
+        result = change(&act);
+    hl_close_process(&act.process);
+    hl_close_process(&opened);
+    return result;
+}

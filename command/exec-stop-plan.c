@@ -1,0 +1,220 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What is to be done at the exec stop: planned before the program is executed, from its file, so that little is left to be
+   done while it waits. */
+#include "exec-stop.h"
+#include "common.h"
+#include "elf/image.h"
+#include "find-image.h"
+#include "plan.h"
+#include "tracee.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* --- instructions --- */
+
+static const struct hl_exec_bytes call_code = {3, "\x0f\x05\xc3"}; /* syscall; ret */
+/* mov $15, %rax; syscall (glibc, musl, Go), and mov $15, %eax; syscall */
+static const struct hl_exec_bytes back_codes[] = {{9, "\x48\xc7\xc0\x0f\0\0\0\x0f\x05"},
+                                                  {7, "\xb8\x0f\0\0\0\x0f\x05"}};
+/* As much is searched at once, from both ends in turn: a libc comes last in a static program, Go's runtime first. */
+#define WINDOW_BYTES ((size_t)256 << 10)
+
+static const char *find_code(const char *text, size_t bytes, const struct hl_exec_bytes *code) {
+    return memmem(text, bytes, code->at, code->n);
+}
+
+/* What sigreturn is called with, in [from, from + WINDOW_BYTES) of TEXT; *CODE is its bytes. */
+static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_exec_bytes **code) {
+    size_t n = bytes - from < WINDOW_BYTES + sizeof back_codes->at ? bytes - from
+                                                                   : WINDOW_BYTES + sizeof back_codes->at;
+    const char *found = NULL;
+    for (size_t i = 0; i < 2 && found == NULL; i++)
+        found = find_code(text + from, n, *code = &back_codes[i]);
+    return found;
+}
+
+/* Finds both in TEXT, which will be at ADDRESS. */
+static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
+                       bool is_of_linker) {
+    const char *back = NULL;
+    const struct hl_exec_bytes *code = NULL;
+    for (size_t front = 0, end = bytes; front < end && back == NULL; front += WINDOW_BYTES) {
+        back = find_back(text, bytes, front, &code);
+        end = end > WINDOW_BYTES ? end - WINDOW_BYTES : 0;
+        if (back == NULL)
+            back = find_back(text, bytes, end, &code);
+    }
+    if (back == NULL)
+        return false;
+    size_t at = (size_t)(back - text), from = at > WINDOW_BYTES ? at - WINDOW_BYTES : 0;
+    const char *call = find_code(text + from, bytes - from, &call_code);
+    if (call == NULL)
+        call = find_code(text, bytes, &call_code);
+    if (call == NULL)
+        return false;
+    plan->back = (struct hl_exec_code){address + at, is_of_linker, code};
+    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), is_of_linker, &call_code};
+    return true;
+}
+
+/* In [offset, offset + bytes) of FILE. */
+static bool find_codes_in_file(struct hl_exec_plan *plan, int file, uint64_t offset, uint64_t bytes,
+                               uint64_t address, bool is_of_linker) {
+    uint64_t skew = offset % plan->geometry.page_bytes;
+    char *text =
+        mmap(NULL, bytes + skew, PROT_READ, MAP_PRIVATE | MAP_POPULATE, file, (off_t)(offset - skew));
+    if (text == MAP_FAILED)
+        return false;
+    bool found = find_codes(plan, text + skew, bytes, address, is_of_linker);
+    munmap(text, bytes + skew);
+    return found;
+}
+
+/* In the text of the executable, as its image has it, which is on huge pages. */
+static bool find_codes_in_image(struct hl_exec_plan *plan) {
+    uint64_t base = hl_round_down(plan->object.segment[0].start, plan->geometry.huge_page_bytes);
+    for (unsigned i = 0; i < plan->object.n_segments; i++) {
+        const struct hl_segment *segment = &plan->object.segment[i];
+        if ((segment->flags & PF_X) && !(segment->flags & PF_W) &&
+            find_codes_in_file(plan, plan->image, segment->start - base, segment->file_end - segment->start,
+                               segment->start, false))
+            return true;
+    }
+    return false;
+}
+
+/* In the text of the dynamic linker at PATH, which is the first that runs. */
+static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
+    struct hl_elf_file linker;
+    bool found = false;
+    if (hl_open_elf(&linker, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    for (size_t i = 0; i < linker.phnum && !found && hl_is_position_independent(&linker); i++) {
+        const GElf_Phdr *ph = &linker.phdr[i];
+        if (ph->p_type == PT_LOAD && (ph->p_flags & PF_X) && !(ph->p_flags & PF_W) && ph->p_filesz > 0)
+            found = find_codes_in_file(plan, linker.fd, ph->p_offset, ph->p_filesz, ph->p_vaddr, true);
+    }
+    hl_close_elf(&linker);
+    return found;
+}
+
+static bool read_linker_path(const struct hl_elf_file *file, char path[PATH_MAX]) {
+    for (size_t i = 0; i < file->phnum; i++) {
+        const GElf_Phdr *ph = &file->phdr[i];
+        if (ph->p_type == PT_INTERP && ph->p_filesz > 0 && ph->p_filesz < PATH_MAX &&
+            pread(file->fd, path, ph->p_filesz, (off_t)ph->p_offset) == (ssize_t)ph->p_filesz) {
+            path[ph->p_filesz] = '\0';
+            return true;
+        }
+    }
+    return false;
+}
+
+static int plan_codes(struct hl_exec_plan *plan, const struct hl_elf_file *file) {
+    char path[PATH_MAX];
+    if ((read_linker_path(file, path) && find_codes_in_linker(plan, path)) || find_codes_in_image(plan))
+        return 0;
+    return HL_SKIP_LIVE_INSTRUCTIONS;
+}
+
+/* --- what is mapped --- */
+
+/* Zeros that no file has are not in the image either. */
+static bool has_zeros(const struct hl_exec_plan *plan, const struct hl_span *span) {
+    for (unsigned i = 0; i < plan->object.n_segments; i++) {
+        const struct hl_segment *segment = &plan->object.segment[i];
+        if (hl_overlap(segment->file_end, segment->end, span->start, span->end) > 0)
+            return true;
+    }
+    return false;
+}
+
+static int plan_pieces(struct hl_exec_plan *plan, const struct hl_options *options) {
+    struct hl_options all = hl_options_for_image(options);
+    struct hl_plan spans;
+    uint64_t base = hl_round_down(plan->object.segment[0].start, plan->geometry.huge_page_bytes);
+    int result = hl_plan_object(&spans, &plan->object, &all, &plan->geometry);
+    for (unsigned i = 0; i < spans.n_spans && result == 0; i++) {
+        const struct hl_span *span = &spans.span[i];
+        if (span->flags & PF_W)
+            continue;
+        if (has_zeros(plan, span) || span->end - base > (uint64_t)plan->image_stat.st_size)
+            return HL_SKIP_IMAGE_MISMATCH;
+        plan->piece[plan->n_pieces++] = (struct hl_piece_of_text){
+            span->start, span->end, span->start - base, PROT_READ | (span->flags & PF_X ? PROT_EXEC : 0)};
+        plan->huge_pages += hl_span_bytes(span) / plan->geometry.huge_page_bytes;
+    }
+    return result != 0 ? result : plan->n_pieces > 0 ? 0 : HL_SKIP_TOO_SMALL;
+}
+
+static int check_file(const struct hl_exec_plan *plan, const struct hl_elf_file *file) {
+    if (!hl_is_native(file))
+        return HL_SKIP_FOREIGN;
+    if (hl_has_privileges(file)) /* the kernel gives none to a program that is traced */
+        return HL_SKIP_PRIVILEGED;
+    if (hl_is_position_independent(file))
+        return HL_SKIP_IMAGE_PLACE;
+    for (unsigned i = 0; i < plan->object.n_segments; i++)
+        if ((plan->object.segment[i].flags & (PF_W | PF_X)) == (PF_W | PF_X))
+            return HL_SKIP_WRITABLE_TEXT;
+    return 0;
+}
+
+static int open_image(struct hl_exec_plan *plan, const struct hl_elf_file *file,
+                      const struct hl_options *options) {
+    int result = hl_read_file_state(&plan->file, file->fd);
+    long image = result == 0 ? hl_open_image_of(&plan->file, options) : -HL_SKIP_SOURCE_UNREADABLE;
+    if (image < 0)
+        return (int)-image;
+    plan->image = (int)image;
+    plan->image_path = hl_find_file_path(plan->image);
+    if (plan->image_path == NULL || strlen(plan->image_path) >= HL_EXEC_DATA_BYTES ||
+        fstat(plan->image, &plan->image_stat) != 0)
+        return HL_SKIP_NO_IMAGE;
+    result = hl_check_image(&plan->object, plan->image, &plan->geometry);
+    return result == 0 && hl_is_noexec(plan->image) ? HL_SKIP_STORE_NOEXEC : result;
+}
+
+static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
+                     const struct hl_options *options) {
+    int result = hl_load_object(&plan->object, file, plan->executable, 0, &plan->geometry);
+    if (result == 0)
+        result = check_file(plan, file);
+    if (result == 0)
+        result = open_image(plan, file, options);
+    if (result == 0)
+        result = plan_pieces(plan, options);
+    return result == 0 ? plan_codes(plan, file) : result;
+}
+
+int hl_plan_exec_stop(struct hl_exec_plan *plan, const char *executable, const struct hl_options *options) {
+    struct hl_elf_file file;
+    memset(plan, 0, sizeof *plan);
+    plan->image = -1;
+    plan->executable = hl_format("%s", executable);
+    plan->tells = options->verbose >= 1;
+    plan->is_strict = options->strict != 0;
+    hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    int result = hl_check_live_machine();
+    if (result == 0 && hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
+        result = HL_SKIP_SOURCE_UNREADABLE;
+    if (result == 0) {
+        result = plan_file(plan, &file, options);
+        plan->object.soname = NULL; /* it is the file's */
+        hl_close_elf(&file);
+    }
+    return result;
+}
+
+void hl_free_exec_plan(struct hl_exec_plan *plan) {
+    free(plan->executable);
+    free(plan->image_path);
+    if (plan->image >= 0)
+        close(plan->image);
+}

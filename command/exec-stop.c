@@ -1,0 +1,205 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Executes a program with its text on its image, and with nothing of hugeld in it.
+
+   hugeld run becomes the program, so somebody else has to be there when it has: a helper, a process that shares hugeld's
+   memory until then and traces it.
+
+       run        plans, starts the helper, waits until it is traced, execve(2) ....... wait4: the helper   program
+       helper         PTRACE_SEIZE ........................................ the image, detach, ends
+
+   The helper is a child of the program's, and the program must not see that.  It sends no signal when it ends, wait(2)
+   without __WALL does not know it, and the last call that the process makes on our behalf waits for it.  So there is no
+   orphan that process 1 would have to wait for, which in a container may be a program that never does.  What the helper took
+   is counted in RUSAGE_CHILDREN.  If it is killed, a zombie that only __WALL sees stays until the program ends.
+
+   If the program cannot be executed while it is traced (a security module forbids it), it is executed without. */
+#include "exec-stop.h"
+#include "common.h"
+#include "find-image.h"
+#include "skip.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STACK_BYTES (256 << 10)
+
+/* What the helper has to say.  The kernel makes it ENDED when the helper ends and we share its memory still. */
+enum state { ENDED, STARTED, TRACES, ASKS, MAY, FAILED };
+
+struct hl_exec_stop {
+    struct hl_exec_plan plan;
+    pid_t pid, helper;
+    _Atomic int state;
+    int error; /* why it FAILED */
+    char *stack;
+};
+
+static long call_futex(_Atomic int *word, int operation, int value) {
+    return syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
+}
+
+static void set_state(struct hl_exec_stop *stop, enum state state) {
+    atomic_store(&stop->state, (int)state);
+    call_futex(&stop->state, FUTEX_WAKE, 1);
+}
+
+/* Until the state is no longer STATE; what it is then. */
+static enum state await_other_state(struct hl_exec_stop *stop, enum state state) {
+    while (atomic_load(&stop->state) == (int)state)
+        call_futex(&stop->state, FUTEX_WAIT, (int)state);
+    return (enum state)atomic_load(&stop->state);
+}
+
+/* --- the helper --- */
+
+/* Yama may want to be asked (ptrace_scope 1). */
+static bool seize(struct hl_exec_stop *stop) {
+    int result = hl_seize_exec_thread(stop->pid);
+    if (result == -EPERM) {
+        set_state(stop, ASKS);
+        await_other_state(stop, ASKS);
+        result = hl_seize_exec_thread(stop->pid);
+    }
+    stop->error = result;
+    set_state(stop, result == 0 ? TRACES : FAILED);
+    return result == 0;
+}
+
+static void tell(const struct hl_exec_plan *plan, int result) {
+    if (result == 0)
+        hl_say("%s: %llu huge %s of its image %s", plan->executable, (unsigned long long)plan->huge_pages,
+               plan->huge_pages == 1 ? "page" : "pages", plan->image_path);
+    else
+        hl_say("%s: not on its image: %s; %s", plan->executable,
+               result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result),
+               plan->is_strict ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+}
+
+/* The program's process is at its exec stop, or has ended. */
+static int help(void *data) {
+    struct hl_exec_stop *stop = data;
+    struct hl_exec_thread thread = {.pid = stop->pid};
+    if (!seize(stop))
+        return 0;
+    int result = hl_await_exec_stop(&thread);
+    if (result == 0)
+        result = hl_act_at_exec_stop(&stop->plan, &thread);
+    if (result == -ESRCH)
+        return 0;
+    if (stop->plan.tells || (result != 0 && stop->plan.is_strict))
+        tell(&stop->plan, result);
+    if (result != 0 && stop->plan.is_strict)
+        hl_end_exec_thread(&thread, HL_EXIT_NOT_FOUND);
+    else
+        hl_leave_exec_thread(&thread, stop->helper);
+    return 0;
+}
+
+/* --- run --- */
+
+/* Children of this process will have other numbers than we know them by: they are in a PID namespace of their own. */
+static bool has_other_children(void) {
+    struct stat own, children;
+    return stat("/proc/self/ns/pid", &own) != 0 || stat("/proc/self/ns/pid_for_children", &children) != 0 ||
+           own.st_ino != children.st_ino; /* it is not there before the first of them is */
+}
+
+/* Why this process is left alone, whatever it executes. */
+static int check_self(void) {
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    if (status.filters != 0) /* which would see our calls, and may kill for them */
+        return HL_SKIP_LIVE_FILTER;
+    if (status.is_traced)
+        return HL_SKIP_LIVE_TRACED;
+    if (status.thp_disabled)
+        return HL_SKIP_THP_DISABLED;
+    return has_other_children() ? HL_SKIP_LIVE_DENIED : 0;
+}
+
+/* All signals are blocked in the helper: those that a terminal sends are for the program. */
+static int start_helper(struct hl_exec_stop *stop) {
+    sigset_t all, before;
+    stop->pid = getpid();
+    stop->stack = hl_allocate(STACK_BYTES);
+    atomic_store(&stop->state, (int)STARTED);
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    stop->helper = clone(help, stop->stack + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop, NULL, NULL,
+                         &stop->state);
+    int error = errno;
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return stop->helper > 0 ? 0 : -error;
+}
+
+/* Waits until the helper traces this process. */
+static int await_helper(struct hl_exec_stop *stop) {
+    enum state state = await_other_state(stop, STARTED);
+    if (state == ASKS) {
+        prctl(PR_SET_PTRACER, stop->helper, 0, 0, 0);
+        set_state(stop, MAY);
+        state = await_other_state(stop, MAY);
+    }
+    return state == TRACES ? 0 : state == FAILED && stop->error < 0 ? stop->error : -ESRCH;
+}
+
+static void free_stop(struct hl_exec_stop *stop) {
+    hl_free_exec_plan(&stop->plan);
+    free(stop->stack);
+    free(stop);
+}
+
+void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
+    int error = errno;
+    kill(stop->helper, SIGKILL); /* it traces nobody any more then */
+    while (waitpid(stop->helper, NULL, __WALL) < 0 && errno == EINTR)
+        ;
+    free_stop(stop);
+    errno = error;
+}
+
+static char *explain(int result, const char *executable) {
+    if (result == -EPERM || result == -EACCES)
+        result = HL_SKIP_LIVE_DENIED;
+    if (result < 0)
+        return hl_format("%s", strerror(-result));
+    const char *remedy = hl_skip_remedy((enum hl_skip)result);
+    char *named = hl_name_file(remedy, executable);
+    char *reason = strcmp(remedy, "none") == 0
+                       ? hl_format("%s", hl_skip_sentence((enum hl_skip)result))
+                       : hl_format("%s (%s)", hl_skip_sentence((enum hl_skip)result), named);
+    free(named);
+    return reason;
+}
+
+char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
+                         const struct hl_options *options) {
+    struct hl_exec_stop *new = hl_allocate(sizeof *new);
+    int result = hl_plan_exec_stop(&new->plan, executable, options);
+    *stop = NULL;
+    if (result == 0)
+        result = check_self();
+    if (result == 0)
+        result = start_helper(new);
+    if (result != 0) {
+        free_stop(new);
+        return explain(result, executable);
+    }
+    result = await_helper(new);
+    if (result != 0) {
+        hl_cancel_exec_stop(new);
+        return explain(result, executable);
+    }
+    *stop = new;
+    return NULL;
+}

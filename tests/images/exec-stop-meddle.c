@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Preloaded into hugeld run, whose helper then meets what T_MEDDLE says at its Nth call of ptrace(2), or at the Nth system
+   call that it makes in the program:
+
+       kill N      the helper is killed before that call of ptrace
+       fail N      the program's call fails (ENOSYS)
+       lose N      the program's call, an mmap, fails and takes away what was mapped, as kernels before 6.12 can
+       swap        before it is executed, the program's file is replaced by T_OTHER
+       refuse      the first execve fails, as if a security module were against it; without a tracer it works
+
+   It prints "meddled" where it has done so. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <unistd.h>
+
+static long call(int request, pid_t pid, void *address, void *data) {
+    long (*real)(int, ...) = (long (*)(int, ...))dlsym(RTLD_NEXT, "ptrace");
+    return real(request, pid, address, data);
+}
+
+static int is_now(const char *what, int *count) {
+    const char *meddle = getenv("T_MEDDLE");
+    size_t bytes = strlen(what);
+    return meddle != NULL && strncmp(meddle, what, bytes) == 0 && ++*count == atoi(meddle + bytes);
+}
+
+static void tell(void) {
+    static const char line[] = "meddled\n";
+    if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
+        _exit(9);
+}
+
+long ptrace(enum __ptrace_request request, ...) {
+    static int calls, sets, lost;
+    va_list list;
+    va_start(list, request);
+    pid_t pid = va_arg(list, pid_t);
+    void *address = va_arg(list, void *), *data = va_arg(list, void *);
+    va_end(list);
+    if (is_now("kill ", &calls)) {
+        tell();
+        kill(getpid(), SIGKILL);
+    }
+    if (request == PTRACE_SETREGSET) {
+        struct user_regs_struct registers;
+        memcpy(&registers, ((struct iovec *)data)->iov_base, sizeof registers);
+        int before = sets, fails = is_now("fail ", &sets);
+        sets = before;
+        int loses = is_now("lose ", &sets);
+        sets = before + 1;
+        if (fails || loses) {
+            tell();
+            registers.rax = fails ? 9999 : SYS_munmap;
+            lost = loses;
+            struct iovec changed = {&registers, sizeof registers};
+            return call(request, pid, address, &changed);
+        }
+    }
+    if (request == PTRACE_PEEKUSER && lost) {
+        lost = 0;
+        return -ENOMEM;
+    }
+    return call(request, pid, address, data);
+}
+
+int execv(const char *path, char *const *arguments) {
+    static int calls;
+    int (*real)(const char *, char *const *) =
+        (int (*)(const char *, char *const *))dlsym(RTLD_NEXT, "execv");
+    const char *meddle = getenv("T_MEDDLE");
+    if (meddle != NULL && strcmp(meddle, "swap") == 0) {
+        tell();
+        rename(getenv("T_OTHER"), path);
+    }
+    if (meddle != NULL && strcmp(meddle, "refuse") == 0 && calls++ == 0) {
+        tell();
+        errno = EPERM;
+        return -1;
+    }
+    return real(path, arguments);
+}

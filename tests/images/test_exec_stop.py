@@ -1,0 +1,435 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld run puts the text of a program that has an image onto it at the exec stop, before the first instruction.  The program
+cannot tell, whatever happens to the helper that does it; and what must be left alone is left alone."""
+
+import difflib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+
+import pytest
+
+import helpers
+
+pytestmark = pytest.mark.beside
+TAKES_PAGES = pytest.mark.usefixtures("pool")  # of the pool, where the preloader comes instead
+
+HERE = pathlib.Path(__file__).resolve().parent
+FIXED = {"nopie": ["-no-pie"], "static": ["-static", "-no-pie"]}
+ANYWHERE = {"pie": ["-fPIE", "-pie"], "static-pie": ["-fPIE", "-static-pie"]}
+USER = 54321  # nobody has it
+# What the tests' own environment has, and the program needs not to have.
+CLEAN = {"LD_HUGEPAGES_OPTIONS": None}
+
+
+@pytest.fixture(scope="module")
+def meddle(tmp_path_factory):
+    library = tmp_path_factory.mktemp("meddle") / "meddle.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", library, HERE / "exec-stop-meddle.c", "-ldl"], check=True)
+    return library
+
+
+@pytest.fixture
+def program(builder, tmp_path):
+    """program(variant): a large program that says how it was started, for this test alone."""
+
+    def make(variant):
+        def link(folder):
+            flags = {**FIXED, **ANYWHERE}[variant]
+            return builder.compile(folder / f"state-{variant}", HERE / "exec-stop-state.c", "-w", *builder.object(), *flags)
+
+        there = tmp_path / f"state-{variant}"
+        shutil.copy(builder.once(f"state-{variant}", link), there)
+        return there
+
+    return make
+
+
+@pytest.fixture
+def run(images):
+    """run(argv, ...): hugeld run with the test's store."""
+
+    def start(argv, *arguments, options="", prefix=(), **changes):
+        option = ",".join(filter(None, [f"store={images.folder}", options]))
+        env = helpers.environment(**{**changes, "LD_HUGEPAGES_OPTIONS": None})
+        env.pop("LD_HUGEPAGES_OPTIONS")
+        return helpers.run([*prefix, helpers.HUGELD, "run", *arguments, "-o", option, "--", *argv], env)
+
+    return start
+
+
+def plainly(argv, prefix=(), **changes):
+    env = helpers.environment(**changes)
+    env.pop("LD_HUGEPAGES_OPTIONS")
+    return helpers.run([*prefix, *argv], env)
+
+
+def lines(result, *without):
+    """What a program printed but for lines that begin with one of WITHOUT: the options are in the environment, and both runs
+    are sessions of their own.  Of program headers in memory, an image has other offsets."""
+    return [re.sub(r"pipe:\[\d+\]", "pipe", line) for line in result.stdout.splitlines()
+            if not line.startswith(("env LD_HUGEPAGES_OPTIONS=", "user ", "header ", *without))
+            and not re.match(r"/proc/self/status: (PPid|NSpgid|NSsid)", line)]
+
+
+def check_same(result, plain, *without):
+    """But for lines that begin with one of WITHOUT."""
+    differences = [line for line in difflib.unified_diff(lines(plain, *without), lines(result, *without), lineterm="", n=0)]
+    assert not differences and result.returncode == plain.returncode, (differences, result.returncode, result.stderr)
+
+
+def on_image(app, image, pages):
+    return f"hugeld: {app}: {pages} huge {'page' if pages == 1 else 'pages'} of its image {image}\n"
+
+
+def pmd_mapped(pid, path):
+    """Bytes of PATH in PID that are mapped by huge entries, and bytes that are mapped at all."""
+    huge = mapped = 0
+    for start, end, name, rest in re.findall(r"^(\w+)-(\w+) \S+ \S+ \S+ \d+ *(.*)\n((?:[A-Z]\w+:.*\n)+)",
+                                             pathlib.Path(f"/proc/{pid}/smaps").read_text(), re.M):
+        if name == str(path):
+            mapped += int(end, 16) - int(start, 16)
+            huge += sum(int(kib) << 10 for kib in re.findall(r"ShmemPmdMapped: *(\d+)", rest))
+    return huge, mapped
+
+
+# --- nothing to be noticed ---
+
+
+@pytest.mark.parametrize("before", ["", "trap '' TRAP USR1 CHLD; ", "ulimit -s 1024; ulimit -n 64; exec 7</dev/null; "],
+                         ids=["plain", "ignored", "limits"])
+@pytest.mark.parametrize("variant", FIXED)
+def test_state(images, program, run, variant, before):
+    """All that the program can find out is as without hugeld, but for the processor time of a child that it never had."""
+    app = program(variant)
+    image = images.add(app)
+    prefix = ["sh", "-c", f'{before}exec "$@"', "sh"]
+    result = run([app, "x"], options="verbose=1", prefix=prefix)
+    assert result.stderr == on_image(app, image, int(result.stderr.split()[2])), result.stderr
+    assert int(result.stderr.split()[2]) >= 4
+    check_same(result, plainly([app, "x"], prefix), "children ")
+    assert result.returncode == 3 and "TracerPid:\t0\n" in result.stdout and "wait -1 errno 10\n" in result.stdout
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_on_huge_pages(images, program, variant):
+    app = program(variant)
+    image = images.add(app)
+    process = helpers.start([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "wait"], stdin=subprocess.PIPE)
+    try:
+        while process.stdout.readline() != "waits\n":
+            assert process.poll() is None
+        huge, mapped = pmd_mapped(process.pid, image)
+        assert huge == mapped >= 4 * helpers.HUGE
+        assert os.readlink(f"/proc/{process.pid}/exe") == str(app)
+        maps = pathlib.Path(f"/proc/{process.pid}/maps").read_text()
+        environment = pathlib.Path(f"/proc/{process.pid}/environ").read_text()
+        assert "libhugeld" not in maps + environment and "LD_PRELOAD" not in environment
+        assert pathlib.Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text() == ""
+    finally:
+        helpers.end_process(process)
+
+
+def is_fixed(path):
+    """Whether it is no position-independent executable."""
+    with open(path, "rb") as file:
+        return file.read(18)[16] == 2
+
+
+def programs_here():
+    go = shutil.which("go") or "/usr/local/go/bin/go"
+    return {
+        "go": [go, "version"],
+        "cc1plus": [helpers.find_cc1plus(), "-quiet", "-O2", "-o", "-", "-"],
+        "node": [helpers.find_node(), "-e", "console.log(process.execPath, process.argv0, [1, 2].map(String), process.version)"],
+        "python": [os.path.realpath("/usr/bin/python3"), "-c", "import os, sys; print(sys.version, sys.executable, os.times()[:0])"],
+    }
+
+
+@pytest.mark.parametrize("name", ["go", "cc1plus", "node", "python"])
+def test_stock_programs(images, run, name):
+    argv = programs_here()[name]
+    if argv[0] is None or not os.path.exists(argv[0]):
+        pytest.skip(f"{name} is not installed")
+    image = images.add(argv[0])
+    prefix = ["sh", "-c", 'echo "int main() { return 0; }" | "$@"', "sh"] if name == "cc1plus" else ()
+    result = run(argv, options="verbose=1", prefix=prefix)
+    expected = plainly(argv, prefix)
+    assert (result.returncode, result.stdout) == (expected.returncode, expected.stdout)
+    if is_fixed(argv[0]):
+        assert re.fullmatch(rf"hugeld: {argv[0]}: \d+ huge pages? of its image {image}\n", result.stderr), result.stderr
+
+
+@pytest.mark.parametrize("variant", ANYWHERE)
+@TAKES_PAGES
+def test_position_independent(images, program, run, variant):
+    """Not yet: the preloader comes, where there is a dynamic linker."""
+    app = program(variant)
+    images.add(app)
+    result = run([app, "x"], options="verbose=1")
+    assert "not at the exec stop: it lies at an address" in result.stderr
+    same = ("children ", "env ", "header ", "auxv ", "/proc/self/status: THP_enabled")
+    check_same(result, plainly([app, "x"]), *same)
+
+
+def test_script(images, run, tmp_path):
+    """Its interpreter is what the kernel executes."""
+    python = os.path.realpath("/usr/bin/python3")
+    if not is_fixed(python):
+        pytest.skip("the system's python3 is position-independent")
+    image = images.add(python)
+    script = tmp_path / "script"
+    script.write_text(f"#!{python}\nimport sys\nprint(sys.argv, open('/proc/self/maps').read().count({str(image)!r}) > 0)\n")
+    script.chmod(0o755)
+    result = run([script, "a"], options="verbose=1")
+    assert result.stdout == f"['{script}', 'a'] True\n" and "of its image" in result.stderr
+
+
+def test_library_beside(images, program, run):
+    """Where another object is named, the preloader comes for that, and leaves the executable alone."""
+    app = program("nopie")
+    image = images.add(app)
+    result = run([app, "x"], "-p", "main:libnothing*", options="verbose=2")
+    assert on_image(app, image, int(result.stderr.split()[2])) in result.stderr
+    assert "text" not in result.stderr.replace("small", "") and "sum" in result.stdout
+    assert lines(plainly([app, "x"]), "")[-1:] == lines(result, "")[-1:]
+
+
+@pytest.mark.parametrize("how", [("-l", "preload"), ("-o", "backend=thp"), ("-o", "bss=thp"), ("-p", "libc*"),
+                                 ("-o", "only=*/other")])
+@TAKES_PAGES
+def test_not_wanted(images, program, run, how):
+    app = program("nopie")
+    images.add(app)
+    result = run([app], *how, options="verbose=1")
+    assert "of its image" not in result.stderr and result.returncode == 3
+
+
+# --- whatever happens to the helper ---
+
+
+def meddled(meddle, run, app, what, **more):
+    return run([app, "x"], LD_PRELOAD=meddle, T_MEDDLE=what, **more)
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_helper_killed(images, program, run, meddle, variant):
+    """Before each of its calls of ptrace(2): the program is right.  What stays is at most a zombie that only __WALL sees, and
+    one descriptor that is closed on exec."""
+    app = program(variant)
+    images.add(app)
+    same = ("children ", "wait ", "env ", "/proc/self/fd", "3 flags", "header ", "4 flags")
+    plain = plainly([app, "x"], LD_PRELOAD=meddle)
+    for n in range(1, 200):
+        result = meddled(meddle, run, app, f"kill {n}")
+        check_same(result, plain, *same)
+        if "meddled" not in result.stderr:
+            break
+    assert n > 30
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_call_fails(images, program, run, meddle, variant):
+    """Each call that is made in the program: it begins on small pages, with nothing left."""
+    app = program(variant)
+    images.add(app)
+    plain = plainly([app, "x"], LD_PRELOAD=meddle)
+    for n in range(1, 20):
+        result = meddled(meddle, run, app, f"fail {n}", options="verbose=1")
+        # All is done when the descriptor cannot be closed, or the helper not be waited for.
+        left = ("wait ", "/proc/self/fd", "3 flags", "4 flags") if "of its image" in result.stderr else ()
+        check_same(result, plain, "children ", "env ", *left)
+        if "meddled" not in result.stderr:
+            break
+    assert n > 5
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_text_is_lost(images, program, run, meddle, variant):
+    """The kernel takes the old text away and then has no memory for the new: the program's own file is mapped there again."""
+    app = program(variant)
+    images.add(app)
+    result = meddled(meddle, run, app, "lose 4", options="verbose=1")
+    check_same(result, plainly([app, "x"], LD_PRELOAD=meddle), "children ", "env ")
+    assert "meddled" in result.stderr and "not on its image: a system call failed in it; it runs on small pages" in result.stderr
+
+
+def test_strict(images, program, run, meddle):
+    """What the helper cannot do ends the program before it begins, as strict=on does in the preloader."""
+    app = program("static")
+    images.add(app)
+    result = meddled(meddle, run, app, "fail 1", options="strict=on")
+    assert (result.returncode, result.stdout) == (127, "")
+    assert result.stderr.endswith("; strict=on, so it does not run: leave that out\n")
+
+
+def test_file_replaced(images, program, run, meddle, tmp_path):
+    """Between the plan and execve(2): what runs is not what has that image."""
+    app = program("static")
+    images.add(app)
+    shutil.copy("/bin/echo", tmp_path / "other")
+    result = run([app, "x"], LD_PRELOAD=meddle, T_MEDDLE="swap", T_OTHER=tmp_path / "other", options="verbose=1")
+    assert (result.returncode, result.stdout) == (0, "x\n")
+    assert "not on its image: there is no image of it" in result.stderr
+
+
+def test_exec_refused(images, program, run, meddle):
+    """A security module may forbid it to a traced process: it is executed without."""
+    app = program("static")
+    images.add(app)
+    result = meddled(meddle, run, app, "refuse", options="verbose=1")
+    check_same(result, plainly([app, "x"], LD_PRELOAD=meddle), "children ", "env ")
+
+
+def test_ended_by_a_signal(images, program):
+    """A signal for the program ends it, as ever."""
+    app = program("static")
+    images.add(app)
+    process = helpers.start([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "wait"], stdin=subprocess.PIPE)
+    try:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == -signal.SIGTERM
+    finally:
+        helpers.end_process(process)
+
+
+# --- what is left alone ---
+
+
+def left_alone(run, app, why, prefix=(), **more):
+    """It runs as without hugeld, and with verbose=1 one line says why."""
+    result = run([app, "x"], options="verbose=1", prefix=prefix, **more)
+    assert re.search(rf"^hugeld: {app}: (not at the exec stop|not on its image): .*{why}", result.stderr, re.M), result.stderr
+    return result
+
+
+@pytest.mark.parametrize("kind", ["set-user-ID", "set-group-ID", "capabilities"])
+def test_privileges(program, library, shared_folder, image_store, kind):
+    """They would be lost by being traced."""
+    folder = shared_folder / kind
+    folder.mkdir(mode=0o755)
+    app = pathlib.Path(shutil.copy(program("static"), folder))
+    image_store.add(app)
+    if kind == "capabilities":
+        if helpers.run(["setcap", "cap_net_raw+ep", app]).returncode != 0:
+            pytest.skip("setcap is not installed, or the file system has no capabilities")
+    else:
+        app.chmod(0o4755 if kind == "set-user-ID" else 0o2755)
+    image_store.add(app)
+    user = helpers.become(USER)
+    command = library.parent / "hugeld"
+    result = helpers.run([*user, command, "run", "-o", f"verbose=1,store={image_store.folder}", "--", app, "x"])
+    plain = helpers.run([*user, app, "x"])
+    rights = re.compile(r"^user \d+ \d+ group \d+ \d+|^/proc/self/status: Cap.*|^auxv 23 .*", re.M)
+    assert rights.findall(result.stdout) == rights.findall(plain.stdout)
+    assert "auxv 23 1" in result.stdout and "of its image" not in result.stderr
+    shutil.rmtree(folder)
+
+
+def test_filter(images, program, run):
+    """An inherited filter would see our calls, and this one kills for what the helper does."""
+    app = program("static")
+    images.add(app)
+    script = helpers.forbid_calls("ptrace") + "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
+    result = left_alone(run, app, "filtered", ["python3", "-c", script])
+    assert result.returncode == 3
+
+
+def test_traced(images, program, run):
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    app = program("static")
+    images.add(app)
+    result = left_alone(run, app, "traces it already", ["strace", "-f", "-o", "/dev/null", "-e", "trace=none"])
+    assert result.returncode == 3
+
+
+def test_no_process_for_the_helper(program, library, shared_folder, image_store):
+    """RLIMIT_NPROC, or a full cgroup."""
+    app = pathlib.Path(shutil.copy(program("static"), shared_folder))
+    image_store.add(app)
+    prefix = ["prlimit", "--nproc=0", *helpers.become(USER)]
+    result = helpers.run([*prefix, library.parent / "hugeld", "run", "-o", f"verbose=1,store={image_store.folder}", "--", app])
+    assert result.returncode == 3 and f"hugeld: {app}: not at the exec stop: Resource temporarily unavailable" in result.stderr
+    app.unlink()
+
+
+def test_other_pid_namespace(images, program, run):
+    """The next child of such a process is process 1 of a new namespace, with which that would end."""
+    app = program("static")
+    images.add(app)
+    left_alone(run, app, "may not be traced", ["unshare", "--pid", "sh", "-c", 'exec "$@"', "sh"])
+
+
+def test_process_one(images, program, run):
+    """As in a container: no orphan is left that it would have to wait for."""
+    app = program("static")
+    image = images.add(app)
+    result = run([app, "x"], options="verbose=1", prefix=["unshare", "--pid", "--fork", "--mount-proc"])
+    assert on_image(app, image, int(result.stderr.split()[2])) == result.stderr and "wait -1 errno 10\n" in result.stdout
+
+
+def test_subreaper(images, program, run):
+    app = program("static")
+    images.add(app)
+    script = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execvp(sys.argv[1], sys.argv[1:])"
+    result = run([app, "x"], options="verbose=1", prefix=["python3", "-c", script])
+    assert "of its image" in result.stderr and "wait -1 errno 10\n" in result.stdout and "reaper 1" in result.stdout
+
+
+def test_children_that_are_there(images, program, run):
+    """Whoever executes hugeld run may have some already; their ends are not taken away."""
+    app = program("static")
+    images.add(app)
+    prefix = ["sh", "-c", '(exit 5) & (exit 6) & exec "$@"', "sh"]
+    result = run([app, "x"], options="verbose=1", prefix=prefix)
+    assert "of its image" in result.stderr and re.search(r"^wait [1-9]\d* errno 0$", result.stdout, re.M)
+
+
+def test_uprobe(images, program, run, probe):
+    """It is in the program's text already at the exec stop, and would not be in the image's."""
+    app = program("static")
+    images.add(app)
+    one = probe(app)
+    one.set()
+    left_alone(run, app, "somebody wrote to it")
+    assert one.hits() > 0
+
+
+def test_noexec_store(program, run, images, tmp_path):
+    app = program("static")
+    images.add(app)
+    prefix = ["unshare", "-m", "sh", "-c", 'mount -o remount,bind,noexec "$0" && exec "$@"', images.folder]
+    left_alone(run, app, "noexec", prefix)
+
+
+def test_changed_file(images, program, run):
+    app = program("static")
+    images.add(app)
+    app.chmod(0o700)
+    left_alone(run, app, "there is no image of it")
+
+
+# --- tools ---
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_gdb(images, program, variant):
+    """It names functions of a program that it attaches to, and knows where they are."""
+    if not shutil.which("gdb"):
+        pytest.skip("gdb is not installed")
+    app = program(variant)
+    images.add(app)
+    process = helpers.start([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "wait"], stdin=subprocess.PIPE)
+    try:
+        while process.stdout.readline() != "waits\n":
+            assert process.poll() is None
+        result = helpers.run(["gdb", "-q", "-nx", "-batch", "-p", process.pid, "-ex", "info symbol text_a", "-ex", "bt",
+                              "-ex", "break trampoline", "-ex", "info breakpoints"])
+        assert "text_a in section" in result.stdout and " main (" in result.stdout, result
+        assert re.search(r"^1 +breakpoint .* <trampoline\+?\d*>$", result.stdout, re.M), result.stdout
+    finally:
+        helpers.end_process(process)
