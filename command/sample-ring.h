@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the kernel writes into the rings of sample.c. */
+#ifndef HL_SAMPLE_RING_H
+#define HL_SAMPLE_RING_H
+
+#include "sample.h"
+
+/* BYTES is a power of two. */
+struct hl_ring_view {
+    const char *data;
+    uint64_t bytes;
+};
+
+enum hl_record { HL_RECORD_OTHER, HL_RECORD_SAMPLE };
+
+/* Reads the record at *TAIL of RING, which is written up to HEAD, and sets *TAIL behind it; all the way to HEAD where it is
+   malformed.  HAS_PAGE_BYTES: samples end with those.  *LOST: how many samples the record says are missing. */
+enum hl_record hl_read_record(const struct hl_ring_view *ring, uint64_t *tail, uint64_t head,
+                              bool has_page_bytes, struct hl_sample *sample, uint64_t *lost);
+
+#endif
