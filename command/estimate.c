@@ -68,3 +68,8 @@ bool hl_scale_count(uint64_t value, uint64_t enabled, uint64_t running, double *
     *count = (double)value * (running < enabled ? (double)enabled / (double)running : 1);
     return true;
 }
+
+double hl_estimate_seen(uint64_t seen, uint64_t once, uint64_t twice) {
+    double more = once > 0 ? (double)once * (double)(once - 1) / (2 * ((double)twice + 1)) : 0;
+    return (double)seen + more;
+}

@@ -29,6 +29,10 @@ double hl_saved_ns(const struct hl_curve *curve, double hot_bytes);
    SHARE of them on huge pages. */
 double hl_estimate_gain(const struct hl_curve *curve, double hot_bytes, double share);
 
+/* How many pages are executed, of which samples fell into SEEN, once into ONCE of these and twice into TWICE: a lower bound
+   as far as samples can tell (Chao 1984, without bias), since pages that are rare leave no trace.  Never less than SEEN. */
+double hl_estimate_seen(uint64_t seen, uint64_t once, uint64_t twice);
+
 /* What a counter would have counted all the time, from its VALUE after it ran for RUNNING of the ENABLED ns; false: it
    never ran. */
 bool hl_scale_count(uint64_t value, uint64_t enabled, uint64_t running, double *count);

@@ -248,6 +248,15 @@ int hl_read_process(struct hl_process *process) {
     return 0;
 }
 
+int hl_read_process_map(struct hl_process *process) {
+    int result = read_text_of_regions(process, "maps");
+    if (result != 0)
+        return result;
+    read_auxv(process);
+    read_executable(process);
+    return 0;
+}
+
 int hl_read_mappings(struct hl_process *process, const struct hl_process *opened) {
     memset(process, 0, sizeof *process);
     process->pid = opened->pid;

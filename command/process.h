@@ -70,6 +70,10 @@ bool hl_has_huge_pages(const struct hl_process *process);
    end). */
 int hl_read_process(struct hl_process *process);
 
+/* The same of maps, which walks no page tables: without nodes, and of regions without their bytes.  hl_find_loaded does not
+   see then which files are images that are mounted over others. */
+int hl_read_process_map(struct hl_process *process);
+
 /* The regions alone, without nodes. */
 int hl_read_regions(struct hl_process *process);
 

@@ -298,35 +298,30 @@ void hl_close_sampler(struct hl_sampler *sampler) {
 
 /* --- reasons --- */
 
-char *hl_explain_no_samples(int error, bool all) {
-    uint64_t paranoid;
-    bool known = hl_read_setting("/proc/sys/kernel/perf_event_paranoid", &paranoid), is_root = geteuid() == 0;
+char *hl_explain_no_samples(int error) {
+    uint64_t paranoid = 0;
+    hl_read_setting("/proc/sys/kernel/perf_event_paranoid", &paranoid);
     switch (-error) {
     case EACCES:
     case EPERM:
-        if (is_root)
-            return hl_format("perf_event_open(2) is refused to this root: a container or a policy forbids "
-                             "it; give the container "
-                             "CAP_PERFMON (--cap-add=PERFMON)");
-        if (known && paranoid > 2)
-            return hl_format("kernel.perf_event_paranoid is %d, which forbids every user but root to sample; "
-                             "run hugeld as "
-                             "root, or set it to 2",
-                             (int)paranoid);
-        return hl_format(all ? "only root may sample all processes; run hugeld as root"
-                             : "a container or a policy forbids perf_event_open(2), or RLIMIT_MEMLOCK is too "
-                               "small for its "
-                               "rings; run hugeld as root, outside of it");
+        if (geteuid() == 0)
+            return hl_format(
+                "a container or a policy forbids perf_event_open(2); give the container CAP_PERFMON");
+        if (paranoid > 2)
+            return hl_format(
+                "kernel.perf_event_paranoid is above 2, so only root may sample; run hugeld as root");
+        return hl_format(
+            "a container or a policy forbids perf_event_open(2), or RLIMIT_MEMLOCK is used up; run "
+            "hugeld as root, outside of it");
     case ENOSYS:
-        return hl_format("this kernel or container has no perf_event_open(2); boot a kernel with "
-                         "CONFIG_PERF_EVENTS, or let "
-                         "the container call it");
+        return hl_format(
+            "there is no perf_event_open(2) here; boot a kernel with CONFIG_PERF_EVENTS, or let the "
+            "container call it");
     case EMFILE:
     case ENFILE:
         return hl_format("too many files would have to be open; raise the limit (ulimit -n)");
     case ENODEV:
-        return hl_format(
-            "all processors are isolated, or without a tick (nohz_full); leave one for the rest");
+        return hl_format("all processors are isolated or without a tick (nohz_full); leave one for the rest");
     default:
         return hl_format("perf_event_open(2) fails: %s; try again", strerror(-error));
     }

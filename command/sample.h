@@ -67,9 +67,8 @@ static inline bool hl_lost_too_many(const struct hl_sampler_counts *counts) {
     return (double)counts->lost > HL_SAMPLER_LOST_MAX * (double)(counts->samples + counts->lost);
 }
 
-/* Why nothing can be sampled, and what would help, in one sentence.  ALL: samples of everything were asked for.  The
-   caller frees it. */
-char *hl_explain_no_samples(int error, bool all);
+/* Why nothing can be sampled, and what would help, without a full stop.  The caller frees it. */
+char *hl_explain_no_samples(int error);
 
 /* Sets SET[i] to VALUE for each processor i of TEXT, "0-3,8", and leaves the others as they are.  What is no list, such as
    "(null)", has no processors; numbers from N on are not kept. */

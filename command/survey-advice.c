@@ -221,8 +221,8 @@ static char *format_run(const struct prospects *prospects, const char *executabl
 
 static double hot_of(const struct hl_surveyed *program, const struct hl_loaded *loaded) {
     for (size_t i = 0; i < program->n_objects; i++)
-        if (program->object[i].inode == loaded->inode && program->object[i].device == loaded->device)
-            return share(program->object[i].hot_bytes, program->hot_bytes);
+        if (program->object[i].id.inode == loaded->inode && program->object[i].id.device == loaded->device)
+            return program->object[i].share;
     return 0;
 }
 
@@ -232,8 +232,10 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
     struct hl_geometry geometry;
     if (hl_open_process(&process, program->pid) != 0)
         return false;
+    struct stat executable;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    bool known = hl_read_process(&process) == 0;
+    bool known = fstatat(process.folder, "exe", &executable, 0) == 0 && executable.st_ino == program->inode &&
+                 executable.st_dev == program->device && hl_read_process_map(&process) == 0;
     if (known) {
         char *path = hl_format("/proc/%d/exe", program->pid);
         prospects->plain_reason = hl_explain_plain_run(path);
@@ -325,17 +327,24 @@ static double estimate(struct hl_advice *advice, const struct hl_surveyed *progr
                        const struct hl_survey *survey, double covered) {
     const struct hl_event_counts *counts = &program->counts;
     advice->by_walks = counts->known && counts->has_walks && counts->cycles > 0;
+    if (!survey->exact && program->samples > 0)
+        covered *= share(program->samples - program->huge_samples, program->samples);
     if (advice->by_walks)
-        return hl_estimate_from_walks(&survey->curve, (double)program->hot_bytes,
+        return hl_estimate_from_walks(&survey->curve, (double)program->likely_bytes,
                                       counts->walk_cycles / counts->cycles, covered);
-    return hl_estimate_gain(&survey->curve, (double)program->hot_bytes, covered);
+    return hl_estimate_gain(&survey->curve, (double)program->likely_bytes, covered);
 }
 
 void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
     struct hl_advice *advice = &program->advice;
     struct prospects prospects = {0};
-    if (program->hot_bytes <= survey->limit_bytes) {
-        advice->already_huge = program->huge_bytes > program->hot_bytes;
+    if (survey->undecided) {
+        advice->reason = hl_format("too many samples were lost to decide anything");
+        return;
+    }
+    if (program->likely_bytes <= survey->limit_bytes) {
+        advice->already_huge = survey->exact ? program->huge_bytes > program->hot_bytes
+                                             : 2 * program->huge_samples > program->samples;
         advice->reason = advice->already_huge ? hl_format("its text is on huge pages already")
                                               : hl_format("it executes no more text than the TLB reaches");
         return;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld survey: which of the programs that run would gain from huge pages.
 
-   It watches processes for some seconds (survey-watch.c), asks the planner what it would do with each program
-   (survey-advice.c), and estimates what that would be worth (estimate.c).  It changes nothing in any process but the
-   notes about which pages of files were used. */
+   It watches processes for some seconds (survey-watch.c), by samples (survey-sample.c) or exactly (survey-exact.c), asks
+   the planner what it would do with each program (survey-advice.c), and estimates what that would be worth (estimate.c).
+   It changes nothing in any process but, if exact, the notes about which pages of files were used. */
 #include "survey.h"
 #include "command.h"
 #include "curve.h"
@@ -29,20 +29,31 @@
 #define HUGE_PAGE ((uint64_t)2 << 20)
 
 struct request {
-    bool json, all_users, calibrate;
+    bool json, all_users, calibrate, exact;
     double seconds;
+    pid_t pid;
     const char *report;
     size_t n_names;
     const char **name; /* --program */
     char **program;    /* what stands behind "--", or NULL */
 };
 
-enum { OPTION_SECONDS = 0x100, OPTION_ALL_USERS, OPTION_REPORT, OPTION_PROGRAM, OPTION_CALIBRATE };
+enum {
+    OPTION_SECONDS = 0x100,
+    OPTION_ALL_USERS,
+    OPTION_REPORT,
+    OPTION_PROGRAM,
+    OPTION_CALIBRATE,
+    OPTION_PID,
+    OPTION_EXACT
+};
 
 static const struct argp_option argp_options[] = {
     {"seconds", OPTION_SECONDS, "S", 0, "Watch for S seconds (10)", 0},
     {"all-users", OPTION_ALL_USERS, NULL, 0, "Processes of other users too", 0},
     {"program", OPTION_PROGRAM, "PATH", 0, "Only processes of this executable; may be repeated", 0},
+    {"pid", OPTION_PID, "PID", 0, "Only this process, with ten times as many samples", 0},
+    {"exact", OPTION_EXACT, NULL, 0, "Count pages, which makes processes wait", 0},
     {"json", 'j', NULL, 0, "Print JSON", 0},
     {"report", OPTION_REPORT, "FILE.html", 0, "Write a page", 0},
     {"calibrate", OPTION_CALIBRATE, NULL, 0, "Measure what jumps cost on this machine, and keep that", 0},
@@ -60,6 +71,14 @@ static error_t set_seconds(struct request *request, const char *text) {
     return EINVAL;
 }
 
+static error_t set_pid(struct request *request, const char *text) {
+    request->pid = hl_parse_pid(text);
+    if (request->pid != 0)
+        return 0;
+    hl_say("survey: --pid %s: give the ID of a process", text);
+    return EINVAL;
+}
+
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
     struct request *request = state->input;
     switch (key) {
@@ -73,6 +92,11 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_REPORT:
         request->report = argument;
+        return 0;
+    case OPTION_PID:
+        return set_pid(request, argument);
+    case OPTION_EXACT:
+        request->exact = true;
         return 0;
     case OPTION_CALIBRATE:
         request->calibrate = true;
@@ -156,19 +180,33 @@ static int find_programs(struct hl_survey_filter *filter, const struct request *
     return 0;
 }
 
-/* Runs PROGRAM in a group of its own; its output goes to standard error, since the answer goes to standard output. */
-static pid_t start_program(char *const *program, const char *path) {
+/* Runs PROGRAM in a group of its own, as soon as *GO is closed; its output goes to standard error, since the answer goes to
+   standard output. */
+static pid_t start_program(char *const *program, const char *path, int *go) {
+    int ends[2];
+    char byte;
+    pid_t parent = getpid();
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -1;
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     signal(SIGCHLD, SIG_DFL);
     pid_t child = fork();
-    if (child != 0)
+    if (child != 0) {
+        close(ends[0]);
+        *go = ends[1];
         return child;
+    }
+    close(ends[1]);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     dup2(STDERR_FILENO, STDOUT_FILENO);
     int input = open("/dev/null", O_RDONLY);
     if (input >= 0)
         dup2(input, STDIN_FILENO);
+    while (read(ends[0], &byte, 1) < 0 && errno == EINTR)
+        ;
+    if (getppid() != parent) /* it was not let go, its parent has ended */
+        _exit(HL_EXIT_NO);
     execv(path, program);
     _exit(HL_EXIT_CANNOT_RUN);
 }
@@ -193,7 +231,7 @@ static int compare_programs(const void *a, const void *b) {
         return x_saved < y_saved ? 1 : -1;
     if (x->advice.gain != y->advice.gain)
         return x->advice.gain < y->advice.gain ? 1 : -1;
-    return (x->hot_bytes < y->hot_bytes) - (x->hot_bytes > y->hot_bytes);
+    return (x->likely_bytes < y->likely_bytes) - (x->likely_bytes > y->likely_bytes);
 }
 
 static int tell(const struct hl_survey *survey, const struct request *request) {
@@ -220,7 +258,7 @@ static int tell(const struct hl_survey *survey, const struct request *request) {
 static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, double seconds,
                  char *const *program, const char *path) {
     if (path != NULL)
-        filter->child = start_program(program, path);
+        filter->child = start_program(program, path, &filter->go);
     if (filter->child < 0) {
         hl_say("%s: cannot be started: %s; free memory or processes", path, strerror(errno));
         return HL_EXIT_NO;
@@ -240,8 +278,8 @@ static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, doub
 }
 
 static int survey_processes(const struct request *request) {
-    struct hl_survey survey = {0};
-    struct hl_survey_filter filter = {.all_users = request->all_users};
+    struct hl_survey survey = {.exact = request->exact};
+    struct hl_survey_filter filter = {.all_users = request->all_users, .pid = request->pid};
     char *const *program = request->program;
     char *path = NULL;
     int code = find_programs(&filter, request);
@@ -280,10 +318,12 @@ int hl_survey_programs(int argc, char **argv) {
     struct request request = {.seconds = SECONDS_DEFAULT};
     int code = HL_EXIT_USAGE;
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) == 0) {
-        bool surveys =
-            request.program != NULL || request.all_users || request.n_names > 0 || request.report != NULL;
+        bool selects = request.program != NULL || request.all_users || request.n_names > 0,
+             surveys = selects || request.report != NULL || request.pid != 0 || request.exact;
         if (request.calibrate && surveys)
             hl_say("survey: --calibrate looks at no program; it goes with --json alone");
+        else if (request.pid != 0 && selects)
+            hl_say("survey: --pid looks at one process; leave --all-users, --program and PROGRAM away");
         else if (request.calibrate)
             code = calibrate(request.json);
         else if ((code = hl_check_page(request.report)) == 0)

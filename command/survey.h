@@ -6,17 +6,29 @@
 #include "common.h"
 #include "estimate.h"
 #include "process.h"
+#include "sample.h"
+#include "sample-resolve.h"
 #include "tlb.h"
 #include "tlb-reach.h"
 
+/* 2 MiB of a file, from a multiple of that on. */
+struct hl_hot_chunk {
+    uint64_t offset;
+    uint64_t samples, huge_samples;
+    uint64_t pages; /* small ones in which samples were */
+};
+
 /* Text of one file, or of one image, that is mapped executable. */
 struct hl_hot_object {
-    dev_t device;
-    ino_t inode;
+    struct hl_file_id id; /* of memory without a file: inode 0 */
     char *path;
     uint64_t text_bytes; /* that is mapped, */
-    uint64_t huge_bytes; /* on huge pages, */
-    uint64_t hot_bytes;  /* and on small pages that were accessed in the window */
+    uint64_t huge_bytes; /* on huge pages (of samples: at least), */
+    uint64_t hot_bytes;  /* and on small pages that were executed in the window (likewise) */
+    double share;        /* of what the program executes on small pages */
+    uint64_t samples, huge_samples;
+    size_t n_chunks;
+    struct hl_hot_chunk *chunk; /* with most samples first */
 };
 
 /* What the processor counted, in user mode. */
@@ -47,25 +59,34 @@ struct hl_surveyed {
     char *path;
     unsigned processes;
     pid_t pid; /* the one that took most processor time */
+    uint64_t pid_started;
     double pid_ms, cpu_ms;
     unsigned long minor_faults, major_faults;
     struct hl_event_counts counts;
     size_t n_objects;
     struct hl_hot_object *object;
     uint64_t text_bytes, huge_bytes, hot_bytes; /* of all objects */
+    uint64_t likely_bytes;                      /* what hot_bytes would be if it had been watched for long */
+    uint64_t samples, huge_samples, memory_samples; /* the last: in text that no file has, on small pages */
     struct hl_advice advice;
 };
 
 struct hl_survey {
     double seconds; /* the window, as it was */
+    bool exact;     /* every page that was accessed was counted; else there were samples */
+    unsigned hz;
+    bool of_threads; /* samples are of the threads that there were, and of what these started */
+    struct hl_sampler_counts sampled;
+    uint64_t samples_ended, samples_refused; /* of processes that had ended, or may not be looked at */
+    bool undecided;                          /* too many samples were lost */
     struct hl_tlb tlb;
     struct hl_tlb_reach reach;
     struct hl_curve curve;
     char *curve_problem;     /* why the cached curve is not used; or NULL */
     uint64_t limit_bytes;    /* programs that execute less have nothing to gain */
     const char *no_counters; /* why nothing was counted; NULL where it was */
-    unsigned watched, ended, kernel_threads, zombies, refused, others;
-    double clear_ms_max, read_ms_max; /* what the longest of each took */
+    unsigned watched, ended, kernel_threads, zombies, refused, others, too_large;
+    double clear_ms_max, read_ms_max; /* what the longest of each took, if exact */
     size_t n_programs;
     struct hl_surveyed *program; /* what would gain most comes first */
 };
@@ -76,10 +97,12 @@ struct hl_survey_filter {
     size_t n_programs;
     struct stat *program; /* only processes of these executables, if there are any */
     pid_t child;          /* only this one and what it starts; or 0 */
+    int go;               /* what CHILD waits for: closed as soon as it is watched */
+    pid_t pid;            /* only this one; or 0 */
 };
 
-/* Watches the processes of FILTER for SECONDS, or until filter->child has ended.  0, or the exit code after one
-   line. */
+/* Watches the processes of FILTER for SECONDS, or until filter->child has ended; survey->exact says how.  0, or the exit
+   code after one line. */
 int hl_watch_processes(struct hl_survey *survey, const struct hl_survey_filter *filter, double seconds);
 void hl_free_survey(struct hl_survey *survey);
 
