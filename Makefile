@@ -108,6 +108,7 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 
 # Of the command, what needs no library.
 $B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb-judge tlb-reach estimate)
+$B/tests/test-sample: $(patsubst %,$B/command/%.o,sample-read estimate)
 
 $B/data/hugeld.service: data/hugeld.service $(CONFIG)
 	@mkdir -p $(@D)

@@ -60,6 +60,10 @@ const char *hl_flags_text(uint32_t flags);
 /* PART of WHOLE in tenths of a percent, rounded down, so that 100.0 means all; 0 of 0 is 0. */
 unsigned hl_permille(uint64_t part, uint64_t whole);
 
+/* How many bytes the character at TEXT has if it is one that shows nothing, or changes how others are shown: control
+   characters, and those of Unicode that turn the direction of writing or have no width.  0: it is none of these. */
+size_t hl_hidden_bytes(const char *text);
+
 /* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?'.  hl_json_hex: "0x...".  hl_json_share:
    PART of WHOLE, 0 to 1.  hl_print_json writes VALUE to stdout and drops it. */
 json_t *hl_json_text(const char *text);

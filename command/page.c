@@ -33,8 +33,11 @@ static const char style[] =
     "}\n";
 
 void hl_put_text(FILE *page, const char *text) {
-    for (; *text != '\0'; text++) {
-        switch (*text) {
+    while (*text != '\0') {
+        size_t hidden = hl_hidden_bytes(text);
+        char character = hidden > 0 ? '?' : *text; /* XML has no control characters */
+        text += hidden > 0 ? hidden : 1;
+        switch (character) {
         case '&':
             fputs("&amp;", page);
             break;
@@ -47,8 +50,8 @@ void hl_put_text(FILE *page, const char *text) {
         case '"':
             fputs("&quot;", page);
             break;
-        default: /* XML has no control characters */
-            fputc((unsigned char)*text < ' ' || *text == 0x7f ? '?' : *text, page);
+        default:
+            fputc(character, page);
         }
     }
 }

@@ -51,9 +51,6 @@ struct known {
     uid_t owner;
     uint64_t used; /* when it was asked for last, by a count */
     double read_ms, again_ms;
-    bool has_program;
-    dev_t program_device;
-    ino_t program_inode;
     struct hl_file_id program;
     char *program_path;
 };
@@ -162,50 +159,53 @@ static struct known *meet(struct hl_resolver *resolver, const struct hl_sample *
     return &resolver->known[resolver->n++];
 }
 
-static struct known *find_known(struct hl_resolver *resolver, const struct hl_sample *sample) {
-    struct known *found = NULL;
-    for (size_t i = 0; found == NULL && i < resolver->n; i++)
-        if (resolver->known[i].pid == sample->process)
-            found = &resolver->known[i];
-    if (found != NULL && faccessat(found->process.folder, "exe", F_OK, AT_SYMLINK_NOFOLLOW) != 0 &&
-        (errno == ESRCH || errno == ENOENT)) {
-        forget(resolver, found);
-        found = NULL;
+int hl_read_file_id(struct hl_file_id *id, int folder, const char *name, const char *path) {
+    struct statx status;
+    int file = openat(folder, name, O_PATH | O_CLOEXEC);
+    if (file < 0)
+        return -errno;
+    int result = statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &status) == 0 ? 0 : -errno;
+    if (result == 0) {
+        *id = (struct hl_file_id){.device = makedev(status.stx_dev_major, status.stx_dev_minor),
+                                  .inode = status.stx_ino};
+        read_generation(id, file, path);
     }
-    if (found == NULL)
-        found = meet(resolver, sample);
-    if (found != NULL)
-        found->used = ++resolver->uses;
-    return found;
+    close(file);
+    return result;
 }
 
 /* What it executes now, since it may have called execve.  0, or a negated errno. */
 static int read_program(struct known *known) {
     char path[PATH_MAX];
-    struct statx status;
-    if (statx(known->process.folder, "exe", AT_STATX_DONT_SYNC, STATX_INO, &status) != 0)
-        return -errno;
-    dev_t device = makedev(status.stx_dev_major, status.stx_dev_minor);
-    if (known->has_program && known->program_inode == status.stx_ino && known->program_device == device)
-        return 0;
     ssize_t bytes = readlinkat(known->process.folder, "exe", path, sizeof path - 1);
-    int file = openat(known->process.folder, "exe", O_PATH | O_CLOEXEC);
-    if (file < 0 || bytes < 0) {
-        int error = errno;
-        if (file >= 0)
-            close(file);
-        return -error;
-    }
+    if (bytes < 0)
+        return -errno;
     path[bytes] = '\0';
-    free(known->program_path);
-    known->program_path = hl_format("%s", path);
-    known->program_device = device;
-    known->program_inode = status.stx_ino;
-    known->program = (struct hl_file_id){.device = device, .inode = status.stx_ino};
-    read_generation(&known->program, file, path);
-    known->has_program = true;
-    close(file);
-    return 0;
+    if (known->program_path == NULL || strcmp(known->program_path, path) != 0) {
+        free(known->program_path);
+        known->program_path = hl_format("%s", path);
+    }
+    return hl_read_file_id(&known->program, known->process.folder, "exe", path);
+}
+
+/* NULL: the process of SAMPLE has ended.  *RESULT: what read_program said. */
+static struct known *find_known(struct hl_resolver *resolver, const struct hl_sample *sample, int *result) {
+    struct known *found = NULL;
+    for (size_t i = 0; found == NULL && i < resolver->n; i++)
+        if (resolver->known[i].pid == sample->process)
+            found = &resolver->known[i];
+    *result = found != NULL ? read_program(found) : 0;
+    if (*result == -ESRCH || *result == -ENOENT) { /* the number may be another's now */
+        forget(resolver, found);
+        found = NULL;
+    }
+    if (found == NULL) {
+        found = meet(resolver, sample);
+        *result = found != NULL ? read_program(found) : -ESRCH;
+    }
+    if (found != NULL)
+        found->used = ++resolver->uses;
+    return found;
 }
 
 /* --- mappings --- */
@@ -310,13 +310,13 @@ static int find_mapping(struct hl_resolver *resolver, struct known *known, uint6
 
 void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample, struct hl_place *place) {
     struct mapping mapping;
-    struct known *known = sample->process > 0 ? find_known(resolver, sample) : NULL;
+    int result = -ESRCH;
+    struct known *known = sample->process > 0 ? find_known(resolver, sample, &result) : NULL;
     *place = (struct hl_place){.kind = HL_PLACE_ENDED, .process = sample->process};
     if (known == NULL)
         return;
     place->started = known->started;
     place->owner = known->owner;
-    int result = read_program(known);
     if (result == 0)
         result = find_mapping(resolver, known, sample->address, &mapping);
     if (result != 0) {

@@ -23,6 +23,10 @@ static inline bool hl_is_same_file_id(const struct hl_file_id *a, const struct h
     return a->inode == b->inode && a->device == b->device && a->generation == b->generation;
 }
 
+/* Sets ID to the file that NAME is in FOLDER, following links, as "exe" in /proc/PID; PATH is what it is called.  0, or a
+   negated errno. */
+int hl_read_file_id(struct hl_file_id *id, int folder, const char *name, const char *path);
+
 enum hl_place_kind {
     HL_PLACE_FILE,
     HL_PLACE_MEMORY, /* text that no file has: a JIT compiler's, or a copy on huge pages; FILE and OFFSET mean nothing */

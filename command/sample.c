@@ -7,7 +7,7 @@
    events of a processor write to one ring, that of an event which never ends. */
 #include "sample.h"
 #include "common.h"
-#include "sample-ring.h"
+#include "sample-read.h"
 
 #include <errno.h>
 #include <linux/perf_event.h>
@@ -24,6 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
+/* Newer than the headers of Debian 11. */
+#define SAMPLE_CODE_PAGE_SIZE (1U << 23)
+#define FORMAT_LOST (1U << 4)
 #define PROCESSORS_MAX 8192
 #define RING_PAGES 4
 /* Of the files that this process may open, so many are left for other uses. */
@@ -46,22 +49,13 @@ struct hl_sampler {
     struct ring *ring;
     size_t n_files; /* of threads' events, which have no ring of their own */
     int *file;
+    bool
+        counts_lost; /* events say how many samples they have lost: Linux 6.0; else there are records of that */
+    uint64_t lost_for_good; /* by events that are closed, or as records say */
     struct hl_sampler_counts counts;
 };
 
 /* --- processors --- */
-
-void hl_parse_processors(const char *text, bool *set, size_t n, bool value) {
-    while (*text >= '0' && *text <= '9') {
-        char *end;
-        unsigned long first = strtoul(text, &end, 10), last = first;
-        if (*end == '-')
-            last = strtoul(end + 1, &end, 10);
-        for (unsigned long i = first; i <= last && i < n; i++)
-            set[i] = value;
-        text = *end == ',' ? end + 1 : "";
-    }
-}
 
 static void read_processors(const char *path, bool *set, bool value) {
     FILE *file = fopen(path, "re");
@@ -100,7 +94,9 @@ static int open_event(const struct hl_sampler *sampler, uint64_t what, pid_t thr
     attr.sample_period = 1000000000 / sampler->hz;
     attr.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME;
     if (sampler->counts.has_page_bytes)
-        attr.sample_type |= PERF_SAMPLE_CODE_PAGE_SIZE;
+        attr.sample_type |= SAMPLE_CODE_PAGE_SIZE;
+    if (sampler->counts_lost)
+        attr.read_format = FORMAT_LOST;
     attr.exclude_kernel = attr.exclude_hv = attr.exclude_guest = attr.exclude_idle = 1;
     attr.use_clockid = 1;
     attr.inherit = thread > 0 && what == PERF_COUNT_SW_CPU_CLOCK;
@@ -113,6 +109,10 @@ static int open_event(const struct hl_sampler *sampler, uint64_t what, pid_t thr
 static int open_ring(struct hl_sampler *sampler, uint64_t what, pid_t thread, unsigned processor) {
     size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     int file = open_event(sampler, what, thread, processor);
+    if (file == -EINVAL && sampler->counts_lost && sampler->counts.processors == 0) {
+        sampler->counts_lost = false; /* before Linux 6.0 */
+        file = open_event(sampler, what, thread, processor);
+    }
     if (file == -EINVAL && sampler->counts.has_page_bytes && sampler->counts.processors == 0) {
         sampler->counts.has_page_bytes = false; /* before Linux 5.11 */
         file = open_event(sampler, what, thread, processor);
@@ -131,6 +131,20 @@ static int open_ring(struct hl_sampler *sampler, uint64_t what, pid_t thread, un
     sampler->counts.processors += !sampler->sampled[processor];
     sampler->sampled[processor] = true;
     return 0;
+}
+
+static uint64_t read_lost(int file) {
+    uint64_t answer[2]; /* the value, and what was lost */
+    return read(file, answer, sizeof answer) == (ssize_t)sizeof answer ? answer[1] : 0;
+}
+
+/* A record of what was lost comes with the next sample only, and there may be none. */
+static void count_lost(struct hl_sampler *sampler) {
+    sampler->counts.lost = sampler->lost_for_good;
+    for (size_t i = 0; sampler->counts_lost && sampler->all && i < sampler->n_rings; i++)
+        sampler->counts.lost += read_lost(sampler->ring[i].file);
+    for (size_t i = 0; sampler->counts_lost && i < sampler->n_files; i++)
+        sampler->counts.lost += read_lost(sampler->file[i]);
 }
 
 static void close_rings(struct hl_sampler *sampler) {
@@ -155,7 +169,7 @@ static void read_rings(struct hl_sampler *sampler, void (*take)(void *, const st
                 hl_read_record(&view, &tail, head, sampler->counts.has_page_bytes, &sample, &lost);
             /* Room for the kernel before anything is done about the sample. */
             __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
-            sampler->counts.lost += lost;
+            sampler->lost_for_good += kind == HL_RECORD_LOST && sampler->counts_lost ? 0 : lost;
             sampler->counts.samples += kind == HL_RECORD_SAMPLE;
             if (kind == HL_RECORD_SAMPLE && take != NULL)
                 take(data, &sample);
@@ -252,7 +266,7 @@ int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request 
     struct hl_sampler *sampler = hl_allocate(sizeof *sampler);
     *sampler =
         (struct hl_sampler){.hz = request->hz, .all = request->n_threads == 0, .turn_ms = request->turn_ms};
-    sampler->counts.has_page_bytes = true;
+    sampler->counts.has_page_bytes = sampler->counts_lost = true;
     if (sampler->all)
         sampler->next = draw_processor(sampler);
     int result = sampler->all ? begin_turn(sampler) : open_threads(sampler, request);
@@ -278,10 +292,13 @@ int hl_read_samples(struct hl_sampler *sampler, double ms, void (*take)(void *, 
     for (size_t i = 0; i < sampler->n_rings; i++)
         ioctl(sampler->ring[i].file, PERF_EVENT_IOC_DISABLE, 0);
     read_rings(sampler, take, data);
+    count_lost(sampler);
+    sampler->lost_for_good = sampler->counts.lost;
     return begin_turn(sampler);
 }
 
-const struct hl_sampler_counts *hl_count_samples(const struct hl_sampler *sampler) {
+const struct hl_sampler_counts *hl_count_samples(struct hl_sampler *sampler) {
+    count_lost(sampler);
     return &sampler->counts;
 }
 

@@ -57,7 +57,7 @@ int hl_read_samples(struct hl_sampler *sampler, double ms,
                     void (*take)(void *data, const struct hl_sample *sample), void *data);
 
 /* Until now; those of a turn that has not ended are among them. */
-const struct hl_sampler_counts *hl_count_samples(const struct hl_sampler *sampler);
+const struct hl_sampler_counts *hl_count_samples(struct hl_sampler *sampler);
 
 /* SAMPLER may be NULL. */
 void hl_close_sampler(struct hl_sampler *sampler);
@@ -69,9 +69,5 @@ static inline bool hl_lost_too_many(const struct hl_sampler_counts *counts) {
 
 /* Why nothing can be sampled, and what would help, without a full stop.  The caller frees it. */
 char *hl_explain_no_samples(int error);
-
-/* Sets SET[i] to VALUE for each processor i of TEXT, "0-3,8", and leaves the others as they are.  What is no list, such as
-   "(null)", has no processors; numbers from N on are not kept. */
-void hl_parse_processors(const char *text, bool *set, size_t n, bool value);
 
 #endif

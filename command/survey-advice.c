@@ -51,10 +51,12 @@ static double share(uint64_t part, uint64_t whole) { return whole > 0 ? (double)
 /* Whether the file DEVICE, INODE is what PATH leads to, and PATH can be copied. */
 static bool is_at(const char *path, dev_t device, ino_t inode) {
     struct stat status;
+    json_t *text = json_string(path); /* NULL: it is not UTF-8 */
+    bool can_be_copied = text != NULL;
+    json_decref(text);
     for (const char *at = path; *at != '\0'; at++)
-        if ((unsigned char)*at < ' ' || *at == 0x7f)
-            return false;
-    return stat(path, &status) == 0 && status.st_dev == device && status.st_ino == inode;
+        can_be_copied = can_be_copied && hl_hidden_bytes(at) == 0;
+    return can_be_copied && stat(path, &status) == 0 && status.st_dev == device && status.st_ino == inode;
 }
 
 /* The image, which is made or looked for at the address that the next process will have. */
@@ -234,8 +236,9 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
         return false;
     struct stat executable;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    bool known = fstatat(process.folder, "exe", &executable, 0) == 0 && executable.st_ino == program->inode &&
-                 executable.st_dev == program->device && hl_read_process_map(&process) == 0;
+    bool known = fstatat(process.folder, "exe", &executable, 0) == 0 &&
+                 executable.st_ino == program->id.inode && executable.st_dev == program->id.device &&
+                 hl_read_process_map(&process) == 0;
     if (known) {
         char *path = hl_format("/proc/%d/exe", program->pid);
         prospects->plain_reason = hl_explain_plain_run(path);
@@ -262,7 +265,7 @@ static bool find_another(struct hl_surveyed *program) {
         pid_t pid = hl_parse_pid(entry->d_name);
         char *path = hl_format("/proc/%d/exe", pid);
         found = pid != 0 && pid != program->pid && stat(path, &executable) == 0 &&
-                executable.st_dev == program->device && executable.st_ino == program->inode;
+                executable.st_dev == program->id.device && executable.st_ino == program->id.inode;
         free(path);
         if (found)
             program->pid = pid;
@@ -292,7 +295,7 @@ static bool is_here(const struct prospects *prospects, const struct hl_surveyed 
     for (size_t i = 0; i < prospects->n; i++)
         if (is_named(&prospects->prospect[i], way) && !prospects->prospect[i].is_here)
             return false;
-    return is_at(program->path, program->device, program->inode);
+    return is_at(program->path, program->id.device, program->id.inode);
 }
 
 static void take_way(struct hl_advice *advice, const struct prospects *prospects,

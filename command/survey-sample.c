@@ -8,6 +8,7 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -35,7 +36,7 @@ struct tally {
     struct hl_watch *watch;
     struct hl_resolver *resolver;
     uint64_t began; /* ticks since boot */
-    struct stat own;
+    struct hl_file_id own;
     size_t n, size;
     struct spot *spot;
 };
@@ -98,23 +99,21 @@ static struct hl_watched *find_process(struct tally *tally, const struct hl_plac
 
 static bool is_wanted(const struct tally *tally, const struct hl_place *place) {
     const struct hl_survey_filter *filter = tally->watch->filter;
-    bool is_own = place->program.inode == tally->own.st_ino && place->program.device == tally->own.st_dev;
+    bool is_own = hl_is_same_file_id(&place->program, &tally->own);
     return hl_is_owner_wanted(tally->watch, place->owner) &&
            (filter->pid == 0 || place->process == filter->pid) &&
            !(is_own && place->process == filter->child) &&
-           hl_is_program_wanted(tally->watch, place->program.device, place->program.inode);
+           hl_is_program_wanted(tally->watch, &place->program);
 }
 
 static void count_place(struct tally *tally, const struct hl_place *place, uint64_t page_bytes) {
     struct hl_survey *survey = tally->watch->survey;
     struct hl_watched *watched = find_process(tally, place);
-    struct hl_surveyed *program =
-        hl_find_surveyed(survey, place->program.device, place->program.inode, place->program_path);
+    struct hl_surveyed *program = hl_find_surveyed(survey, &place->program, place->program_path);
     bool huge = page_bytes >= (uint64_t)1 << HUGE_SHIFT, is_file = place->kind == HL_PLACE_FILE;
     static const struct hl_file_id memory = {0};
     watched->samples++;
-    watched->device = place->program.device;
-    watched->inode = place->program.inode;
+    watched->id = place->program;
     program->samples++;
     program->huge_samples += huge;
     program->memory_samples += !huge && !is_file;
@@ -334,7 +333,7 @@ void hl_watch_by_samples(struct hl_watch *watch, double seconds) {
     clock_gettime(CLOCK_BOOTTIME, &now);
     tally.began =
         (uint64_t)((double)now.tv_sec + 1e-9 * (double)now.tv_nsec) * (uint64_t)sysconf(_SC_CLK_TCK);
-    stat("/proc/self/exe", &tally.own);
+    hl_read_file_id(&tally.own, AT_FDCWD, "/proc/self/exe", "");
     hl_find_processes(watch, NULL);
     int result = watch->code == 0 ? begin_to_sample(watch, &sampler, seconds) : 0;
     if (watch->code != 0 || (result != 0 && !(result == -ESRCH && watch->filter->pid == 0))) {

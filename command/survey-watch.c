@@ -59,10 +59,10 @@ static bool is_descendant(pid_t pid, pid_t parent, pid_t child) {
     return false;
 }
 
-bool hl_is_program_wanted(const struct hl_watch *watch, dev_t device, ino_t inode) {
+bool hl_is_program_wanted(const struct hl_watch *watch, const struct hl_file_id *id) {
     const struct hl_survey_filter *filter = watch->filter;
     for (size_t i = 0; i < filter->n_programs; i++)
-        if (filter->program[i].st_dev == device && filter->program[i].st_ino == inode)
+        if (filter->program[i].st_dev == id->device && filter->program[i].st_ino == id->inode)
             return true;
     return filter->n_programs == 0;
 }
@@ -82,16 +82,18 @@ struct hl_watched *hl_add_watched(struct hl_watch *watch, const struct hl_watche
     return &watch->process[watch->n++];
 }
 
-void hl_note_executable(struct hl_watched *watched, const struct hl_process *process) {
+int hl_note_executable(struct hl_watched *watched, const struct hl_process *process) {
     char path[PATH_MAX];
-    struct stat executable;
     ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
-    if (bytes <= 0 || fstatat(process->folder, "exe", &executable, 0) != 0)
-        return;
+    if (bytes <= 0)
+        return -errno;
+    path[bytes] = '\0';
+    int result = hl_read_file_id(&watched->id, process->folder, "exe", path);
+    if (result != 0)
+        return result;
     free(watched->path);
-    watched->path = hl_format("%.*s", (int)bytes, path);
-    watched->device = executable.st_dev;
-    watched->inode = executable.st_ino;
+    watched->path = hl_format("%s", path);
+    return 0;
 }
 
 /* Begins to watch PROCESS. */
@@ -99,18 +101,15 @@ static void consider_process(struct hl_watch *watch, const struct hl_process *pr
                              const struct hl_usage *usage,
                              bool (*begin)(struct hl_watch *, const struct hl_process *)) {
     struct hl_survey *survey = watch->survey;
-    struct stat executable;
-    if (fstatat(process->folder, "exe", &executable, 0) != 0) {
-        survey->refused += errno == EACCES || errno == EPERM;
-        survey->ended += errno != EACCES && errno != EPERM;
+    struct hl_watched watched = {.pid = process->pid, .first = *usage, .last = *usage};
+    int result = hl_note_executable(&watched, process);
+    survey->refused += result == -EACCES || result == -EPERM;
+    survey->ended += result == -ENOENT || result == -ESRCH;
+    if (result != 0 || !hl_is_program_wanted(watch, &watched.id) ||
+        (begin != NULL && !begin(watch, process))) {
+        free(watched.path);
         return;
     }
-    if (!hl_is_program_wanted(watch, executable.st_dev, executable.st_ino) ||
-        (begin != NULL && !begin(watch, process)))
-        return;
-    struct hl_watched watched = {
-        .pid = process->pid, .first = *usage, .last = *usage, .path = hl_format("?")};
-    hl_note_executable(&watched, process);
     if (survey->no_counters == NULL)
         watched.counters = hl_open_watch_counters(process->pid);
     hl_add_watched(watch, &watched);
@@ -159,14 +158,15 @@ bool hl_has_child_ended(const struct hl_survey_filter *filter) {
 
 /* --- programs --- */
 
-struct hl_surveyed *hl_find_surveyed(struct hl_survey *survey, dev_t device, ino_t inode, const char *path) {
+struct hl_surveyed *hl_find_surveyed(struct hl_survey *survey, const struct hl_file_id *id,
+                                     const char *path) {
     for (size_t i = 0; i < survey->n_programs; i++)
-        if (survey->program[i].inode == inode && survey->program[i].device == device)
+        if (hl_is_same_file_id(&survey->program[i].id, id))
             return &survey->program[i];
     if (survey->n_programs % 64 == 0)
         survey->program = hl_resize(survey->program, (survey->n_programs + 64) * sizeof *survey->program);
     struct hl_surveyed *program = &survey->program[survey->n_programs++];
-    *program = (struct hl_surveyed){.device = device, .inode = inode, .path = hl_format("%s", path)};
+    *program = (struct hl_surveyed){.id = *id, .path = hl_format("%s", path)};
     return program;
 }
 
@@ -193,7 +193,7 @@ void hl_raise_to(uint64_t *value, uint64_t candidate) { *value = candidate > *va
 
 /* What WATCHED took, and who of its program took most. */
 static void add_to_program(struct hl_survey *survey, struct hl_watched *watched) {
-    struct hl_surveyed *program = hl_find_surveyed(survey, watched->device, watched->inode, watched->path);
+    struct hl_surveyed *program = hl_find_surveyed(survey, &watched->id, watched->path);
     const struct hl_usage *first = &watched->first, *last = &watched->last;
     double ms = last->user_ms + last->system_ms - first->user_ms - first->system_ms;
     if (program->processes++ == 0 || ms > program->pid_ms) {

@@ -9,9 +9,8 @@
 struct hl_watched {
     pid_t pid;
     struct hl_usage first, last;
-    bool has_text; /* it could be read */
-    dev_t device;  /* its executable */
-    ino_t inode;
+    bool has_text;        /* it could be read */
+    struct hl_file_id id; /* its executable */
     char *path;
     uint64_t samples;
     struct hl_watch_counters *counters;
@@ -41,18 +40,17 @@ struct hl_watched *hl_find_watched(struct hl_watch *watch, pid_t pid, uint64_t s
 /* The caller sets what it knows, and owns nothing of it. */
 struct hl_watched *hl_add_watched(struct hl_watch *watch, const struct hl_watched *watched);
 
-/* Sets what PROCESS, which is WATCHED, executes now; leaves it as it is where that cannot be read. */
-void hl_note_executable(struct hl_watched *watched, const struct hl_process *process);
+/* Sets what PROCESS, which is WATCHED, executes now.  0, or a negated errno, and WATCHED is as it was. */
+int hl_note_executable(struct hl_watched *watched, const struct hl_process *process);
 
 /* Whether a process of OWNER, and one of this executable, is looked at. */
 bool hl_is_owner_wanted(const struct hl_watch *watch, uid_t owner);
-bool hl_is_program_wanted(const struct hl_watch *watch, dev_t device, ino_t inode);
+bool hl_is_program_wanted(const struct hl_watch *watch, const struct hl_file_id *id);
 
 /* Whether filter->child has ended; its other children end unseen. */
 bool hl_has_child_ended(const struct hl_survey_filter *filter);
 
-struct hl_surveyed *hl_find_surveyed(struct hl_survey *survey, dev_t device, ino_t inode, const char *path);
-/* Files are one where ID says so; without a generation where device and inode are the same. */
+struct hl_surveyed *hl_find_surveyed(struct hl_survey *survey, const struct hl_file_id *id, const char *path);
 struct hl_hot_object *hl_find_hot_object(struct hl_hot_object **object, size_t *n,
                                          const struct hl_file_id *id, const char *path);
 void hl_free_hot_objects(struct hl_hot_object *object, size_t n);

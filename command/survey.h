@@ -54,8 +54,7 @@ struct hl_advice {
 
 /* All processes of one executable. */
 struct hl_surveyed {
-    dev_t device;
-    ino_t inode;
+    struct hl_file_id id;
     char *path;
     unsigned processes;
     pid_t pid; /* the one that took most processor time */

@@ -29,7 +29,7 @@ _hugeld() {
     bench)
         options='--against --at-once --ignore-failure --json --keep --loader --ld-so --metric --pairs --options --pid --precision --objects --report --seconds --toggle --help'
         ;;
-    survey) options='--all-users --calibrate --json --program --report --seconds --help' ;;
+    survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
     attach) options='--json --objects --children --dry-run --store --help' ;;
     detach) options='--json --objects --children --dry-run --help' ;;

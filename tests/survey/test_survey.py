@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld survey: it counts the text that programs execute, once for all processes of one program; recommends what works
-and prints commands that a shell takes; and tells in one line what it could not look at."""
+"""hugeld survey: --exact counts the text that programs execute, once for all processes of one program.  In both ways it
+recommends what works and prints commands that a shell takes, and tells in one line what it could not look at.  What is said
+of samples is in test_samples.py."""
 
 import contextlib
-import html.parser
 import json
 import os
 import pathlib
@@ -19,54 +19,17 @@ import pytest
 
 import helpers
 from helpers import curve_file, hugeld, one_line
+from watching import FOREVER, NOBODY, Page, name_of, row, running, ticks
 
 MIB = 1 << 20
-NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-FOREVER = "1000000000000"
 QUIET = "no program here executes more text than the TLB reaches\n"
 
 
-@pytest.fixture(autouse=True)
-def known_curve(curve):
-    """Wherever a test says nothing else."""
-
-
-@pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    """Executes 16 MiB of text at random for as many times as it is told, and beside that next to nothing."""
-    folder = tmp_path_factory.mktemp("survey")
-    folder.chmod(0o755)
-    yield helpers.build_calls(folder / "calls", "-no-pie")
-    shutil.rmtree(folder)
-
-
 def survey(*arguments, seconds=0.5, **options):
-    """(what --json says, exit status)"""
-    result = hugeld("survey", "--json", "--seconds", seconds, *arguments, **options)
+    """(what --json says, exit status), of pages that were counted."""
+    result = hugeld("survey", "--exact", "--json", "--seconds", seconds, *arguments, **options)
     assert result.returncode in (0, 1) and result.stdout, result.stderr
     return json.loads(result.stdout), result.returncode
-
-
-def row(answer, path):
-    [found] = [p for p in answer["programs"] if p["path"] == str(path)]
-    return found
-
-
-@contextlib.contextmanager
-def running(*argvs, env=None):
-    """Starts all, and waits until each is the program that is meant and has been everywhere once."""
-    processes = [helpers.start(argv, env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) for argv in argvs]
-    try:
-        for process, argv in zip(processes, argvs):
-            helpers.wait_until(lambda p=process, a=argv: ticks(p.pid) > 20 or a[-1] != FOREVER, what="work")
-        yield processes
-    finally:
-        for process in processes:
-            helpers.end_process(process)
-
-
-def ticks(pid):
-    return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
 
 
 def is_all(bytes_):
@@ -80,7 +43,8 @@ def is_all(bytes_):
 @pytest.mark.parametrize("arguments", [
     ["--seconds", "0"], ["--seconds", "x"], ["--seconds", "-1"], ["--seconds", "nan"], ["--seconds", "1e9"], ["--seconds"],
     ["--program", "/no/such/program"], ["--program"], ["--calibrate", "--all-users"], ["--calibrate", "--", "true"],
-    ["--report", "/no-such-folder/x.html"], ["--no-such-option"],
+    ["--report", "/no-such-folder/x.html"], ["--no-such-option"], ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "--", "true"],
+    ["--pid", "1", "--all-users"], ["--calibrate", "--exact"], ["--calibrate", "--pid", "1"],
 ], ids=" ".join)
 def test_survey_wrong_use(arguments):
     one_line(hugeld("survey", *arguments), 2)
@@ -116,7 +80,7 @@ def test_waiting_program_is_not_hot(calls):
         answer, status = survey("--program", calls)
         assert row(answer, calls)["hot_bytes"] < MIB and status == 1
         assert row(answer, calls)["advice"]["way"] == "nothing"
-        result = hugeld("survey", "--seconds", "0.3", "--program", calls)
+        result = hugeld("survey", "--exact", "--seconds", "0.3", "--program", calls)
         assert (result.returncode, result.stdout, result.stderr) == (1, QUIET, "")
     finally:
         helpers.end_process(process)
@@ -142,7 +106,7 @@ def test_started_program_that_ends(calls):
     """What was seen of it counts; of one that ends at once there is nothing to be seen."""
     answer, _ = survey("--", "sh", "-c", f"timeout 1 {calls} {FOREVER}; true", seconds=20)
     assert answer["seconds"] < 15 and is_all(row(answer, calls)["hot_bytes"])
-    result = hugeld("survey", "--seconds", "20", "--", "true")
+    result = hugeld("survey", "--exact", "--seconds", "20", "--", "true")
     assert result.returncode == 1 and (result.stdout == QUIET or "ended before it could be looked at" in result.stderr)
 
 
@@ -228,7 +192,7 @@ def test_already_huge(calls, library, pool):
     env = helpers.preload(library, options="backend=hugetlb")
     with running([calls, FOREVER], env=env):
         answer, status = survey("--program", calls)
-        result = hugeld("survey", "--seconds", "0.3", "--program", calls)
+        result = hugeld("survey", "--exact", "--seconds", "0.3", "--program", calls)
     found = row(answer, calls)
     assert found["huge_bytes"] >= 14 * MIB and found["hot_bytes"] < 2 * MIB
     assert found["advice"]["already_huge"] is True and found["advice"]["way"] == "nothing" and status == 1
@@ -244,7 +208,7 @@ def test_already_huge_is_shown(calls, library, pool):
     shutil.copy(calls, copy)
     env = helpers.preload(library, options="backend=hugetlb")
     with running([copy, FOREVER], env=env), running([calls, FOREVER]):
-        result = hugeld("survey", "--seconds", "0.5", "--program", calls, "--program", copy,
+        result = hugeld("survey", "--exact", "--seconds", "0.5", "--program", calls, "--program", copy,
                         env=helpers.environment(COLUMNS=120))
     [line] = [line for line in result.stdout.splitlines() if line.endswith("moved") and "%" in line and "(huge)" in line]
     assert line.startswith("   0.0%")
@@ -273,9 +237,9 @@ def test_without_privileges(calls, library, root):
     """Own processes only, and that is said once."""
     command = library.parent / "hugeld"
     with running([calls, FOREVER]) as [ours], running([*NOBODY, calls, FOREVER]):
-        alone = json.loads(helpers.run([*NOBODY, command, "survey", "--json", "--seconds", "0.5"]).stdout)
-        result = helpers.run([*NOBODY, command, "survey", "--seconds", "0.5"])
-        everybody = json.loads(helpers.run([*NOBODY, command, "survey", "--json", "--all-users", "--seconds", "0.5"]).stdout)
+        alone = json.loads(helpers.run([*NOBODY, command, "survey", "--exact", "--json", "--seconds", "0.5"]).stdout)
+        result = helpers.run([*NOBODY, command, "survey", "--exact", "--seconds", "0.5"])
+        everybody = json.loads(helpers.run([*NOBODY, command, "survey", "--exact", "--json", "--all-users", "--seconds", "0.5"]).stdout)
         all_users, _ = survey("--all-users", "--program", calls)
         mine, _ = survey("--program", calls)
     assert row(alone, calls)["processes"] == 1 and alone["processes"]["others"] > 0
@@ -302,12 +266,6 @@ def test_other_namespaces(calls, root, tmp_path):
         assert found["pid"] == hidden and is_all(found["hot_bytes"]) and found["advice"]["hot_share"] > 0.8
     finally:
         helpers.end_process(process)
-
-
-def name_of(pid):
-    with contextlib.suppress(OSError):
-        return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
-    return ""
 
 
 @pytest.mark.whole
@@ -337,7 +295,7 @@ def test_thousand_processes():
         answer, _ = survey("--program", "sleep", timeout=120)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         master, slave = pty.openpty()
-        shown = helpers.start([helpers.HUGELD, "survey", "--seconds", "0.3"], stderr=slave)
+        shown = helpers.start([helpers.HUGELD, "survey", "--exact", "--seconds", "0.3"], stderr=slave)
         shown.communicate(timeout=120)
         progress = os.read(master, 65536).decode()
         os.close(master)
@@ -366,7 +324,7 @@ def test_width(calls, width, tmp_path):
     with running([program, FOREVER]):
         env = helpers.environment(COLUMNS=width)
         answer, _ = survey("--program", program)
-        result = hugeld("survey", "--seconds", "0.5", "--program", program, env=env)
+        result = hugeld("survey", "--exact", "--seconds", "0.5", "--program", program, env=env)
     assert result.returncode == 0 and max(map(len, result.stdout.splitlines())) <= width
     commands = row(answer, program)["advice"]["commands"]
     assert shlex.split(commands[-1])[-1] == str(program)
@@ -382,25 +340,13 @@ def test_hostile_names(calls, tmp_path, name):
     program = tmp_path / name
     shutil.copy(calls, program)
     with running([program, FOREVER]):
-        result = hugeld("survey", "--seconds", "0.5", "--program", program)
+        result = hugeld("survey", "--exact", "--seconds", "0.5", "--program", program)
         answer, _ = survey("--program", program)
     assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", result.stdout) and result.returncode in (0, 1)
     [found] = answer["programs"]
     assert is_all(found["hot_bytes"])
     for command in found["advice"]["commands"]:
         assert "\n" not in command and "\x1b" not in command
-
-
-class Page(html.parser.HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.links, self.bars = [], 0
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        self.links += [attributes[key] for key in ("src", "href") if key in attributes] + [tag] * (tag in ("script", "link"))
-        self.bars += tag == "rect" and attributes.get("class") == "huge"
 
 
 def test_page(calls, tmp_path):

@@ -89,9 +89,10 @@ def test_bench_pid(builder, library, pause_library, pool):
 
 def test_survey(tmp_path, curve):
     calls = helpers.build_calls(tmp_path / "calls")
-    answer = json.loads(helpers.hugeld("survey", "--json", "--seconds", "1", "--", calls, "1000000000000").stdout)
+    sampled, exact = (json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", *way, "--", calls, "1000000000000").stdout)
+                      for way in ([], ["--exact"]))
     counters = {f"programs[].counters.{name}" for name in ("cycles", "instructions", "itlb_misses", "walk_cycles")}
-    compare("survey", [answer], counters if answer["no_counters"] else ())
+    compare("survey", [sampled, exact], counters if exact["no_counters"] else ())
 
 
 @pytest.mark.whole

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-#include "sample-ring.h"
+#include "sample-read.h"
 
 #include <linux/perf_event.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* As sample_type of sample.c asks for. */
@@ -49,13 +50,25 @@ enum hl_record hl_read_record(const struct hl_ring_view *ring, uint64_t *tail, u
                                      record.page_bytes};
         return HL_RECORD_SAMPLE;
     case PERF_RECORD_LOST:
-        if (record.header.size >= sizeof loss) {
-            copy_out(ring, at, &loss, sizeof loss);
-            *lost = loss.lost;
-        }
-        return HL_RECORD_OTHER;
+        if (record.header.size < sizeof loss)
+            return HL_RECORD_OTHER;
+        copy_out(ring, at, &loss, sizeof loss);
+        *lost = loss.lost;
+        return HL_RECORD_LOST;
     default:
         *lost = record.header.type == PERF_RECORD_THROTTLE; /* until the next tick: one, or more */
         return HL_RECORD_OTHER;
+    }
+}
+
+void hl_parse_processors(const char *text, bool *set, size_t n, bool value) {
+    while (*text >= '0' && *text <= '9') {
+        char *end;
+        unsigned long first = strtoul(text, &end, 10), last = first;
+        if (*end == '-')
+            last = strtoul(end + 1, &end, 10);
+        for (unsigned long i = first; i <= last && i < n; i++)
+            set[i] = value;
+        text = *end == ',' ? end + 1 : "";
     }
 }

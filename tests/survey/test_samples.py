@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld survey by samples, its default: they rank the text of a known program, say what is on huge pages, and cannot be
+pushed out by anybody; nothing of a process is walked, and where nothing can be sampled one line says what would help."""
+
+import errno
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import xml.etree.ElementTree
+
+import pytest
+
+import helpers
+from helpers import hugeld, one_line
+from watching import FOREVER, NOBODY, Page, row, running, ticks
+
+MIB = 1 << 20
+HUGE = 2 * MIB
+# _IOWR('f', 17, struct procmap_query)
+PROCMAP_QUERY = 0xc0686611
+
+
+def survey(*arguments, seconds=1, prefix=(), command=helpers.HUGELD, **options):
+    result = helpers.run([*prefix, command, "survey", "--json", "--seconds", str(seconds), *arguments], **options)
+    assert result.returncode in (0, 1) and result.stdout, result.stderr
+    return json.loads(result.stdout)
+
+
+def look(path, *arguments, samples=200, **options):
+    """(the answer, and what it says of PATH), from as long a window as it takes on a busy machine."""
+    for seconds in (1, 3, 9, 27):
+        answer = survey(*arguments, seconds=seconds, **options)
+        if row(answer, path)["samples"] >= samples:
+            break
+    found = row(answer, path)
+    assert found["samples"] >= samples and answer["sampling"]["decided"]
+    assert found["samples"] == sum(o["samples"] for o in found["objects"]) + found["memory_samples"]
+    return answer, found
+
+
+def replaced(errors, *words):
+    """The command WORDS, in which system calls fail: {name: (errno, the number that its second argument has, or None)}."""
+    pytest.importorskip("seccomp", reason="needs python3-seccomp")
+    rules = "".join(f"f.add_rule(seccomp.ERRNO({number}), {name!r}"
+                    + (f", seccomp.Arg(1, seccomp.EQ, {argument})" if argument else "") + ")\n"
+                    for name, (number, argument) in errors.items())
+    script = f"import os, seccomp, sys\nf = seccomp.SyscallFilter(seccomp.ALLOW)\n{rules}f.load()\nos.execvp(sys.argv[1], sys.argv[1:])"
+    return ["/usr/bin/python3", "-c", script, *words]
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory):
+    """(path, {function: the 2 MiB of the file that it is in}): three quarters of its time it is in `hot`, the rest in
+    `warm`, and next to never in `cold`."""
+    folder = tmp_path_factory.mktemp("uneven")
+    source, program = folder / "uneven.c", folder / "uneven"
+    source.write_text("#include <stdint.h>\nvolatile uint64_t sum;\n"
+                      "#define WORK(name) __attribute__((noinline, aligned(2 << 20))) void name(uint64_t n) \\\n"
+                      "{ for (uint64_t i = 0; i < n; i++) sum += i; }\n"
+                      "WORK(cold) WORK(warm) WORK(hot)\n"
+                      "int main(void) { cold(1000); for (;;) { hot(300000); warm(100000); } }\n")
+    subprocess.run(["gcc", "-O1", "-no-pie", "-o", program, source], check=True, timeout=60)
+    helpers.on_small_pages(program)
+    symbols = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
+    sections = subprocess.run(["readelf", "-SW", program], check=True, capture_output=True, text=True).stdout
+    address, offset = (int(n, 16) for n in re.search(r"\.text\s+PROGBITS\s+(\w+) (\w+)", sections).groups())
+    where = {name: int(value, 16) - address + offset
+             for value, name in re.findall(r"^(\w+) T (cold|warm|hot)$", symbols, re.M)}
+    yield str(program), {name: at - at % HUGE for name, at in where.items()}
+    shutil.rmtree(folder)
+
+
+# --- what they say ---
+
+
+def test_ranking(uneven):
+    """By their share of the samples, in 2 MiB of a file."""
+    path, chunks = uneven
+    with running([path]) as [process]:
+        answer, found = look(path, "--pid", process.pid)
+    assert answer["sampling"]["hz"] == 997 and answer["sampling"]["lost"] == 0
+    [program] = found["objects"][:1]
+    assert program["path"] == path and program["samples"] >= 0.95 * found["samples"]
+    first, second = program["chunks"][:2]
+    assert (first["offset"], second["offset"]) == (chunks["hot"], chunks["warm"])
+    assert 0.6 < first["samples"] / program["samples"] < 0.9
+    assert sum(c["samples"] for c in program["chunks"]) == program["samples"]
+    assert found["hot_bytes"] == 4096 * sum(c["small_pages"] for o in found["objects"] for c in o["chunks"])
+    assert first["small_pages"] <= 2 and found["hot_bytes"] <= found["likely_hot_bytes"] < MIB
+
+
+@pytest.mark.parametrize("who", ["all", "pid", "child"])
+def test_hot_text(calls, who):
+    """What was seen is at least executed, and what is likely is about what is."""
+    if who == "child":
+        answer, found = look(calls, "--", calls, FOREVER, samples=400)
+    else:
+        with running([calls, FOREVER]) as [process]:
+            answer, found = look(calls, *(["--pid", process.pid] if who == "pid" else ["--program", calls]),
+                                 samples=400 if who == "pid" else 100)
+    assert answer["sampling"]["of_threads"] is (who != "all") and answer["sampling"]["processors"] >= 1
+    assert found["processes"] == 1 and found["huge_samples"] == 0 and found["huge_bytes"] == 0
+    assert 16 * MIB <= found["text_bytes"] < 20 * MIB
+    assert found["hot_bytes"] <= 16.5 * MIB and found["hot_bytes"] / 4096 <= found["samples"]
+    assert found["hot_bytes"] > 0.1 * MIB and found["hot_bytes"] < found["likely_hot_bytes"] <= found["text_bytes"]
+    if who != "all":  # with few samples it may be any part of that
+        assert found["likely_hot_bytes"] > 4 * MIB and len(found["objects"][0]["chunks"]) >= 8
+        assert found["advice"]["way"] == "image" and found["advice"]["hot_share"] > 0.8
+
+
+def test_already_huge(calls, library, pool):
+    """The page sizes of the samples say it, for what hugeld has moved."""
+    pool(32)
+    with running([calls, FOREVER], env=helpers.preload(library, options="backend=hugetlb")) as [process]:
+        _, found = look(calls, "--pid", process.pid)
+    assert found["huge_samples"] > 0.9 * found["samples"] and found["huge_bytes"] >= 10 * MIB
+    assert found["objects"][0]["path"] == "text on huge pages"
+    assert found["advice"]["already_huge"] is True and found["advice"]["way"] == "nothing"
+
+
+@pytest.mark.whole
+def test_image_is_huge(calls, root):
+    """Text that `hugeld attach` has replaced is on huge pages of a file."""
+    with running([calls, FOREVER]) as [process]:
+        _, before = look(calls, "--pid", process.pid)
+        if os.uname().machine != "x86_64":
+            pytest.skip("attach is for x86-64")
+        assert hugeld("attach", process.pid).returncode == 0
+        _, after = look(calls, "--pid", process.pid)
+    assert before["huge_samples"] == 0 and after["huge_samples"] > 0.9 * after["samples"]
+    assert after["advice"]["already_huge"] is True
+
+
+def test_text_of_a_jit(tmp_path):
+    """Memory that no file has is counted, and is no hot text."""
+    source, program = tmp_path / "jit.c", tmp_path / "jit"
+    source.write_text("#include <string.h>\n#include <sys/mman.h>\nint main(void) {\n"
+                      "char *at = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n"
+                      "memcpy(at, SPIN, sizeof SPIN); ((void (*)(void))at)(); }\n")
+    spin = {"x86_64": r"\xeb\xfe", "aarch64": r"\x00\x00\x00\x14"}[os.uname().machine]
+    subprocess.run(["gcc", f'-DSPIN="{spin}"', "-o", program, source], check=True, timeout=60)
+    with running([program]) as [process]:
+        _, found = look(program, "--pid", process.pid)
+    assert found["memory_samples"] > 0.9 * found["samples"] and found["hot_bytes"] < 64 * 4096
+
+
+@pytest.mark.whole
+def test_processes_that_have_ended(calls):
+    """Their samples count all the same, once for each of them."""
+    answer, found = look(calls, "--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", samples=400)
+    assert found["processes"] >= 2 and answer["sampling"]["ended"] < 0.2 * answer["sampling"]["samples"]
+
+
+def test_inode_that_is_used_again(calls, tmp_path, root):
+    """Another file that has the number of one that is gone is another program, also under the same name.  A file system of
+    its own gives the number to the next file."""
+    disk, folder, path = tmp_path / "disk", tmp_path / "mounted", tmp_path / "mounted/program"
+    folder.mkdir()
+    with open(disk, "wb") as file:
+        file.truncate(64 * MIB)
+    subprocess.run(["mkfs.ext4", "-q", disk], check=True, timeout=60)
+    once = f"cp {calls} {path} && stat -c %i {path} >&2 && timeout 2 {path} {FOREVER}; rm {path}"
+    mounted = f"mount -o loop {disk} {folder} && exec {helpers.HUGELD} survey --json --seconds 60 -- sh -c '{once}; {once}'"
+    result = helpers.run(["unshare", "--mount", "sh", "-ec", mounted])
+    first, second = result.stderr.split()
+    assert first == second
+    found = [p for p in json.loads(result.stdout)["programs"] if p["path"].startswith(str(path))]
+    assert len(found) == 2 and all(p["processes"] == 1 and p["samples"] > 0 for p in found)
+
+
+# --- what they cost, and who could push them out ---
+
+
+def opened(log, pattern):
+    return set(re.findall(pattern, log.read_text()))
+
+
+def test_nothing_is_walked(calls, tmp_path):
+    """Neither clear_refs nor what walks page tables is opened, and nobody is traced; --exact is seen to do the first."""
+    if shutil.which("strace") is None:
+        pytest.skip("needs strace")
+    files, seen = r'open\w*\([^"\n]*"(?:/proc/\d+/)?(\w+)"', {}
+    for way in ("samples", "--exact"):
+        log = tmp_path / way
+        with running([calls, FOREVER]):
+            survey("--program", calls, *([way] if way == "--exact" else []), seconds=2,
+                   prefix=["strace", "-f", "-qq", "-e", "trace=openat,openat2,open,ptrace,process_vm_readv", "-o", log])
+        seen[way] = opened(log, files)
+        assert not opened(log, "ptrace|process_vm_readv")
+    assert {"clear_refs", "smaps"} <= seen["--exact"]
+    assert {"maps", "exe"} <= seen["samples"]
+    assert not seen["samples"] & {"clear_refs", "smaps", "smaps_rollup", "numa_maps", "pagemap", "mem"}
+
+
+def test_loops_of_mmap(calls, tmp_path):
+    """Processes that map and unmap text, fork and execute all the time lose nobody's samples."""
+    source, storm = tmp_path / "storm.c", tmp_path / "storm"
+    source.write_text("#include <fcntl.h>\n#include <sys/mman.h>\n#include <sys/wait.h>\n#include <unistd.h>\n"
+                      "int main(int n, char **v) { if (n > 1) return 0; int f = open(v[0], O_RDONLY);\n"
+                      "for (unsigned i = 0;; i++) {\n"
+                      "munmap(mmap(0, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE, f, 0), 4096);\n"
+                      "if (i % 1000 == 0 && fork() == 0) execl(v[0], v[0], \"x\", (char *)0);\n"
+                      "while (waitpid(-1, 0, WNOHANG) > 0); } }\n")
+    subprocess.run(["gcc", "-O1", "-o", storm, source], check=True, timeout=60)
+    with running([calls, FOREVER]) as [process], running([storm], [storm]):
+        answer, found = look(calls, "--all-users", "--program", calls, samples=100)
+        alone, _ = look(calls, "--pid", process.pid, samples=100)
+    assert answer["sampling"]["lost"] == alone["sampling"]["lost"] == 0
+    assert found["objects"][0]["path"] == calls
+
+
+@pytest.mark.parametrize("words", [["--json"], pytest.param([], marks=pytest.mark.whole)], ids=["json", "text"])
+def test_lost_samples(calls, words):
+    """A window that has lost more than one in a hundred decides nothing, and says so."""
+    with running([calls, FOREVER]) as [process]:
+        look_at = helpers.start([helpers.HUGELD, "survey", *words, "--seconds", "1", "--pid", process.pid])
+        helpers.wait_until(lambda: samples_open(look_at.pid))
+        look_at.send_signal(signal.SIGSTOP)
+        enough = ticks(process.pid) + 50 * os.cpu_count() + 20  # in hundredths; the ring of a processor holds 41
+        helpers.wait_until(lambda: ticks(process.pid) > enough, timeout=120)
+        look_at.send_signal(signal.SIGCONT)
+        stdout, stderr = look_at.communicate(timeout=60)
+    assert look_at.returncode == 1 and not stderr
+    if words:
+        answer = json.loads(stdout)
+        assert answer["sampling"]["lost"] > 0 and answer["sampling"]["decided"] is False
+        assert all(p["advice"]["way"] == "nothing" and not p["advice"]["commands"] for p in answer["programs"])
+    else:
+        assert "decides nothing" in stdout and "hugeld run" not in stdout
+
+
+def samples_open(pid):
+    return any("perf_event" in os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+
+
+# --- whom they are of ---
+
+
+def test_one_process(calls):
+    """--pid is that process and no other one, whoever its program belongs to."""
+    with running([calls, FOREVER], [calls, FOREVER]) as [process, _]:
+        answer, found = look(calls, "--pid", process.pid)
+    assert [p["path"] for p in answer["programs"]] == [calls]
+    assert found["processes"] == 1 and found["pid"] == process.pid and answer["processes"]["watched"] == 1
+
+
+def test_no_such_process():
+    process = helpers.start(["true"])
+    process.wait()
+    one_line(hugeld("survey", "--pid", process.pid), 1, "no such process")
+
+
+def test_without_privileges(calls, library, root):
+    """Their own processes, that run already, and what these start; nobody else's."""
+    command = library.parent / "hugeld"
+    with running([*NOBODY, calls, FOREVER]) as [process], running([calls, FOREVER]) as [other]:
+        answer, found = look(calls, prefix=NOBODY, command=command, samples=50)
+        result = helpers.run([*NOBODY, command, "survey", "--seconds", "1"], env=helpers.environment(COLUMNS=200))
+        refused = helpers.run([*NOBODY, command, "survey", "--seconds", "1", "--pid", str(other.pid)])
+    assert answer["sampling"]["of_threads"] is True and answer["sampling"]["hz"] == 97
+    assert found["processes"] == 1 and found["pid"] == process.pid
+    assert result.stderr == "" and ("run hugeld as root" in result.stdout or "no program" in result.stdout)
+    one_line(refused, 1, "belongs to someone else")
+
+
+@pytest.mark.parametrize("number, who", [(errno.EPERM, []), (errno.EACCES, []), (errno.ENOSYS, []), (errno.EACCES, NOBODY)],
+                         ids=["eperm", "eacces", "enosys", "nobody"])
+def test_refused(calls, library, root, number, who):
+    """A container's filter, or a kernel's setting: one line says what would help, and --exact works."""
+    words = replaced({"perf_event_open": (number, None)}, library.parent / "hugeld", "survey", "--seconds", "0.3")
+    with running([*who, calls, FOREVER]):  # there may be no other process of theirs
+        result = one_line(helpers.run([*who, *words]), 1, "perf_event_open(2)", "--exact")
+        exact = helpers.run([*who, *words, "--exact"])
+    assert ("as root" in result.stderr) == bool(who)
+    assert ("CAP_PERFMON" in result.stderr) == (number != errno.ENOSYS and not who)
+    assert exact.returncode in (0, 1) and exact.stdout and exact.stderr == ""
+
+
+def test_kernel_without_procmap_query(uneven):
+    """maps says the same."""
+    path, chunks = uneven
+    with running([path]) as [process]:
+        _, found = look(path, "--pid", process.pid, prefix=replaced({"ioctl": (errno.ENOTTY, PROCMAP_QUERY)}))
+    assert [c["offset"] for c in found["objects"][0]["chunks"][:2]] == [chunks["hot"], chunks["warm"]]
+
+
+def test_isolated_processors(calls, tmp_path, root):
+    """They are left alone; where there are no others, one line says so."""
+    script = f'mount --bind {tmp_path}/list /sys/devices/system/cpu/isolated && exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-ec", script, "sh"]
+    last = max(os.sched_getaffinity(0))
+    (tmp_path / "list").write_text(f"{last}\n")
+    if last > 0:
+        with running([calls, FOREVER]):
+            answer = survey("--program", calls, prefix=prefix)
+        assert answer["sampling"]["processors"] >= 1 and answer["sampling"]["processors_left_out"] == 1
+    (tmp_path / "list").write_text("0-8191\n")
+    one_line(helpers.run([*prefix, helpers.HUGELD, "survey", "--seconds", "0.3"]), 1, "isolated")
+
+
+# --- how they are said ---
+
+
+def test_text(calls, uneven):
+    """Where in a program its samples are; of one that the TLB reaches, one line."""
+    for seconds in (2, 6, 18):
+        result = hugeld("survey", "--seconds", seconds, "--", calls, FOREVER, env=helpers.environment(COLUMNS=200))
+        if " in 2 MiB from 0x" in result.stdout:
+            break
+    assert re.search(r"^  of \d+ samples \d+ % on huge pages; at least .* executed on small ones$", result.stdout, re.M)
+    assert re.search(r"^    \d+ % in 2 MiB from 0x[0-9a-f]+00000$", result.stdout, re.M)
+    result = hugeld("survey", "--seconds", "1", "--", uneven[0])
+    assert result.returncode == 1 and result.stdout == "no program here executes more text than the TLB reaches\n"
+
+
+@pytest.mark.parametrize("name", ["new\nline", "esc\x1b[31m", "<script>&", "bad\udcff", "bidi\u202e"], ids=ascii)
+def test_hostile_names(calls, tmp_path, name):
+    """In text, JSON and the page; of the program, and of a file that it maps."""
+    program, page = tmp_path / name, tmp_path / "page.html"
+    shutil.copy(calls, program)
+    helpers.on_small_pages(program)
+    result = hugeld("survey", "--seconds", "2", "--report", page, "--", program, FOREVER)
+    assert result.returncode in (0, 1) and not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", result.stdout)
+    assert result.stdout.isascii()
+    answer = survey("--", program, FOREVER)
+    [found] = answer["programs"]
+    assert found["samples"] > 0 and found["objects"][0]["path"].startswith(str(tmp_path))
+    text = page.read_text()
+    assert xml.etree.ElementTree.fromstring(text.split("\n", 1)[1]).tag.endswith("html") and not Page(text).links
+    assert "\x1b" not in text and "new\nline" not in text
+
+
+def test_page(calls, tmp_path):
+    """A column for each 2 MiB, and what the samples are."""
+    page = tmp_path / "page.html"
+    for seconds in (2, 6, 18):
+        hugeld("survey", "--seconds", seconds, "--report", page, "--", calls, FOREVER)
+        if "of its samples" in page.read_text():
+            break
+    text = page.read_text()
+    assert text.count('<rect class="plain"') >= 8 and "samples, 0 lost" in text and "in each 2 MiB" in text
+
+
+# --- exact ---
+
+
+def test_exact_is_bounded(tmp_path):
+    """A process with more than 1 GiB of shared memory mapped is left out, counted and said; samples see it."""
+    source, program = tmp_path / "large.c", tmp_path / "large"
+    source.write_text("#define _GNU_SOURCE\n#include <sys/mman.h>\n#include <unistd.h>\nint main(void) {\n"
+                      "int f = memfd_create(\"data\", 0); if (ftruncate(f, 64 << 20) != 0) return 1;\n"
+                      "for (int i = 0; i < 17; i++) mmap(0, 64 << 20, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, f, 0);\n"
+                      "for (volatile int i = 0;; i++); }\n")
+    subprocess.run(["gcc", "-O1", "-o", program, source], check=True, timeout=60)
+    with running([program]):
+        exact = survey("--exact", "--program", program, seconds=0.3)
+        text = hugeld("survey", "--exact", "--seconds", "0.3", "--program", program)
+        _, found = look(program, "--program", program, samples=20)
+    assert exact["processes"]["too_large"] == 1 and exact["programs"] == [] and exact["sampling"] is None
+    assert text.returncode == 1 and found["processes"] == 1
