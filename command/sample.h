@@ -46,9 +46,9 @@ struct hl_sampler_counts {
 
 struct hl_sampler;
 
-/* Begins to sample.  0, or a negated errno, of which hl_explain_no_samples says what it means; -ESRCH: no thread of
+/* Begins to sample, with *OPENED.  0, or a negated errno, of which hl_explain_no_samples says what it means; -ESRCH: no thread of
    REQUEST is there any more.  REQUEST and its threads are not used afterwards. */
-int hl_open_sampler(struct hl_sampler **sampler, const struct hl_sampler_request *request);
+int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request *request);
 
 /* Waits until there are samples, MS at most, and hands each one to TAKE, at once.  What comes next is read by the next
    call; 16 KiB of samples are kept for each processor meanwhile.  Processors that come and go are followed.  0, or a

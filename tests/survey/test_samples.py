@@ -5,7 +5,6 @@ pushed out by anybody; nothing of a process is walked, and where nothing can be 
 import errno
 import json
 import os
-import pathlib
 import re
 import shutil
 import signal

@@ -3,7 +3,6 @@
 recommends what works and prints commands that a shell takes, and tells in one line what it could not look at.  What is said
 of samples is in test_samples.py."""
 
-import contextlib
 import json
 import os
 import pathlib

@@ -3,7 +3,6 @@
 
 import contextlib
 import html.parser
-import os
 import pathlib
 import subprocess
 
