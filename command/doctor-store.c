@@ -68,7 +68,9 @@ static void look_through(struct hl_store_state *state, int folder, uint64_t owne
     if (fstat(folder, &status) == 0)
         store.device = status.st_dev;
     state->free_bytes = hl_store_room(&store);
-    state->images = hl_read_store(&store, &stored);
+    size_t n;
+    hl_read_store(&store, &stored, &n);
+    state->images = n;
     for (size_t i = 0; i < state->images; i++)
         state->stale += stored[i].freshness != HL_FRESH;
     hl_free_stored(stored, state->images);

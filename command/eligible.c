@@ -15,19 +15,24 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <inttypes.h>
 #include <linux/capability.h>
+#include <linux/limits.h>
 #include <linux/magic.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
 #define NOBODY 65534
+#define INITIAL_PID_NAMESPACE 0xeffffffc /* PROC_PID_INIT_INO (Linux, include/linux/proc_ns.h) */
 #define READABLE (S_IRGRP | S_IROTH)
 #define ENTERABLE (S_IXGRP | S_IXOTH)
 
@@ -43,41 +48,68 @@ static bool sets_ctime(int file) {
     return found;
 }
 
-/* Whether DEVICE is what is mounted at / or /usr: process 1's, which stay as long as the machine or the container runs.
-   Where that one's cannot be seen, this process's. */
-static bool is_pinned(dev_t device) {
-    static const char *const paths[2][2] = {{"/proc/1/root/", "/proc/1/root/usr"}, {"/", "/usr"}};
-    struct stat at;
-    const char *const *path = paths[stat(paths[0][0], &at) == 0 ? 0 : 1];
-    for (unsigned i = 0; i < 2; i++)
-        if (stat(path[i], &at) == 0 && at.st_dev == device)
-            return true;
-    return false;
+/* The device number of the file system of a mount, as MOUNTINFO (proc(5)) has it: of the mount NUMBER, or where that is 0 of
+   the last one at POINT.  stat(2) gives another one for a subvolume of btrfs. */
+static bool find_device(const char *mountinfo, uint64_t number, const char *point, dev_t *device) {
+    FILE *text = fopen(mountinfo, "re");
+    char *line = NULL, at[PATH_MAX];
+    size_t size = 0;
+    uint64_t mount;
+    unsigned device_major, device_minor;
+    bool found = false;
+    while (text != NULL && getline(&line, &size, text) >= 0) {
+        if (strlen(line) >= sizeof at ||
+            sscanf(line, "%" SCNu64 " %*u %u:%u %*s %s", &mount, &device_major, &device_minor, at) != 4)
+            continue;
+        if (number != 0 ? mount != number : strcmp(at, point) != 0)
+            continue;
+        *device = makedev(device_major, device_minor);
+        found = true;
+    }
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return found;
+}
+
+/* Whether the open FILE lies on what is mounted at / or /usr for process 1 of the machine, which stay as long as it runs.  Any
+   user may ask that; what is mounted at this process's own / may be exchanged (chroot(2)), and so may the / of a
+   container. */
+static bool is_pinned(int file) {
+    struct statx status;
+    struct stat space;
+    dev_t own, other;
+    bool is_outermost = stat("/proc/self/ns/pid", &space) == 0 && space.st_ino == INITIAL_PID_NAMESPACE;
+    if (!is_outermost || statx(file, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) != 0 ||
+        (status.stx_mask & STATX_MNT_ID) == 0 ||
+        !find_device("/proc/self/mountinfo", status.stx_mnt_id, NULL, &own))
+        return false;
+    return (find_device("/proc/1/mountinfo", 0, "/", &other) && other == own) ||
+           (find_device("/proc/1/mountinfo", 0, "/usr", &other) && other == own);
 }
 
 char *hl_explain_unsteady(int file, bool any_disk) {
-    struct stat stat;
-    if (fstat(file, &stat) != 0)
-        return hl_format("it cannot be examined: %s; try again", strerror(errno));
     if (!sets_ctime(file))
         return hl_format(
             "its file system does not tell every change of a file (only ext4, xfs, btrfs and f2fs do); use "
             "hugeld attach, which compares all bytes");
-    if (any_disk || is_pinned(stat.st_dev))
+    if (any_disk || is_pinned(file))
         return NULL;
     return hl_format(
-        "it lies on another file system than / and /usr; if that were unmounted and another one mounted, a "
-        "file there could be taken for this one; accept that with hugeld share add --any-disk");
+        "it lies on another file system than the machine's / and /usr; if that were unmounted and another "
+        "one "
+        "mounted, a file there could be taken for this one; accept that with hugeld share add --any-disk");
 }
 
 /* --- users --- */
 
-/* Gives up everything that this process may do and other users may not.  In a child only. */
+/* Gives up everything that this process may do and other users may not.  In a child only.  The real and the saved user stay
+   root: whose processes have these numbers may send signals. */
 static bool become_nobody(void) {
     struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
-    return setgroups(0, NULL) == 0 && setresgid(NOBODY, NOBODY, NOBODY) == 0 &&
-           setresuid(NOBODY, NOBODY, NOBODY) == 0 && syscall(SYS_capset, &header, none) == 0;
+    return setgroups(0, NULL) == 0 && setresgid((gid_t)-1, NOBODY, (gid_t)-1) == 0 &&
+           setresuid((uid_t)-1, NOBODY, (uid_t)-1) == 0 && syscall(SYS_capset, &header, none) == 0;
 }
 
 /* Whether a user without groups and capabilities can open at PATH what WANTED is. */

@@ -265,6 +265,7 @@ static void judge(struct kept *kept, enum hl_freshness freshness) {
         break;
     case HL_GONE: /* it may be about to come back */
     case HL_PENDING:
+    case HL_UNKNOWN:
         set_due(kept, PATIENCE);
         break;
     default:
@@ -300,7 +301,11 @@ static void mark_present(struct hl_keeper *keeper, const struct hl_stored *store
 /* Holds and watches what the open STORE has by now, and nothing else. */
 static void follow_store(struct hl_keeper *keeper, const struct hl_store *store) {
     struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored), left = 0;
+    size_t n, left = 0;
+    if (!hl_read_store(store, &stored, &n)) {
+        hl_free_stored(stored, n);
+        return; /* what is there stays */
+    }
     keeper->counts.huge_pages = 0;
     mark_present(keeper, stored, n);
     for (size_t i = 0; i < n; i++)
@@ -371,7 +376,8 @@ static void refresh_stored(struct hl_keeper *keeper, struct kept *kept, const st
 
 static void refresh_key(struct hl_keeper *keeper, struct kept *kept, const struct hl_store *store) {
     struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored);
+    size_t n;
+    hl_read_store(store, &stored, &n);
     for (size_t i = 0; i < n; i++)
         if (strcmp(stored[i].key, kept->key) == 0)
             refresh_stored(keeper, kept, store, &stored[i]);

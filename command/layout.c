@@ -183,30 +183,83 @@ static int look_for_data(struct planner *p) {
     return 0;
 }
 
-/* Whether a section that is not loaded is one that is only found by the section headers.  A program may carry others for
-   itself and know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers, and of all
-   executables in /usr of a Debian 12. */
-static bool is_found_by_name(const GElf_Shdr *sh, const char *name) {
-    static const char *const begins[] = {
-        ".debug",        ".zdebug",   ".comment",   ".gnu_debug", ".gnu.build.attributes",
-        ".gnu.warning.", ".gnu.lto_", ".gdb_index", ".stab",      ".rustc",
-        ".llvm",         ".annobin",  ".BTF",       ".ctf",       ".GCC.command.",
-        ".note"};
+/* Whether TEXT is one of the N NAMES, or begins with one that ends in "." or "_". */
+static bool has_name(const char *text, const char *const *names, size_t n) {
+    for (size_t i = 0; text != NULL && i < n; i++) {
+        size_t bytes = strlen(names[i]);
+        if (strcmp(text, names[i]) == 0 ||
+            (strchr("._", names[i][bytes - 1]) != NULL && strncmp(text, names[i], bytes) == 0))
+            return true;
+    }
+    return false;
+}
+
+/* Whether section NUMBER is the string table of the section headers or of a symbol table. */
+static bool is_string_table(const struct planner *p, size_t number, size_t names) {
+    bool found = number == names;
+    for (size_t i = 0; i < p->image->shnum && !found; i++)
+        found = p->image->shdr[i].sh_type == SHT_SYMTAB && p->image->shdr[i].sh_link == number;
+    return found;
+}
+
+/* Whether section NUMBER, which is not loaded, is one that is only found by the section headers.  A program may carry others
+   for itself and know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers, and of all
+   executables in /usr of a Debian 12; neither a type nor the beginning of a name tells a payload from them. */
+static bool is_found_by_headers(const struct planner *p, size_t number, size_t names) {
+    static const char *const known[] = {".debug_",
+                                        ".zdebug_",
+                                        ".gnu_debuglink",
+                                        ".gnu_debugaltlink",
+                                        ".gnu_debugdata",
+                                        ".gdb_index",
+                                        ".stab",
+                                        ".stabstr",
+                                        ".stab.",
+                                        ".comment",
+                                        ".annobin",
+                                        ".rustc",
+                                        ".gnu.warning.",
+                                        ".gnu.build.attributes",
+                                        ".gnu.build.attributes.",
+                                        ".gnu.lto_",
+                                        ".BTF",
+                                        ".BTF.ext",
+                                        ".note.gnu.gold-version",
+                                        ".GCC.command.line",
+                                        ".ctf",
+                                        ".llvmbc",
+                                        ".llvmcmd",
+                                        ".llvm_bb_addr_map",
+                                        ".note.gnu.build-id",
+                                        ".note.stapsdt",
+                                        ".note.bolt_info"};
+    const GElf_Shdr *sh = &p->image->shdr[number];
+    const char *name = elf_strptr(p->file->elf, names, sh->sh_name);
     switch (sh->sh_type) {
     case SHT_SYMTAB:
-    case SHT_STRTAB:
+        return name != NULL && strcmp(name, ".symtab") == 0;
     case SHT_SYMTAB_SHNDX:
+        return name != NULL && strcmp(name, ".symtab_shndx") == 0;
+    case SHT_STRTAB:
+        return is_string_table(p, number, names) || has_name(name, known, sizeof known / sizeof known[0]);
     case SHT_REL:
-    case SHT_RELA:
-    case SHT_GROUP:
-    case SHT_NOTE:
-        return true;
+    case SHT_RELA: /* of a section, kept by the linker (--emit-relocs) */
+        return sh->sh_info > 0 && sh->sh_info < p->image->shnum && name != NULL &&
+               strncmp(name, ".rel", strlen(".rel")) == 0;
     default:
-        for (size_t i = 0; name != NULL && i < sizeof begins / sizeof begins[0]; i++)
-            if (strncmp(name, begins[i], strlen(begins[i])) == 0)
-                return true;
-        return false;
+        return has_name(name, known, sizeof known / sizeof known[0]);
     }
+}
+
+/* Whether all of the section SH lies in a segment that is loaded. */
+static bool is_loaded(const struct planner *p, const GElf_Shdr *sh) {
+    bool found = false;
+    for (size_t i = 0; i < p->file->phnum && !found; i++) {
+        const GElf_Phdr *ph = &p->file->phdr[i];
+        found = ph->p_type == PT_LOAD && sh->sh_offset >= ph->p_offset && sh->sh_size <= ph->p_filesz &&
+                sh->sh_offset - ph->p_offset <= ph->p_filesz - sh->sh_size;
+    }
+    return found;
 }
 
 /* Whether an executable carries data in a section of its own. */
@@ -216,9 +269,8 @@ static bool has_payload(const struct planner *p) {
         return false;
     for (size_t i = 0; i < p->image->shnum; i++) {
         const GElf_Shdr *sh = &p->image->shdr[i];
-        bool is_loaded = (sh->sh_flags & SHF_ALLOC) || sh->sh_type == SHT_NULL || sh->sh_type == SHT_NOBITS;
-        if (!is_loaded && sh->sh_size > 0 &&
-            !is_found_by_name(sh, elf_strptr(p->file->elf, names, sh->sh_name)))
+        bool has_bytes = sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS && sh->sh_size > 0;
+        if (has_bytes && !is_loaded(p, sh) && !is_found_by_headers(p, i, names))
             return true;
     }
     return false;
@@ -236,9 +288,6 @@ static int check_original(struct planner *p) {
         if (sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS)
             add_range(p, sh->sh_offset, sh->sh_size);
     }
-    for (size_t i = 0; i < p->file->phnum; i++)
-        if (p->file->phdr[i].p_type != PT_LOAD && p->file->phdr[i].p_filesz > 0)
-            add_range(p, p->file->phdr[i].p_offset, p->file->phdr[i].p_filesz);
     add_range(p, 0, sizeof(Elf64_Ehdr));
     add_range(p, header->e_phoff, p->file->phnum * sizeof(Elf64_Phdr));
     if (p->image->shnum > 0)

@@ -42,7 +42,7 @@ static void add_list_entry(struct hl_libraries *wanted, const char *path) {
 
 static void add_missing(const struct hl_store *store, const char *path, bool tells) {
     struct hl_addition addition;
-    hl_add_path(&addition, store, path, HL_ADD_UNASKED | HL_ADD_IF_WORTH);
+    hl_add_path(&addition, store, path, HL_ADD_UNASKED | HL_ADD_EVICTABLE | HL_ADD_IF_WORTH);
     if (addition.result == HL_SHARE_FAILED && (tells || !addition.is_too_young))
         hl_say("%s: no image: %s", path, addition.sentence);
     hl_free_addition(&addition);
@@ -78,5 +78,25 @@ void hl_share_program(const char *executable, struct hl_string patterns, const s
     else if (result == -EWOULDBLOCK && tells)
         hl_say("%s: no image this time: another process is changing the store", executable);
     hl_free_libraries(&wanted);
+    free(path);
+}
+
+void hl_tell_of_attributes(const char *executable, const struct hl_options *options) {
+    struct hl_store store;
+    struct hl_stored *stored;
+    size_t n;
+    char *path = hl_choose_store(options), *found = realpath(executable, NULL);
+    if (path != NULL && found != NULL && !is_shared(found, options) && hl_find_store(&store, path) == 0) {
+        hl_read_store(&store, &stored, &n);
+        for (size_t i = 0; i < n; i++)
+            if (stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, found) == 0)
+                hl_say("%s: its image is not used, because its attributes changed since (a hard link, "
+                       "chmod); run hugeld "
+                       "share refresh",
+                       found);
+        hl_free_stored(stored, n);
+        hl_close_store(&store);
+    }
+    free(found);
     free(path);
 }

@@ -10,4 +10,7 @@
    one line; what would gain nothing is not. */
 void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options);
 
+/* Says it if a store has an image of EXECUTABLE that is not used because only attributes of the file have changed. */
+void hl_tell_of_attributes(const char *executable, const struct hl_options *options);
+
 #endif

@@ -396,7 +396,8 @@ static bool visit_stores(struct request *request, void (*visit)(struct request *
 
 static void list_store(struct request *request, const struct hl_store *store) {
     struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored);
+    size_t n;
+    request->failed |= !hl_read_store(store, &stored, &n);
     hl_count_processes(store, stored, n);
     if (request->json)
         json_array_append_new(request->files, make_json_store(store, stored, n));
@@ -407,7 +408,8 @@ static void list_store(struct request *request, const struct hl_store *store) {
 
 static void check_store(struct request *request, const struct hl_store *store) {
     struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored);
+    size_t n;
+    request->failed |= !hl_read_store(store, &stored, &n);
     for (size_t i = 0; i < n; i++) {
         show_progress(request, stored[i].origin);
         bool only_small;
@@ -429,7 +431,7 @@ static void check_store(struct request *request, const struct hl_store *store) {
 
 static int list(struct request *request, const char *path) {
     (void)path;
-    return visit_stores(request, list_store) ? HL_EXIT_DONE : HL_EXIT_NO;
+    return visit_stores(request, list_store) && !request->failed ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
 static int check(struct request *request, const char *path) {
@@ -480,7 +482,8 @@ static void remove_image(struct request *request, const struct hl_store *store,
 
 static void remove_images(struct request *request, const struct hl_store *store) {
     struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored);
+    size_t n;
+    request->failed |= !hl_read_store(store, &stored, &n);
     hl_count_processes(store, stored, n);
     for (size_t i = 0; i < n; i++)
         if (request->all || (request->unused && stored[i].processes == 0))
@@ -548,7 +551,8 @@ static void refresh_image(struct request *request, const struct hl_store *store,
 
 static void refresh_store(struct request *request, const struct hl_store *store) {
     struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored);
+    size_t n;
+    request->failed |= !hl_read_store(store, &stored, &n);
     for (size_t i = 0; i < n; i++) {
         show_progress(request, stored[i].origin);
         refresh_image(request, store, &stored[i]);

@@ -43,10 +43,11 @@ struct making {
     const struct hl_elf_file *file;
     struct hl_file_state state;
     struct hl_image image;
-    unsigned flags;   /* HL_ADD_* */
-    const char *name; /* the image's: the original's base name */
-    int folder;       /* .new in the store */
-    unsigned n_nodes; /* 0: one image, wherever its pages are */
+    unsigned flags;    /* HL_ADD_* */
+    bool has_no_lease; /* nobody can tell whether the file has a writer */
+    const char *name;  /* the image's: the original's base name */
+    int folder;        /* .new in the store */
+    unsigned n_nodes;  /* 0: one image, wherever its pages are */
     struct hl_nodes nodes;
 };
 
@@ -70,15 +71,28 @@ static bool refuse(struct making *making, enum hl_skip skip) {
 /* --- what the file is --- */
 
 /* Whether another process has the file open for writing: a lease for reading is refused then.  A mapping that was made
-   for writing before counts too, whose stores need not show in ctime.  Where there are no leases, or not for
-   this user, it is ctime alone that tells. */
-static bool has_writer(int file) {
+   for writing before counts too, whose stores need not show in ctime.  Only the file's owner and CAP_LEASE may ask
+   (fs.leases-enable). */
+enum writer { NO_WRITER, WRITER, WRITER_UNKNOWN };
+static enum writer find_writer(int file) {
     struct sigaction inherited, ignore = {.sa_handler = SIG_IGN};
     sigaction(SIGIO, &ignore, &inherited); /* what a writer would send who comes just now */
-    bool found = fcntl(file, F_SETLEASE, F_RDLCK) != 0 && errno == EAGAIN;
-    fcntl(file, F_SETLEASE, F_UNLCK);
+    bool granted = fcntl(file, F_SETLEASE, F_RDLCK) == 0;
+    enum writer writer = granted ? NO_WRITER : errno == EAGAIN ? WRITER : WRITER_UNKNOWN;
+    if (granted)
+        fcntl(file, F_SETLEASE, F_UNLCK);
     sigaction(SIGIO, &inherited, NULL);
-    return found;
+    return writer;
+}
+
+/* Where it is not known whether the file has a writer, each change must show in ctime: a page that a process has mapped for
+   writing and that is clean does that at the next store (which no change of a page that is dirty does), and a write(2) that
+   takes long has set ctime when it began, so await_age waits for longer than that.  False: it cannot be had. */
+static bool make_changes_show(struct making *making) {
+    making->has_no_lease = find_writer(making->file->fd) == WRITER_UNKNOWN;
+    return !making->has_no_lease || fsync(making->file->fd) == 0 || errno == EROFS || errno == EINVAL ||
+           fail(making, HL_SHARE_FAILED,
+                hl_format("it cannot be written back: %s; try again", strerror(errno)));
 }
 
 static bool check_file(struct making *making) {
@@ -133,8 +147,14 @@ static bool await_age(struct making *making) {
     if (age < -needed)
         return fail(making, HL_SHARE_FAILED,
                     hl_format("its ctime is in the future; fix the clock, then touch it"));
-    making->addition->is_too_young =
-        (making->flags & HL_ADD_UNASKED) && age < INT64_C(1000000000) * SETTLED_SECONDS;
+    bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
+    making->addition->is_too_young = (making->flags & HL_ADD_UNASKED) && is_young;
+    if (is_young && making->has_no_lease)
+        return fail(
+            making, HL_SHARE_FAILED,
+            hl_format("it changed in the last %d minutes, and only its owner and root can see whether it is "
+                      "still being written to; add it later, or let one of them do it",
+                      SETTLED_SECONDS / 60));
     if (making->addition->is_too_young)
         return fail(
             making, HL_SHARE_FAILED,
@@ -149,7 +169,7 @@ static bool await_age(struct making *making) {
 
 static bool is_unchanged(struct making *making) {
     struct hl_file_state state;
-    if (!has_writer(making->file->fd) && hl_read_file_state(&state, making->file->fd) == 0 &&
+    if (find_writer(making->file->fd) != WRITER && hl_read_file_state(&state, making->file->fd) == 0 &&
         state.device == making->state.device && state.inode == making->state.inode &&
         state.bytes == making->state.bytes && state.ctime_seconds == making->state.ctime_seconds &&
         state.ctime_nanoseconds == making->state.ctime_nanoseconds)
@@ -180,18 +200,19 @@ static uint64_t find_bytes_needed(const struct making *making) {
 static void make_room(const struct making *making, uint64_t needed) {
     const struct hl_store *store = making->store;
     struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored);
+    size_t n;
+    hl_read_store(store, &stored, &n);
     hl_count_processes(store, stored, n);
     while (hl_store_room(store) < needed) {
         struct hl_stored *oldest = NULL;
         for (size_t i = 0; i < n; i++)
-            if (stored[i].is_unasked && stored[i].processes == 0 &&
+            if ((stored[i].marks & HL_ADD_EVICTABLE) && stored[i].processes == 0 &&
                 (oldest == NULL || stored[i].last_use < oldest->last_use))
                 oldest = &stored[i];
         if (oldest == NULL)
             break;
         hl_remove_stored(store, oldest->key);
-        oldest->is_unasked = false;
+        oldest->marks = 0;
     }
     hl_free_stored(stored, n);
 }
@@ -236,13 +257,12 @@ static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); 
 
 /* Makes .new in the store, which is locked. */
 static bool make_folder(struct making *making) {
-    int store = making->store->folder;
-    if (mkdirat(store, HL_NEW_FOLDER, 0755) == 0)
-        making->folder = openat(store, HL_NEW_FOLDER, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    unsigned marks = making->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE);
+    making->folder = hl_make_new_folder(making->store, marks);
     return making->folder >= 0 ||
            fail(making, HL_SHARE_FAILED,
                 hl_format("the store cannot be written to: %s; make it writable, or name another: --store",
-                          strerror(errno)));
+                          strerror(-making->folder)));
 }
 
 /* An empty file in FOLDER: without a name where the file system has that, else *NAMED. */
@@ -369,25 +389,24 @@ static bool publish(struct making *making) {
     return result == 0 || fail_to_write(making, result);
 }
 
-static bool mark(struct making *making) {
-    return !(making->flags & HL_ADD_UNASKED) || mkdirat(making->folder, HL_UNASKED_MARK, 0755) == 0 ||
-           fail_to_write(making, -errno);
-}
-
 static void make_image(struct making *making) {
-    if (!make_folder(making))
+    if (!make_folder(making)) {
+        hl_remove_leftovers(making->store);
         return;
+    }
     if (!write_all(making) || !is_unchanged(making) || !link_to(making, making->addition->path, ".origin") ||
-        !mark(making) || !publish(making))
+        !publish(making))
         hl_remove_leftovers(making->store);
     close(making->folder);
 }
 
-/* Whether the image of STORED is what would be made now. */
-static bool has_same_bytes(struct making *making, const struct hl_stored *stored) {
+/* Whether the image of STORED is what would be made now, and huge. */
+static bool is_as_made_now(struct making *making, const struct hl_stored *stored) {
     char *path = hl_format("%s/" HL_IMAGE_LINK, stored->key);
+    uint64_t pages, small;
     int image = openat(making->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    bool same = image >= 0 && hl_compare_written(&making->image, making->file, image) == 0;
+    bool same = image >= 0 && hl_compare_written(&making->image, making->file, image) == 0 &&
+                hl_prove_huge(&making->store->geometry, image, true, &pages, &small) == 0 && small == 0;
     if (image >= 0)
         close(image);
     free(path);
@@ -399,11 +418,12 @@ static bool has_same_bytes(struct making *making, const struct hl_stored *stored
 static bool give_new_key(struct making *making) {
     const struct hl_store *store = making->store;
     struct hl_stored *stored;
-    size_t n = hl_read_store(store, &stored);
+    size_t n;
+    hl_read_store(store, &stored, &n);
     bool done = false;
     for (size_t i = 0; i < n && !done; i++)
         done = stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, making->addition->path) == 0 &&
-               stored[i].replicas == making->n_nodes && has_same_bytes(making, &stored[i]) &&
+               stored[i].replicas == making->n_nodes && is_as_made_now(making, &stored[i]) &&
                is_unchanged(making) &&
                renameat(store->folder, stored[i].key, store->folder, making->addition->key.at) == 0;
     hl_free_stored(stored, n);
@@ -439,7 +459,8 @@ static bool is_present(const struct making *making) {
     if (making->n_nodes == 0)
         return true;
     struct hl_stored *stored;
-    size_t n = hl_read_store(making->store, &stored);
+    size_t n;
+    hl_read_store(making->store, &stored, &n);
     bool whole = false;
     for (size_t i = 0; i < n; i++)
         whole |=
@@ -452,6 +473,8 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
                   unsigned flags) {
     struct making making = {.addition = addition, .store = store, .file = file, .flags = flags, .folder = -1};
     memset(addition, 0, sizeof *addition);
+    if (!make_changes_show(&making))
+        return;
     int result = hl_read_file_state(&making.state, file->fd);
     if (result != 0) {
         fail(&making, HL_SHARE_FAILED, hl_format("it cannot be examined: %s; try again", strerror(-result)));

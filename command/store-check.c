@@ -57,6 +57,7 @@ static int visit_pages(int file, char *at, uint64_t bytes, uint64_t unit, bool c
     int first = 0;
     off_t data = 0;
     *pages = 0;
+    errno = 0;
     while ((uint64_t)data < bytes && (data = lseek(file, data, SEEK_DATA)) >= 0) {
         off_t page = (off_t)hl_round_down((uint64_t)data, unit);
         int result = collapses ? collapse(at + page, unit) : 0;
@@ -65,7 +66,7 @@ static int visit_pages(int file, char *at, uint64_t bytes, uint64_t unit, bool c
         ++*pages;
         data = page + (off_t)unit;
     }
-    return first;
+    return data < 0 && errno != ENXIO ? -errno : first; /* ENXIO: there is no more */
 }
 
 int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, uint64_t *pages,
@@ -85,8 +86,8 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     int64_t huge = -ENOMEM;
     int result = 0;
     if (mmap(at, whole, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == at) {
-        visit_pages(file, at, whole, unit, false, pages);
-        huge = read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
+        result = visit_pages(file, at, whole, unit, false, pages);
+        huge = result != 0 ? result : read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
         if (huge >= 0 && (uint64_t)huge < *pages * unit && collapses) {
             result = visit_pages(file, at, whole, unit, true, pages);
             huge = read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
@@ -154,7 +155,8 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
         [HL_TOUCHED] = "the file's attributes have changed since (a hard link, chmod), so no process uses it",
         [HL_GONE] = "the file is gone",
         [HL_BROKEN] = "it is incomplete, or another user could write to it",
-        [HL_PENDING] = "the file has changed, and its new image could not be made yet"};
+        [HL_PENDING] = "the file has changed, and its new image could not be made yet",
+        [HL_UNKNOWN] = "the file, or the image's folder, cannot be read now"};
     struct hl_elf_file file;
     struct expected expected = {.store = store, .file = &file, .repairs = repairs};
     *only_small = false;
@@ -163,7 +165,9 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
     enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, stored->origin);
     if (elf_problem != HL_ELF_FINE)
         return hl_format("the file %s", hl_elf_problem_sentence(elf_problem));
-    char *problem = store->for_all ? hl_explain_private(file.fd, stored->origin) : NULL;
+    char *problem = hl_explain_unsteady(file.fd, stored->marks & HL_ADD_ANY_DISK);
+    if (problem == NULL && store->for_all)
+        problem = hl_explain_private(file.fd, stored->origin);
     if (problem != NULL) {
         hl_close_elf(&file);
         return problem;
@@ -185,27 +189,32 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
    which pages are ONLY_SMALL stays until there is a better one. */
 static void make_again(struct hl_addition *addition, const struct hl_store *store,
                        const struct hl_stored *stored, unsigned flags, bool only_small) {
-    flags |= stored->replicas > 0 ? HL_ADD_PER_NODE : 0;
+    flags |= stored->marks;
     if (only_small)
         flags |= HL_ADD_REPLACE;
     else if (stored->freshness != HL_TOUCHED && stored->freshness != HL_PENDING)
-        hl_set_pending(store, stored->key);
+        hl_set_pending(store, stored);
     hl_add_path(addition, store, stored->origin, flags);
     bool has_other_key = addition->key.bytes > 0 && strcmp(addition->key.at, stored->key) != 0;
     if (addition->result == HL_SHARE_NOTHING || (addition->result != HL_SHARE_FAILED && has_other_key))
         hl_remove_stored(store, stored->key); /* not there any more if it only got another key */
     else if (addition->result == HL_SHARE_FAILED && !only_small)
-        hl_set_pending(store, stored->key);
+        hl_set_pending(store, stored);
 }
 
 enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
                                   const struct hl_stored *stored, unsigned flags) {
     bool only_small;
     char *problem = hl_check_stored(store, stored, true, &only_small);
-    bool is_fine = problem == NULL;
-    free(problem);
-    if (is_fine)
+    if (problem == NULL)
         return HL_REFRESH_FINE;
+    if (stored->freshness == HL_UNKNOWN) {
+        memset(addition, 0, sizeof *addition);
+        addition->result = HL_SHARE_FAILED;
+        addition->sentence = problem;
+        return HL_REFRESH_TRIED;
+    }
+    free(problem);
     if (stored->freshness == HL_GONE || stored->origin[0] != '/') {
         hl_remove_stored(store, stored->key);
         return HL_REFRESH_REMOVED;

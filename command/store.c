@@ -27,6 +27,13 @@
 #define DEFAULT_SIZE "25%"
 #define KEY_BEGINS "0x"
 
+/* Empty folders in the folder of an image. */
+static const struct {
+    unsigned flag; /* HL_ADD_* */
+    const char *name;
+} mark_names[] = {
+    {HL_ADD_PER_NODE, ".per-node"}, {HL_ADD_ANY_DISK, ".any-disk"}, {HL_ADD_EVICTABLE, ".unasked"}};
+
 char *hl_default_store(void) {
     const char *folder = getenv("XDG_RUNTIME_DIR");
     if (geteuid() == 0)
@@ -138,12 +145,11 @@ void hl_close_store(struct hl_store *store) {
     store->path = NULL;
 }
 
-/* Whether something is mounted at the open FOLDER, and which mount that is. */
-static bool is_mount(int folder, uint64_t *mount) {
+/* Whether something is mounted at the open FOLDER: 1, 0, or a negated errno. */
+static int is_mount(int folder) {
     struct statx status;
     if (statx(folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) != 0)
-        return false;
-    *mount = status.stx_mnt_id;
+        return -errno;
     return (status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
@@ -171,8 +177,7 @@ static bool is_at(const struct hl_store *store, const char *path) {
 
 /* Whether the system's store is only the empty folder that a mount was on. */
 static bool is_bare(const struct hl_store *store) {
-    uint64_t mount;
-    return is_system_store(store->path) && !is_mount(store->folder, &mount);
+    return is_system_store(store->path) && is_mount(store->folder) == 0;
 }
 
 int hl_find_store(struct hl_store *store, const char *path) {
@@ -266,7 +271,6 @@ int hl_lock_store(struct hl_store *store, bool waits) {
 /* Opens and locks what is at PATH, and mounts a tmpfs there first if MOUNTS.  -ESTALE: it is another folder by now. */
 static int open_and_lock(struct hl_store *store, const char *path, const char *size, bool mounts,
                          bool waits) {
-    uint64_t mount;
     int result = open_folder(store, path);
     if (result != 0)
         /* An ordinary folder on a disk is where a tmpfs is mounted. */
@@ -278,7 +282,7 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
     result = say_no_lock(store, take_lock(store, waits));
     if (result == 0 && !is_at(store, path))
         result = -ESTALE;
-    if (result == 0 && mounts && !is_mount(store->folder, &mount)) {
+    if (result == 0 && mounts && is_mount(store->folder) == 0) {
         result = mount_tmpfs(store, size != NULL ? size : DEFAULT_SIZE);
         result = result == 0 ? -ESTALE : result;
     } else if (result == 0 && size != NULL) {
@@ -320,7 +324,9 @@ uint64_t hl_store_room(const struct hl_store *store) {
     struct statvfs fs;
     if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
         return UINT64_MAX;
-    return (uint64_t)fs.f_bavail * fs.f_frsize;
+    /* Of a file system that others use, too, half is left to them. */
+    uint64_t others = is_mount(store->folder) == 1 ? 0 : fs.f_blocks / 2;
+    return hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize;
 }
 
 /* --- removing --- */
@@ -350,10 +356,12 @@ static int remove_tree(int folder, const char *name, bool deep) {
     return result;
 }
 
-/* What the symbolic link NAME in FOLDER points to; "" if there is none.  The caller frees it. */
+/* What the symbolic link NAME in FOLDER points to; "" if there is none, NULL if that cannot be read.  The caller frees it. */
 static char *read_link(int folder, const char *name) {
     char target[PATH_MAX];
     ssize_t bytes = readlinkat(folder, name, target, sizeof target - 1);
+    if (bytes < 0 && errno != ENOENT && errno != EINVAL)
+        return NULL;
     target[bytes > 0 ? bytes : 0] = '\0';
     return hl_format("%s", target);
 }
@@ -379,24 +387,48 @@ int hl_remove_stored(const struct hl_store *store, const char *key) {
     return remove_tree(store->folder, HL_OLD_FOLDER, true);
 }
 
-int hl_set_pending(const struct hl_store *store, const char *key) {
-    char *path = hl_format("%s/.origin", key), *origin = read_link(store->folder, path);
-    int result = mkdirat(store->folder, HL_NEW_FOLDER, 0755) == 0 ? 0 : -errno;
-    if (result == 0 && symlinkat(origin, store->folder, HL_NEW_FOLDER "/.origin") != 0)
+/* Makes what MARKS say in the folder .new. */
+static int put_marks(const struct hl_store *store, unsigned marks) {
+    int result = 0;
+    for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0] && result == 0; i++) {
+        char *path = hl_format(HL_NEW_FOLDER "/%s", mark_names[i].name);
+        if ((marks & mark_names[i].flag) && mkdirat(store->folder, path, 0755) != 0)
+            result = -errno;
+        free(path);
+    }
+    return result;
+}
+
+int hl_make_new_folder(const struct hl_store *store, unsigned marks) {
+    if (mkdirat(store->folder, HL_NEW_FOLDER, 0755) != 0)
+        return -errno;
+    int folder = openat(store->folder, HL_NEW_FOLDER, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int result = folder < 0 || fchmod(folder, 0755) != 0 ? -errno : put_marks(store, marks); /* umask(2) */
+    if (result == 0)
+        return folder;
+    if (folder >= 0)
+        close(folder);
+    return result;
+}
+
+int hl_set_pending(const struct hl_store *store, const struct hl_stored *stored) {
+    int folder = hl_make_new_folder(store, stored->marks);
+    int result = folder < 0 ? folder : 0;
+    if (result == 0 && symlinkat(stored->origin, folder, ".origin") != 0)
         result = -errno;
     if (result == 0)
-        result = hl_publish_folder(store, key);
+        result = hl_publish_folder(store, stored->key);
     if (result != 0)
         hl_remove_leftovers(store);
-    free(origin);
-    free(path);
+    if (folder >= 0)
+        close(folder);
     return result;
 }
 
 /* --- looking through it --- */
 
 const char *hl_freshness_name(enum hl_freshness freshness) {
-    static const char *const names[] = {"fresh", "changed", "ctime", "gone", "broken", "pending"};
+    static const char *const names[] = {"fresh", "changed", "ctime", "gone", "broken", "pending", "unknown"};
     return names[freshness];
 }
 
@@ -414,13 +446,13 @@ static enum hl_freshness compare_origin(const struct hl_stored *stored, const st
     struct stat stat;
     int file = open(stored->origin, O_PATH | O_CLOEXEC);
     if (file < 0)
-        return HL_GONE;
+        return errno == ENOENT || errno == ENOTDIR ? HL_GONE : HL_UNKNOWN;
     int result = hl_read_file_state(&state, file);
     bool is_unwritten = fstat(file, &stat) == 0 && stat.st_mtim.tv_sec == image_time->tv_sec &&
                         stat.st_mtim.tv_nsec == image_time->tv_nsec;
     close(file);
     if (result != 0)
-        return HL_GONE;
+        return HL_UNKNOWN;
     hl_set_image_key(&key, &state);
     if (strcmp(key.at, stored->key) == 0)
         return HL_FRESH;
@@ -443,42 +475,65 @@ static bool add_replica(const struct hl_store *store, struct hl_stored *stored, 
     return true;
 }
 
-static void read_image(const struct hl_store *store, struct hl_stored *stored, int folder) {
-    bool whole = true;
-    struct timespec time = {0};
+/* Reads the names in the folder of an image.  False: that is not possible. */
+static bool read_names(const struct hl_store *store, struct hl_stored *stored, int folder, bool *whole,
+                       struct timespec *time) {
     int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again >= 0 ? fdopendir(again) : NULL;
-    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+    if (entries == NULL && again >= 0)
+        close(again);
+    if (entries == NULL)
+        return false;
+    errno = 0;
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL; errno = 0) {
+        for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0]; i++)
+            if (strcmp(entry->d_name, mark_names[i].name) == 0)
+                stored->marks |= mark_names[i].flag;
         if (strncmp(entry->d_name, HL_IMAGE_LINK "-", strlen(HL_IMAGE_LINK "-")) != 0)
             continue;
         stored->replicas++;
-        whole &= add_replica(store, stored, folder, entry->d_name, &time);
+        *whole &= add_replica(store, stored, folder, entry->d_name, time);
     }
-    if (entries != NULL)
-        closedir(entries);
+    bool read_all = errno == 0;
+    closedir(entries);
+    return read_all;
+}
+
+/* Whether the users of STORE can look into the open FOLDER. */
+static bool is_open_to_users(const struct hl_store *store, int folder) {
+    struct stat stat;
+    return !store->for_all || (fstat(folder, &stat) == 0 && (stat.st_mode & S_IXOTH) != 0);
+}
+
+static enum hl_freshness read_image(const struct hl_store *store, struct hl_stored *stored, int folder,
+                                    bool is_pending) {
+    bool whole = true;
+    struct timespec time = {0};
+    if (!read_names(store, stored, folder, &whole, &time))
+        return HL_UNKNOWN;
+    if (is_pending)
+        return compare_origin(stored, &time) == HL_GONE ? HL_GONE : HL_PENDING;
     if (stored->replicas == 0)
         whole = add_replica(store, stored, folder, HL_IMAGE_LINK, &time);
-    stored->is_unasked = faccessat(folder, HL_UNASKED_MARK, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    stored->freshness = whole ? compare_origin(stored, &time) : HL_BROKEN;
+    return whole && is_open_to_users(store, folder) ? compare_origin(stored, &time) : HL_BROKEN;
 }
 
 static void read_stored(const struct hl_store *store, struct hl_stored *stored, const char *key) {
     memset(stored, 0, sizeof *stored);
     stored->key = hl_format("%s", key);
     int folder = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    stored->freshness = HL_BROKEN;
-    stored->origin = read_link(folder, ".origin");
-    char *image = read_link(folder, HL_IMAGE_LINK);
-    bool is_pending = image[0] == '\0' && stored->origin[0] == '/';
-    stored->image = hl_format("%s/%s/%s", store->path, key, image);
+    char *origin = folder >= 0 ? read_link(folder, ".origin") : NULL;
+    char *image = folder >= 0 ? read_link(folder, HL_IMAGE_LINK) : NULL;
+    bool is_known = origin != NULL && image != NULL;
+    stored->origin = origin != NULL ? origin : hl_format("%s", "");
+    stored->image = hl_format("%s/%s/%s", store->path, key, image != NULL ? image : "");
+    stored->freshness = HL_UNKNOWN;
+    if (is_known)
+        stored->freshness =
+            origin[0] != '/' ? HL_BROKEN : read_image(store, stored, folder, image[0] == '\0');
     free(image);
-    if (folder < 0)
-        return;
-    if (is_pending)
-        stored->freshness = HL_PENDING;
-    else
-        read_image(store, stored, folder);
-    close(folder);
+    if (folder >= 0)
+        close(folder);
 }
 
 static int compare_stored(const void *a, const void *b) {
@@ -487,23 +542,29 @@ static int compare_stored(const void *a, const void *b) {
     return order != 0 ? order : strcmp(x->key, y->key);
 }
 
-size_t hl_read_store(const struct hl_store *store, struct hl_stored **stored) {
-    size_t n = 0;
+bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n) {
     int again = openat(store->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again >= 0 ? fdopendir(again) : NULL;
     *stored = NULL;
-    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+    *n = 0;
+    errno = entries != NULL ? 0 : errno;
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL; errno = 0) {
         if (strncmp(entry->d_name, KEY_BEGINS, strlen(KEY_BEGINS)) != 0)
             continue;
-        if (n % 64 == 0)
-            *stored = hl_resize(*stored, (n + 64) * sizeof **stored);
-        read_stored(store, &(*stored)[n++], entry->d_name);
+        if (*n % 64 == 0)
+            *stored = hl_resize(*stored, (*n + 64) * sizeof **stored);
+        read_stored(store, &(*stored)[(*n)++], entry->d_name);
     }
+    int error = errno;
     if (entries != NULL)
         closedir(entries);
-    if (n > 0)
-        qsort(*stored, n, sizeof **stored, compare_stored);
-    return n;
+    else if (again >= 0)
+        close(again);
+    if (*n > 0)
+        qsort(*stored, *n, sizeof **stored, compare_stored);
+    if (error != 0)
+        hl_say("%s: the store cannot be read: %s", store->path, strerror(error));
+    return error == 0;
 }
 
 void hl_free_stored(struct hl_stored *stored, size_t n) {

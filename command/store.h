@@ -6,7 +6,9 @@
        STORE/KEY/.image     symbolic link to NAME, or to nodeN/NAME of the first node
        STORE/KEY/.image-N   the replica of node N (--per-node)
        STORE/KEY/.origin    symbolic link to the original; alone, it says that the image has to be made again
-       STORE/KEY/.unasked   it was made for a program that was about to run
+       STORE/KEY/.unasked   it was made for a program that was about to run (HL_ADD_EVICTABLE)
+       STORE/KEY/.any-disk  its original may lie on any disk, and
+       STORE/KEY/.per-node  it has replicas: so it was asked for, and so it is made again
        STORE/KEY/NAME       the image, with the original's modification time
        STORE/.new, .old     what is being made, and removed
 
@@ -21,7 +23,6 @@
 
 #define HL_NEW_FOLDER ".new"
 #define HL_OLD_FOLDER ".old"
-#define HL_UNASKED_MARK ".unasked"
 
 struct hl_store {
     char *path;
@@ -60,7 +61,8 @@ void hl_close_store(struct hl_store *store);
 /* Removes what a process left that was killed.  The store is locked, as for everything that changes it. */
 void hl_remove_leftovers(const struct hl_store *store);
 
-/* Bytes that may still be added; UINT64_MAX where nothing limits it. */
+/* Bytes that may still be added; UINT64_MAX where nothing limits it.  In a folder of a file system that others use, too, half of
+   it is left to them. */
 uint64_t hl_store_room(const struct hl_store *store);
 
 /* Whether an image is still good for its original. */
@@ -69,8 +71,9 @@ enum hl_freshness {
     HL_CHANGED, /* the original is another one now, so no process finds the image */
     HL_TOUCHED, /* the same, but only its ctime is another one (a hard link, chmod): the bytes may be the same */
     HL_GONE,    /* there is no original any more */
-    HL_BROKEN, /* the image itself is missing, or another user could have written to it */
-    HL_PENDING /* the original has changed, and its new image could not be made yet */
+    HL_BROKEN,  /* the image itself is missing, or another user could have written to it */
+    HL_PENDING, /* the original has changed, and its new image could not be made yet */
+    HL_UNKNOWN  /* the original or the folder of the image cannot be read now */
 };
 const char *hl_freshness_name(enum hl_freshness freshness);
 
@@ -81,7 +84,7 @@ struct hl_stored {
     uint64_t bytes;       /* of one replica, */
     uint64_t huge_pages;  /* of all of them */
     unsigned replicas;    /* made with --per-node, 0 if it was not */
-    bool is_unasked;      /* made for a program that was about to run (HL_ADD_UNASKED) */
+    unsigned marks;       /* how it was asked for: HL_ADD_PER_NODE, HL_ADD_ANY_DISK, HL_ADD_EVICTABLE */
     time_t last_use;      /* when a process mapped it last, as far as the file system notes that */
     enum hl_freshness freshness;
     size_t n_inodes;
@@ -89,8 +92,9 @@ struct hl_stored {
     unsigned processes;
 };
 
-/* Reads what is in STORE, in the order of the originals' paths; hl_free_stored frees it. */
-size_t hl_read_store(const struct hl_store *store, struct hl_stored **stored);
+/* Reads what is in STORE, in the order of the originals' paths; hl_free_stored frees it.  False: that was not possible, or not
+   in full, which was said. */
+bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n);
 void hl_free_stored(struct hl_stored *stored, size_t n);
 
 /* Sets stored->processes: how many map the image, as far as this user may look. */
@@ -102,8 +106,12 @@ int hl_remove_stored(const struct hl_store *store, const char *key);
 /* Renames .new to KEY, in the place of what is there.  0 or a negated errno; nothing is said. */
 int hl_publish_folder(const struct hl_store *store, const char *key);
 
-/* Removes the image KEY and keeps what it was made of, so that a later refresh makes it again. */
-int hl_set_pending(const struct hl_store *store, const char *key);
+/* Makes the folder .new with MARKS (as stored->marks).  A descriptor, which the caller closes, or a negated errno; nothing is
+   said. */
+int hl_make_new_folder(const struct hl_store *store, unsigned marks);
+
+/* Removes the image STORED and keeps what it was made of and how it was asked for, so that a later refresh makes it again. */
+int hl_set_pending(const struct hl_store *store, const struct hl_stored *stored);
 
 enum hl_share_result {
     HL_SHARE_MADE,
@@ -119,8 +127,9 @@ enum {
     HL_ADD_ANY_DISK = 4, /* hl_explain_unsteady */
     HL_ADD_IF_WORTH = 8, /* not what has less than 64 KiB of text */
     HL_ADD_UNASKED =
-        16 /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
-                             changed in the last minutes get none, and images that were added so make room */
+        16, /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
+                              changed in the last minutes get none, and evictable images make room */
+    HL_ADD_EVICTABLE = 32 /* it may be removed to make room */
 };
 
 struct hl_addition {

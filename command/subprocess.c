@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <pwd.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +55,17 @@ static char *read_all(int fd) {
     return text;
 }
 
+/* Returns when CHILD has ended.  It may be of another user, whose processes can stop it, and an alarm doesn't end one that is
+   stopped. */
+static void end_in_time(pid_t child) {
+    int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+    struct pollfd ends = {pidfd, POLLIN, 0};
+    if (pidfd >= 0 && poll(&ends, 1, (SECONDS_MAX + 1) * 1000) <= 0)
+        kill(child, SIGKILL); /* nobody has waited for it, so the number is still its own */
+    if (pidfd >= 0)
+        close(pidfd);
+}
+
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner) {
     /* Inherited as ignored, it would take the exit status away. */
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
@@ -61,6 +74,8 @@ void hl_ask_program(struct hl_answer *answer, const char *path, char *const *arg
     pid_t child = output >= 0 && errors >= 0 ? fork() : -1;
     if (child == 0)
         run_child(path, argv, owner, output, errors);
+    if (child > 0)
+        end_in_time(child);
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     signal(SIGCHLD, inherited);

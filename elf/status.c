@@ -36,14 +36,14 @@ static void read_nodes(struct hl_nodes *nodes, const char *at, const char *end) 
             nodes->bits[i / 64] |= (uint64_t)1 << i % 64;
 }
 
-/* The real, effective, saved and file system user. */
-static void read_users(struct hl_status *status, const char *at, const char *end) {
+/* The real, effective, saved and file system user, or group: whether all are one, *ID. */
+static bool read_ids(uint64_t *id, const char *at, const char *end) {
     uint64_t number[4];
     for (unsigned i = 0; i < 4; i++)
         if (!hl_scan_number(&at, end, 10, &number[i]) || !skip_key(&at, end, ""))
-            return;
-    status->user = number[1];
-    status->is_one_user = number[0] == number[1] && number[2] == number[1] && number[3] == number[1];
+            return false;
+    *id = number[1];
+    return number[0] == number[1] && number[2] == number[1] && number[3] == number[1];
 }
 
 /* True after the last line that is wanted. */
@@ -56,7 +56,9 @@ static bool read_line(struct hl_status *status, const char *at, const char *end)
     else if (skip_key(&at, end, "Seccomp:") || skip_key(&at, end, "Seccomp_filters:"))
         status->filters = hl_scan_number(&at, end, 10, &number) ? number : HL_FILTERS_UNKNOWN;
     else if (skip_key(&at, end, "Uid:"))
-        read_users(status, at, end);
+        status->is_one_user = read_ids(&status->user, at, end);
+    else if (skip_key(&at, end, "Gid:"))
+        status->is_one_group = read_ids(&status->group, at, end);
     else if (skip_key(&at, end, "CapPrm:"))
         status->has_capabilities = !hl_scan_number(&at, end, 16, &number) || number != 0;
     else if (skip_key(&at, end, "THP_enabled:"))
@@ -92,7 +94,8 @@ void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
     status->is_traced = status->thp_disabled = false;
     status->filters = 0; /* the kernel may know of none */
     status->user = HL_USER_UNKNOWN;
-    status->is_one_user = false;
+    status->group = HL_USER_UNKNOWN;
+    status->is_one_user = status->is_one_group = false;
     status->has_capabilities = true;
     fill_nodes(&status->nodes, ~(uint64_t)0);
     read_lines(status, open_status(roots));

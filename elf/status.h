@@ -25,9 +25,10 @@ struct hl_status {
                           before 5.0) */
     uint64_t filters;  /* of system calls (seccomp) on this thread: how many, or before Linux 5.9 its mode;
                           HL_FILTERS_UNKNOWN where that can't be read */
-    uint64_t user;     /* the effective user's number; HL_USER_UNKNOWN where that can't be read */
-    bool
-        is_one_user; /* the real, effective, saved and file system numbers agree; false where they can't be read */
+    uint64_t user, group; /* the effective ones' numbers; HL_USER_UNKNOWN where they can't be read */
+    bool is_one_user,
+        is_one_group;      /* the real, effective, saved and file system numbers agree; false where they
+                                       can't be read */
     bool has_capabilities; /* some are permitted (CapPrm); true where that can't be read */
     struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */
 };

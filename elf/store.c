@@ -56,9 +56,23 @@ static uint64_t read_overflow_user(void) {
     return bytes > 0 && hl_scan_number(&at, text + bytes, 10, &user) ? user : 65534;
 }
 
+/* Whether the process is STATUS's user, and not only the calling thread: a file of /proc/self (but not that folder) belongs to
+   the user of the first thread, and to root if other processes of that user may not look into this one (PR_SET_DUMPABLE), as
+   after setuid(2). */
+static bool is_whole_process(const struct hl_status *status) {
+    struct stat self;
+    long file = hl_open("/proc/self/status", O_PATH | O_CLOEXEC);
+    if (hl_is_error(file))
+        return false;
+    long result = HL_CALL(__NR_fstat, file, &self, 0, 0, 0, 0);
+    hl_close((int)file);
+    return !hl_is_error(result) && self.st_uid == status->user && self.st_gid == status->group;
+}
+
 uint64_t hl_find_trusted_user(const struct hl_status *status) {
     if (status->user == 0 || status->user == HL_USER_UNKNOWN || !status->is_one_user ||
-        status->has_capabilities || status->user == read_overflow_user())
+        !status->is_one_group || status->has_capabilities || status->user == read_overflow_user() ||
+        !is_whole_process(status))
         return 0;
     return status->user;
 }
@@ -78,6 +92,9 @@ static long check_owner(int file, uint64_t owner, unsigned type) {
         return -EOPNOTSUPP;
     if (status.st_uid != owner && status.st_uid != 0)
         return status.st_uid == read_overflow_user() ? -EOVERFLOW : -EACCES;
+    /* A user's processes with another group are kept out of each other (ptrace(2)). */
+    if (status.st_uid != 0 && status.st_gid != (uint32_t)HL_CALL(__NR_getegid, 0, 0, 0, 0, 0, 0))
+        return -EACCES;
     return (status.st_mode & WRITABLE_BY_OTHERS) != 0 || (status.st_mode & S_IFMT) != type ? -EACCES : 0;
 }
 

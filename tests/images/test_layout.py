@@ -469,8 +469,11 @@ def test_reasons(builder, small, tmp_path):
     assert app.exists() and not out.exists()
 
 
+PT_GNU_STACK = 0x6474E551
+
+
 # How programs carry data for themselves, which they find by an offset that was recorded when they were built.
-@pytest.mark.parametrize("section", ["pydata", "pck", ".bun", ".payload"])
+@pytest.mark.parametrize("section", ["pydata", "pck", ".bun", ".payload", ".note.data", ".llvm.data", ".comment.x"])
 def test_data_in_a_section(small, tmp_path, section):
     """PyInstaller, Godot and Bun keep it in a section that is not loaded."""
     (tmp_path / "data").write_bytes(b"what the program reads" * 100)
@@ -479,7 +482,40 @@ def test_data_in_a_section(small, tmp_path, section):
     refuse(app, tmp_path / "out", "data of its own appended or in a section", f"--huge-page={SMALL}")
 
 
-@pytest.mark.parametrize("section", [".debug_info", ".comment.x", ".gnu_debuglink", ".rustc", ".note.x"])
+@pytest.mark.parametrize("change", [{"flags": 2}, {"type": 7}, {"type": 3}, {"type": 4}, {"type": 2}, {"type": 17}])
+def test_data_in_a_section_that_claims_to_be_another(small, tmp_path, change):
+    """Neither SHF_ALLOC nor a type makes it one that is loaded, or one that is found by the section headers."""
+    (tmp_path / "data").write_bytes(b"what the program reads" * 100)
+    app = tmp_path / "app"
+    subprocess.run(["objcopy", "--add-section", f"pydata={tmp_path / 'data'}", small, app], check=True)
+    data = bytearray(app.read_bytes())
+    shoff, = struct.unpack_from("<Q", data, 40)
+    count, names = struct.unpack_from("<HH", data, 60)
+    strings, = struct.unpack_from("<Q", data, shoff + 64 * names + 24)
+    [at] = [shoff + 64 * i for i in range(count)
+            if data[strings + struct.unpack_from("<I", data, shoff + 64 * i)[0]:].startswith(b"pydata\0")]
+    if "type" in change:
+        struct.pack_into("<I", data, at + 4, change["type"])
+    else:
+        struct.pack_into("<Q", data, at + 8, change["flags"])
+    app.write_bytes(data)
+    refuse(app, tmp_path / "out", "data of its own appended or in a section", f"--huge-page={SMALL}")
+
+
+def test_data_behind_a_program_header(small, tmp_path):
+    """A program header that is not loaded covers nothing."""
+    data = bytearray(small.read_bytes())
+    where = -(-len(data) // 16) * 16
+    data += bytes(where - len(data)) + b"what the program reads" * 100
+    phoff, = struct.unpack_from("<Q", data, 32)
+    count, = struct.unpack_from("<H", data, 56)
+    [at] = [phoff + 56 * i for i in range(count) if struct.unpack_from("<I", data, phoff + 56 * i)[0] == PT_GNU_STACK]
+    struct.pack_into("<IIQQQQQQ", data, at, 0x6abcdef0, 4, where, 0, 0, 2200, 0, 16)
+    (tmp_path / "app").write_bytes(data)
+    refuse(tmp_path / "app", tmp_path / "out", "data of its own appended", f"--huge-page={SMALL}")
+
+
+@pytest.mark.parametrize("section", [".debug_info", ".comment", ".gnu_debuglink", ".rustc", ".note.stapsdt", ".gnu.warning.f"])
 def test_data_of_compilers(small, tmp_path, section):
     """It is found by the section headers, which the image has, too."""
     (tmp_path / "data").write_bytes(b"what a debugger reads" * 100)
@@ -653,14 +689,17 @@ def write_made_up(path, made):
     for i in range(n_sections):
         size = 1 + i * 100
         data += bytes(-len(data) % 8)
-        sections.append((7, len(data), size, 8))  # a note: it is found by its header
+        sections.append((1, len(data), size, 8))
         data += bytes([i + 1]) * size
+    names = b"\0.comment\0"  # which is found by its header
+    sections.append((3, len(data), len(names), 1))
+    data += names
     data += bytes(-len(data) % 8)
     shoff = len(data)
     for sh_type, offset, size, align in sections:
-        data += layouts.SHDR.pack(0, sh_type, 0, 0, offset, size, 0, 0, align, 0)
+        data += layouts.SHDR.pack(sh_type == 1, sh_type, 0, 0, offset, size, 0, 0, align, 0)
     head = b"\x7fELF\x02\x01\x01" + bytes(9)
-    layouts.HEADER.pack_into(data, 0, head, kind, 62, 1, segments[0][1], 64, shoff, 0, 64, 56, len(segments), 64, len(sections), 0)
+    layouts.HEADER.pack_into(data, 0, head, kind, 62, 1, segments[0][1], 64, shoff, 0, 64, 56, len(segments), 64, len(sections), len(sections) - 1)
     for i, (flags, address, filesz, memsz) in enumerate(segments):
         layouts.PHDR.pack_into(data, 64 + 56 * i, 1, flags, offsets[i], address, address, filesz, memsz, PAGE)
     path.write_bytes(data)

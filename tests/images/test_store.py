@@ -37,6 +37,12 @@ def check_huge(world, image, user=None):
         assert huge == image["huge_pages"] * helpers.HUGE > 0
 
 
+def give(world, user):
+    """The program belongs to USER, who then can see whether somebody writes to it."""
+    os.chown(world.path(APP), user, user)
+    time.sleep(0.05)
+
+
 # --- what it does ---
 
 
@@ -146,6 +152,7 @@ def test_per_node(world):
 
 def test_own_store(world):
     store = f"/run/user/{USER}/hugeld"
+    give(world, USER)
     world.add(APP, user=USER)
     [image] = world.list(user=USER)
     assert image["image"].startswith(store) and stat.S_IMODE(world.path(store).stat().st_mode) == 0o700
@@ -161,6 +168,7 @@ def test_own_store(world):
 
 def test_old_kernel(world):
     """One that cannot make huge pages on an ordinary tmpfs, and one that has none left."""
+    give(world, USER)
     for error, words in (("EINVAL", "6.12"), ("ENOMEM", "did not become huge")):
         result = world.share("add", APP, user=USER, strace=["-e", f"inject=madvise:error={error}"])
         refused(result, words)
@@ -380,7 +388,7 @@ def test_another_disk(world, tmp_path):
         return ["mkfs.ext4", "-q", "-d", tree, file]
     with disk(world, tmp_path, make) as app:
         world.path("/run/disk").chmod(0o755)
-        refused(world.share("add", app), "another file system than / and /usr", "--any-disk")
+        refused(world.share("add", app), "another file system than the machine's / and /usr", "--any-disk")
         assert world.list() == []
         world.add("--any-disk", app)
         assert [image["path"] for image in world.list()] == [app]
@@ -758,3 +766,154 @@ def test_memory_limit(world, cgroup):
 def test_wrong_use(arguments):
     result = helpers.hugeld("share", *arguments)
     assert result.returncode == 2 and result.stderr.count("\n") == 1 and result.stdout == "", result
+
+
+# --- what hostile readers found ---
+
+
+def test_without_a_lease(world):
+    """Root has the file mapped, and a page of it is dirty already: no store into it changes a time, and only root could see that
+    it is being written to."""
+    writer = helpers.start(world.command("/usr/bin/python3", "-c", WRITER, APP), stdin=subprocess.PIPE)
+    try:
+        assert writer.stdout.readline() == "ready\n"
+        time.sleep(0.1)
+        refused(world.share("add", APP, user=USER), "only its owner and root can see")
+        refused(world.share("add", APP), "being written to")
+        assert world.left() == [] and world.left(f"/run/user/{USER}/hugeld") == []
+    finally:
+        helpers.end_process(writer)
+    refused(world.share("add", APP, strace=["-e", "inject=fcntl:error=EINVAL"]), "only its owner")  # fs.leases-enable=0
+
+
+WRITER = """
+import mmap, os, sys
+file = os.open(sys.argv[1], os.O_RDWR)
+mapping = mmap.mmap(file, 0)
+os.close(file)
+mapping[-1] = mapping[-1]
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_roots_umask(world):
+    """What root adds is for everybody all the same."""
+    result = world.run("sh", "-c", f"umask 077; exec /run/bin/hugeld share add {APP}")
+    assert result.returncode == 0, result
+    [image] = world.list(user=USER)
+    assert image["state"] == "fresh"
+    check_huge(world, image, USER)
+    world.path(image["image"]).parent.chmod(0o700)
+    refused(world.share("check"), "incomplete")
+    assert world.share("refresh").returncode == 0 and world.list(user=USER)[0]["state"] == "fresh"
+
+
+def test_folder_became_private(world):
+    world.add(APP)
+    world.path(APP).parent.chmod(0o700)
+    refused(world.share("check"), "cannot be read by all users")
+    refused(world.share("refresh"), "cannot be read by all users")
+    assert [(i["state"], i["huge_pages"]) for i in world.list()] == [("pending", 0)]
+
+
+@pytest.mark.parametrize("name", ["SIGSTOP", "SIGKILL"])
+def test_signals_of_nobody(world, name):
+    """Whose number a child would have could stop it, and with it everybody who waits for the store."""
+    script = f"import os, signal\nprint(1, flush=True)\nwhile True:\n try: os.kill(-1, signal.{name})\n except OSError: pass"
+    # In a PID namespace of its own, where the child is visible, too: nobody else's processes are hit.
+    wrapped = ["unshare", "-p", "-f", "--kill-child", "--mount-proc", "sh", "-c",
+               "setpriv --reuid=65534 --regid=65534 --clear-groups /usr/bin/python3 -c \"$0\" > /dev/null & "
+               "for i in 1 2 3 4 5 6 7 8; do timeout 60 \"$1\" share add --any-disk \"$2\" && \"$1\" share refresh && \"$1\" share remove \"$2\" || exit 9; done",
+               script, "/run/bin/hugeld", APP]
+    result = world.run(*wrapped)
+    assert result.returncode == 0 and result.stderr == "", result
+
+
+def test_a_chroot_is_no_pinned_place(world):
+    """What is / for a process may be exchanged: process 1's / and /usr count, and not those of a PID namespace."""
+    refused(world.run("unshare", "-p", "-f", "--mount-proc", "/run/bin/hugeld", "share", "add", APP), "machine's / and /usr")
+
+
+def test_btrfs_like_numbers(world):
+    """The file is looked for by its mount, in a bind mount as well."""
+    assert world.share("add", APP).returncode == 0  # /run/programs is a bind mount of a disk
+
+
+@pytest.mark.parametrize("error", ["EIO", "EMFILE", "ENOMEM"])
+def test_original_cannot_be_opened(world, error):
+    """That is no reason to take its image for one of a file that is gone."""
+    world.add(APP)
+    before = world.list()
+    for action in ("refresh", "check"):
+        world.share(action, strace=["-P", APP, "-e", f"inject=openat:error={error}"])
+        assert world.list() == before, action
+
+
+@pytest.mark.parametrize("call", ["getdents64", "fcntl"])
+def test_store_cannot_be_read(world, call):
+    """No action claims to have done what it could not see."""
+    world.add(APP)
+    inject = ["-e", f"inject={call}:error=EIO:when=1"]
+    for action in (["refresh"], ["check"], ["remove", "--all"], ["list"]):
+        result = world.share(*action, strace=inject)
+        assert result.returncode != 0 and result.stderr != "", (action, result)
+    assert len(world.list()) == 1
+
+
+def test_pending_and_gone(world):
+    world.add(APP)
+    world.path(APP).chmod(0o700)
+    assert world.share("refresh").returncode == 1 and world.list()[0]["state"] == "pending"
+    world.path(APP).unlink()
+    assert world.list()[0]["state"] == "gone"
+    result = world.share("refresh")
+    assert result.returncode == 0 and "the file is gone" in result.stdout and world.left() == []
+
+
+def test_how_it_was_asked_for(world, tmp_path):
+    """refresh makes an image as it was made first, also after it could not be made for a while."""
+    world.add("--per-node", APP)
+    world.path(APP).chmod(0o700)
+    assert world.share("refresh").returncode == 1 and world.list()[0]["state"] == "pending"
+    world.path(APP).chmod(0o755)
+    time.sleep(0.1)
+    assert world.share("refresh").returncode == 0
+    assert world.list()[0]["replicas"] > 0
+
+    def make(file, tree):
+        return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
+
+    with disk(world, tmp_path, make) as app:
+        time.sleep(0.1)
+        world.add("--any-disk", app)
+        os.link(world.path(app), world.path("/run/disk/linked"))
+        time.sleep(0.1)
+        assert world.share("refresh").returncode == 0 and world.share("check").returncode == 0
+        with open(world.path(app), "r+b") as file:
+            first = file.read(1)
+            file.seek(0)
+            file.write(first)
+        time.sleep(0.1)
+        assert world.share("refresh").returncode == 0
+        assert {image["path"]: image["state"] for image in world.list()}[app] == "fresh"
+        assert world.share("remove", app).returncode == 0
+
+
+def test_split_and_touched(world):
+    """Its new key is for an image that is huge."""
+    world.add(APP)
+    [image] = world.list()
+    assert world.run("/usr/bin/python3", "-c", TOUCHER, image["image"], helpers.HUGE, MADV_COLD, user=USER).returncode == 0
+    os.link(world.path(APP), world.path("/run/programs/linked"))
+    time.sleep(0.1)
+    assert world.share("refresh").returncode == 0 and world.share("check").returncode == 0
+    check_huge(world, world.list()[0])
+
+
+def test_half_of_a_shared_file_system_is_left(world):
+    """XDG_RUNTIME_DIR is for others, too."""
+    give(world, USER)
+    world.run("mount", "-t", "tmpfs", "-o", f"mode=0700,uid={USER},gid={USER},huge=always,size=24M", "none", f"/run/user/{USER}")
+    refused(world.share("add", APP, user=USER), "the store has room for")
+    assert world.left(f"/run/user/{USER}/hugeld") == []

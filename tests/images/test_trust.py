@@ -30,21 +30,49 @@ ret
 .section .note.GNU-stack, "", @progbits
 """
 PROGRAM = r"""
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <grp.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <unistd.h>
-int main(int argc, char **argv) {
-    int effective = atoi(argv[2]);
-    if (effective != 0 && seteuid(effective) != 0)
-        return perror("seteuid"), 1;
-    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
-    void *handle = dlopen(argv[1], RTLD_NOW);
+static char **arguments;
+static int load(void) {
+    void *handle = dlopen(arguments[1], RTLD_NOW);
     if (handle == NULL)
         return puts(dlerror()), 1;
     printf("%d\n", ((int (*)(void))dlsym(handle, "f"))());
-    return argc != 3;
+    return 0;
+}
+static void *become_and_load(void *user) {
+    long number = (long)user;
+    if (syscall(SYS_setresgid, number, number, number) != 0 || syscall(SYS_setresuid, number, number, number) != 0)
+        return perror("setresuid"), (void *)1;
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    return (void *)(long)load();
+}
+int main(int argc, char **argv) {
+    int user = atoi(argv[2]);
+    const char *how = argc > 3 ? argv[3] : "effective";
+    pthread_t thread;
+    void *result = NULL;
+    arguments = argv;
+    if (strcmp(how, "thread") == 0) /* this thread stays root */
+        return pthread_create(&thread, NULL, become_and_load, (void *)(long)user) != 0 ||
+               pthread_join(thread, &result) != 0 || result != NULL;
+    if (strcmp(how, "for good") == 0) { /* not dumpable: it knows what root knew */
+        if (setgroups(0, NULL) != 0 || setresgid(user, user, user) != 0 || setresuid(user, user, user) != 0)
+            return perror("setresuid"), 1;
+        return load();
+    }
+    if (user != 0 && seteuid(user) != 0)
+        return perror("seteuid"), 1;
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    return load();
 }
 """
 THEIRS = b"\xb8\x42\0\0\0"  # mov $66, %eax
@@ -90,11 +118,11 @@ class Place:
         for name in (store.folder, image.parent, image):
             shutil.chown(name, owner, owner)
 
-    def outcome(self, store=None, prefix=(), effective=0):
+    def outcome(self, store=None, prefix=(), effective=0, how="effective"):
         """(what f returned, what hugeld said)"""
         options = "backend=shared,verbose=1" + (f",store={store}" if store else "")
         env = helpers.preload(self.library, patterns="libf.so", options=options)
-        result = self.run([self.folder / "main", self.folder / "libf.so", effective], env, prefix)
+        result = self.run([self.folder / "main", self.folder / "libf.so", effective, how], env, prefix)
         assert result.returncode == 0, result
         return int(result.stdout), result.stderr
 
@@ -181,6 +209,22 @@ def test_daemon_that_is_a_user_for_the_moment(place):
     """seteuid(2) and dlopen(3): what is loaded stays when the daemon is root again."""
     place.make_store("/dev/shm/his", USER)
     got, said = place.outcome("/dev/shm/his", effective=USER)
+    assert got == PLAIN and UNSAFE in said, said
+
+
+@pytest.mark.parametrize("how", ["thread", "for good"])
+def test_process_that_is_more_than_its_user(place, how):
+    """One thread is the user and the others are root; or the process was root, and its user's other processes may not look into
+    it.  The preloader can't read /proc/self/pagemap there (tests/unit/test-status.c has the question itself)."""
+    place.make_store("/dev/shm/his", USER)
+    assert place.outcome("/dev/shm/his", effective=USER, how=how)[0] == PLAIN
+
+
+def test_another_group(place):
+    """newgrp(1), or what a set-group-ID program has started: its user's other processes can't trace it."""
+    place.make_store("/dev/shm/his", USER)
+    other = ["setpriv", f"--reuid={USER}", "--regid=42", "--clear-groups"]
+    got, said = place.outcome("/dev/shm/his", other)
     assert got == PLAIN and UNSAFE in said, said
 
 

@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* What /proc/thread-self/status says of a process: other threads, a tracer, filters of system calls, nodes.
  * What it does not say must not be taken for "no". */
+#include "elf/store.h"
 #include "tree.h"
+
+#include <grp.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 #define STATUS "proc/thread-self/status"
 #define NONE 0
@@ -141,10 +148,58 @@ static void test_own(void **state) {
     assert_int_equal(status.user, geteuid());
 }
 
+#define USER 12345
+
+static uint64_t ask(void) {
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    return hl_find_trusted_user(&status);
+}
+
+static void *ask_as_user(void *answer) {
+    syscall(SYS_setresgid, USER, USER, USER);
+    syscall(SYS_setresuid, USER, USER, USER);
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    *(uint64_t *)answer = ask();
+    return NULL;
+}
+
+/* 0 if a process that was root takes only what it should. */
+static int try_users(bool by_thread) {
+    uint64_t answer = 1;
+    pthread_t thread;
+    if (by_thread)
+        return pthread_create(&thread, NULL, ask_as_user, &answer) != 0 || pthread_join(thread, NULL) != 0 ||
+               answer != 0;
+    if (setgroups(0, NULL) != 0 || setresgid(USER, USER, USER) != 0 || setresuid(USER, USER, USER) != 0)
+        return 2;
+    if (ask() != 0) /* not dumpable: other processes of the user may not look into it */
+        return 3;
+    prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
+    return ask() == USER ? 0 : 4;
+}
+
+/* A process is a user only as a whole: no other thread, and nothing that only root knew. */
+static void test_trusted_user(void **state) {
+    (void)state;
+    if (geteuid() != 0)
+        skip();
+    for (int by_thread = 0; by_thread < 2; by_thread++) {
+        int status = -1;
+        pid_t child = fork();
+        if (child == 0)
+            _exit(try_users(by_thread));
+        assert_int_equal(waitpid(child, &status, 0), child);
+        assert_int_equal(status, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_line),  cmocka_unit_test(test_nothing_known), cmocka_unit_test(test_user),
-        cmocka_unit_test(test_many_groups), cmocka_unit_test(test_every_length),  cmocka_unit_test(test_own),
+        cmocka_unit_test(test_every_line),   cmocka_unit_test(test_nothing_known),
+        cmocka_unit_test(test_user),         cmocka_unit_test(test_many_groups),
+        cmocka_unit_test(test_every_length), cmocka_unit_test(test_own),
+        cmocka_unit_test(test_trusted_user),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
