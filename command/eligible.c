@@ -82,7 +82,7 @@ static bool is_pinned(int file) {
     bool is_outermost = stat("/proc/self/ns/pid", &space) == 0 && space.st_ino == INITIAL_PID_NAMESPACE;
     if (!is_outermost || statx(file, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) != 0 ||
         (status.stx_mask & STATX_MNT_ID) == 0 ||
-        !find_device("/proc/self/mountinfo", status.stx_mnt_id, NULL, &own))
+        !find_device("/proc/self/mountinfo", status.stx_mnt_id, "", &own))
         return false;
     return (find_device("/proc/1/mountinfo", 0, "/", &other) && other == own) ||
            (find_device("/proc/1/mountinfo", 0, "/usr", &other) && other == own);

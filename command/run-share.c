@@ -86,7 +86,12 @@ void hl_tell_of_attributes(const char *executable, const struct hl_options *opti
     struct hl_stored *stored;
     size_t n;
     char *path = hl_choose_store(options), *found = realpath(executable, NULL);
-    if (path != NULL && found != NULL && !is_shared(found, options) && hl_find_store(&store, path) == 0) {
+    long pinned = path != NULL && found != NULL && !is_shared(found, options)
+                      ? hl_open_store(path, hl_find_store_owner())
+                      : -ENOENT; /* says nothing */
+    if (pinned >= 0)
+        close((int)pinned);
+    if (pinned >= 0 && hl_find_store(&store, path) == 0) {
         hl_read_store(&store, &stored, &n);
         for (size_t i = 0; i < n; i++)
             if (stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, found) == 0)

@@ -320,7 +320,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
         hl_say("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
                "not seen outside",
                name, way->image);
-    if (acts && options.verbose >= 1)
+    if (acts && options.verbose >= 1 && way->image == NULL)
         hl_tell_of_attributes(path, &options);
     int code = tell(way, name, acts, strict);
     free(text);

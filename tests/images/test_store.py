@@ -917,3 +917,12 @@ def test_half_of_a_shared_file_system_is_left(world):
     world.run("mount", "-t", "tmpfs", "-o", f"mode=0700,uid={USER},gid={USER},huge=always,size=24M", "none", f"/run/user/{USER}")
     refused(world.share("add", APP, user=USER), "the store has room for")
     assert world.left(f"/run/user/{USER}/hugeld") == []
+
+
+def test_run_tells_of_attributes(world):
+    """perf record makes a hard link; then nothing is used, and run says why where it is asked to."""
+    world.add(APP)
+    command = ["/run/bin/hugeld", "run", "-o", "verbose=1", "-p", "main", "--", APP]
+    assert "attributes changed" not in world.run(*command).stderr
+    os.link(world.path(APP), world.path("/run/programs/linked"))
+    assert "attributes changed since (a hard link, chmod); run hugeld share refresh" in world.run(*command).stderr
