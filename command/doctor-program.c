@@ -133,13 +133,12 @@ static char *format_remedy(const struct hl_needs *needs) {
     const struct hl_pool *pool = &needs->pool;
     const struct hl_pool_node *node = hl_find_node_to_fill(pool);
     uint64_t missing = needs->needed_pages - needs->available_pages;
+    /* Surplus pages are in use, and a larger pool takes them in first (set_max_huge_pages, Linux, mm/hugetlb.c). */
     if (node == NULL)
-        return hl_format("sysctl vm.nr_hugepages=%" PRIu64,
-                         hl_subtract(pool->total_pages, pool->surplus_pages) + missing);
+        return hl_format("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + missing);
     return hl_format("echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
                      "kB/nr_hugepages",
-                     hl_subtract(node->total_pages, node->surplus_pages) + missing, node->node,
-                     needs->geometry.huge_page_bytes / 1024);
+                     node->total_pages + missing, node->node, needs->geometry.huge_page_bytes / 1024);
 }
 
 static void compare_with_pool(struct hl_needs *needs) {
@@ -151,7 +150,12 @@ static void compare_with_pool(struct hl_needs *needs) {
     int skip = hl_read_pool(&needs->pool, &hl_system_roots, &needs->geometry, &placement);
     needs->available_pages = skip == 0 ? hl_pool_available(&needs->pool, 0) : 0;
     needs->needed_pages = needs->our_pages_max + (own > reserve ? own : reserve);
-    needs->enough = needs->own.problem == NULL && needs->needed_pages <= needs->available_pages;
+    /* By default hugeld leaves what is reserved alone and takes other pages where the pool has too few, so only the program can
+       be short of them. */
+    needs->falls_back =
+        needs->options.backend == HL_BACKEND_AUTO && own <= reserve && reserve <= needs->available_pages;
+    needs->enough =
+        needs->own.problem == NULL && (needs->needed_pages <= needs->available_pages || needs->falls_back);
     if (needs->own.problem != NULL)
         needs->remedy = hl_format("--own-pages N");
     else if (!needs->enough)
@@ -288,7 +292,12 @@ static void print_verdict(const struct hl_needs *needs) {
     uint64_t missing = hl_subtract(needs->needed_pages, needs->available_pages);
     if (print_idleness(needs) && needs->enough && needs->own.pages == 0)
         return;
-    if (needs->enough)
+    if (needs->enough && missing > 0)
+        hl_print("yes: the pool has %" PRIu64
+                 " %s fewer than hugeld could take; it takes other memory, or leaves the text "
+                 "where it is",
+                 missing, plural(missing));
+    else if (needs->enough)
         hl_print("yes");
     else if (needs->own.problem != NULL)
         hl_print("no: what the program takes for itself cannot be found out; state it with %s",

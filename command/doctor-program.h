@@ -44,8 +44,9 @@ struct hl_needs {
     uint64_t our_pages_min, our_pages_max, needed_pages, available_pages;
     uint64_t shared_pages;       /* mapped from images */
     struct hl_store_state store; /* the one that images are made in */
-    bool enough;                 /* the pool has NEEDED_PAGES for a process started from here, now */
-    char *remedy;                /* the command or option that fixes it; NULL if ENOUGH */
+    bool falls_back;             /* what the pool lacks, only hugeld does without */
+    bool enough;  /* the pool has NEEDED_PAGES for a process started from here, now, or hugeld falls back */
+    char *remedy; /* the command or option that fixes it; NULL if ENOUGH */
 };
 
 /* Finds all of that out.  0, or the exit code for wrong use, and it was said what is wrong.  hl_free_needs

@@ -179,9 +179,11 @@ static bool is_overwritten(const struct hl_process *process, const struct stat *
     return found;
 }
 
-/* Whether LINE names moved text, as every line of ours does: perf's format has no room for a mark. */
+/* Whether LINE names moved text, as every line of ours does, or is the mark. */
 static bool is_own_line(const char *line, const struct hl_moved *moved, size_t n) {
     char *end;
+    if (strcmp(line, HL_MAP_MARK) == 0)
+        return true;
     uint64_t start = strtoull(line, &end, 16), bytes = strtoull(end, &end, 16);
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < moved[i].n_ranges; j++)
@@ -297,6 +299,28 @@ static pid_t map_owner(const char *name) {
                                                                                                        : 0;
 }
 
+/* Whether hugeld wrote all of the map NAME: each line is between two marks, or empty.  An unfinished one is ours by its
+   name. */
+static bool is_own_map(int folder, const char *name) {
+    int fd = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    FILE *text = fd >= 0 ? fdopen(fd, "r") : NULL;
+    char *line = NULL;
+    size_t size = 0;
+    bool inside = false, has_mark = false, has_other = text == NULL;
+    while (!has_other && getline(&line, &size, text) >= 0) {
+        bool is_mark = strcmp(line, HL_MAP_MARK) == 0;
+        has_mark |= is_mark;
+        inside ^= is_mark;
+        has_other = !is_mark && !inside && line[0] != '\n';
+    }
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    else if (fd >= 0)
+        close(fd);
+    return has_mark && !inside && !has_other;
+}
+
 /* Every number that a process has in any PID namespace: a container may share our /tmp. */
 struct numbers {
     size_t n;
@@ -352,7 +376,8 @@ long hl_remove_stale_maps(void) {
         struct stat stat;
         pid_t pid = map_owner(entry->d_name);
         if (pid == 0 || fstatat(dirfd(folder), entry->d_name, &stat, AT_SYMLINK_NOFOLLOW) != 0 ||
-            !S_ISREG(stat.st_mode) || (stat.st_uid != geteuid() && geteuid() != 0) || !is_gone(&numbers, pid))
+            !S_ISREG(stat.st_mode) || (stat.st_uid != geteuid() && geteuid() != 0) ||
+            !is_gone(&numbers, pid) || (entry->d_name[0] != '.' && !is_own_map(dirfd(folder), entry->d_name)))
             continue;
         if (unlinkat(dirfd(folder), entry->d_name, 0) == 0)
             removed++;

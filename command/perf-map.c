@@ -35,7 +35,7 @@ static const struct argp_option argp_options[] = {
     {"append", 'a', NULL, 0, "Add to the map that is there (a JIT writes one too) instead of replacing it",
      0},
     {"children", 'c', NULL, 0, "Also for each child, and theirs, that has moved text", 0},
-    {"clean", 'C', NULL, 0, "Remove the maps in /tmp of processes that are gone", 0},
+    {"clean", 'C', NULL, 0, "Remove the maps in /tmp that hugeld wrote for processes that are gone", 0},
     {"force", 'f', NULL, 0, "Also replace a map that hugeld did not write", 0},
     {"no-demangle", 'm', NULL, 0, "Leave C++ and Rust names as they are in the file", 0},
     {"output", 'O', "FILE", 0, "Write the map to FILE (- for standard output)", 0},
@@ -115,7 +115,7 @@ static int make_text(struct request *request, const struct hl_process *process, 
     hl_begin_map(&request->text, -1);
     for (size_t i = 0; i < n && request->text.result == 0; i++)
         hl_add_names(&request->text, process, &moved[i], !request->keep_mangled);
-    return request->text.result;
+    return hl_finish_map(&request->text);
 }
 
 static const char *error_sentence(int result) {
@@ -204,8 +204,22 @@ static bool has_shared_text(const struct hl_process *process) {
     return false;
 }
 
+/* Whether PROCESS was attached, and has a copy that lies under no path (attach.h). */
+static bool has_nameless_copy(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (process->region[i].of_image && process->region[i].flags & PF_X &&
+            strncmp(process->region[i].name, "/memfd:", strlen("/memfd:")) == 0)
+            return true;
+    return false;
+}
+
 static void say_not_moved(const struct hl_process *process) {
-    if (has_shared_text(process))
+    if (has_nameless_copy(process))
+        hl_say("%d: nothing is written: it was attached with a copy of its own, a file without a path, for "
+               "which perf reads "
+               "no map; run hugeld detach %d, then hugeld share add its program, and attach it again",
+               process->pid, process->pid);
+    else if (has_shared_text(process))
         hl_say("%d: nothing is written: perf needs no map file for what is mapped from images, and no other "
                "text "
                "was moved",

@@ -25,6 +25,14 @@
 #define PAGE_MASK 4095
 #define AHEAD ((size_t)8)
 
+/* Room is there. */
+static void put_mark(struct hl_map_text *text) {
+    if (text->result != 0)
+        return;
+    hl_copy_bytes(text->at + text->filled, HL_MAP_MARK, sizeof HL_MAP_MARK - 1);
+    text->filled += sizeof HL_MAP_MARK - 1;
+}
+
 void hl_begin_map(struct hl_map_text *text, int fd) {
     uint64_t limit[2];
     text->fd = fd;
@@ -34,6 +42,7 @@ void hl_begin_map(struct hl_map_text *text, int fd) {
     text->result = text->at == NULL ? -ENOMEM : 0;
     long result = HL_CALL(__NR_prlimit64, 0, RLIMIT_FSIZE, 0, limit, 0, 0);
     text->most_bytes = hl_is_error(result) ? UINT64_MAX : limit[0];
+    put_mark(text);
 }
 
 void hl_free_map(struct hl_map_text *text) {
@@ -272,6 +281,8 @@ void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols
 }
 
 int hl_finish_map(struct hl_map_text *text) {
+    if (make_room(text))
+        put_mark(text);
     if (text->fd >= 0 && text->result == 0)
         flush(text, text->filled);
     return text->result;

@@ -2,6 +2,7 @@
 /* The perf map: its lines, and the file in a folder that others can write to.
 
        START SIZE NAME        in hexadecimal without 0x, one line for each piece of a function
+       0 1 hugeld             before and behind what hugeld wrote: nothing else in the format tells it from a JIT's
 
    perf reads /tmp/perf-PID.map for executable memory that has no file: PID is the one of the process's own
    PID namespace, /tmp the one of its mount namespace (tools/perf/util/dso.c, namespaces.c). */
@@ -24,7 +25,9 @@ struct hl_map_text {
     int result; /* the first error, negated; then nothing more is added */
 };
 
-/* Begins TEXT; an error (-ENOMEM) stands in TEXT->result. */
+#define HL_MAP_MARK "0 1 hugeld\n"
+
+/* Begins TEXT with the mark; an error (-ENOMEM) stands in TEXT->result. */
 void hl_begin_map(struct hl_map_text *text, int fd);
 
 /* Adds the pieces of SYMBOLS, which are chosen, that lie in the N ranges: ascending and disjoint, like the
@@ -32,7 +35,7 @@ void hl_begin_map(struct hl_map_text *text, int fd);
 void hl_write_symbols(struct hl_map_text *text, const struct hl_symbols *symbols,
                       const struct hl_text_range *range, size_t n);
 
-/* Writes what is left in the buffer, if there is a descriptor, and returns TEXT->result. */
+/* Adds the mark, writes what is left in the buffer, if there is a descriptor, and returns TEXT->result. */
 int hl_finish_map(struct hl_map_text *text);
 void hl_free_map(struct hl_map_text *text);
 

@@ -19,7 +19,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 @pytest.fixture(scope="session")
 def map_file(tmp_path_factory):
-    """map_file(path, bias, [(start, end)]): the map that perf-maps/ makes of a file, as text; None for no ELF file."""
+    """map_file(path, bias, [(start, end)]): the map that perf-maps/ makes of a file, as text between its marks; None for no ELF file."""
     program = tmp_path_factory.mktemp("map-file") / "map-file"
     objects = [*helpers.BUILD.glob("elf/*.o"), *helpers.BUILD.glob("perf-maps/*.o")]
     includes = ["-iquote", helpers.ROOT, "-iquote", helpers.ROOT / "elf"]
@@ -30,7 +30,9 @@ def map_file(tmp_path_factory):
         numbers = [f"{number:x}" for piece in ranges for number in piece]
         result = subprocess.run([program, path, f"{bias:x}", *numbers], capture_output=True, timeout=60)
         assert result.returncode in (0, 3), result
-        return result.stdout.decode(errors="surrogateescape") if result.returncode == 0 else None
+        text = result.stdout.decode(errors="surrogateescape")
+        assert result.returncode != 0 or (text.startswith(perfmaps.MARK) and text.endswith(perfmaps.MARK))
+        return text[len(perfmaps.MARK):-len(perfmaps.MARK)] if result.returncode == 0 else None
 
     return make
 

@@ -13,10 +13,15 @@ NOBODY = 65534
 Line = collections.namedtuple("Line", "start end name")
 
 
+MARK = "0 1 hugeld\n"
+
+
 def read_map(text):
-    """The lines of a map."""
+    """The lines of a map, but for the marks."""
     lines = []
     for line in text.splitlines():
+        if line + "\n" == MARK:
+            continue
         start, size, name = re.fullmatch(r"([0-9a-f]+) ([0-9a-f]+) (.+)", line).groups()
         lines.append(Line(int(start, 16), int(start, 16) + int(size, 16), name))
     return lines

@@ -12,7 +12,7 @@ import pytest
 
 import helpers
 from helpers import hugeld
-from perfmaps import NOBODY, leftovers, map_path, names_by_start, read_map, text_ranges
+from perfmaps import MARK, NOBODY, leftovers, map_path, names_by_start, read_map, text_ranges
 
 RAISED = r"(\d+): /tmp/perf-(\d+)\.map: (\d+) functions\n"
 
@@ -123,7 +123,7 @@ def test_separate_debug_files(debug_file, moved_app, map_file, how, root):
     process, _ = moved_app("backend=hugetlb", app=app)
     lines = hugeld("perf-map", "--no-demangle", "-O", "-", process.pid).stdout
     place = text_ranges(process.pid, app)
-    assert lines == map_file(app if how == "none" else full, *place)
+    assert lines == MARK + map_file(app if how == "none" else full, *place) + MARK
     assert lines.count(" filler_") > 2000 or how == "none"
 
 
@@ -281,7 +281,7 @@ def test_not_ours(moved_app, clean_tmp, what):
     path = map_path(process)
     ours = write_map_text(process)
     end = text_ranges(process.pid, app)[1][-1][1]
-    there = OTHERS[what].format(first=ours.partition("\n")[0] + "\n", last=end - 1)
+    there = OTHERS[what].format(first=ours.splitlines()[1] + "\n", last=end - 1)
     path.write_text(there)
     one_line(hugeld("perf-map", process.pid), 1, f"{path.name} is not written: hugeld did not write what is there",
              "add to it with --append, or use --force")
@@ -461,14 +461,18 @@ def dead_pid():
 
 
 def test_clean(clean_tmp):
-    """Plain files with exactly such a name, of processes that are gone."""
+    """Plain files with exactly such a name and nothing but what hugeld wrote, of processes that are gone."""
     gone = dead_pid()
     tmp = pathlib.Path("/tmp")
     goes = [tmp / f"perf-{gone}.map", tmp / f".perf-{gone}.map.0123456789abcdef"]
     stays = [tmp / f"perf-{os.getpid()}.map", tmp / f"perf-{gone}.map.txt", tmp / f"perf-0{gone}.map",
              tmp / f"xperf-{gone}.map", tmp / f"perf-{gone}.map~", tmp / "perf-.map"]
     for path in [*goes, *stays]:
-        path.write_text("")
+        path.write_text(f"{MARK}1000 10 f\n{MARK}\n{MARK}2000 10 g\n{MARK}")
+    for others in ("", "1000 10 js\n", f"{MARK}1000 10 f\n{MARK}2000 10 js\n", f"1000 10 js\n{MARK}2000 10 f\n{MARK}",
+                   f"{MARK}1000 10 f\n"):
+        stays.append(tmp / f"perf-{dead_pid()}.map")
+        stays[-1].write_text(others)
     link, folder = tmp / f"perf-{dead_pid()}.map", tmp / f"perf-{dead_pid()}.map"
     link.symlink_to(stays[0])
     folder.mkdir()
@@ -485,7 +489,7 @@ def test_clean(clean_tmp):
 
 def test_clean_leaves_other_users_maps(root, library, clean_tmp):
     path = pathlib.Path(f"/tmp/perf-{dead_pid()}.map")
-    path.write_text("")
+    path.write_text(MARK + MARK)
     os.chown(path, 4321, 4321)
     nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", library.parent / "hugeld"]
     assert helpers.run([*nobody, "perf-map", "--clean"]).returncode == 0 and path.exists()
@@ -502,7 +506,7 @@ def test_clean_knows_other_pid_namespaces(root, clean_tmp):
         if os.path.exists(f"/proc/{inner}"):
             pytest.skip(f"{inner} is a process here too")
         path = pathlib.Path(f"/tmp/perf-{inner}.map")
-        path.write_text("")
+        path.write_text(MARK + MARK)
         hugeld("perf-map", "--clean")
         assert path.exists()
     finally:

@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 import helpers
-from perfmaps import NOBODY, functions, leftovers, map_path, read_map, text_ranges
+from perfmaps import MARK, NOBODY, functions, leftovers, map_path, read_map, text_ranges
 
 WRITTEN = r"hugeld: /tmp/perf-\d+\.map: \d+ functions"
 
@@ -44,7 +44,7 @@ def test_names_all_that_moved_and_nothing_else(moved_app, clean_tmp, thp, backen
 def test_like_the_file(moved_app, clean_tmp, map_file):
     """The same lines as the file's at this load address, cut to what moved."""
     process, app = moved_app("perf_map=on,backend=hugetlb")
-    assert map_path(process).read_text() == map_file(app, *text_ranges(process.pid, app))
+    assert map_path(process).read_text() == MARK + map_file(app, *text_ranges(process.pid, app)) + MARK
 
 
 def test_file_is_private(moved_app, clean_tmp):

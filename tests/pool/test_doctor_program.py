@@ -61,15 +61,29 @@ def test_one_page_less(builder, prove, pool):
     """The command it prints, done: the answer is yes, and all of it moves."""
     pool(APP - 1)
     app = builder.executable("nopie")
-    status, told = ask("--", app)
+    status, told = ask("-o", "backend=hugetlb", "--", app)
     total = helpers.pool_counts()[0]
     assert (status, told["enough"], told["remedy"]) == (1, False, f"sysctl vm.nr_hugepages={total + 1}")
-    words = hugeld("doctor", "--", app)
+    words = hugeld("doctor", "-o", "backend=hugetlb", "--", app)
     assert words.returncode == 1 and f"1 page missing; fix: {told['remedy']}\n" in words.stdout
     pool.will_change()
     subprocess.run(["sh", "-c", told["remedy"]], check=True, stdout=subprocess.DEVNULL)
-    assert ask("--", app)[0] == 0
+    assert ask("-o", "backend=hugetlb", "--", app)[0] == 0
     prove([app], {app.name: ("text", "rodata")}, options="backend=hugetlb")
+
+
+def test_one_page_less_by_default(builder, pool):
+    """hugeld takes other memory then, so nothing keeps a service from being started; but for a program that insists on pages of
+    its own it must leave them."""
+    pool(APP - 1)
+    app = builder.executable("nopie")
+    words = hugeld("doctor", "--", app)
+    assert (words.returncode, words.stderr) == (0, "") and "\nyes: the pool has 1 page fewer than hugeld could take" in words.stdout
+    status, told = ask("--own-pages", "2", "--", app)
+    assert (status, told["enough"]) == (1, False)
+    status, told = ask("-o", "reserve_pages=2", "--own-pages", "2", "--", app)
+    assert (status, told["enough"], told["remedy"]) == (0, True, None)
+    assert ask("-o", f"reserve_pages={APP}", "--own-pages", "2", "--", app)[0] == 1
 
 
 def test_takes_and_starts_nothing(builder, pool, tmp_path):
@@ -86,7 +100,7 @@ def test_any_load_address(builder, pool):
     least, most = pages_over_addresses(app)
     assert least < most
     pool(most - 1)
-    status, told = ask("--", app)
+    status, told = ask("-o", "backend=hugetlb", "--", app)
     assert (status, told["our_pages_min"], told["our_pages_max"], told["needed_pages"]) == (1, least, most, most)
     pool(most)
     assert ask("--", app)[0] == 0
@@ -285,7 +299,7 @@ def test_own_pages_by_hand(builder, pool):
 def test_reserve_pages(builder, pool, reserve, needed):
     """What reserve_pages leaves alone holds the program's own, and more where it is more."""
     app = builder.executable("nopie")
-    arguments = ["--own-pages", "3", "-o", f"reserve_pages={reserve}", "--", app]
+    arguments = ["--own-pages", "3", "-o", f"backend=hugetlb,reserve_pages={reserve}", "--", app]
     pool(needed)
     status, told = ask(*arguments)
     assert (status, told["needed_pages"]) == (0, needed)
@@ -477,7 +491,7 @@ def test_nodes_that_are_not_allowed(builder, root, pool, tmp_path):
     pool(8)
     fake_nodes(tmp_path, "0-1", node0=4, node1=4)
     argv = ["unshare", "-m", "sh", "-c", f'mount --bind {tmp_path} /sys/devices/system/node && exec "$@"', "sh",
-            helpers.HUGELD, "doctor", "--json", "--", app]
+            helpers.HUGELD, "doctor", "--json", "-o", "backend=hugetlb", "--", app]
     result = helpers.run(argv)
     assert result.stderr == "", result.stderr
     told = json.loads(result.stdout)["program"]
