@@ -828,7 +828,7 @@ STORE = OUT / "store"
 
 def share(*files):
     """Makes images of FILES in a store of the bench's own, a tmpfs that goes with its mount namespace (bench/run)."""
-    result = subprocess.run([HUGELD, "share", f"--store={STORE}", "add", *map(str, files)], capture_output=True, text=True)
+    result = subprocess.run([HUGELD, "share", f"--store={STORE}", "--way=image", "add", *map(str, files)], capture_output=True, text=True)
     if result.returncode != 0:
         raise RuntimeError(f"hugeld share add: {result.stderr.strip()}")
 

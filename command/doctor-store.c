@@ -70,10 +70,10 @@ static void look_through(struct hl_store_state *state, int folder, uint64_t owne
     state->free_bytes = hl_store_room(&store);
     size_t n;
     hl_read_store(&store, &stored, &n);
-    state->images = n;
-    for (size_t i = 0; i < state->images; i++)
+    state->images = hl_count_images(stored, n);
+    for (size_t i = 0; i < n; i++)
         state->stale += stored[i].freshness != HL_FRESH;
-    hl_free_stored(stored, state->images);
+    hl_free_stored(stored, n);
 }
 
 void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry) {

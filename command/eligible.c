@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Of which files images may be made.
+/* Of which files images may be made, and which root puts on huge pages in place.
 
    A process finds the image of a file by numbers (elf/store.h), and all of these repeat: two file systems made from the
    same files have the same inodes, sizes and times, and the second one mounted gets the device number of the first.  So
@@ -175,18 +175,25 @@ static const char *examine_path(char *path, const struct stat *wanted) {
     return problem;
 }
 
-char *hl_explain_private(int file, const char *path) {
+char *hl_explain_exposed(int file, const char *path) {
     struct stat wanted;
     char *walked = hl_format("%s", path);
     const char *problem = fstat(file, &wanted) != 0 ? "cannot be examined" : examine_path(walked, &wanted);
     if (problem == NULL && !can_anybody_read(path, &wanted))
         problem = "cannot be read by all users";
+    char *sentence = problem == NULL ? NULL : hl_format("%s %s", walked[0] != '\0' ? walked : "/", problem);
+    free(walked);
+    return sentence;
+}
+
+char *hl_explain_private(int file, const char *path) {
+    char *problem = hl_explain_exposed(file, path);
     char *sentence =
         problem == NULL
             ? NULL
-            : hl_format("%s %s, and this store is for all users; keep the file where only root can write and "
+            : hl_format("%s, and this store is for all users; keep the file where only root can write and "
                         "all users can read, or name a store of your own with --store",
-                        walked[0] != '\0' ? walked : "/", problem);
-    free(walked);
+                        problem);
+    free(problem);
     return sentence;
 }

@@ -7,6 +7,7 @@
    every three seconds, and one at a time, since a backup touches all of them. */
 #include "keep.h"
 #include "common.h"
+#include "in-place.h"
 #include "store.h"
 
 #include <errno.h>
@@ -59,6 +60,7 @@ struct hl_keeper {
     size_t n;
     struct kept *kept;
     double next; /* no file before that */
+    struct hl_placer placer;
     struct hl_keeper_counts counts;
 };
 
@@ -120,7 +122,7 @@ static void hold_link(struct kept *kept, const struct hl_store *store, const cha
 }
 
 static void hold(struct kept *kept, const struct hl_store *store, const struct hl_stored *stored) {
-    if (holds(kept, stored))
+    if (stored->is_in_place || holds(kept, stored))
         return;
     release(kept);
     if (stored->replicas == 0)
@@ -390,6 +392,7 @@ static void refresh(struct hl_keeper *keeper, struct kept *kept) {
     kept->due = NOT_DUE;
     if (hl_find_store(&store, keeper->path) != 0)
         return;
+    store.placer = &keeper->placer;
     if (hl_lock_store(&store, false) == 0)
         refresh_key(keeper, kept, &store);
     else
@@ -425,6 +428,7 @@ void hl_stop_keeping(struct hl_keeper *keeper) {
     for (size_t i = 0; i < keeper->n; i++)
         forget(keeper, &keeper->kept[i]);
     close(keeper->events);
+    hl_free_placer(&keeper->placer);
     free(keeper->kept);
     free(keeper->path);
     free(keeper);

@@ -18,6 +18,7 @@
    file's length before anything is added to them. */
 #include "layout.h"
 #include "common.h"
+#include "elf/image.h"
 #include "plan.h"
 
 #include <stdlib.h>
@@ -593,4 +594,39 @@ void hl_free_image(struct hl_image *image) {
     free(image->phdr);
     free(image->shdr);
     memset(image, 0, sizeof *image);
+}
+
+/* --- how much of the text it reaches --- */
+
+/* Bytes of SEGMENT in whole huge pages of its own. */
+static uint64_t count_whole(const struct hl_segment *segment, const struct hl_geometry *geometry) {
+    uint64_t start = hl_round_up(segment->first_page, geometry->huge_page_bytes),
+             end = hl_round_down(hl_round_up(segment->file_end, geometry->page_bytes),
+                                 geometry->huge_page_bytes);
+    return hl_overlap(start, end, segment->start, segment->file_end);
+}
+
+int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file,
+                  const struct hl_geometry *geometry) {
+    struct hl_object object;
+    struct hl_options options;
+    struct hl_plan plan = {0};
+    *reach = (struct hl_reach){0};
+    int result = hl_load_object(&object, file, "", 0, geometry);
+    if (result != 0)
+        return result;
+    hl_default_options(&options);
+    hl_set_image_options(&options);
+    hl_plan_object(&plan, &object, &options, geometry);
+    const char *type = hl_elf_type(file);
+    reach->mapped_bytes =
+        strcmp(type, "pie") != 0 || !hl_gets_any_address(file, geometry) ? plan.text_covered_bytes : 0;
+    for (unsigned i = 0; i < object.n_segments; i++) {
+        const struct hl_segment *segment = &object.segment[i];
+        if ((segment->flags & PF_X) == 0)
+            continue;
+        reach->text_bytes += segment->file_end - segment->start;
+        reach->executed_bytes += strcmp(type, "dso") != 0 ? count_whole(segment, geometry) : 0;
+    }
+    return 0;
 }

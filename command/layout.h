@@ -35,4 +35,14 @@ struct hl_image {
 int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file, const struct hl_geometry *geometry);
 void hl_free_image(struct hl_image *image);
 
+/* How much of FILE's text is on huge pages where its image is used: all bytes of it, and by each way of starting. */
+struct hl_reach {
+    uint64_t text_bytes;
+    uint64_t mapped_bytes;   /* by the preloader and the patched linker; 0: neither can be sure to (PIE) */
+    uint64_t executed_bytes; /* by who executes the image; 0 for a library */
+};
+
+/* 0, or an enum hl_skip where its headers are malformed. */
+int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file, const struct hl_geometry *geometry);
+
 #endif

@@ -266,6 +266,27 @@ static bool choose_exec_stop(struct hl_way *way, const struct hl_run *run, const
     return way->stop != NULL;
 }
 
+/* Leaves the program at PATH, called NAME, as it is where its file is kept on huge pages in place.  False: it is not. */
+static bool choose_in_place(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                            const char *path, const char *name) {
+    struct hl_string patterns = find_patterns(run);
+    char *executable = hl_find_executable(path);
+    bool may = !run->use_preload && options->backend == HL_BACKEND_AUTO && executable != NULL &&
+               selects_main(patterns, executable);
+    int file = may ? open(executable, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    bool is_kept = file >= 0 && hl_is_kept_in_place(file);
+    if (file >= 0)
+        close(file);
+    if (is_kept && hl_selects_other_objects(patterns)) {
+        leave_out_main(patterns);
+        choose_preload(way, path);
+    }
+    if (is_kept && options->verbose >= 1)
+        hl_say("%s: started as it is, because its file is kept on huge pages in place", name);
+    free(executable);
+    return is_kept;
+}
+
 /* One line about a program that does not run as it should; the exit code. */
 static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     const char *reason = way->no_image != NULL ? way->no_image : way->reason;
@@ -314,7 +335,8 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
         choose_linker(way, run, name, path);
     else if (acts && run->use_image)
         choose_image(way, run, &options, path, program);
-    else if (!acts || !choose_exec_stop(way, run, &options, path, name))
+    else if (!acts || (!choose_in_place(way, run, &options, path, name) &&
+                       !choose_exec_stop(way, run, &options, path, name)))
         choose_preload(way, path);
     if (way->image != NULL && options.verbose >= 1)
         hl_say("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "

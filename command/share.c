@@ -2,6 +2,7 @@
 /* hugeld share: one copy of a program's text for all processes, as images in a store (command/store.h). */
 #include "command.h"
 #include "common.h"
+#include "in-place.h"
 #include "kernel.h"
 #include "libraries.h"
 #include "process.h"
@@ -21,18 +22,20 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STORE = 256, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE };
+enum { STORE = 256, WAY, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE };
 
 struct request {
     bool json, running, any_disk, per_node, all, unused, force;
     const char *store_path, *action;
-    char *size; /* of the store; NULL: as it is */
+    char *size;   /* of the store; NULL: as it is */
+    unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE or 0 */
     size_t n_names;
     const char **name;
+    struct hl_placer placer;
     /* what comes out */
     json_t *files;
     bool failed;
-    unsigned made, present, nothing;
+    unsigned made, in_place, present, nothing;
     uint64_t huge_pages;
     /* how far it is */
     struct timespec began;
@@ -42,6 +45,8 @@ struct request {
 static const struct argp_option argp_options[] = {
     {"json", 'j', NULL, 0, "Print JSON", 0},
     {"store", STORE, "FOLDER", 0, "This store, not the system's (root) or your own (everybody else)", 0},
+    {"way", WAY, "place|image", 0,
+     "add: in place, or as an image; by itself it takes the mildest that serves", 0},
     {"any-disk", ANY_DISK, NULL, 0, "add, refresh: files on disks that may be exchanged, too", 0},
     {"size", SIZE, "BYTES|PERCENT", 0, "add, refresh: how much root lets the store hold (25% of the memory)",
      0},
@@ -75,6 +80,16 @@ static error_t set_size(struct request *request, const char *text) {
     return EINVAL;
 }
 
+static error_t set_way(struct request *request, const char *text) {
+    bool is_image = strcmp(text, "image") == 0;
+    if (is_image || strcmp(text, "place") == 0) {
+        request->way = is_image ? HL_ADD_IMAGE : HL_ADD_IN_PLACE;
+        return 0;
+    }
+    hl_say("--way=%s: give place or image", text);
+    return EINVAL;
+}
+
 static error_t take_argument(struct request *request, const char *argument) {
     if (request->action == NULL) {
         request->action = argument;
@@ -97,6 +112,8 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case STORE:
         request->store_path = argument;
         return 0;
+    case WAY:
+        return set_way(request, argument);
     case ANY_DISK:
         request->any_disk = true;
         return 0;
@@ -147,29 +164,52 @@ static void hide_progress(struct request *request) {
 
 static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
 
+static const char *name_way(bool is_in_place) { return is_in_place ? "place" : "image"; }
+
 static void note(struct request *request, const struct hl_store *store, const char *path, const char *key,
-                 const char *result, uint64_t huge_pages, const char *reason, const char *sentence) {
+                 const char *result, bool is_in_place, uint64_t huge_pages, const char *reason,
+                 const char *sentence) {
     json_array_append_new(request->files,
-                          json_pack("{s:o, s:o, s:o, s:s, s:I, s:o, s:o}", "store", hl_json_text(store->path),
-                                    "path", hl_json_text(path), "key", json_or_null(key), "result", result,
+                          json_pack("{s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}", "store",
+                                    hl_json_text(store->path), "path", hl_json_text(path), "key",
+                                    json_or_null(key), "result", result, "way", name_way(is_in_place),
                                     "huge_pages", (json_int_t)huge_pages, "reason", json_or_null(reason),
                                     "sentence", json_or_null(sentence)));
 }
 
 static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 
+/* "in place, 84.9 % of its text, 9 huge pages" */
+static void print_made(const char *name, const struct hl_addition *addition) {
+    unsigned share = hl_permille(addition->text_huge_bytes, addition->text_bytes),
+             in_place = hl_permille(addition->text_in_place_bytes, addition->text_bytes);
+    char *more = hl_format("%s", "");
+    if (addition->is_in_place && addition->sentence != NULL)
+        more = hl_format("; the rest is not: %s", addition->sentence);
+    else if (addition->not_in_place != NULL)
+        more = hl_format("; not in place: %s", addition->not_in_place);
+    else if (!addition->is_in_place && in_place > 0)
+        more = hl_format("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
+    hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,
+             addition->is_in_place ? "in place" : "image", share / 10, share % 10,
+             addition->is_to_be_executed ? " when it is executed (hugeld run --loader=image)" : "",
+             addition->huge_pages, plural(addition->huge_pages), more);
+    free(more);
+}
+
 /* Tells what became of PATH; QUIET: it was only met in a folder, where most files are no use as images. */
 static void report_addition(struct request *request, const struct hl_store *store, const char *path,
                             const struct hl_addition *addition, bool quiet) {
     static const char *const results[] = {"made", "present", "nothing", "failed"};
     const char *name = addition->path != NULL ? addition->path : path;
+    bool is_made = addition->result == HL_SHARE_MADE;
     hide_progress(request);
     switch (addition->result) {
     case HL_SHARE_MADE:
-        request->made++;
+        *(addition->is_in_place ? &request->in_place : &request->made) += 1;
         request->huge_pages += addition->huge_pages;
         if (!request->json)
-            hl_print("%s: %" PRIu64 " huge page%s", name, addition->huge_pages, plural(addition->huge_pages));
+            print_made(name, addition);
         break;
     case HL_SHARE_PRESENT:
         request->present++;
@@ -183,17 +223,22 @@ static void report_addition(struct request *request, const struct hl_store *stor
         __attribute__((fallthrough));
     case HL_SHARE_FAILED:
         request->failed = true;
-        hl_say("%s: no image: %s", name, addition->sentence);
+        hl_say("%s: %s: %s", name, request->way == HL_ADD_IN_PLACE ? "not in place" : "no image",
+               addition->sentence);
     }
     note(request, store, name, addition->key.bytes > 0 ? addition->key.at : NULL, results[addition->result],
-         addition->result == HL_SHARE_MADE ? addition->huge_pages : 0, addition->reason, addition->sentence);
+         addition->is_in_place, is_made ? addition->huge_pages : 0, addition->reason, addition->sentence);
+    json_object_set_new(json_array_get(request->files, json_array_size(request->files) - 1), "text_share",
+                        addition->text_bytes > 0
+                            ? hl_json_share(addition->text_huge_bytes, addition->text_bytes)
+                            : json_null());
 }
 
 /* --- add --- */
 
 static unsigned find_flags(const struct request *request, bool per_node, bool if_worth) {
-    return (request->any_disk ? HL_ADD_ANY_DISK : 0) | (per_node ? HL_ADD_PER_NODE : 0) |
-           (if_worth ? HL_ADD_IF_WORTH : 0);
+    return (request->any_disk ? HL_ADD_ANY_DISK : 0) | (per_node ? HL_ADD_PER_NODE | HL_ADD_IMAGE : 0) |
+           (if_worth ? HL_ADD_IF_WORTH : 0) | request->way;
 }
 
 static void add_file(struct request *request, const struct hl_store *store, const char *path, bool quiet) {
@@ -314,16 +359,23 @@ static void add_running(struct request *request, const struct hl_store *store, c
 }
 
 static void print_sum(const struct request *request) {
-    if (!request->json && request->made + request->present + request->nothing > 1)
-        hl_print("%u image%s made, %" PRIu64 " huge page%s; %u there already; %u file%s would gain nothing",
-                 request->made, plural(request->made), request->huge_pages, plural(request->huge_pages),
-                 request->present, request->nothing, plural(request->nothing));
+    if (!request->json && request->made + request->in_place + request->present + request->nothing > 1)
+        hl_print("%u image%s made, %u file%s put in place, %" PRIu64
+                 " huge page%s; %u there already; %u file%s would gain nothing",
+                 request->made, plural(request->made), request->in_place, plural(request->in_place),
+                 request->huge_pages, plural(request->huge_pages), request->present, request->nothing,
+                 plural(request->nothing));
+    if (request->in_place > 0 && request->placer.is_pressure_unknown)
+        hl_say(
+            "this kernel does not say whether programs wait for memory or disks, so files were put in place "
+            "without regard to that; boot with psi=1");
 }
 
 static int add(struct request *request, const char *path) {
     struct hl_store store;
     if (hl_make_store(&store, path, request->size, true) != 0)
         return HL_EXIT_NO;
+    store.placer = &request->placer;
     for (size_t i = 0; i < request->n_names; i++) {
         if (request->running)
             add_running(request, &store, request->name[i]);
@@ -338,33 +390,49 @@ static int add(struct request *request, const char *path) {
 
 /* --- list, check --- */
 
+static void print_stored(const struct hl_stored *stored) {
+    unsigned share = hl_permille(stored->text_huge_bytes, stored->text_bytes);
+    char *text = stored->text_bytes > 0 ? hl_format("%u.%u %%", share / 10, share % 10) : hl_format("-");
+    hl_print("%-5s %7s %10" PRIu64 " %10" PRIu64 " %9u %8u  %-8s %s  %s", name_way(stored->is_in_place), text,
+             stored->huge_pages, stored->bytes / 1024, stored->processes, stored->replicas,
+             hl_freshness_name(stored->freshness), stored->origin, stored->key);
+    free(text);
+}
+
 static void print_store(const struct hl_store *store, const struct hl_stored *stored, size_t n) {
     uint64_t pages = 0, room = hl_store_room(store);
+    size_t images = hl_count_images(stored, n);
     for (size_t i = 0; i < n; i++)
-        pages += stored[i].huge_pages;
+        pages += stored[i].is_in_place ? 0 : stored[i].huge_pages;
     char *left = room == UINT64_MAX ? hl_format("any number") : hl_format("%" PRIu64 " MiB", room >> 20);
-    hl_print("%s: tmpfs, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64 " KiB, room for %s", store->path,
-             n, plural(n), pages, plural(pages), store->geometry.huge_page_bytes / 1024, left);
+    hl_print("%s: tmpfs, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64
+             " KiB, room for %s; %zu file%s in place",
+             store->path, images, plural(images), pages, plural(pages),
+             store->geometry.huge_page_bytes / 1024, left, n - images, plural(n - images));
     free(left);
     if (n > 0)
-        hl_print("%10s %10s %9s %8s  %-8s %s", "PAGES", "KIB", "PROCESSES", "REPLICAS", "STATE", "FILE, KEY");
+        hl_print("%-5s %7s %10s %10s %9s %8s  %-8s %s", "WAY", "TEXT", "PAGES", "KIB", "PROCESSES",
+                 "REPLICAS", "STATE", "FILE, KEY");
     for (size_t i = 0; i < n; i++)
-        hl_print("%10" PRIu64 " %10" PRIu64 " %9u %8u  %-8s %s  %s", stored[i].huge_pages,
-                 stored[i].bytes / 1024, stored[i].processes, stored[i].replicas,
-                 hl_freshness_name(stored[i].freshness), stored[i].origin, stored[i].key);
+        print_stored(&stored[i]);
+}
+
+static json_t *make_json_stored(const struct hl_stored *stored) {
+    json_t *share =
+        stored->text_bytes > 0 ? hl_json_share(stored->text_huge_bytes, stored->text_bytes) : json_null();
+    return json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:o, s:I, s:s, s:I}", "path",
+                     hl_json_text(stored->origin), "key", stored->key, "way", name_way(stored->is_in_place),
+                     "image", stored->is_in_place ? json_null() : hl_json_text(stored->image), "bytes",
+                     (json_int_t)stored->bytes, "huge_pages", (json_int_t)stored->huge_pages, "text_share",
+                     share, "replicas", (json_int_t)stored->replicas, "state",
+                     hl_freshness_name(stored->freshness), "processes", (json_int_t)stored->processes);
 }
 
 static json_t *make_json_store(const struct hl_store *store, const struct hl_stored *stored, size_t n) {
     json_t *images = json_array();
     uint64_t room = hl_store_room(store);
     for (size_t i = 0; i < n; i++)
-        json_array_append_new(
-            images,
-            json_pack("{s:o, s:s, s:o, s:I, s:I, s:I, s:s, s:I}", "path", hl_json_text(stored[i].origin),
-                      "key", stored[i].key, "image", hl_json_text(stored[i].image), "bytes",
-                      (json_int_t)stored[i].bytes, "huge_pages", (json_int_t)stored[i].huge_pages, "replicas",
-                      (json_int_t)stored[i].replicas, "state", hl_freshness_name(stored[i].freshness),
-                      "processes", (json_int_t)stored[i].processes));
+        json_array_append_new(images, make_json_stored(&stored[i]));
     return json_pack("{s:o, s:I, s:o, s:b, s:o}", "path", hl_json_text(store->path), "huge_page_bytes",
                      (json_int_t)store->geometry.huge_page_bytes, "room_bytes",
                      room == UINT64_MAX ? json_null() : json_integer((json_int_t)room), "for_all",
@@ -398,12 +466,21 @@ static void list_store(struct request *request, const struct hl_store *store) {
     struct hl_stored *stored;
     size_t n;
     request->failed |= !hl_read_store(store, &stored, &n);
-    hl_count_processes(store, stored, n);
+    hl_count_processes(stored, n);
+    for (size_t i = 0; i < n; i++)
+        hl_measure_stored(store, &stored[i]);
     if (request->json)
         json_array_append_new(request->files, make_json_store(store, stored, n));
     else
         print_store(store, stored, n);
     hl_free_stored(stored, n);
+}
+
+static void print_fine(const struct hl_store *store, size_t images, size_t n) {
+    char *in_place =
+        n > images ? hl_format(", %zu file%s in place", n - images, plural(n - images)) : hl_format("%s", "");
+    hl_print("%s: %zu image%s%s, nothing is wrong", store->path, images, plural(images), in_place);
+    free(in_place);
 }
 
 static void check_store(struct request *request, const struct hl_store *store) {
@@ -417,15 +494,15 @@ static void check_store(struct request *request, const struct hl_store *store) {
         hide_progress(request);
         if (problem != NULL) {
             request->failed = true;
-            hl_say("%s: its image %s: %s; run hugeld share refresh", stored[i].origin, stored[i].key,
-                   problem);
+            hl_say("%s: %s %s: %s; run hugeld share refresh", stored[i].origin,
+                   stored[i].is_in_place ? "in place," : "its image", stored[i].key, problem);
         }
         note(request, store, stored[i].origin, stored[i].key, problem != NULL ? "bad" : "fine",
-             stored[i].huge_pages, NULL, problem);
+             stored[i].is_in_place, stored[i].huge_pages, NULL, problem);
         free(problem);
     }
     if (!request->json && !request->failed)
-        hl_print("%s: %zu image%s, nothing is wrong", store->path, n, plural(n));
+        print_fine(store, hl_count_images(stored, n), n);
     hl_free_stored(stored, n);
 }
 
@@ -451,13 +528,14 @@ static bool is_meant(const struct hl_stored *stored, const char *name) {
 
 static void remove_image(struct request *request, const struct hl_store *store,
                          const struct hl_stored *stored) {
-    if (stored->processes > 0 && !request->force) {
+    if (stored->processes > 0 && !stored->is_in_place && !request->force) {
         char *why =
             hl_format("%u process%s it, which would keep its memory until the last one ends; remove it all "
                       "the same: --force",
                       stored->processes, stored->processes == 1 ? " maps" : "es map");
         hl_say("%s: its image stays: %s", stored->origin, why);
-        note(request, store, stored->origin, stored->key, "kept", stored->huge_pages, NULL, why);
+        note(request, store, stored->origin, stored->key, "kept", stored->is_in_place, stored->huge_pages,
+             NULL, why);
         request->failed = true;
         free(why);
         return;
@@ -465,15 +543,16 @@ static void remove_image(struct request *request, const struct hl_store *store,
     int result = hl_remove_stored(store, stored->key);
     if (result != 0 && result != -ENOENT) {
         hl_say("%s: its image cannot be removed: %s", stored->origin, strerror(-result));
-        note(request, store, stored->origin, stored->key, "failed", stored->huge_pages, NULL,
-             strerror(-result));
+        note(request, store, stored->origin, stored->key, "failed", stored->is_in_place, stored->huge_pages,
+             NULL, strerror(-result));
         request->failed = true;
         return;
     }
-    note(request, store, stored->origin, stored->key, "removed", stored->huge_pages, NULL, NULL);
+    note(request, store, stored->origin, stored->key, "removed", stored->is_in_place, stored->huge_pages,
+         NULL, NULL);
     if (request->json)
         return;
-    if (stored->processes > 0)
+    if (stored->processes > 0 && !stored->is_in_place)
         hl_print("%s: removed; its memory stays until %u process%s ended", stored->origin, stored->processes,
                  stored->processes == 1 ? " has" : "es have");
     else
@@ -484,9 +563,9 @@ static void remove_images(struct request *request, const struct hl_store *store)
     struct hl_stored *stored;
     size_t n;
     request->failed |= !hl_read_store(store, &stored, &n);
-    hl_count_processes(store, stored, n);
+    hl_count_processes(stored, n);
     for (size_t i = 0; i < n; i++)
-        if (request->all || (request->unused && stored[i].processes == 0))
+        if (request->all || (request->unused && stored[i].processes == 0 && !stored[i].is_in_place))
             remove_image(request, store, &stored[i]);
     for (size_t j = 0; j < request->n_names; j++) {
         bool found = false;
@@ -527,7 +606,8 @@ static int remove_some(struct request *request, const char *path) {
 
 static void report_removed(struct request *request, const struct hl_store *store,
                            const struct hl_stored *stored) {
-    note(request, store, stored->origin, stored->key, "removed", stored->huge_pages, NULL, NULL);
+    note(request, store, stored->origin, stored->key, "removed", stored->is_in_place, stored->huge_pages,
+         NULL, NULL);
     if (!request->json)
         hl_print("%s: removed, because the file is gone", stored->origin);
 }
@@ -538,7 +618,7 @@ static void refresh_image(struct request *request, const struct hl_store *store,
     switch (hl_refresh_stored(&addition, store, stored, find_flags(request, false, false))) {
     case HL_REFRESH_FINE:
         request->present++;
-        note(request, store, stored->origin, stored->key, "present", 0, NULL, NULL);
+        note(request, store, stored->origin, stored->key, "present", stored->is_in_place, 0, NULL, NULL);
         break;
     case HL_REFRESH_REMOVED:
         report_removed(request, store, stored);
@@ -595,6 +675,7 @@ static int refresh(struct request *request, const char *path) {
     if (result == 0 && n == 0)
         result = hl_lock_store(&store, true);
     if (result == 0) {
+        store.placer = &request->placer;
         refresh_store(request, &store);
         for (size_t i = 0; i < n; i++)
             add_listed(request, &store, entry[i]);
@@ -628,8 +709,10 @@ static const struct action *find_action(const char *name) {
 /* What is wrong with how it is called, or NULL. */
 static const char *find_misuse(const struct request *request, const struct action *action) {
     bool adds = action->function == add, removes = action->function == remove_some;
-    if (!adds && (request->running || request->per_node))
-        return "--running and --per-node are for add";
+    if (!adds && (request->running || request->per_node || request->way != 0))
+        return "--running, --per-node and --way are for add";
+    if (request->per_node && request->way == HL_ADD_IN_PLACE)
+        return "--per-node makes images, so --way=place cannot be given with it";
     if (!adds && action->function != refresh && (request->any_disk || request->size != NULL))
         return "--any-disk and --size are for add and refresh";
     if (!removes && (request->all || request->unused || request->force))
@@ -661,6 +744,7 @@ static int act(struct request *request) {
     if (request->json)
         hl_print_json(json_pack("{s:O}", action->answer, request->files));
     json_decref(request->files);
+    hl_free_placer(&request->placer);
     free(path);
     return code;
 }
@@ -672,10 +756,9 @@ int hl_share_files(int argc, char **argv) {
         "add FILE|FOLDER...\nadd --running NAME|PID...\nlist\ncheck\nremove "
         "FILE|KEY...|--all|--unused\nrefresh\nunit NAME.service [FILE...]",
         "Keeps one copy of a program's text on huge pages for all processes.\v"
-        "add makes images of programs and libraries, list shows them, check compares them with the files, "
-        "remove "
-        "removes them, and refresh makes anew those of files that have changed, and those "
-        "that " HL_SHARED_LIST
+        "add puts programs and libraries on huge pages in place or makes images of them, list shows them, "
+        "check compares them with the files, remove removes them, and refresh makes anew those of files that "
+        "have changed, and those that " HL_SHARED_LIST
         " names; unit prints a drop-in with which a service of systemd runs from its image.  Root's are for "
         "everybody; everybody else has a store of their own.",
         NULL,

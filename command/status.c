@@ -21,6 +21,7 @@
 #include "process.h"
 #include "program.h"
 #include "skip.h"
+#include "store.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -370,8 +371,10 @@ static char *explain_absence(const struct hl_process *process) {
 
 /* Why OBJECT, which could move, did not.  The caller frees it. */
 static char *explain_not_moved(const struct hl_process *process, const struct hl_object *object,
-                               const struct hl_options *options) {
+                               const struct hl_options *options, const struct tally *tally) {
     bool preloaded = is_preloaded(process);
+    if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd))
+        return hl_format("kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
     if (!preloaded && !has_patched_linker(process))
         return explain_absence(process);
     if (process->executable != NULL && !hl_match_only(options, process->executable))
@@ -396,7 +399,7 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
     hl_default_options(&options);
     hl_parse_options(&options, text != NULL ? text : "", NULL);
-    char *why = explain_not_moved(&picture->process, object, &options);
+    char *why = explain_not_moved(&picture->process, object, &options, tally);
     struct hl_drawing drawing = {.huge_page_bytes = picture->geometry.huge_page_bytes, .why_not_moved = why};
     hl_plan_object(&plan, object, &options, &picture->geometry);
     for (size_t i = 0; i < tally->n_ranges; i++)

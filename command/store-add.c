@@ -9,6 +9,7 @@
 #include "common.h"
 #include "eligible.h"
 #include "image.h"
+#include "in-place.h"
 #include "memory-limit.h"
 #include "remedy.h"
 #include "skip.h"
@@ -33,6 +34,8 @@
 #define SECONDS_NEEDED 2
 /* For a program that is about to run: what was built just now may run only once. */
 #define SETTLED_SECONDS 300
+/* A file goes in place where that reaches three quarters of its text; an image reaches more, but what it costs is memory. */
+#define REACHES_ENOUGH(part, whole) ((part) >= (whole) / 4 * 3)
 /* As HL_SKIP_SPARSE_TEXT has it: 1/32 of a huge page. */
 #define TEXT_WORTH 65536
 #define IMAGE_MODE 0555
@@ -202,7 +205,7 @@ static void make_room(const struct making *making, uint64_t needed) {
     struct hl_stored *stored;
     size_t n;
     hl_read_store(store, &stored, &n);
-    hl_count_processes(store, stored, n);
+    hl_count_processes(stored, n);
     while (hl_store_room(store) < needed) {
         struct hl_stored *oldest = NULL;
         for (size_t i = 0; i < n; i++)
@@ -257,7 +260,7 @@ static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); 
 
 /* Makes .new in the store, which is locked. */
 static bool make_folder(struct making *making) {
-    unsigned marks = making->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE);
+    unsigned marks = making->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
     making->folder = hl_make_new_folder(making->store, marks);
     return making->folder >= 0 ||
            fail(making, HL_SHARE_FAILED,
@@ -400,6 +403,107 @@ static void make_image(struct making *making) {
     close(making->folder);
 }
 
+/* --- in place --- */
+
+/* Whether the store says already that the file is kept in place, or was before it changed; with REMOVES_OLD the latter are
+   forgotten. */
+static bool is_recorded(const struct making *making, bool removes_old) {
+    const struct hl_addition *addition = making->addition;
+    struct hl_stored *stored;
+    size_t n;
+    hl_read_store(making->store, &stored, &n);
+    bool found = false;
+    for (size_t i = 0; i < n; i++) {
+        if (!stored[i].is_in_place || strcmp(stored[i].origin, addition->path) != 0)
+            continue;
+        if (strcmp(stored[i].key, addition->key.at) == 0)
+            found = true;
+        else if (removes_old)
+            hl_remove_stored(making->store, stored[i].key);
+    }
+    hl_free_stored(stored, n);
+    return found;
+}
+
+/* Notes in the store that the file is kept in place, instead of an image that it may have there. */
+static bool record(struct making *making) {
+    if (is_recorded(making, true)) {
+        making->addition->result = HL_SHARE_MADE;
+        return true;
+    }
+    making->flags |= HL_ADD_IN_PLACE;
+    if (!make_folder(making))
+        return false;
+    bool done = link_to(making, making->addition->path, ".origin") && publish(making);
+    if (!done)
+        hl_remove_leftovers(making->store);
+    close(making->folder);
+    return done;
+}
+
+static void note_place(struct making *making, const struct hl_place *place) {
+    struct hl_addition *addition = making->addition;
+    addition->is_in_place = true;
+    addition->text_bytes = place->text_bytes;
+    addition->text_huge_bytes = hl_huge_text_bytes(place);
+    addition->huge_pages = addition->text_huge_bytes / place->chunk_bytes;
+}
+
+/* Makes the chunks of PLACE huge, and notes that they are to be.  False: too little of it became so. */
+static bool put_in_place(struct making *making, struct hl_place *place) {
+    struct hl_addition *addition = making->addition;
+    bool forced = (making->flags & HL_ADD_IN_PLACE) != 0;
+    bool was_huge = hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
+    char *why = hl_make_huge_in_place(making->store->placer, place, making->file, addition->path,
+                                      &making->store->geometry);
+    uint64_t huge_bytes = hl_huge_text_bytes(place);
+    if (huge_bytes == 0 || !(forced || REACHES_ENOUGH(huge_bytes, place->text_bytes))) {
+        if (forced)
+            fail(making, HL_SHARE_FAILED, why);
+        else
+            addition->not_in_place = why;
+        return forced;
+    }
+    bool was_recorded = is_recorded(making, false);
+    if (record(making)) {
+        note_place(making, place);
+        addition->sentence = why;
+        if (was_recorded && was_huge)
+            addition->result = HL_SHARE_PRESENT;
+    } else {
+        free(why);
+    }
+    return true;
+}
+
+/* The mildest way.  True: it serves, or the file has to go in place or not at all; ADDITION says what became of it. */
+static bool add_in_place(struct making *making) {
+    struct hl_addition *addition = making->addition;
+    struct hl_place place;
+    bool forced = (making->flags & HL_ADD_IN_PLACE) != 0, done = forced;
+    if (making->flags & HL_ADD_IMAGE)
+        return false;
+    if (making->store->placer == NULL)
+        return forced && !fail(making, HL_SHARE_FAILED,
+                               hl_format("this puts nothing in place; run hugeld share refresh"));
+    int result = hl_look_in_place(&place, making->file, &making->store->geometry);
+    if (result != 0) {
+        if (result > 0 && forced)
+            refuse(making, (enum hl_skip)result);
+        else if (forced)
+            fail(making, HL_SHARE_FAILED,
+                 hl_format("its pages cannot be looked at: %s; run it as root", strerror(-result)));
+        if (result == -EPERM)
+            hl_free_place(&place);
+        return forced;
+    }
+    addition->text_in_place_bytes = place.n_chunks * place.chunk_bytes;
+    if (forced || REACHES_ENOUGH(addition->text_in_place_bytes, place.text_bytes))
+        done = put_in_place(making, &place);
+    hl_free_place(&place);
+    return done;
+}
+
 /* Whether the image of STORED is what would be made now, and huge. */
 static bool is_as_made_now(struct making *making, const struct hl_stored *stored) {
     char *path = hl_format("%s/" HL_IMAGE_LINK, stored->key);
@@ -469,6 +573,18 @@ static bool is_present(const struct making *making) {
     return whole;
 }
 
+/* How much of the text the image brings onto huge pages, by the way of starting that brings most.  False: nothing, by none. */
+static bool note_reach(struct making *making) {
+    struct hl_addition *addition = making->addition;
+    struct hl_reach reach;
+    if (hl_find_reach(&reach, making->file, &making->store->geometry) != 0)
+        return true; /* the plan says what is wrong */
+    addition->is_to_be_executed = reach.executed_bytes > reach.mapped_bytes;
+    addition->text_bytes = reach.text_bytes;
+    addition->text_huge_bytes = addition->is_to_be_executed ? reach.executed_bytes : reach.mapped_bytes;
+    return addition->text_huge_bytes > 0;
+}
+
 void hl_add_image(struct hl_addition *addition, const struct hl_store *store, const struct hl_elf_file *file,
                   unsigned flags) {
     struct making making = {.addition = addition, .store = store, .file = file, .flags = flags, .folder = -1};
@@ -485,15 +601,31 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
         find_nodes(&making);
     if (!check_file(&making) || ((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)))
         return;
-    if (!(flags & HL_ADD_REPLACE) && is_present(&making)) {
+    bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&making);
+    if (has_image && !(flags & HL_ADD_REPLACE)) {
+        addition->result = HL_SHARE_PRESENT;
+        note_reach(&making);
+        return;
+    }
+    /* A program that is about to run gains nothing from an image of what is in place. */
+    if ((flags & HL_ADD_UNASKED) && is_recorded(&making, false)) {
         addition->result = HL_SHARE_PRESENT;
         return;
     }
+    if (!has_image && add_in_place(&making))
+        return;
+    bool reaches = note_reach(&making);
     result = hl_plan_image(&making.image, file, &store->geometry);
     if (result > 0)
         refuse(&making, (enum hl_skip)result);
     else if (result < 0)
         fail_to_write(&making, result);
+    else if (!reaches)
+        fail(&making, HL_SHARE_NOTHING,
+             hl_format(
+                 "no way of starting it brings any of its text onto huge pages of an image, because the "
+                 "kernel "
+                 "puts it anywhere and no whole huge page lies inside; use hugeld run without an image"));
     else if (await_age(&making) && is_unchanged(&making) && !give_new_key(&making) &&
              making.addition->sentence == NULL && check_room(&making))
         make_image(&making);
@@ -519,4 +651,5 @@ void hl_add_path(struct hl_addition *addition, const struct hl_store *store, con
 void hl_free_addition(struct hl_addition *addition) {
     free(addition->path);
     free(addition->sentence);
+    free(addition->not_in_place);
 }

@@ -3,6 +3,7 @@
 #include "common.h"
 #include "eligible.h"
 #include "image.h"
+#include "in-place.h"
 #include "process.h"
 #include "skip.h"
 #include "store.h"
@@ -21,8 +22,7 @@
 #endif
 #define COLLAPSE_TRIES 20
 
-/* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */
-static int64_t read_huge_bytes(uint64_t start, uint64_t end) {
+int64_t hl_read_huge_bytes(uint64_t start, uint64_t end) {
     struct hl_process process;
     int64_t bytes = 0;
     int result = hl_open_process(&process, getpid());
@@ -87,10 +87,10 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
     int result = 0;
     if (mmap(at, whole, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == at) {
         result = visit_pages(file, at, whole, unit, false, pages);
-        huge = result != 0 ? result : read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
+        huge = result != 0 ? result : hl_read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
         if (huge >= 0 && (uint64_t)huge < *pages * unit && collapses) {
             result = visit_pages(file, at, whole, unit, true, pages);
-            huge = read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
+            huge = hl_read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
         }
     }
     munmap(room, whole + unit);
@@ -148,6 +148,48 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
     return problem;
 }
 
+/* What of a file in place is not huge.  Which pages are cached is told to its owner alone. */
+static char *check_in_place(const struct hl_store *store, const struct hl_stored *stored, bool *only_small) {
+    struct hl_stored measured = *stored;
+    hl_measure_stored(store, &measured);
+    *only_small = measured.freshness == HL_FRESH && measured.huge_pages < measured.pages;
+    return *only_small ? hl_format("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
+                                   measured.pages - measured.huge_pages, measured.pages)
+                       : NULL;
+}
+
+static void measure_in_place(const struct hl_store *store, struct hl_stored *stored,
+                             const struct hl_elf_file *file) {
+    struct hl_place place;
+    int result = hl_look_in_place(&place, file, &store->geometry);
+    if (result != 0 && result != -EPERM)
+        return;
+    if (result == 0) {
+        stored->pages = place.n_chunks;
+        stored->text_bytes = place.text_bytes;
+        stored->text_huge_bytes = hl_huge_text_bytes(&place);
+        stored->huge_pages = stored->text_huge_bytes / place.chunk_bytes;
+    }
+    hl_free_place(&place);
+}
+
+void hl_measure_stored(const struct hl_store *store, struct hl_stored *stored) {
+    struct hl_elf_file file;
+    struct hl_reach reach;
+    bool is_there = stored->freshness == HL_FRESH || stored->freshness == HL_TOUCHED;
+    if (!is_there || hl_open_elf(&file, AT_FDCWD, stored->origin) != HL_ELF_FINE)
+        return;
+    if (stored->is_in_place) {
+        measure_in_place(store, stored, &file);
+    } else if (hl_find_reach(&reach, &file, &store->geometry) == 0) {
+        stored->pages = stored->huge_pages;
+        stored->text_bytes = reach.text_bytes;
+        stored->text_huge_bytes =
+            reach.mapped_bytes > reach.executed_bytes ? reach.mapped_bytes : reach.executed_bytes;
+    }
+    hl_close_elf(&file);
+}
+
 char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, bool repairs,
                       bool *only_small) {
     static const char *const sentences[] = {
@@ -162,6 +204,8 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
     *only_small = false;
     if (stored->freshness != HL_FRESH)
         return hl_format("%s", sentences[stored->freshness]);
+    if (stored->is_in_place)
+        return check_in_place(store, stored, only_small);
     enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, stored->origin);
     if (elf_problem != HL_ELF_FINE)
         return hl_format("the file %s", hl_elf_problem_sentence(elf_problem));
@@ -189,7 +233,7 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
    which pages are ONLY_SMALL stays until there is a better one. */
 static void make_again(struct hl_addition *addition, const struct hl_store *store,
                        const struct hl_stored *stored, unsigned flags, bool only_small) {
-    flags |= stored->marks;
+    flags |= stored->marks | (stored->is_in_place ? 0 : HL_ADD_IMAGE);
     if (only_small)
         flags |= HL_ADD_REPLACE;
     else if (stored->freshness != HL_TOUCHED && stored->freshness != HL_PENDING)

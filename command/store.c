@@ -31,8 +31,10 @@
 static const struct {
     unsigned flag; /* HL_ADD_* */
     const char *name;
-} mark_names[] = {
-    {HL_ADD_PER_NODE, ".per-node"}, {HL_ADD_ANY_DISK, ".any-disk"}, {HL_ADD_EVICTABLE, ".unasked"}};
+} mark_names[] = {{HL_ADD_PER_NODE, ".per-node"},
+                  {HL_ADD_ANY_DISK, ".any-disk"},
+                  {HL_ADD_EVICTABLE, ".unasked"},
+                  {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
 
 char *hl_default_store(void) {
     const char *folder = getenv("XDG_RUNTIME_DIR");
@@ -518,9 +520,22 @@ static enum hl_freshness read_image(const struct hl_store *store, struct hl_stor
     return whole && is_open_to_users(store, folder) ? compare_origin(stored, &time) : HL_BROKEN;
 }
 
+/* A file in place is its path, whatever version of it is there. */
+static void read_file_in_place(struct hl_stored *stored) {
+    struct stat stat_;
+    stored->freshness = stored->origin[0] == '/' && stat(stored->origin, &stat_) == 0 ? HL_FRESH : HL_GONE;
+    if (stored->freshness != HL_FRESH)
+        return;
+    stored->inode = hl_allocate(sizeof *stored->inode);
+    stored->inode[0] = stat_.st_ino;
+    stored->n_inodes = 1;
+    stored->device = stat_.st_dev;
+}
+
 static void read_stored(const struct hl_store *store, struct hl_stored *stored, const char *key) {
     memset(stored, 0, sizeof *stored);
     stored->key = hl_format("%s", key);
+    stored->device = store->device;
     int folder = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     char *origin = folder >= 0 ? read_link(folder, ".origin") : NULL;
     char *image = folder >= 0 ? read_link(folder, HL_IMAGE_LINK) : NULL;
@@ -531,6 +546,9 @@ static void read_stored(const struct hl_store *store, struct hl_stored *stored, 
     if (is_known)
         stored->freshness =
             origin[0] != '/' ? HL_BROKEN : read_image(store, stored, folder, image[0] == '\0');
+    stored->is_in_place = is_known && image[0] == '\0' && (stored->marks & HL_ADD_IN_PLACE) != 0;
+    if (stored->is_in_place && stored->freshness != HL_UNKNOWN)
+        read_file_in_place(stored);
     free(image);
     if (folder >= 0)
         close(folder);
@@ -567,6 +585,13 @@ bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size
     return error == 0;
 }
 
+size_t hl_count_images(const struct hl_stored *stored, size_t n) {
+    size_t images = 0;
+    for (size_t i = 0; i < n; i++)
+        images += !stored[i].is_in_place;
+    return images;
+}
+
 void hl_free_stored(struct hl_stored *stored, size_t n) {
     for (size_t i = 0; i < n; i++) {
         free(stored[i].key);
@@ -579,28 +604,27 @@ void hl_free_stored(struct hl_stored *stored, size_t n) {
 
 /* --- who uses it --- */
 
-/* The image that a line of maps is of; NULL: none of these, or it is only held (keep.h). */
-static struct hl_stored *find_mapped(const struct hl_store *store, struct hl_stored *stored, size_t n,
-                                     const char *line) {
+/* The image or file in place that a line of maps is of; NULL: none of these, or it is only held (keep.h). */
+static struct hl_stored *find_mapped(struct hl_stored *stored, size_t n, const char *line) {
     unsigned device_major, device_minor;
     uint64_t inode;
     char flags[5];
     if (sscanf(line, "%*x-%*x %4s %*x %x:%x %" SCNu64, flags, &device_major, &device_minor, &inode) != 4 ||
-        makedev(device_major, device_minor) != store->device || strcmp(flags, "r--s") == 0)
+        strcmp(flags, "r--s") == 0)
         return NULL;
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < stored[i].n_inodes; j++)
-            if (stored[i].inode[j] == inode)
+            if (stored[i].inode[j] == inode && stored[i].device == makedev(device_major, device_minor))
                 return &stored[i];
     return NULL;
 }
 
-static void count_process(const struct hl_store *store, struct hl_stored *stored, size_t n, FILE *maps) {
+static void count_process(struct hl_stored *stored, size_t n, FILE *maps) {
     bool *seen = hl_allocate(n * sizeof *seen);
     char *line = NULL;
     size_t size = 0;
     while (getline(&line, &size, maps) >= 0) {
-        struct hl_stored *found = find_mapped(store, stored, n, line);
+        struct hl_stored *found = find_mapped(stored, n, line);
         if (found == NULL || seen[found - stored])
             continue;
         seen[found - stored] = true;
@@ -610,7 +634,7 @@ static void count_process(const struct hl_store *store, struct hl_stored *stored
     free(seen);
 }
 
-void hl_count_processes(const struct hl_store *store, struct hl_stored *stored, size_t n) {
+void hl_count_processes(struct hl_stored *stored, size_t n) {
     DIR *folder = n > 0 ? opendir("/proc") : NULL;
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         if (hl_parse_pid(entry->d_name) == 0)
@@ -620,9 +644,26 @@ void hl_count_processes(const struct hl_store *store, struct hl_stored *stored, 
         free(path);
         if (maps == NULL)
             continue;
-        count_process(store, stored, n, maps);
+        count_process(stored, n, maps);
         fclose(maps);
     }
     if (folder != NULL)
         closedir(folder);
+}
+
+bool hl_is_kept_in_place(int file) {
+    struct hl_file_state state;
+    struct hl_line key;
+    long store = hl_open_store(HL_SYSTEM_STORE, 0);
+    if (store < 0 || hl_read_file_state(&state, file) != 0) {
+        if (store >= 0)
+            close((int)store);
+        return false;
+    }
+    hl_set_image_key(&key, &state);
+    char *mark = hl_format("%s/" HL_IN_PLACE_MARK, key.at);
+    bool is_kept = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    free(mark);
+    close((int)store);
+    return is_kept;
 }

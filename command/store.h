@@ -10,6 +10,7 @@
        STORE/KEY/.any-disk  its original may lie on any disk, and
        STORE/KEY/.per-node  it has replicas: so it was asked for, and so it is made again
        STORE/KEY/NAME       the image, with the original's modification time
+       STORE/KEY/.in-place  instead of an image: the original itself is kept on huge pages of the page cache (in-place.h)
        STORE/.new, .old     what is being made, and removed
 
    Everything here says what is wrong in one line by itself, unless a comment says otherwise. */
@@ -23,6 +24,7 @@
 
 #define HL_NEW_FOLDER ".new"
 #define HL_OLD_FOLDER ".old"
+#define HL_IN_PLACE_MARK ".in-place"
 
 struct hl_store {
     char *path;
@@ -32,6 +34,7 @@ struct hl_store {
     bool for_all;   /* other users' processes can use it, so only what root alone can write goes into it */
     dev_t device;
     struct hl_geometry geometry;
+    struct hl_placer *placer; /* puts files in place; NULL, as it is at first: only images are made */
 };
 
 /* The store that this user fills where none is named: root's is the system's, and every other user's lies in
@@ -77,19 +80,25 @@ enum hl_freshness {
 };
 const char *hl_freshness_name(enum hl_freshness freshness);
 
-/* One image, with its replicas. */
+/* One image, with its replicas, or one file in place: that has no image, and is fresh as long as it is there. */
 struct hl_stored {
     char *key;
+    bool is_in_place;
     char *origin, *image; /* paths; "" where the links are missing */
     uint64_t bytes;       /* of one replica, */
     uint64_t huge_pages;  /* of all of them */
     unsigned replicas;    /* made with --per-node, 0 if it was not */
-    unsigned marks;       /* how it was asked for: HL_ADD_PER_NODE, HL_ADD_ANY_DISK, HL_ADD_EVICTABLE */
+    unsigned marks;       /* how it was asked for: HL_ADD_PER_NODE, HL_ADD_ANY_DISK, HL_ADD_EVICTABLE,
+                             HL_ADD_IN_PLACE */
     time_t last_use;      /* when a process mapped it last, as far as the file system notes that */
     enum hl_freshness freshness;
     size_t n_inodes;
-    ino_t *inode; /* of the replicas, or of the one image */
+    ino_t *inode; /* of the replicas, or of the one image, or of the file in place */
+    dev_t device; /* of all of these */
     unsigned processes;
+    /* From hl_measure_stored. */
+    uint64_t pages;                       /* that should be huge */
+    uint64_t text_bytes, text_huge_bytes; /* of the text, and on huge pages by it; 0 of 0: it is not known */
 };
 
 /* Reads what is in STORE, in the order of the originals' paths; hl_free_stored frees it.  False: that was not possible, or not
@@ -97,8 +106,17 @@ struct hl_stored {
 bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n);
 void hl_free_stored(struct hl_stored *stored, size_t n);
 
-/* Sets stored->processes: how many map the image, as far as this user may look. */
-void hl_count_processes(const struct hl_store *store, struct hl_stored *stored, size_t n);
+/* How many of these are images: the others are in place. */
+size_t hl_count_images(const struct hl_stored *stored, size_t n);
+
+/* Sets stored->processes: how many map the image or the file in place, as far as this user may look. */
+void hl_count_processes(struct hl_stored *stored, size_t n);
+
+/* Finds how much of the text of STORED is on huge pages, and of a file in place huge_pages. */
+void hl_measure_stored(const struct hl_store *store, struct hl_stored *stored);
+
+/* Whether the system's store says that the open FILE is kept in place. */
+bool hl_is_kept_in_place(int file);
 
 /* Removes the image KEY.  0, -ENOENT if somebody else did, or another negated errno; nothing is said. */
 int hl_remove_stored(const struct hl_store *store, const char *key);
@@ -122,10 +140,12 @@ enum hl_share_result {
 
 /* How to add. */
 enum {
-    HL_ADD_PER_NODE = 1, /* an image on each node */
-    HL_ADD_REPLACE = 2,  /* also where there is one */
-    HL_ADD_ANY_DISK = 4, /* hl_explain_unsteady */
-    HL_ADD_IF_WORTH = 8, /* not what has less than 64 KiB of text */
+    HL_ADD_PER_NODE = 1,   /* an image on each node */
+    HL_ADD_REPLACE = 2,    /* also where there is one */
+    HL_ADD_ANY_DISK = 4,   /* hl_explain_unsteady */
+    HL_ADD_IF_WORTH = 8,   /* not what has less than 64 KiB of text */
+    HL_ADD_IMAGE = 64,     /* never in place */
+    HL_ADD_IN_PLACE = 128, /* never as an image */
     HL_ADD_UNASKED =
         16, /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
                               changed in the last minutes get none, and evictable images make room */
@@ -136,13 +156,19 @@ struct hl_addition {
     enum hl_share_result result;
     char *path; /* the file's own, without symbolic links; NULL where it is unknown */
     struct hl_line key;
-    uint64_t huge_pages; /* of all replicas */
-    const char *reason;  /* of skip.def, or NULL */
-    char *sentence;      /* why not, and the remedy; or NULL */
-    bool is_too_young;   /* that is why not, and HL_ADD_UNASKED does not wait */
+    bool is_in_place;
+    uint64_t huge_pages;                  /* of all replicas, or of the file in place */
+    uint64_t text_bytes, text_huge_bytes, /* of the text, and on huge pages by it */
+        text_in_place_bytes;              /* of the text, what could be on huge pages in place */
+    bool is_to_be_executed; /* that is so where the image is executed itself, and less where it is mapped */
+    const char *reason;     /* of skip.def, or NULL */
+    char *sentence;         /* why not, and the remedy, also for a part of a file in place; or NULL */
+    char *not_in_place;     /* why it is an image, where it could be in place; or NULL */
+    bool is_too_young;      /* that is why not, and HL_ADD_UNASKED does not wait */
 };
 
-/* Makes the image of the open FILE in the locked STORE, as FLAGS (HL_ADD_*) say.  Where the store has the image of the
+/* Puts the open FILE on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's
+   text, or makes its image in STORE, as FLAGS (HL_ADD_*) say.  Where the store has the image of the
    same file before its ctime changed, and its bytes are the file's, it gets its new key and nothing is copied.  Nothing is
    said: ADDITION says it, which hl_free_addition frees. */
 void hl_add_image(struct hl_addition *addition, const struct hl_store *store, const struct hl_elf_file *file,
@@ -152,8 +178,8 @@ void hl_add_path(struct hl_addition *addition, const struct hl_store *store, con
                  unsigned flags);
 void hl_free_addition(struct hl_addition *addition);
 
-/* Compares STORED with its original, and counts its pages that are not huge; with REPAIRS they are made huge where the
-   kernel can.  NULL if nothing is wrong, else the problem, which the caller frees.  *ONLY_SMALL: nothing but that pages
+/* Compares STORED with its original, and counts its pages that are not huge; with REPAIRS those of an image are made huge
+   where the kernel can.  NULL if nothing is wrong, else the problem, which the caller frees.  *ONLY_SMALL: nothing but that pages
    are small. */
 char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, bool repairs,
                       bool *only_small);
@@ -167,6 +193,8 @@ enum hl_refresh {
 /* Makes what is wrong with STORED, in the locked STORE, right; FLAGS as for hl_add_path.  Nothing is said. */
 enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
                                   const struct hl_stored *stored, unsigned flags);
+/* Bytes of the mapping [start, end) of this process that are mapped by huge entries of files; or a negated errno. */
+int64_t hl_read_huge_bytes(uint64_t start, uint64_t end);
 
 /* How many huge pages of the open FILE hold anything, and how many of them are not mapped by one entry; with
    COLLAPSES they are made so if the kernel can (MADV_COLLAPSE).  0; -EOPNOTSUPP: the kernel cannot; -ENOMEM: it had none;

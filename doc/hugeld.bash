@@ -35,7 +35,7 @@ _hugeld() {
     detach) options='--json --objects --children --dry-run --help' ;;
     service) options='--once --keep-only --help' ;;
     enable | disable | reset) options='--help' ;;
-    share) options='--json --store --any-disk --size --per-node --running --all --unused --force --help' ;;
+    share) options='--json --store --way --any-disk --size --per-node --running --all --unused --force --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.

@@ -43,6 +43,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from share' -a 'add list check rem
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -s c -l children -d 'Children too'
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -l dry-run -d 'Only say what would be done'
 complete -c hugeld -n '__fish_seen_subcommand_from share attach' -l store -r -F -d 'Another store'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l way -x -a 'place image' -d 'In place or an image'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l any-disk -d 'Files on disks that may be exchanged, too'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l size -x -d 'How much it may hold'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l per-node -d 'An image on each node'

@@ -47,7 +47,7 @@ def give(world, user):
 
 
 def test_add(world, tmp_path):
-    assert re.fullmatch(rf"{APP}: \d+ huge pages\n", world.add(APP).stdout)
+    assert re.fullmatch(rf"{APP}: image, \d+\.\d % of its text when it is executed \(hugeld run --loader=image\), \d+ huge pages\n", world.add(APP).stdout)
     [image] = world.list()
     status = world.path(APP).stat()
     assert (image["path"], image["state"], image["processes"], image["replicas"]) == (APP, "fresh", 0, 0)
@@ -348,7 +348,7 @@ def test_a_user_does_not_fill_the_store(world, builder):
     (world.path("/run/programs") / "sparse.c").write_text('__asm__(".text\\n.p2align 12\\nx: .rept 6291456\\nnop\\n.endr"); ' + source)
     helpers.run(["gcc", "-no-pie", "-Wl,-z,max-page-size=0x2000000", "-o", sparse, world.path("/run/programs/sparse.c")])
     assert sparse.exists() and object_file
-    refused(world.share("add", "/run/programs/sparse"), "too far apart")
+    refused(world.share("add", "--way=image", "/run/programs/sparse"), "too far apart")
 
 
 def test_a_user_splits_pages(world):

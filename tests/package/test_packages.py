@@ -234,7 +234,7 @@ def test_share_follows_packages(debian, large):
     debian.install("/packages/hugeld.deb", "systemd")
     said = debian.do(f"""
 version=1; {LARGE}
-hugeld share add /usr/bin/hl-large
+hugeld share add --way=image /usr/bin/hl-large
 echo /usr/bin/hl-large >> /etc/hugeld/shared
 version=2; {LARGE}
 echo; echo "off: $(hugeld share list | grep -o 'changed.*large')"
@@ -257,7 +257,7 @@ def test_upgrade_while_it_runs(debian, large):
     debian.install("/packages/hugeld.deb")
     said = debian.do(f"""
 version=1; {LARGE}
-hugeld share add /usr/bin/hl-large
+hugeld share add --way=image /usr/bin/hl-large
 hugeld run -l image -o verbose=2 -- hl-large 8 &
 sleep 1
 version=2; {LARGE}

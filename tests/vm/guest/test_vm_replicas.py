@@ -16,7 +16,7 @@ def replicas(tmp_path, builder):
     store.mkdir(mode=0o755)
     app = tmp_path / "app"
     shutil.copy(builder.executable("nopie"), app)
-    result = helpers.hugeld("share", "add", "--per-node", "--pages=tmpfs", "--size=256M", "--store", store, app, timeout=120)
+    result = helpers.hugeld("share", "add", "--per-node", "--size=256M", "--store", store, app, timeout=120)
     with helpers.at_end('umount -l "$1"', store):
         assert result.returncode == 0, result.stderr
         yield store, app

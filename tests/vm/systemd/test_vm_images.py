@@ -21,7 +21,7 @@ def program(service):
     there = pathlib.Path("/usr/local/bin/imaged")
     shutil.copy(service, there)
     there.chmod(0o755)
-    made = helpers.hugeld("share", "add", there)
+    made = helpers.hugeld("share", "add", "--way=image", there)
     assert made.returncode == 0, made.stderr
     yield there
     helpers.hugeld("share", "remove", "--all", "--force")

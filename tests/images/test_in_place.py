@@ -1,0 +1,408 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Files in place: the page cache holds a program's own text in huge pages, by `hugeld share add` and `refresh`.
+
+Each test scatters a program's pages first: it drops them and reads them back one by one.  What is huge is read from smaps of a
+process that runs the program, and what is cached from mincore."""
+
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import random
+import re
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+from worlds import APP, SYSTEM, USER
+
+pytestmark = pytest.mark.beside
+
+BIG = "/run/programs/big"
+MIB = 16
+TEXT_BEGINS = 16  # pages
+CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+ENABLED = "/sys/kernel/mm/transparent_hugepage"
+
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+
+
+def refused(result, *words):
+    """RESULT says WORDS in one line, and nothing else."""
+    assert result.returncode == 1, result
+    assert result.stdout == "" and result.stderr.count("\n") == 1 and result.stderr.startswith("hugeld: "), result
+    for word in words:
+        assert word in result.stderr, result
+    return True
+
+
+def cached(path):
+    """Which pages of PATH's text are in the page cache.  (Who looks at a file reads its headers.)"""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as room:
+        state = ctypes.create_string_buffer(-(-len(room) // helpers.PAGE))
+        at = ctypes.addressof(ctypes.c_char.from_buffer(room))
+        assert libc.mincore(at, len(room), state) == 0
+        return {i for i, byte in enumerate(state.raw) if byte & 1 and TEXT_BEGINS <= i < MIB << 8}
+
+
+def drop(path):
+    """In vain what a process maps."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def scatter(path):
+    """Reads PATH by small random reads, as many programs do with a shared disk."""
+    drop(path)
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        pages = list(range(-(-os.path.getsize(path) // helpers.PAGE)))
+        random.Random(1).shuffle(pages)
+        for page in pages:
+            os.pread(file.fileno(), helpers.PAGE, page * helpers.PAGE)
+
+
+@contextlib.contextmanager
+def running(world, path=BIG):
+    """The program at PATH, which has called each of its functions once."""
+    process = helpers.start(world.command(path, 0, "wait"), stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline()
+        yield process
+    finally:
+        helpers.end_process(process)
+
+
+def huge_text(process):
+    """Bytes of the text of PROCESS on huge pages of the page cache, and all of it."""
+    text = [m for m in helpers.read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/big")]
+    return sum(m.kb["FilePmdMapped"] for m in text) * 1024, sum(m.bytes for m in text)
+
+
+def huge_bytes(world):
+    with running(world) as process:
+        return huge_text(process)[0]
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory):
+    return helpers.build_calls(tmp_path_factory.mktemp("big") / "big", "-no-pie", mib=MIB)
+
+
+def cover(world, path, text, name):
+    """PATH says TEXT in WORLD."""
+    file = world.path("/run") / name
+    file.write_text(text)
+    assert world.run("mount", "--bind", f"/run/{name}", path).returncode == 0
+
+
+@pytest.fixture
+def place(world, big):
+    """A world with a large program, whose file is scattered, on a machine under no pressure."""
+    shutil.copy(big, world.path(BIG))
+    world.path(BIG).chmod(0o755)
+    if os.path.exists("/proc/pressure"):
+        cover(world, "/proc/pressure/io", CALM, "io")
+        cover(world, "/proc/pressure/memory", CALM, "memory")
+    scatter(world.path(BIG))
+    assert huge_bytes(world) == 0, "a file that was read page by page is on huge pages"
+    return world
+
+
+def add(world, *arguments):
+    """`share add`, where this kernel can put a file in place."""
+    result = world.share("add", "--way=place", *arguments)
+    if "keeps files on small pages" in result.stderr:
+        pytest.skip("this file system and kernel have no large folios")
+    assert (result.returncode, result.stderr) == (0, ""), result
+    return result
+
+
+def refused_untouched(world, *words, prefix=(), arguments=("--way=place", BIG)):
+    """`share add` refuses with WORDS, and nothing was dropped from the page cache.  (What is cached is no proof: the machine
+    may reclaim pages by itself.)"""
+    result = world.run("strace", "-f", "-o", "/run/trace", "-e", "trace=fadvise64", *prefix, "/run/bin/hugeld", "share", "add",
+                       *arguments)
+    assert "fadvise64" not in world.path("/run/trace").read_text()
+    return refused(result, *words)
+
+
+def expected(world):
+    """Bytes in whole huge pages inside the text of the program."""
+    with running(world) as process:
+        return sum(max(0, m.end // helpers.HUGE - -(-m.start // helpers.HUGE)) * helpers.HUGE
+                   for m in helpers.read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/big"))
+
+
+def test_scattered(place):
+    """It becomes huge as a whole, for every process that starts, and is the same program."""
+    plain = place.run(BIG, 0, "where").stdout
+    before = place.path(BIG).read_bytes()
+    scatter(place.path(BIG))
+    result = place.share("add", BIG)
+    if "image" in result.stdout:
+        add(place, BIG)  # says why
+    whole = expected(place)
+    assert re.fullmatch(rf"{BIG}: in place, \d+\.\d % of its text, {whole // helpers.HUGE} huge pages\n", result.stdout), result
+    assert whole >= 14 << 20
+    with running(place) as process:
+        huge, text = huge_text(process)
+        assert huge == whole
+        [stored] = place.list()
+        assert (stored["way"], stored["path"], stored["image"], stored["state"]) == ("place", BIG, None, "fresh")
+        assert stored["huge_pages"] * helpers.HUGE == whole and stored["processes"] == 1
+        assert 0 < stored["text_share"] - whole / text < 0.01
+        status = json.loads(place.run("/run/bin/hugeld", "status", "--json", process.pid).stdout)["processes"][0]
+        assert status["objects"][0]["backends"]["file_pages"] * helpers.HUGE == whole
+    assert "FilePmdMapped" in place.run(BIG, 0, "where").stdout and "FilePmdMapped" not in plain
+    assert place.path(BIG).read_bytes() == before
+    assert "there already" in place.share("add", BIG).stdout
+    folder = place.path(SYSTEM) / stored["key"]
+    assert {p.name for p in folder.iterdir()} == {".origin", ".in-place"}
+
+
+def test_compiler(place):
+    """cc1plus says the same in place as before."""
+    copy = place.path("/run/programs/cc1plus")
+    shutil.copy(helpers.find_cc1plus(), copy)
+    place.path("/run/a.cc").write_text("int f(int a) { return a + 1; }\nint g() { return f(2); }\n")
+    command = ["/run/programs/cc1plus", "-quiet", "-O2", "/run/a.cc", "-o", "-"]
+    scatter(copy)
+    plain = place.run(*command)
+    assert plain.returncode == 0 and "main" not in plain.stdout
+    add(place, "/run/programs/cc1plus")
+    assert place.run(*command).stdout == plain.stdout
+
+
+def test_dropped(place):
+    """check says what the kernel has dropped, and changes nothing; refresh brings it back."""
+    add(place, BIG)
+    whole = huge_bytes(place)
+    assert place.share("check").stdout == f"{SYSTEM}: 0 images, 1 file in place, nothing is wrong\n"
+    for how in (drop, scatter):
+        how(place.path(BIG))
+        before = cached(place.path(BIG))
+        for _ in range(2):
+            refused(place.share("check"), BIG, f"{whole // helpers.HUGE} of its {whole // helpers.HUGE} pages are not huge any more",
+                    "hugeld share refresh")
+        assert place.list()[0]["huge_pages"] == 0 and place.list()[0]["text_share"] == 0
+        assert cached(place.path(BIG)) <= before
+        assert place.share("refresh").returncode == 0
+        assert place.share("check").returncode == 0 and huge_bytes(place) == whole
+
+
+def test_run(place):
+    """Nothing of hugeld gets into a program that is in place."""
+    add(place, BIG)
+    shutil.copy(helpers.LIBRARY, place.path("/run/bin/libhugeld.so"))
+    for options, said in (([], ""), (["-o", "verbose=1"], "started as it is")):
+        process = helpers.start(place.command("/run/bin/hugeld", "run", *options, "--", BIG, 0, "wait"), stdin=subprocess.PIPE)
+        try:
+            assert process.stdout.readline()
+            assert huge_text(process) == (expected(place), huge_text(process)[1])
+            assert "libhugeld" not in open(f"/proc/{process.pid}/maps").read()
+            _, stderr = process.communicate(timeout=30)
+            assert said in stderr and (said or not stderr)
+        finally:
+            helpers.end_process(process)
+    process = helpers.start(place.command("/run/bin/hugeld", "run", "-l", "preload", "--", BIG, 0, "wait"), stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline()
+        assert "libhugeld" in open(f"/proc/{process.pid}/maps").read()  # asked for by name
+    finally:
+        helpers.end_process(process)
+
+
+def test_status_of_a_process_that_started_later(place):
+    add(place, BIG)
+    scatter(place.path(BIG))
+    with running(place) as process:
+        shown = place.run("/run/bin/hugeld", "status", process.pid).stdout
+        assert "in place" in shown and "hugeld share refresh" in shown
+
+
+def test_mapped(place):
+    """Nothing of a file that a process maps is dropped, whatever becomes of it."""
+    with running(place) as process:
+        result = place.share("add", "--way=place", BIG)
+        if result.returncode == 0:  # a kernel that joins the pages
+            assert huge_bytes(place) > 0
+            return
+        refused_untouched(place, "processes map the file")
+        assert huge_text(process)[0] == 0 and place.list() == []
+        assert "not in place: processes map the file" in place.share("add", BIG).stdout
+        assert [image["way"] for image in place.list()] == ["image"]
+    place.share("remove", "--all")
+    add(place, BIG)
+
+
+def test_mapped_without_a_page(place):
+    """Also one that has not touched it."""
+    script = ("import mmap, sys\nf = open(sys.argv[1])\nm = mmap.mmap(f.fileno(), 0, prot=mmap.PROT_READ)\n"
+              "print(1, flush=True)\nsys.stdin.read()")
+    process = helpers.start(place.command("/usr/bin/python3", "-c", script, BIG), stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline()
+        result = place.share("add", "--way=place", BIG)
+        assert result.returncode == 0 or refused_untouched(place, "processes map the file")
+    finally:
+        helpers.end_process(process)
+
+
+@pytest.mark.parametrize("size", ["all sizes", "this size"])
+def test_never(place, size):
+    """The administrator has switched transparent huge pages off."""
+    if size == "this size":
+        path = f"{ENABLED}/hugepages-{helpers.HUGE // 1024}kB/enabled"
+        if not os.path.exists(path):
+            pytest.skip("this kernel has no setting for each size")
+        cover(place, path, "always inherit madvise [never]\n", "enabled")
+    else:
+        cover(place, f"{ENABLED}/enabled", "always madvise [never]\n", "enabled")
+    refused_untouched(place, BIG, "switched off by the administrator")
+    assert place.list() == []
+
+
+@pytest.mark.parametrize("resource", ["memory", "io"])
+def test_pressure(place, resource):
+    if not os.path.exists("/proc/pressure"):
+        pytest.skip("this kernel has no pressure information")
+    place.path(f"/run/{resource}").write_text(CALM.replace("0.00", "5.10", 1))
+    refused_untouched(place, "in 5 % of the last ten seconds", "try again later")
+    assert "not in place: programs have waited" in place.share("add", BIG).stdout
+    place.share("remove", "--all")
+    place.path(f"/run/{resource}").write_text(CALM.replace("0.00", "4.90", 1))
+    add(place, BIG)
+
+
+def test_pressure_is_not_known(place):
+    add(place, BIG)
+    place.share("remove", "--all")
+    scatter(place.path(BIG))
+    for resource in ("io", "memory"):
+        place.path(f"/run/{resource}").write_text("")
+    result = place.share("add", "--way=place", BIG)
+    assert result.returncode == 0 and "psi=1" in result.stderr and huge_bytes(place) > 0
+
+
+@pytest.mark.parametrize("how", ["owner", "mode", "folder"])
+def test_a_users_file(place, how):
+    """No user makes root drop what is cached of a file of his, or puts another file into its place."""
+    path = place.path(BIG)
+    if how == "owner":
+        os.chown(path, USER, USER)
+    elif how == "mode":
+        path.chmod(0o757)
+    else:
+        path.parent.chmod(0o1777)
+    for store in ("/dev/shm/mine", SYSTEM):
+        refused_untouched(place, "users other than root", arguments=["--store", store, "--way=place", BIG])
+
+
+def test_user_namespace(place):
+    """Root of a user namespace is not the one who sees all processes."""
+    if place.run("unshare", "-Urm", "true").returncode != 0:
+        pytest.skip("no user namespaces here")
+    anywhere = ["--any-disk", "--way=place", BIG]  # what process 1 has for / is not seen from there
+    refused_untouched(place, "root outside of containers", prefix=["unshare", "-Urm"],
+                      arguments=["--store", "/dev/shm/mine", *anywhere])
+    refused_untouched(place, "root outside of containers", prefix=["unshare", "-pf", "--mount-proc"], arguments=anywhere)
+    # Processes may be hidden from it.
+    refused_untouched(place, "root outside of containers", prefix=["setpriv", "--bounding-set", "-sys_ptrace"],
+                      arguments=anywhere)
+
+
+def test_user(place):
+    """What is in place is not another user's to put there, and not to look at."""
+    refused(place.share("add", "--way=place", BIG, user=USER), "root")
+    add(place, BIG)
+    drop(place.path(BIG))
+    [stored] = place.list(user=USER)
+    assert (stored["way"], stored["text_share"]) == ("place", None)
+    assert place.share("check", user=USER).returncode == 0
+    assert cached(place.path(BIG)) == set()
+
+
+def test_pie(place):
+    """The kernel puts it anywhere, so it is an image; the same where that is asked for."""
+    refused(place.share("add", "--way=place", APP), "not congruent")
+    assert "image" in place.share("add", APP).stdout
+    assert "image" in place.share("add", "--way=image", BIG).stdout
+    assert {image["way"] for image in place.list()} == {"image"}
+    assert "there already" in place.share("add", BIG).stdout
+    add(place, BIG)  # instead of its image
+    assert {i["path"]: i["way"] for i in place.list()} == {APP: "image", BIG: "place"}
+    assert "image" in place.share("add", "--way=image", BIG).stdout
+    assert {image["way"] for image in place.list()} == {"image"}
+
+
+def test_aligned_pie(place, tmp_path):
+    """One that is linked at 2 MiB is congruent wherever it is."""
+    helpers.build_calls(tmp_path / "big", "-pie", "-fPIE", "-Wl,-z,max-page-size=0x200000", mib=8)
+    shutil.copy(tmp_path / "big", place.path(BIG))
+    scatter(place.path(BIG))
+    add(place, BIG)
+    assert huge_bytes(place) == expected(place) >= 6 << 20
+
+
+def test_library(place, tmp_path):
+    """Where the kernel aligns large mappings of the file system."""
+    source, library = tmp_path / "big.c", place.path("/run/programs/libbig.so")
+    source.write_text('__asm__(".text\\n.p2align 12\\n.globl x\\nx: .rept 8388608\\nnop\\n.endr");')
+    assert helpers.run(["gcc", "-shared", "-fPIC", "-o", library, source]).returncode == 0
+    library.chmod(0o755)
+    scatter(library)
+    result = place.share("add", "--way=place", "/run/programs/libbig.so")
+    if "not congruent" in result.stderr:
+        pytest.skip("this kernel puts libraries anywhere")
+    add(place, "/run/programs/libbig.so")
+    script = ("import ctypes, sys\nx = ctypes.addressof(ctypes.c_char.in_dll(ctypes.CDLL(sys.argv[1]), 'x'))\n"
+              "[ctypes.string_at(x + at, 1) for at in range(0, 8388608, 4096)]\nprint(1, flush=True)\nsys.stdin.read()")
+    process = helpers.start(place.command("/usr/bin/python3", "-c", script, "/run/programs/libbig.so"), stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline()
+        text = [m for m in helpers.read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/libbig.so")]
+        assert sum(m.kb["FilePmdMapped"] for m in text) == 6 << 10
+    finally:
+        helpers.end_process(process)
+
+
+def test_remove(place):
+    add(place, BIG)
+    [stored] = place.list()
+    place.share("remove", "--unused")
+    assert place.list() == [stored]  # it takes no memory of the store
+    with running(place):
+        result = place.share("remove", BIG)
+    assert (result.stdout, result.returncode) == (f"{BIG}: removed\n", 0) and place.left() == []
+    add(place, BIG)
+    place.path(BIG).unlink()
+    assert place.list()[0]["state"] == "gone"
+    assert "the file is gone" in place.share("refresh").stdout and place.left() == []
+
+
+def test_upgrade(place, big):
+    """The file is replaced by rename, as packages do; the path is what is kept."""
+    add(place, BIG)
+    [old] = place.list()
+    shutil.copy(big, place.path("/run/programs/new"))
+    place.path("/run/programs/new").chmod(0o755)
+    place.path("/run/programs/new").rename(place.path(BIG))
+    scatter(place.path(BIG))
+    refused(place.share("check"), "not huge any more")
+    assert place.share("refresh").returncode == 0
+    [new] = place.list()
+    assert new["key"] != old["key"] and new["text_share"] == old["text_share"] and place.left() == [new["key"]]
+    assert huge_bytes(place) > 0
+
+
+def test_misuse(place):
+    for arguments, words in ((["add", "--way=elsewhere", BIG], "place or image"), (["list", "--way=place"], "--way"),
+                             (["add", "--per-node", "--way=place", BIG], "--per-node")):
+        result = place.share(*arguments)
+        assert result.returncode == 2 and words in result.stderr
