@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DRY_RUN = 256, STORE };
+enum { DRY_RUN = 256, STORE, RUNNING_THREADS };
 
 struct request {
     struct hl_live_request live;
@@ -36,6 +36,7 @@ static const struct argp_option attach_options[] = {
     {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES (main)", 0},
     {"children", 'c', NULL, 0, "Their children, and theirs, too", 0},
     {"dry-run", DRY_RUN, NULL, 0, "Only say what would be done", 0},
+    {"running-threads", RUNNING_THREADS, NULL, 0, "Interrupt threads that run, too", 0},
     {"store", STORE, "FOLDER", 0, "Look for images in this store", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
@@ -46,6 +47,7 @@ static const struct argp_option detach_options[] = {
     {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES (*)", 0},
     {"children", 'c', NULL, 0, "Their children, and theirs, too", 0},
     {"dry-run", DRY_RUN, NULL, 0, "Only say what would be done", 0},
+    {"running-threads", RUNNING_THREADS, NULL, 0, "Interrupt threads that run, too", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -93,6 +95,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         return 0;
     case DRY_RUN:
         request->live.dry_run = true;
+        return 0;
+    case RUNNING_THREADS:
+        request->live.takes_running = true;
         return 0;
     case STORE:
         return take_store(request, argument);
@@ -307,6 +312,7 @@ static int run(struct request *request) {
 
 static int parse_and_run(const struct argp *argp, struct request *request, int argc, char **argv) {
     hl_default_options(&request->live.options);
+    request->live.suspends_filters = true;
     if (argp_parse(argp, argc, argv, ARGP_NO_HELP, NULL, request) != 0)
         return HL_EXIT_USAGE;
     return run(request);

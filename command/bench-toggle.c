@@ -269,6 +269,8 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json)
     }
     hl_set_geometry(&toggle.request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_default_options(&toggle.request.options);
+    toggle.request.takes_running = wishes->takes_running;
+    toggle.request.suspends_filters = true;
     toggle.request.options.objects = (struct hl_string){wishes->patterns, strlen(wishes->patterns)};
     for (unsigned side = 0; side < HL_SIDES; side++)
         toggle.value[side] = hl_allocate(wishes->pairs * sizeof(double));

@@ -57,7 +57,8 @@ enum {
     OPTION_PRECISION,
     OPTION_TOGGLE,
     OPTION_METRIC,
-    OPTION_KEEP
+    OPTION_KEEP,
+    OPTION_RUNNING_THREADS
 };
 
 static const struct argp_option argp_options[] = {
@@ -75,6 +76,7 @@ static const struct argp_option argp_options[] = {
     {"toggle", OPTION_TOGGLE, NULL, 0, "With --pid: attach and detach in turns, every S seconds", 0},
     {"metric", OPTION_METRIC, "COMMAND", 0, "With --toggle: it prints the work done so far", 0},
     {"keep", OPTION_KEEP, NULL, 0, "With --toggle: leave it attached", 0},
+    {"running-threads", OPTION_RUNNING_THREADS, NULL, 0, "With --toggle: interrupt threads that run, too", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -143,6 +145,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         return 0;
     case OPTION_KEEP:
         request->wishes.keep = true;
+        return 0;
+    case OPTION_RUNNING_THREADS:
+        request->wishes.takes_running = true;
         return 0;
     case ARGP_KEY_ARG: /* what follows is the program's */
         request->program = state->next - 1;
@@ -492,9 +497,10 @@ static int check_request(const struct request *request) {
     else if (request->pid != 0 && (run || (toggle && !request->toggles)))
         hl_say(
             "bench: --pid runs nothing: it goes with --seconds and --json alone, and with --toggle also with "
-            "-n, -p, --metric and --keep");
-    else if ((request->wishes.metric != NULL || request->wishes.keep) && !request->toggles)
-        hl_say("bench: --metric and --keep go with --toggle");
+            "-n, -p, --metric, --running-threads and --keep");
+    else if ((request->wishes.metric != NULL || request->wishes.keep || request->wishes.takes_running) &&
+             !request->toggles)
+        hl_say("bench: --metric, --running-threads and --keep go with --toggle");
     else if (request->toggles && request->pid == 0)
         hl_say("bench: --toggle goes with --pid");
     else if (request->program != 0 && request->seconds != 0)

@@ -146,6 +146,7 @@ struct hl_toggle_wishes {
     const char
         *metric; /* a command that prints the work done so far; NULL: instructions, else context switches */
     bool keep;   /* attached */
+    bool takes_running; /* threads that run are interrupted, too */
 };
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json);
 

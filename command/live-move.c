@@ -355,7 +355,7 @@ static void unmap(const struct mover *m, uint64_t start, uint64_t end) {
    something since. */
 static void finish(struct mover *m) {
     uint64_t at = m->room;
-    if (m->tracee->is_gone)
+    if (m->tracee->stage == HL_TRACEE_GONE)
         return;
     for (unsigned i = 0; m->room_bytes != 0 && i < m->text->n_pieces; i++) {
         if (m->gone[i] == 0)
@@ -385,7 +385,8 @@ static void undo(struct mover *m) {
     bool any = m->moved_pieces > 0 || m->moved_end > m->text->piece[0].start;
     m->file = -1;
     m->room = m->room_bytes = 0;
-    if (!any || m->tracee->is_gone || m->text->back_file < 0 || pass_file(m, m->text->back_file) != 0)
+    if (!any || m->tracee->stage == HL_TRACEE_GONE || m->text->back_file < 0 ||
+        pass_file(m, m->text->back_file) != 0)
         return;
     for (unsigned i = 0; i < m->moved_pieces; i++)
         map_back(m, m->text->piece[i].start, m->text->piece[i].end);
@@ -403,7 +404,7 @@ static void give_up(struct mover *m, int result) {
 
 /* Puts what is prepared into place. */
 static void replace(struct mover *m) {
-    int result = m->tracee->is_gone ? -ESRCH : check_again(m);
+    int result = m->tracee->stage == HL_TRACEE_GONE ? -ESRCH : check_again(m);
     if (result == 0)
         result = commit(m);
     if (result != 0)
@@ -440,7 +441,7 @@ static size_t prepare_texts(struct mover *all, size_t *next, const struct work *
                                 .text = text,
                                 .tracee = tracee,
                                 .file = -1};
-        int result = tracee->is_gone ? -ESRCH : prepare(&all[n]);
+        int result = tracee->stage == HL_TRACEE_GONE ? -ESRCH : prepare(&all[n]);
         if (result == 0)
             n++;
         else
@@ -450,23 +451,24 @@ static size_t prepare_texts(struct mover *all, size_t *next, const struct work *
 }
 
 /* The other threads stand still while libraries are replaced, and no longer. */
-static void move_texts(const struct work *work, struct hl_tracee *tracee, bool is_main) {
+static void move_texts(const struct work *work, struct hl_threads *threads, struct hl_tracee *tracee,
+                       bool is_main) {
     struct mover all[LIBRARIES_AT_ONCE];
     for (size_t next = 0; next < work->live->n_texts;) {
-        struct hl_tracee *others = NULL;
-        size_t n_others = 0, n = prepare_texts(all, &next, work, tracee, is_main);
-        int result = n > 0 && !is_main ? hl_stop_others(&others, &n_others, &work->live->process, tracee) : 0;
+        unsigned n_others = 0;
+        size_t n = prepare_texts(all, &next, work, tracee, is_main);
+        int result = n > 0 && !is_main ? hl_stop_others(threads, tracee, &n_others) : 0;
         for (size_t i = 0; i < n; i++)
             if (result == 0)
                 replace(&all[i]);
             else
                 give_up(&all[i], result);
-        hl_release_others(others, n_others);
+        hl_release_others(threads, tracee);
         for (size_t i = 0; i < n; i++)
             if (all[i].text->skip == 0)
                 finish(&all[i]);
         if (n_others >= work->live->stopped_threads)
-            work->live->stopped_threads = (unsigned)n_others + 1;
+            work->live->stopped_threads = n_others + 1;
     }
 }
 
@@ -475,22 +477,38 @@ static void move_texts(const struct work *work, struct hl_tracee *tracee, bool i
    makes others wait for longer. */
 static void hurry(void) { setpriority(PRIO_PROCESS, (id_t)gettid(), -20); }
 
+/* Whose stack we let grow has a limit of its own, but the kernel holds it to ours. */
+static void allow_large_stacks(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_STACK, &limit);
+}
+
 static void *work_in_thread(void *data) {
     struct work *work = data;
     struct hl_live *live = work->live;
-    struct hl_tracee tracee;
+    struct hl_threads threads = {.process = &live->process,
+                                 .takes_running = work->request->takes_running,
+                                 .suspends_filters = work->request->suspends_filters,
+                                 .lock = -1};
+    struct hl_tracee *tracee = NULL;
     struct hl_gadgets gadgets;
     live->skip = hl_find_gadgets(&gadgets, &live->process, is_replaced, live);
     hurry();
+    allow_large_stacks();
     if (live->skip == 0)
-        live->skip = hl_take_thread(&tracee, &gadgets, &live->process);
-    if (live->skip != 0)
-        return NULL;
-    live->stopped_threads = 1;
-    move_texts(work, &tracee, true);
-    move_texts(work, &tracee, false);
-    hl_release_tracee(&tracee);
-    live->stopped_us = (uint64_t)((hl_now_ms() - tracee.stopped_ms) * 1e3);
+        live->skip = hl_take_thread(&threads, &tracee, &gadgets);
+    if (live->skip == 0) {
+        double stopped_ms = tracee->stopped_ms;
+        live->stopped_threads = 1;
+        move_texts(work, &threads, tracee, true);
+        move_texts(work, &threads, tracee, false);
+        hl_release_tracee(tracee);
+        live->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
+    }
+    hl_release_threads(&threads);
     return NULL;
 }
 

@@ -10,6 +10,7 @@
 #include "common.h"
 #include "elf/image.h"
 #include "find-image.h"
+#include "live-thread.h"
 #include "live.h"
 #include "maps.h"
 #include "plan.h"
@@ -342,6 +343,25 @@ static int check_class(const struct hl_live *live) {
     return problem == HL_ELF_32_BIT ? HL_SKIP_LIVE_32_BIT : 0;
 }
 
+static bool has_text(const struct hl_live *live, bool is_main) {
+    for (size_t i = 0; i < live->n_texts; i++)
+        if (live->text[i].skip == 0 && live->text[i].loaded->object.is_main == is_main)
+            return true;
+    return false;
+}
+
+/* Whether the threads can be stopped: one for the executable, all for libraries. */
+static int check_threads(struct hl_live *live, const struct hl_live_request *request) {
+    bool has_main = has_text(live, true), has_libraries = has_text(live, false);
+    int all = has_libraries ? hl_look_at_threads(&live->process, true, request->takes_running) : 0;
+    for (size_t i = 0; i < live->n_texts; i++)
+        if (live->text[i].skip == 0 && !live->text[i].loaded->object.is_main)
+            live->text[i].skip = all;
+    return has_main && (all != 0 || !has_libraries)
+               ? hl_look_at_threads(&live->process, false, request->takes_running)
+               : 0;
+}
+
 static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t pid) {
     int result = hl_open_process(&live->process, pid);
     if (result == 0)
@@ -361,7 +381,7 @@ static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t 
         if (hl_select_object(request->options.objects, &loaded->object) != HL_NOT_SELECTED)
             plan_text(live, request, loaded);
     }
-    return 0;
+    return check_threads(live, request);
 }
 
 void hl_plan_live(struct hl_live *live, struct hl_live_request *request, pid_t pid) {

@@ -50,6 +50,8 @@ struct hl_live_request {
     struct hl_geometry geometry;
     struct hl_options options; /* objects and store count */
     bool is_detach, dry_run;
+    bool takes_running;    /* a thread that runs may be interrupted, too */
+    bool suspends_filters; /* a person wants it: filters of system calls (seccomp) are suspended for ours */
     size_t n_own;
     struct hl_own_image *own;
 };

@@ -16,16 +16,21 @@
    Each call sets the registers anew and begins at a syscall; ret that the process has somewhere.  Without us the
    call in progress ends, ret and sigreturn follow, and the thread goes on with what it was doing.
 
-   Where the frame lies has to be memory that nobody uses.  That is below the stack pointer on a stack, but a
-   coroutine's stack is as small as it could be made, with other data below.  A handler's stack may be an array on the
-   stack that it interrupts, or a coroutine's may, and what they left lies below.  So the frame goes to the low end of the
-   kernel's own, [stack], as long as nobody has been there.  Otherwise a stack counts as one if it is [stack], or if the
-   thread's control block (at the FS base) lies above the stack pointer in the same mapping and a guard page lies below.
+   Where the frame lies has to be memory that nobody uses, and no memory that somebody could use looks different from what
+   nobody does: a coroutine's stack is as small as it could be made, a handler's may be an array on the stack that it
+   interrupts, and both may be zeros.  So the process gets new memory for it: a write through /proc/PID/mem below the
+   kernel's own stack, [stack], lets that grow.  There is a gap between, for what the first thread may need of it meanwhile.
+   When the thread is let go, a pattern is left there, by which the next attach knows that nobody has been there since.
 
    A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again,
    if it finds registers as it left them at a stop of its own making (never after a call of ours); so that is
-   where they are restored.  Some calls end with EINTR instead.  These begin again if no signal asks for EINTR and
-   they had done nothing yet. */
+   where they are restored.  Of what live-calls.c has, those that end with EINTR are given the result of those that begin
+   again unless a handler runs: the kernel does the rest, whenever a signal comes.
+
+   Other threads of the process can write to its instructions, and a filter of its system calls (seccomp) may be suspended for
+   ours.  So when a call is entered, its number, its arguments and the instruction are compared with what was meant.  If
+   it is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so where it is not
+   suspended, and no more can be gained than without us, the call is left alone. */
 #include "tracee.h"
 #include "common.h"
 
@@ -39,6 +44,8 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/audit.h>
+#include <linux/capability.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -64,13 +71,11 @@
 /* How long a call may take, and what a thread may take for getting there, which in a frozen group is for ever. */
 #define CALL_US INT64_C(60000000)
 #define ENTER_US INT64_C(5000000)
-#define RED_ZONE_BYTES 128
 /* What else is on the stack when a signal comes that cannot be blocked. */
 #define SPARE_BYTES 8192
 #define XSAVE_MAX 65536
-/* What a frame's memory begins with, and how many of dead tracers are passed over. */
-#define MARK "hugeld: a frame"
-#define LEFTOVERS_MAX 4
+/* What the first thread may take of [stack] while a frame lies at its end. */
+#define GAP_BYTES 65536
 #define USER_CS 0x33 /* arch/x86/include/asm/segment.h */
 /* Offsets in XSAVE's area, and features of it (Intel SDM 1, 13.4). */
 #define XSAVE_SOFTWARE_AT 464
@@ -104,7 +109,7 @@ struct hl_tracee_state {
     uint64_t mask;                     /* of signals */
     uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
     uint64_t low, high;                /* what was taken for it */
-    bool in_call;                      /* the last stop was one of a call of ours */
+    bool suspends;                     /* no filter sees what it calls */
     int held_signal;                   /* to be sent again; 0: none */
     size_t xsave_bytes;
     char *xsave;
@@ -245,7 +250,7 @@ static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us
         else
             await_change();
     }
-    tracee->is_gone = true;
+    tracee->stage = HL_TRACEE_GONE;
     return -ESRCH;
 }
 
@@ -256,9 +261,9 @@ static bool is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
 static bool is_our_stop(int status) { return is_event(status) && WSTOPSIG(status) == SIGTRAP; }
 
 /* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile. */
-static int await_interrupt(struct hl_tracee *tracee) {
+static int await_interrupt(struct hl_tracee *tracee, int64_t patience_us) {
     for (int status;;) {
-        int result = await_stop(tracee, &status, STOP_US);
+        int result = await_stop(tracee, &status, patience_us);
         if (result != 0 || is_our_stop(status))
             return result;
         if (is_event(status))
@@ -290,24 +295,33 @@ static int find_denial(const struct hl_tracee *tracee) {
     return state == 'Z' || state == 'X' ? -ESRCH : tracer != 0 ? HL_SKIP_LIVE_TRACED : -EPERM;
 }
 
-int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter, bool waits) {
+int hl_seize_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid) {
     *tracee = (struct hl_tracee){.pid = pid, .tid = tid, .memory = -1};
-    uintptr_t options = PTRACE_O_TRACESYSGOOD | (has_filter ? PTRACE_O_SUSPEND_SECCOMP : 0);
-    int result = (int)trace(tracee, PTRACE_SEIZE, 0, options);
-    if (result == -EPERM && has_filter && trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD) == 0)
-        return HL_SKIP_LIVE_FILTER; /* let go when we end */
-    if (result != 0)
-        return result == -EPERM ? find_denial(tracee) : result;
-    result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0);
+    int result = (int)trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
     if (result == 0)
-        result = waits ? await_interrupt(tracee) : HL_SKIP_LIVE_BUSY;
-    tracee->stopped_ms = hl_now_ms();
-    tracee->is_interrupted = result == 0;
-    tracee->is_stopped = result == 0 || result == HL_SKIP_LIVE_STOPPED;
-    return result;
+        tracee->stage = HL_TRACEE_SEIZED;
+    return result == -EPERM ? find_denial(tracee) : result;
 }
 
-/* --- the frame --- */
+/* One that is ours stops at each signal it gets, too, and at SIGSTOP. */
+void hl_serve_tracee(struct hl_tracee *tracee) {
+    int status;
+    while (tracee->stage == HL_TRACEE_SEIZED && await_stop(tracee, &status, 0) == 0)
+        if (is_event(status))
+            trace(tracee, PTRACE_LISTEN, 0, 0);
+        else
+            trace(tracee, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
+}
+
+int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call) {
+    tracee->call = call != NULL ? *call : (struct hl_call){.number = -1};
+    tracee->rest = call != NULL ? hl_find_rest(call) : 0;
+    if (tracee->rest != 0 && hl_read_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
+        tracee->rest = 0;
+    int result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0);
+    tracee->stage = result == 0 ? HL_TRACEE_ASKED : HL_TRACEE_GONE;
+    return result;
+}
 
 static int read_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
     struct iovec data = {registers, sizeof *registers};
@@ -318,6 +332,40 @@ static int write_registers(const struct hl_tracee *tracee, struct user_regs_stru
     struct iovec data = {registers, sizeof *registers};
     return (int)trace(tracee, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
 }
+
+static struct hl_call call_of(const struct user_regs_struct *r) {
+    return (struct hl_call){(long)r->orig_rax, {r->rdi, r->rsi, r->rdx, r->r10, r->r8, r->r9}};
+}
+
+/* Undoes what the kernel has written since the thread was asked to stop, if it was thrown out of the very call in which
+   it slept then. */
+static void put_rest_back(struct hl_tracee *tracee) {
+    struct user_regs_struct registers;
+    struct iovec local = {tracee->rest_bytes, HL_REST_BYTES}, remote = {(void *)tracee->rest, HL_REST_BYTES};
+    if (tracee->rest == 0 || read_registers(tracee, &registers) != 0)
+        return;
+    struct hl_call now = call_of(&registers);
+    if ((int64_t)registers.rax == -RESTART_BLOCK &&
+        memcmp(now.argument, tracee->call.argument, sizeof now.argument) == 0)
+        process_vm_writev(tracee->tid, &local, 1, &remote, 1, 0);
+}
+
+static int await_tracee(struct hl_tracee *tracee, int64_t patience_us) {
+    int result = await_interrupt(tracee, patience_us);
+    if (result == 0) {
+        tracee->stage = HL_TRACEE_STOPPED;
+        tracee->stopped_ms = hl_now_ms();
+        put_rest_back(tracee);
+    } else if (result == HL_SKIP_LIVE_STOPPED) { /* it stays stopped */
+        trace(tracee, PTRACE_DETACH, 0, 0);
+        tracee->stage = HL_TRACEE_GONE;
+    }
+    return result;
+}
+
+int hl_await_tracee(struct hl_tracee *tracee) { return await_tracee(tracee, STOP_US); }
+
+/* --- the frame --- */
 
 /* Of the features in XCR0, what a signal frame has: all that do not have to be asked for, up to the end of the
    last one. */
@@ -366,66 +414,47 @@ static bool is_in_system_call(const struct user_regs_struct *registers) {
     return (int64_t)registers->orig_rax >= 0;
 }
 
-/* Calls that end with EINTR, whatever SA_RESTART says, and have done nothing then.  Sockets with a timeout and
-   some files are why read and its like are here; connect(2) is not, because what it began goes on. */
-static bool begins_again_after_eintr(uint64_t number) {
-    static const long numbers[] = {
-        SYS_epoll_wait,
-        SYS_epoll_pwait,
-        441 /* epoll_pwait2 */,
-        SYS_semop,
-        SYS_semtimedop,
-        SYS_rt_sigtimedwait,
-        SYS_io_getevents,
-        333 /* io_pgetevents */,
-        426 /* io_uring_enter */,
-        SYS_accept,
-        SYS_accept4,
-        SYS_recvfrom,
-        SYS_recvmsg,
-        SYS_recvmmsg,
-        SYS_sendto,
-        SYS_sendmsg,
-        SYS_sendmmsg,
-        SYS_read,
-        SYS_readv,
-        SYS_write,
-        SYS_writev,
-        SYS_fallocate,
-    };
-    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
-        if (number == (uint64_t)numbers[i])
-            return true;
-    return false;
-}
-
-/* Makes REGISTERS begin the system call again of which the thread was thrown out, if any; EINTR: also where
-   the kernel would not. */
-static void begin_again(struct user_regs_struct *registers, bool eintr) {
+/* Makes REGISTERS those of a thread that is about to make the call of which it was thrown out, if any: for sigreturn,
+   after which the kernel does not know of it. */
+static void rewind_call(struct user_regs_struct *registers) {
     int64_t result = (int64_t)registers->rax;
+    struct hl_call call = call_of(registers);
     if (!is_in_system_call(registers))
         return;
     if (result == -RESTART_SYS || result == -RESTART_NOINTR || result == -RESTART_NOHAND ||
-        result == -RESTART_BLOCK ||
-        (eintr && result == -EINTR && begins_again_after_eintr(registers->orig_rax))) {
+        result == -RESTART_BLOCK || (result == -EINTR && hl_find_again(&call) != HL_AGAIN_UNKNOWN)) {
         registers->rax = registers->orig_rax;
         registers->rip -= 2;
         registers->orig_rax = (uint64_t)-1;
     }
 }
 
+/* Lets the kernel do that, unless a handler is to run: then the call ends with EINTR, as it would have without us.  Where
+   the rest of a timeout counts, the kernel knows it already. */
+static bool let_begin_again(struct user_regs_struct *registers) {
+    struct hl_call call = call_of(registers);
+    int64_t result = (int64_t)registers->rax;
+    if (!is_in_system_call(registers) || (result != -EINTR && result != -RESTART_BLOCK))
+        return false;
+    enum hl_again again = hl_find_again(&call);
+    if (again == HL_AGAIN_UNKNOWN || (result == -RESTART_BLOCK && again != HL_AGAIN_WHOLE))
+        return false;
+    registers->rax = (uint64_t)-RESTART_NOHAND;
+    return true;
+}
+
 /* A call with a timeout that was interrupted once goes on as restart_syscall, and if we die the kernel does not know
    what that was: sigreturn makes it forget.  The number stands before the syscall instruction, in most programs:
-   mov $NUMBER, %eax; syscall.  Where it doesn't, it stays restart_syscall. */
-static uint64_t find_call(const struct hl_tracee *tracee, const struct user_regs_struct *r) {
+   mov $NUMBER, %eax; syscall. */
+long hl_find_restarted(pid_t tid, uint64_t pc) {
+    const struct hl_tracee reader = {.tid = tid};
     unsigned char code[7];
     uint32_t number;
-    if (r->orig_rax != SYS_restart_syscall ||
-        hl_read_tracee(tracee, r->rip - sizeof code, code, sizeof code) != 0 || code[0] != 0xb8 ||
+    if (hl_read_tracee(&reader, pc - sizeof code, code, sizeof code) != 0 || code[0] != 0xb8 ||
         code[5] != 0x0f || code[6] != 0x05)
-        return r->orig_rax;
+        return SYS_restart_syscall;
     memcpy(&number, code + 1, sizeof number);
-    return number;
+    return (long)number;
 }
 
 /* A critical section of rseq(2) does not survive that the thread runs elsewhere meanwhile: it is aborted, as a
@@ -461,101 +490,94 @@ static bool dispatches_calls(const struct hl_tracee *tracee) {
            dispatch.mode != 0;
 }
 
-/* Whether [start, end) has a page that MADV_GUARD_INSTALL has made a guard (Linux 6.13), as far as pagemap shows
-   it (bit 58, Linux 6.15). */
-static bool has_guard(int pagemap, uint64_t start, uint64_t end) {
-    uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE), entry[512];
-    for (uint64_t at = hl_round_down(start, page_bytes); at < end;) {
-        size_t n = (size_t)((end - at + page_bytes - 1) / page_bytes);
-        n = n < sizeof entry / sizeof entry[0] ? n : sizeof entry / sizeof entry[0];
-        if (pread(pagemap, entry, n * sizeof entry[0], (off_t)(at / page_bytes * sizeof entry[0])) !=
-            (ssize_t)(n * sizeof entry[0]))
-            return false;
-        for (size_t i = 0; i < n; i++)
-            if (entry[i] >> 58 & 1)
-                return true;
-        at += n * page_bytes;
-    }
-    return false;
+/* --- where the frame lies --- */
+
+/* What is left where a frame was: nobody else has that. */
+static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
+    for (size_t i = 0; i < bytes / sizeof *words; i++)
+        words[i] = (at + i * sizeof *words) * UINT64_C(0x9e3779b97f4a7c15);
 }
 
-/* Whether REGION is the stack of a thread other than the first, so that [SP - BYTES, SP) is its own and
-   unused. */
-static bool is_threads_stack(const struct hl_tracee *tracee, const struct hl_process *process,
-                             const struct hl_region *region, int pagemap, uint64_t sp, size_t bytes) {
-    uint64_t control_block = tracee->state->registers.fs_base;
-    const struct hl_region *below = hl_find_region(process, region->start - 1);
-    if (control_block <= sp || control_block >= region->end || region->inode != 0 ||
-        sp - region->start < bytes || has_guard(pagemap, sp - bytes, sp))
-        return false;
-    return (below != NULL && below->flags == 0) || has_guard(pagemap, region->start, sp - bytes);
+static bool has_pattern(const struct hl_tracee *tracee, uint64_t at, size_t bytes) {
+    char *found = hl_allocate(bytes), *wanted = hl_allocate(bytes);
+    fill_pattern((uint64_t *)wanted, at, bytes);
+    bool has = hl_read_tracee(tracee, at, found, bytes) == 0 && memcmp(found, wanted, bytes) == 0;
+    free(found);
+    free(wanted);
+    return has;
 }
 
-/* Whether all of [end - bytes, end) can be read: where the kernel does not tell of guards, they show here. */
-static bool is_readable(const struct hl_tracee *tracee, uint64_t end, size_t bytes) {
-    char *scratch = hl_allocate(bytes);
-    int result = hl_read_tracee(tracee, end - bytes, scratch, bytes);
-    free(scratch);
-    return result == 0;
-}
-
-/* The end of BYTES at the low end of the first thread's stack REGION that nobody uses, 0 if there are none.  What is
-   in use has a return address, or a red zone, at its own low end, so zeros from there on are free.  Where a tracer has
-   died before us, its frame may be there; that begins with MARK. */
-static uint64_t find_low_end(const struct hl_tracee *tracee, const struct hl_region *region, size_t bytes) {
-    size_t checked = bytes + RED_ZONE_BYTES;
-    char *scratch = hl_allocate(checked);
-    uint64_t at = region->start, room = 0;
-    for (unsigned i = 0; i < LEFTOVERS_MAX && room == 0 && region->end - at > checked; i++, at += bytes) {
-        if (hl_read_tracee(tracee, at, scratch, checked) != 0)
-            break;
-        if (scratch[0] == 0 && memcmp(scratch, scratch + 1, checked - 1) == 0)
-            room = at + bytes;
-        else if (memcmp(scratch, MARK, sizeof MARK) != 0)
-            break;
-    }
-    free(scratch);
-    return room;
-}
-
-/* The first thread's: at its low end; else below the stack pointer, if that is in it. */
-static uint64_t find_room_in_stack(const struct hl_tracee *tracee, const struct hl_process *process,
-                                   uint64_t sp, size_t bytes) {
-    uint64_t room = 0;
-    for (size_t i = 0; i < process->n_regions; i++) {
-        const struct hl_region *region = &process->region[i];
-        if (strcmp(region->name, "[stack]") != 0)
-            continue;
-        room = find_low_end(tracee, region, bytes);
-        if (room == 0 && sp > region->start && sp < region->end && sp - region->start >= bytes)
-            room = sp;
-    }
-    return room;
-}
-
-/* The end of BYTES of memory that the thread can have its frame in; 0: there are none. */
-static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, size_t bytes) {
-    uint64_t sp = hl_round_down(tracee->state->registers.rsp - RED_ZONE_BYTES, 64);
-    const struct hl_region *region = hl_find_region(process, sp);
-    uint64_t room = tracee->tid == tracee->pid ? find_room_in_stack(tracee, process, sp, bytes) : 0;
-    if (room != 0 || region == NULL || region->flags != (PF_R | PF_W) || region->shared)
-        return room;
+/* Whether no page of [start, end) has ever been there, as pagemap shows it: neither present nor swapped. */
+static bool is_untouched(const struct hl_process *process, uint64_t start, uint64_t end) {
+    uint64_t page_bytes = (uint64_t)sysconf(_SC_PAGESIZE), entry[GAP_BYTES / 4096];
+    size_t bytes = (size_t)((end - start) / page_bytes) * sizeof entry[0];
     int pagemap = hl_open_process_file(process, "pagemap");
-    if (pagemap < 0)
+    bool untouched =
+        pagemap >= 0 && bytes <= sizeof entry &&
+        pread(pagemap, entry, bytes, (off_t)(start / page_bytes * sizeof entry[0])) == (ssize_t)bytes;
+    for (size_t i = 0; untouched && i < bytes / sizeof entry[0]; i++)
+        untouched = entry[i] >> 62 == 0;
+    if (pagemap >= 0)
+        close(pagemap);
+    return untouched;
+}
+
+/* How large the first thread's stack may become. */
+static uint64_t read_stack_limit(const struct hl_process *process) {
+    char line[256];
+    uint64_t limit = 0;
+    int fd = hl_open_process_file(process, "limits");
+    FILE *limits = fd >= 0 ? fdopen(fd, "r") : NULL;
+    while (limits != NULL && fgets(line, sizeof line, limits) != NULL)
+        if (strncmp(line, "Max stack size ", strlen("Max stack size ")) == 0 &&
+            sscanf(line, "Max stack size %" SCNu64, &limit) != 1)
+            limit = UINT64_MAX; /* "unlimited" */
+    if (limits != NULL)
+        fclose(limits);
+    return limit;
+}
+
+static size_t find_stack(const struct hl_process *process) {
+    size_t i = 0;
+    while (i < process->n_regions && strcmp(process->region[i].name, "[stack]") != 0)
+        i++;
+    return i;
+}
+
+/* Lets [stack], the region I, grow until there are BYTES at its low end that nobody has ever seen, with a gap above them.
+   Where they begin; 0: it does not grow. */
+static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_process *process, size_t i,
+                           uint64_t bytes) {
+    static const uint64_t zero;
+    const struct hl_region *stack = &process->region[i];
+    uint64_t low = stack->start - GAP_BYTES - bytes;
+    bool is_free = i == 0 || process->region[i - 1].end <= low;
+    return is_free && stack->end - low <= read_stack_limit(process) &&
+                   hl_write_tracee(tracee, low, &zero, sizeof zero) == 0
+               ? low
+               : 0;
+}
+
+/* The low end of BYTES, which are whole pages, for the frame; 0: there are none. */
+static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t bytes) {
+    size_t i = find_stack(process);
+    const struct hl_region *stack = &process->region[i];
+    if (i == process->n_regions || stack->shared || (stack->flags & (PF_R | PF_W)) != (PF_R | PF_W))
         return 0;
-    if (is_threads_stack(tracee, process, region, pagemap, sp, bytes) && is_readable(tracee, sp, bytes))
-        room = sp;
-    close(pagemap);
-    return room;
+    if (stack->end - stack->start > bytes + GAP_BYTES && has_pattern(tracee, stack->start, bytes) &&
+        is_untouched(process, stack->start + bytes, stack->start + bytes + GAP_BYTES))
+        return stack->start;
+    return grow_stack(tracee, process, i, bytes);
 }
 
 static void fill_frame(struct frame *frame, const struct hl_tracee *tracee, uint64_t xsave) {
     struct user_regs_struct r = tracee->state->registers;
-    r.orig_rax = find_call(tracee, &r);
+    if (r.orig_rax == SYS_restart_syscall)
+        r.orig_rax = (uint64_t)hl_find_restarted(tracee->tid, r.rip);
     if (r.orig_rax == SYS_restart_syscall && (int64_t)r.rax == -RESTART_BLOCK)
         r.rax = (uint64_t)-EINTR; /* nobody knows what it was */
     else
-        begin_again(&r, true);
+        rewind_call(&r);
     *frame = (struct frame){
         .back = tracee->gadgets.back,
         .flags = FRAME_HAS_XSTATE | FRAME_HAS_SS,
@@ -619,17 +641,15 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
     const uint64_t none[6] = {0};
     size_t head = hl_round_up(sizeof frame, 64);
     size_t bytes = HL_TRACEE_DATA_BYTES + head + hl_round_up(state->xsave_bytes, 64);
-    uint64_t end = find_room(tracee, process, bytes + SPARE_BYTES);
-    if (end == 0)
+    size_t taken = hl_round_up(bytes + SPARE_BYTES, (uint64_t)sysconf(_SC_PAGESIZE));
+    state->low = find_room(tracee, process, taken);
+    if (state->low == 0)
         return HL_SKIP_LIVE_STACK;
-    uint64_t xsave = end - hl_round_up(state->xsave_bytes, 64);
+    state->high = state->low + taken;
+    uint64_t xsave = state->high - hl_round_up(state->xsave_bytes, 64);
     fill_frame(&frame, tracee, xsave);
-    state->low = end - bytes - SPARE_BYTES;
-    state->high = end;
-    tracee->data = end - bytes;
-    int result = hl_write_tracee(tracee, state->low, MARK, sizeof MARK);
-    if (result == 0)
-        result = hl_write_tracee(tracee, xsave, state->xsave, state->xsave_bytes);
+    tracee->data = state->high - bytes;
+    int result = hl_write_tracee(tracee, xsave, state->xsave, state->xsave_bytes);
     if (result == 0)
         result = hl_write_tracee(tracee, xsave - head, &frame, sizeof frame);
     if (result != 0)
@@ -643,8 +663,57 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
     return result;
 }
 
+/* --- filters --- */
+
+/* Whether system calls of the thread are filtered; if nobody can tell, they are. */
+static bool has_filter(const struct hl_tracee *tracee) {
+    FILE *status = open_status(tracee);
+    char line[256];
+    int mode = 1;
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        sscanf(line, "Seccomp: %d", &mode);
+    if (status != NULL)
+        fclose(status);
+    return mode != 0;
+}
+
+/* Why we cannot suspend filters: ERROR is the kernel's. */
+static int explain_filter(int error) {
+    FILE *status = fopen("/proc/self/status", "re");
+    char line[256];
+    int own = 0;
+    uint64_t capabilities = 0;
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        sscanf(line, "Seccomp: %d", &own);
+        sscanf(line, "CapEff: %" SCNx64, &capabilities);
+    }
+    if (status != NULL)
+        fclose(status);
+    if (error == -EINVAL)
+        return HL_SKIP_LIVE_FILTER_KERNEL;
+    if (!(capabilities >> CAP_SYS_ADMIN & 1))
+        return HL_SKIP_LIVE_FILTER;
+    return own != 0 ? HL_SKIP_LIVE_FILTER_OWN : HL_SKIP_LIVE_FILTER_NAMESPACE;
+}
+
+/* Suspends what there is, and what another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the thread has
+   stopped: until then it would make calls of its own without the filter. */
+static int pass_filter(struct hl_tracee *tracee, bool suspends) {
+    int error =
+        suspends ? (int)trace(tracee, PTRACE_SETOPTIONS, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
+                 : -EPERM;
+    tracee->state->suspends = error == 0;
+    return error == 0 || !has_filter(tracee) ? 0 : suspends ? explain_filter(error) : HL_SKIP_LIVE_FILTER;
+}
+
+/* Whether the kernel tells which call a thread is about to make (Linux 5.3). */
+static bool tells_calls(const struct hl_tracee *tracee) {
+    struct __ptrace_syscall_info info;
+    return ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof info, &info) > 0;
+}
+
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
-                  const struct hl_process *process) {
+                  const struct hl_process *process, bool suspends) {
     struct hl_tracee_state *state = tracee->state = hl_allocate(sizeof *state);
     tracee->gadgets = *gadgets;
     int result = open_memory(tracee);
@@ -654,15 +723,23 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
         result = (int)trace(tracee, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
     if (result == 0 && state->registers.cs != USER_CS)
         result = HL_SKIP_LIVE_32_BIT;
+    if (result == 0 && !tells_calls(tracee))
+        result = HL_SKIP_LIVE_KERNEL;
     if (result == 0 && dispatches_calls(tracee))
         result = HL_SKIP_LIVE_DISPATCH;
     if (result == 0 && !are_there(gadgets, tracee, process))
         result = HL_SKIP_MAPPING_CHANGED;
     if (result == 0)
+        result = pass_filter(tracee, suspends);
+    if (result == 0)
         result = abort_critical_section(tracee, &state->registers);
     if (result == 0)
         result = read_xsave(tracee);
-    return result == 0 ? take_over(tracee, process) : result;
+    if (result == 0)
+        result = take_over(tracee, process);
+    if (result == 0)
+        tracee->stage = HL_TRACEE_ARMED;
+    return result;
 }
 
 /* --- calls --- */
@@ -684,8 +761,9 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
             result = await_stop(tracee, &status, patience_us);
         if (result != 0)
             break;
-        tracee->state->in_call = WSTOPSIG(status) == (SIGTRAP | 0x80);
-        if (tracee->state->in_call)
+        bool in_call = WSTOPSIG(status) == (SIGTRAP | 0x80);
+        tracee->stage = in_call ? HL_TRACEE_IN_CALL : HL_TRACEE_ARMED;
+        if (in_call)
             return 0;
         /* A stop for all threads of the process takes effect when this one is let go. */
         signal = is_event(status) ? 0 : WSTOPSIG(status);
@@ -694,42 +772,53 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
             result = signal == SIGSYS ? HL_SKIP_LIVE_DISPATCH : HL_SKIP_LIVE_SIGNAL;
         }
     }
-    tracee->is_gone = tracee->is_gone || result == -ESRCH;
+    if (result == -ESRCH)
+        tracee->stage = HL_TRACEE_GONE;
     return result;
+}
+
+/* Whether the thread is about to make the call that WANTED makes. */
+static bool makes_call(const struct hl_tracee *tracee, const struct user_regs_struct *wanted) {
+    const uint64_t argument[6] = {wanted->rdi, wanted->rsi, wanted->rdx, wanted->r10, wanted->r8, wanted->r9};
+    struct __ptrace_syscall_info info;
+    return ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof info, &info) >= (long)sizeof info.entry &&
+           info.op == PTRACE_SYSCALL_INFO_ENTRY && info.arch == AUDIT_ARCH_X86_64 &&
+           info.instruction_pointer == wanted->rip + 2 && info.stack_pointer == wanted->rsp &&
+           info.entry.nr == wanted->rax && memcmp(info.entry.args, argument, sizeof argument) == 0;
+}
+
+/* The thread has entered a call that is not ours.  Where a filter would have seen it, it is not made. */
+static int refuse_call(struct hl_tracee *tracee) {
+    struct user_regs_struct r;
+    if (tracee->state->suspends && read_registers(tracee, &r) == 0) {
+        r.orig_rax = (uint64_t)-1;
+        write_registers(tracee, &r);
+    }
+    hl_release_tracee(tracee);
+    return HL_SKIP_LIVE_TAMPERED;
 }
 
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
     struct user_regs_struct r;
+    if (tracee->stage < HL_TRACEE_ARMED)
+        return -ESRCH;
     set_call(tracee, &r, number, argument);
     int error = write_registers(tracee, &r);
     if (error == 0)
         error = run_to_call(tracee, ENTER_US);
+    if (error == 0 && !makes_call(tracee, &r))
+        return refuse_call(tracee);
     if (error == 0)
         error = run_to_call(tracee, CALL_US);
     if (error == 0)
         error = read_registers(tracee, &r);
-    tracee->is_gone = tracee->is_gone || error == -ESRCH;
+    if (error == -ESRCH)
+        tracee->stage = HL_TRACEE_GONE;
     *result = (long)r.rax;
     return error;
 }
 
 /* --- the end --- */
-
-/* Whether a signal waits that the thread would get and handle.  What it ignores is kept as long as it is traced. */
-static bool has_pending_signal(const struct hl_tracee *tracee) {
-    FILE *status = open_status(tracee);
-    char line[256];
-    uint64_t pending = 0, blocked = 0, caught = 0, one;
-    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
-        if (sscanf(line, "SigPnd: %" SCNx64, &one) == 1 || sscanf(line, "ShdPnd: %" SCNx64, &one) == 1)
-            pending |= one;
-        sscanf(line, "SigBlk: %" SCNx64, &blocked);
-        sscanf(line, "SigCgt: %" SCNx64, &caught);
-    }
-    if (status != NULL)
-        fclose(status);
-    return (pending & caught & ~blocked) != 0;
-}
 
 /* After a call of ours: to a stop of ptrace's own, where the kernel looks at what was interrupted.  A signal that
    cannot be blocked and comes just now is sent again later, since its handler's frame would be lost. */
@@ -748,53 +837,47 @@ static int leave_call(struct hl_tracee *tracee) {
     return result;
 }
 
-/* If the thread was thrown out of a call that does not begin again by itself, and no signal wants it out.  The mask is
-   the thread's own here, not the one that epoll_pwait(2) and its like have for the time of the call: a signal that only
-   the call lets through waits until that has begun again. */
-static void undo_eintr(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
-    if ((int64_t)registers->rax == -EINTR && !has_pending_signal(tracee))
-        begin_again(registers, true);
-}
-
 /* The mask goes first: without us the frame still restores the rest. */
 static void restore(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
-    if (state->in_call && leave_call(tracee) != 0)
+    if (tracee->stage == HL_TRACEE_IN_CALL && leave_call(tracee) != 0)
         return;
     trace(tracee, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
-    undo_eintr(tracee, &state->registers);
+    let_begin_again(&state->registers);
     if (write_registers(tracee, &state->registers) != 0)
         return;
-    char *zeros = hl_allocate(state->high - state->low);
-    hl_write_tracee(tracee, state->low, zeros, state->high - state->low);
-    free(zeros);
+    size_t bytes = (size_t)(state->high - state->low);
+    uint64_t *pattern = hl_allocate(bytes);
+    fill_pattern(pattern, state->low, bytes);
+    hl_write_tracee(tracee, state->low, pattern, bytes);
+    free(pattern);
 }
 
 /* One that has made no call. */
 static void restore_call(const struct hl_tracee *tracee) {
     struct user_regs_struct registers;
-    uint64_t mask;
-    if (!tracee->is_interrupted || read_registers(tracee, &registers) != 0 ||
-        (int64_t)registers.rax != -EINTR || !begins_again_after_eintr(registers.orig_rax) ||
-        trace(tracee, PTRACE_GETSIGMASK, sizeof mask, (uintptr_t)&mask) != 0 ||
-        trace(tracee, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask) != 0)
-        return;
-    undo_eintr(tracee, &registers);
-    if (!is_in_system_call(&registers))
+    if (read_registers(tracee, &registers) == 0 && let_begin_again(&registers))
         write_registers(tracee, &registers);
+}
+
+static void let_go(struct hl_tracee *tracee) {
+    struct hl_tracee_state *state = tracee->state;
+    if (tracee->stage == HL_TRACEE_STOPPED)
+        restore_call(tracee);
+    else
+        restore(tracee);
+    trace(tracee, PTRACE_DETACH, 0, 0);
+    if (state != NULL && state->held_signal != 0)
+        syscall(SYS_tgkill, tracee->pid, tracee->tid, state->held_signal);
+    tracee->stage = HL_TRACEE_GONE;
 }
 
 void hl_release_tracee(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
-    if (tracee->is_stopped && !tracee->is_gone) {
-        if (state != NULL && state->stack != 0)
-            restore(tracee);
-        else
-            restore_call(tracee);
-        trace(tracee, PTRACE_DETACH, 0, 0);
-        if (state != NULL && state->held_signal != 0)
-            syscall(SYS_tgkill, tracee->pid, tracee->tid, state->held_signal);
-    }
+    if (tracee->stage == HL_TRACEE_ASKED)
+        await_tracee(tracee, 0);
+    if (tracee->stage >= HL_TRACEE_STOPPED)
+        let_go(tracee);
     if (state != NULL)
         free(state->xsave);
     free(state);
@@ -802,7 +885,6 @@ void hl_release_tracee(struct hl_tracee *tracee) {
         close(tracee->memory);
     tracee->memory = -1;
     tracee->state = NULL;
-    tracee->is_stopped = false;
 }
 
 #else /* another machine */
@@ -815,15 +897,32 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
     return HL_SKIP_LIVE_MACHINE;
 }
 
-int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter, bool waits) {
-    (void)tracee, (void)pid, (void)tid, (void)has_filter, (void)waits;
+int hl_seize_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid) {
+    (void)tracee, (void)pid, (void)tid;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+void hl_serve_tracee(struct hl_tracee *tracee) { (void)tracee; }
+
+int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call) {
+    (void)tracee, (void)call;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_await_tracee(struct hl_tracee *tracee) {
+    (void)tracee;
     return HL_SKIP_LIVE_MACHINE;
 }
 
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
-                  const struct hl_process *process) {
-    (void)tracee, (void)gadgets, (void)process;
+                  const struct hl_process *process, bool suspends) {
+    (void)tracee, (void)gadgets, (void)process, (void)suspends;
     return HL_SKIP_LIVE_MACHINE;
+}
+
+long hl_find_restarted(pid_t tid, uint64_t pc) {
+    (void)tid, (void)pc;
+    return -1;
 }
 
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {

@@ -8,6 +8,7 @@
 #ifndef HL_TRACEE_H
 #define HL_TRACEE_H
 
+#include "live-calls.h"
 #include "process.h"
 
 /* What the thread that makes calls has at hl_tracee.data. */
@@ -21,15 +22,26 @@ struct hl_gadgets {
 
 struct hl_tracee_state; /* the machine's */
 
+enum hl_tracee_stage {
+    HL_TRACEE_GONE,    /* it has ended, or is not ours any more */
+    HL_TRACEE_SEIZED,  /* it runs on, and nobody else can trace it; we let go of it when we end, not before */
+    HL_TRACEE_ASKED,   /* it is to stop */
+    HL_TRACEE_STOPPED, /* it has stopped because we wanted it to */
+    HL_TRACEE_ARMED,   /* it can make calls */
+    HL_TRACEE_IN_CALL, /* it was last seen in one of these */
+};
+
 struct hl_tracee {
     pid_t pid, tid;
-    int memory;    /* an open /proc/TID/mem, after hl_arm_tracee: of no program that is executed later */
-    uint64_t data; /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
-    bool is_stopped, is_gone;
-    bool is_interrupted; /* it stopped because we wanted it to, */
-    double stopped_ms;   /* then, as of hl_now_ms */
+    enum hl_tracee_stage stage;
+    double stopped_ms; /* when it stopped, as of hl_now_ms */
+    int memory;        /* an open /proc/TID/mem, after hl_arm_tracee: of no program that is executed later */
+    uint64_t data;     /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
     struct hl_gadgets gadgets;
-    struct hl_tracee_state *state;
+    struct hl_tracee_state *state; /* from hl_arm_tracee on */
+    struct hl_call call;           /* in which it slept when it was asked to stop, */
+    uint64_t rest; /* and what was in memory where that writes the rest of its time; 0: nowhere */
+    char rest_bytes[HL_REST_BYTES];
 };
 
 /* Whether this machine's processes can be changed as they run: 0, or HL_SKIP_LIVE_MACHINE. */
@@ -40,25 +52,37 @@ int hl_check_live_machine(void);
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
 
-/* Stops the thread TID of PID; HAS_FILTER: system calls of its are filtered, which is suspended as long as it
-   is ours.  0, HL_SKIP_LIVE_TRACED, _STOPPED, _BUSY (it did not stop in time; without WAITS, at once), _FILTER, or a
-   negated errno. */
-int hl_stop_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, bool has_filter, bool waits);
+/* The number of the call that goes on as restart_syscall(2) in the thread TID with the instruction pointer PC, or
+   that of restart_syscall: it stands right before most calls. */
+long hl_find_restarted(pid_t tid, uint64_t pc);
 
-/* Makes the stopped thread one that can make calls.  PROCESS has what is mapped now.  The frame that restores it lies
-   on its own stack, for the first thread at the low end of that if nobody has ever touched it.  0, or why that cannot
-   be. */
+/* Makes the thread TID of PID ours, which it does not notice.  0, HL_SKIP_LIVE_TRACED, or a negated errno. */
+int hl_seize_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid);
+
+/* Lets one that was seized, and not asked to stop, go on from where a signal has stopped it. */
+void hl_serve_tracee(struct hl_tracee *tracee);
+
+/* Wants it to stop.  CALL: it sleeps in that; NULL: it runs.  0, or a negated errno. */
+int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call);
+
+/* Waits until it has.  0, HL_SKIP_LIVE_STOPPED, HL_SKIP_LIVE_BUSY (not in time), or a negated errno. */
+int hl_await_tracee(struct hl_tracee *tracee);
+
+/* Makes the stopped thread one that can make calls.  PROCESS has what is mapped now where GADGETS are, and [stack].  SUSPENDS:
+   a filter of its system calls (seccomp) is suspended until it is let go; else one with a filter is refused.  The frame that
+   restores it lies at the low end of [stack], where nobody has ever been.  0, or why that cannot be. */
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
-                  const struct hl_process *process);
+                  const struct hl_process *process, bool suspends);
 
-/* Makes a system call.  0: *RESULT is what it returned. */
+/* Makes a system call.  0: *RESULT is what it returned.  HL_SKIP_LIVE_TAMPERED: it was about to make another one, which the
+   thread did not make if that could have been forbidden to it; it has been let go. */
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
 
 /* Its memory, as far as itself could read it; it is written only after hl_arm_tracee.  0, or a negated errno. */
 int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes);
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
 
-/* Puts everything back and lets the thread run.  May be called for one that is gone, or was never stopped. */
+/* Puts everything back and lets the thread run.  One that does not stop, or was not asked to, stays ours. */
 void hl_release_tracee(struct hl_tracee *tracee);
 
 #endif

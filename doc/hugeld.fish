@@ -75,5 +75,6 @@ complete -c hugeld -n '__fish_seen_subcommand_from survey' -l pid -x -a '(__fish
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l exact -d 'Count pages'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l calibrate -d 'Measure what jumps cost'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l toggle -d 'Attach and detach in turns'
+complete -c hugeld -n '__fish_seen_subcommand_from bench attach detach' -l running-threads -d 'Interrupt threads that run, too'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l metric -x -d 'Prints the work done'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l keep -d 'Leave it attached'

@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
+#include <linux/aio_abi.h>
 #include <linux/futex.h>
 #include <linux/io_uring.h>
 #include <linux/seccomp.h>
@@ -30,6 +31,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/msg.h>
 #include <sys/prctl.h>
@@ -126,6 +128,18 @@ static void wait_nanosleep(void) {
     }
 }
 
+/* Many programs sleep so again and again. */
+static void wait_nanosleep_rest(void) {
+    struct timespec time = {0, 200000000}, rest = {7, 7};
+    while (!shared->stop) {
+        double began = read_clock();
+        want(nanosleep(&time, &time) == 0 && clock_nanosleep(CLOCK_MONOTONIC, 0, &time, &rest) == 0,
+             "nanosleep");
+        want(read_clock() - began >= 0.4, "nanosleep was short");
+        want(time.tv_nsec == 200000000 && rest.tv_nsec == 7, "nanosleep has written the rest");
+    }
+}
+
 static void wait_clock_nanosleep(void) {
     while (!shared->stop) {
         struct timespec time;
@@ -171,6 +185,13 @@ static void wait_pselect(void) {
     FD_ZERO(&set);
     FD_SET(pipe_[0], &set);
     want(pselect(pipe_[0] + 1, &set, NULL, NULL, NULL, &none) == 1, "pselect");
+}
+
+/* With a timeout where the kernel cannot write what is left of it. */
+static void wait_select_constant(void) {
+    static const struct timeval second = {1, 0};
+    while (!shared->stop)
+        want(syscall(SYS_select, 0, NULL, NULL, NULL, &second) == 0, "select");
 }
 
 static int make_epoll(void) {
@@ -245,6 +266,29 @@ static void wait_recvmsg(void) {
     struct msghdr message = {.msg_iov = &vector, .msg_iovlen = 1};
     set_timeout();
     want(recvmsg(pair[0], &message, 0) == 1, "recvmsg");
+}
+
+/* Of two bytes the first is there, so that an interrupted call would return it. */
+static void wait_socket_lowat(void) {
+    char bytes[2];
+    int two = 2;
+    want(setsockopt(pair[0], SOL_SOCKET, SO_RCVLOWAT, &two, sizeof two) == 0, "SO_RCVLOWAT");
+    want(write(pair[1], "x", 1) == 1 && read(pair[0], bytes, 2) == 2, "read of a socket");
+}
+
+/* Of two events the first has happened. */
+static void wait_io_getevents(void) {
+    int ready[2];
+    aio_context_t context = 0;
+    struct io_event got[2];
+    want(pipe(ready) == 0 && write(ready[1], "x", 1) == 1, "pipe");
+    struct iocb polls[2] = {
+        {.aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = (uint32_t)ready[0], .aio_buf = POLLIN},
+        {.aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = (uint32_t)pipe_[0], .aio_buf = POLLIN}};
+    struct iocb *both[2] = {&polls[0], &polls[1]};
+    want(syscall(SYS_io_setup, 8, &context) == 0 && syscall(SYS_io_submit, context, 2, both) == 2,
+         "io_submit");
+    want(syscall(SYS_io_getevents, context, 2, 2, got, NULL) == 2, "io_getevents");
 }
 
 static void wait_accept(void) { want(accept(listener, NULL, NULL) >= 0, "accept"); }
@@ -322,6 +366,26 @@ static void wait_pwait_eintr(void) {
     sigaction(SIGUSR1, &action, NULL);
     block_usr1(&set);
     want(epoll_pwait(epoll_create1(0), &got, 1, -1, &none) == -1 && errno == EINTR && handled == 1, "EINTR");
+}
+
+static void *wait_in_thread(void *data) {
+    wait_futex();
+    return data;
+}
+
+/* The same, in a call with a timeout, while another thread waits without. */
+static void wait_pwait_eintr_beside(void) {
+    struct epoll_event got;
+    struct sigaction action = {.sa_handler = handle};
+    pthread_t thread;
+    sigset_t set, none;
+    sigemptyset(&none);
+    sigaction(SIGUSR1, &action, NULL);
+    block_usr1(&set);
+    want(pthread_create(&thread, NULL, wait_in_thread, NULL) == 0, "pthread_create");
+    want(epoll_pwait(epoll_create1(0), &got, 1, 60000, &none) == -1 && errno == EINTR && handled == 1,
+         "EINTR");
+    pthread_join(thread, NULL);
 }
 
 /* Signals that only the call lets through, each of which must get it out; who sends them waits until it has. */
@@ -542,7 +606,24 @@ static void run_handler_below(void) {
     want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
 }
 
-/* The same, where the first thread's own stack has been used to its end. */
+/* The same, where that reaches to the end of the stack. */
+static void run_handler_deep(void) {
+    char stack[8192] __attribute__((aligned(64)));
+    stack_t alternate = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction action = {.sa_handler = compute_in_handler, .sa_flags = SA_ONSTACK};
+    want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
+    sigaction(SIGUSR2, &action, NULL);
+    unsigned char *below = alloca(300000);
+    memset(below, 0xa5, 300000);
+    __asm__ volatile("" : : "r"(below) : "memory");
+    raise(SIGUSR2);
+    for (size_t i = 0; i < 300000; i++)
+        want(below[i] == 0xa5, "somebody wrote below the handler's stack");
+    alternate.ss_flags = SS_DISABLE;
+    want(sigaltstack(&alternate, NULL) == 0, "sigaltstack");
+}
+
+/* A coroutine, where the first thread's own stack has been used to its end. */
 static void run_coroutine_deep(void) {
     unsigned char *deep = alloca(300000);
     memset(deep, 0xa5, 300000);
@@ -739,6 +820,125 @@ static void run_filtered(void) {
     wait_futex();
 }
 
+/* A filter that answers CALL with ACTION, for all threads; a descriptor if that asks a supervisor. */
+static int filter_call(unsigned call, unsigned action, unsigned flags) {
+    struct sock_filter code[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, call, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, action),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof code[0], code};
+    want(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0, "no_new_privs");
+    int result = (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, flags, &program);
+    want(result >= 0, "seccomp");
+    return result;
+}
+
+/* Waits until somebody traces the first thread, which has stopped then. */
+static void await_tracer(void) {
+    char line[256];
+    for (int tracer = 0; tracer == 0 && !shared->stop;) {
+        FILE *status = fopen("/proc/self/status", "r");
+        while (fgets(line, sizeof line, status) != NULL)
+            sscanf(line, "TracerPid: %d", &tracer);
+        fclose(status);
+    }
+}
+
+/* Waits until the first thread's stack has grown: the frame is there. */
+static void await_frame(void) {
+    char line[512];
+    unsigned long start, before = 0;
+    for (bool grown = false; !grown && !shared->stop;) {
+        FILE *maps = fopen("/proc/self/maps", "r");
+        while (fgets(line, sizeof line, maps) != NULL)
+            if (strstr(line, "[stack]") != NULL && sscanf(line, "%lx-", &start) == 1) {
+                grown = before != 0 && start < before;
+                before = start;
+            }
+        fclose(maps);
+    }
+}
+
+static void *filter_when_traced(void *data) {
+    await_tracer();
+    usleep(1000);
+    filter_call(SYS_mmap, SECCOMP_RET_KILL_PROCESS, SECCOMP_FILTER_FLAG_TSYNC);
+    return data;
+}
+
+static void run_filtered_late(void) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, filter_when_traced, NULL);
+    wait_futex();
+    pthread_join(thread, NULL);
+}
+
+/* Its call is answered by a supervisor, who must not be asked twice. */
+static void run_supervised(void) {
+    int listener = filter_call(SYS_pause, SECCOMP_RET_USER_NOTIF, SECCOMP_FILTER_FLAG_NEW_LISTENER);
+    pid_t supervisor = fork();
+    if (supervisor == 0) {
+        struct seccomp_notif asked = {0};
+        want(ioctl(listener, SECCOMP_IOCTL_NOTIF_RECV, &asked) == 0, "a notification");
+        while (!shared->stop)
+            usleep(1000);
+        struct seccomp_notif_resp answer = {.id = asked.id, .val = 5};
+        _exit(ioctl(listener, SECCOMP_IOCTL_NOTIF_SEND, &answer) == 0 ? 3 : 4);
+    }
+    close(listener);
+    int status;
+    want(syscall(SYS_pause) == 5, "the supervisor's answer");
+    want(waitpid(supervisor, &status, 0) == supervisor && WEXITSTATUS(status) == 3, "the supervisor");
+}
+
+/* A filter forbids mkdir.  As soon as somebody traces the first thread, every syscall instruction of the libc that
+   somebody could use for calls leads to one. */
+static const char forbidden[] = "/tmp/hugeld-test-escaped";
+__asm__(".text\n"
+        "escape: mov $83, %eax\n"
+        "lea forbidden_path(%rip), %rdi\n"
+        "mov $0755, %esi\n"
+        "syscall\n"
+        "1: pause\n"
+        "jmp 1b\n"
+        ".section .rodata\n"
+        "forbidden_path: .asciz \"/tmp/hugeld-test-escaped\"\n"
+        ".text\n");
+extern const char escape[];
+
+static void *escape_when_traced(void *data) {
+    unsigned char jump[12] = {0x48, 0xb8, [10] = 0xff, 0xe0}, saved[12], *found = NULL;
+    uint64_t target = (uint64_t)escape;
+    char line[512], permissions[8];
+    unsigned long start, end;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (fgets(line, sizeof line, maps) != NULL)
+        if (sscanf(line, "%lx-%lx %7s", &start, &end, permissions) == 3 && strstr(line, "libc.so") != NULL &&
+            strcmp(permissions, "r-xp") == 0 && found == NULL)
+            found = memmem((void *)start, end - start, "\x0f\x05\xc3", 3);
+    fclose(maps);
+    memcpy(jump + 2, &target, sizeof target);
+    memcpy(saved, found, sizeof saved);
+    void *page = (void *)((uintptr_t)found & -4096UL);
+    await_frame();
+    mprotect(page, 8192, PROT_READ | PROT_WRITE | PROT_EXEC);
+    memcpy(found, jump, sizeof jump);
+    usleep(300000);
+    memcpy(found, saved, sizeof saved);
+    return data;
+}
+
+static void run_escape(void) {
+    pthread_t thread;
+    filter_call(SYS_mkdir, SECCOMP_RET_ERRNO | EPERM, 0);
+    pthread_create(&thread, NULL, escape_when_traced, NULL);
+    wait_futex();
+    pthread_join(thread, NULL);
+    want(access(forbidden, F_OK) != 0, "a filter was evaded");
+}
+
 /* The kernel asks this byte whether calls outside of [0, 0) are let through; they are. */
 static void run_dispatch(void) {
     static char selector;
@@ -886,18 +1086,74 @@ static const struct mode {
     { #name, wait_##name }
 #define RUN(name)                                                                                            \
     { #name, run_##name }
-    WAIT(futex),        WAIT(futex_timed), WAIT(nanosleep),     WAIT(clock_nanosleep), WAIT(poll),
-    WAIT(poll_timed),   WAIT(ppoll),       WAIT(select),        WAIT(pselect),         WAIT(epoll),
-    WAIT(epoll_pwait),  WAIT(pipe),        WAIT(pipe_write),    WAIT(socket),          WAIT(socket_timed),
-    WAIT(socket_read),  WAIT(recvmsg),     WAIT(accept),        WAIT(eventfd),         WAIT(timerfd),
-    WAIT(signalfd),     WAIT(sigwait),     WAIT(sigtimedwait),  WAIT(sigsuspend),      WAIT(for_eintr),
-    WAIT(every_eintr),  WAIT(faulted),     WAIT(semop),         WAIT(semtimedop),      WAIT(msgrcv),
-    WAIT(mq),           WAIT(flock),       WAIT(fcntl),         WAIT(wait4),           WAIT(waitid),
-    WAIT(vfork),        WAIT(io_uring),    WAIT(terminal),      RUN(compute),          RUN(handler),
-    RUN(handler_below), RUN(coroutine),    RUN(coroutine_deep), RUN(vectors),          RUN(signals),
-    RUN(churn),         RUN(memory),       RUN(forks),          RUN(locked),           RUN(advised),
-    RUN(sealed),        RUN(patched),      RUN(filtered),       RUN(dispatch),         RUN(privileged),
-    RUN(hostile),       RUN(rseq),         WAIT(pwait_eintr),   WAIT(uring_worker),
+    WAIT(futex),
+    WAIT(futex_timed),
+    WAIT(nanosleep),
+    WAIT(clock_nanosleep),
+    WAIT(poll),
+    WAIT(poll_timed),
+    WAIT(ppoll),
+    WAIT(select),
+    WAIT(pselect),
+    WAIT(epoll),
+    WAIT(epoll_pwait),
+    WAIT(pipe),
+    WAIT(pipe_write),
+    WAIT(socket),
+    WAIT(socket_timed),
+    WAIT(socket_read),
+    WAIT(recvmsg),
+    WAIT(accept),
+    WAIT(eventfd),
+    WAIT(timerfd),
+    WAIT(signalfd),
+    WAIT(sigwait),
+    WAIT(sigtimedwait),
+    WAIT(sigsuspend),
+    WAIT(for_eintr),
+    WAIT(every_eintr),
+    WAIT(faulted),
+    WAIT(semop),
+    WAIT(semtimedop),
+    WAIT(msgrcv),
+    WAIT(mq),
+    WAIT(flock),
+    WAIT(fcntl),
+    WAIT(wait4),
+    WAIT(waitid),
+    WAIT(vfork),
+    WAIT(io_uring),
+    WAIT(terminal),
+    RUN(compute),
+    RUN(handler),
+    RUN(handler_below),
+    RUN(coroutine),
+    RUN(coroutine_deep),
+    RUN(vectors),
+    RUN(signals),
+    RUN(churn),
+    RUN(memory),
+    RUN(forks),
+    RUN(locked),
+    RUN(advised),
+    RUN(sealed),
+    RUN(patched),
+    RUN(filtered),
+    RUN(dispatch),
+    RUN(privileged),
+    RUN(hostile),
+    RUN(rseq),
+    WAIT(pwait_eintr),
+    WAIT(uring_worker),
+    WAIT(nanosleep_rest),
+    WAIT(select_constant),
+    WAIT(socket_lowat),
+    WAIT(io_getevents),
+    RUN(handler_deep),
+    RUN(filtered_late),
+    RUN(supervised),
+    RUN(escape),
+    WAIT(pwait_eintr_beside),
 };
 
 static _Atomic int started;

@@ -16,7 +16,7 @@ METRIC = "awk '{{print $14}}' /proc/{}/stat"  # ticks of processor time: a unit 
 @pytest.mark.whole
 def test_toggle(targets, plain_output):
     with lives.running(targets["exec"], "compute") as target:
-        arguments = ["--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1, "--metric", METRIC.format(target.pid)]
+        arguments = ["--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1, "--metric", METRIC.format(target.pid)]
         answer = helpers.hugeld("bench", "--json", *arguments, timeout=120)
         assert answer.returncode in (0, 1), answer.stderr
         found = helpers.json.loads(answer.stdout)
@@ -53,7 +53,7 @@ def test_instructions(targets, plain_output, tmp_path):
     perf.chmod(0o755)
     env = helpers.environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
     with lives.running(targets["exec"], "compute") as target:
-        answer = helpers.hugeld("bench", "--json", "--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1, env=env)
+        answer = helpers.hugeld("bench", "--json", "--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1, env=env)
         assert answer.returncode == 0 and answer.stderr == "", answer.stderr
         found = helpers.json.loads(answer.stdout)
         assert found["unit"] == "instructions" and found["verdict"] == "faster"
@@ -66,7 +66,7 @@ def test_instructions(targets, plain_output, tmp_path):
 def test_keep(targets, plain_output, tmp_path):
     env = helpers.environment(PATH=tmp_path)  # without perf
     with lives.running(targets["exec"], "signals") as target:  # a thousand context switches in a second
-        arguments = ["--pid", target.pid, "--toggle", "-n", 6, "--seconds", 1]
+        arguments = ["--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1]
         result = helpers.hugeld("bench", *arguments, "--keep", timeout=120, env=env)
         assert "which is weak" in result.stderr and "times the processor time" in result.stdout
         assert target.huge_bytes() >= 2 * helpers.HUGE
@@ -77,9 +77,9 @@ def test_keep(targets, plain_output, tmp_path):
 def test_interrupted(targets, plain_output, attached):
     with lives.running(targets["exec"], "compute") as target:
         if attached:
-            assert helpers.hugeld("attach", target.pid).returncode == 0
-        bench = helpers.start([helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--seconds", 1, "--metric",
-                               METRIC.format(target.pid)])
+            assert helpers.hugeld("attach", "--running-threads", target.pid).returncode == 0
+        bench = helpers.start([helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--running-threads", "--seconds", 1,
+                               "--metric", METRIC.format(target.pid)])
         try:
             state = target.huge_bytes() > 0
             helpers.wait_until(lambda: (target.huge_bytes() > 0) != state or time.sleep(0.1), what="a change")
@@ -91,13 +91,14 @@ def test_interrupted(targets, plain_output, attached):
         assert target.finish() == plain_output
 
 
-@pytest.mark.parametrize("arguments", [["--toggle"], ["--toggle", "true"], ["--pid", "1", "--metric", "x"], ["--pid", "1", "--keep"]])
+@pytest.mark.parametrize("arguments", [["--toggle"], ["--toggle", "true"], ["--pid", "1", "--metric", "x"], ["--pid", "1", "--keep"],
+                                       ["--pid", "1", "--running-threads"]])
 def test_wrong_use(arguments):
     assert helpers.hugeld("bench", *arguments).returncode == 2
 
 
 def test_no_number(targets):
     with lives.running(targets["exec"], "compute") as target:
-        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--metric", "echo no")
+        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--running-threads", "--metric", "echo no")
         assert result.returncode == 1 and "printed no number" in result.stderr
         assert target.huge_bytes() == 0

@@ -30,7 +30,8 @@ def refused(target, reason, *prefix, command="attach"):
 
 @pytest.mark.parametrize("mode, reason", [
     ("locked", "live-locked"), ("advised", "live-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "live-dispatch"),
-    ("pipe_write", "live-unfit")])
+    ("pipe_write", "live-unfit"), ("select_constant", "live-unfit"), ("socket_lowat", "live-unfit"), ("io_getevents", "live-unfit"),
+    ("io_uring", "live-unfit"), ("terminal", "live-unfit"), ("supervised", "live-unfit")])
 def test_modes(targets, plain_output, mode, reason):
     with lives.running(targets["exec"], mode) as target:
         lives.wait_in_call(target.pid)
@@ -38,10 +39,28 @@ def test_modes(targets, plain_output, mode, reason):
         assert target.finish() == plain_output
 
 
-def test_no_stack(targets, plain_output):
-    with lives.running(targets["exec"], "coroutine_deep") as target:
-        helpers.wait_until(lambda: lives.call_of(target.pid) is None, what="computing")
+def test_no_stack(targets, plain_output, root):
+    """Its stack may not grow: where its memory ends, or because another mapping is near."""
+    with lives.running(targets["exec"], "futex") as target:
+        (stack,) = [m for m in target.mappings() if m.name == "[stack]"]
+        subprocess.run(["prlimit", "--pid", str(target.pid), f"--stack={stack.end - stack.start}:"], check=True)
         refused(target, "live-stack")
+        subprocess.run(["prlimit", "--pid", str(target.pid), "--stack=unlimited:unlimited"], check=True)
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_library(library_target, plain_output):
+    """One thread is in a call that would show it: nothing is stopped for the library, and it is said before."""
+    program, library = library_target
+    with lives.running(program, "pipe_write", 1) as target:
+        target.path = str(library)
+        lives.wait_in_call(target.pid)
+        for words in ["--dry-run"], []:
+            result = helpers.hugeld("attach", "--json", "--running-threads", "-p", "*", *words, target.pid)
+            (process,) = json.loads(result.stdout)["processes"]
+            assert "live-unfit-thread" in [o["reason"] for o in process["objects"]]
+            assert process["stopped_threads"] == 0 and target.huge_bytes() == 0
         assert target.finish() == plain_output
 
 
@@ -49,7 +68,7 @@ def test_differs(library_target, plain_output):
     """The file has changed since, and does not come back."""
     program, library = library_target
     with lives.running(program, "futex", 1) as target, open(library, "r+b") as file:
-        assert helpers.hugeld("attach", "-p", "*", target.pid).returncode == 0
+        assert helpers.hugeld("attach", "--running-threads", "-p", "*", target.pid).returncode == 0
         at = 3 << 20  # inside a huge page of it
         file.seek(at)
         (byte,) = file.read(1)
@@ -59,7 +78,7 @@ def test_differs(library_target, plain_output):
             file.flush()
             if value != byte:
                 refused(target, "live-differs", command="detach")
-        assert helpers.hugeld("detach", target.pid).returncode == 0
+        assert helpers.hugeld("detach", "--running-threads", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
@@ -95,6 +114,39 @@ def test_filtered(targets, plain_output, root):
         lives.wait_in_call(target.pid)
         assert helpers.hugeld("attach", target.pid).returncode == 0
         assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain_output
+
+
+def test_filtered_meanwhile(targets, plain_output, root):
+    """A filter that comes while it is attached to does not see hugeld's calls."""
+    with lives.running(targets["exec"], "filtered_late") as target:
+        lives.wait_in_call(target.pid)
+        result = helpers.hugeld("attach", target.pid)
+        assert result.returncode == 0, result.stderr
+        assert target.finish() == plain_output
+
+
+def test_escape(targets, plain_output, root):
+    """A process makes a call of its own of one of hugeld's, for which its filter is suspended; it may come too late."""
+    def is_tampered():
+        with lives.running(targets["exec"], "escape") as target:
+            lives.wait_in_call(target.pid)
+            result = helpers.hugeld("attach", "--json", target.pid)
+            assert target.finish() == plain_output  # which has looked whether it was made
+            return "live-tampered" in result.stdout
+    helpers.wait_until(is_tampered, what="another call")
+
+
+def test_filters_of_ours(targets, plain_output, root):
+    """Who has a filter, or is root of a user namespace only, may not suspend any."""
+    script = helpers.forbid_calls("acct") + "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+    with lives.running(targets["exec"], "filtered") as target:
+        lives.wait_in_call(target.pid)
+        refused(target, "live-filter-own", "/usr/bin/python3", "-c", script)
+        assert target.finish() == plain_output
+    with lives.running(targets["exec"], "filtered", prefix=["unshare", "--user", "--map-root-user"]) as target:
+        lives.wait_in_call(target.pid)
+        refused(target, "live-filter-namespace", "nsenter", "--user", "--target", target.pid)
         assert target.finish() == plain_output
 
 

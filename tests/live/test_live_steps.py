@@ -18,7 +18,7 @@ ERRNOS = ["ENOMEM", "EMFILE", "EPERM", "EACCES", "EAGAIN", "EINVAL", "EFAULT", "
 
 
 # The first step with the frame in place.
-ARMED = 13
+ARMED = 15
 
 STRIDE = 1 if "T_LIVE" in os.environ else 3
 
@@ -48,7 +48,7 @@ def check_left(target, before, descriptors, masks):
 def sweep(target_file, steps, command, mode, plain, threads=0, library=None):
     """Kills COMMAND before each STRIDEth of its steps, each time in a fresh process, whose text may be in a LIBRARY; how many
     there were."""
-    words = ["-p", "*"] if library else []
+    words = ["--running-threads", *(["-p", "*"] if library else [])]
     # Before the frame is there, epoll_wait ends with EINTR, as whenever a tracer dies.
     nth, killed = (ARMED if mode == "epoll" else 1), True
     while killed:
@@ -141,8 +141,9 @@ LAST = 22
 @pytest.mark.parametrize("back", [*range(LAST), *[pytest.param(i, marks=pytest.mark.whole) for i in range(LAST, 60)]])
 def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_output, kind, back):
     """It ends epoll_pwait, whenever it comes, of the thread that makes the calls and of one that only stands still."""
-    program, threads, words = (targets["exec"], 0, []) if kind == "taken" else (library_target[0], 1, ["-p", "*"])
-    with lives.running(program, "pwait_eintr", threads) as target:
+    program, mode, words = (targets["exec"], "pwait_eintr", []) if kind == "taken" else (
+        library_target[0], "pwait_eintr_beside", ["-p", "*"])
+    with lives.running(program, mode) as target:
         lives.wait_in_call(target.pid)
         never, attach = 10**6, [helpers.HUGELD, "attach", *words, target.pid]
         n, code, said = step(steps, "signal", never, target.pid, 0, *attach)
