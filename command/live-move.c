@@ -238,9 +238,7 @@ static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t e
     if (result == 0)
         result = hl_read_process(&again);
     const struct hl_region *region = result == 0 ? hl_find_region(&again, start) : NULL;
-    if (result == 0 &&
-        (region == NULL ||
-         hl_hugetlb_bytes(region) + region->shmem_pmd_bytes + region->file_pmd_bytes < end - start))
+    if (result == 0 && (region == NULL || region->shmem_pmd_bytes + region->file_pmd_bytes < end - start))
         result = HL_SKIP_THP_UNAVAILABLE;
     hl_close_process(&again);
     return result;
@@ -278,11 +276,14 @@ static uint64_t read_map_count_limit(void) {
 /* The last look, at everything that could have changed since the process was planned. */
 static int check_again(const struct mover *m) {
     struct hl_process now = {.folder = -1};
-    int result = hl_read_mappings(&now, &m->live->process);
+    struct hl_address_range range[HL_PIECES_MAX + 1];
+    size_t n = 0;
+    for (; n < m->text->n_pieces; n++)
+        range[n] = (struct hl_address_range){m->text->piece[n].start, m->text->piece[n].end};
+    range[n++] = (struct hl_address_range){m->room, m->room + m->room_bytes};
+    int result = hl_read_some_mappings(&now, &m->live->process, range, n);
     if (result == 0)
         result = check_scratch(m, &now);
-    if (result == 0 && now.n_regions + SPARE_MAPPINGS > read_map_count_limit())
-        result = HL_SKIP_MAP_COUNT;
     if (result == 0)
         result = hl_check_live_text(m->live, m->text, &now, m->geometry);
     hl_close_process(&now);
@@ -302,7 +303,8 @@ static int prepare(struct mover *m) {
 
 static bool is_mapped(const struct mover *m, uint64_t at) {
     struct hl_process now = {.folder = -1};
-    bool is_there = hl_read_mappings(&now, &m->live->process) != 0 || hl_find_region(&now, at) != NULL;
+    struct hl_address_range range = {at, at + 1};
+    bool is_there = hl_read_some_mappings(&now, &m->live->process, &range, 1) != 0 || now.n_regions > 0;
     hl_close_process(&now);
     return is_there;
 }
@@ -498,6 +500,8 @@ static void *work_in_thread(void *data) {
     live->skip = hl_find_gadgets(&gadgets, &live->process, is_replaced, live);
     hurry();
     allow_large_stacks();
+    if (live->skip == 0 && live->process.n_regions + SPARE_MAPPINGS > read_map_count_limit())
+        live->skip = HL_SKIP_MAP_COUNT;
     if (live->skip == 0)
         live->skip = hl_take_thread(&threads, &tracee, &gadgets);
     if (live->skip == 0) {

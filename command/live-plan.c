@@ -19,12 +19,10 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 /* --- the process --- */
@@ -172,16 +170,6 @@ static int plan_pieces(const struct hl_live *live, struct hl_live_text *text,
 
 /* --- what replaces it --- */
 
-/* hugetlbfs before Linux 5.16: mremap(2) would destroy the text. */
-static bool can_be_moved(int file, const struct hl_geometry *geometry) {
-    struct statfs fs;
-    struct hl_kernel kernel;
-    if (fstatfs(file, &fs) != 0 || fs.f_type != HUGETLBFS_MAGIC)
-        return true;
-    hl_probe_kernel(&kernel, geometry, false);
-    return kernel.hugetlb_mremap;
-}
-
 /* Takes the image that a store has of TEXT's object, if it fits.  Any doubt makes it none. */
 static bool take_stored_image(const struct hl_live *live, struct hl_live_text *text,
                               const struct hl_live_request *request) {
@@ -193,8 +181,7 @@ static bool take_stored_image(const struct hl_live *live, struct hl_live_text *t
         return false;
     text->file = (int)image;
     if (hl_check_image(&text->loaded->object, (int)image, &request->geometry) == 0 &&
-        !hl_is_noexec((int)image) && can_be_moved((int)image, &request->geometry) &&
-        hl_compare_live_text(live, text) == 0) {
+        !hl_is_noexec((int)image) && hl_compare_live_text(live, text) == 0) {
         text->owns_file = true;
         text->image = hl_find_file_path((int)image);
         return true;

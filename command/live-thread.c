@@ -248,6 +248,17 @@ static bool is_of_process(const struct hl_process *process, pid_t tid) {
 
 /* --- the one --- */
 
+/* What hl_arm_tracee has to know of. */
+static int read_mappings(struct hl_process *now, const struct hl_process *process,
+                         const struct hl_gadgets *gadgets) {
+    struct hl_address_range range[3] = {
+        {gadgets->call, gadgets->call + 1}, {gadgets->back, gadgets->back + 1}, {0, 0}};
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (strcmp(process->region[i].name, "[stack]") == 0)
+            range[2] = (struct hl_address_range){process->region[i].start, process->region[i].end};
+    return hl_read_some_mappings(now, process, range, 3);
+}
+
 static int take(struct hl_thread *thread, const struct hl_threads *threads,
                 const struct hl_gadgets *gadgets) {
     struct hl_process now = {.folder = -1};
@@ -258,7 +269,7 @@ static int take(struct hl_thread *thread, const struct hl_threads *threads,
     if (result == 0 && !is_of_process(threads->process, tracee->tid))
         result = -ESRCH;
     if (result == 0)
-        result = hl_read_mappings(&now, threads->process);
+        result = read_mappings(&now, threads->process, gadgets);
     if (result == 0)
         result = hl_arm_tracee(tracee, gadgets, &now, threads->suspends_filters);
     if (result != 0)

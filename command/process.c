@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -262,6 +263,101 @@ int hl_read_mappings(struct hl_process *process, const struct hl_process *opened
     process->pid = opened->pid;
     process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
     return process->folder < 0 ? -errno : read_text_of_regions(process, "maps");
+}
+
+/* include/uapi/linux/fs.h of Linux 6.11. */
+struct query {
+    uint64_t size, query_flags, address, start, end, flags, page_bytes, offset, inode;
+    uint32_t major, minor, name_bytes, build_id_bytes;
+    uint64_t name, build_id;
+};
+#define PROCMAP_QUERY _IOWR('f', 17, struct query)
+enum { MAP_READABLE = 1, MAP_WRITABLE = 2, MAP_EXECUTABLE = 4, MAP_IS_SHARED = 8, MAP_OR_NEXT = 16 };
+
+static void add_region(struct hl_process *process, const struct hl_region *region) {
+    process->region = hl_resize(process->region, (process->n_regions + 1) * sizeof *region);
+    process->region[process->n_regions++] = *region;
+}
+
+static void add_answer(struct hl_process *process, const struct hl_process *opened,
+                       const struct query *answer) {
+    const struct hl_region *before = hl_find_region(opened, answer->end - 1);
+    struct hl_region region = {
+        .start = answer->start,
+        .end = answer->end,
+        .flags = (answer->flags & MAP_READABLE ? PF_R : 0) | (answer->flags & MAP_WRITABLE ? PF_W : 0) |
+                 (answer->flags & MAP_EXECUTABLE ? PF_X : 0),
+        .shared = (answer->flags & MAP_IS_SHARED) != 0,
+        .offset = answer->offset,
+        .device = makedev(answer->major, answer->minor),
+        .inode = (ino_t)answer->inode,
+        .name = hl_format("%s", before != NULL && before->end == answer->end ? before->name : ""),
+    };
+    add_region(process, &region);
+}
+
+static uint64_t end_of(const struct hl_process *process) {
+    return process->n_regions > 0 ? process->region[process->n_regions - 1].end : 0;
+}
+
+/* Asks for one after the other.  -ENOTTY: the kernel does not answer. */
+static int query_range(struct hl_process *process, const struct hl_process *opened, int maps,
+                       const struct hl_address_range *range) {
+    uint64_t at = end_of(process) > range->start ? end_of(process) : range->start;
+    while (at < range->end) {
+        struct query query = {.size = sizeof query, .query_flags = MAP_OR_NEXT, .address = at};
+        if (ioctl(maps, PROCMAP_QUERY, &query) != 0)
+            return errno == ENOENT ? 0 : -errno;
+        if (query.start >= range->end)
+            break;
+        add_answer(process, opened, &query);
+        at = query.end;
+    }
+    return 0;
+}
+
+/* Reads the text as far as that is needed. */
+static int search_ranges(struct hl_process *process, const struct hl_address_range *range, size_t n) {
+    FILE *text = open_text(process, "maps");
+    struct hl_region region;
+    size_t size = 0, i = 0;
+    char *line = NULL;
+    if (text == NULL)
+        return -errno;
+    while (i < n && getline(&line, &size, text) >= 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (!parse_region(&region, line))
+            continue;
+        while (i < n && range[i].end <= region.start)
+            i++;
+        if (i < n && region.end > range[i].start)
+            add_region(process, &region);
+        else
+            free(region.name);
+    }
+    free(line);
+    fclose(text);
+    return 0;
+}
+
+static int compare_ranges(const void *a, const void *b) {
+    const struct hl_address_range *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
+                          struct hl_address_range *range, size_t n) {
+    qsort(range, n, sizeof *range, compare_ranges);
+    memset(process, 0, sizeof *process);
+    process->pid = opened->pid;
+    process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
+    int maps = process->folder >= 0 ? hl_open_process_file(process, "maps") : -errno, result = 0;
+    if (maps < 0)
+        return maps;
+    for (size_t i = 0; i < n && result == 0; i++)
+        result = query_range(process, opened, maps, &range[i]);
+    close(maps);
+    return result == -ENOTTY ? search_ranges(process, range, n) : result;
 }
 
 const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at) {

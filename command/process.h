@@ -97,6 +97,15 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage);
    OPENED is; hl_close_process frees PROCESS.  The same results. */
 int hl_read_mappings(struct hl_process *process, const struct hl_process *opened);
 
+/* Reads the regions that overlap the N RANGEs, which it sorts, of the process that OPENED is, and of these what
+   /proc/PID/maps has.  It takes the time that these take, however much else is mapped (before Linux 6.11: that all takes that
+   lies below the last one's end).  The name of a region is the one that it had in OPENED.  0, or a negated errno. */
+struct hl_address_range {
+    uint64_t start, end;
+};
+int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
+                          struct hl_address_range *range, size_t n);
+
 /* An open file of /proc/PID, or a negated errno. */
 int hl_open_process_file(const struct hl_process *process, const char *name);
 

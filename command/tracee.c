@@ -551,7 +551,11 @@ static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_proce
     static const uint64_t zero;
     const struct hl_region *stack = &process->region[i];
     uint64_t low = stack->start - GAP_BYTES - bytes;
-    bool is_free = i == 0 || process->region[i - 1].end <= low;
+    struct hl_address_range range = {low, stack->end};
+    struct hl_process near = {.folder = -1};
+    bool is_free = hl_read_some_mappings(&near, process, &range, 1) == 0 && near.n_regions == 1 &&
+                   near.region[0].start == stack->start;
+    hl_close_process(&near);
     return is_free && stack->end - low <= read_stack_limit(process) &&
                    hl_write_tracee(tracee, low, &zero, sizeof zero) == 0
                ? low
