@@ -276,8 +276,9 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json)
         toggle.value[side] = hl_allocate(wishes->pairs * sizeof(double));
     if (wishes->metric == NULL)
         find_counters(&toggle.counters);
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        sigaction(ends[i], &action, NULL);
     toggle.was_attached = toggle.is_attached = is_attached(&toggle);
     bool done = measure_pairs(&toggle);
     bool wanted = toggle.was_attached || (done && wishes->keep);

@@ -28,6 +28,10 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
+/* A copy that is larger than this is made only if one part of so many of the text is in memory. */
+#define ANY_USE_BYTES ((uint64_t)64 << 20)
+#define RESIDENT_SHARE 8
+
 /* What is written where, a unit at a time. */
 struct filling {
     struct hl_tracee process;
@@ -167,8 +171,25 @@ static int write_own_tmpfs(const struct hl_live *live, const struct hl_live_text
     return result;
 }
 
+/* Whether so much of TEXT is in memory that a copy of all of it is worth its memory: a file can have holes of any size. */
+static bool is_in_use(const struct hl_live *live, const struct hl_live_text *text) {
+    uint64_t bytes = 0, resident = 0;
+    for (size_t i = 0; i < live->process.n_regions; i++) {
+        const struct hl_region *region = &live->process.region[i];
+        bool is_copied = false;
+        for (unsigned j = 0; j < text->n_pieces; j++)
+            is_copied |= hl_overlap(region->start, region->end, text->piece[j].start, text->piece[j].end) > 0;
+        resident += is_copied ? region->resident_bytes : 0;
+    }
+    for (unsigned j = 0; j < text->n_pieces; j++)
+        bytes += text->piece[j].end - text->piece[j].start;
+    return bytes <= ANY_USE_BYTES || resident >= bytes / RESIDENT_SHARE;
+}
+
 static int write_image(const struct hl_live *live, const struct hl_live_text *text,
                        const struct hl_live_request *request, int *file) {
+    if (!is_in_use(live, text))
+        return HL_SKIP_LIVE_UNUSED;
     if (!has_memory(text->huge_pages * request->geometry.huge_page_bytes))
         return HL_SKIP_MEMORY_FULL;
     char *name = hl_format(HL_OWN_IMAGE "%.200s", hl_base_name(text->loaded->object.path));

@@ -420,16 +420,6 @@ struct work {
     const struct hl_live_request *request;
 };
 
-static bool is_replaced(const void *data, const struct hl_region *region) {
-    const struct hl_live *live = data;
-    for (size_t i = 0; i < live->n_texts; i++)
-        for (unsigned j = 0; live->text[i].skip == 0 && j < live->text[i].n_pieces; j++)
-            if (hl_overlap(region->start, region->end, live->text[i].piece[j].start,
-                           live->text[i].piece[j].end) > 0)
-                return true;
-    return false;
-}
-
 /* Prepares up to LIBRARIES_AT_ONCE of the texts from *NEXT on that are the executable's, or are not.  How many. */
 static size_t prepare_texts(struct mover *all, size_t *next, const struct work *work,
                             struct hl_tracee *tracee, bool is_main) {
@@ -496,14 +486,12 @@ static void *work_in_thread(void *data) {
                                  .suspends_filters = work->request->suspends_filters,
                                  .lock = -1};
     struct hl_tracee *tracee = NULL;
-    struct hl_gadgets gadgets;
-    live->skip = hl_find_gadgets(&gadgets, &live->process, is_replaced, live);
     hurry();
     allow_large_stacks();
     if (live->skip == 0 && live->process.n_regions + SPARE_MAPPINGS > read_map_count_limit())
         live->skip = HL_SKIP_MAP_COUNT;
     if (live->skip == 0)
-        live->skip = hl_take_thread(&threads, &tracee, &gadgets);
+        live->skip = hl_take_thread(&threads, &tracee, &live->gadgets);
     if (live->skip == 0) {
         double stopped_ms = tracee->stopped_ms;
         live->stopped_threads = 1;
@@ -516,20 +504,16 @@ static void *work_in_thread(void *data) {
     return NULL;
 }
 
-static bool has_text(const struct hl_live *live) {
-    for (size_t i = 0; i < live->n_texts; i++)
-        if (live->text[i].skip == 0)
-            return true;
-    return false;
-}
-
 /* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that.
    That a thread has stopped is told by SIGCHLD, unless that is ignored. */
 void hl_move_live(struct hl_live *live, const struct hl_live_request *request) {
     struct work work = {live, request};
     pthread_t thread;
     sigset_t all, before;
-    if (live->skip != 0 || !has_text(live))
+    bool any = false;
+    for (size_t i = 0; i < live->n_texts; i++)
+        any |= live->text[i].skip == 0;
+    if (live->skip != 0 || !any)
         return;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, &before);

@@ -25,9 +25,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* Of the address space that a limit leaves, no more than one part of so many is reserved. */
+#define ROOM_SHARE 10
+
 /* --- the process --- */
 
-static int check_status_line(const char *line) {
+static int check_status_line(const char *line, bool is_detach) {
     unsigned long number;
     char state;
     if (sscanf(line, "State: %c", &state) == 1) {
@@ -37,6 +40,8 @@ static int check_status_line(const char *line) {
     }
     if (sscanf(line, "TracerPid: %lu", &number) == 1 && number != 0)
         return HL_SKIP_LIVE_TRACED;
+    if (sscanf(line, "THP_enabled: %lu", &number) == 1 && number == 0 && !is_detach)
+        return HL_SKIP_THP_DISABLED;
     if (strncmp(line, "x86_Thread_features:", strlen("x86_Thread_features:")) == 0 &&
         strstr(line, "shstk") != NULL)
         return HL_SKIP_LIVE_SHADOW_STACK;
@@ -44,14 +49,14 @@ static int check_status_line(const char *line) {
 }
 
 /* What its status says against it. */
-static int check_status(const struct hl_live *live) {
+static int check_status(const struct hl_live *live, bool is_detach) {
     char line[1024];
     int result = 0, fd = hl_open_process_file(&live->process, "status");
     FILE *status = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (status == NULL)
         return fd < 0 ? fd : -errno;
     while (result == 0 && fgets(line, sizeof line, status) != NULL)
-        result = check_status_line(line);
+        result = check_status_line(line, is_detach);
     fclose(status);
     return result;
 }
@@ -191,6 +196,18 @@ static bool take_stored_image(const struct hl_live *live, struct hl_live_text *t
     return false;
 }
 
+/* Whether the process is limited in its address space so that what is reserved in it meanwhile could be missed. */
+static int check_address_space(const struct hl_live *live, const struct hl_live_text *text,
+                               const struct hl_geometry *geometry) {
+    uint64_t limit = hl_read_limit(&live->process, "Max address space"), used = 0, room = 0;
+    for (size_t i = 0; i < live->process.n_regions; i++)
+        used += live->process.region[i].end - live->process.region[i].start;
+    for (unsigned i = 0; i < text->n_pieces; i++)
+        room += text->piece[i].end - text->piece[i].start + 2 * geometry->huge_page_bytes;
+    bool is_enough = limit == UINT64_MAX || (limit > used && (limit - used) / ROOM_SHARE >= room);
+    return is_enough ? 0 : HL_SKIP_NO_MEMORY;
+}
+
 static int find_source(const struct hl_live *live, struct hl_live_text *text,
                        struct hl_live_request *request) {
     struct stat stat;
@@ -319,6 +336,8 @@ static void plan_text(struct hl_live *live, struct hl_live_request *request, con
     struct hl_live_text *text = &live->text[live->n_texts++];
     *text = (struct hl_live_text){.loaded = loaded, .file = -1, .back_file = -1};
     text->skip = request->is_detach ? plan_detach(live, text, request) : plan_attach(live, text, request);
+    if (text->skip == 0)
+        text->skip = check_address_space(live, text, &request->geometry);
 }
 
 /* Its libraries would not be found either. */
@@ -337,9 +356,24 @@ static bool has_text(const struct hl_live *live, bool is_main) {
     return false;
 }
 
+static bool is_replaced(const void *data, const struct hl_region *region) {
+    const struct hl_live *live = data;
+    for (size_t i = 0; i < live->n_texts; i++)
+        for (unsigned j = 0; live->text[i].skip == 0 && j < live->text[i].n_pieces; j++)
+            if (hl_overlap(region->start, region->end, live->text[i].piece[j].start,
+                           live->text[i].piece[j].end) > 0)
+                return true;
+    return false;
+}
+
 /* Whether the threads can be stopped: one for the executable, all for libraries. */
 static int check_threads(struct hl_live *live, const struct hl_live_request *request) {
     bool has_main = has_text(live, true), has_libraries = has_text(live, false);
+    if (!has_main && !has_libraries)
+        return 0;
+    int result = hl_find_gadgets(&live->gadgets, &live->process, is_replaced, live);
+    if (result != 0)
+        return result;
     int all = has_libraries ? hl_look_at_threads(&live->process, true, request->takes_running) : 0;
     for (size_t i = 0; i < live->n_texts; i++)
         if (live->text[i].skip == 0 && !live->text[i].loaded->object.is_main)
@@ -354,7 +388,7 @@ static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t 
     if (result == 0)
         result = hl_check_live_machine();
     if (result == 0)
-        result = check_status(live);
+        result = check_status(live, request->is_detach);
     if (result == 0)
         result = hl_read_process(&live->process);
     if (result == 0)

@@ -6,6 +6,7 @@
 #include "elf/store.h"
 #include "options.h"
 #include "process.h"
+#include "tracee.h"
 
 #define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
 
@@ -62,6 +63,7 @@ struct hl_live {
     int skip; /* why nothing of it changes: as of a text */
     size_t n_texts;
     struct hl_live_text *text; /* one for each object that is selected */
+    struct hl_gadgets gadgets; /* if anything is to move */
     uint64_t stopped_us;       /* how long its thread stood still */
     unsigned stopped_threads;
 };

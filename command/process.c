@@ -230,6 +230,19 @@ static void read_auxv(struct hl_process *process) {
     fclose(auxv);
 }
 
+uint64_t hl_read_limit(const struct hl_process *process, const char *name) {
+    char line[256];
+    uint64_t limit = 0;
+    size_t length = strlen(name);
+    FILE *limits = open_text(process, "limits");
+    while (limits != NULL && fgets(line, sizeof line, limits) != NULL)
+        if (strncmp(line, name, length) == 0 && sscanf(line + length, " %" SCNu64, &limit) != 1)
+            limit = UINT64_MAX; /* "unlimited" */
+    if (limits != NULL)
+        fclose(limits);
+    return limit;
+}
+
 static void read_executable(struct hl_process *process) {
     char path[PATH_MAX];
     ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);

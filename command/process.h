@@ -106,6 +106,9 @@ struct hl_address_range {
 int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
                           struct hl_address_range *range, size_t n);
 
+/* The soft limit that /proc/PID/limits has under NAME, "Max ...": UINT64_MAX if there is none, 0 if it is not known. */
+uint64_t hl_read_limit(const struct hl_process *process, const char *name);
+
 /* An open file of /proc/PID, or a negated errno. */
 int hl_open_process_file(const struct hl_process *process, const char *name);
 

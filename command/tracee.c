@@ -522,21 +522,6 @@ static bool is_untouched(const struct hl_process *process, uint64_t start, uint6
     return untouched;
 }
 
-/* How large the first thread's stack may become. */
-static uint64_t read_stack_limit(const struct hl_process *process) {
-    char line[256];
-    uint64_t limit = 0;
-    int fd = hl_open_process_file(process, "limits");
-    FILE *limits = fd >= 0 ? fdopen(fd, "r") : NULL;
-    while (limits != NULL && fgets(line, sizeof line, limits) != NULL)
-        if (strncmp(line, "Max stack size ", strlen("Max stack size ")) == 0 &&
-            sscanf(line, "Max stack size %" SCNu64, &limit) != 1)
-            limit = UINT64_MAX; /* "unlimited" */
-    if (limits != NULL)
-        fclose(limits);
-    return limit;
-}
-
 static size_t find_stack(const struct hl_process *process) {
     size_t i = 0;
     while (i < process->n_regions && strcmp(process->region[i].name, "[stack]") != 0)
@@ -556,7 +541,7 @@ static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_proce
     bool is_free = hl_read_some_mappings(&near, process, &range, 1) == 0 && near.n_regions == 1 &&
                    near.region[0].start == stack->start;
     hl_close_process(&near);
-    return is_free && stack->end - low <= read_stack_limit(process) &&
+    return is_free && stack->end - low <= hl_read_limit(process, "Max stack size") &&
                    hl_write_tracee(tracee, low, &zero, sizeof zero) == 0
                ? low
                : 0;
@@ -806,6 +791,8 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
     struct user_regs_struct r;
     if (tracee->stage < HL_TRACEE_ARMED)
         return -ESRCH;
+    if (!tracee->state->suspends && has_filter(tracee))
+        return HL_SKIP_LIVE_FILTER; /* another thread has just set it for all */
     set_call(tracee, &r, number, argument);
     int error = write_registers(tracee, &r);
     if (error == 0)

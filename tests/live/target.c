@@ -792,6 +792,11 @@ static void run_advised(void) {
     wait_futex();
 }
 
+static void run_small(void) {
+    want(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0) == 0, "PR_SET_THP_DISABLE");
+    wait_futex();
+}
+
 static void run_sealed(void) {
     want(syscall(462 /* mseal */, (uintptr_t)functions & -4096UL, 1024L * FUNCTIONS, 0) == 0, "mseal");
     wait_futex();
@@ -1153,6 +1158,7 @@ static const struct mode {
     RUN(filtered_late),
     RUN(supervised),
     RUN(escape),
+    RUN(small),
     WAIT(pwait_eintr_beside),
 };
 

@@ -29,7 +29,7 @@ def refused(target, reason, *prefix, command="attach"):
 
 
 @pytest.mark.parametrize("mode, reason", [
-    ("locked", "live-locked"), ("advised", "live-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "live-dispatch"),
+    ("locked", "live-locked"), ("advised", "live-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "live-dispatch"), ("small", "thp-disabled"),
     ("pipe_write", "live-unfit"), ("select_constant", "live-unfit"), ("socket_lowat", "live-unfit"), ("io_getevents", "live-unfit"),
     ("io_uring", "live-unfit"), ("terminal", "live-unfit"), ("supervised", "live-unfit")])
 def test_modes(targets, plain_output, mode, reason):
@@ -200,6 +200,33 @@ def test_no_descriptors(targets, plain_output, root):
         subprocess.run(["prlimit", "--pid", str(target.pid), "--nofile=4096:4096"], check=True)
         assert helpers.hugeld("attach", target.pid).returncode == 0
         assert target.finish() == plain_output
+
+
+def test_address_space(targets, plain_output, root):
+    """What is left of it is the program's."""
+    with lives.running(targets["exec"], "futex") as target:
+        used = sum(m.end - m.start for m in target.mappings())
+        for left, is_enough in (20 << 20, False), (300 << 20, True):
+            subprocess.run(["prlimit", "--pid", str(target.pid), f"--as={used + left}:"], check=True)
+            if not is_enough:
+                refused(target, "no-memory")
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_unused(tmp_path):
+    """Text of which hardly anything is in memory is not copied."""
+    (tmp_path / "large.S").write_text(".globl _start\n_start: mov $34, %eax\nsyscall\njmp _start\n"
+                                      "syscall\nret\nmov $15, %rax\nsyscall\n.space 100 << 20\n")
+    subprocess.run(["gcc", "-nostdlib", "-static", "-no-pie", "-o", tmp_path / "large", tmp_path / "large.S"], check=True, timeout=60)
+    helpers.on_small_pages(tmp_path / "large")
+    process = helpers.start([tmp_path / "large"])
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "S", what="the wait")
+        result = helpers.hugeld("attach", process.pid)
+        assert result.returncode == 1 and "an eighth" in result.stderr, result.stderr
+    finally:
+        helpers.end_process(process)
 
 
 def test_no_address_space(targets, plain_output, root):
