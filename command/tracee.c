@@ -237,13 +237,13 @@ static void await_change(void) {
 /* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_LIVE_BUSY; or -ESRCH. */
 static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
     for (double begun = hl_now_ms();;) {
+        double waited_us = (hl_now_ms() - begun) * 1e3; /* before the look, which may be the last */
         pid_t tid = waitpid(tracee->tid, status, __WALL | WNOHANG);
         if (tid == tracee->tid && WIFSTOPPED(*status))
             return 0;
         if (tid != 0 && !(tid < 0 && errno == EINTR))
             break;
-        double waited_us = (hl_now_ms() - begun) * 1e3;
-        if (waited_us > (double)patience_us)
+        if (waited_us >= (double)patience_us)
             return HL_SKIP_LIVE_BUSY;
         if (waited_us < SPIN_US)
             sched_yield();
