@@ -7,7 +7,7 @@
    supervisor has done for a thread (seccomp's user notification) it does again.  So this is a list of what is known to
    begin again, and under which condition; what is not in it is not interrupted.
 
-   Each row was looked up in the kernel's source (5.10 to 7.3) and is tried by tests/live. */
+   tests/live tries what may be interrupted here, and what must not. */
 #include "live-calls.h"
 #include "common.h"
 

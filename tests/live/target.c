@@ -31,6 +31,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/msg.h>
@@ -111,6 +112,16 @@ static void wait_futex_timed(void) {
     while (shared->word == 0)
         want(syscall(SYS_futex, &shared->word, FUTEX_WAIT, 0, &timeout, NULL, 0) == 0 || errno == EAGAIN,
              "futex with a timeout");
+}
+
+/* With an absolute timeout. */
+static void wait_futex_bitset(void) {
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += 60;
+    while (shared->word == 0)
+        want(syscall(SYS_futex, &shared->word, FUTEX_WAIT_BITSET, 0, &end, NULL, ~0u) == 0 || errno == EAGAIN,
+             "futex with a bitset");
 }
 
 static double read_clock(void) {
@@ -213,6 +224,12 @@ static void wait_epoll_pwait(void) {
     want(epoll_pwait(make_epoll(), &got, 1, 60000, &none) == 1, "epoll_pwait");
 }
 
+static void wait_epoll_pwait2(void) {
+    struct epoll_event got;
+    struct timespec timeout = {60, 0};
+    want(syscall(441, make_epoll(), &got, 1, &timeout, NULL, 8) == 1, "epoll_pwait2");
+}
+
 static void wait_pipe(void) {
     char byte;
     want(read(pipe_[0], &byte, 1) == 1, "read of a pipe");
@@ -292,6 +309,17 @@ static void wait_io_getevents(void) {
 }
 
 static void wait_accept(void) { want(accept(listener, NULL, NULL) >= 0, "accept"); }
+
+static void wait_accept4(void) { want(accept4(listener, NULL, NULL, SOCK_CLOEXEC) >= 0, "accept4"); }
+
+/* The waker closes a file. */
+static void wait_inotify(void) {
+    char bytes[512], name[64];
+    int watcher = inotify_init1(0);
+    snprintf(name, sizeof name, "/proc/self/fd/%d", lock);
+    want(inotify_add_watch(watcher, name, IN_CLOSE) >= 0, "inotify_add_watch");
+    want(read(watcher, bytes, sizeof bytes) >= (ssize_t)sizeof(struct inotify_event), "read of inotify");
+}
 
 static void wait_eventfd(void) {
     uint64_t number;
@@ -1159,6 +1187,10 @@ static const struct mode {
     RUN(supervised),
     RUN(escape),
     RUN(small),
+    WAIT(futex_bitset),
+    WAIT(epoll_pwait2),
+    WAIT(accept4),
+    WAIT(inotify),
     WAIT(pwait_eintr_beside),
 };
 
