@@ -383,6 +383,11 @@ static int check_threads(struct hl_live *live, const struct hl_live_request *req
                : 0;
 }
 
+static bool selects_main_alone(const struct hl_live_request *request) {
+    const struct hl_string *objects = &request->options.objects;
+    return objects->bytes == strlen("main") && memcmp(objects->at, "main", strlen("main")) == 0;
+}
+
 static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t pid) {
     int result = hl_open_process(&live->process, pid);
     if (result == 0)
@@ -390,7 +395,8 @@ static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t 
     if (result == 0)
         result = check_status(live, request->is_detach);
     if (result == 0)
-        result = hl_read_process(&live->process);
+        result = selects_main_alone(request) ? hl_read_process_for_main(&live->process)
+                                             : hl_read_process(&live->process);
     if (result == 0)
         result = check_class(live);
     if (result != 0)

@@ -271,6 +271,47 @@ int hl_read_process_map(struct hl_process *process) {
     return 0;
 }
 
+/* Where what may be mapped of the executable ends: at the first large hole. */
+static uint64_t find_end_of_main(const struct hl_process *process) {
+    static const uint64_t hole = 64 << 20;
+    const struct hl_region *region = hl_find_region(process, process->entry);
+    const struct hl_region *end = process->region + process->n_regions;
+    if (region == NULL)
+        return UINT64_MAX;
+    while (region + 1 < end && region[1].start - region->end < hole)
+        region++;
+    return region->end;
+}
+
+/* Adds what smaps has of the regions that begin before END. */
+static int read_details(struct hl_process *process, uint64_t end) {
+    FILE *text = open_text(process, "smaps");
+    struct hl_region *known = NULL, region;
+    size_t size = 0;
+    char *line = NULL;
+    if (text == NULL)
+        return -errno;
+    while (getline(&line, &size, text) >= 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (parse_region(&region, line)) {
+            free(region.name);
+            if (region.start >= end)
+                break;
+            known = (struct hl_region *)hl_find_region(process, region.start);
+        } else if (known != NULL) {
+            parse_field(known, line);
+        }
+    }
+    free(line);
+    fclose(text);
+    return 0;
+}
+
+int hl_read_process_for_main(struct hl_process *process) {
+    int result = hl_read_process_map(process);
+    return result == 0 ? read_details(process, find_end_of_main(process)) : result;
+}
+
 int hl_read_mappings(struct hl_process *process, const struct hl_process *opened) {
     memset(process, 0, sizeof *process);
     process->pid = opened->pid;

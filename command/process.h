@@ -74,6 +74,10 @@ int hl_read_process(struct hl_process *process);
    see then which files are images that are mounted over others. */
 int hl_read_process_map(struct hl_process *process);
 
+/* The same without nodes, and of regions that lie behind the executable only what /proc/PID/maps has: while the kernel counts
+   what is resident in one, as it does for smaps, the process cannot change its mappings. */
+int hl_read_process_for_main(struct hl_process *process);
+
 /* The regions alone, without nodes. */
 int hl_read_regions(struct hl_process *process);
 

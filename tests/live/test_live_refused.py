@@ -183,6 +183,7 @@ def test_as_a_user(for_nobody, targets, plain_output, root):
         assert result.returncode == 1 and "run hugeld as" in result.stderr
         assert target.finish() == plain_output
     with lives.running(targets["exec"], "privileged", prefix=NOBODY) as target:
+        lives.wait_in_call(target.pid)
         result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
         assert result.returncode == 1 and "run hugeld as" in result.stderr
         assert helpers.hugeld("attach", target.pid).returncode == 0
