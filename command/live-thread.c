@@ -353,9 +353,9 @@ static unsigned count_stopped(const struct hl_threads *threads) {
    interrupted may soon be in another call, since those that it waits for are still there. */
 int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
     double begun = hl_now_ms();
+    size_t left = 0;
     *n = 0;
     for (unsigned round = 0; round < ROUNDS_MAX; round++) {
-        size_t left;
         look_at_threads(threads, false);
         int result = ask_others(threads, taken, &left);
         if (result == 0)
@@ -369,7 +369,7 @@ int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, un
         if (left > 0)
             pause_for(STANDING_PAUSE_NS);
     }
-    return HL_SKIP_LIVE_BUSY;
+    return left > 0 ? HL_SKIP_LIVE_UNFIT_THREAD : HL_SKIP_LIVE_BUSY;
 }
 
 void hl_release_others(struct hl_threads *threads, const struct hl_tracee *taken) {

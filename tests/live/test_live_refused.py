@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """What is refused, with its reason, and goes on as if nobody had asked; and a process that attacks whoever attaches."""
 
+import fcntl
 import json
 import os
 import pathlib
@@ -85,6 +86,16 @@ def test_differs(library_target, plain_output):
 def test_traced(targets, plain_output, strace):
     with lives.running(targets["exec"], "futex", prefix=["strace", "-D", "-o", "/dev/null", "-e", "trace=none"]) as target:
         refused(target, "live-traced")
+        assert target.finish() == plain_output
+
+
+def test_two_at_once(targets, plain_output):
+    """Another call of hugeld's is at it."""
+    with lives.running(targets["exec"], "futex") as target:
+        with open(f"/proc/{target.pid}/mem", "rb", buffering=0) as memory:
+            fcntl.flock(memory, fcntl.LOCK_EX)
+            refused(target, "live-traced")
+        assert helpers.hugeld("attach", target.pid).returncode == 0
         assert target.finish() == plain_output
 
 
