@@ -35,7 +35,13 @@ long hl_open_image_of(const struct hl_file_state *state, const struct hl_options
     char *path;
     context.options = name_store(options, &path);
     hl_read_status(&context.status, &hl_system_roots);
-    long image = hl_open_image(&context, state);
+    struct hl_stores stores;
+    long image = -HL_SKIP_NO_IMAGE;
+    context.has_no_store = false;
+    if (hl_open_stores(&stores, &context)) {
+        image = hl_open_image(&stores, &context, state);
+        hl_close_stores(&stores);
+    }
     free(path);
     return image;
 }

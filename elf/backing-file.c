@@ -128,12 +128,13 @@ bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context
     return source->is_populated;
 }
 
-/* How many bytes from A on are mapped, in one piece, from where B is in the same file. */
-static uint64_t find_same_file(const struct hl_maps *maps, uint64_t a, uint64_t b) {
-    size_t i = hl_find_mapping(maps, a), j = hl_find_mapping(maps, b);
-    if (i == maps->n || j == maps->n)
+/* How many bytes from A on, which is in MAPS_A, are mapped, in one piece, from where B is in the same file. */
+static uint64_t find_same_file(const struct hl_maps *maps_a, uint64_t a, const struct hl_maps *maps_b,
+                               uint64_t b) {
+    size_t i = hl_find_mapping(maps_a, a), j = hl_find_mapping(maps_b, b);
+    if (i == maps_a->n || j == maps_b->n)
         return 0;
-    const struct hl_mapping *in_a = &maps->mapping[i], *in_b = &maps->mapping[j];
+    const struct hl_mapping *in_a = &maps_a->mapping[i], *in_b = &maps_b->mapping[j];
     bool same = in_a->start <= a && in_a->inode != 0 && in_a->inode == in_b->inode &&
                 in_a->device == in_b->device && in_a->name == in_b->name &&
                 in_a->offset + (a - in_a->start) == in_b->offset + (b - in_b->start);
@@ -141,23 +142,25 @@ static uint64_t find_same_file(const struct hl_maps *maps, uint64_t a, uint64_t 
 }
 
 /* Whether what was mapped is what the program has mapped. */
-static bool is_mapped_file(const struct hl_backing_file *source, const struct hl_object *object,
-                           const struct hl_span *span) {
-    struct hl_maps maps;
+static bool is_mapped_file(const struct hl_backing_file *source, const struct hl_context *context,
+                           const struct hl_object *object, const struct hl_span *span) {
+    struct hl_maps own, its;
     struct hl_range part;
     uint64_t offset, bytes;
-    if (hl_read_maps(&maps) != 0)
+    bool may_query = context->status.filters == 0;
+    if (hl_read_maps(&own, source->at, source->at + hl_span_bytes(span), may_query) != 0)
         return false;
-    bool same = true;
+    bool same = hl_read_maps(&its, span->start, span->end, may_query) == 0;
     for (unsigned i = 0; i < object->n_segments; i++) {
         if (!find_part(&object->segment[i], span, &part, &offset))
             continue;
         for (uint64_t at = part.start; same && at < part.end; at += bytes) {
-            bytes = find_same_file(&maps, at, source->at + (at - span->start));
+            bytes = find_same_file(&its, at, &own, source->at + (at - span->start));
             same = bytes > 0;
         }
     }
-    hl_free_maps(&maps);
+    hl_free_maps(&its);
+    hl_free_maps(&own);
     return same;
 }
 
@@ -171,10 +174,10 @@ long hl_open_object_file(const struct hl_object *object) {
     return hl_open(object->is_main ? "/proc/self/exe" : object->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 }
 
-bool hl_is_mapped_from(const struct hl_context *context, const struct hl_object *object, int file,
+bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *work, int file,
                        const struct hl_file_state *state) {
-    const struct hl_segment *segment = &object->segment[0];
-    const struct hl_maps *maps = &context->maps;
+    const struct hl_segment *segment = &work->object.segment[0];
+    const struct hl_maps *maps = &work->maps;
     size_t i = hl_find_mapping(maps, segment->first_page);
     struct hl_maps now;
     if (i == maps->n || maps->mapping[i].inode == 0)
@@ -185,12 +188,13 @@ bool hl_is_mapped_from(const struct hl_context *context, const struct hl_object 
     long at = hl_mmap(0, context->geometry.page_bytes, PROT_READ, MAP_PRIVATE, file, segment->offset);
     if (hl_is_error(at))
         return false;
-    bool same = hl_read_maps(&now) == 0;
+    uint64_t page_bytes = context->geometry.page_bytes;
+    bool same = hl_read_maps(&now, (uint64_t)at, (uint64_t)at + page_bytes, context->status.filters == 0) == 0;
     if (same) {
-        same = find_same_file(&now, segment->first_page, (uint64_t)at) > 0;
+        same = find_same_file(maps, segment->first_page, &now, (uint64_t)at) > 0;
         hl_free_maps(&now);
     }
-    hl_munmap((uint64_t)at, context->geometry.page_bytes);
+    hl_munmap((uint64_t)at, page_bytes);
     return same;
 }
 
@@ -217,7 +221,7 @@ void hl_open_backing_file(struct hl_backing_file *source, const struct hl_contex
         return;
     source->file = (int)file;
     if (source->is_ours &&
-        (!map_source(source, context, object, span, 0) || !is_mapped_file(source, object, span)))
+        (!map_source(source, context, object, span, 0) || !is_mapped_file(source, context, object, span)))
         hl_close_backing_file(source, object, span);
 }
 

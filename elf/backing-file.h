@@ -29,8 +29,8 @@ bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context
    knows.  A descriptor that the caller closes, or a negated errno. */
 long hl_open_object_file(const struct hl_object *object);
 
-/* Whether OBJECT is mapped from the open FILE, which is in STATE, as CONTEXT's maps had it. */
-bool hl_is_mapped_from(const struct hl_context *context, const struct hl_object *object, int file,
+/* Whether WORK's object is mapped from the open FILE, which is in STATE, as its maps had it. */
+bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *work, int file,
                        const struct hl_file_state *state);
 
 /* Whether something of the SPAN would have to come from the disk.  SOURCE has a file.  False under a filter

@@ -89,13 +89,24 @@ bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object,
     return true;
 }
 
+/* Whether nobody wrote to any of the read-only spans, nor to what lies between them: one call says so, and nearly
+   always.  Where it does not, each span is asked for alone. */
+static bool are_all_unmodified(const struct hl_context *context, const struct hl_work *work) {
+    uint64_t start = 0, end = 0;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (hl_is_writable(span) || work->move[i].skip != HL_MOVED || work->move[i].placed)
+            continue;
+        start = end == 0 ? span->start : start;
+        end = span->end;
+    }
+    return context->status.filters == 0 && context->pagemap >= 0 && start < end &&
+           hl_scan_unmodified((int)context->pagemap, start, end);
+}
+
 static int check_source(const struct hl_context *context, const struct hl_object *object,
                         const struct hl_span *span) {
-    if (hl_is_writable(span))
-        return 0;
-    if (context->pagemap < 0)
-        return HL_SKIP_NO_PROC;
-    int result = 0;
+    int result = context->pagemap < 0 ? HL_SKIP_NO_PROC : 0;
     for (unsigned i = 0; result == 0 && i < object->n_segments;) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start, end;
@@ -125,15 +136,28 @@ static int choose_protection(struct hl_move *move, const struct hl_span *span) {
     return result;
 }
 
-int hl_check_object(struct hl_context *context, struct hl_work *work) {
+int hl_look_at_object(struct hl_context *context, struct hl_work *work) {
+    const struct hl_object *object = &work->object;
     int result = 0;
+    if (!hl_holds_its_place(object) && work->maps.n == 0)
+        result = hl_read_maps(&work->maps, object->segment[0].first_page,
+                              object->segment[object->n_segments - 1].end_page,
+                              context->status.filters == 0);
+    return result;
+}
+
+int hl_check_object(struct hl_context *context, struct hl_work *work) {
+    int result = hl_look_at_object(context, work);
+    if (result == 0 && context->pagemap < 0)
+        context->pagemap = hl_open_pagemap();
+    bool are_unmodified = result == 0 && are_all_unmodified(context, work);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (work->move[i].skip != HL_MOVED || work->move[i].placed)
             continue;
         if (!hl_holds_its_place(&work->object))
-            result = check_mappings(&context->maps, &work->object, span);
-        if (result == 0)
+            result = check_mappings(&work->maps, &work->object, span);
+        if (result == 0 && !are_unmodified && !hl_is_writable(span))
             result = check_source(context, &work->object, span);
         if (result == 0)
             result = choose_protection(&work->move[i], span);
@@ -152,7 +176,7 @@ bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_wo
     hl_plan_object(&plan, &work->object, &options, &context->geometry);
     for (unsigned i = 0; i < plan.n_spans; i++)
         if (!hl_is_writable(&plan.span[i]) &&
-            check_mappings(&context->maps, &work->object, &plan.span[i]) != 0)
+            check_mappings(&work->maps, &work->object, &plan.span[i]) != 0)
             return false;
     return plan.pages[kind] > 0;
 }

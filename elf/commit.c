@@ -72,7 +72,7 @@ static uint64_t bytes_of(const struct commit *c, unsigned span) {
 
 /* At most every mapping in the span, and a gap after each. */
 static size_t count_steps(const struct commit *c) {
-    const struct hl_maps *maps = &c->context->maps;
+    const struct hl_maps *maps = &c->work->maps;
     size_t n = 0;
     for (unsigned i = 0; i < c->work->plan.n_spans; i++) {
         const struct hl_span *span = &c->work->plan.span[i];
@@ -94,7 +94,7 @@ static void add_step(struct commit *c, unsigned span, uint64_t start, uint64_t e
 
 /* Lists what is in a span now: its mappings, and claims for the gaps between them. */
 static void list_steps(struct commit *c, unsigned i) {
-    const struct hl_maps *maps = &c->context->maps;
+    const struct hl_maps *maps = &c->work->maps;
     const struct hl_span *span = &c->work->plan.span[i];
     uint64_t at = span->start;
     for (size_t m = hl_find_mapping(maps, at); m < maps->n && maps->mapping[m].start < span->end; m++) {
@@ -231,9 +231,9 @@ static int check_old_pages(const struct commit *c) {
 static bool is_untouched(const struct commit *c, unsigned i) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_maps now;
-    if (hl_read_maps(&now) != 0)
+    if (hl_read_maps(&now, span->start, span->end, c->context->status.filters == 0) != 0)
         return true;
-    bool same = hl_same_maps(&c->context->maps, &now, span->start, span->end);
+    bool same = hl_same_maps(&c->work->maps, &now, span->start, span->end);
     hl_free_maps(&now);
     return same;
 }
@@ -255,10 +255,8 @@ static int place_over(struct commit *c, unsigned i) {
 
 /* Other threads run: one call per span.  A span that fails stays; those before it are good. */
 static int replace(struct commit *c) {
-    hl_free_maps(&c->context->maps); /* the other threads went on */
-    int result = hl_read_maps(&c->context->maps);
-    if (result == 0)
-        result = hl_check_object(c->context, c->work);
+    hl_free_maps(&c->work->maps); /* the other threads went on */
+    int result = hl_check_object(c->context, c->work);
     hl_drop_ballast(&c->ballast);
     bool any = false;
     for (unsigned i = 0; result == 0 && i < c->work->plan.n_spans; i++) {
@@ -303,10 +301,10 @@ static void roll_back(struct commit *c) {
 static void compare_with_before(struct commit *c) {
     struct hl_maps now;
     const struct hl_object *object = &c->work->object;
-    if (hl_read_maps(&now) != 0)
+    uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
+    if (hl_read_maps(&now, start, end, c->context->status.filters == 0) != 0)
         return;
-    if (!hl_same_maps(&c->context->maps, &now, object->segment[0].first_page,
-                      object->segment[object->n_segments - 1].end_page))
+    if (!hl_same_maps(&c->work->maps, &now, start, end))
         hl_report_broken(c->context, c->work);
     hl_free_maps(&now);
 }
@@ -348,7 +346,7 @@ static int commit_new(struct hl_context *context, struct hl_work *work) {
             continue;
         result = place(context, work, i);
         if (result != 0 && !move->placed &&
-            hl_map_again(&work->object, span, move->prot, &context->geometry) != 0)
+            hl_map_again(&work->object, work->object.file, NULL, span, move->prot, &context->geometry) != 0)
             result = HL_SKIP_LOST;
         if (result == HL_SKIP_LOST && move->memfd < 0) /* a part may have been moved away */
             leave_memory(move, span);
@@ -371,7 +369,11 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     hl_clear_area(&c.aside);
     hl_clear_area(&c.ballast.area);
 
-    int result = allocate(&c);
+    if (work->no_image == HL_MOVED) /* what is beside the data is the image's by now */
+        hl_free_maps(&work->maps);
+    int result = hl_look_at_object(context, work);
+    if (result == 0)
+        result = allocate(&c);
     if (result == 0)
         result = hl_take_ballast(&c.ballast, context->geometry.page_bytes);
     if (result == 0)

@@ -42,6 +42,7 @@ struct hl_work {
     enum hl_selection selection;
     enum hl_skip skip;                 /* why the whole object stays; HL_MOVED otherwise */
     enum hl_skip no_image;             /* why its read-only spans are not an image's; HL_MOVED: they are */
+    struct hl_maps maps;               /* its place, when it was checked; nothing: not read, or it holds its place */
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
 };
 
@@ -49,9 +50,6 @@ struct hl_work {
 struct hl_file_id {
     uint64_t device, inode;
 };
-
-/* Whether there is a store of images. */
-enum hl_stores { HL_STORES_UNKNOWN, HL_NO_STORE, HL_SOME_STORE };
 
 /* How hugeld came into the process. */
 enum hl_way_in {
@@ -68,21 +66,22 @@ struct hl_context {
     bool knows_hugetlb;   /* what KERNEL says of hugetlb was tried; false again when objects come later: */
     bool knows_execution; /* the process may have restricted itself; the same for executable_memory */
     bool knows_placement;
-    enum hl_stores stores; /* looked for once in a process */
+    bool has_no_store; /* of images: looked for, and not there */
     struct hl_status status;
     bool status_holds; /* nothing of the program has run since it was read; */
     int status_result; /* then hl_read_process_status returned this */
     bool filters_are_known;
     uint64_t filters; /* of system calls, when the status was read first */
     struct hl_placement placement;
-    struct hl_maps maps; /* as they were before anything moved; empty if all objects hold their places */
-    long pagemap;        /* descriptor, or a negated errno */
+    long pagemap; /* descriptor, or a negated errno */
     struct hl_work *work;
     size_t n_work;
-    struct hl_area work_area;
+    size_t n_room;            /* for so many works there is room, */
+    struct hl_area work_area; /* here if it is not the caller's */
     uint64_t matched;   /* bit N: some object matches the Nth pattern; only 64 are looked at */
     unsigned n_small;   /* objects without a whole huge page that a wildcard selected at startup */
     bool has_started;   /* what moves now was loaded by dlopen */
+    bool others_ran;    /* code of others than the dynamic linker may have run since that loaded what moves now */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
     bool is_traced;     /* hl_trace_line gets what verbose=3 says, whatever verbose= is */
 };
@@ -93,7 +92,7 @@ static inline bool hl_is_writable(const struct hl_span *span) { return (span->fl
 /* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed: another thread may
    fork. */
 static inline bool hl_is_kept_from_children(const struct hl_context *context, const struct hl_move *move) {
-    if (move->backend == HL_SHARED || !context->status.has_threads)
+    if (!context->status.has_threads)
         return false;
     return move->backend != HL_HUGETLB || move->memfd >= 0 || context->kernel.hugetlb_dofork;
 }

@@ -1,16 +1,29 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Step 4, prepare, from an image: the object's file laid out anew, in a store, where the kernel has it on huge
+/* An object's read-only spans from an image: its file laid out anew, in a store, where the kernel has it on huge
    pages, one copy for every process (elf/store.c).
 
        object     rrrrrr TTTTTTTTTTTTTTTTTTTTTTT rrrrrrrr wwwww
        image      rrrrrr.TTTTTTTTTTTTTTTTTTTTTTT.rrrrrrrr.wwwww      offset = address - base, base % 2 MiB = 0
        huge pages |         |         |         |         |
 
-   Nothing is copied: the spans' ranges of the image are mapped at a scratch address, and commit brings them
-   into place as it brings any other memory.  What must be certain is that the image is one of the file that
-   is mapped, and at this moment.  Its key says so (the file's device, inode, size and ctime, which no user can
-   set), as long as the file that is asked for its state is the one that is mapped; that is looked up in maps.
-   No build ID and no path decides anything. */
+   Nothing is copied, and nothing is kept aside: the image's ranges are mapped straight over the spans, each by one
+   call.  That is allowed because both hold the same bytes, so a failure at a later span takes nothing back, and other
+   threads see no difference and no hole.  It has been proved before:
+
+   - The image is one of the file that is mapped, and at this moment.  Its key says so (the file's device, inode, size
+     and ctime, which no user can set), as long as the file that is asked for its state is the one that is mapped; that
+     is looked up in maps.  No build ID and no path decides anything.
+   - Nobody wrote to what is mapped there (pagemap), and nothing was set for it that a new mapping would not have
+     (check_way below).
+   - The file can be mapped a second time, which is the way back: a call may fail after it has unmapped what was there.
+     Then the same call is made again, then the file is mapped (map-again.c), and where that fails too the text is lost.
+
+   What another thread or a debugger writes to a span between the look at pagemap and the call is lost: a breakpoint
+   that is set in these microseconds is not hit, as is one that was set on the file by a uprobe.  Nothing else can be,
+   since these pages are not writable.
+
+   The page with the ELF header stays the file's own.  The image's header and program headers say where things are in
+   the image, and debuggers compare those in memory with those of the program's file. */
 #include "image.h"
 #include "backing-file.h"
 #include "check.h"
@@ -18,6 +31,7 @@
 #include "mapping.h"
 #include "plan.h"
 #include "prepare.h"
+#include "report.h"
 #include "segments.h"
 #include "store.h"
 #include "sys.h"
@@ -26,13 +40,6 @@
 #include <linux/mman.h>
 
 #define HEADERS_MAX (2 * HL_SEGMENTS_MAX)
-
-/* What a search has met. */
-struct search {
-    const struct hl_file_state *state;
-    unsigned node;
-    enum hl_skip skip; /* why there is no image */
-};
 
 /* Why a store, or an image in one, could not be opened. */
 static enum hl_skip explain_store(long result) {
@@ -49,58 +56,56 @@ static enum hl_skip explain_store(long result) {
     }
 }
 
-/* The image in the store at PATH, or a negated errno. */
-static long search_store(struct search *search, const char *path, uint64_t owner) {
-    long store = hl_open_store(path, owner), image = store;
-    if (!hl_is_error(store)) {
-        image = hl_open_stored_image((int)store, owner, search->node, search->state);
-        hl_close((int)store);
-    }
-    if (hl_is_error(image) && search->skip == HL_SKIP_NO_IMAGE)
-        search->skip = explain_store(image);
-    return image;
-}
-
-/* The node that this thread runs on.  A filter may kill for asking. */
+/* The node that this thread runs on.  Where it may use only one, there are no others' replicas; and a filter may kill for
+   asking. */
 static unsigned find_node(const struct hl_context *context) {
+    const uint64_t *bits = context->status.nodes.bits;
     unsigned processor, node = 0;
-    if (context->status.filters == 0)
+    bool is_one = (bits[0] & (bits[0] - 1)) == 0;
+    for (unsigned i = 1; i < HL_NODE_NUMBERS / 64; i++)
+        is_one = is_one && bits[i] == 0;
+    if (context->status.filters == 0 && !is_one)
         HL_CALL(__NR_getcpu, &processor, &node, 0, 0, 0, 0);
     return node;
 }
 
-static void set_named_store(struct hl_line *path, const struct hl_context *context) {
-    hl_set_line(path, "");
-    hl_add_bytes(path, context->options.store.at, context->options.store.bytes);
-}
-
-static bool is_there(const char *path) {
-    long store = hl_open(path, O_PATH | O_CLOEXEC);
-    if (!hl_is_error(store))
-        hl_close((int)store);
-    return store != -ENOENT;
-}
-
-bool hl_has_store(struct hl_context *context) {
+bool hl_open_stores(struct hl_stores *stores, struct hl_context *context) {
+    struct hl_string named = context->options.store;
     struct hl_line path;
-    if (context->stores != HL_STORES_UNKNOWN)
-        return context->stores == HL_SOME_STORE;
-    set_named_store(&path, context);
-    bool found = (path.bytes > 0 && is_there(path.at)) || is_there(HL_SYSTEM_STORE);
-    context->stores = found ? HL_SOME_STORE : HL_NO_STORE;
-    return found;
+    stores->store[0].folder = stores->store[1].folder = -ENOENT;
+    stores->store[0].owner = stores->store[1].owner = 0;
+    if (context->has_no_store)
+        return false;
+    if (named.bytes > 0) {
+        hl_set_line(&path, "");
+        hl_add_bytes(&path, named.at, named.bytes);
+        stores->store[0].owner = hl_find_trusted_user(&context->status);
+        stores->store[0].folder = hl_open_store(path.at, stores->store[0].owner);
+    }
+    stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
+    context->has_no_store = stores->store[0].folder == -ENOENT && stores->store[1].folder == -ENOENT;
+    return !context->has_no_store;
 }
 
-long hl_open_image(const struct hl_context *context, const struct hl_file_state *state) {
-    struct search search = {state, find_node(context), HL_SKIP_NO_IMAGE};
-    struct hl_line path;
-    long image = -ENOENT;
-    set_named_store(&path, context);
-    if (path.bytes > 0)
-        image = search_store(&search, path.at, hl_find_trusted_user(&context->status));
-    if (hl_is_error(image))
-        image = search_store(&search, HL_SYSTEM_STORE, 0);
-    return hl_is_error(image) ? -(long)search.skip : image;
+void hl_close_stores(const struct hl_stores *stores) {
+    for (unsigned i = 0; i < 2; i++)
+        if (!hl_is_error(stores->store[i].folder))
+            hl_close((int)stores->store[i].folder);
+}
+
+long hl_open_image(const struct hl_stores *stores, const struct hl_context *context,
+                   const struct hl_file_state *state) {
+    unsigned node = find_node(context);
+    enum hl_skip skip = HL_SKIP_NO_IMAGE;
+    for (unsigned i = 0; i < 2; i++) {
+        long image = stores->store[i].folder;
+        if (!hl_is_error(image))
+            image = hl_open_stored_image((int)image, stores->store[i].owner, node, state);
+        if (!hl_is_error(image))
+            return image;
+        skip = skip == HL_SKIP_NO_IMAGE ? explain_store(image) : skip;
+    }
+    return -(long)skip;
 }
 
 /* The address of the byte at offset 0 of OBJECT's image. */
@@ -145,7 +150,9 @@ static bool read_headers(struct headers *headers, int image) {
     return hl_pread(image, headers->header, (size_t)bytes, file->e_phoff) == bytes;
 }
 
-int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry) {
+/* hl_check_image, which also finds out how many BYTES the image has. */
+static int check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry,
+                       uint64_t *bytes) {
     struct headers headers;
     struct hl_object laid_out;
     struct hl_file_state state;
@@ -153,7 +160,13 @@ int hl_check_image(const struct hl_object *object, int image, const struct hl_ge
         hl_read_segments(&laid_out, headers.header, headers.file.e_phnum, object->load_bias, geometry) != 0 ||
         hl_read_file_state(&state, image) != 0)
         return HL_SKIP_IMAGE_MISMATCH;
+    *bytes = state.bytes;
     return hl_compare_image(object, &laid_out, state.bytes, geometry);
+}
+
+int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry) {
+    uint64_t bytes;
+    return check_image(object, image, geometry, &bytes);
 }
 
 /* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: what somebody
@@ -177,28 +190,49 @@ static bool is_as_loaded(const struct hl_maps *maps, const struct hl_object *obj
     return first != NULL;
 }
 
-/* *IMAGE, which is a negated reason, becomes a descriptor where there is an image; the caller closes it. */
-static int open_and_check(struct hl_context *context, const struct hl_object *object, long *image) {
-    struct hl_file_state state;
-    int result = object->no_image != HL_MOVED ? (int)object->no_image : HL_SKIP_NO_IMAGE;
-    if (object->no_image != HL_MOVED || !hl_has_store(context))
-        return result;
-    if (!hl_holds_its_place(object) && !is_as_loaded(&context->maps, object))
-        return HL_SKIP_MAPPING_CHANGED;
-    long file = object->is_new ? object->file : hl_open_object_file(object);
-    if (hl_is_error(file))
-        return result;
-    if (hl_read_file_state(&state, (int)file) == 0)
-        *image = hl_open_image(context, &state);
-    if (!hl_is_error(*image))
-        result = hl_check_image(object, (int)*image, &context->geometry);
-    else
-        result = (int)-*image;
-    /* Last, because it may have to read maps again. */
-    if (result == 0 && !object->is_new && !hl_is_mapped_from(context, object, (int)file, &state))
+/* An object's file and its image. */
+struct source {
+    long file, image;           /* open, or negative */
+    struct hl_file_state state; /* the file's */
+    uint64_t image_bytes;       /* how long the image is */
+};
+
+static void close_source(const struct source *source, const struct hl_object *object) {
+    if (source->image >= 0)
+        hl_close((int)source->image);
+    if (source->file >= 0 && !object->is_new)
+        hl_close((int)source->file);
+}
+
+/* Opens the file that OBJECT should be mapped from, and its image.  0, or why there is none. */
+static int open_source(struct hl_context *context, const struct hl_object *object, struct source *source) {
+    struct hl_stores stores;
+    if (object->no_image != HL_MOVED)
+        return (int)object->no_image;
+    if (object->load_bias % context->geometry.huge_page_bytes != 0 && !hl_is_wanted(context, 1) &&
+        !context->options.strict)
+        return HL_SKIP_IMAGE_PLACE; /* else it is said whether there is one */
+    if (!hl_open_stores(&stores, context))
+        return HL_SKIP_NO_IMAGE;
+    source->file = object->is_new ? object->file : hl_open_object_file(object);
+    if (source->file >= 0 && hl_read_file_state(&source->state, (int)source->file) == 0)
+        source->image = hl_open_image(&stores, context, &source->state);
+    hl_close_stores(&stores);
+    return source->image < 0 ? (int)-source->image : 0;
+}
+
+/* Whether the image is OBJECT laid out, and what is mapped in its place is the file that it is an image of. */
+static int check_files(struct hl_context *context, struct hl_work *work, struct source *source) {
+    const struct hl_object *object = &work->object;
+    int result = check_image(object, (int)source->image, &context->geometry, &source->image_bytes);
+    if (result == 0)
+        result = hl_look_at_object(context, work);
+    if (result == 0 && !hl_holds_its_place(object) && !is_as_loaded(&work->maps, object))
+        result = HL_SKIP_MAPPING_CHANGED;
+    /* Last, because it may have to map the file. */
+    if (result == 0 && !object->is_new &&
+        !hl_is_mapped_from(context, work, (int)source->file, &source->state))
         result = HL_SKIP_NO_IMAGE;
-    if (!object->is_new)
-        hl_close((int)file);
     return result;
 }
 
@@ -208,37 +242,6 @@ static bool has_zeros(const struct hl_object *object, const struct hl_span *span
         if (hl_overlap(object->segment[i].file_end, object->segment[i].end, span->start, span->end) > 0)
             return true;
     return false;
-}
-
-/* Maps the range of IMAGE that SPAN is. */
-static int map_span(struct hl_move *move, const struct hl_span *span, int image, uint64_t base,
-                    uint64_t image_bytes) {
-    uint64_t offset = span->start - base;
-    if (offset + hl_span_bytes(span) > image_bytes)
-        return HL_SKIP_IMAGE_MISMATCH;
-    int result = hl_map_file_area(&move->area, hl_span_bytes(span), move->prot, MAP_PRIVATE | MAP_NORESERVE,
-                                  image, offset);
-    if (result != 0)
-        return result == -EPERM    ? HL_SKIP_STORE_NOEXEC
-               : result == -EACCES ? HL_SKIP_EXEC_DENIED
-                                   : HL_SKIP_NO_MEMORY;
-    move->memory = move->area.start;
-    move->backend = HL_SHARED;
-    return 0;
-}
-
-static int map_spans(struct hl_context *context, struct hl_work *work, int image) {
-    uint64_t base = find_base(&work->object, &context->geometry);
-    struct hl_file_state state;
-    int result = hl_read_file_state(&state, image) != 0 ? HL_SKIP_IMAGE_MISMATCH : 0;
-    for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
-        const struct hl_span *span = &work->plan.span[i];
-        if (hl_is_writable(span))
-            continue;
-        result = has_zeros(&work->object, span) ? HL_SKIP_IMAGE_MISMATCH
-                                                : map_span(&work->move[i], span, image, base, state.bytes);
-    }
-    return result;
 }
 
 static void plan_with(const struct hl_context *context, struct hl_work *work,
@@ -259,26 +262,135 @@ static void plan_spans(const struct hl_context *context, struct hl_work *work) {
     plan_with(context, work, &options);
 }
 
-static int plan_image(struct hl_context *context, struct hl_work *work, int image) {
-    plan_spans(context, work);
-    int result = work->skip != HL_MOVED ? (int)work->skip : hl_check_object(context, work);
-    return result == 0 ? map_spans(context, work, image) : result;
+/* All that the image would have to have, before anything is mapped. */
+static int check_spans(const struct hl_context *context, const struct hl_work *work,
+                       const struct source *source) {
+    uint64_t base = find_base(&work->object, &context->geometry);
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (!hl_is_writable(span) &&
+            (has_zeros(&work->object, span) || span->end - base > source->image_bytes))
+            return HL_SKIP_IMAGE_MISMATCH;
+    }
+    return 0;
 }
 
-int hl_prepare_image(struct hl_context *context, struct hl_work *work) {
-    long image = -HL_SKIP_NO_IMAGE;
-    int result = open_and_check(context, &work->object, &image);
+/* Whether mapping over the spans loses nothing, and can be taken back.  What the dynamic linker has just mapped is as any
+   new mapping would be, the image's too; only where others have run, or something is locked, is it worth reading smaps. */
+static int check_way(const struct hl_context *context, const struct hl_work *work,
+                     const struct source *source) {
+    const struct hl_object *object = &work->object;
+    const struct hl_segment *text = &object->segment[0];
+    struct hl_area page;
+    uint64_t end = 0;
+    int prot = PROT_READ;
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (!hl_is_writable(&work->plan.span[i])) {
+            prot |= hl_protection(work->plan.span[i].flags);
+            end = work->plan.span[i].end;
+        }
+    if (context->others_ran || context->status.has_locked) {
+        int result = hl_check_flags(object->segment[0].first_page, end);
+        if (result != 0)
+            return result;
+    }
+    for (unsigned i = 0; i < object->n_segments && !(text->flags & PF_X); i++)
+        text = &object->segment[i];
+    if (hl_map_file_area(&page, context->geometry.page_bytes, prot, MAP_PRIVATE, (int)source->file,
+                         text->offset) != 0)
+        return HL_SKIP_NO_WAY_BACK;
+    hl_free_area(&page);
+    return 0;
+}
+
+/* Why mapping IMAGE over something failed. */
+static int explain_mapping(long result, int image) {
+    if (result == -EPERM)
+        return hl_forbids_execution(image) ? HL_SKIP_STORE_NOEXEC : HL_SKIP_SEALED;
+    return result == -EACCES ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MEMORY;
+}
+
+/* Maps the IMAGE of WORK's object over PART of a span.  FILE is the way back.  0; or a reason, and everything is as it
+   was; or HL_SKIP_LOST. */
+static int map_over(const struct hl_context *context, const struct hl_work *work, const struct hl_span *part,
+                    int prot, int image, int file) {
+    const struct hl_maps *was = hl_holds_its_place(&work->object) ? NULL : &work->maps;
+    uint64_t offset = part->start - find_base(&work->object, &context->geometry);
+    long at = -ENOMEM;
+    for (int i = 0; hl_is_error(at) && i < 2; i++)
+        at = hl_mmap(part->start, hl_span_bytes(part), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, image,
+                     offset);
+    if (!hl_is_error(at))
+        return 0;
+    int result = hl_map_again(&work->object, file, was, part, prot, &context->geometry);
+    return result != 0 ? result : explain_mapping(at, image);
+}
+
+/* The page in which OBJECT's ELF header is mapped; 0: none. */
+static uint64_t find_header_page(const struct hl_object *object) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].offset == 0 && object->segment[i].file_end > object->segment[i].start)
+            return object->segment[i].first_page;
+    return 0;
+}
+
+/* What of SPAN is before the header's page, and what is behind it. */
+static int map_span(const struct hl_context *context, const struct hl_work *work, unsigned i,
+                    const struct source *source) {
+    const struct hl_span *span = &work->plan.span[i];
+    uint64_t header = find_header_page(&work->object), header_end = header + context->geometry.page_bytes;
+    bool is_inside = header >= span->start && header < span->end;
+    struct hl_span part = *span;
+    int result = 0;
+    part.end = is_inside ? header : span->end;
+    if (part.start < part.end)
+        result = map_over(context, work, &part, work->move[i].prot, (int)source->image, (int)source->file);
+    part.start = header_end;
+    part.end = span->end;
+    if (result == 0 && is_inside)
+        result = map_over(context, work, &part, work->move[i].prot, (int)source->image, (int)source->file);
+    return result;
+}
+
+/* Maps the spans, each as far as that works.  0 if there is one that could be. */
+static int map_spans(const struct hl_context *context, struct hl_work *work, const struct source *source) {
+    bool is_any = false;
+    int result = 0;
+    for (unsigned i = 0; result != HL_SKIP_LOST && i < work->plan.n_spans; i++) {
+        struct hl_move *move = &work->move[i];
+        if (hl_is_writable(&work->plan.span[i]))
+            continue;
+        result = map_span(context, work, i, source);
+        move->skip = (enum hl_skip)result;
+        move->placed = result == 0;
+        move->backend = move->placed ? HL_SHARED : HL_NO_BACKEND;
+        is_any = is_any || move->placed;
+    }
+    if (result == HL_SKIP_LOST)
+        work->skip = HL_SKIP_LOST;
+    return is_any || result == HL_SKIP_LOST ? 0 : result;
+}
+
+static int plan_image(struct hl_context *context, struct hl_work *work, const struct source *source) {
+    plan_spans(context, work);
+    int result = work->skip != HL_MOVED ? (int)work->skip : check_spans(context, work, source);
+    result = result != 0 ? result : check_way(context, work, source);
+    result = result != 0 ? result : hl_check_object(context, work);
+    return result != 0 ? result : map_spans(context, work, source);
+}
+
+int hl_use_image(struct hl_context *context, struct hl_work *work) {
+    struct source source = {.file = -1, .image = -HL_SKIP_NO_IMAGE};
+    int result = open_source(context, &work->object, &source);
+    if (result == 0)
+        result = check_files(context, work, &source);
     bool is_planned_anew = result == 0;
     if (result == 0)
-        result = plan_image(context, work, (int)image);
-    if (!hl_is_error(image))
-        hl_close((int)image);
+        result = plan_image(context, work, &source);
+    close_source(&source, &work->object);
     work->no_image = (enum hl_skip)result;
-    if (result != 0 && is_planned_anew) {
-        for (unsigned i = 0; i < work->plan.n_spans; i++)
-            hl_free_memory(&work->move[i]);
+    if (result != 0 && is_planned_anew)
         plan_with(context, work, &context->options);
-    }
     return result;
 }
 
@@ -305,23 +417,12 @@ static bool is_one_mapping(const struct hl_object *object, const struct hl_span 
 }
 
 /* A dynamic linker has put PROT_BTI where the text wants it. */
-static int join_span(const struct hl_context *context, const struct hl_object *object,
-                     const struct hl_span *span) {
-    uint64_t base = find_base(object, &context->geometry);
-    int branches = 0, result = 0;
-    if (has_zeros(object, span))
-        return HL_SKIP_IMAGE_MISMATCH;
-    if (HL_PROT_BTI != 0 && (span->flags & PF_X))
+static int join_span(const struct hl_context *context, const struct hl_work *work, const struct hl_span *span) {
+    int branches = 0, result = has_zeros(&work->object, span) ? HL_SKIP_IMAGE_MISMATCH : 0;
+    if (result == 0 && HL_PROT_BTI != 0 && (span->flags & PF_X))
         result = hl_read_branch_protection(span->start, span->end, &branches);
-    if (result != 0)
-        return result;
-    int prot = hl_protection(span->flags) | branches;
-    long at = hl_mmap(span->start, hl_span_bytes(span), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE,
-                      object->file, span->start - base);
-    if (!hl_is_error(at))
-        return 0;
-    result = hl_map_again(object, span, prot, &context->geometry);
-    return result != 0 ? result : HL_SKIP_MAP_COUNT;
+    int prot = hl_protection(span->flags) | branches, image = work->object.file;
+    return result != 0 ? result : map_over(context, work, span, prot, image, image);
 }
 
 void hl_join_image(const struct hl_context *context, struct hl_work *work) {
@@ -330,7 +431,7 @@ void hl_join_image(const struct hl_context *context, struct hl_work *work) {
         struct hl_move *move = &work->move[i];
         if (move->backend != HL_SHARED || is_one_mapping(&work->object, span))
             continue;
-        move->skip = (enum hl_skip)join_span(context, &work->object, span);
+        move->skip = (enum hl_skip)join_span(context, work, span);
         if (move->skip != HL_MOVED)
             move->backend = HL_NO_BACKEND;
         if (move->skip == HL_SKIP_LOST)

@@ -6,10 +6,10 @@
 #include "context.h"
 #include "store.h"
 
-/* For a WORK whose object may move, before its plan is checked.  0: it is planned anew
-   (hl_set_image_options), checked, and its read-only spans are prepared; or the
-   reason, which then stands in no_image, and WORK is as it was.  CONTEXT's maps and pagemap are open. */
-int hl_prepare_image(struct hl_context *context, struct hl_work *work);
+/* For a WORK whose object may move, before its plan is checked.  0: it is planned anew (hl_set_image_options) and checked,
+   and its read-only spans are mapped from its image; one that could not be has the reason, and its skip is HL_SKIP_LOST if
+   its text is gone.  Or the reason, which then stands in no_image, and WORK is as it was. */
+int hl_use_image(struct hl_context *context, struct hl_work *work);
 
 /* Sets OPTIONS to what is mapped from an image with: segments=text+rodata,sparse_text=on. */
 void hl_set_image_options(struct hl_options *options);
@@ -23,14 +23,25 @@ void hl_take_image(const struct hl_context *context, struct hl_work *work);
    object yet. */
 void hl_join_image(const struct hl_context *context, struct hl_work *work);
 
-/* Whether there is a store in which images would be looked for.  Until then nothing is asked that a filter of
-   system calls might not allow: a path is opened.  The answer is remembered in CONTEXT. */
-bool hl_has_store(struct hl_context *context);
+/* The stores in which images are looked for, in this order. */
+struct hl_stores {
+    struct {
+        long folder;    /* open; or a negated errno, why it is not used */
+        uint64_t owner; /* who may have made what is in it, beside root */
+    } store[2];         /* the one that store= names, and the system's */
+};
 
-/* Opens the image of the open FILE, with STATE, in the store that store= names, else in the system's.  A descriptor for
-   reading that the caller closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE, or why a store is not used
-   (HL_SKIP_STORE_UNSAFE, HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM).  CONTEXT's options and status are known. */
-long hl_open_image(const struct hl_context *context, const struct hl_file_state *state);
+/* Opens the stores for CONTEXT, whose options and status are known.  False: there are none, and nothing is to be closed.
+   Until then nothing is asked that a filter of system calls might not allow: a path is opened.  That answer is remembered
+   in CONTEXT. */
+bool hl_open_stores(struct hl_stores *stores, struct hl_context *context);
+void hl_close_stores(const struct hl_stores *stores);
+
+/* Opens the image of a file with STATE in the first of the STORES that has one.  A descriptor for reading that the caller
+   closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE, or why a store is not used (HL_SKIP_STORE_UNSAFE,
+   HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM). */
+long hl_open_image(const struct hl_stores *stores, const struct hl_context *context,
+                   const struct hl_file_state *state);
 
 /* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets that go with their addresses.  0,
    HL_SKIP_IMAGE_PLACE or HL_SKIP_IMAGE_MISMATCH. */

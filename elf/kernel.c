@@ -25,7 +25,7 @@ static bool is_whole(const struct hl_area *area, uint64_t second) {
     struct hl_maps maps;
     int result = -ENOMEM;
     for (int i = 0; result != 0 && i < HL_TRIES; i++)
-        result = hl_read_maps(&maps);
+        result = hl_read_maps(&maps, area->start, area->end, false);
     if (result != 0)
         return false;
     bool whole = hl_find_mapping(&maps, area->start) == hl_find_mapping(&maps, second);

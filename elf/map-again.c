@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The way back for an object that the dynamic linker has just mapped, and that nobody uses yet.
+/* The way back for read-only memory of an object whose file is open: one that the dynamic linker has just mapped, or any
+   that is mapped over by its image.
 
    A call that maps over something may fail after it has unmapped that: Linux 5.10 empties the destination of
-   mremap(2) before it refuses, and every kernel may lack the memory for page tables.  The object's file is open,
-   nothing is relocated, and what the dynamic linker did can be done once more.
+   mremap(2) before it refuses, and every kernel may lack the memory for page tables.  Nobody wrote to it, and what the
+   dynamic linker did can be done once more.
 
    But other threads may run, and one of them may have mapped something where there is a hole.  So the place is
    claimed first, by a call that replaces nothing, and the segments are mapped over the claim:
@@ -13,8 +14,8 @@
        segments    | rrr | TTTTTTTTTTT |  | rrrr |      MAP_FIXED, from the file
 
    If the claim finds something, either nothing was unmapped, which maps(5) shows, or somebody was faster.  Then
-   the object is lost, as it is where there is no memory, and the dynamic linker says that it cannot be
-   loaded. */
+   the object is lost, as it is where there is no memory: the dynamic linker says that it cannot be loaded, and a
+   program whose own text it was ends. */
 #include "map-again.h"
 #include "check.h"
 #include "mapping.h"
@@ -35,7 +36,7 @@ static int claim(const struct hl_span *span) {
    failed, has to do. */
 static bool is_untouched(const struct hl_object *object, const struct hl_span *span, int claimed) {
     struct hl_maps now;
-    if (hl_read_maps(&now) != 0)
+    if (hl_read_maps(&now, span->start, span->end, false) != 0)
         return claimed == -EEXIST;
     bool same = hl_is_as_mapped(&now, object, span);
     hl_free_maps(&now);
@@ -61,34 +62,51 @@ static bool clear_tail(uint64_t start, uint64_t end, int prot, uint64_t page_byt
     return is_writable || !hl_is_error(hl_mprotect(page, page_bytes, prot));
 }
 
-/* Maps the part [start, end) of SEGMENT. */
-static bool map_segment(const struct hl_object *object, const struct hl_segment *segment, uint64_t start,
-                        uint64_t end, int prot, uint64_t page_bytes) {
+/* Maps the part [start, end) of SEGMENT from FILE. */
+static bool map_segment(int file, const struct hl_segment *segment, uint64_t start, uint64_t end, int prot,
+                        uint64_t page_bytes) {
     uint64_t file_end = hl_round_up(segment->file_end, page_bytes);
     uint64_t zeros = file_end < start ? start : file_end < end ? file_end : end;
     uint64_t tail_end = segment->end < zeros ? segment->end : zeros;
-    return map_over(start, zeros, prot, object->file, segment->offset + (start - segment->first_page)) &&
+    return map_over(start, zeros, prot, file, segment->offset + (start - segment->first_page)) &&
            map_over(zeros, end, prot, -1, 0) &&
            (segment->file_end < start || clear_tail(segment->file_end, tail_end, prot, page_bytes));
 }
 
-int hl_map_again(const struct hl_object *object, const struct hl_span *span, int prot,
-                 const struct hl_geometry *geometry) {
+/* Unmaps what the claim holds in [start, end) and nobody held before. */
+static void free_gap(const struct hl_maps *was, uint64_t start, uint64_t end) {
+    for (size_t i = hl_find_mapping(was, start); start < end; i++) {
+        uint64_t next = i < was->n && was->mapping[i].start < end ? was->mapping[i].start : end;
+        if (start < next)
+            hl_munmap(start, next - start);
+        start = next < end ? was->mapping[i].end : end;
+    }
+}
+
+int hl_map_again(const struct hl_object *object, int file, const struct hl_maps *was, const struct hl_span *span,
+                 int prot, const struct hl_geometry *geometry) {
     int claimed = claim(span), beside = prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC);
     if (claimed != 0)
         return is_untouched(object, span, claimed) ? 0 : HL_SKIP_LOST;
     /* The dynamic linker keeps the gaps so: the file, as far as it goes, which nobody can use. */
     const struct hl_segment *first = &object->segment[0];
-    if (!map_over(span->start, span->end, PROT_NONE, object->file,
-                  first->offset + (span->start - first->first_page)))
+    uint64_t gap = span->start;
+    if (!map_over(span->start, span->end, PROT_NONE, file, first->offset + (span->start - first->first_page)))
         return HL_SKIP_LOST;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         int own = hl_protection(segment->flags) | (segment->flags & PF_X ? beside : 0);
-        if (bytes > 0 && !map_segment(object, segment, start, start + bytes, own, geometry->page_bytes))
+        if (bytes == 0)
+            continue;
+        if (!map_segment(file, segment, start, start + bytes, own, geometry->page_bytes))
             return HL_SKIP_LOST;
+        if (was != NULL)
+            free_gap(was, gap, start);
+        gap = start + bytes;
     }
+    if (was != NULL)
+        free_gap(was, gap, span->end);
     return 0;
 }

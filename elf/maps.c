@@ -26,6 +26,24 @@ struct scan_region {
 #define SCAN_HUGE 64
 _Static_assert(sizeof(struct scan) == 0x60, "its size is in the request");
 
+/* PROCMAP_QUERY of <linux/fs.h>, Linux 6.11. */
+struct query {
+    uint64_t size, flags, address;
+    uint64_t start, end, vma_flags, page_bytes, offset, inode;
+    uint32_t major, minor, name_bytes, build_id_bytes;
+    uint64_t name, build_id;
+};
+#define QUERY_REQUEST 0xc0686611 /* _IOWR('f', 17, struct query) */
+#define QUERY_READABLE 1
+#define QUERY_WRITABLE 2
+#define QUERY_EXECUTABLE 4
+#define QUERY_SHARED 8
+#define QUERY_THIS_OR_NEXT 16
+_Static_assert(sizeof(struct query) == 0x68, "its size is in the request");
+
+/* A longer name is read from maps. */
+#define NAME_BYTES 512
+
 #define MAPPINGS_FIRST 1024
 
 /* Skips one character C. */
@@ -69,33 +87,93 @@ static bool parse_line(struct hl_mapping *m, const char *at, const char *end) {
 /* Makes room for one more mapping. */
 static int grow_maps(struct hl_maps *maps) {
     uint64_t bytes = maps->area.end - maps->area.start;
-    if ((maps->n + 1) * sizeof *maps->mapping <= bytes)
+    bool is_few = maps->mapping == maps->few;
+    if (is_few ? maps->n < HL_MAPPINGS_FEW : (maps->n + 1) * sizeof *maps->mapping <= bytes)
         return 0;
-    if (hl_grow_area(&maps->area, bytes == 0 ? MAPPINGS_FIRST * sizeof *maps->mapping : 2 * bytes) != 0)
+    if (hl_grow_area(&maps->area, is_few ? MAPPINGS_FIRST * sizeof *maps->mapping : 2 * bytes) != 0)
         return HL_SKIP_NO_MEMORY;
     maps->mapping = (struct hl_mapping *)maps->area.start;
+    if (is_few)
+        hl_copy_bytes(maps->mapping, maps->few, sizeof maps->few);
     return 0;
 }
 
-int hl_read_maps(struct hl_maps *maps) {
-    struct hl_lines lines;
-    char buffer[HL_LINES_BYTES];
-    const char *at, *end;
-    int result = 0;
-    maps->mapping = NULL;
+void hl_clear_maps(struct hl_maps *maps) {
+    maps->mapping = maps->few;
     maps->n = 0;
     hl_clear_area(&maps->area);
-    hl_open_lines(&lines, "/proc/self/maps", buffer, sizeof buffer);
-    while (result == 0 && hl_next_line(&lines, &at, &end)) {
-        result = grow_maps(maps);
-        if (result == 0 && parse_line(&maps->mapping[maps->n], at, end))
-            maps->n++;
-        else if (result == 0)
-            result = HL_SKIP_NO_PROC;
+}
+
+static void note_answer(struct hl_mapping *m, const struct query *query, const char *name) {
+    m->start = query->start;
+    m->end = query->end;
+    m->offset = query->offset;
+    m->device = (uint64_t)query->major << 32 | query->minor;
+    m->inode = query->inode;
+    m->prot = (query->vma_flags & QUERY_READABLE ? PROT_READ : 0) |
+              (query->vma_flags & QUERY_WRITABLE ? PROT_WRITE : 0) |
+              (query->vma_flags & QUERY_EXECUTABLE ? PROT_EXEC : 0);
+    m->shared = (query->vma_flags & QUERY_SHARED) != 0;
+    m->name = hash_bytes(name, name + (query->name_bytes > 0 ? query->name_bytes - 1 : 0)); /* it is terminated */
+}
+
+/* Asks the kernel for each mapping of [start, end) through the open FILE, maps.  0; a reason; or a negated errno where it
+   does not tell. */
+static int query_maps(struct hl_maps *maps, int file, uint64_t start, uint64_t end) {
+    char name[NAME_BYTES];
+    for (struct query query; start < end; start = query.end) {
+        query.size = sizeof query;
+        query.flags = QUERY_THIS_OR_NEXT;
+        query.address = start;
+        query.name = (uint64_t)(uintptr_t)name;
+        query.name_bytes = sizeof name;
+        query.build_id = query.build_id_bytes = 0;
+        long result = hl_ioctl(file, QUERY_REQUEST, &query);
+        if (result == -ENOENT || (result == 0 && query.start >= end))
+            return 0;
+        if (result != 0 || query.end <= start)
+            return result < 0 ? (int)result : -EINVAL;
+        if (grow_maps(maps) != 0)
+            return HL_SKIP_NO_MEMORY;
+        note_answer(&maps->mapping[maps->n++], &query, name);
     }
-    hl_close_lines(&lines);
-    if (result == 0 && (lines.failed || maps->n == 0))
-        result = HL_SKIP_NO_PROC;
+    return 0;
+}
+
+/* Reads the mappings of [start, end) from the open FILE, maps, and nothing behind them. */
+static int read_lines(struct hl_maps *maps, long file, uint64_t start, uint64_t end) {
+    struct hl_lines lines;
+    char buffer[HL_LINES_BYTES];
+    const char *at, *line_end;
+    uint64_t last = 0;
+    int result = 0;
+    hl_begin_lines(&lines, file, buffer, sizeof buffer);
+    while (result == 0 && last < end && hl_next_line(&lines, &at, &line_end)) {
+        result = grow_maps(maps);
+        struct hl_mapping *mapping = &maps->mapping[maps->n];
+        if (result == 0 && !parse_line(mapping, at, line_end))
+            result = HL_SKIP_NO_PROC;
+        if (result == 0)
+            last = mapping->end;
+        if (result == 0 && mapping->end > start && mapping->start < end)
+            maps->n++;
+    }
+    return result == 0 && (lines.failed || last == 0) ? HL_SKIP_NO_PROC : result;
+}
+
+int hl_read_maps(struct hl_maps *maps, uint64_t start, uint64_t end, bool may_query) {
+    hl_clear_maps(maps);
+    long file = hl_open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    int result = -ENOTTY;
+    if (hl_is_error(file))
+        return HL_SKIP_NO_PROC;
+    if (may_query)
+        result = query_maps(maps, (int)file, start, end);
+    if (result < 0) {
+        maps->n = 0;
+        result = read_lines(maps, file, start, end);
+    }
+    hl_close((int)file);
     if (result != 0)
         hl_free_maps(maps);
     return result;
@@ -103,8 +181,7 @@ int hl_read_maps(struct hl_maps *maps) {
 
 void hl_free_maps(struct hl_maps *maps) {
     hl_free_area(&maps->area);
-    maps->mapping = NULL;
-    maps->n = 0;
+    hl_clear_maps(maps);
 }
 
 size_t hl_find_mapping(const struct hl_maps *maps, uint64_t address) {
@@ -188,6 +265,23 @@ static bool has_flag(const char *at, const char *end, const char *flag) {
     return false;
 }
 
+/* Beside what is usual: bt and ac follow the protection that it has and had, nr comes from MAP_NORESERVE; sd and dw
+   (Linux 3.9, before 5.15) are the kernel's own.  Huge pages it has anyway (hg). */
+bool hl_has_special_flags(const char *at, const char *end) {
+    static const char usual[] = " rd wr ex mr mw me ac bt dw hg nr sd";
+    for (; end - at >= 2; at++) {
+        if (*at == ' ')
+            continue;
+        bool is_usual = false;
+        for (const char *flag = usual; !is_usual && flag[0] != '\0'; flag += 3)
+            is_usual = hl_same_bytes(at, flag + 1, 2);
+        if (!is_usual)
+            return true;
+        at++;
+    }
+    return false;
+}
+
 /* The number of kB at AT, in bytes; 0 if there is none. */
 static uint64_t read_kilobytes(const char *at, const char *end) {
     uint64_t number = 0;
@@ -201,10 +295,18 @@ bool hl_next_smaps(struct hl_smaps *smaps) {
     struct hl_mapping mapping;
     const char *at, *end;
     smaps->thp_bytes = smaps->file_huge_bytes = 0;
+    smaps->is_special = false;
     while (hl_next_line(&smaps->lines, &at, &end)) {
         if (skip_key(&at, end, "VmFlags:")) {
             smaps->is_guarded = has_flag(at, end, "bt");
+            smaps->is_special = smaps->is_special || hl_has_special_flags(at, end);
             return true;
+        }
+        if (skip_key(&at, end, "ProtectionKey:")) {
+            while (skip_char(&at, end, ' '))
+                ;
+            smaps->is_special = !skip_char(&at, end, '0');
+            continue;
         }
         if (skip_key(&at, end, "AnonHugePages:")) {
             smaps->thp_bytes = read_kilobytes(at, end);
@@ -238,6 +340,20 @@ int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra) {
     return with > 0 && without > 0 ? HL_SKIP_MAPPING_CHANGED : 0;
 }
 
+int hl_check_flags(uint64_t start, uint64_t end) {
+    struct hl_smaps smaps;
+    bool is_special = false, is_any = false;
+    hl_open_smaps(&smaps);
+    while (!is_special && hl_next_smaps(&smaps) && smaps.mapping.start < end) {
+        if (smaps.mapping.end <= start)
+            continue;
+        is_any = true;
+        is_special = smaps.is_special;
+    }
+    hl_close_smaps(&smaps);
+    return is_special ? HL_SKIP_MAPPED_SPECIALLY : is_any ? 0 : HL_SKIP_NO_PROC;
+}
+
 long hl_open_pagemap(void) { return hl_open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC); }
 
 /* Lets the kernel look for pages of [start, end) that have all of ALL_OF and any of ANY_OF, where those of INVERTED
@@ -265,6 +381,10 @@ static int scan_pages(int pagemap, uint64_t start, uint64_t end, uint64_t invert
 int hl_check_huge(int pagemap, uint64_t start, uint64_t end) {
     int small = scan_pages(pagemap, start, end, SCAN_HUGE, SCAN_HUGE, 0);
     return small > 0 ? HL_SKIP_THP_UNAVAILABLE : small;
+}
+
+bool hl_scan_unmodified(int pagemap, uint64_t start, uint64_t end) {
+    return scan_pages(pagemap, start, end, SCAN_FILE, SCAN_FILE, SCAN_PRESENT | SCAN_SWAPPED) == 0;
 }
 
 int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan) {

@@ -14,15 +14,25 @@ struct hl_mapping {
     bool shared;
 };
 
-/* In memory of its own, ascending. */
+/* As many as an object has, with some to spare. */
+#define HL_MAPPINGS_FEW 16
+
+/* Ascending.  It points into itself, so it can't be copied. */
 struct hl_maps {
     struct hl_mapping *mapping;
     size_t n;
-    struct hl_area area; /* that they are in */
+    struct hl_area area; /* that they are in, where they are more than few */
+    struct hl_mapping few[HL_MAPPINGS_FEW];
 };
 
-/* Reads /proc/self/maps.  0, HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY.  After 0 the caller frees MAPS. */
-int hl_read_maps(struct hl_maps *maps);
+/* Nothing is read: hl_free_maps has nothing to do. */
+void hl_clear_maps(struct hl_maps *maps);
+
+/* Reads the mappings that have something of [start, end), or of all memory from 0 to UINT64_MAX.  What lies before them
+   costs nothing where the kernel answers for an address (PROCMAP_QUERY, Linux 6.11); else /proc/self/maps is read up to
+   END.  MAY_QUERY: ioctl(2) may be called, no filter can kill for it.  0, HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY.  After 0
+   the caller frees MAPS. */
+int hl_read_maps(struct hl_maps *maps, uint64_t start, uint64_t end, bool may_query);
 void hl_free_maps(struct hl_maps *maps);
 
 /* The index of the first mapping that ends after ADDRESS; maps->n if there is none. */
@@ -45,6 +55,8 @@ struct hl_smaps {
     uint64_t thp_bytes;        /* AnonHugePages */
     uint64_t file_huge_bytes;  /* FilePmdMapped (Linux 5.4) and ShmemPmdMapped */
     bool is_guarded;           /* VmFlags has bt: PROT_BTI, AArch64 */
+    bool is_special;           /* VmFlags has what no dynamic linker sets (mlock, madvise, userfaultfd), or it has a
+                                  protection key */
 };
 
 /* A file that cannot be opened has no mappings. */
@@ -56,6 +68,13 @@ void hl_close_smaps(struct hl_smaps *smaps);
    HL_PROT_BTI or nothing.  0; HL_SKIP_MAPPING_CHANGED where some have it and some don't; HL_SKIP_NO_PROC. */
 int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra);
 
+/* Whether nothing in [start, end) was locked, advised, registered or given a protection key: a mapping in its place
+   would not have that.  0, HL_SKIP_MAPPED_SPECIALLY or HL_SKIP_NO_PROC. */
+int hl_check_flags(uint64_t start, uint64_t end);
+
+/* Whether the line of two-letter flags [at, end), VmFlags of smaps without its key, has some that is_special means. */
+bool hl_has_special_flags(const char *at, const char *end);
+
 /* An open /proc/self/pagemap, or a negated errno.  The caller closes it. */
 long hl_open_pagemap(void);
 
@@ -63,6 +82,10 @@ long hl_open_pagemap(void);
    file's (bit 61 of pagemap clear).  MAY_SCAN: ioctl(2) may be called, no filter can kill for it.  0,
    HL_SKIP_TEXT_MODIFIED, or HL_SKIP_NO_PROC (no pagemap). */
 int hl_check_unmodified(int pagemap, uint64_t start, uint64_t end, uint64_t page_bytes, bool may_scan);
+
+/* Whether the kernel says of all of [start, end), whatever is mapped there, what hl_check_unmodified looks for, by one
+   call.  False also where it can't (before Linux 6.7). */
+bool hl_scan_unmodified(int pagemap, uint64_t start, uint64_t end);
 
 /* Whether all of [start, end) is mapped by huge entries.  0, HL_SKIP_THP_UNAVAILABLE, or -1: this kernel does not
    tell (before Linux 6.7). */

@@ -55,11 +55,8 @@ static void drop_unsupported(struct hl_context *context, struct hl_options *opti
 /* Nothing is taken. */
 static void clear_process(struct hl_context *context) {
     context->pagemap = -1;
-    context->maps.mapping = NULL;
-    context->maps.n = 0;
-    hl_clear_area(&context->maps.area);
     context->work = NULL;
-    context->n_work = 0;
+    context->n_work = context->n_room = 0;
     hl_clear_area(&context->work_area);
     context->dropped_named = false;
 }
@@ -75,7 +72,7 @@ static bool begin(struct hl_context *context, const struct hl_options *options, 
     clear_process(context);
     context->way_in = way_in;
     context->filters_are_known = context->has_started = context->is_traced = false;
-    context->stores = HL_STORES_UNKNOWN;
+    context->has_no_store = context->others_ran = false;
     context->matched = context->n_small = 0;
     hl_forget_process(context);
     context->options = *options;
@@ -140,13 +137,32 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
            options.verbose == 0 && !options.strict && !options.perf_map;
 }
 
+bool hl_needs_path(const char *const *envp) {
+    struct hl_options options;
+    const char *objects = find_variable(envp, "LD_HUGEPAGES"), *text = find_variable(envp, options_name);
+    if (objects != NULL && !hl_same_bytes(objects, "main", sizeof "main"))
+        return true;
+    hl_default_options(&options);
+    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    return options.only.bytes > 0 || options.verbose > 0 || options.strict || options.perf_map;
+}
+
+void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n) {
+    context->work = work;
+    context->n_room = n;
+}
+
 /* Room for one more object, or NULL. */
 static struct hl_work *grow_work(struct hl_context *context) {
     uint64_t bytes = context->work_area.end - context->work_area.start;
-    if ((context->n_work + 1) * sizeof *context->work > bytes &&
-        hl_grow_area(&context->work_area, bytes == 0 ? WORK_FIRST * sizeof *context->work : 2 * bytes) != 0)
-        return NULL;
-    context->work = (struct hl_work *)context->work_area.start;
+    if (context->n_work == context->n_room) {
+        size_t n = bytes == 0 ? context->n_room + WORK_FIRST : 2 * context->n_room;
+        if (hl_grow_area(&context->work_area, n * sizeof *context->work) != 0)
+            return NULL;
+        if (bytes == 0)
+            hl_copy_bytes((void *)context->work_area.start, context->work, context->n_work * sizeof *context->work);
+        hl_use_room(context, (struct hl_work *)context->work_area.start, n);
+    }
     return &context->work[context->n_work];
 }
 
@@ -154,6 +170,7 @@ void *hl_make_room(struct hl_context *context) {
     uint64_t bytes = hl_round_up(sizeof *context->work, context->geometry.page_bytes) + HL_STACK_BYTES;
     if (hl_grow_area(&context->work_area, bytes) != 0)
         return NULL;
+    hl_use_room(context, (struct hl_work *)context->work_area.start, 1);
     return (void *)context->work_area.end;
 }
 
@@ -188,6 +205,7 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
     }
     work->skip = (enum hl_skip)result;
     work->no_image = HL_SKIP_NO_IMAGE;
+    hl_clear_maps(&work->maps);
     hl_clear_moves(work);
     if (result == 0 && object->is_image)
         hl_take_image(context, work);
@@ -195,13 +213,12 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
 
 static int read_status(struct hl_context *context) {
     bool was_known = context->filters_are_known && context->filters != HL_FILTERS_UNKNOWN;
-    hl_read_status(&context->status, &hl_system_roots);
-    if (!context->filters_are_known) {
+    if (context->filters_are_known || context->has_started)
+        hl_read_status(&context->status, &hl_system_roots);
+    else /* this is it */
+        hl_read_first_status(&context->status, &hl_system_roots);
+    if (!context->filters_are_known)
         context->filters = context->status.filters;
-        /* Else nobody has asked for a line, and a filter may kill for fstat. */
-        if (context->filters == 0 && context->way_in == HL_PRELOADER)
-            hl_note_stderr(context);
-    }
     context->filters_are_known = true;
     if (context->status.filters == HL_FILTERS_UNKNOWN)
         return was_known ? HL_SKIP_RESTRICTED : HL_SKIP_NO_PROC;
@@ -214,25 +231,6 @@ int hl_read_process_status(struct hl_context *context) {
         context->status_result = read_status(context);
     context->status_holds = true;
     return context->status_result;
-}
-
-/* Whether an object may be mapped otherwise than its headers say, or something else between its segments. */
-static bool needs_maps(const struct hl_context *context) {
-    for (size_t i = 0; i < context->n_work; i++)
-        if (!hl_holds_its_place(&context->work[i].object))
-            return true;
-    return false;
-}
-
-/* What every object needs to be checked against.  0 or the reason why none can move. */
-static int read_process(struct hl_context *context) {
-    int result = hl_read_process_status(context);
-    if (result == 0 && needs_maps(context))
-        result = hl_read_maps(&context->maps);
-    if (result != 0)
-        return result;
-    context->pagemap = hl_open_pagemap();
-    return 0;
 }
 
 /* Whether a span of KIND waits for new memory. */
@@ -261,7 +259,7 @@ static void leave_data(const struct hl_context *context, struct hl_work *work) {
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->options.backend;
     bool may_share = backend == HL_BACKEND_AUTO || backend == HL_BACKEND_SHARED;
-    if (may_share && !work->object.is_image && hl_prepare_image(context, work) == 0) {
+    if (may_share && !work->object.is_image && hl_use_image(context, work) == 0) {
         leave_data(context, work);
     } else {
         leave_data(context, work);
@@ -277,7 +275,7 @@ static bool is_anything_prepared(const struct hl_work *work) {
 }
 
 static void move_planned(struct hl_context *context) {
-    int result = read_process(context);
+    int result = hl_read_process_status(context);
     for (size_t i = 0; i < context->n_work; i++) {
         struct hl_work *work = &context->work[i];
         if (work->skip == HL_MOVED && result != 0)
@@ -348,9 +346,28 @@ static bool is_anything_planned(const struct hl_context *context) {
     return false;
 }
 
-static bool is_any_lost(const struct hl_context *context) {
+/* An image fits only where the object lies on a boundary. */
+static bool is_out_of_reach(const struct hl_context *context, const struct hl_work *work,
+                            const struct hl_span *span) {
+    return context->options.backend == HL_BACKEND_SHARED && (span->kind == HL_TEXT || span->kind == HL_RODATA) &&
+           work->object.load_bias % context->geometry.huge_page_bytes != 0;
+}
+
+bool hl_is_anything_to_do(const struct hl_context *context) {
+    if (hl_is_wanted(context, 1) || context->options.strict || context->options.perf_map)
+        return true;
+    for (size_t i = 0; i < context->n_work; i++) {
+        const struct hl_work *work = &context->work[i];
+        for (unsigned j = 0; j < work->plan.n_spans && work->skip == HL_MOVED; j++)
+            if (!is_out_of_reach(context, work, &work->plan.span[j]))
+                return true;
+    }
+    return false;
+}
+
+static bool is_new_one_lost(const struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++)
-        if (context->work[i].skip == HL_SKIP_LOST)
+        if (context->work[i].skip == HL_SKIP_LOST && context->work[i].object.is_new)
             return true;
     return false;
 }
@@ -382,18 +399,23 @@ int hl_move_objects(struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++) {
         hl_report_object(context, &context->work[i]);
         context->n_small += hl_is_just_small(&context->work[i]);
+        if (context->work[i].skip == HL_SKIP_LOST && !context->work[i].object.is_new) {
+            hl_report_lost(context, &context->work[i]);
+            status = 127;
+        }
         if (is_refused(context, &context->work[i])) {
             hl_report_strict(context, &context->work[i]);
             status = 127;
         }
     }
-    return is_any_lost(context) ? HL_LOST : status;
+    return is_new_one_lost(context) ? HL_LOST : status;
 }
 
 void hl_end(struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++)
+        hl_free_maps(&context->work[i].maps);
     hl_free_area(&context->work_area);
     if (context->pagemap >= 0)
         hl_close((int)context->pagemap);
-    hl_free_maps(&context->maps);
     clear_process(context);
 }

@@ -10,6 +10,10 @@
    that, and begin a hundred times a second in scripts. */
 bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_t phnum);
 
+/* Whether the executable's path makes a difference to what ENVP asks for, or might be printed: LD_HUGEPAGES may name it,
+   only= compares it, and so on.  It makes no system call. */
+bool hl_needs_path(const char *const *envp);
+
 /* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel.
    False if hugeld has nothing to do in this process (only=, or no patterns); then nothing was taken.  ENVP's
    strings must live as long as CONTEXT is used. */
@@ -20,14 +24,20 @@ bool hl_begin(struct hl_context *context, const char *const *envp, const char *e
 bool hl_begin_with(struct hl_context *context, const struct hl_options *options, const char *executable,
                    enum hl_way_in way_in, uint64_t page_bytes);
 
+/* N works of the caller's, for the first objects that are added, until hl_end. */
+void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n);
+
 /* Selects and plans one object: everything in OBJECT before its load bias is set.  Objects come in the order
    in which they are served: the executable first.  The strings must live until hl_end. */
 void hl_add_object(struct hl_context *context, const struct hl_object *object, const Elf64_Phdr *phdr,
                    size_t phnum);
 
+/* Whether hl_move_objects would do or say anything; else it need not be called. */
+bool hl_is_anything_to_do(const struct hl_context *context);
+
 /* Steps 3 to 6 for everything added; afterwards each object is either on huge pages or exactly as it was.
    Called with every signal blocked, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0; 127 when
-   strict=on demands that the program ends; or HL_LOST: a new object's text or data is gone, and whoever maps it
+   the program must end, because strict=on demands that or its text is gone, which was said; or HL_LOST: a new object's text or data is gone, and whoever maps it
    must give it up and unmap nothing of it, since some of its place may be another thread's by now. */
 #define HL_LOST (-1)
 int hl_move_objects(struct hl_context *context);

@@ -338,7 +338,7 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
     if (wanted == HL_BACKEND_SHARED)
         return work->no_image;
     if (wanted != HL_BACKEND_THP)
-        result = kind == HL_TEXT && hl_rewrites_text(context, &work->object)
+        result = kind == HL_TEXT && hl_rewrites_text(context, work)
                      ? HL_SKIP_REWRITES_TEXT
                      : prepare_on(context, work, kind, HL_HUGETLB);
     if (result == 0 || wanted == HL_BACKEND_HUGETLB)

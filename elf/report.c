@@ -242,7 +242,7 @@ static void report_no_image(const struct hl_context *context, const struct hl_wo
     struct hl_line line;
     bool is_usual = work->no_image == HL_SKIP_NO_IMAGE || work->no_image == HL_SKIP_IMAGE_PLACE;
     if (context->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 ||
-        context->stores == HL_NO_STORE || work->no_image == HL_MOVED)
+        context->has_no_store || work->no_image == HL_MOVED)
         return;
     begin_line(&line, &work->object);
     hl_add_text(&line, "not mapped from an image: ");
@@ -401,9 +401,25 @@ void hl_report_strict(const struct hl_context *context, const struct hl_work *wo
     hl_write_line(context, &line);
 }
 
-void hl_report_broken(const struct hl_context *context, const struct hl_work *work) {
+/* What must be said is said in any case, if it is known what standard error is. */
+static void begin_urgent(struct hl_context *context, struct hl_line *line, const struct hl_work *work) {
+    if (!context->has_started)
+        hl_note_stderr(context);
+    begin_line(line, &work->object);
+}
+
+void hl_report_lost(struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
-    begin_line(&line, &work->object);
+    begin_urgent(context, &line, work);
+    hl_add_text(&line, hl_skip_sentence(HL_SKIP_LOST));
+    hl_add_text(&line, ", so the program ends; ");
+    hl_add_text(&line, hl_skip_remedy(HL_SKIP_LOST));
+    hl_write_line(context, &line);
+}
+
+void hl_report_broken(struct hl_context *context, const struct hl_work *work) {
+    struct hl_line line;
+    begin_urgent(context, &line, work);
     hl_add_text(&line, "rolled back, but its mappings are not what they were before");
     hl_write_line(context, &line);
 }

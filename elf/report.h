@@ -40,7 +40,10 @@ void hl_report_small(const struct hl_context *context);
 void hl_report_name(const struct hl_context *context, const struct hl_pattern *name);
 
 /* Says that rolling back did not restore the mappings: a bug, or a kernel's.  Shown at every verbosity. */
-void hl_report_broken(const struct hl_context *context, const struct hl_work *work);
+void hl_report_broken(struct hl_context *context, const struct hl_work *work);
+
+/* Says that the program ends because text of WORK is gone (HL_SKIP_LOST).  Shown at every verbosity. */
+void hl_report_lost(struct hl_context *context, const struct hl_work *work);
 
 /* Says why objects that come later will stay. */
 void hl_report_unwatched(const struct hl_context *context, enum hl_skip skip);

@@ -68,15 +68,16 @@ static const Elf64_Ehdr *find_header(const struct hl_object *object) {
     return is_there ? (const Elf64_Ehdr *)(uintptr_t)first->first_page : NULL;
 }
 
-/* Whether OBJECT is mapped from the open FILE.  A filter of system calls may kill for asking; then its path has to
+/* Whether WORK's object is mapped from the open FILE.  A filter of system calls may kill for asking; then its path has to
    do. */
-static bool is_its_file(const struct hl_context *context, const struct hl_object *object, int file) {
+static bool is_its_file(const struct hl_context *context, const struct hl_work *work, int file) {
     struct hl_file_state state;
     return context->status.filters != 0 ||
-           (hl_read_file_state(&state, file) == 0 && hl_is_mapped_from(context, object, file, &state));
+           (hl_read_file_state(&state, file) == 0 && hl_is_mapped_from(context, work, file, &state));
 }
 
-bool hl_rewrites_text(const struct hl_context *context, const struct hl_object *object) {
+bool hl_rewrites_text(const struct hl_context *context, const struct hl_work *work) {
+    const struct hl_object *object = &work->object;
     const Elf64_Ehdr *header = find_header(object);
     if (header != NULL)
         return has_sections(header) && find_marked_section(object->file, header) != NULL;
@@ -85,7 +86,7 @@ bool hl_rewrites_text(const struct hl_context *context, const struct hl_object *
     long fd = hl_open_object_file(object);
     if (hl_is_error(fd))
         return false;
-    bool result = is_its_file(context, object, (int)fd) && hl_find_mark((int)fd) != NULL;
+    bool result = is_its_file(context, work, (int)fd) && hl_find_mark((int)fd) != NULL;
     hl_close((int)fd);
     return result;
 }

@@ -61,6 +61,8 @@ static bool read_line(struct hl_status *status, const char *at, const char *end)
         status->is_one_group = read_ids(&status->group, at, end);
     else if (skip_key(&at, end, "CapPrm:"))
         status->has_capabilities = !hl_scan_number(&at, end, 16, &number) || number != 0;
+    else if (skip_key(&at, end, "VmLck:"))
+        status->has_locked = hl_scan_number(&at, end, 10, &number) && number != 0;
     else if (skip_key(&at, end, "THP_enabled:"))
         status->thp_disabled = hl_scan_number(&at, end, 10, &number) && number == 0;
     bool is_last = skip_key(&at, end, "Mems_allowed_list:");
@@ -70,10 +72,10 @@ static bool read_line(struct hl_status *status, const char *at, const char *end)
 }
 
 /* The path's stack is free again before the buffer's is taken. */
-__attribute__((noinline)) static long open_status(const struct hl_roots *roots) {
+__attribute__((noinline)) static long open_status(const struct hl_roots *roots, const char *name) {
     struct hl_line path;
     hl_set_line(&path, roots->proc);
-    hl_add_text(&path, "/thread-self/status");
+    hl_add_text(&path, name);
     return hl_open(path.at, O_RDONLY | O_CLOEXEC);
 }
 
@@ -89,14 +91,22 @@ __attribute__((noinline)) static void read_lines(struct hl_status *status, long 
     hl_close_lines(&lines);
 }
 
-void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
+static void read_status(struct hl_status *status, const struct hl_roots *roots, const char *name) {
     status->has_threads = true;
-    status->is_traced = status->thp_disabled = false;
+    status->is_traced = status->thp_disabled = status->has_locked = false;
     status->filters = 0; /* the kernel may know of none */
     status->user = HL_USER_UNKNOWN;
     status->group = HL_USER_UNKNOWN;
     status->is_one_user = status->is_one_group = false;
     status->has_capabilities = true;
     fill_nodes(&status->nodes, ~(uint64_t)0);
-    read_lines(status, open_status(roots));
+    read_lines(status, open_status(roots, name));
+}
+
+void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {
+    read_status(status, roots, "/thread-self/status");
+}
+
+void hl_read_first_status(struct hl_status *status, const struct hl_roots *roots) {
+    read_status(status, roots, "/self/status");
 }

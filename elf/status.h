@@ -30,10 +30,14 @@ struct hl_status {
         is_one_group;      /* the real, effective, saved and file system numbers agree; false where they
                                        can't be read */
     bool has_capabilities; /* some are permitted (CapPrm); true where that can't be read */
+    bool has_locked; /* some of its memory is locked (VmLck); false where that can't be read */
     struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */
 };
 
 /* What was read is old already: nothing here is a promise. */
 void hl_read_status(struct hl_status *status, const struct hl_roots *roots);
+
+/* The same of the process's first thread, for which the kernel makes fewer files of /proc. */
+void hl_read_first_status(struct hl_status *status, const struct hl_roots *roots);
 
 #endif

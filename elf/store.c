@@ -20,6 +20,8 @@
 #define S_IFDIR 0040000
 #define S_IFREG 0100000
 #define WRITABLE_BY_OTHERS 022
+/* As in statfs(2). */
+#define ST_NOEXEC 8
 
 int hl_read_file_state(struct hl_file_state *state, int file) {
     struct stat status;
@@ -80,6 +82,11 @@ uint64_t hl_find_trusted_user(const struct hl_status *status) {
 static bool is_on_tmpfs(int file) {
     struct statfs fs;
     return !hl_is_error(HL_CALL(__NR_fstatfs, file, &fs, 0, 0, 0, 0)) && fs.f_type == TMPFS_MAGIC;
+}
+
+bool hl_forbids_execution(int file) {
+    struct statfs fs;
+    return !hl_is_error(HL_CALL(__NR_fstatfs, file, &fs, 0, 0, 0, 0)) && (fs.f_flags & ST_NOEXEC) != 0;
 }
 
 /* 0 if FILE is of TYPE and nobody but OWNER or root can have written to it. */

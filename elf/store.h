@@ -20,6 +20,9 @@ struct hl_file_state {
 #define HL_SYSTEM_STORE "/run/hugeld"
 #define HL_IMAGE_LINK ".image" /* in the folder of an image: a symbolic link to it */
 
+/* Whether the file system of the open FILE is mounted noexec. */
+bool hl_forbids_execution(int file);
+
 /* Reads the state of the open FILE.  0, or a negated errno. */
 int hl_read_file_state(struct hl_file_state *state, int file);
 

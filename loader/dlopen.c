@@ -71,6 +71,7 @@ static struct {
 } watch;
 
 char hl_move_stack[HL_STACK_BYTES] __attribute__((aligned(16)));
+struct hl_work hl_first_work[HL_FIRST_WORKS];
 
 /* The environment's bytes may be overwritten (setproctitle). */
 static char patterns[65536];
@@ -126,6 +127,7 @@ static void move_objects(void *unused) {
     struct hl_object object;
     (void)unused;
     long memory = hl_open("/proc/self/mem", O_RDONLY | O_CLOEXEC);
+    hl_use_room(&watch.context, hl_first_work, HL_FIRST_WORKS);
     for (const struct link_map *map = watch.first; map != NULL; map = map->l_next) {
         if (!is_selected(&object, map))
             continue;
@@ -137,7 +139,8 @@ static void move_objects(void *unused) {
     }
     if (!hl_is_error(memory))
         hl_close((int)memory);
-    hl_move_objects(&watch.context);
+    if (hl_move_objects(&watch.context) != 0)
+        HL_CALL(__NR_exit_group, 127, 0, 0, 0, 0, 0);
     hl_write_own_map(&watch.context);
     hl_end(&watch.context);
 }
@@ -245,9 +248,12 @@ static int start_watching(const struct hl_context *context) {
         return HL_SKIP_NO_MEMORY;
     watch.debug = debug;
     watch.context = *context;
+    watch.context.others_ran = false; /* what comes will be looked at as soon as it is mapped */
     int result = watch.context.filters_are_known ? 0 : hl_read_process_status(&watch.context);
     if (result != 0)
         return result;
+    if (watch.context.status.filters == 0) /* else one may kill for fstat */
+        hl_note_stderr(&watch.context);
     if (watch.context.status.has_threads) /* another could be running r_brk */
         return HL_SKIP_THREADS;
     note_options(&context->options);

@@ -23,13 +23,27 @@ struct finder {
     struct hl_context *context;
     const char *executable;
     bool seen_main;
+    unsigned n_first; /* objects that are linked with -z initfirst, as this one is */
 };
+
+static bool is_first(const struct dl_phdr_info *info) {
+    for (size_t i = 0; i < info->dlpi_phnum; i++) {
+        if (info->dlpi_phdr[i].p_type != PT_DYNAMIC)
+            continue;
+        const ElfW(Dyn) *dynamic = (const ElfW(Dyn) *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+        for (; dynamic->d_tag != DT_NULL; dynamic++)
+            if (dynamic->d_tag == DT_FLAGS_1)
+                return (dynamic->d_un.d_val & DF_1_INITFIRST) != 0;
+    }
+    return false;
+}
 
 static int add_object(struct dl_phdr_info *info, size_t size, void *data) {
     struct finder *finder = data;
     bool is_main = !finder->seen_main; /* dl_iterate_phdr(3): the executable comes first */
     (void)size;
     finder->seen_main = true;
+    finder->n_first += is_first(info);
     hl_add_linked(finder->context, info, is_main, is_main ? finder->executable : info->dlpi_name);
     return 0;
 }
@@ -85,31 +99,37 @@ static const char *find_executable(char *buffer, bool can_iterate) {
 }
 
 struct start {
-    const char *const *envp;
     struct hl_context context;
-    bool has_begun, is_ready;
+    bool is_ready; /* dl_iterate_phdr can be called */
     int status;
 };
 
-static void move_objects(void *data) {
-    struct start *start = data;
+/* Finds and plans the objects.  It makes no system call, unless a path is needed. */
+static bool find_objects(struct start *start, const char *const *envp) {
+    static char path[PATH_MAX];
     struct hl_context *context = &start->context;
-    char path[PATH_MAX];
-    struct finder finder = {context, NULL, false};
+    struct finder finder = {context, (const char *)getauxval(AT_EXECFN), false, 0};
     start->is_ready = !is_of_executable((uintptr_t)dl_iterate_phdr);
-    finder.executable = find_executable(path, start->is_ready);
-    start->has_begun = hl_begin(context, start->envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ));
-    if (!start->has_begun)
-        return;
+    if (finder.executable == NULL || hl_needs_path(envp))
+        finder.executable = find_executable(path, start->is_ready);
+    if (!hl_begin(context, envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ)))
+        return false;
+    hl_use_room(context, hl_first_work, HL_FIRST_WORKS);
     if (start->is_ready)
         dl_iterate_phdr(add_object, &finder);
     else
         leave_executable(context, finder.executable);
-    start->status = hl_move_objects(context);
+    /* glibc's has not been set: that is done by the first constructor but ours. */
+    context->others_ran = __environ != NULL || finder.n_first != 1;
+    return true;
+}
+
+static void move_objects(void *data) {
+    struct start *start = data;
+    start->status = hl_move_objects(&start->context);
     if (start->is_ready && start->status == 0)
-        start->status = hl_end_startup(context);
-    hl_write_own_map(context);
-    hl_end(context);
+        start->status = hl_end_startup(&start->context);
+    hl_write_own_map(&start->context);
 }
 
 /* The program's headers are those of the auxiliary vector, unless it was started as "ld.so PROGRAM". */
@@ -122,11 +142,12 @@ static bool has_nothing_to_do(const char *const *envp) {
    what has nothing to do does not touch a page for START either. */
 __attribute__((noinline)) static void begin_at(const char *const *envp) {
     struct start start;
-    start.envp = envp;
-    start.has_begun = false;
-    hl_call_on_stack(move_objects, &start, hl_move_stack + sizeof hl_move_stack);
-    if (!start.has_begun)
+    start.status = 0;
+    if (!find_objects(&start, envp))
         return;
+    if (!start.is_ready || hl_is_anything_to_do(&start.context))
+        hl_call_on_stack(move_objects, &start, hl_move_stack + sizeof hl_move_stack);
+    hl_end(&start.context);
     if (start.is_ready)
         hl_watch_for_objects(&start.context);
     if (start.status != 0)

@@ -113,14 +113,13 @@ static bool is_overlay(int fd) {
 }
 
 /* Whether FD begins with the bytes that are mapped at the object's first page. */
-static bool has_same_head(const struct hl_context *context, const struct hl_object *object, int fd) {
+static bool has_same_head(const struct hl_work *work, int fd) {
     char in_file[1024], in_memory[1024];
-    size_t n = context->maps.n;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        size_t at = hl_find_mapping(&context->maps, segment->first_page);
-        if (at == n || context->maps.mapping[at].start != segment->first_page ||
-            context->maps.mapping[at].offset != 0)
+    size_t n = work->maps.n;
+    for (unsigned i = 0; i < work->object.n_segments; i++) {
+        const struct hl_segment *segment = &work->object.segment[i];
+        size_t at = hl_find_mapping(&work->maps, segment->first_page);
+        if (at == n || work->maps.mapping[at].start != segment->first_page || work->maps.mapping[at].offset != 0)
             continue;
         return hl_pread(fd, in_file, sizeof in_file, 0) == sizeof in_file &&
                hl_read_memory(in_memory, segment->first_page, sizeof in_memory) == sizeof in_memory &&
@@ -130,37 +129,36 @@ static bool has_same_head(const struct hl_context *context, const struct hl_obje
 }
 
 /* Whether FD is the file that was mapped at ADDRESS. */
-static bool is_mapped_file(const struct hl_context *context, const struct hl_object *object, uint64_t address,
-                           int fd) {
+static bool is_mapped_file(const struct hl_work *work, uint64_t address, int fd) {
     struct statx stat;
-    size_t at = hl_find_mapping(&context->maps, address);
+    size_t at = hl_find_mapping(&work->maps, address);
     long result = HL_CALL(__NR_statx, fd, "", 0x1000 /* AT_EMPTY_PATH */, STATX_INO, &stat, 0);
-    if (hl_is_error(result) || at == context->maps.n || context->maps.mapping[at].start > address)
+    if (hl_is_error(result) || at == work->maps.n || work->maps.mapping[at].start > address)
         return false;
-    const struct hl_mapping *mapping = &context->maps.mapping[at];
+    const struct hl_mapping *mapping = &work->maps.mapping[at];
     uint64_t device = (uint64_t)stat.stx_dev_major << 32 | stat.stx_dev_minor;
     if (stat.stx_ino == mapping->inode && device == mapping->device)
         return true;
-    return is_overlay(fd) && has_same_head(context, object, fd);
+    return is_overlay(fd) && has_same_head(work, fd);
 }
 
-static long open_if_mapped(const struct hl_context *context, const struct hl_object *object, uint64_t address,
-                           const char *path) {
+static long open_if_mapped(const struct hl_work *work, uint64_t address, const char *path) {
     long fd = hl_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (hl_is_error(fd) || is_mapped_file(context, object, address, (int)fd))
+    if (hl_is_error(fd) || is_mapped_file(work, address, (int)fd))
         return fd;
     hl_close((int)fd);
     return -ESTALE;
 }
 
-static long open_object(const struct hl_context *context, const struct hl_object *object, uint64_t address) {
+static long open_object(const struct hl_work *work, uint64_t address) {
+    const struct hl_object *object = &work->object;
     long fd = -ENOENT;
     if (object->is_new)
         return object->file;
     if (object->is_main)
-        fd = open_if_mapped(context, object, address, "/proc/self/exe");
+        fd = open_if_mapped(work, address, "/proc/self/exe");
     if (hl_is_error(fd)) /* also when it was started as "ld.so PROGRAM" */
-        fd = open_if_mapped(context, object, address, object->path);
+        fd = open_if_mapped(work, address, object->path);
     return fd == -ENOENT ? -ESTALE : fd;
 }
 
@@ -171,7 +169,7 @@ static void add_object(const struct hl_context *context, const struct hl_work *w
     struct hl_symbols symbols;
     size_t n = find_text(work, range);
     uint64_t lines = text->lines;
-    long fd = open_object(context, &work->object, range[0].start);
+    long fd = open_object(work, range[0].start);
     int result = hl_is_error(fd) ? (int)fd : 0;
     hl_begin_symbols(&symbols, work->object.load_bias);
     symbols.moved = moved;

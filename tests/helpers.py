@@ -623,10 +623,20 @@ def read_image(pid):
     return Image(mappings, read_objects(pid, mappings), sorted(os.listdir(f"/proc/{pid}/fd"), key=int))
 
 
+def without_header(mappings, start):
+    """MAPPINGS of what was mapped from an image, and where they begin: the page at START with the ELF header is the file's."""
+    first = mappings[0]
+    is_header = first.start == start and first.end == start + PAGE and first.offset == 0 and not is_image(first.name)
+    return (mappings[1:], start + PAGE) if is_header else (mappings, start)
+
+
 def check_span(image, span, backend, forked=False):
     """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else.  FORKED: children
     were alive, so writing to data has taken small pages."""
     inside = [m for m in image.mappings if m.end > span.start and m.start < span.end]
+    if backend == "shared" and span.kind in ("text", "rodata"):
+        inside, start_ = without_header(inside, span.start)
+        span = dataclasses.replace(span, start=start_)
     where = f"{span} on {backend}: {inside}"
     assert pieces(inside, span.start, span.end) == [(span.start, span.end, span.permissions)], where
     if backend == "hugetlb":
@@ -636,6 +646,7 @@ def check_span(image, span, backend, forked=False):
         assert all(is_image(m.name) and (m.start - m.offset) % HUGE == 0 and m.kb["Anonymous"] == 0 for m in inside), where
         for mapping in inside:  # one that the patched linker made may reach further, with its segment
             small_bytes = (mapping.kb["Rss"] - mapping.kb["ShmemPmdMapped"]) * 1024
+            small_bytes -= -mapping.start % HUGE
             assert small_bytes <= max(0, span.start - mapping.start) + max(0, mapping.end - span.end), where
     elif span.kind in ("text", "rodata"):
         assert all(m.start >= span.start and m.end <= span.end for m in inside), where

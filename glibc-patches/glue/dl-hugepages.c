@@ -410,6 +410,7 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
       .is_main = is_main,
     };
   struct hl_file_state state;
+  struct hl_stores stores;
   if ((mode & __RTLD_DLOPEN) != 0 || GLRO (dl_naudit) > 0)
     /* The program has run, or an auditor, which may have threads.  */
     hl_forget_process (context);
@@ -424,11 +425,13 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
       || !mapped->is_selected
       || ((mode & __RTLD_DLOPEN) != 0
 	  && hl_read_process_status (context) != 0)
-      || !hl_has_store (context)
-      || hl_read_file_state (&state, fd) != 0)
+      || !hl_open_stores (&stores, context))
     return fd;
 
-  long int to = hl_open_image (context, &state);
+  long int to = -HL_SKIP_NO_IMAGE;
+  if (hl_read_file_state (&state, fd) == 0)
+    to = hl_open_image (&stores, context, &state);
+  hl_close_stores (&stores);
   if (hl_is_error (to))
     {
       mapped->no_image = -to;

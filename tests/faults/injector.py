@@ -186,6 +186,9 @@ def is_huge(mappings, span):
     """SPAN is on huge pages, all of it, with its protection.  Writable data is accepted on any anonymous memory: after a
     fork, writing to it takes small pages."""
     inside = [m for m in mappings if m.start < span.end and m.end > span.start]
+    if span.backend == "shared":
+        inside, start = helpers.without_header(inside, span.start)
+        span = span._replace(start=start)
     if helpers.pieces(inside, span.start, span.end) != [(span.start, span.end, span.permissions)]:
         return False
     if "w" in span.permissions:

@@ -63,7 +63,7 @@ static void read_smaps(struct seen *seen) {
 
 static void read_all(struct seen *seen) {
     memset(seen, 0, sizeof *seen);
-    seen->maps_result = hl_read_maps(&seen->maps);
+    seen->maps_result = hl_read_maps(&seen->maps, 0, UINT64_MAX, false);
     read_smaps(seen);
     hl_read_status(&seen->status, &hl_system_roots);
     hl_read_placement(&seen->placement, &seen->status, HL_NUMA_ANY);
