@@ -49,7 +49,7 @@
 struct step {
     uint64_t at, bytes, aside;
     unsigned span;
-    bool claim;
+    bool is_gap, is_claimed;
     bool left; /* what was kept aside for it is not there any more */
 };
 
@@ -82,13 +82,14 @@ static size_t count_steps(const struct commit *c) {
     return n;
 }
 
-static void add_step(struct commit *c, unsigned span, uint64_t start, uint64_t end, bool claim) {
+static void add_step(struct commit *c, unsigned span, uint64_t start, uint64_t end, bool is_gap) {
     struct step *step = &c->step[c->n_steps++];
     step->at = start;
     step->bytes = end - start;
     step->aside = c->work->move[span].aside + (start - c->work->plan.span[span].start);
     step->span = span;
-    step->claim = claim;
+    step->is_gap = is_gap;
+    step->is_claimed = false;
     step->left = false;
 }
 
@@ -135,14 +136,12 @@ static int allocate(struct commit *c) {
 static int claim_gaps(struct commit *c) {
     for (size_t i = 0; i < c->n_steps; i++) {
         struct step *step = &c->step[i];
-        if (!step->claim)
+        if (!step->is_gap)
             continue;
         int result = hl_claim_range(step->at, step->bytes);
-        if (result == 0)
-            continue;
-        for (size_t j = i; j < c->n_steps; j++)
-            c->step[j].claim = false; /* not ours */
-        return result == -ENOMEM ? HL_SKIP_MAP_COUNT : HL_SKIP_GAP_OCCUPIED;
+        if (result != 0)
+            return result == -ENOMEM ? HL_SKIP_MAP_COUNT : HL_SKIP_GAP_OCCUPIED;
+        step->is_claimed = true;
     }
     return 0;
 }
@@ -150,7 +149,7 @@ static int claim_gaps(struct commit *c) {
 /* Gaps of spans that are not in place are free again. */
 static void release_claims(struct commit *c) {
     for (size_t i = 0; i < c->n_steps; i++)
-        if (c->step[i].claim && !c->work->move[c->step[i].span].placed)
+        if (c->step[i].is_claimed && !c->work->move[c->step[i].span].placed)
             hl_munmap(c->step[i].at, c->step[i].bytes);
 }
 
@@ -220,7 +219,7 @@ static int place(const struct hl_context *context, struct hl_work *work, unsigne
 static int check_old_pages(const struct commit *c) {
     int result = 0;
     for (size_t i = 0; result == 0 && i < c->n_steps; i++)
-        if (!c->step[i].claim && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
+        if (!c->step[i].is_gap && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
             result = hl_check_unmodified((int)c->context->pagemap, c->step[i].aside,
                                          c->step[i].aside + c->step[i].bytes, c->context->geometry.page_bytes,
                                          c->context->status.filters == 0);
@@ -372,8 +371,11 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     if (work->no_image == HL_MOVED) /* what is beside the data is the image's by now */
         hl_free_maps(&work->maps);
     int result = hl_look_at_object(context, work);
-    if (result == 0)
-        result = allocate(&c);
+    if (result != 0) {
+        free_scratch(work);
+        return result;
+    }
+    result = allocate(&c);
     if (result == 0)
         result = hl_take_ballast(&c.ballast, context->geometry.page_bytes);
     if (result == 0)

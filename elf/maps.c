@@ -118,7 +118,7 @@ static void note_answer(struct hl_mapping *m, const struct query *query, const c
 }
 
 /* Asks the kernel for each mapping of [start, end) through the open FILE, maps.  0; a reason; or a negated errno where it
-   does not tell. */
+   does not tell.  That nothing is mapped at START or above (ENOENT) can't be: the stack is. */
 static int query_maps(struct hl_maps *maps, int file, uint64_t start, uint64_t end) {
     char name[NAME_BYTES];
     for (struct query query; start < end; start = query.end) {
@@ -129,10 +129,10 @@ static int query_maps(struct hl_maps *maps, int file, uint64_t start, uint64_t e
         query.name_bytes = sizeof name;
         query.build_id = query.build_id_bytes = 0;
         long result = hl_ioctl(file, QUERY_REQUEST, &query);
-        if (result == -ENOENT || (result == 0 && query.start >= end))
-            return 0;
         if (result != 0 || query.end <= start)
             return result < 0 ? (int)result : -EINVAL;
+        if (query.start >= end)
+            return 0;
         if (grow_maps(maps) != 0)
             return HL_SKIP_NO_MEMORY;
         note_answer(&maps->mapping[maps->n++], &query, name);

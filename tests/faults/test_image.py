@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A kernel that unmaps what an image should be mapped over, and then refuses: the same call is made again, then the file is
+mapped as it was; where that fails, too, the program ends with one line."""
+
+import pytest
+
+from injector import Fault
+from sweep import MAP_FIXED
+from test_new_object import CLAIM, TRIES
+
+MAP_ANONYMOUS = 0x20
+GONE = "a system call that failed has unmapped it, and it cannot be mapped again, so the program ends"
+
+
+@pytest.fixture(params=["start-shared", "dlopen-shared"])
+def one(request, sweep):
+    return sweep(request.param)
+
+
+def maps_over(calls):
+    """The kind of call that maps an image over something, and how many there are."""
+    kinds = [(call, detail) for call, detail in calls if call == "mmap" and detail & MAP_FIXED and not detail & MAP_ANONYMOUS]
+    assert kinds and len(set(kinds)) == 1
+    return kinds[0], len(kinds)
+
+
+def twice(kind, nth, error="ENOMEM"):
+    """It fails, having unmapped what was there, and again."""
+    return Fault(*kind, nth, "destroy", error), Fault(*kind, nth + 1, "fail", error)
+
+
+def test_again(one):
+    """...and the second call succeeds."""
+    kind, n = maps_over(one.good.calls)
+    with one.inject() as inject:
+        for nth in range(1, n + 1):
+            fault = Fault(*kind, nth, "destroy", "ENOMEM")
+            outcome = inject.run(fault)
+            wrong, moved = one.judge(outcome, [fault])
+            assert not wrong and moved, f"{fault}: {wrong}"
+            assert maps_over(outcome.calls)[1] == n + 1
+
+
+def test_from_the_file(one):
+    """Both fail: what was mapped from the image before and after that is good."""
+    kind, n = maps_over(one.good.calls)
+    with one.inject() as inject:
+        for nth in range(1, n + 1):
+            for more in ((), (Fault("mmap", CLAIM, 1, "fail", "ENOMEM"),)):
+                faults = (*twice(kind, nth), *more)
+                outcome = inject.run(*faults)
+                wrong, moved = one.judge(outcome, faults)
+                assert not wrong and not moved, f"{faults}: {wrong}"
+                assert ("mmap", CLAIM) in outcome.calls
+                stayed = [s for s in one.spans if s not in one.compare(outcome.looks[0], 0, False)]
+                assert [s.kind for s in stayed] in (["text"], ["rodata"]), stayed
+
+
+def test_nothing_was_unmapped(one):
+    """...which maps shows."""
+    kind, n = maps_over(one.good.calls)
+    with one.inject() as inject:
+        for nth in range(1, n + 1):
+            faults = Fault(*kind, nth, "fail", "ENOMEM"), Fault(*kind, nth + 1, "fail", "ENOMEM")
+            wrong, moved = one.judge(inject.run(*faults), faults)
+            assert not wrong and not moved, f"{faults}: {wrong}"
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_gone(one, verbose):
+    """Another thread was faster, or there is no memory."""
+    kind, n = maps_over(one.good.calls)
+    env = {k: v if verbose else v.replace("verbose=3", "verbose=0") for k, v in one.setting.env.items()}
+    with one.inject(env) as inject:
+        for nth in range(1, n + 1):
+            for claims in ([("EEXIST", 1)], [("ENOMEM", i + 1) for i in range(TRIES)]):
+                faults = [*twice(kind, nth), *(Fault("mmap", CLAIM, i, "fail", error) for error, i in claims)]
+                outcome = inject.run(*faults)
+                assert outcome.status == 127 and not outcome.looks and not outcome.trespasses, outcome
+                assert outcome.err.count(GONE) == 1 and (verbose or outcome.err.count("\n") == 1), outcome.err
