@@ -189,7 +189,8 @@ bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *w
     if (hl_is_error(at))
         return false;
     uint64_t page_bytes = context->geometry.page_bytes;
-    bool same = hl_read_maps(&now, (uint64_t)at, (uint64_t)at + page_bytes, context->status.filters == 0) == 0;
+    bool same =
+        hl_read_maps(&now, (uint64_t)at, (uint64_t)at + page_bytes, context->status.filters == 0) == 0;
     if (same) {
         same = find_same_file(maps, segment->first_page, &now, (uint64_t)at) > 0;
         hl_free_maps(&now);

@@ -141,8 +141,7 @@ int hl_look_at_object(struct hl_context *context, struct hl_work *work) {
     int result = 0;
     if (!hl_holds_its_place(object) && work->maps.n == 0)
         result = hl_read_maps(&work->maps, object->segment[0].first_page,
-                              object->segment[object->n_segments - 1].end_page,
-                              context->status.filters == 0);
+                              object->segment[object->n_segments - 1].end_page, context->status.filters == 0);
     return result;
 }
 
@@ -175,8 +174,7 @@ bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_wo
     options.edges = HL_EDGES_KEEP;
     hl_plan_object(&plan, &work->object, &options, &context->geometry);
     for (unsigned i = 0; i < plan.n_spans; i++)
-        if (!hl_is_writable(&plan.span[i]) &&
-            check_mappings(&work->maps, &work->object, &plan.span[i]) != 0)
+        if (!hl_is_writable(&plan.span[i]) && check_mappings(&work->maps, &work->object, &plan.span[i]) != 0)
             return false;
     return plan.pages[kind] > 0;
 }

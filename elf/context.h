@@ -40,9 +40,9 @@ struct hl_work {
     struct hl_object object;
     struct hl_plan plan;
     enum hl_selection selection;
-    enum hl_skip skip;                 /* why the whole object stays; HL_MOVED otherwise */
-    enum hl_skip no_image;             /* why its read-only spans are not an image's; HL_MOVED: they are */
-    struct hl_maps maps;               /* its place, when it was checked; nothing: not read, or it holds its place */
+    enum hl_skip skip;     /* why the whole object stays; HL_MOVED otherwise */
+    enum hl_skip no_image; /* why its read-only spans are not an image's; HL_MOVED: they are */
+    struct hl_maps maps;   /* its place, when it was checked; nothing: not read, or it holds its place */
     struct hl_move move[HL_SPANS_MAX]; /* for each span of the plan */
 };
 
@@ -78,10 +78,11 @@ struct hl_context {
     size_t n_work;
     size_t n_room;            /* for so many works there is room, */
     struct hl_area work_area; /* here if it is not the caller's */
-    uint64_t matched;   /* bit N: some object matches the Nth pattern; only 64 are looked at */
-    unsigned n_small;   /* objects without a whole huge page that a wildcard selected at startup */
-    bool has_started;   /* what moves now was loaded by dlopen */
-    bool others_ran;    /* code of others than the dynamic linker may have run since that loaded what moves now */
+    uint64_t matched;         /* bit N: some object matches the Nth pattern; only 64 are looked at */
+    unsigned n_small;         /* objects without a whole huge page that a wildcard selected at startup */
+    bool has_started;         /* what moves now was loaded by dlopen */
+    bool
+        others_ran; /* code of others than the dynamic linker may have run since that loaded what moves now */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
     bool is_traced;     /* hl_trace_line gets what verbose=3 says, whatever verbose= is */
 };

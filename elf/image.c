@@ -289,18 +289,18 @@ static int check_way(const struct hl_context *context, const struct hl_work *wor
             prot |= hl_protection(work->plan.span[i].flags);
             end = work->plan.span[i].end;
         }
-    if (context->others_ran || context->status.has_locked) {
-        int result = hl_check_flags(object->segment[0].first_page, end);
-        if (result != 0)
-            return result;
-    }
     for (unsigned i = 0; i < object->n_segments && !(text->flags & PF_X); i++)
         text = &object->segment[i];
     if (hl_map_file_area(&page, context->geometry.page_bytes, prot, MAP_PRIVATE, (int)source->file,
                          text->offset) != 0)
         return HL_SKIP_NO_WAY_BACK;
+    int result = 0;
+    if (context->others_ran || context->status.has_locked)
+        result = hl_check_flags(object->segment[0].first_page, end);
+    if (result == 0 && context->others_ran) /* all that is new may be locked: mlockall(MCL_FUTURE) */
+        result = hl_check_flags(page.start, page.end);
     hl_free_area(&page);
-    return 0;
+    return result;
 }
 
 /* Why mapping IMAGE over something failed. */
@@ -417,7 +417,8 @@ static bool is_one_mapping(const struct hl_object *object, const struct hl_span 
 }
 
 /* A dynamic linker has put PROT_BTI where the text wants it. */
-static int join_span(const struct hl_context *context, const struct hl_work *work, const struct hl_span *span) {
+static int join_span(const struct hl_context *context, const struct hl_work *work,
+                     const struct hl_span *span) {
     int branches = 0, result = has_zeros(&work->object, span) ? HL_SKIP_IMAGE_MISMATCH : 0;
     if (result == 0 && HL_PROT_BTI != 0 && (span->flags & PF_X))
         result = hl_read_branch_protection(span->start, span->end, &branches);

@@ -83,8 +83,8 @@ static void free_gap(const struct hl_maps *was, uint64_t start, uint64_t end) {
     }
 }
 
-int hl_map_again(const struct hl_object *object, int file, const struct hl_maps *was, const struct hl_span *span,
-                 int prot, const struct hl_geometry *geometry) {
+int hl_map_again(const struct hl_object *object, int file, const struct hl_maps *was,
+                 const struct hl_span *span, int prot, const struct hl_geometry *geometry) {
     int claimed = claim(span), beside = prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC);
     if (claimed != 0)
         return is_untouched(object, span, claimed) ? 0 : HL_SKIP_LOST;

@@ -114,7 +114,8 @@ static void note_answer(struct hl_mapping *m, const struct query *query, const c
               (query->vma_flags & QUERY_WRITABLE ? PROT_WRITE : 0) |
               (query->vma_flags & QUERY_EXECUTABLE ? PROT_EXEC : 0);
     m->shared = (query->vma_flags & QUERY_SHARED) != 0;
-    m->name = hash_bytes(name, name + (query->name_bytes > 0 ? query->name_bytes - 1 : 0)); /* it is terminated */
+    m->name =
+        hash_bytes(name, name + (query->name_bytes > 0 ? query->name_bytes - 1 : 0)); /* it is terminated */
 }
 
 /* Asks the kernel for each mapping of [start, end) through the open FILE, maps.  0; a reason; or a negated errno where it

@@ -160,7 +160,8 @@ static struct hl_work *grow_work(struct hl_context *context) {
         if (hl_grow_area(&context->work_area, n * sizeof *context->work) != 0)
             return NULL;
         if (bytes == 0)
-            hl_copy_bytes((void *)context->work_area.start, context->work, context->n_work * sizeof *context->work);
+            hl_copy_bytes((void *)context->work_area.start, context->work,
+                          context->n_work * sizeof *context->work);
         hl_use_room(context, (struct hl_work *)context->work_area.start, n);
     }
     return &context->work[context->n_work];
@@ -255,7 +256,14 @@ static void leave_data(const struct hl_context *context, struct hl_work *work) {
             work->move[i].skip = HL_SKIP_THREADS;
 }
 
-/* The image first, because it costs nothing. */
+static bool has_data(const struct hl_work *work) {
+    for (unsigned i = 0; i < work->plan.n_spans; i++)
+        if (hl_is_writable(&work->plan.span[i]))
+            return true;
+    return false;
+}
+
+/* The image first, because it costs nothing.  Where only that is wanted and is not there, all that could move is data. */
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->options.backend;
     bool may_share = backend == HL_BACKEND_AUTO || backend == HL_BACKEND_SHARED;
@@ -263,7 +271,8 @@ static void check_work(struct hl_context *context, struct hl_work *work) {
         leave_data(context, work);
     } else {
         leave_data(context, work);
-        work->skip = (enum hl_skip)hl_check_object(context, work);
+        if (backend != HL_BACKEND_SHARED || has_data(work))
+            work->skip = (enum hl_skip)hl_check_object(context, work);
     }
 }
 
@@ -349,7 +358,8 @@ static bool is_anything_planned(const struct hl_context *context) {
 /* An image fits only where the object lies on a boundary. */
 static bool is_out_of_reach(const struct hl_context *context, const struct hl_work *work,
                             const struct hl_span *span) {
-    return context->options.backend == HL_BACKEND_SHARED && (span->kind == HL_TEXT || span->kind == HL_RODATA) &&
+    return context->options.backend == HL_BACKEND_SHARED &&
+           (span->kind == HL_TEXT || span->kind == HL_RODATA) &&
            work->object.load_bias % context->geometry.huge_page_bytes != 0;
 }
 

@@ -241,8 +241,8 @@ static void report_stand_ins(const struct hl_context *context, const struct hl_w
 static void report_no_image(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     bool is_usual = work->no_image == HL_SKIP_NO_IMAGE || work->no_image == HL_SKIP_IMAGE_PLACE;
-    if (context->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 ||
-        context->has_no_store || work->no_image == HL_MOVED)
+    if (context->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 || context->has_no_store ||
+        work->no_image == HL_MOVED)
         return;
     begin_line(&line, &work->object);
     hl_add_text(&line, "not mapped from an image: ");

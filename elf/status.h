@@ -30,7 +30,7 @@ struct hl_status {
         is_one_group;      /* the real, effective, saved and file system numbers agree; false where they
                                        can't be read */
     bool has_capabilities; /* some are permitted (CapPrm); true where that can't be read */
-    bool has_locked; /* some of its memory is locked (VmLck); false where that can't be read */
+    bool has_locked;       /* some of its memory is locked (VmLck); false where that can't be read */
     struct hl_nodes nodes; /* Mems_allowed, the cpuset's; all where that can't be read */
 };
 

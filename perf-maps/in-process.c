@@ -119,7 +119,8 @@ static bool has_same_head(const struct hl_work *work, int fd) {
     for (unsigned i = 0; i < work->object.n_segments; i++) {
         const struct hl_segment *segment = &work->object.segment[i];
         size_t at = hl_find_mapping(&work->maps, segment->first_page);
-        if (at == n || work->maps.mapping[at].start != segment->first_page || work->maps.mapping[at].offset != 0)
+        if (at == n || work->maps.mapping[at].start != segment->first_page ||
+            work->maps.mapping[at].offset != 0)
             continue;
         return hl_pread(fd, in_file, sizeof in_file, 0) == sizeof in_file &&
                hl_read_memory(in_memory, segment->first_page, sizeof in_memory) == sizeof in_memory &&

@@ -81,6 +81,15 @@ static void test_user(void **state) {
     assert_int_equal(read_user("Threads:\t1\n"), HL_USER_UNKNOWN);
 }
 
+static bool has_locked(const char *text) { return read_text(text, strlen(text)).has_locked; }
+
+static void test_locked(void **state) {
+    (void)state;
+    assert_false(has_locked("Threads:\t1\n"));
+    assert_false(has_locked("VmLck:\t       0 kB\nThreads:\t1\n"));
+    assert_true(has_locked("VmLck:\t      64 kB\nThreads:\t1\n"));
+}
+
 /* What cannot be read is unknown, which is not "one thread" and "no filter". */
 static void test_nothing_known(void **state) {
     (void)state;
@@ -199,7 +208,7 @@ int main(void) {
         cmocka_unit_test(test_every_line),   cmocka_unit_test(test_nothing_known),
         cmocka_unit_test(test_user),         cmocka_unit_test(test_many_groups),
         cmocka_unit_test(test_every_length), cmocka_unit_test(test_own),
-        cmocka_unit_test(test_trusted_user),
+        cmocka_unit_test(test_trusted_user), cmocka_unit_test(test_locked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

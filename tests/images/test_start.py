@@ -1,0 +1,220 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A start from an image costs next to nothing: which system calls it takes, whatever else the process has mapped; what it
+leaves as it was; and where it is refused, because a mapping over the old one would lose what was set for that."""
+
+import re
+import shutil
+
+import pytest
+
+import helpers
+
+pytestmark = pytest.mark.beside
+
+
+@pytest.fixture
+def app(images, builder):
+    app = builder.executable("nopie")
+    images.add(app)
+    return app
+
+
+# --- what it costs ---
+
+# Ours block every signal first, and put the mask back last.
+OURS = re.compile(r"^rt_sigprocmask\(SIG_SETMASK, ~\[.*?^rt_sigprocmask\(SIG_SETMASK, \[.*?$", re.M | re.S)
+
+needs_strace = pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
+
+
+def trace(argv, tmp_path, *words, prefix=(), **variables):
+    """The calls of libhugeld.so in ARGV, a line each."""
+    log = tmp_path / "strace"
+    settings = [f"-E{name}={value}" for name, value in variables.items()]
+    result = helpers.run([*prefix, "strace", "-y", "-o", log, *words, *settings, *argv], helpers.environment(), timeout=300)
+    assert result.returncode < 126, result.stderr
+    found = OURS.search(log.read_text())
+    return found[0].splitlines() if found else []
+
+
+def start_traced(app, tmp_path, options, *words, **more):
+    return trace([app], tmp_path, *words, LD_PRELOAD=helpers.LIBRARY, LD_HUGEPAGES_OPTIONS=options, **more)
+
+
+def knows_query(lines):
+    """Whether the kernel answers for an address (PROCMAP_QUERY, Linux 6.11)."""
+    return any(re.search(r"^ioctl\(\d+<[^>]*/maps>.* = 0", line) for line in lines)
+
+
+def reads_of_maps(lines):
+    return [line for line in lines if re.search(r"^read\(\d+<[^>]*/maps>", line)]
+
+
+@needs_strace
+def test_few_calls(images, app, tmp_path):
+    lines = start_traced(app, tmp_path, images.options("data=off"))
+    if not knows_query(lines):
+        pytest.skip("the kernel does not answer for an address (Linux 6.11)")
+    assert len([line for line in lines if "MAP_FIXED" in line]) == 2, lines
+    assert not reads_of_maps(lines) and not any(line.startswith(("mremap", "mprotect", "getcpu", "readlink")) for line in lines)
+    assert len([line for line in lines if line.startswith("ioctl") and "pagemap" in line]) == 1
+    assert len([line for line in lines if "/.image" in line]) == 1
+    assert len(lines) <= 36, "\n".join(lines)
+
+
+@needs_strace
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
+def test_nothing_is_there(builder, tmp_path, variant):
+    """Six calls find out that there is no store; and none for what could not be mapped from one."""
+    prefix = ["unshare", "--mount", "sh", "-euc", 'mount -t tmpfs none /run; exec "$@"', "sh"]
+    for _ in range(2):  # at one start in 512 it lies on a boundary
+        lines = start_traced(builder.executable(variant), tmp_path, "backend=shared,data=off", prefix=prefix)
+        if variant == "nopie" or not lines:
+            break
+    assert len(lines) <= (6 if variant == "nopie" else 0), "\n".join(lines)
+
+
+@needs_strace
+def test_kernel_that_does_not_answer(images, app, tmp_path):
+    """Before Linux 6.11: maps is read up to the object, which is its begin."""
+    lines = start_traced(app, tmp_path, images.options("data=off"), "-einject=ioctl:error=ENOTTY")
+    assert len([line for line in lines if "MAP_FIXED" in line]) == 2, lines
+    assert len(reads_of_maps(lines)) == 1
+
+
+CROWDED = r"""
+#include <dlfcn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <sys/mman.h>
+int main(int argc, char **argv) {
+    static const unsigned pages = 60000;
+    char *at = mmap(NULL, 2 * pages * 4096ul, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    for (unsigned i = 0; i < pages; i += 2)
+        if (mprotect(at + i * 4096ul, 4096, PROT_READ) != 0)
+            return 2;
+    void *handle = dlopen(argv[1], RTLD_NOW);
+    if (handle == NULL)
+        return puts(dlerror()), 1;
+    printf("%lx\n", ((uint64_t (*)(uint64_t))dlsym(handle, "big_sum"))(3));
+    return argc != 2;
+}
+"""
+
+
+@needs_strace
+def test_dlopen_among_60000_mappings(images, builder, tmp_path):
+    _, [dso] = builder.with_library("dso-aligned")
+    images.add(dso)
+    (tmp_path / "crowded.c").write_text(CROWDED)
+    program = builder.compile(tmp_path / "crowded", tmp_path / "crowded.c")
+    lines = trace([program, dso], tmp_path, "-etrace=openat,read,ioctl,mmap,rt_sigprocmask", LD_PRELOAD=helpers.LIBRARY,
+                  LD_HUGEPAGES="libbig*", LD_HUGEPAGES_OPTIONS=images.options("data=off"))
+    assert len([line for line in lines if "MAP_FIXED" in line]) >= 2, lines
+    if not knows_query(lines):
+        pytest.skip("the kernel does not answer for an address (Linux 6.11)")
+    assert not reads_of_maps(lines), lines
+
+
+# --- what it leaves ---
+
+
+@pytest.mark.parametrize("variant", ["nopie", "aligned-pie"])
+def test_headers_are_the_originals(images, builder, library, variant):
+    """Debuggers compare the program headers in memory with the file's."""
+    app = builder.executable(variant)
+    image = images.add(app)
+    process = helpers.start([app, "wait", "x"], helpers.preload(library, patterns="main", options=images.options()))
+    try:
+        helpers.wait_until(lambda: "break" in process.stdout.readline(), what="its last line")
+        mappings = helpers.read_smaps(process.pid)
+        start = min(m.start for m in mappings if m.name == str(app))
+        assert any(m.name == str(image) and m.start == start + helpers.PAGE for m in mappings), mappings
+        with open(f"/proc/{process.pid}/mem", "rb") as memory, open(app, "rb") as file:
+            memory.seek(start)
+            assert memory.read(helpers.PAGE) == file.read(helpers.PAGE)
+    finally:
+        helpers.end_process(process)
+
+
+# --- where it is refused ---
+
+SPECIAL = r"""
+#define _GNU_SOURCE
+#include <linux/userfaultfd.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#ifndef UFFD_FEATURE_WP_UNPOPULATED
+#define UFFD_FEATURE_WP_UNPOPULATED (1 << 13)
+#endif
+#ifndef UFFD_FEATURE_WP_ASYNC
+#define UFFD_FEATURE_WP_ASYNC (1 << 15)
+#endif
+static char *at = (char *)0x%x;
+static const size_t bytes = 2 << 20;
+
+static __attribute__((unused)) int watch(void) {
+    int fd = (int)syscall(__NR_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
+    struct uffdio_api api = {.api = UFFD_API, .features = UFFD_FEATURE_WP_ASYNC | UFFD_FEATURE_WP_UNPOPULATED};
+    struct uffdio_register range = {.range = {(uintptr_t)at, bytes}, .mode = UFFDIO_REGISTER_MODE_WP};
+    return fd < 0 || ioctl(fd, UFFDIO_API, &api) != 0 || ioctl(fd, UFFDIO_REGISTER, &range) != 0;
+}
+static __attribute__((unused)) int protect(void) {
+    int key = pkey_alloc(0, 0);
+    return key < 0 || pkey_mprotect(at, bytes, PROT_READ | PROT_EXEC, key) != 0;
+}
+__attribute__((constructor)) static void set(void) {
+    if (%s)
+        _exit(77);
+}
+"""
+
+SET = {
+    "nothing": "0",
+    "advice": "madvise(at, bytes, MADV_RANDOM)",
+    "not for children": "madvise(at, bytes, MADV_DONTFORK)",
+    "locked": "mlock(at, bytes)",
+    "all locked": "mlockall(MCL_CURRENT)",
+    "all that comes is locked": "mlockall(MCL_FUTURE)",
+    "userfaultfd": "watch()",
+    "protection key": "protect()",
+}
+
+
+@pytest.mark.parametrize("what", SET)
+def test_what_would_be_lost(images, builder, app, library, tmp_path, what):
+    """A constructor that runs before ours has set it."""
+    text = next(h for h in helpers.read_headers(app) if h.flags & helpers.PF_X and h.file_bytes > helpers.HUGE)
+    (tmp_path / "special.c").write_text(SPECIAL % (-(-text.vaddr // helpers.HUGE) * helpers.HUGE, SET[what]))
+    special = builder.compile(tmp_path / "special.so", tmp_path / "special.c", "-shared", "-fPIC", "-Wl,-z,initfirst")
+    env = helpers.preload(library, special, patterns="main", options=images.options("verbose=1", "data=off"))
+    result = helpers.run([app], env)
+    if result.returncode == 77:
+        pytest.skip("not on this machine")
+    assert result.stdout == helpers.run([app], helpers.preload(special, patterns="")).stdout
+    refused = "text stays: it is locked or mapped in a special way" in result.stderr
+    assert refused == (what != "nothing"), result.stderr
+
+
+def test_file_that_may_not_be_mapped_again(images, builder, app, library, tmp_path):
+    """Its mount became noexec meanwhile: there would be no way back."""
+    (tmp_path / "again.c").write_text("""
+        #include <sys/mount.h>
+        #include <unistd.h>
+        __attribute__((constructor)) static void set(void) {
+            if (mount(0, "%s", 0, MS_REMOUNT | MS_BIND | MS_NOEXEC, 0) != 0)
+                _exit(77);
+        }""" % app)
+    special = builder.compile(tmp_path / "again.so", tmp_path / "again.c", "-shared", "-fPIC", "-Wl,-z,initfirst")
+    options = images.options(f"only=*{app.name}", "verbose=1", "data=off")
+    script = f'mount --bind {app} {app}; LD_PRELOAD="{library} {special}" exec {app}'
+    result = helpers.run(["unshare", "--mount", "sh", "-euc", script], helpers.environment(LD_HUGEPAGES_OPTIONS=options))
+    if result.returncode == 77:
+        pytest.skip("cannot be remounted here")
+    assert "text stays: its file may not be mapped a second time" in result.stderr, result.stderr
+    assert result.stdout == helpers.run([app]).stdout
