@@ -22,8 +22,9 @@
    that is set in these microseconds is not hit, as is one that was set on the file by a uprobe.  Nothing else can be,
    since these pages are not writable.
 
-   The page with the ELF header stays the file's own.  The image's header and program headers say where things are in
-   the image, and debuggers compare those in memory with those of the program's file. */
+   The page with the ELF header has the file's bytes.  The image's header and program headers say where things are in
+   the image, and debuggers compare those in memory with those of the program's file.  So the page is not mapped over;
+   or the image has that huge page twice, and the second one is mapped. */
 #include "image.h"
 #include "backing-file.h"
 #include "check.h"
@@ -40,6 +41,7 @@
 #include <linux/mman.h>
 
 #define HEADERS_MAX (2 * HL_SEGMENTS_MAX)
+#define HEADERS_BYTES ((size_t)4096)
 
 /* Why a store, or an image in one, could not be opened. */
 static enum hl_skip explain_store(long result) {
@@ -310,12 +312,11 @@ static int explain_mapping(long result, int image) {
     return result == -EACCES ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MEMORY;
 }
 
-/* Maps the IMAGE of WORK's object over PART of a span.  FILE is the way back.  0; or a reason, and everything is as it
-   was; or HL_SKIP_LOST. */
+/* Maps IMAGE from OFFSET over PART of a span, with PROT.  FILE is the way back.  0; or a reason, and everything is
+   as it was; or HL_SKIP_LOST. */
 static int map_over(const struct hl_context *context, const struct hl_work *work, const struct hl_span *part,
-                    int prot, int image, int file) {
+                    int prot, int image, uint64_t offset, int file) {
     const struct hl_maps *was = hl_holds_its_place(&work->object) ? NULL : &work->maps;
-    uint64_t offset = part->start - find_base(&work->object, &context->geometry);
     long at = -ENOMEM;
     for (int i = 0; hl_is_error(at) && i < 2; i++)
         at = hl_mmap(part->start, hl_span_bytes(part), prot, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, image,
@@ -334,21 +335,38 @@ static uint64_t find_header_page(const struct hl_object *object) {
     return 0;
 }
 
-/* What of SPAN is before the header's page, and what is behind it. */
+/* An image may have the huge page with the headers once more, as its last one, with those of the file.  Where that is in
+   the image; 0: nowhere. */
+static uint64_t find_original_headers(const struct source *source, uint64_t huge) {
+    char in_file[HEADERS_BYTES], in_image[HEADERS_BYTES];
+    uint64_t at = hl_subtract(source->image_bytes, huge);
+    bool is_there = at > 0 && at % huge == 0 &&
+                    hl_pread((int)source->file, in_file, sizeof in_file, 0) == sizeof in_file &&
+                    hl_pread((int)source->image, in_image, sizeof in_image, at) == sizeof in_image &&
+                    hl_same_bytes(in_file, in_image, sizeof in_file);
+    return is_there ? at : 0;
+}
+
+/* Maps span I: what is before the headers, these if the image has the file's, and what is behind them. */
 static int map_span(const struct hl_context *context, const struct hl_work *work, unsigned i,
                     const struct source *source) {
     const struct hl_span *span = &work->plan.span[i];
-    uint64_t header = find_header_page(&work->object), header_end = header + context->geometry.page_bytes;
-    bool is_inside = header >= span->start && header < span->end;
-    struct hl_span part = *span;
+    uint64_t header = find_header_page(&work->object), huge = context->geometry.huge_page_bytes;
+    uint64_t base = find_base(&work->object, &context->geometry), original = 0;
+    struct hl_span part[3] = {*span, *span, *span};
     int result = 0;
-    part.end = is_inside ? header : span->end;
-    if (part.start < part.end)
-        result = map_over(context, work, &part, work->move[i].prot, (int)source->image, (int)source->file);
-    part.start = header_end;
-    part.end = span->end;
-    if (result == 0 && is_inside)
-        result = map_over(context, work, &part, work->move[i].prot, (int)source->image, (int)source->file);
+    if (header < span->start || header >= span->end)
+        header = span->end;
+    else if (header % huge == 0)
+        original = find_original_headers(source, huge);
+    part[0].end = part[1].start = header;
+    part[1].end = part[2].start = header + (original != 0 ? huge : context->geometry.page_bytes);
+    for (unsigned j = 0; result == 0 && j < 3; j++) {
+        uint64_t offset = j == 1 ? original : part[j].start - base;
+        if (part[j].start < part[j].end && (j != 1 || original != 0))
+            result = map_over(context, work, &part[j], work->move[i].prot, (int)source->image, offset,
+                              (int)source->file);
+    }
     return result;
 }
 
@@ -423,7 +441,8 @@ static int join_span(const struct hl_context *context, const struct hl_work *wor
     if (result == 0 && HL_PROT_BTI != 0 && (span->flags & PF_X))
         result = hl_read_branch_protection(span->start, span->end, &branches);
     int prot = hl_protection(span->flags) | branches, image = work->object.file;
-    return result != 0 ? result : map_over(context, work, span, prot, image, image);
+    uint64_t offset = span->start - find_base(&work->object, &context->geometry);
+    return result != 0 ? result : map_over(context, work, span, prot, image, offset, image);
 }
 
 void hl_join_image(const struct hl_context *context, struct hl_work *work) {

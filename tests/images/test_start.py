@@ -61,7 +61,7 @@ def reads_of_maps(lines):
 def test_few_calls(images, app, tmp_path):
     need_query()
     lines = start_traced(app, tmp_path, images.options("data=off"))
-    assert len([line for line in lines if "MAP_FIXED" in line]) == 2, lines
+    assert len([line for line in lines if "MAP_FIXED" in line]) in (2, 3), lines
     assert not reads_of_maps(lines) and not any(line.startswith(("mremap", "mprotect", "getcpu", "readlink")) for line in lines)
     assert len([line for line in lines if line.startswith("ioctl") and "pagemap" in line]) == 1
     assert len([line for line in lines if "/.image" in line]) == 1
@@ -84,7 +84,7 @@ def test_nothing_is_there(builder, tmp_path, variant):
 def test_kernel_that_does_not_answer(images, app, tmp_path):
     """Before Linux 6.11: maps is read up to the object, which is its begin."""
     lines = start_traced(app, tmp_path, images.options("data=off"), "-einject=ioctl:error=ENOTTY")
-    assert len([line for line in lines if "MAP_FIXED" in line]) == 2, lines
+    assert len([line for line in lines if "MAP_FIXED" in line]) in (2, 3), lines
     assert len(reads_of_maps(lines)) == 1
 
 
@@ -133,8 +133,9 @@ def test_headers_are_the_originals(images, builder, library, variant):
     try:
         helpers.wait_until(lambda: "break" in process.stdout.readline(), what="its last line")
         mappings = helpers.read_smaps(process.pid)
-        start = min(m.start for m in mappings if m.name == str(app))
-        assert any(m.name == str(image) and m.start == start + helpers.PAGE for m in mappings), mappings
+        start = min(m.start for m in mappings if m.name in (str(app), str(image)))
+        # Some images have the huge page with the headers twice, once with the original's.
+        assert any(m.name == str(image) and m.start in (start, start + helpers.PAGE) for m in mappings), mappings
         with open(f"/proc/{process.pid}/mem", "rb") as memory, open(app, "rb") as file:
             memory.seek(start)
             assert memory.read(helpers.PAGE) == file.read(helpers.PAGE)
