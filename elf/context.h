@@ -60,7 +60,7 @@ enum hl_way_in {
 struct hl_context {
     enum hl_way_in way_in;
     struct hl_geometry geometry;
-    struct hl_options options;
+    struct hl_options options;        /* written by hl_begin alone */
     struct hl_file_id standard_error; /* at the start */
     struct hl_kernel kernel;
     bool knows_hugetlb;   /* what KERNEL says of hugetlb was tried; false again when objects come later: */
@@ -80,12 +80,17 @@ struct hl_context {
     struct hl_area work_area; /* here if it is not the caller's */
     uint64_t matched;         /* bit N: some object matches the Nth pattern; only 64 are looked at */
     unsigned n_small;         /* objects without a whole huge page that a wildcard selected at startup */
-    bool has_started;         /* what moves now was loaded by dlopen */
+    bool has_started;         /* what is needed at startup is mapped: what comes now is loaded by dlopen */
     bool
         others_ran; /* code of others than the dynamic linker may have run since that loaded what moves now */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
     bool is_traced;     /* hl_trace_line gets what verbose=3 says, whatever verbose= is */
 };
+
+/* Whether strict=on ends the program for what happens now: that is for the start. */
+static inline bool hl_is_strict(const struct hl_context *context) {
+    return context->options.strict && !context->has_started;
+}
 
 /* Whether SPAN is writable data. */
 static inline bool hl_is_writable(const struct hl_span *span) { return (span->flags & PF_W) != 0; }

@@ -48,6 +48,13 @@ struct hl_segment {
     uint32_t flags;                /* PF_R, PF_W, PF_X */
 };
 
+/* By what LD_HUGEPAGES selects an object; see there. */
+struct hl_names {
+    const char *path;
+    const char *soname; /* or NULL */
+    bool is_main;
+};
+
 /* The executable or one DSO.  The strings belong to whoever made the object and live as long as it does. */
 struct hl_object {
     const char *path;   /* as the dynamic linker knows it; the executable's is the file it runs */

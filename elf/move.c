@@ -309,16 +309,17 @@ static void move_planned(struct hl_context *context) {
 #define PATTERNS_MAX 64
 
 static bool speaks_of_names(const struct hl_context *context) {
-    return context->options.verbose >= 1 || context->options.strict;
+    return context->options.verbose >= 1 || hl_is_strict(context);
 }
 
 void hl_note_object(struct hl_context *context, const struct hl_object *object) {
+    const struct hl_names names = {object->path, object->soname, object->is_main};
     struct hl_string patterns = context->options.objects;
     struct hl_pattern pattern;
     if (!speaks_of_names(context))
         return;
     for (unsigned i = 0; i < PATTERNS_MAX && hl_take_pattern(&patterns, &pattern); i++)
-        if (hl_match_pattern(&pattern, object))
+        if (hl_match_pattern(&pattern, &names))
             context->matched |= (uint64_t)1 << i;
 }
 
@@ -334,7 +335,7 @@ static int check_names(const struct hl_context *context) {
         if (pattern.excludes || !is_meant || (context->matched >> i & 1) != 0)
             continue;
         hl_report_name(context, &pattern);
-        status = context->options.strict ? 127 : 0;
+        status = hl_is_strict(context) ? 127 : 0;
     }
     return status;
 }
@@ -391,7 +392,7 @@ static void join_images(struct hl_context *context) {
 
 /* strict=on: an object named without a wildcard that stays where its plan says it should not. */
 static bool is_refused(const struct hl_context *context, const struct hl_work *work) {
-    if (!context->options.strict || work->selection != HL_SELECTED_BY_NAME || work->plan.n_spans == 0)
+    if (!hl_is_strict(context) || work->selection != HL_SELECTED_BY_NAME || work->plan.n_spans == 0)
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         bool counts = work->plan.span[i].kind == HL_TEXT || work->plan.pages[HL_TEXT] == 0;
@@ -402,7 +403,7 @@ static bool is_refused(const struct hl_context *context, const struct hl_work *w
 }
 
 int hl_move_objects(struct hl_context *context) {
-    int status = context->options.strict && context->dropped_named ? 127 : 0;
+    int status = hl_is_strict(context) && context->dropped_named ? 127 : 0;
     if (is_anything_planned(context))
         move_planned(context);
     join_images(context);
@@ -419,6 +420,27 @@ int hl_move_objects(struct hl_context *context) {
         }
     }
     return is_new_one_lost(context) ? HL_LOST : status;
+}
+
+static void unmap_rest_of(const struct hl_work *work) {
+    const struct hl_object *object = &work->object;
+    uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
+    for (unsigned i = 0; i < work->plan.n_spans; i++) {
+        const struct hl_span *span = &work->plan.span[i];
+        if (work->move[i].skip != HL_SKIP_LOST)
+            continue;
+        if (start < span->start)
+            hl_munmap(start, span->start - start);
+        start = span->end;
+    }
+    if (start < end)
+        hl_munmap(start, end - start);
+}
+
+void hl_unmap_rest(const struct hl_context *context) {
+    for (size_t i = 0; i < context->n_work; i++)
+        if (context->work[i].skip == HL_SKIP_LOST && context->work[i].object.is_new)
+            unmap_rest_of(&context->work[i]);
 }
 
 void hl_end(struct hl_context *context) {

@@ -42,6 +42,9 @@ bool hl_is_anything_to_do(const struct hl_context *context);
 #define HL_LOST (-1)
 int hl_move_objects(struct hl_context *context);
 
+/* After HL_LOST: unmaps what is left of the new object, but for the span whose place may be another thread's. */
+void hl_unmap_rest(const struct hl_context *context);
+
 /* Maps room for one object that is to be added, and a stack for hl_move_objects, at once; hl_end frees both.  The
    stack's end, or NULL. */
 void *hl_make_room(struct hl_context *context);

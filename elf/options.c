@@ -252,16 +252,29 @@ bool hl_is_name(const struct hl_pattern *pattern) { return !contains_any(pattern
 
 bool hl_has_comma(const struct hl_pattern *pattern) { return contains_any(pattern->text, ","); }
 
-bool hl_match_pattern(const struct hl_pattern *pattern, const struct hl_object *object) {
-    return (object->is_main && string_is(pattern->text, "main")) ||
-           match_file(pattern->text, object->path, object->soname);
+bool hl_is_like_soname(const struct hl_pattern *pattern) {
+    const char *text = pattern->text.at;
+    bool found = false;
+    for (size_t i = 0; i + 3 <= pattern->text.bytes; i++)
+        found = found || (text[i] == '.' && text[i + 1] == 's' && text[i + 2] == 'o');
+    return found && !contains_any(pattern->text, "/");
+}
+
+bool hl_match_pattern(const struct hl_pattern *pattern, const struct hl_names *names) {
+    return (names->is_main && string_is(pattern->text, "main")) ||
+           match_file(pattern->text, names->path, names->soname);
 }
 
 enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_object *object) {
+    const struct hl_names names = {object->path, object->soname, object->is_main};
+    return hl_select_names(patterns, &names);
+}
+
+enum hl_selection hl_select_names(struct hl_string patterns, const struct hl_names *names) {
     enum hl_selection selection = HL_NOT_SELECTED;
     struct hl_pattern pattern;
     while (hl_take_pattern(&patterns, &pattern)) {
-        if (!hl_match_pattern(&pattern, object))
+        if (!hl_match_pattern(&pattern, names))
             continue;
         if (pattern.excludes)
             return HL_NOT_SELECTED;

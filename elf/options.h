@@ -71,9 +71,10 @@ enum hl_selection {
     HL_SELECTED_BY_NAME /* by a pattern without a wildcard: strict=on means this object */
 };
 
-/* Whether the colon-separated PATTERNS select OBJECT (its path, soname and is_main).  A pattern that begins
+/* Whether the colon-separated PATTERNS select what has NAMES, or OBJECT.  A pattern that begins
    with ! excludes, wherever it stands.  A pattern with a slash is matched against the path, else against base
    name and soname; main is the executable. */
+enum hl_selection hl_select_names(struct hl_string patterns, const struct hl_names *names);
 enum hl_selection hl_select_object(struct hl_string patterns, const struct hl_object *object);
 
 /* One of several PATTERNS. */
@@ -85,10 +86,13 @@ struct hl_pattern {
 /* Takes the first one that is not empty off PATTERNS; false: there is none. */
 bool hl_take_pattern(struct hl_string *patterns, struct hl_pattern *pattern);
 
-/* Whether PATTERN has no wildcard; whether it has a comma; whether it matches OBJECT. */
+/* Whether PATTERN has no wildcard; whether it has a comma; whether it matches NAMES. */
 bool hl_is_name(const struct hl_pattern *pattern);
 bool hl_has_comma(const struct hl_pattern *pattern);
-bool hl_match_pattern(const struct hl_pattern *pattern, const struct hl_object *object);
+bool hl_match_pattern(const struct hl_pattern *pattern, const struct hl_names *names);
+
+/* Whether PATTERN may be meant for a DT_SONAME: it has no slash, and .so in it. */
+bool hl_is_like_soname(const struct hl_pattern *pattern);
 
 /* Whether PATTERNS could select anything but the executable. */
 bool hl_selects_other_objects(struct hl_string patterns);

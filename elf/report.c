@@ -349,7 +349,7 @@ void hl_report_dropped(const struct hl_context *context, const struct hl_object 
         hl_add_text(&line, "; ");
         hl_add_text(&line, hl_skip_remedy(skip));
     }
-    if (context->options.verbose >= 1 || context->options.strict)
+    if (context->options.verbose >= 1 || hl_is_strict(context))
         hl_write_line(context, &line);
 }
 
@@ -373,9 +373,9 @@ void hl_report_name(const struct hl_context *context, const struct hl_pattern *n
     hl_add_text(&line, ": no object that is loaded at startup has this name");
     if (hl_has_comma(name))
         hl_add_text(&line, "; names are separated by colons");
-    else if (!context->options.strict)
+    else if (!hl_is_strict(context))
         hl_add_text(&line, "; what is opened later is still looked at");
-    if (context->options.strict)
+    if (hl_is_strict(context))
         hl_add_text(&line, "; strict=on ends the program");
     hl_write_line(context, &line);
 }

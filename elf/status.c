@@ -5,7 +5,7 @@
    It is read before anything else is tried: a filter that a sandbox has put on the process may kill it for a
    system call that other programs never make.  Reading takes only what the dynamic linker has just done
    itself (openat, read, close).  And it is read on the stack of whoever calls dlopen(3), which may be small:
-   so the buffer is, too. */
+   so the buffer is elsewhere. */
 #include "status.h"
 #include "line.h"
 #include "numa.h"
@@ -71,19 +71,19 @@ static bool read_line(struct hl_status *status, const char *at, const char *end)
     return is_last;
 }
 
-/* The path's stack is free again before the buffer's is taken. */
-__attribute__((noinline)) static long open_status(const struct hl_roots *roots, const char *name) {
-    struct hl_line path;
-    hl_set_line(&path, roots->proc);
-    hl_add_text(&path, name);
-    return hl_open(path.at, O_RDONLY | O_CLOEXEC);
+static long open_status(struct hl_status *status, const struct hl_roots *roots, const char *name) {
+    size_t bytes = hl_strlen(roots->proc), more = hl_strlen(name) + 1;
+    if (bytes + more > sizeof status->text)
+        return -ENAMETOOLONG;
+    hl_copy_bytes(status->text, roots->proc, bytes);
+    hl_copy_bytes(status->text + bytes, name, more);
+    return hl_open(status->text, O_RDONLY | O_CLOEXEC);
 }
 
-__attribute__((noinline)) static void read_lines(struct hl_status *status, long fd) {
+static void read_lines(struct hl_status *status, long fd) {
     struct hl_lines lines;
-    char buffer[1536]; /* mostly all of it at once */
     const char *at, *end;
-    hl_begin_lines(&lines, fd, buffer, sizeof buffer);
+    hl_begin_lines(&lines, fd, status->text, sizeof status->text);
     while (hl_next_line(&lines, &at, &end) && !read_line(status, at, end))
         ;
     if (lines.failed)
@@ -100,7 +100,7 @@ static void read_status(struct hl_status *status, const struct hl_roots *roots, 
     status->is_one_user = status->is_one_group = false;
     status->has_capabilities = true;
     fill_nodes(&status->nodes, ~(uint64_t)0);
-    read_lines(status, open_status(roots, name));
+    read_lines(status, open_status(status, roots, name));
 }
 
 void hl_read_status(struct hl_status *status, const struct hl_roots *roots) {

@@ -230,12 +230,11 @@ static int find_debug(struct dl_phdr_info *info, size_t size, void *data) {
     return 1; /* dl_iterate_phdr(3): the executable comes first */
 }
 
-/* What holds for objects at start and not for those that come later: a program is not ended in the middle. */
+/* From now on objects come later: a program is not ended in the middle. */
 static void note_options(const struct hl_options *options) {
     watch.context.options.objects.at = patterns;
     for (size_t i = 0; i < options->objects.bytes; i++)
         patterns[i] = options->objects.at[i];
-    watch.context.options.strict = 0;
     watch.context.has_started = true;
 }
 

@@ -15,6 +15,7 @@
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #define MARK 4711
 #define FUNCTIONS 1536
@@ -90,6 +91,19 @@ __attribute__((constructor)) static void start(void) {
 void early_stop(void) { restless_stop(); }
 #else
 
+/* Says why LIBRARY could not be opened, and how many KiB of it are mapped all the same. */
+static int fail(const char *library) {
+    unsigned long start, end, left = 0;
+    char line[4096];
+    fprintf(stderr, "%s\n", dlerror());
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+        if (strstr(line, library) != NULL && sscanf(line, "%lx-%lx", &start, &end) == 2)
+            left += end - start;
+    fprintf(stderr, "left %lu\n", left >> 10);
+    return 1;
+}
+
 int main(int argc, char **argv) {
     uint64_t (*sum)(uint64_t) = big_sum, x;
     void *handle = NULL;
@@ -97,7 +111,7 @@ int main(int argc, char **argv) {
     if (argc > 2)
         start_restless();
     if (argc > 1 && (handle = dlopen(argv[1], RTLD_NOW)) == NULL)
-        return fprintf(stderr, "%s\n", dlerror()), 1;
+        return fail(argv[1]);
     if (handle != NULL) {
         sum = (uint64_t(*)(uint64_t))dlsym(handle, "big_sum");
         run_one = (uint64_t(*)(unsigned))dlsym(handle, "big_run");
