@@ -31,6 +31,7 @@
 #include <libc-internal.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stddef.h>
 #include <not-cancel.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@
 
 #include "hugeld/image.h"
 #include "hugeld/in-process.h"
+#include "hugeld/line.h"
 #include "hugeld/load-address.h"
 #include "hugeld/move.h"
 #include "hugeld/report.h"
@@ -54,23 +56,55 @@
 bool _dl_hugepages_active attribute_hidden attribute_relro;
 static struct hl_context *context attribute_relro;
 
+/* What is needed for a moment, with dl_load_lock held.  The thread that
+   calls dlopen may have a small stack.  */
+#define SONAME_MAX 256
+struct scratch
+{
+  struct hl_object object;
+  ElfW(Phdr) phdr[DL_HUGEPAGES_PHDR_MAX];
+  ElfW(Dyn) dynamic[32];
+  char soname[SONAME_MAX];
+};
+static struct scratch *scratch attribute_relro;
+ElfW(Phdr) *_dl_hugepages_headers attribute_hidden attribute_relro;
+
 /* The executable's path.  */
 static const char *executable attribute_relro;
 
-/* Return "NAME=VALUE" in memory of its own, or null.  What the program
-   does to its environment must not change what dlopen does.  */
-static char *
-copy_variable (const char *name, const char *value)
+extern char **_environ attribute_hidden;
+
+#define VARIABLES "LD_HUGEPAGES"
+
+/* Return true if the entry AT of the environment is one of ours.  */
+static bool
+is_ours (const char *at)
 {
-  size_t name_length = strlen (name);
-  size_t value_length = strlen (value);
-  char *copy = malloc (name_length + 1 + value_length + 1);
-  if (copy == NULL)
-    return NULL;
-  memcpy (copy, name, name_length);
-  copy[name_length] = '=';
-  memcpy (copy + name_length + 1, value, value_length + 1);
-  return copy;
+  return hl_same_bytes (at, VARIABLES, sizeof VARIABLES - 1);
+}
+
+/* Remove our variables from the environment.  */
+static void
+remove_variables (void)
+{
+  char **to = _environ;
+  for (char **from = _environ; *from != NULL; ++from)
+    if (!is_ours (*from))
+      *to++ = *from;
+  *to = NULL;
+}
+
+/* Return "NAME=VALUE" from the environment in memory of its own, or null if
+   there is none or no memory.  What the program does to its environment
+   must not change what dlopen does.  */
+static char *
+copy_variable (const char *name)
+{
+  size_t length = strlen (name);
+  for (char **at = _environ; *at != NULL; ++at)
+    if (hl_same_bytes (*at, name, length) && (*at)[length] == '=')
+      return __strdup (*at);
+  return NULL;
 }
 
 /* Return the path of the program that the kernel has mapped, or null.  */
@@ -93,22 +127,22 @@ hl_trace_line (const char *line)
   _dl_debug_printf ("%s\n", line);
 }
 
-void
-_dl_hugepages_init (const char *objects, const char *options,
-		    const char *program)
+/* Start, since a variable is ours.  PROGRAM is as below.  */
+static void
+begin (const char *program)
 {
   const char *variables[3] = { NULL };
-  if (objects == NULL)
+  variables[0] = copy_variable (VARIABLES);
+  if (variables[0] == NULL)
     return;
-  variables[0] = copy_variable ("LD_HUGEPAGES", objects);
-  if (options != NULL)
-    variables[1] = copy_variable ("LD_HUGEPAGES_OPTIONS", options);
-  if (variables[0] == NULL || (options != NULL && variables[1] == NULL))
-    return;
+  variables[1] = copy_variable (VARIABLES "_OPTIONS");
   executable = program != NULL ? program : read_executable ();
-  context = malloc (sizeof *context);
-  if (executable == NULL || context == NULL)
+  /* By one mmap of ld.so's own allocator.  */
+  scratch = malloc (sizeof *scratch + sizeof *context);
+  if (executable == NULL || scratch == NULL)
     return;
+  context = (struct hl_context *) (scratch + 1);
+  _dl_hugepages_headers = scratch->phdr;
   _dl_hugepages_active = hl_begin (context, variables, executable,
 				    HL_LINKER, GLRO (dl_pagesize));
   if (_dl_hugepages_active)
@@ -117,13 +151,40 @@ _dl_hugepages_init (const char *objects, const char *options,
   context->is_traced = (GLRO (dl_debug_mask) & DL_DEBUG_FILES) != 0;
 }
 
-/* Move what was added.  *STATUS becomes nonzero if strict=on ends the
-   program.  */
-static void
-move_added (void *status)
+void
+_dl_hugepages_init (const char *program)
 {
-  *(int *) status = hl_move_objects (context);
-  if (*(int *) status != HL_LOST)
+  char **at = _environ;
+  while (*at != NULL && !is_ours (*at))
+    ++at;
+  if (__glibc_likely (*at == NULL))
+    return;
+  if (__libc_enable_secure)
+    /* Nor may children have them, which need not be secure any more.  */
+    remove_variables ();
+  else
+    begin (program);
+}
+
+/* An object to move.  */
+struct task
+{
+  const struct link_map *l;
+  int status;
+};
+
+/* Move the object in the scratch, that of TASK.  Its status becomes nonzero
+   if strict=on ends the program.  */
+static void
+move_added (void *closure)
+{
+  struct task *task = closure;
+  hl_add_object (context, &scratch->object, task->l->l_phdr,
+		 task->l->l_phnum);
+  task->status = hl_move_objects (context);
+  if (task->status == HL_LOST)
+    hl_unmap_rest (context);
+  else
     hl_write_own_map (context);
 }
 
@@ -137,7 +198,31 @@ read_soname (const struct link_map *l)
 	  + l->l_info[DT_SONAME]->d_un.d_val);
 }
 
-/* Tell the core of L, which is selected, and move it.  Return its verdict:
+/* Return whether LD_HUGEPAGES selects L, at PATH.  */
+static enum hl_selection
+select_mapped (const struct link_map *l, const char *path, bool is_main)
+{
+  const struct hl_names names =
+    { .path = path, .soname = read_soname (l), .is_main = is_main };
+  return hl_select_names (context->options.objects, &names);
+}
+
+/* Clear the object in the scratch, and fill in what is known of L.  */
+static struct hl_object *
+describe (const struct link_map *l, const char *path, bool is_main)
+{
+  struct hl_object *object = &scratch->object;
+  memset (object, '\0', offsetof (struct hl_object, n_segments));
+  object->path = path;
+  object->soname = read_soname (l);
+  object->is_main = is_main;
+  object->file = -1;
+  object->load_bias = l->l_addr;
+  object->text_relocations = l->l_info[DT_TEXTREL] != NULL;
+  return object;
+}
+
+/* Move L, which is described in the scratch.  Return the core's verdict:
    HL_LOST, or positive if strict=on ends the program.
 
    The thread that calls dlopen may have a small stack, and where that is
@@ -145,30 +230,22 @@ read_soname (const struct link_map *l)
    how much of RLIMIT_STACK the arguments have left.  So the work gets one
    of its own.  */
 static int
-move_object (struct hl_object *object, struct link_map *l)
+move_object (const struct link_map *l, enum hl_selection selection)
 {
-  int status = 0;
-  object->load_bias = l->l_addr;
-  object->text_relocations = l->l_info[DT_TEXTREL] != NULL;
-  object->soname = read_soname (l);
-  enum hl_selection selection
-    = hl_select_object (context->options.objects, object);
-  if (selection == HL_NOT_SELECTED)
-    return 0;
+  const struct hl_object *object = &scratch->object;
+  struct task task = { .l = l };
   if (!hl_holds_its_place (object) && context->status.filters == 0)
     /* There may be something to complain of.  */
     hl_note_stderr (context);
   void *stack = hl_make_room (context);
-  if (stack != NULL)
-    hl_add_object (context, object, l->l_phdr, l->l_phnum);
-  if (stack == NULL || !hl_call_on_stack (move_added, &status, stack))
+  if (stack == NULL || !hl_call_on_stack (move_added, &task, stack))
     {
       hl_report_dropped (context, object, HL_SKIP_NO_MEMORY);
-      if (context->options.strict && selection == HL_SELECTED_BY_NAME)
-	status = 127;
+      if (hl_is_strict (context) && selection == HL_SELECTED_BY_NAME)
+	task.status = 127;
     }
   hl_end (context);
-  return status;
+  return task.status;
 }
 
 void
@@ -176,13 +253,11 @@ _dl_hugepages_move_executable (struct link_map *l)
 {
   if (__glibc_likely (!_dl_hugepages_active))
     return;
-  struct hl_object object =
-    {
-      .path = executable,
-      .is_main = true,
-      .file = -1,
-    };
-  int status = move_object (&object, l);
+  enum hl_selection selection = select_mapped (l, executable, true);
+  if (selection == HL_NOT_SELECTED)
+    return;
+  describe (l, executable, true);
+  int status = move_object (l, selection);
   if (status != 0)
     _exit (status);
 }
@@ -302,8 +377,6 @@ check_image (struct comparison *c, int to, int fd, const char *start,
   return result != 0 ? result : try_mapping (to);
 }
 
-#define SONAME_MAX 256
-
 /* Return the offset of ADDRESS in the file with headers PHDR, or -1.  */
 static off_t
 find_offset (const ElfW(Phdr) *phdr, size_t phnum, ElfW(Addr) address)
@@ -316,15 +389,15 @@ find_offset (const ElfW(Phdr) *phdr, size_t phnum, ElfW(Addr) address)
 }
 
 /* Read DT_SONAME of the file FD, whose first LENGTH bytes are START, into
-   SONAME, which is empty if there is none.  Return false if that fails, or
-   if the program headers are not in START: the stack may be small.  */
+   the scratch; it is empty if there is none.  Return false if that fails,
+   or if the program headers are not in START.  */
 static bool
-read_file_soname (int fd, const char *start, size_t length,
-		  char soname[SONAME_MAX])
+read_file_soname (int fd, const char *start, size_t length)
 {
   const ElfW(Ehdr) *ehdr = (const ElfW(Ehdr) *) start;
   const ElfW(Phdr) *phdr = (const ElfW(Phdr) *) (start + ehdr->e_phoff);
-  ElfW(Dyn) dynamic[32];
+  ElfW(Dyn) *dynamic = scratch->dynamic;
+  char *soname = scratch->soname;
   ElfW(Addr) strings = 0, name = 0;
   size_t size = ehdr->e_phnum * sizeof *phdr;
   if (ehdr->e_phentsize != sizeof *phdr
@@ -340,7 +413,7 @@ read_file_soname (int fd, const char *start, size_t length,
       while (at < end && (strings == 0 || name == 0))
 	{
 	  ssize_t n = __pread64_nocancel (fd, dynamic,
-					  MIN (sizeof dynamic,
+					  MIN (sizeof scratch->dynamic,
 					       (size_t) (end - at)), at);
 	  size_t count = n > 0 ? n / sizeof *dynamic : 0;
 	  if (count == 0)
@@ -363,39 +436,58 @@ read_file_soname (int fd, const char *start, size_t length,
   return n > 0 && memchr (soname, '\0', n) != NULL;
 }
 
-/* Return true if LD_HUGEPAGES excludes something.  */
+/* Return true if LD_HUGEPAGES has a pattern for sonames that EXCLUDES, or
+   one that does not.  */
 static bool
-has_exclusions (void)
+asks_for_soname (bool excludes)
 {
   struct hl_string patterns = context->options.objects;
   struct hl_pattern pattern;
   while (hl_take_pattern (&patterns, &pattern))
-    if (pattern.excludes)
+    if (pattern.excludes == excludes && hl_is_like_soname (&pattern))
       return true;
   return false;
 }
 
-/* Return true if LD_HUGEPAGES selects OBJECT, which is in the file FD, and
+/* Return true if LD_HUGEPAGES selects the object at PATH, in the file FD,
    whose soname is not known.  What is needed at startup is found by its
    soname, so that is only asked for if it could make a difference.  */
 static bool
-is_selected (struct hl_object object, int fd, const char *start,
-	     size_t length, int mode)
+is_selected (const char *path, int fd, const char *start, size_t length,
+	     int mode)
 {
-  char soname[SONAME_MAX];
+  struct hl_names names =
+    { .path = path, .is_main = (mode & __RTLD_OPENEXEC) != 0 };
   bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
-  bool result = (hl_select_object (context->options.objects, &object)
+  bool result = (hl_select_names (context->options.objects, &names)
 		 != HL_NOT_SELECTED);
-  if (result ? !has_exclusions () : !is_opened_later)
+  if ((!result && !is_opened_later) || !asks_for_soname (result))
     return result;
   /* A filter of the program's own may kill for pread64.  */
   if ((is_opened_later && hl_read_process_status (context) != 0)
-      || !read_file_soname (fd, start, length, soname))
+      || !read_file_soname (fd, start, length))
     return false;
-  if (soname[0] != '\0')
-    object.soname = soname;
-  return (hl_select_object (context->options.objects, &object)
+  if (scratch->soname[0] != '\0')
+    names.soname = scratch->soname;
+  return (hl_select_names (context->options.objects, &names)
 	  != HL_NOT_SELECTED);
+}
+
+/* Return what the stores have as the image of FD, or a negated reason for having
+   none.  *HAS_STORE: whether there is a store.  */
+static __attribute_noinline__ long int
+find_image (int fd, bool *has_store)
+{
+  struct hl_file_state state;
+  struct hl_stores stores;
+  long int to = -HL_SKIP_NO_IMAGE;
+  *has_store = hl_open_stores (&stores, context);
+  if (!*has_store)
+    return to;
+  if (hl_read_file_state (&state, fd) == 0)
+    to = hl_open_image (&stores, context, &state);
+  hl_close_stores (&stores);
+  return to;
 }
 
 int
@@ -403,20 +495,14 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
 			  char *start, size_t length, const char *path,
 			  int mode)
 {
-  bool is_main = (mode & __RTLD_OPENEXEC) != 0;
-  const struct hl_object object =
-    {
-      .path = is_main ? executable : path,
-      .is_main = is_main,
-    };
-  struct hl_file_state state;
-  struct hl_stores stores;
+  if ((mode & __RTLD_OPENEXEC) != 0)
+    path = executable;
   if ((mode & __RTLD_DLOPEN) != 0 || GLRO (dl_naudit) > 0)
     /* The program has run, or an auditor, which may have threads.  */
     hl_forget_process (context);
-  mapped->is_image = mapped->is_for_core = mapped->has_place = false;
+  mapped->is_image = mapped->is_for_core = false;
   mapped->no_image = HL_MOVED;
-  mapped->is_selected = is_selected (object, fd, start, length, mode);
+  mapped->is_selected = is_selected (path, fd, start, length, mode);
   unsigned int backend = context->options.backend;
   if ((backend != HL_BACKEND_AUTO && backend != HL_BACKEND_SHARED)
       || length > START_MAX
@@ -424,14 +510,13 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
       || ((const ElfW(Ehdr) *) start)->e_type != ET_DYN
       || !mapped->is_selected
       || ((mode & __RTLD_DLOPEN) != 0
-	  && hl_read_process_status (context) != 0)
-      || !hl_open_stores (&stores, context))
+	  && hl_read_process_status (context) != 0))
     return fd;
 
-  long int to = -HL_SKIP_NO_IMAGE;
-  if (hl_read_file_state (&state, fd) == 0)
-    to = hl_open_image (&stores, context, &state);
-  hl_close_stores (&stores);
+  bool has_store;
+  long int to = find_image (fd, &has_store);
+  if (!has_store)
+    return fd;
   if (hl_is_error (to))
     {
       mapped->no_image = -to;
@@ -460,44 +545,35 @@ _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
 			   struct link_map *l, int fd, int mode)
 {
   bool is_main = (mode & __RTLD_OPENEXEC) != 0;
+  const char *path = is_main ? executable : l->l_name;
   bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
-  struct hl_object object =
+  enum hl_selection selection = select_mapped (l, path, is_main);
+  if (selection == HL_NOT_SELECTED)
+    return true;
+  struct hl_object *object = describe (l, path, is_main);
+  object->is_new = true;
+  object->has_holes = !l->l_contiguous;
+  object->file = fd;
+  object->is_image = mapped->is_image;
+  object->no_image = mapped->no_image;
+  int result = is_opened_later ? hl_read_process_status (context) : 0;
+  if (result != 0)
     {
-      .path = is_main ? executable : l->l_name,
-      .is_main = is_main,
-      .is_new = true,
-      .has_holes = !l->l_contiguous,
-      .file = fd,
-      .is_image = mapped->is_image,
-      .no_image = mapped->no_image,
-    };
-  if (is_opened_later)
-    {
-      object.soname = read_soname (l);
-      if (hl_select_object (context->options.objects, &object)
-	  == HL_NOT_SELECTED)
-	return true;
-      /* That is for the start.  */
-      context->options.strict = 0;
-      context->has_started = true;
-      int result = hl_read_process_status (context);
-      if (result != 0)
-	{
-	  hl_report_dropped (context, &object, result);
-	  return true;
-	}
+      hl_report_dropped (context, object, result);
+      return true;
     }
-  int status = move_object (&object, l);
+  int status = move_object (l, selection);
   if (is_opened_later)
     hl_forget_process (context);
   if (status == HL_LOST)
     {
-      /* What is left of it must not be unmapped: some of its place may be
-	 another thread's by now.  */
+      /* What is left of it must not be unmapped as a whole: some of its
+	 place may be another thread's by now.  */
       l->l_map_start = l->l_map_end = 0;
       return false;
     }
-  if (status != 0 && !is_opened_later)
+  if (status != 0)
+    /* An auditor's object may come by dlopen at startup.  */
     _exit (status);
   return true;
 }
@@ -512,7 +588,7 @@ _dl_hugepages_check_libc (struct link_map *l, int mode)
       struct hl_object object = { .path = l->l_name };
       hl_note_stderr (context);
       hl_report_dropped (context, &object, HL_SKIP_OTHER_LIBC);
-      if (context->options.strict)
+      if (hl_is_strict (context))
 	_exit (127);
     }
   _dl_hugepages_hand_over (l, mode);
@@ -535,6 +611,7 @@ _dl_hugepages_end_startup (const struct link_map *main_map)
   int status = hl_end_startup (context);
   if (status != 0)
     _exit (status);
+  context->has_started = true;
 }
 
 /* Return the largest alignment that a segment asks for, at least a
@@ -555,37 +632,37 @@ find_alignment (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
    has 512 MiB, and few objects fill one.  */
 #define HUGE_PAGE_MAX (32 << 20)
 
-void
-_dl_hugepages_choose_place (struct dl_hugepages_object *mapped,
+unsigned int
+_dl_hugepages_choose_place (const struct dl_hugepages_object *mapped,
 			    const ElfW(Phdr) *phdr, ElfW(Half) phnum,
 			    int mode)
 {
-  struct hl_object object;
+  struct hl_object *object = &scratch->object;
   uint64_t bias = 0;
   /* An image's p_align says where it goes, and one that was linked for an
      address of its own gets that, if it is free.  */
-  mapped->has_place
-    = (mapped->is_selected && !mapped->is_image
-       && context->geometry.huge_page_bytes <= HUGE_PAGE_MAX
-       && hl_read_segments (&object, phdr, phnum, 0, &context->geometry) == 0
-       && object.segment[0].first_page == 0
-       && (mapped->is_for_core
-	   || hl_choose_load_bias (&bias, &object, &context->options,
+  if (!mapped->is_selected || mapped->is_image
+      || context->geometry.huge_page_bytes > HUGE_PAGE_MAX
+      || hl_read_segments (object, phdr, phnum, 0, &context->geometry) != 0
+      || object->segment[0].first_page != 0
+      || (!mapped->is_for_core
+	  && !hl_choose_load_bias (&bias, object, &context->options,
 				   &context->geometry,
 				   find_alignment (phdr, phnum)))
-       /* A filter of the program's own may kill for munmap.  */
-       && ((mode & __RTLD_DLOPEN) == 0
-	   || hl_read_process_status (context) == 0));
-  if (mapped->has_place)
-    mapped->start = ((bias + object.segment[0].first_page)
-		     & (context->geometry.huge_page_bytes - 1));
+      /* A filter of the program's own may kill for munmap.  */
+      || ((mode & __RTLD_DLOPEN) != 0
+	  && hl_read_process_status (context) != 0))
+    return 0;
+  bias &= context->geometry.huge_page_bytes - 1;
+  return bias / GLRO (dl_pagesize) + 1;
 }
 
 ElfW(Addr)
-_dl_hugepages_map (const struct dl_hugepages_object *mapped, size_t length,
-		   ElfW(Addr) align, int prot, int fd, off_t offset)
+_dl_hugepages_map (unsigned int residue, size_t length, ElfW(Addr) align,
+		   int prot, int fd, off_t offset)
 {
-  if (!mapped->has_place || (mapped->start & (align - 1)) != 0)
+  ElfW(Addr) begin = (residue - 1) * GLRO (dl_pagesize);
+  if ((begin & (align - 1)) != 0)
     return 0;
 
   /* A hint for mmap would not do: kernels align large mappings of files
@@ -596,7 +673,7 @@ _dl_hugepages_map (const struct dl_hugepages_object *mapped, size_t length,
   length = ALIGN_UP (length, GLRO (dl_pagesize));
   if (hl_map_area (&room, length + huge, PROT_NONE, MAP_NORESERVE) != 0)
     return 0;
-  ElfW(Addr) start = room.start + ((mapped->start - room.start) & (huge - 1));
+  ElfW(Addr) start = room.start + ((begin - room.start) & (huge - 1));
   hl_free_area (&room);
   long int at = hl_mmap (start, length, prot,
 			 MAP_PRIVATE | MAP_FIXED_NOREPLACE, fd, offset);

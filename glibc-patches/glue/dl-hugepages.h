@@ -35,9 +35,6 @@ struct dl_hugepages_object
   /* There is one, but it cannot be mapped page by page: the core brings it
      into place, for which the object must begin on a boundary.  */
   bool is_for_core;
-  /* It should begin at START, modulo the size of a huge page.  */
-  bool has_place;
-  ElfW(Addr) start;
   /* Its image was looked for in vain, and this is why (enum hl_skip); or
      zero.  */
   int no_image;
@@ -50,14 +47,17 @@ struct dl_hugepages_object
    anything.  */
 extern bool _dl_hugepages_active attribute_hidden;
 
-/* Start with the values of LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS, which
-   may be null.  PROGRAM is what ld.so was told to run, or null if the
-   kernel has mapped the program.  */
-void _dl_hugepages_init (const char *objects, const char *options,
-			 const char *program) attribute_hidden;
+/* Room for DL_HUGEPAGES_PHDR_MAX program headers; null until there is
+   something to select.  */
+extern ElfW(Phdr) *_dl_hugepages_headers attribute_hidden;
 
-/* Move the executable L, which the kernel has mapped.  It is not
-   relocated yet.  */
+/* Start with LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from the environment; in
+   secure mode remove both.  PROGRAM is what ld.so was told to run, or null
+   if the kernel has mapped the program.  */
+void _dl_hugepages_init (const char *program) attribute_hidden;
+
+/* Move the executable L, which the kernel has mapped, if it is selected.
+   It is not relocated yet.  */
 void _dl_hugepages_move_executable (struct link_map *l) attribute_hidden;
 
 /* The first call for an object: begin MAPPED.  If a store has an image of
@@ -70,17 +70,20 @@ int _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
 			      int mode) attribute_hidden;
 
 /* Choose where the object with these program headers goes, so that its
-   text is well on huge pages.  */
-void _dl_hugepages_choose_place (struct dl_hugepages_object *mapped,
-				 const ElfW(Phdr) *phdr, ElfW(Half) phnum,
-				 int mode) attribute_hidden;
+   text is well on huge pages: return its residue, or zero if anywhere will
+   do.  The residue is one more than the number of pages by which it should
+   begin behind a multiple of a huge page.  */
+unsigned int _dl_hugepages_choose_place (const struct dl_hugepages_object *,
+					 const ElfW(Phdr) *phdr,
+					 ElfW(Half) phnum, int mode)
+  attribute_hidden;
 
-/* Map LENGTH bytes of FD from OFFSET there with protection PROT.  Return
-   the address, or zero if that cannot be done, no place was chosen, or it
-   is no multiple of ALIGN.  */
-ElfW(Addr) _dl_hugepages_map (const struct dl_hugepages_object *mapped,
-			      size_t length, ElfW(Addr) align, int prot,
-			      int fd, off_t offset) attribute_hidden;
+/* Map LENGTH bytes of FD from OFFSET with protection PROT at an address with
+   this RESIDUE.  Return it, or zero if that cannot be done or it would be no
+   multiple of ALIGN.  */
+ElfW(Addr) _dl_hugepages_map (unsigned int residue, size_t length,
+			      ElfW(Addr) align, int prot, int fd,
+			      off_t offset) attribute_hidden;
 
 /* Move L, which has just been mapped from FD.  Nothing else knows of it
    yet, but other threads may run.  Return false if a part of it has got
@@ -112,8 +115,9 @@ void _dl_hugepages_end_startup (const struct link_map *main_map)
 /* Static programs that use dlopen do without.  */
 # define _dl_hugepages_active false
 # define _dl_hugepages_open_image(mapped, fd, start, length, path, mode) (fd)
-# define _dl_hugepages_choose_place(mapped, phdr, phnum, mode) ((void) 0)
-# define _dl_hugepages_map(mapped, length, align, prot, fd, offset) \
+# define _dl_hugepages_headers ((ElfW(Phdr) *) NULL)
+# define _dl_hugepages_choose_place(mapped, phdr, phnum, mode) 0
+# define _dl_hugepages_map(residue, length, align, prot, fd, offset) \
   ((ElfW(Addr)) 0)
 # define _dl_hugepages_move_mapped(mapped, l, fd, mode) true
 # define _dl_hugepages_check_libc(l, mode) ((void) 0)

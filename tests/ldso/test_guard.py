@@ -5,11 +5,12 @@ import difflib
 import re
 import shutil
 import struct
+import subprocess
 
 import pytest
 from elftools.elf.elffile import ELFFile
 
-from linkers import WORK, run_script
+from linkers import PATCHES, WORK, run_script
 
 pytestmark = pytest.mark.beside
 
@@ -236,3 +237,14 @@ def test_patch_that_needs_fuzz(cached_tree, tmp_path):
     done = run_script("build", "-s", series, "-d", WORK / "refused")
     assert done.returncode == 1 and "0001-test.patch does not apply to glibc" in done.stderr
     assert not (WORK / "refused/ld.so").exists()
+
+
+def test_no_series_applies(cached_tree, tmp_path):
+    """Neither does one that was made for another version, so there is no linker."""
+    shutil.copytree(PATCHES, tmp_path / "glibc-patches")
+    for series in (tmp_path / "glibc-patches").glob("[0-9]*"):
+        for patch in series.glob("0004*"):
+            patch.write_text(patch.read_text().replace("residue", "remainder").replace("mapalign", "alignment"))
+    done = subprocess.run([tmp_path / "glibc-patches/build", "-d", tmp_path / "out"], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 1 and "no series applies to glibc" in done.stderr, done
+    assert not (tmp_path / "out/ld.so").exists()

@@ -13,9 +13,9 @@ import helpers
 NAME = "libcrypto.so.3"
 WAYS = {
     # (program, its environment, what is selected in the run that is compared with, how many calls more there may be); what
-    # any dlopen costs where something is selected, its soname, is not counted.
+    # dlopen costs where something like a soname is selected, to read that, is not counted.
     "needed": (["/bin/true"], {"LD_PRELOAD": NAME}, None, 30),
-    "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object", 30),
+    "dlopen": (["/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"], {}, "no-such-object.so", 30),
 }
 
 

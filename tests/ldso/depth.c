@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* depth LIBRARY: opens it in a thread, and prints how many bytes of its stack dlopen has used. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define STACK_BYTES (256 << 10)
+#define PAINT 0xa5
+
+static const char *library;
+static char *stack, *top;
+
+__attribute__((noinline)) static void *open_library(void *unused) {
+    top = __builtin_frame_address(0);
+    /* What the thread's start has used counts neither. */
+    memset(stack, PAINT, (size_t)(top - stack) - 512);
+    if (dlopen(library, RTLD_NOW) == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        exit(1);
+    }
+    return unused;
+}
+
+int main(int argc, char **argv) {
+    pthread_attr_t attributes;
+    pthread_t thread;
+    library = argv[argc - 1];
+    if (posix_memalign((void **)&stack, 4096, STACK_BYTES) != 0)
+        return 2;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, stack, STACK_BYTES);
+    if (pthread_create(&thread, &attributes, open_library, NULL) != 0 || pthread_join(thread, NULL) != 0)
+        return 3;
+    char *lowest = stack;
+    while (*lowest == (char)PAINT)
+        lowest++;
+    printf("%td\n", top - lowest);
+    return 0;
+}

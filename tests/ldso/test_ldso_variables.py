@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""LD_HUGEPAGES and its options as ld.so reads them: read once, kept as they were, and nobody's in secure mode."""
+
+import pathlib
+import shutil
+import subprocess
+
+import pytest
+
+import helpers
+from linkers import NOBODY
+
+HERE = pathlib.Path(__file__).resolve().parent
+
+
+@pytest.fixture
+def auditor(builder, tmp_path):
+    return builder.compile(tmp_path / "libauditor.so", "-shared", "-fPIC", HERE / "auditor.c", *builder.object())
+
+
+@pytest.mark.parametrize("patterns", ["libbig.so", "libaud*:libbig.so"], ids=["alone", "with-auditor"])
+def test_strict_beside_an_auditor(patterns, auditor, builder, ldso):
+    """An auditor comes by dlopen, but the program has not started: what strict=on means for its libraries still holds."""
+    app, _ = builder.with_library("dso")
+    env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES=patterns, LD_HUGEPAGES_OPTIONS="backend=hugetlb,strict=on,reserve_pages=99999999")
+    done = helpers.run([ldso, app, "one"], env)
+    assert (done.returncode, done.stdout) == (127, ""), done
+    assert "libbig.so" in done.stderr and "strict=on ends the program" in done.stderr
+
+
+def test_strict_for_an_auditor(auditor, builder, ldso):
+    """It can be meant itself."""
+    app, _ = builder.with_library("dso")
+    env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES="libauditor.so", LD_HUGEPAGES_OPTIONS="backend=hugetlb,strict=on,reserve_pages=99999999")
+    done = helpers.run([ldso, app, "one"], env)
+    assert (done.returncode, done.stdout) == (127, ""), done
+    assert "libauditor.so" in done.stderr
+
+
+@pytest.mark.parametrize("special, kept", [(0o755, True), (0o4755, False)], ids=["ordinary", "set-user-ID"])
+def test_secure_mode_removes_them(special, kept, readable_ldso, shared_folder, root):
+    """...whatever their names; children need not be secure any more.  Other variables stay, in their order."""
+    program = shared_folder / f"env-{special:o}"
+    shutil.copy("/usr/bin/env", program)
+    subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=60)
+    program.chmod(special)
+    variables = {"HL_A": "a", "LD_HUGEPAGES": "main", "HL_B": "b", "LD_HUGEPAGES_OPTIONS": "verbose=2", "LD_HUGEPAGES_MORE": "x", "HL_C": "c"}
+    done = helpers.run([*NOBODY, program], {"PATH": "/usr/bin:/bin", **variables})
+    said = [line.split("=")[0] for line in done.stdout.splitlines()]
+    ours = [name for name in said if name.startswith("LD_HUGEPAGES")]
+    assert (len(ours), "hugeld:" in done.stderr) == ((3, True) if kept else (0, False))
+    assert [name for name in said if name.startswith("HL_")] == ["HL_A", "HL_B", "HL_C"]
+
+
+def test_the_program_may_change_them(ldso, builder, thp):
+    """What dlopen does follows what stood there at the start."""
+    _, [library] = builder.with_library("dso")
+    script = ("import ctypes, os, sys\nc = ctypes.CDLL(None)\nc.unsetenv(b'LD_HUGEPAGES')\nc.unsetenv(b'LD_HUGEPAGES_OPTIONS')\n"
+              "os.environ.clear()\nctypes.CDLL(sys.argv[1])\n")
+    done = helpers.run([ldso, "/usr/bin/python3", "-c", script, library],
+                       helpers.environment(LD_HUGEPAGES="libbig*", LD_HUGEPAGES_OPTIONS="backend=thp,verbose=2"))
+    assert done.returncode == 0 and "hugeld: libbig.so: text" in done.stderr, done
