@@ -2,6 +2,7 @@
 """glibc-patches/guard refuses an ld.so that does not belong to the installed libc.so.6, and says why."""
 
 import difflib
+import os
 import re
 import shutil
 import struct
@@ -248,3 +249,34 @@ def test_no_series_applies(cached_tree, tmp_path):
     done = subprocess.run([tmp_path / "glibc-patches/build", "-d", tmp_path / "out"], capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and "no series applies to glibc" in done.stderr, done
     assert not (tmp_path / "out/ld.so").exists()
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("inside", [True, False], ids=["inside", "beside"])
+def test_any_distributions_tree(cached_tree, ldso, tmp_path, inside):
+    """What a packager runs: a source, and where it was built, inside of it or beside it.  Both stay as they were, and the result
+    is for that ld.so, with which it shares a libc of any build ID."""
+    tree, objects = tmp_path / "glibc", tmp_path / "built"
+    done = run_script("copy", cached_tree, tree)
+    assert done.returncode == 0, done.stderr
+    if inside:
+        objects = (tree / "objects").resolve()
+        (tree / "objects").unlink()
+    else:
+        place = (tree / "objects").resolve()
+        (tree / "objects").unlink()
+        place.rename(objects)
+        for file in (f for f in [*objects.glob("config*"), *objects.rglob("*.d"), *objects.rglob("*.dt")] if f.is_file()):
+            times = file.stat()
+            file.write_bytes(file.read_bytes().replace(bytes(place), bytes(objects)))
+            os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    before = (objects / "elf/ld.so").read_bytes()
+    done = run_script("build", "-t", tree, "-o", objects, "-d", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert (objects / "elf/ld.so").read_bytes() == before and not (tree / "elf/hugeld").exists()
+    with open(tmp_path / "out/ld.so", "rb") as mine, open(ldso, "rb") as ours:
+        a, b = ELFFile(mine), ELFFile(ours)
+        assert a.get_section_by_name(".hugeld.libc").data() == bytes(64)
+        for name in (".hugeld.for", ".dynsym"):
+            assert a.get_section_by_name(name).data() == b.get_section_by_name(name).data(), name
+    assert subprocess.run([tmp_path / "out/ld.so", "/bin/echo", "fine"], capture_output=True, text=True).stdout == "fine\n"

@@ -11,6 +11,8 @@ import helpers
 from linkers import NOBODY
 
 HERE = pathlib.Path(__file__).resolve().parent
+# No pool is so large.
+STRICT = "backend=hugetlb,strict=on,reserve_pages=99999999"
 
 
 @pytest.fixture
@@ -22,7 +24,7 @@ def auditor(builder, tmp_path):
 def test_strict_beside_an_auditor(patterns, auditor, builder, ldso):
     """An auditor comes by dlopen, but the program has not started: what strict=on means for its libraries still holds."""
     app, _ = builder.with_library("dso")
-    env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES=patterns, LD_HUGEPAGES_OPTIONS="backend=hugetlb,strict=on,reserve_pages=99999999")
+    env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES=patterns, LD_HUGEPAGES_OPTIONS=STRICT)
     done = helpers.run([ldso, app, "one"], env)
     assert (done.returncode, done.stdout) == (127, ""), done
     assert "libbig.so" in done.stderr and "strict=on ends the program" in done.stderr
@@ -31,7 +33,7 @@ def test_strict_beside_an_auditor(patterns, auditor, builder, ldso):
 def test_strict_for_an_auditor(auditor, builder, ldso):
     """It can be meant itself."""
     app, _ = builder.with_library("dso")
-    env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES="libauditor.so", LD_HUGEPAGES_OPTIONS="backend=hugetlb,strict=on,reserve_pages=99999999")
+    env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES="libauditor.so", LD_HUGEPAGES_OPTIONS=STRICT)
     done = helpers.run([ldso, app, "one"], env)
     assert (done.returncode, done.stdout) == (127, ""), done
     assert "libauditor.so" in done.stderr
@@ -44,7 +46,8 @@ def test_secure_mode_removes_them(special, kept, readable_ldso, shared_folder, r
     shutil.copy("/usr/bin/env", program)
     subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=60)
     program.chmod(special)
-    variables = {"HL_A": "a", "LD_HUGEPAGES": "main", "HL_B": "b", "LD_HUGEPAGES_OPTIONS": "verbose=2", "LD_HUGEPAGES_MORE": "x", "HL_C": "c"}
+    variables = {"HL_A": "a", "LD_HUGEPAGES": "main", "HL_B": "b", "LD_HUGEPAGES_OPTIONS": "verbose=2",
+                 "LD_HUGEPAGES_MORE": "x", "HL_C": "c"}
     done = helpers.run([*NOBODY, program], {"PATH": "/usr/bin:/bin", **variables})
     said = [line.split("=")[0] for line in done.stdout.splitlines()]
     ours = [name for name in said if name.startswith("LD_HUGEPAGES")]
