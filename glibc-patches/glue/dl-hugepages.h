@@ -40,7 +40,9 @@ struct dl_hugepages_object
   int no_image;
 };
 
-#if IS_IN (rtld)
+/* Where the makefiles build it.  */
+#if (IS_IN (rtld) \
+     && ((defined __x86_64__ && defined __LP64__) || defined __aarch64__))
 
 /* True if LD_HUGEPAGES selects something in this process.  It is false
    in programs that do not know of it, and then nothing below does
@@ -112,7 +114,7 @@ void _dl_hugepages_end_startup (const struct link_map *main_map)
 
 #else
 
-/* Static programs that use dlopen do without.  */
+/* Static programs that use dlopen do without, and other machines.  */
 # define _dl_hugepages_active false
 # define _dl_hugepages_open_image(mapped, fd, start, length, path, mode) (fd)
 # define _dl_hugepages_headers ((ElfW(Phdr) *) NULL)

@@ -3,6 +3,7 @@
 
 import difflib
 import os
+import platform
 import re
 import shutil
 import struct
@@ -280,3 +281,16 @@ def test_any_distributions_tree(cached_tree, ldso, tmp_path, inside):
         for name in (".hugeld.for", ".dynsym"):
             assert a.get_section_by_name(name).data() == b.get_section_by_name(name).data(), name
     assert subprocess.run([tmp_path / "out/ld.so", "/bin/echo", "fine"], capture_output=True, text=True).stdout == "fine\n"
+
+
+@pytest.mark.parametrize("flags, active", [(["-m64"], "_dl_hugepages_active"), (["-m32"], "false"), (["-mx32"], "false")])
+def test_other_machines_build_as_before(flags, active, tmp_path):
+    """Their ld.so has no such object, and the call sites come to nothing."""
+    if platform.machine() != "x86_64":
+        pytest.skip("needs a compiler for x86")
+    for name in ("link.h", "stdbool.h"):
+        (tmp_path / name).touch()
+    source = "#define IS_IN(lib) 1\n#include <dl-hugepages.h>\nactive: _dl_hugepages_active\n"
+    command = ["gcc", *flags, "-E", "-P", "-nostdinc", "-I", tmp_path, "-I", PATCHES / "glue", "-"]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    assert f"active: {active}\n" in done.stdout
