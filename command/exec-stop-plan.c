@@ -135,10 +135,50 @@ static bool has_zeros(const struct hl_exec_plan *plan, const struct hl_span *spa
     return false;
 }
 
-static int plan_pieces(struct hl_exec_plan *plan, const struct hl_options *options) {
+/* The offset at which the image has the huge page with the headers as FILE has them (layout.c); 0: it has none. */
+static uint64_t find_header_page(const struct hl_exec_plan *plan, const struct hl_elf_file *file,
+                                 uint64_t header) {
+    char own[4096], copy[sizeof own];
+    uint64_t huge = plan->geometry.huge_page_bytes, size = (uint64_t)plan->image_stat.st_size;
+    uint64_t bytes = file->header.e_phoff + file->phnum * sizeof(Elf64_Phdr);
+    if (size % huge != 0 || size <= huge || bytes > sizeof own ||
+        pread(file->fd, own, bytes, 0) != (ssize_t)bytes ||
+        pread(plan->image, copy, bytes, (off_t)(size - huge + header % huge)) != (ssize_t)bytes)
+        return 0;
+    return memcmp(own, copy, bytes) == 0 ? size - huge : 0;
+}
+
+/* Adds [start, end), which the image has at OFFSET. */
+static void add_piece(struct hl_exec_plan *plan, uint64_t start, uint64_t end, uint64_t offset,
+                      uint32_t flags) {
+    if (start < end)
+        plan->piece[plan->n_pieces++] =
+            (struct hl_piece_of_text){start, end, offset, PROT_READ | (flags & PF_X ? PROT_EXEC : 0)};
+}
+
+/* Adds SPAN, with the huge page at HEADER, if it has that, from HEADER_OFFSET. */
+static void add_span(struct hl_exec_plan *plan, const struct hl_span *span, uint64_t base, uint64_t header,
+                     uint64_t header_offset) {
+    uint64_t huge = plan->geometry.huge_page_bytes;
+    bool has_header = header_offset != 0 && header >= span->start && header < span->end;
+    uint64_t first = has_header ? header : span->start, second = has_header ? header + huge : span->start;
+    add_piece(plan, span->start, first, span->start - base, span->flags);
+    add_piece(plan, first, second, header_offset, span->flags);
+    add_piece(plan, second, span->end, second - base, span->flags);
+    plan->huge_pages += hl_span_bytes(span) / huge;
+}
+
+static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file,
+                       const struct hl_options *options) {
     struct hl_options all = hl_options_for_image(options);
     struct hl_plan spans;
-    uint64_t base = hl_round_down(plan->object.segment[0].start, plan->geometry.huge_page_bytes);
+    uint64_t huge = plan->geometry.huge_page_bytes, base = hl_round_down(plan->object.segment[0].start, huge);
+    uint64_t header = 0, header_offset = 0;
+    for (unsigned i = 0; i < plan->object.n_segments; i++)
+        if (plan->object.segment[i].offset == 0)
+            header = plan->object.segment[i].first_page;
+    if (header != 0)
+        header_offset = find_header_page(plan, file, header);
     int result = hl_plan_object(&spans, &plan->object, &all, &plan->geometry);
     for (unsigned i = 0; i < spans.n_spans && result == 0; i++) {
         const struct hl_span *span = &spans.span[i];
@@ -146,9 +186,7 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_options *optio
             continue;
         if (has_zeros(plan, span) || span->end - base > (uint64_t)plan->image_stat.st_size)
             return HL_SKIP_IMAGE_MISMATCH;
-        plan->piece[plan->n_pieces++] = (struct hl_piece_of_text){
-            span->start, span->end, span->start - base, PROT_READ | (span->flags & PF_X ? PROT_EXEC : 0)};
-        plan->huge_pages += hl_span_bytes(span) / plan->geometry.huge_page_bytes;
+        add_span(plan, span, base, hl_round_down(header, huge), header_offset);
     }
     return result != 0 ? result : plan->n_pieces > 0 ? 0 : HL_SKIP_TOO_SMALL;
 }
@@ -189,7 +227,7 @@ static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
     if (result == 0)
         result = open_image(plan, file, options);
     if (result == 0)
-        result = plan_pieces(plan, options);
+        result = plan_pieces(plan, file, options);
     return result == 0 ? plan_codes(plan, file) : result;
 }
 

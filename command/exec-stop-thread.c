@@ -18,8 +18,11 @@
 #if defined __x86_64__
 
 #include <elf.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -30,6 +33,7 @@
 
 #define OPTIONS (PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD)
 #define RED_ZONE_BYTES 128
+#define CHILD_SIGNAL (UINT64_C(1) << (SIGCHLD - 1))
 #define USER_CS 0x33 /* arch/x86/include/asm/segment.h */
 /* arch/x86/include/uapi/asm/ucontext.h: UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.  Without UC_FP_XSTATE and a pointer the
    vector registers become what they are after execve(2). */
@@ -194,12 +198,38 @@ void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {
         kill(thread->pid, SIGKILL);
 }
 
+/* Whether SIGCHLD waits for it. */
+static bool has_child_signal(pid_t pid) {
+    char line[256], *path = hl_format("/proc/%d/status", pid);
+    uint64_t pending = 0, one;
+    FILE *status = fopen(path, "re");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        if (sscanf(line, "SigPnd: %" SCNx64, &one) == 1 || sscanf(line, "ShdPnd: %" SCNx64, &one) == 1)
+            pending |= one;
+    if (status != NULL)
+        fclose(status);
+    free(path);
+    return (pending & CHILD_SIGNAL) != 0;
+}
+
+/* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would
+   stay; so until the frame restores the mask it is not. */
+static void unblock_child_signal(pid_t pid) {
+    uint64_t mask;
+    if (ptrace(PTRACE_GETSIGMASK, pid, sizeof mask, &mask) != 0 || !(mask & CHILD_SIGNAL) ||
+        has_child_signal(pid))
+        return;
+    mask &= ~CHILD_SIGNAL;
+    ptrace(PTRACE_SETSIGMASK, pid, sizeof mask, &mask);
+}
+
 void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child) {
     const uint64_t argument[6] = {(uint64_t)child, 0, __WALL, 0, 0, 0};
     char zeros[HL_EXEC_DATA_BYTES] = {0};
     if (thread->is_armed) {
         hl_write_exec_thread(thread, thread->data, zeros, sizeof zeros);
         set_call(thread, SYS_wait4, argument);
+        unblock_child_signal(thread->pid);
     }
     trace(thread->pid, PTRACE_DETACH, 0);
 }

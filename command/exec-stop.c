@@ -7,8 +7,8 @@
        run        plans, starts the helper, waits until it is traced, execve(2) ....... wait4: the helper   program
        helper         PTRACE_SEIZE ........................................ the image, detach, ends
 
-   The helper is a child of the program's, and the program must not see that.  It sends no signal when it ends, wait(2)
-   without __WALL does not know it, and the last call that the process makes on our behalf waits for it.  So there is no
+   The helper is a child of the program's, and the program must not see that.  wait(2) without __WALL does not know it, its
+   signal is ignored, and the last call that the process makes on our behalf waits for it.  So there is no
    orphan that process 1 would have to wait for, which in a container may be a program that never does.  What the helper took
    is counted in RUSAGE_CHILDREN.  If it is killed, a zombie that only __WALL sees stays until the program ends.
 

@@ -319,6 +319,7 @@ static void choose_base(struct planner *p) {
     /* The first bytes are the ELF header's, so text may not be there. */
     if (first->first_page == image->base && holder != first)
         image->base -= unit;
+    image->has_loaded_header = holder != NULL;
     image->loaded_header = holder != NULL ? in_image(p, holder->first_page) : 0;
 }
 
@@ -540,6 +541,36 @@ static void count_pages(struct planner *p) {
     count_range(p, counted, end, p->end);
 }
 
+/* Whether the huge page at address START has no writable segment, so that it may be mapped as a whole. */
+static bool is_read_only_page(const struct planner *p, uint64_t start) {
+    for (unsigned i = 0; i < p->object.n_segments; i++)
+        if ((p->object.segment[i].flags & PF_W) &&
+            hl_segment_overlap(&p->object.segment[i], start, start + p->geometry->huge_page_bytes) > 0)
+            return false;
+    return true;
+}
+
+/* Appends the huge page with the headers once more, where they are as in the original.  At the exec stop it is mapped in the
+   place of the other: whoever reads the headers in memory takes them for the original's. */
+static void append_header_page(struct planner *p) {
+    struct hl_image *image = p->image;
+    uint64_t huge = p->geometry->huge_page_bytes, from = hl_round_down(image->loaded_header, huge);
+    uint64_t to = hl_round_up(p->end, huge);
+    if (p->file->header.e_type != ET_EXEC || !image->has_loaded_header ||
+        !is_read_only_page(p, image->base + from))
+        return;
+    for (size_t i = 0, n = image->n_pieces; i < n; i++) {
+        const struct hl_piece piece = image->piece[i];
+        uint64_t start = piece.to > from ? piece.to : from;
+        uint64_t end = piece.to + piece.bytes < from + huge ? piece.to + piece.bytes : from + huge;
+        if (start < end)
+            add_piece(p, start - from + to, end - start,
+                      piece.from == HL_TRAPS ? HL_TRAPS : piece.from + (start - piece.to));
+    }
+    image->bytes = to + huge;
+    image->huge_pages++;
+}
+
 static int plan(struct planner *p) {
     struct hl_image *image = p->image;
     int result = read_object(p);
@@ -549,7 +580,8 @@ static int plan(struct planner *p) {
         return result;
     /* Each segment has bytes and at most two pieces of traps before it, and two more are behind the last one. */
     size_t headers = image->phnum + image->shnum;
-    image->piece = hl_allocate((3 * HL_SEGMENTS_MAX + 2 + headers) * sizeof *image->piece);
+    size_t pieces = 3 * HL_SEGMENTS_MAX + 2 + headers; /* and some of them twice */
+    image->piece = hl_allocate(2 * pieces * sizeof *image->piece);
     p->extent = hl_allocate((headers + 1) * sizeof *p->extent);
     p->range = hl_allocate((HL_SEGMENTS_MAX + 4 + headers) * sizeof *p->range);
     image->phdr = hl_allocate(image->phnum * sizeof *image->phdr);
@@ -570,6 +602,7 @@ static int plan(struct planner *p) {
         return result;
     place_tables(p);
     count_pages(p);
+    append_header_page(p);
     return 0;
 }
 

@@ -25,6 +25,7 @@ struct hl_image {
     /* The headers, written over the pieces.  header.e_phoff and e_shoff say where the tables are. */
     GElf_Ehdr header;
     uint64_t loaded_header; /* where a PT_LOAD has the ELF header; 0: at the image's begin, or nowhere */
+    bool has_loaded_header;
     size_t phnum, shnum;
     GElf_Phdr *phdr;
     GElf_Shdr *shdr; /* NULL: it has no sections */

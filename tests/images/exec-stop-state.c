@@ -106,6 +106,9 @@ static int print_header(struct dl_phdr_info *info, size_t size, void *data) {
 static void print_children(void) {
     struct rusage usage;
     errno = 0;
+    int usual = waitpid(-1, NULL, WNOHANG);
+    printf("usual wait %d errno %d\n", usual, errno);
+    errno = 0;
     int child = waitpid(-1, NULL, __WALL | WNOHANG);
     printf("wait %d errno %d\n", child, errno);
     getrusage(RUSAGE_CHILDREN, &usage);

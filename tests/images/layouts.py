@@ -112,6 +112,21 @@ def check_traps(image, huge):
     return checked
 
 
+def check_header_page(original, image, data, moved, base, huge):
+    """An executable with an address of its own ends with the huge page of its headers once more, as the original has them:
+    DATA is the image with those."""
+    start = moved & -huge
+    has_header = any(ph.filesz and ph.offset < helpers.PAGE for ph in original.loads)
+    written = any(ph.flags & helpers.PF_W and helpers.page_up(ph.vaddr + ph.memsz) > base + start
+                  and (ph.vaddr & -helpers.PAGE) < base + start + huge for ph in original.loads)
+    if original.type != ET_EXEC or not has_header or written:
+        return
+    end = min(start + huge, max(ph.offset + ph.filesz for ph in image.loads))
+    assert len(image.data) % huge == 0 and len(image.data) >= 2 * huge
+    copy = image.data[len(image.data) - huge :][moved - start : end - start]
+    assert copy == data[moved:end], "the headers are not the original's"
+
+
 def check_image(original_path, image_path, huge=helpers.HUGE):
     """Proves that IMAGE_PATH is an image of ORIGINAL_PATH.  Returns it."""
     original, image = Elf(original_path), Elf(image_path)
@@ -144,6 +159,7 @@ def check_image(original_path, image_path, huge=helpers.HUGE):
             assert after.align < 2 or after.offset % after.align == 0
         if before.has_bytes():
             assert data[after.offset : after.offset + after.size] == original.bytes(before.offset, before.size)
+    check_header_page(original, image, data, moved, base, huge)
     if image.shdrs:
         assert image.shoff + len(image.shdrs) * SHDR.size <= len(image.data)
         assert image.shoff >= max((sh.offset + sh.size for sh in image.shdrs if sh.has_bytes()), default=0)
