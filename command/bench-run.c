@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,11 +29,14 @@
 static const char prefix[] = "hugeld: ";
 
 /* Shared by the processes that have part in one run. */
+#define PAUSE_US 50 /* between two looks at a child that prepares itself */
+
 struct stamp {
     struct timespec start, end;
     struct rusage before, after; /* of the child when it became the program, and at the end */
     int status;                  /* as waitpid(2) has it */
     int error;                   /* what kept it from running, or 0 */
+    atomic_bool is_prepared;     /* it waits at its gate */
 };
 
 /* One run, until it has been read. */
@@ -95,6 +99,7 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
         make_plain();
     else if (side != HL_AS_IS)
         code = hl_prepare_run(&run, subject->argv, subject->path, &way);
+    atomic_store(&stamp->is_prepared, true);
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
     getrusage(RUSAGE_SELF, &stamp->before);
@@ -202,6 +207,14 @@ static void wait_for_child(pid_t child, struct stamp *stamp) {
     clock_gettime(CLOCK_MONOTONIC, &stamp->end);
 }
 
+/* Until CHILD waits at its gate, or has ended. */
+static void await_prepared(pid_t child, struct stamp *stamp) {
+    siginfo_t end = {0};
+    while (!atomic_load(&stamp->is_prepared) &&
+           waitid(P_PID, (id_t)child, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid == 0)
+        usleep(PAUSE_US);
+}
+
 /* What the run left. */
 static void read_effort(const struct effort *effort, struct hl_trial *trial) {
     trial->status = effort->stamp->status;
@@ -230,6 +243,7 @@ int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *
         if (gate[0] >= 0)
             close(gate[0]);
         if (child > 0 && maps != NULL) {
+            await_prepared(child, effort.stamp);
             effort.stamp->status = hl_trace_program(child, gate[1], maps, &effort.stamp->after);
             clock_gettime(CLOCK_MONOTONIC, &effort.stamp->end);
         } else if (gate[1] >= 0) {

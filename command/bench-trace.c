@@ -20,6 +20,8 @@
 
 /* As many executables as a page can show. */
 #define MAPS_MAX 16
+/* Between two tries to trace what is traced. */
+#define PAUSE_US 20
 
 static uint64_t huge_bytes(const struct hl_region *region) {
     return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
@@ -197,13 +199,41 @@ static void release_all(const struct tracees *tracees) {
     free(tracees->pid);
 }
 
+/* Whether CHILD runs, and is traced already. */
+static bool has_tracer(pid_t child) {
+    char line[256], state = 'X', *path = hl_format("/proc/%d/status", child);
+    int tracer = 0;
+    FILE *status = fopen(path, "re");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        sscanf(line, "State: %c", &state);
+        sscanf(line, "TracerPid: %d", &tracer);
+    }
+    if (status != NULL)
+        fclose(status);
+    free(path);
+    return tracer != 0 && state != 'Z' && state != 'X';
+}
+
+/* Traces CHILD, which goes on when GO is closed.  At its exec stop a helper of its own may trace it, which lets go before
+   the program's first instruction. */
+static bool start_tracing(pid_t child, int go, unsigned long options) {
+    bool traced = ptrace(PTRACE_SEIZE, child, 0, options) == 0;
+    bool waits = !traced && errno == EPERM && has_tracer(child);
+    close(go);
+    while (waits && !traced) {
+        usleep(PAUSE_US);
+        waits = has_tracer(child);
+        traced = ptrace(PTRACE_SEIZE, child, 0, options) == 0;
+    }
+    return traced;
+}
+
 int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage) {
     static const unsigned long options =
         PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
     struct tracees tracees = {0};
-    bool traced = ptrace(PTRACE_SEIZE, child, 0, options) == 0;
+    bool traced = start_tracing(child, go, options);
     int status = 0;
-    close(go);
     for (pid_t pid = 0; pid != child || WIFSTOPPED(status);) {
         pid = wait4(traced ? -1 : child, &status, __WALL, usage);
         if (pid < 0 && errno != EINTR)

@@ -165,7 +165,7 @@ static void add_span(struct hl_exec_plan *plan, const struct hl_span *span, uint
     add_piece(plan, span->start, first, span->start - base, span->flags);
     add_piece(plan, first, second, header_offset, span->flags);
     add_piece(plan, second, span->end, second - base, span->flags);
-    plan->huge_pages += hl_span_bytes(span) / huge;
+    *(span->kind == HL_TEXT ? &plan->text_pages : &plan->rodata_pages) += hl_span_bytes(span) / huge;
 }
 
 static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file,
@@ -236,7 +236,7 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const char *executable, const s
     memset(plan, 0, sizeof *plan);
     plan->image = -1;
     plan->executable = hl_format("%s", executable);
-    plan->tells = options->verbose >= 1;
+    plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     int result = hl_check_live_machine();

@@ -75,14 +75,25 @@ static bool seize(struct hl_exec_stop *stop) {
     return result == 0;
 }
 
+static char *count_pages(const char *kind, uint64_t pages) {
+    return pages == 0
+               ? hl_format("%s", "")
+               : hl_format("%s %llu page%s shared, ", kind, (unsigned long long)pages, pages == 1 ? "" : "s");
+}
+
+/* As libhugeld.so says it. */
 static void tell(const struct hl_exec_plan *plan, int result) {
-    if (result == 0)
-        hl_say("%s: %llu huge %s of its image %s", plan->executable, (unsigned long long)plan->huge_pages,
-               plan->huge_pages == 1 ? "page" : "pages", plan->image_path);
-    else
+    char *text = count_pages("text", plan->text_pages), *rodata = count_pages("rodata", plan->rodata_pages);
+    bool refuses = result != 0 && plan->is_strict;
+    if (result == 0 && plan->verbose >= 2)
+        hl_say("%s: %s%sat the exec stop from %s", hl_base_name(plan->executable), text, rodata,
+               plan->image_path);
+    else if (result != 0 && (refuses || plan->verbose >= 1))
         hl_say("%s: not on its image: %s; %s", plan->executable,
                result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result),
-               plan->is_strict ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+               refuses ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+    free(text);
+    free(rodata);
 }
 
 /* The program's process is at its exec stop, or has ended. */
@@ -96,8 +107,7 @@ static int help(void *data) {
         result = hl_act_at_exec_stop(&stop->plan, &thread);
     if (result == -ESRCH)
         return 0;
-    if (stop->plan.tells || (result != 0 && stop->plan.is_strict))
-        tell(&stop->plan, result);
+    tell(&stop->plan, result);
     if (result != 0 && stop->plan.is_strict)
         hl_end_exec_thread(&thread, HL_EXIT_NOT_FOUND);
     else

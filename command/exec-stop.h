@@ -44,11 +44,12 @@ struct hl_exec_plan {
     int image;
     struct stat image_stat;
     char *image_path;
-    uint64_t huge_pages;
+    uint64_t text_pages, rodata_pages; /* huge ones */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
     struct hl_exec_code call, back; /* as in hl_gadgets */
-    bool tells, is_strict;          /* verbose=1, strict=on */
+    unsigned verbose;
+    bool is_strict;
 };
 
 /* Plans what is to be done with EXECUTABLE.  0; or why nothing can be done: a reason or a negated errno.  hl_free_exec_plan

@@ -171,7 +171,7 @@ def test_unasked(images, program, run, variant):
     result = run([app], loader=())
     assert result.stdout == helpers.run([app]).stdout
     assert "executed from its image" not in result.stderr
-    assert ("huge pages of its image" in result.stderr) == (variant in ("nopie", "static"))
+    assert ("at the exec stop from" in result.stderr) == (variant in ("nopie", "static"))
     result = run([app], loader=("-l", "preload"))
     assert (" shared" in result.stderr) == (variant == "nopie")
 
@@ -266,8 +266,8 @@ def test_by_a_user(program, library, shared_folder):
     with helpers.at_end('umount "$1"; rm -rf "$@"', store.parent, folder):
         made = helpers.run([*user, command, "share", "add", app])
         assert made.returncode == 0, made.stderr
-        result = helpers.run([*user, command, "run", "-o", "verbose=1", "--", app])
-        assert re.fullmatch(rf"hugeld: {app}: \d+ huge pages of its image {store}/.*/where-static\n", result.stderr), result.stderr
+        result = helpers.run([*user, command, "run", "-o", "verbose=2", "--", app])
+        assert re.fullmatch(rf"hugeld: where-static: text \d pages shared, .*at the exec stop from {store}/.*/where-static\n", result.stderr), result.stderr
         result = helpers.run([*user, command, "run", "-l", "image", "-o", "verbose=2", "--", app])
         assert re.fullmatch(rf"hugeld: {app}: executed from its image {store}/.*/where-static{APART}", result.stderr), result.stderr
         assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
@@ -493,7 +493,7 @@ def test_share_what_another_store_has(images, program, run, later):
     system = "mount -t tmpfs -o mode=755 none /run && mkdir /run/hugeld && mount --rbind $0 /run/hugeld && exec \"$@\""
     prefix = ["unshare", "-m", "sh", "-c", system, images.folder]
     result = run([app], "--share", options=f"store={other},verbose=2", loader=(), prefix=[*prefix, *later])
-    assert "huge pages of its image /run/hugeld/" in result.stderr and os.listdir(other) == [], result.stderr
+    assert "at the exec stop from /run/hugeld/" in result.stderr and os.listdir(other) == [], result.stderr
 
 
 def test_share_under_a_memory_limit(own_store, program, run, later, cgroup):
