@@ -80,7 +80,7 @@ def group_calls(plan):
         ways = calls_ways(size, place, ["1000000" if plan.quick else "2000000"])
         huge = where(ways)
         if LINKER.exists():
-            ways.append(Way("ldso", [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", *ways[0].argv]))
+            ways.append(Way("ldso", [HUGELD, "run", "--via=ldso", "-o", "backend=hugetlb", *ways[0].argv]))
         yield experiment(f"calls-{size}-{place}", f"Random calls over {size} MiB of text, {place}", "ns", ways,
                          pairs(ways, 5 if plan.quick else 9, prints=True), base="plain", huge=huge, size=size, place=place)
 
@@ -250,7 +250,7 @@ def program_ways(argv, objects, files, quick=False):
         share(*files)
         ways.append(mapped("mapped", argv, objects))
     if not quick and LINKER.exists():
-        ways.append(Way("ldso", [HUGELD, "run", "--loader=ldso", "-o", "backend=hugetlb", "-p", objects or "main", *argv]))
+        ways.append(Way("ldso", [HUGELD, "run", "--via=ldso", "-o", "backend=hugetlb", "-p", objects or "main", *argv]))
     return with_own_output(ways)
 
 
@@ -1137,7 +1137,7 @@ def group_survey(plan):
         if surveyed is None:
             raise RuntimeError(f"survey: nothing was seen of {name}")
         image = (mapped("image", argv, objects) if objects else
-                 Way("image", [*EXECUTED, HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}", *argv]))
+                 Way("image", [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=shared,store={STORE}", *argv]))
         ways = with_own_output([Way("plain", argv), image])
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "

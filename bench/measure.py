@@ -48,7 +48,7 @@ def hugeld(name, argv, options="", objects=None, base="plain", **more):
     return Way(name, argv, base, LD_PRELOAD=LIBRARY, LD_HUGEPAGES_OPTIONS=options or None, LD_HUGEPAGES=objects, **more)
 
 
-# Before `hugeld run --loader=image`, which is refused where mounts are private, as in most containers.
+# Before `hugeld run --via=image`, which is refused where mounts are private, as in most containers.
 EXECUTED = ["unshare", "-m", "--propagation", "shared"]
 
 

@@ -45,7 +45,7 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
         folder = parent / name
         folder.mkdir()
         executed = name.startswith("executed-")
-        run = [*EXECUTED, HUGELD, "run", "--loader=image", "-o", f"backend=shared,store={STORE}"] if executed else []
+        run = [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=shared,store={STORE}"] if executed else []
         return folder, [*run, program, *map(str, words(folder))]
 
     ways = server_ways(program)

@@ -173,7 +173,7 @@ json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject
         words[at++] = "-o";
         words[at++] = run->options;
     }
-    words[at++] = "--loader";
+    words[at++] = "--via";
     words[at++] = hl_loader_name(run);
     if (run->linker != NULL) {
         words[at++] = "--ld-so";

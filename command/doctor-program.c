@@ -334,7 +334,7 @@ static char *explain_no_image(const struct hl_needs *needs, const struct hl_need
 /* The command that makes NEED's image, or NULL. */
 static char *format_command(const struct hl_needs *needs, const struct hl_need *need) {
     const char *path = needs->store.path, *after = need->image.is_placed_anywhere
-                                                       ? ", and run it with hugeld run --loader=image (PIE)"
+                                                       ? ", and run it with hugeld run --via=image (PIE)"
                                                        : "";
     if (need->image.needed_pages == 0)
         return need->image_remedy != NULL ? hl_format("%s", need->image_remedy) : NULL;

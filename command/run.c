@@ -8,11 +8,11 @@
    A program that has an image begins on it at the exec stop, with nothing of hugeld in it (exec-stop.c), if it is not
    position-independent.  Then libhugeld.so is preloaded only where other objects are named.
 
-   --loader=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
+   --via=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
    names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one
    line.
 
-   --loader=image: the image of the program's file is put over the file, and nothing is preloaded unless other
+   --via=image: the image of the program's file is put over the file, and nothing is preloaded unless other
    objects are asked for.  That takes a mount namespace, which a program can notice, so it is done only for those
    who ask for it. */
 #include "command.h"
@@ -61,13 +61,13 @@ const char *hl_loader_name(const struct hl_run *run) {
     return run->use_image ? "image" : run->use_ldso ? "ldso" : run->use_preload ? "preload" : "auto";
 }
 
-static error_t set_loader(struct hl_run *run, const char *name) {
+static error_t set_way(struct hl_run *run, const char *name) {
     run->use_ldso = strcmp(name, "ldso") == 0;
     run->use_image = strcmp(name, "image") == 0;
     run->use_preload = strcmp(name, "preload") == 0;
     if (run->use_ldso || run->use_image || run->use_preload || strcmp(name, "auto") == 0)
         return 0;
-    hl_say("--loader=%s: there is no such loader; use auto, preload, ldso or image", name);
+    hl_say("--via=%s: there is no such way in; use auto, preload, ldso or image", name);
     return EINVAL;
 }
 
@@ -79,7 +79,10 @@ error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
     case 'o':
         return hl_add_options(&run->options, argument);
     case 'l':
-        return set_loader(run, argument);
+        return set_way(run, argument);
+    case HL_RUN_OLD_NAME:
+        hl_say("--loader=%s: the option is called --via now", argument);
+        return EINVAL;
     case 'L':
         run->use_ldso = true;
         run->use_image = false;

@@ -24,6 +24,7 @@ struct hl_way {
 };
 
 /* The rows of argp_options, and what reads them: 0, EINVAL after one line on stderr, or ARGP_ERR_UNKNOWN. */
+enum { HL_RUN_OLD_NAME = 1000 }; /* --loader, as --via was called in snapshots */
 #define HL_RUN_OPTIONS                                                                                       \
     {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES: 'main:libLLVM*:!libc.so*'", 0},      \
         {"options",                                                                                          \
@@ -32,13 +33,12 @@ struct hl_way {
          0,                                                                                                  \
          "How, as in LD_HUGEPAGES_OPTIONS; may be repeated; the last one wins",                              \
          0},                                                                                                 \
-        {"loader",                                                                                           \
+        {"loader", HL_RUN_OLD_NAME, "NAME", OPTION_HIDDEN, NULL, 0},                                         \
+        {"via",                                                                                              \
          'l',                                                                                                \
-         "auto|preload|ldso|image",                                                                          \
+         "WAY",                                                                                              \
          0,                                                                                                  \
-         "Which way in: at the exec stop if the program has an image, else libhugeld.so (auto); "            \
-         "libhugeld.so;"                                                                                     \
-         " the patched dynamic linker; or executing the program's image",                                    \
+         "auto (at the exec stop if it has an image, else preload), preload, ldso or image",                 \
          0},                                                                                                 \
     {                                                                                                        \
         "ld-so", 'L', "FILE", 0, "The patched dynamic linker, if not the one beside this command", 0         \

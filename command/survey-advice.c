@@ -206,9 +206,9 @@ static char *format_run(const struct prospects *prospects, const char *executabl
         patterns = longer;
     }
     if (executes_image)
-        add_word(&text, "--loader=image");
+        add_word(&text, "--via=image");
     if (way == HL_WAY_LDSO)
-        add_word(&text, "--loader=ldso");
+        add_word(&text, "--via=ldso");
     if (libraries > 0) {
         add_word(&text, "-p");
         add_word(&text, patterns);

@@ -21,13 +21,13 @@ _hugeld() {
         return
     fi
     case ${words[1]} in
-    run) options='--loader --ld-so --options --objects --share --help' ;;
+    run) options='--via --ld-so --options --objects --share --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
     doctor) options='--json --options --objects --own-pages --help' ;;
     perf-map) options='--append --children --clean --force --no-demangle --output --help' ;;
     bench)
-        options='--against --at-once --ignore-failure --json --keep --loader --ld-so --metric --pairs --options --pid --precision --objects --report --running-threads --seconds --toggle --help'
+        options='--against --at-once --ignore-failure --json --keep --via --ld-so --metric --pairs --options --pid --precision --objects --report --running-threads --seconds --toggle --help'
         ;;
     survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
@@ -43,7 +43,7 @@ _hugeld() {
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --loader | --ld-so | --own-pages | --metric | --pairs | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --via | --ld-so | --own-pages | --metric | --pairs | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -51,7 +51,7 @@ _hugeld() {
     fi
     case $prev in
     -o | --options | --against) _hugeld_options ;;
-    -l | --loader) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso image' -- "$cur") ;;
+    -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso image' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
     -L | -O | --ld-so | --output | --program | --report) _filedir ;;

@@ -34,7 +34,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench attach detac
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l once -d 'Make what is listed, and end'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l keep-only -d 'Only hold and watch'
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench survey' -x -a '(__fish_complete_subcommand)'
-complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l loader -x -a 'auto preload ldso image' -d 'Which way in'
+complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso image' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
 complete -c hugeld -n '__fish_seen_subcommand_from run' -l share -d 'Make missing images first'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'

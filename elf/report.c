@@ -180,7 +180,7 @@ static const char *find_remedy(const struct hl_context *context, const struct hl
     case HL_SKIP_NO_MEMORY:
         return hl_has_address_limit() ? remedy : "free memory, or raise vm.max_map_count";
     case HL_SKIP_THREADS:
-        return context->has_started ? "use hugeld run --loader=ldso" : remedy;
+        return context->has_started ? "use hugeld run --via=ldso" : remedy;
     default:
         return hl_same_bytes(remedy, "none", sizeof "none") ? NULL : remedy;
     }

@@ -63,7 +63,7 @@ def one_line(result, status, *words):
 
 @pytest.mark.parametrize("arguments", [
     [], ["--"], ["-n", "0", "true"], ["-n", "5", "true"], ["-n", "-6", "true"], ["-n", "10001", "true"], ["-n", "x", "true"],
-    ["-n"], ["-n", "6"], ["--loader=nonsense", "true"], ["-o", "backend=nonsense", "true"], ["--no-such-option", "true"],
+    ["-n"], ["-n", "6"], ["--via=nonsense", "true"], ["-o", "backend=nonsense", "true"], ["--no-such-option", "true"],
     ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "true"], ["--pid", "1", "-n", "6"], ["--pid", "1", "--report", "x"],
     ["--pid", "1", "-p", "main"], ["--pid", "1", "--at-once"], ["--precision", "0", "true"],
     ["--precision", "x", "true"], ["--precision=101", "true"], ["--pid", "1", "--against", "data=off"], ["--against", "backend=nonsense", "true"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "1.5"],
@@ -224,7 +224,7 @@ def test_bench_by_the_patched_linker(bench_json):
     """What it takes to mount it is no part of the answer."""
     if not (helpers.BUILD / "ldso/ld.so").exists():
         pytest.skip("needs the patched linker: make ldso")
-    answer = bench_json("spin", "1", "1", options=["--loader=ldso"])
+    answer = bench_json("spin", "1", "1", options=["--via=ldso"])
     assert answer["loader"] == "ldso" and min(answer["runs"]["huge"]["pages"]) == 3
     assert [os.path.basename(m["executable"]) for m in answer["maps"]["huge"]] == ["worker"]
 
@@ -422,7 +422,7 @@ def test_bench_json_schema(bench_json):
     assert set(answer) == {"program", "loader", "patterns", "options", "pairs", "machine", "output", "verdict", "sentence",
                            "against", "plain_huge_bytes", "runs", "median", "ratio", "counters", "no_counters", "maps",
                            "method", "precision", "restless"}
-    assert answer["program"][1:] == ["spin", "1", "1"] and answer["pairs"] == 6 and answer["loader"] == "preload"
+    assert answer["program"][1:] == ["spin", "1", "1"] and answer["pairs"] == 6 and answer["loader"] == "auto"
     assert answer["patterns"] == "main" and answer["options"] == "data=off"
     assert set(answer["machine"]) == {"kernel", "cpu", "cpus", "tlb"} and answer["machine"]["kernel"] == os.uname().release
     assert set(answer["runs"]) == set(answer["median"]) == {"plain", "huge"}

@@ -158,4 +158,4 @@ def test_data_beside_threads(library, later, thp, tmp_path):
               f"ctypes.CDLL({str(tmp_path / 'libdata.so')!r})")
     _, stderr = later(["/usr/bin/python3", "-c", script], "libdata*", "verbose=1,backend=thp").communicate(timeout=60)
     assert stderr == ("hugeld: libdata.so: data stays: threads that could write to it run already; use hugeld run "
-                      "--loader=ldso\n")
+                      "--via=ldso\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld run --loader=image: the program's image is executed in its place, in a mount namespace of its own; nothing of hugeld
+"""hugeld run --via=image: the program's image is executed in its place, in a mount namespace of its own; nothing of hugeld
 is in the process, and the program finds itself where it always is.  And what must never be executed from an image."""
 
 import fcntl
@@ -49,7 +49,7 @@ int main(int argc, char **argv) {
 """
 LINKED = {"pie": ["-fPIE", "-pie"], "nopie": ["-no-pie"], "static": ["-static"], "static-pie": ["-fPIE", "-static-pie"]}
 USER = 54321  # nobody has it
-# Mounts are shared, as systemd makes them; elsewhere --loader=image is refused.
+# Mounts are shared, as systemd makes them; elsewhere --via=image is refused.
 SHARED = ["unshare", "-m", "--propagation", "shared"]
 APART = ", in a mount namespace of its own: mounts that it makes are not seen outside\n"
 UNPRIVILEGED = ("setpriv", f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
@@ -73,7 +73,7 @@ def program(builder, tmp_path):
 
 @pytest.fixture
 def run(images):
-    """run(argv, ...): by --loader=image with the test's store."""
+    """run(argv, ...): by --via=image with the test's store."""
 
     def start(argv, *arguments, loader=("-l", "image"), options="verbose=2", prefix=(), **more):
         option = ",".join(filter(None, [f"store={images.folder}", options]))
@@ -159,7 +159,7 @@ def test_programs_that_ask(images, run, name, tmp_path):
     assert (result.stdout, result.stderr) == (helpers.run(argv).stdout, from_image(argv[0], image))
 
 
-# --- without --loader ---
+# --- without --via ---
 
 
 @pytest.mark.parametrize("variant", LINKED)

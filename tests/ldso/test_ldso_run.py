@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld run --loader=ldso`: over the interpreter in a mount namespace, for root and for nobody, for programs and scripts;
+"""`hugeld run --via=ldso`: over the interpreter in a mount namespace, for root and for nobody, for programs and scripts;
 and what happens where that is not possible."""
 
 import shutil

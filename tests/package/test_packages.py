@@ -89,7 +89,7 @@ def test_install_use_remove_purge(debian):
     assert f"patched dynamic linker: {FOLDER}/ld.so, for {SYSTEM}" in version
     assert "stays" in debian.do("LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 /bin/true")
     assert start(debian) == f"{FOLDER}/ld.so"
-    assert debian.do("hugeld run --loader=ldso -- sh -c 'echo [$LD_PRELOAD]'") == "[]\n"
+    assert debian.do("hugeld run --via=ldso -- sh -c 'echo [$LD_PRELOAD]'") == "[]\n"
 
     debian.do("apt-get -q -y remove hugeld hugeld-ldso")
     kept = ("/etc/apparmor.d", "/etc/hugeld", "/etc/needrestart", "/var/lib/systemd")  # until purge
@@ -109,7 +109,7 @@ def test_libc6_changes_under_it(debian, other_libc6):
     debian.do("dpkg -i /packages/libc6-other.deb")
     assert start(debian).endswith("/ld-linux-x86-64.so.2")
     assert "was not made for" in debian.do("hugeld --version")
-    assert "was not made for" in debian.do("hugeld run --loader=ldso -- /bin/true")
+    assert "was not made for" in debian.do("hugeld run --via=ldso -- /bin/true")
     debian.do("dpkg -i --force-downgrade /packages/libc6-same.deb")
     assert start(debian) == f"{FOLDER}/ld.so"
 

@@ -46,7 +46,7 @@ RUN = {
 ELSEWHERE = {
     "make check": "CI, and test_plain_check.py",
     "make ldso": "CI, and make check-suites",
-    "build/hugeld run --loader=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
+    "build/hugeld run --via=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
         "test_container below",
     "docker run -v /run/hugeld/KEY/NAME:/usr/bin/NAME:ro IMAGE": "tests/images/test_containers.py",

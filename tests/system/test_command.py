@@ -32,7 +32,7 @@ def outcome(result):
     ["status", "1", "2"],
     ["inspect", "--no-such-option"], ["run", "--no-such-option", "true"], ["run", "-o", "backend=nonsense", "true"],
     ["run", "-o", "nonsense=1", "true"], ["run", "-o", "backend", "true"], ["inspect", "-o", "edges=x", "/bin/true"],
-    ["status", "--all", "1"], ["status", "99999999999999999999"], ["run", "-p"], ["run", "--loader=nonsense", "true"],
+    ["status", "--all", "1"], ["status", "99999999999999999999"], ["run", "-p"], ["run", "--via=nonsense", "true"], ["run", "--loader=image", "true"],
 ], ids=" ".join)
 def test_wrong_use(arguments):
     one_line(hugeld(*arguments), 2)
