@@ -290,6 +290,12 @@ static bool choose_in_place(struct hl_way *way, const struct hl_run *run, const 
     return is_kept;
 }
 
+/* Puts the executable on huge pages without anything of hugeld in it.  False: it is not. */
+static bool choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                        const char *path, const char *name) {
+    return choose_in_place(way, run, options, path, name) || choose_exec_stop(way, run, options, path, name);
+}
+
 /* One line about a program that does not run as it should; the exit code. */
 static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     const char *reason = way->no_image != NULL ? way->no_image : way->reason;
@@ -320,27 +326,36 @@ static char *name_own_store(const struct hl_options *options, const char *text) 
     return both;
 }
 
+/* What libhugeld.so is told, and what the program's children inherit. */
+static void set_variables(const struct hl_run *run, const struct hl_options *options, const char *text) {
+    char *named = name_own_store(options, text);
+    if (run->patterns != NULL)
+        setenv("LD_HUGEPAGES", run->patterns, 1);
+    if (run->options != NULL || named != NULL)
+        setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : text, 1);
+    free(named);
+}
+
 int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
     const char *name = program[0];
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     hl_default_options(&options);
     hl_parse_options(&options, text, NULL); /* libhugeld.so warns of what was inherited */
-    if (run->patterns != NULL)
-        setenv("LD_HUGEPAGES", run->patterns, 1);
-    char *named = name_own_store(&options, text);
-    if (run->options != NULL || named != NULL)
-        setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : text, 1);
-    free(named);
-
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
-    if (run->use_ldso && !hl_is_privileged(path))
-        choose_linker(way, run, name, path);
-    else if (acts && run->use_image)
-        choose_image(way, run, &options, path, program);
-    else if (!acts || (!choose_in_place(way, run, &options, path, name) &&
-                       !choose_exec_stop(way, run, &options, path, name)))
-        choose_preload(way, path);
+    bool may_be_bare = acts && !run->use_ldso && !run->use_image;
+    bool others = hl_selects_other_objects(find_patterns(run));
+
+    /* With nothing of hugeld in it a program needs no variables either. */
+    if (!may_be_bare || others || !choose_bare(way, run, &options, path, name)) {
+        set_variables(run, &options, text);
+        if (run->use_ldso && !hl_is_privileged(path))
+            choose_linker(way, run, name, path);
+        else if (acts && run->use_image)
+            choose_image(way, run, &options, path, program);
+        else if (!may_be_bare || !others || !choose_bare(way, run, &options, path, name))
+            choose_preload(way, path);
+    }
     if (way->image != NULL && options.verbose >= 1)
         hl_say("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
                "not seen outside",

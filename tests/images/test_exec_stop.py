@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 
 import pytest
 
@@ -71,10 +72,9 @@ def plainly(argv, prefix=(), **changes):
 
 
 def lines(result, *without):
-    """What a program printed but for lines that begin with one of WITHOUT: the options are in the environment, and both runs
-    are sessions of their own."""
+    """What a program printed but for lines that begin with one of WITHOUT: both runs are sessions of their own."""
     return [re.sub(r"pipe:\[\d+\]", "pipe", line) for line in result.stdout.splitlines()
-            if not line.startswith(("env LD_HUGEPAGES_OPTIONS=", "user ", *without))
+            if not line.startswith(("user ", *without))
             and not re.match(r"/proc/self/status: (PPid|NSpgid|NSsid)", line)]
 
 
@@ -116,7 +116,7 @@ def test_state(images, program, run, variant, before):
     image = images.add(app)
     prefix = ["sh", "-c", f'{before}exec "$@"', "sh"]
     if before.startswith("block"):
-        prefix = ["python3", "-c", BLOCK]
+        prefix = [sys.executable, "-c", BLOCK]
     result = run([app, "x"], options="verbose=2", prefix=prefix)
     assert on_image(result, app, image) >= 4
     check_same(result, plainly([app, "x"], prefix), "children ")
@@ -345,7 +345,7 @@ def test_filter(images, program, run):
     app = program("static")
     images.add(app)
     script = helpers.forbid_calls("ptrace") + "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
-    result = left_alone(run, app, "filtered", ["python3", "-c", script])
+    result = left_alone(run, app, "filtered", [sys.executable, "-c", script])
     assert result.returncode == 3
 
 
@@ -387,7 +387,7 @@ def test_subreaper(images, program, run):
     app = program("static")
     image = images.add(app)
     script = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execvp(sys.argv[1], sys.argv[1:])"
-    result = run([app, "x"], options="verbose=2", prefix=["python3", "-c", script])
+    result = run([app, "x"], options="verbose=2", prefix=[sys.executable, "-c", script])
     assert on_image(result, app, image) >= 4 and "wait -1 errno 10\n" in result.stdout and "reaper 1" in result.stdout
 
 

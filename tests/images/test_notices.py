@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What a program, its children, a debugger, an administrator and a package manager can notice of each way onto an image: the
+table of doc/images.md is what this test sees."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+import helpers
+
+pytestmark = pytest.mark.beside
+
+HERE = pathlib.Path(__file__).resolve().parent
+DOCUMENT = helpers.ROOT / "doc/images.md"
+HEADING = "| what can be noticed |"
+# In the order of the table's columns: how hugeld run is called, or None.
+WAYS = {"exec stop": [], "preload": ["--via=preload"], "image executed": ["--via=image"], "attach": None}
+# Mounts are shared, as systemd makes them; elsewhere --via=image is refused.
+SHARED = ["unshare", "-m", "--propagation", "shared", sys.executable, "-c",
+          "import os, sys; print(os.readlink('/proc/self/ns/mnt'), flush=True); os.execvp(sys.argv[1], sys.argv[1:])"]
+
+
+@pytest.fixture
+def program(builder, tmp_path):
+    def link(folder):
+        return builder.compile(folder / "state-nopie", HERE / "exec-stop-state.c", "-w", *builder.object(), "-no-pie")
+
+    return pathlib.Path(shutil.copy(builder.once("state-nopie", link), tmp_path / "state-nopie"))
+
+
+def start(prefix, app):
+    """APP when it waits, and what it has printed."""
+    env = helpers.environment()
+    env.pop("LD_HUGEPAGES_OPTIONS")
+    process = helpers.start([*prefix, app, "wait"], env, stdin=subprocess.PIPE)
+    printed = []
+    while not printed or printed[-1] != "waits\n":
+        printed.append(process.stdout.readline())
+        assert printed[-1], process.stderr.read()
+    return process, printed
+
+
+def select(printed, *begins):
+    return [line for line in printed if line.startswith(begins)]
+
+
+def look(app, process, printed, plain, image):
+    """What can be noticed of PROCESS; PLAIN is what it prints without hugeld."""
+    pid = process.pid
+    maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
+    seen = {
+        "a library of hugeld's is in the process": "libhugeld" in maps,
+        "variables in its environment, which children inherit": select(printed, "env LD_") != select(plain, "env LD_"),
+        "it and its children are in a mount namespace of their own":
+            os.readlink(f"/proc/{pid}/ns/mnt") + "\n" != printed[0],
+        "`/proc/PID/exe` is another file than the program's": os.stat(f"/proc/{pid}/exe").st_ino != app.stat().st_ino,
+        "`/proc/PID/maps` names the image": str(image) in maps,
+        "offsets in the program headers in memory are the image's": select(printed, "header ") != select(plain, "header "),
+        "processor time of a child that it never had": "children 0.000000 0.000000\n" not in printed,
+    }
+    assert select(printed, "wait", "usual", "sum") == select(plain, "wait", "usual", "sum")
+    gdb = helpers.run(["gdb", "-q", "-nx", "-batch", "-p", pid, "-ex", "info symbol text_a"])
+    seen["gdb does not find the program's symbols"] = "text_a in section" not in gdb.stdout
+    shutil.copy(app, f"{app}.new")
+    os.replace(f"{app}.new", app)
+    seen["after an upgrade `/proc/PID/exe` does not name the program"] = \
+        os.readlink(f"/proc/{pid}/exe") != f"{app} (deleted)"
+    return seen
+
+
+def see(way, app, images):
+    """What can be noticed of WAY."""
+    image = images.add(app)
+    process, plain = start(SHARED, app)
+    helpers.end_process(process)
+    options = ["-o", f"store={images.folder},backend=shared,data=off", "--"]
+    prefix = SHARED if WAYS[way] is None else [*SHARED, helpers.HUGELD, "run", *WAYS[way], *options]
+    process, printed = start(prefix, app)
+    try:
+        if WAYS[way] is None:
+            moved = helpers.hugeld("attach", f"--store={images.folder}", process.pid)
+            assert moved.returncode == 0 and str(image) in moved.stdout, moved
+        return look(app, process, printed, plain, image)
+    finally:
+        helpers.end_process(process)
+
+
+@pytest.fixture
+def tools():
+    for tool in ("gdb", "unshare"):
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is not installed")
+
+
+def write_table(seen):
+    """The table: a row for each notice, in the order in which look() has them."""
+    rows = [f"{HEADING} {' | '.join(seen)} |", "|" + " --- |" * (len(seen) + 1)]
+    for notice in next(iter(seen.values())):
+        rows.append(f"| {notice} | {' | '.join('yes' if of_way[notice] else 'no' for of_way in seen.values())} |")
+    return "\n".join(rows) + "\n"
+
+
+def test_table(images, program, tools):
+    table = write_table({way: see(way, program, images) for way in WAYS})
+    document = DOCUMENT.read_text()
+    found = re.search(rf"^{re.escape(HEADING)}.*\n(?:\|.*\n)+", document, re.M)
+    assert found and found[0] == table, f"{DOCUMENT.name} should have:\n{table}"
