@@ -35,7 +35,8 @@ static void print_lines(const char *path, const char *const *without) {
 
 static void print_link(const char *path) {
     char to[4096] = "";
-    printf("%s -> %zd %s\n", path, readlink(path, to, sizeof to - 1), to);
+    ssize_t bytes = readlink(path, to, sizeof to - 1);
+    printf("%s -> %s\n", path, bytes >= 0 ? to : strerror(errno));
 }
 
 static void print_folder(const char *path) {

@@ -36,20 +36,20 @@ def meddle(tmp_path_factory):
     return library
 
 
+def build(builder, variant):
+    """A large program that says how it was started."""
+
+    def link(folder):
+        flags = {**FIXED, **ANYWHERE}[variant]
+        return builder.compile(folder / f"state-{variant}", HERE / "exec-stop-state.c", "-w", *builder.object(), *flags)
+
+    return builder.once(f"state-{variant}", link)
+
+
 @pytest.fixture
 def program(builder, tmp_path):
-    """program(variant): a large program that says how it was started, for this test alone."""
-
-    def make(variant):
-        def link(folder):
-            flags = {**FIXED, **ANYWHERE}[variant]
-            return builder.compile(folder / f"state-{variant}", HERE / "exec-stop-state.c", "-w", *builder.object(), *flags)
-
-        there = tmp_path / f"state-{variant}"
-        shutil.copy(builder.once(f"state-{variant}", link), there)
-        return there
-
-    return make
+    """program(variant): that, for this test alone."""
+    return lambda variant: pathlib.Path(shutil.copy(build(builder, variant), tmp_path / f"state-{variant}"))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ def load(path, name):
 writable = load(HERE.parent / "writable" / "conftest.py", "writable_conftest")
 guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
 live = load(HERE.parent / "live" / "conftest.py", "live_conftest")
+exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at = writable.program, writable.early, guest.under, guest.stop_at
 service, targets, steps = systemd.service, live.targets, live.steps
@@ -53,6 +54,8 @@ def test_build(builder, pause_library, empty_library, program, early, under, sto
         program(variant, "-DBSS_WORDS=134217728")
     for kind in ("exec", "pie", "static"):
         targets[kind]
+    for variant in exec_stop.FIXED:
+        exec_stop.build(builder, variant)
     builder.exceptions()
     builder.tiny()
     builder.poke()
