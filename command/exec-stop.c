@@ -202,8 +202,9 @@ char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
     if (result == 0)
         result = start_helper(new);
     if (result != 0) {
+        char *reason = new->plan.image >= 0 ? explain(result, executable) : NULL;
         free_stop(new);
-        return explain(result, executable);
+        return reason;
     }
     result = await_helper(new);
     if (result != 0) {

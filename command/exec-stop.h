@@ -12,8 +12,9 @@
 
 /* Makes the next program that this process executes, EXECUTABLE as hl_find_executable has it, start with its text on its
    image: a helper process traces this one from now on and until that program begins.  OPTIONS say which stores are looked
-   into.  NULL, and *STOP is for hl_cancel_exec_stop.  Else the reason why not, which the caller owns; then nothing has
-   changed.  The memory is shared with the helper, so until the program is executed nothing of STOP may be changed. */
+   into.  NULL, and *STOP is for hl_cancel_exec_stop, or NULL if it has no image that would do.  Else the reason why its image
+   is not used, which the caller owns.  Where *STOP is NULL nothing has changed.  The memory is shared with the helper, so
+   until the program is executed nothing of STOP may be changed. */
 struct hl_exec_stop;
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
                          const struct hl_options *options);

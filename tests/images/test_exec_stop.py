@@ -179,7 +179,7 @@ def test_position_independent(images, program, run, variant):
     app = program(variant)
     images.add(app)
     result = run([app, "x"], options="verbose=1")
-    assert "not at the exec stop: it lies at an address" in result.stderr
+    assert "exec stop" not in result.stderr
     same = ("children ", "env ", "header ", "auxv ", "/proc/self/status: THP_enabled")
     check_same(result, plainly([app, "x"]), *same)
 
@@ -418,10 +418,12 @@ def test_noexec_store(program, run, images, tmp_path):
 
 
 def test_changed_file(images, program, run):
+    """It has no image any more, which is nothing to be told of."""
     app = program("static")
     images.add(app)
     app.chmod(0o700)
-    left_alone(run, app, "there is no image of it")
+    result = run([app, "x"], options="verbose=1")
+    assert result.stderr == f"hugeld: {app}: static, the dynamic linker never runs; it runs on small pages\n"
 
 
 # --- tools ---
