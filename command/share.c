@@ -192,7 +192,7 @@ static void print_made(const char *name, const struct hl_addition *addition) {
         more = hl_format("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
     hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,
              addition->is_in_place ? "in place" : "image", share / 10, share % 10,
-             addition->is_to_be_executed ? " when it is executed (hugeld run --loader=image)" : "",
+             addition->is_to_be_executed ? " when it is executed (hugeld run --via=image)" : "",
              addition->huge_pages, plural(addition->huge_pages), more);
     free(more);
 }

@@ -210,7 +210,7 @@ def test_run(place):
             assert said in stderr and (said or not stderr)
         finally:
             helpers.end_process(process)
-    process = helpers.start(place.command("/run/bin/hugeld", "run", "-l", "preload", "--", BIG, 0, "wait"), stdin=subprocess.PIPE)
+    process = helpers.start(place.command("/run/bin/hugeld", "run", "--via=preload", "--", BIG, 0, "wait"), stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline()
         assert "libhugeld" in open(f"/proc/{process.pid}/maps").read()  # asked for by name

@@ -47,7 +47,7 @@ def give(world, user):
 
 
 def test_add(world, tmp_path):
-    assert re.fullmatch(rf"{APP}: image, \d+\.\d % of its text when it is executed \(hugeld run --loader=image\), \d+ huge pages\n", world.add(APP).stdout)
+    assert re.fullmatch(rf"{APP}: image, \d+\.\d % of its text when it is executed \(hugeld run --via=image\), \d+ huge pages\n", world.add(APP).stdout)
     [image] = world.list()
     status = world.path(APP).stat()
     assert (image["path"], image["state"], image["processes"], image["replicas"]) == (APP, "fresh", 0, 0)
