@@ -1140,8 +1140,11 @@ def group_survey(plan):
                  Way("image", [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=shared,store={STORE}", *argv]))
         ways = with_own_output([Way("plain", argv), image])
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
-        note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: {surveyed['hot_bytes'] / 2**20:.1f} MiB of hot "
-                f"text, of which the plan covers {100 * surveyed['advice']['hot_share']:.0f} %.")
+        note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: of {surveyed['samples']} samples "
+                f"{100 * surveyed['huge_samples'] / max(surveyed['samples'], 1):.0f} % are on huge pages already; at least "
+                f"{surveyed['hot_bytes'] / 2**20:.1f} MiB of text on small pages are hot, and likely "
+                f"{surveyed['likely_hot_bytes'] / 2**20:.1f}, of which the plan covers "
+                f"{100 * surveyed['advice']['hot_share']:.0f} %.")
         yield paired_experiment(f"survey-{name}", f"{name}, the estimate and what is measured", "ms", ways,
                                 at_once(ways, 12 if plan.quick else min(60, pairs_for(plan, time_run(ways[0]) / 1000))),
                                 note=note, huge=huge, program=name,

@@ -80,6 +80,8 @@ static void find_processors(struct hl_sampler *sampler, bool *set) {
     memset(set, 0, PROCESSORS_MAX * sizeof *set);
     read_processors("/sys/devices/system/cpu/online", set, true);
     unsigned online = count_processors(set);
+    for (long i = 0; online == 0 && i < sysconf(_SC_NPROCESSORS_ONLN) && i < PROCESSORS_MAX; i++)
+        set[i] = true; /* without /sys */
     read_processors("/sys/devices/system/cpu/isolated", set, false);
     read_processors("/sys/devices/system/cpu/nohz_full", set, false);
     read_processors("/sys/fs/cgroup/cpuset.cpus.isolated", set, false);

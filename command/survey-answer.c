@@ -261,6 +261,13 @@ static void print_details(const struct hl_surveyed *program, bool exact) {
         print_command(advice->command[i]);
 }
 
+static void print_too_large(const struct hl_survey *survey) {
+    if (survey->too_large > 0)
+        print_wrapped(hl_format(
+            "%u %s left out, with more than 1 GiB of files and shared memory mapped; fix: leave --exact away",
+            survey->too_large, processes(survey->too_large)));
+}
+
 /* Who was not looked at: once for all of them. */
 static void print_left_out(const struct hl_survey *survey) {
     bool is_root = geteuid() == 0;
@@ -270,10 +277,7 @@ static void print_left_out(const struct hl_survey *survey) {
     if (survey->refused > 0)
         print_wrapped(hl_format("%u %s may not be looked at%s", survey->refused, processes(survey->refused),
                                 is_root ? ": a policy forbids it" : "; fix: run hugeld survey as root"));
-    if (survey->too_large > 0)
-        print_wrapped(
-            hl_format("%u %s have more than 1 GiB of files and shared memory mapped; fix: leave --exact away",
-                      survey->too_large, processes(survey->too_large)));
+    print_too_large(survey);
     if (survey->ended > 0)
         print_wrapped(hl_format("%u %s ended meanwhile", survey->ended, processes(survey->ended)));
 }
@@ -308,6 +312,7 @@ void hl_print_survey(const struct hl_survey *survey) {
     }
     if (!has_gain(survey)) {
         print_no_gain(survey);
+        print_too_large(survey);
         return;
     }
     print_heading(survey);

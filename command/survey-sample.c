@@ -138,8 +138,10 @@ static void take(void *data, const struct hl_sample *sample) {
     if (sample->process == getpid())
         return;
     hl_resolve_sample(tally->resolver, sample, &place);
-    tally->watch->survey->samples_ended += place.kind == HL_PLACE_ENDED;
-    if (place.kind == HL_PLACE_REFUSED && hl_is_owner_wanted(tally->watch, place.owner))
+    /* Process 0 is one in another PID namespace. */
+    tally->watch->survey->samples_ended += place.kind == HL_PLACE_ENDED && sample->process != 0;
+    if (sample->process == 0 ||
+        (place.kind == HL_PLACE_REFUSED && hl_is_owner_wanted(tally->watch, place.owner)))
         tally->watch->survey->samples_refused++;
     if ((place.kind == HL_PLACE_FILE || place.kind == HL_PLACE_MEMORY) && is_wanted(tally, &place))
         count_place(tally, &place, sample->page_bytes);

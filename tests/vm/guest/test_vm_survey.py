@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld survey takes samples on every kernel: without page sizes before Linux 5.11, without PROCMAP_QUERY before 6.11,
+without counts of what was lost before 6.0."""
+
+import json
+import os
+import pathlib
+import platform
+import sys
+import time
+
+import pytest
+
+import helpers
+
+RELEASE = tuple(int(word) for word in platform.release().split("-")[0].split(".")[:2])
+BUSY = "while True: sum(range(1000))"
+
+
+def survey(*words):
+    result = helpers.hugeld("survey", "--json", *words, timeout=300)
+    assert result.returncode in (0, 1) and result.stderr == "", result
+    return json.loads(result.stdout)
+
+
+def check(answer):
+    """What it says of this Python, which does not stop."""
+    path = os.path.realpath(sys.executable)
+    [found] = [p for p in answer["programs"] if p["path"] == path]
+    assert answer["sampling"]["has_page_sizes"] is (RELEASE >= (5, 11))
+    assert answer["sampling"]["lost"] == 0 and answer["sampling"]["decided"] is True
+    assert found["samples"] >= 10 and found["objects"][0]["samples"] > 0.5 * found["samples"]
+    assert found["objects"][0]["path"] == path and 0 < found["hot_bytes"] <= found["text_bytes"]
+
+
+def test_survey_of_all():
+    process = helpers.start([sys.executable, "-c", BUSY])
+    try:
+        answer = survey("--seconds", "4")
+    finally:
+        helpers.end_process(process)
+    check(answer)
+    assert answer["sampling"]["processors"] == os.cpu_count() and answer["sampling"]["processors_left_out"] == 0
+
+
+def test_survey_of_one():
+    process = helpers.start([sys.executable, "-c", BUSY])
+    try:
+        check(survey("--seconds", "2", "--pid", process.pid))
+    finally:
+        helpers.end_process(process)
+
+
+def test_survey_of_a_program():
+    check(survey("--seconds", "4", "--", sys.executable, "-c", BUSY))
+
+
+def test_processor_that_comes_and_goes():
+    """It is neither waited for nor missed, and the others are sampled all the time."""
+    online = pathlib.Path("/sys/devices/system/cpu/cpu1/online")
+    if not online.exists():
+        pytest.skip("no processor can go here")
+    process = helpers.start([sys.executable, "-c", BUSY])
+    look = helpers.start([helpers.HUGELD, "survey", "--json", "--seconds", "8"])
+    try:
+        for value in ("0", "1"):
+            time.sleep(2)
+            online.write_text(value)
+        stdout, stderr = look.communicate(timeout=300)
+    finally:
+        online.write_text("1")
+        helpers.end_process(look)
+        helpers.end_process(process)
+    assert look.returncode in (0, 1) and stderr == ""
+    check(json.loads(stdout))
