@@ -48,15 +48,21 @@ struct prospects {
 
 static double share(uint64_t part, uint64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
 
+/* Whether a terminal shows PATH as what it is, so that a command with it can be copied. */
+static bool can_be_copied(const char *path) {
+    json_t *text = json_string(path); /* NULL: it is not UTF-8 */
+    bool can = text != NULL;
+    json_decref(text);
+    for (const char *at = path; *at != '\0'; at++)
+        can = can && hl_hidden_bytes(at) == 0;
+    return can;
+}
+
 /* Whether the file DEVICE, INODE is what PATH leads to, and PATH can be copied. */
 static bool is_at(const char *path, dev_t device, ino_t inode) {
     struct stat status;
-    json_t *text = json_string(path); /* NULL: it is not UTF-8 */
-    bool can_be_copied = text != NULL;
-    json_decref(text);
-    for (const char *at = path; *at != '\0'; at++)
-        can_be_copied = can_be_copied && hl_hidden_bytes(at) == 0;
-    return can_be_copied && stat(path, &status) == 0 && status.st_dev == device && status.st_ino == inode;
+    return can_be_copied(path) && stat(path, &status) == 0 && status.st_dev == device &&
+           status.st_ino == inode;
 }
 
 /* The image, which is made or looked for at the address that the next process will have. */
@@ -312,9 +318,12 @@ static void take_way(struct hl_advice *advice, const struct prospects *prospects
             advice->pages += prospects->prospect[i].pages[way];
     advice->all_pages = advice->pages * (way == HL_WAY_IMAGE ? 1 : program->processes);
     if (!is_here(prospects, program, way)) {
-        advice->reason = hl_format(
-            "its files are not found by their paths from here: they were replaced, or are in another mount "
-            "namespace; start it anew, or ask hugeld there");
+        advice->reason =
+            hl_format(can_be_copied(program->path) ? "its files are not found by their paths from here: they "
+                                                     "were replaced, or are in another mount "
+                                                     "namespace; start it anew, or ask hugeld there"
+                                                   : "its path holds characters that a terminal does not "
+                                                     "show, so there is no command to copy; rename it");
         return;
     }
     if (prospects->plain_reason != NULL)

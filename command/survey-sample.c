@@ -272,8 +272,10 @@ static void add_threads(pid_t **thread, size_t *n, pid_t pid) {
 static int sample_threads(struct hl_watch *watch, struct hl_sampler **sampler, unsigned hz) {
     struct hl_sampler_request request = {.hz = hz};
     pid_t *thread = NULL;
-    for (size_t i = 0; i < watch->n; i++)
+    for (size_t i = 0; i < watch->n && watch->filter->child == 0; i++)
         add_threads(&thread, &request.n_threads, watch->process[i].pid);
+    if (watch->filter->child != 0) /* it executes hugeld still, which may not be a program that is wanted */
+        add_threads(&thread, &request.n_threads, watch->filter->child);
     request.thread = thread;
     watch->survey->of_threads = true;
     watch->survey->hz = hz;

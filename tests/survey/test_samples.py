@@ -150,7 +150,8 @@ def test_text_of_a_jit(tmp_path):
 @pytest.mark.whole
 def test_processes_that_have_ended(calls):
     """Their samples count all the same, once for each of them."""
-    answer, found = look(calls, "--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", samples=400)
+    answer, found = look(calls, "--program", calls, "--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", samples=400)
+    assert {p["path"] for p in answer["programs"]} == {calls}
     assert found["processes"] >= 2 and answer["sampling"]["ended"] < 0.2 * answer["sampling"]["samples"]
 
 
