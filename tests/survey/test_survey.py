@@ -237,7 +237,7 @@ def test_without_privileges(calls, library, root):
     command = library.parent / "hugeld"
     with running([calls, FOREVER]) as [ours], running([*NOBODY, calls, FOREVER]):
         alone = json.loads(helpers.run([*NOBODY, command, "survey", "--exact", "--json", "--seconds", "0.5"]).stdout)
-        result = helpers.run([*NOBODY, command, "survey", "--exact", "--seconds", "0.5"])
+        result = helpers.run([*NOBODY, command, "survey", "--exact", "--seconds", "0.5"], env=helpers.environment(COLUMNS=200))
         everybody = json.loads(helpers.run([*NOBODY, command, "survey", "--exact", "--json", "--all-users", "--seconds", "0.5"]).stdout)
         all_users, _ = survey("--all-users", "--program", calls)
         mine, _ = survey("--program", calls)
