@@ -128,7 +128,7 @@ void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, 
         watch->code = HL_EXIT_NO;
         return;
     }
-    survey->kernel_threads = survey->zombies = survey->others = 0;
+    survey->kernel_threads = survey->zombies = survey->others = survey->refused = survey->too_large = 0;
     for (struct dirent *entry = readdir(folder); entry != NULL && watch->code == 0; entry = readdir(folder)) {
         struct hl_process process;
         struct hl_usage usage;

@@ -2,6 +2,7 @@
 """hugeld survey by samples, its default: they rank the text of a known program, say what is on huge pages, and cannot be
 pushed out by anybody; nothing of a process is walked, and where nothing can be sampled one line says what would help."""
 
+import contextlib
 import errno
 import json
 import os
@@ -47,8 +48,8 @@ def replaced(errors, *words):
     rules = "".join(f"f.add_rule(seccomp.ERRNO({number}), {name!r}"
                     + (f", seccomp.Arg(1, seccomp.EQ, {argument})" if argument else "") + ")\n"
                     for name, (number, argument) in errors.items())
-    script = f"import os, seccomp, sys\nf = seccomp.SyscallFilter(seccomp.ALLOW)\n{rules}f.load()\nos.execvp(sys.argv[1], sys.argv[1:])"
-    return ["/usr/bin/python3", "-c", script, *words]
+    return ["/usr/bin/python3", "-c", f"import os, seccomp, sys\nf = seccomp.SyscallFilter(seccomp.ALLOW)\n{rules}f.load()\n"
+            "os.execvp(sys.argv[1], sys.argv[1:])", *words]
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +151,8 @@ def test_text_of_a_jit(tmp_path):
 @pytest.mark.whole
 def test_processes_that_have_ended(calls):
     """Their samples count all the same, once for each of them."""
-    answer, found = look(calls, "--program", calls, "--", "sh", "-c", f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done", samples=400)
+    again = f"while :; do timeout --foreground 0.4 {calls} {FOREVER}; done"
+    answer, found = look(calls, "--program", calls, "--", "sh", "-c", again, samples=400)
     assert {p["path"] for p in answer["programs"]} == {calls}
     assert found["processes"] >= 2 and answer["sampling"]["ended"] < 0.2 * answer["sampling"]["samples"]
 
@@ -261,10 +263,19 @@ def test_without_privileges(calls, library, root):
         answer, found = look(calls, prefix=NOBODY, command=command, samples=50)
         result = helpers.run([*NOBODY, command, "survey", "--seconds", "1"], env=helpers.environment(COLUMNS=200))
         refused = helpers.run([*NOBODY, command, "survey", "--seconds", "1", "--pid", str(other.pid)])
+        everybody = survey("--all-users", prefix=NOBODY, command=command)
+        there = sum(has_program(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit())
     assert answer["sampling"]["of_threads"] is True and answer["sampling"]["hz"] == 97
     assert found["processes"] == 1 and found["pid"] == process.pid
     assert result.stderr == "" and ("run hugeld as root" in result.stdout or "no program" in result.stdout)
     one_line(refused, 1, "belongs to someone else")
+    assert 0 < everybody["processes"]["refused"] < 1.5 * there  # each counts once
+
+
+def has_program(pid):
+    with contextlib.suppress(OSError):
+        return bool(os.readlink(f"/proc/{pid}/exe"))
+    return False
 
 
 @pytest.mark.parametrize("number, who", [(errno.EPERM, []), (errno.EACCES, []), (errno.ENOSYS, []), (errno.EACCES, NOBODY)],
