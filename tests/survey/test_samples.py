@@ -291,6 +291,16 @@ def test_refused(calls, library, root, number, who):
     assert exact.returncode in (0, 1) and exact.stdout and exact.stderr == ""
 
 
+def test_paranoid_kernel(calls, library, root, tmp_path):
+    """Debian's kernels let users sample nothing; the line names the setting."""
+    (tmp_path / "paranoid").write_text("3\n")
+    script = f'mount --bind {tmp_path}/paranoid /proc/sys/kernel/perf_event_paranoid && exec "$@"'
+    words = replaced({"perf_event_open": (errno.EACCES, None)}, library.parent / "hugeld", "survey", "--seconds", "0.3")
+    with running([*NOBODY, calls, FOREVER]):
+        result = helpers.run(["unshare", "--mount", "sh", "-ec", script, "sh", *NOBODY, *words])
+    one_line(result, 1, "kernel.perf_event_paranoid is above 2", "as root", "--exact")
+
+
 def test_kernel_without_procmap_query(uneven):
     """maps says the same."""
     path, chunks = uneven
