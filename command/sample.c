@@ -102,7 +102,6 @@ static int open_event(const struct hl_sampler *sampler, uint64_t what, pid_t thr
     attr.exclude_kernel = attr.exclude_hv = attr.exclude_guest = attr.exclude_idle = 1;
     attr.use_clockid = 1;
     attr.inherit = thread > 0 && what == PERF_COUNT_SW_CPU_CLOCK;
-    attr.wakeup_events = 1;
     int file = (int)syscall(SYS_perf_event_open, &attr, thread, (int)processor, -1, PERF_FLAG_FD_CLOEXEC);
     return file >= 0 ? file : -errno;
 }
@@ -282,12 +281,10 @@ int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request 
 
 int hl_read_samples(struct hl_sampler *sampler, double ms, void (*take)(void *, const struct hl_sample *),
                     void *data) {
-    struct pollfd *files = hl_allocate((sampler->n_rings + 1) * sizeof *files);
-    double rest = sampler->all ? fmin(ms, sampler->turn_ends_ms - hl_now_ms()) : ms;
-    for (size_t i = 0; i < sampler->n_rings; i++)
-        files[i] = (struct pollfd){.fd = sampler->ring[i].file, .events = POLLIN};
-    poll(files, sampler->n_rings, rest > 0 ? (int)ceil(rest) : 0);
-    free(files);
+    double rest = fmin(ms, HL_SAMPLER_READ_MS);
+    if (sampler->all)
+        rest = fmin(rest, sampler->turn_ends_ms - hl_now_ms());
+    poll(NULL, 0, rest > 0 ? (int)ceil(rest) : 0);
     read_rings(sampler, take, data);
     if (!sampler->all || hl_now_ms() < sampler->turn_ends_ms)
         return 0;

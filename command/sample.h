@@ -17,6 +17,9 @@
 /* In a second, on each processor.  Neither divides, nor is divided by, what kernels have for HZ: 100, 250, 300, 1000. */
 #define HL_SAMPLER_HZ 97
 #define HL_SAMPLER_HZ_ONE 997 /* where only named processes are sampled */
+/* The rings are read so often.  To be woken up for each sample would find more processes alive, and cost those that are
+   sampled twice as much as the samples. */
+#define HL_SAMPLER_READ_MS 10
 /* A window that has lost more than this share of its samples decides nothing. */
 #define HL_SAMPLER_LOST_MAX 0.01
 
@@ -50,8 +53,8 @@ struct hl_sampler;
    REQUEST is there any more.  REQUEST and its threads are not used afterwards. */
 int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request *request);
 
-/* Waits until there are samples, MS at most, and hands each one to TAKE, at once.  What comes next is read by the next
-   call; 16 KiB of samples are kept for each processor meanwhile.  Processors that come and go are followed.  0, or a
+/* Waits for MS, HL_SAMPLER_READ_MS at most, and hands each sample that there is to TAKE.  What comes next is read by the
+   next call; 16 KiB of samples are kept for each processor meanwhile.  Processors that come and go are followed.  0, or a
    negated errno where no processor can be sampled any more. */
 int hl_read_samples(struct hl_sampler *sampler, double ms,
                     void (*take)(void *data, const struct hl_sample *sample), void *data);
