@@ -129,7 +129,7 @@ def test_image_is_huge(calls, root):
         _, before = look(calls, "--pid", process.pid)
         if os.uname().machine != "x86_64":
             pytest.skip("attach is for x86-64")
-        assert hugeld("attach", process.pid).returncode == 0
+        assert hugeld("attach", "--running-threads", process.pid).returncode == 0
         _, after = look(calls, "--pid", process.pid)
     assert before["huge_samples"] == 0 and after["huge_samples"] > 0.9 * after["samples"]
     assert after["advice"]["already_huge"] is True
