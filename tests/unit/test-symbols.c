@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #if defined __x86_64__
+#define MARK_BYTES (sizeof HL_MAP_MARK - 1)
 #define T_MACHINE EM_X86_64
 #else
 #define T_MACHINE EM_AARCH64
@@ -105,9 +106,11 @@ static char *make_map(struct image *image, size_t file_bytes, const struct hl_te
     hl_begin_map(&text, -1);
     hl_write_symbols(&text, &symbols, moved, n);
     assert_int_equal(hl_finish_map(&text), 0);
-    assert_true(text.filled < sizeof lines);
-    memcpy(lines, text.at, text.filled);
-    lines[text.filled] = '\0';
+    assert_true(text.filled < sizeof lines && text.filled >= 2 * MARK_BYTES);
+    assert_memory_equal(text.at, HL_MAP_MARK, MARK_BYTES);
+    assert_memory_equal(text.at + text.filled - MARK_BYTES, HL_MAP_MARK, MARK_BYTES);
+    memcpy(lines, text.at + MARK_BYTES, text.filled - 2 * MARK_BYTES);
+    lines[text.filled - 2 * MARK_BYTES] = '\0';
     hl_free_map(&text);
     hl_free_symbols(&symbols);
     close(fd);
@@ -523,14 +526,14 @@ static void test_many_symbols(void **state) {
     hl_write_symbols(&text, &symbols, &all, 1);
     assert_int_equal(hl_finish_map(&text), 0);
     assert_int_equal(text.lines, N);
-    char *line = text.at;
+    char *line = text.at + MARK_BYTES;
     for (unsigned i = 0; i < N; i++) {
         char expected[64];
         int bytes = snprintf(expected, sizeof expected, "%x 3 %-3u\n", 0x1000 + 3 * i, i);
         assert_memory_equal(line, expected, (size_t)bytes);
         line += bytes;
     }
-    assert_ptr_equal(line, text.at + text.filled);
+    assert_ptr_equal(line + MARK_BYTES, text.at + text.filled);
     hl_free_map(&text);
     hl_free_symbols(&symbols);
 }
