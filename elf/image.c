@@ -347,27 +347,31 @@ static uint64_t find_original_headers(const struct source *source, uint64_t huge
     return is_there ? at : 0;
 }
 
-/* Maps span I: what is before the headers, these if the image has the file's, and what is behind them. */
+/* Maps span I: what is before the headers and what is behind them, and last these, if the image has the file's; else, and
+   if that fails, they stay, which is no harm to the rest. */
 static int map_span(const struct hl_context *context, const struct hl_work *work, unsigned i,
                     const struct source *source) {
     const struct hl_span *span = &work->plan.span[i];
     uint64_t header = find_header_page(&work->object), huge = context->geometry.huge_page_bytes;
     uint64_t base = find_base(&work->object, &context->geometry), original = 0;
     struct hl_span part[3] = {*span, *span, *span};
+    bool is_any = false;
     int result = 0;
     if (header < span->start || header >= span->end)
         header = span->end;
     else if (header % huge == 0)
         original = find_original_headers(source, huge);
-    part[0].end = part[1].start = header;
-    part[1].end = part[2].start = header + (original != 0 ? huge : context->geometry.page_bytes);
+    part[0].end = part[2].start = header;
+    part[2].end = part[1].start = header + (original != 0 ? huge : context->geometry.page_bytes);
     for (unsigned j = 0; result == 0 && j < 3; j++) {
-        uint64_t offset = j == 1 ? original : part[j].start - base;
-        if (part[j].start < part[j].end && (j != 1 || original != 0))
-            result = map_over(context, work, &part[j], work->move[i].prot, (int)source->image, offset,
-                              (int)source->file);
+        uint64_t offset = j == 2 ? original : part[j].start - base;
+        if (part[j].start >= part[j].end || (j == 2 && original == 0))
+            continue;
+        result = map_over(context, work, &part[j], work->move[i].prot, (int)source->image, offset,
+                          (int)source->file);
+        is_any = is_any || result == 0;
     }
-    return result;
+    return is_any && result != HL_SKIP_LOST ? 0 : result;
 }
 
 /* Maps the spans, each as far as that works.  0 if there is one that could be. */

@@ -623,11 +623,14 @@ def read_image(pid):
     return Image(mappings, read_objects(pid, mappings), sorted(os.listdir(f"/proc/{pid}/fd"), key=int))
 
 
-def without_header(mappings, start):
-    """MAPPINGS of what was mapped from an image, and where they begin: the page at START with the ELF header is the file's."""
-    first = mappings[0]
-    is_header = first.start == start and first.end == start + PAGE and first.offset == 0 and not is_image(first.name)
-    return (mappings[1:], start + PAGE) if is_header else (mappings, start)
+def without_header(mappings, start, most=PAGE):
+    """MAPPINGS of what was mapped from an image, and where they begin: the page at START with the ELF header may be the file's;
+    so may be the huge page that it is in, where mapping that failed (MOST)."""
+    for end in (start + PAGE, start + most):
+        first, rest = [m for m in mappings if m.start < end], [m for m in mappings if m.start >= end]
+        if rest and rest[0].start == end and first[0].offset == 0 and not any(is_image(m.name) for m in first):
+            return rest, end
+    return mappings, start
 
 
 def check_span(image, span, backend, forked=False):

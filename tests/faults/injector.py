@@ -177,8 +177,15 @@ def cut(mappings, start, end):
     pieces = []
     for m in mappings:
         a, b = max(m.start, start), min(m.end, end)
-        if a < b:
-            pieces.append((a, b, m.permissions, m.offset + (a - m.start) if m.inode != "0" else 0, m.inode, m.name))
+        if a >= b:
+            continue
+        piece = (a, b, m.permissions, m.offset + (a - m.start) if m.inode != "0" else 0, m.inode, m.name)
+        last = pieces[-1] if pieces else None
+        # What was mapped from another descriptor is not joined by the kernel.
+        if last and last[1] == a and last[2] == piece[2] and last[4:] == piece[4:] and m.inode != "0" and last[3] + (a - last[0]) == piece[3]:
+            pieces[-1] = (last[0], b, *last[2:])
+        else:
+            pieces.append(piece)
     return pieces
 
 
@@ -187,7 +194,7 @@ def is_huge(mappings, span):
     fork, writing to it takes small pages."""
     inside = [m for m in mappings if m.start < span.end and m.end > span.start]
     if span.backend == "shared":
-        inside, start = helpers.without_header(inside, span.start)
+        inside, start = helpers.without_header(inside, span.start, helpers.HUGE)
         span = span._replace(start=start)
     if helpers.pieces(inside, span.start, span.end) != [(span.start, span.end, span.permissions)]:
         return False
