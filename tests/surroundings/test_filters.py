@@ -156,13 +156,13 @@ def test_inherited_and_nothing_more(way, sandbox, confine, pool, tmp_path):
 
 
 def test_before_the_filter_is_known(way, sandbox, pool, tmp_path):
-    """Nothing beyond the list is called until /proc/thread-self/status has been read."""
+    """Nothing beyond the list is called until the process's status has been read, by its first thread's name at the start."""
     pool(64)
     argv, log = [sandbox, "none"], tmp_path / "moved"
     known = way.calls(argv, tmp_path) | {"readlinkat", "rt_sigprocmask"}
     with way.started(argv, "main", prefix=["strace", "-o", log]) as process:
         assert way.finish(process)[0] == 3
-    before, found, _ = log.read_text().partition("/proc/thread-self/status")
+    before, found, _ = log.read_text().partition("self/status")
     assert found and set(re.findall(r"^(\w+)\(", before, re.M)) <= known
 
 

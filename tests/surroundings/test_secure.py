@@ -79,7 +79,7 @@ def test_children_inherit_no_variables(root, tmp_path, shared_folder, library, s
     program = shared_folder / "print-environment"
     shutil.copy("/usr/bin/env", program)
     command = ["unshare", "-m", "sh", "-c", NAMESPACE, "sh", tmp_path, library, special, program]
-    if helpers.run([*command[:5], tmp_path, "", "true", "/bin/true"]).returncode != 0:
+    if helpers.run([*command[:6], tmp_path, "", "true", "/bin/true"]).returncode != 0:
         pytest.skip("no namespace with an overlay over /etc can be made here")
     env = helpers.environment(LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="store=/dev/shm/theirs", LD_HUGEPAGES_X="1", OTHER="2")
     result = helpers.run(command, env)
