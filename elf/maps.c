@@ -121,8 +121,11 @@ static void note_answer(struct hl_mapping *m, const struct query *query, const c
 /* Asks the kernel for each mapping of [start, end) through the open FILE, maps.  0; a reason; or a negated errno where it
    does not tell.  That nothing is mapped at START or above (ENOENT) can't be: the stack is. */
 static int query_maps(struct hl_maps *maps, int file, uint64_t start, uint64_t end) {
+    struct query query = {0};
     char name[NAME_BYTES];
-    for (struct query query; start < end; start = query.end) {
+    for (unsigned i = 0; i < sizeof name; i++)
+        name[i] = '\0'; /* valgrind does not know what this call writes */
+    for (; start < end; start = query.end) {
         query.size = sizeof query;
         query.flags = QUERY_THIS_OR_NEXT;
         query.address = start;

@@ -18,7 +18,8 @@ import helpers  # noqa: E402
 
 Unavailable = archive.Unavailable
 
-# $1: clean, $2: what is written, $3: kept packages; then the command.  It becomes the root of the mount namespace: in a
+# $1: clean, $2: what is written, $3: kept packages; then the command.  /usr/lib/disk is on no overlay, as an image wants it, and
+# mounts are shared, as systemd makes them.  It becomes the root of the mount namespace: in a
 # chroot nobody may make a user namespace, and who enters the namespace is outside of it.
 ENTER = """
 root=$2/root
@@ -27,11 +28,14 @@ mount -t overlay -o "lowerdir=$1,upperdir=$2/upper,workdir=$2/work" overlay "$ro
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount --rbind /sys "$root/sys"
+mkdir -p "$2/disk" "$root/usr/lib/disk"
+mount --bind "$2/disk" "$root/usr/lib/disk"
 mount --bind "$3" "$root/var/cache/apt/archives"
 shift 3
 cd "$root"
 pivot_root . mnt
 umount -l mnt
+mount --make-rshared /
 exec chroot . "$@"
 """
 

@@ -192,9 +192,9 @@ dpkg --root=/other -i /packages/libc6-other.deb
 ENABLED = "/etc/systemd/system/multi-user.target.wants/hugeld.service"
 # What a package brings, larger than a huge page; then another version of it.
 LARGE = """
-mkdir -p /large/DEBIAN /large/usr/bin && cp /root/large /large/usr/bin/hl-large && printf 'Package: hl-large\\nVersion: %s\\n\
+mkdir -p /large/DEBIAN /large/usr/lib/disk && cp /root/large /large/usr/lib/disk/hl-large && printf 'Package: hl-large\\nVersion: %s\\n\
 Architecture: all\\nMaintainer: nobody <nobody@hugeld.example>\\nDescription: large\\n' "$version" > /large/DEBIAN/control &&
-echo "$version" >> /large/usr/bin/hl-large-version && dpkg-deb -Znone -b /large /large.deb > /dev/null && dpkg -i /large.deb
+echo "$version" >> /large/usr/lib/disk/hl-large-version && dpkg-deb -Znone -b /large /large.deb > /dev/null && dpkg -i /large.deb
 """
 # Large text, and it stays as many seconds as it is told.
 STAYS = """
@@ -234,20 +234,19 @@ def test_share_follows_packages(debian, large):
     debian.install("/packages/hugeld.deb", "systemd")
     said = debian.do(f"""
 version=1; {LARGE}
-hugeld share add --way=image /usr/bin/hl-large
-echo /usr/bin/hl-large >> /etc/hugeld/shared
+hugeld share add --way=image --any-disk /usr/lib/disk/hl-large
 version=2; {LARGE}
 echo; echo "off: $(hugeld share list | grep -o 'changed.*large')"
 systemctl enable hugeld.service
 version=3; {LARGE}
 echo; echo "on: $(hugeld share list | grep -o 'fresh.*large ')"
-hugeld run -l image -o verbose=2 -- hl-large > /dev/null
+hugeld run -l image -o verbose=2 -- /usr/lib/disk/hl-large > /dev/null
 apt-get -q -y remove hugeld
 ls -d /run/hugeld /run/hugeld-units || echo gone
 """)
-    assert re.search("off: changed .*/usr/bin/hl-large", said), said
-    assert re.search("on: fresh .*/usr/bin/hl-large", said), said
-    assert "hl-large: executed from its image /run/hugeld/" in said
+    assert re.search("off: changed .*/usr/lib/disk/hl-large", said), said
+    assert re.search("on: fresh .*/usr/lib/disk/hl-large", said), said
+    assert "/hl-large: executed from its image /run/hugeld/" in said
     assert said.endswith("gone\n"), said
 
 
@@ -257,11 +256,11 @@ def test_upgrade_while_it_runs(debian, large):
     debian.install("/packages/hugeld.deb")
     said = debian.do(f"""
 version=1; {LARGE}
-hugeld share add --way=image /usr/bin/hl-large
-hugeld run -l image -o verbose=2 -- hl-large 8 &
+hugeld share add --way=image --any-disk /usr/lib/disk/hl-large
+hugeld run -l image -o verbose=2 -- /usr/lib/disk/hl-large 8 &
 sleep 1
 version=2; {LARGE}
 wait
 echo fine
 """)
-    assert "hl-large: executed from its image" in said and said.endswith("fine\n"), said
+    assert "/hl-large: executed from its image" in said and said.endswith("fine\n"), said
