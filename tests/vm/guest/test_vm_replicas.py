@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """hugeld share add --per-node: each node has a replica on its own memory, and a process maps that of the node it starts on."""
 
+import pathlib
 import re
 import shutil
 
@@ -14,12 +15,14 @@ def replicas(tmp_path, builder):
     """(store, program): the system's store, on a tmpfs of its own, with a replica for each of the two nodes."""
     store = tmp_path / "store"
     store.mkdir(mode=0o755)
-    app = tmp_path / "app"
+    app = pathlib.Path("/hugeld/replicated")  # on the disk: no image is made of what lies on tmpfs
     shutil.copy(builder.executable("nopie"), app)
+    app.chmod(0o755)
     result = helpers.hugeld("share", "add", "--per-node", "--size=256M", "--store", store, app, timeout=120)
     with helpers.at_end('umount -l "$1"', store):
         assert result.returncode == 0, result.stderr
         yield store, app
+    app.unlink()
 
 
 def pages_of_text(pid):
