@@ -164,7 +164,8 @@ static int open_in_program(const struct act *act, const char *path, int *file) {
     long opened;
     int result = hl_write_exec_thread(act->thread, act->thread->data, path, strlen(path) + 1);
     if (result == 0)
-        result = call(act, &opened, SYS_open, act->thread->data, O_RDONLY | O_CLOEXEC, 0, 0, 0, 0);
+        result = call(act, &opened, SYS_openat, (uint64_t)AT_FDCWD, act->thread->data, O_RDONLY | O_CLOEXEC,
+                      0, 0, 0);
     if (result == 0)
         *file = (int)opened;
     return result;
