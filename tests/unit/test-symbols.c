@@ -11,8 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#if defined __x86_64__
 #define MARK_BYTES (sizeof HL_MAP_MARK - 1)
+
+#if defined __x86_64__
 #define T_MACHINE EM_X86_64
 #else
 #define T_MACHINE EM_AARCH64
