@@ -122,7 +122,7 @@ static void hold_link(struct kept *kept, const struct hl_store *store, const cha
 }
 
 static void hold(struct kept *kept, const struct hl_store *store, const struct hl_stored *stored) {
-    if (stored->is_in_place || holds(kept, stored))
+    if (holds(kept, stored)) /* of a file in place: nothing */
         return;
     release(kept);
     if (stored->replicas == 0)
