@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* A file's symbols as a perf map: whatever the file holds, the lines ascend, don't overlap, stay inside what
-   moved, and each is one line.  A reader that gets the file in small pieces writes the same; one from which
-   it is cut off meanwhile still writes lines, and so does one that finds some of the file in memory. */
+   moved, and each is one line; the mark stands on both sides of them.  A reader that gets the file in small
+   pieces writes the same; one from which it is cut off meanwhile still writes lines, and so does one that finds
+   some of the file in memory. */
 #include "../../elf/rewrites.h"
 
 #include "fuzz.h"
@@ -11,6 +12,7 @@
 #include <errno.h>
 
 #define RANGES 3
+#define MARK_BYTES (sizeof HL_MAP_MARK - 1)
 
 /* Checks one line at AT and moves it behind. */
 static void check_line(const char **at, const char *end, uint64_t *last, const struct hl_text_range *range) {
@@ -50,9 +52,15 @@ static char *write_map(int fd, uint64_t bias, const struct hl_text_range *range,
     hl_begin_map(&text, -1);
     hl_write_symbols(&text, &symbols, range, RANGES);
     hl_finish_map(&text);
+    assert_int_equal(text.result, 0);
+    const char *at = text.at + MARK_BYTES, *end = text.at + text.filled - MARK_BYTES;
+    assert_true(at <= end && memcmp(text.at, HL_MAP_MARK, MARK_BYTES) == 0 &&
+                memcmp(end, HL_MAP_MARK, MARK_BYTES) == 0);
     uint64_t last = 0, lines = 0;
-    for (const char *at = text.at, *end = text.at + text.filled; at < end; lines++)
+    while (at < end) {
         check_line(&at, end, &last, range);
+        lines++;
+    }
     assert_int_equal(lines, text.lines);
     char *copy = malloc(text.filled + 1);
     memcpy(copy, text.at, text.filled);
