@@ -40,6 +40,7 @@
  */
 #define _GNU_SOURCE
 #include <dirent.h>
+#include <elf.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -264,8 +265,29 @@ static void find_rest(const struct pieces *p, struct pieces *rest, word start, w
         take_away(rest, p->piece[i].start, p->piece[i].end);
 }
 
-/* From the first to the last mapping of each target's file.  What MODULE has mapped, or keeps aside, is none
-   of it; while everything is aside the object is where it was. */
+/* Where the object ends whose file NAME has a mapping [start, end) at OFFSET: behind the zeros, if the mapping has
+   the last bytes that the file gives. */
+static word end_of_object(const char *name, word start, word end, word offset) {
+    Elf64_Ehdr header;
+    Elf64_Phdr phdr[32];
+    const Elf64_Phdr *last = NULL;
+    int fd = open(name, O_RDONLY | O_CLOEXEC);
+    if (pread(fd, &header, sizeof header, 0) != sizeof header || header.e_phnum > 32 ||
+        pread(fd, phdr, header.e_phnum * sizeof *phdr, (off_t)header.e_phoff) !=
+            (ssize_t)(header.e_phnum * sizeof *phdr))
+        give_up(name);
+    close(fd);
+    for (unsigned i = 0; i < header.e_phnum; i++)
+        if (phdr[i].p_type == PT_LOAD)
+            last = &phdr[i];
+    if (last == NULL || last->p_offset + last->p_filesz <= offset ||
+        last->p_offset + last->p_filesz > offset + (end - start))
+        return end;
+    return round_up(start - offset + last->p_offset + last->p_memsz);
+}
+
+/* From the first mapping of each target's file to the object's end.  What MODULE has mapped, or keeps aside, is
+   none of it; while everything is aside the object is where it was. */
 static void find_objects(pid_t pid) {
     char path[64], line[4096], names[8][256];
     struct piece found[8];
@@ -274,10 +296,12 @@ static void find_objects(pid_t pid) {
     FILE *file = fopen(path, "re");
     while (file != NULL && fgets(line, sizeof line, file) != NULL) {
         static struct pieces rest;
-        word start, end;
-        char *name = strrchr(line, '/');
-        if (name == NULL || strstr(name, "target") == NULL || sscanf(line, "%llx-%llx", &start, &end) != 2)
+        word start, end, offset;
+        char *file_name = strchr(line, '/'), *name = strrchr(line, '/');
+        if (name == NULL || strstr(name, "target") == NULL ||
+            sscanf(line, "%llx-%llx %*s %llx", &start, &end, &offset) != 3)
             continue;
+        line[strcspn(line, "\n")] = '\0';
         find_rest(&own, &rest, start, end);
         unsigned i = 0;
         while (i < n && strcmp(names[i], name) != 0)
@@ -288,7 +312,7 @@ static void find_objects(pid_t pid) {
             snprintf(names[n], sizeof names[n], "%s", name);
             found[n++] = (struct piece){start, end};
         }
-        found[i].end = end;
+        found[i].end = end_of_object(file_name, start, end, offset);
     }
     if (file != NULL)
         fclose(file);
