@@ -182,7 +182,8 @@ static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 /* "in place, 84.9 % of its text, 9 huge pages" */
 static void print_made(const char *name, const struct hl_addition *addition) {
     unsigned share = hl_permille(addition->text_huge_bytes, addition->text_bytes),
-             in_place = hl_permille(addition->text_in_place_bytes, addition->text_bytes);
+             in_place = hl_permille(addition->text_in_place_bytes, addition->text_bytes),
+             copied = hl_permille(addition->text_copied_bytes, addition->text_bytes);
     char *more = hl_format("%s", "");
     if (addition->is_in_place && addition->sentence != NULL)
         more = hl_format("; the rest is not: %s", addition->sentence);
@@ -190,6 +191,11 @@ static void print_made(const char *name, const struct hl_addition *addition) {
         more = hl_format("; not in place: %s", addition->not_in_place);
     else if (!addition->is_in_place && in_place > 0)
         more = hl_format("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
+    if (copied > share) {
+        char *before = more;
+        more = hl_format("; a private copy (hugeld run) brings %u.%u %%%s", copied / 10, copied % 10, before);
+        free(before);
+    }
     hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,
              addition->is_in_place ? "in place" : "image", share / 10, share % 10,
              addition->is_to_be_executed ? " when it is executed (hugeld run --via=image)" : "",

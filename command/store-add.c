@@ -8,6 +8,7 @@
    whole and proved to be huge.  Nothing in it is a hole: a user who reads one through a mapping would have it filled. */
 #include "common.h"
 #include "eligible.h"
+#include "forecast.h"
 #include "image.h"
 #include "in-place.h"
 #include "memory-limit.h"
@@ -573,6 +574,17 @@ static bool is_present(const struct making *making) {
     return whole;
 }
 
+/* How much of FILE's text a private copy brings onto huge pages wherever the kernel puts it, by default. */
+static uint64_t find_copied_bytes(const struct hl_elf_file *file) {
+    struct hl_options options;
+    struct hl_forecast forecast;
+    struct hl_starts starts;
+    hl_default_options(&options);
+    hl_forecast_file(&forecast, "", file, &options, 0);
+    hl_measure_starts(&starts, &forecast, &options);
+    return starts.covered_min;
+}
+
 /* How much of the text the image brings onto huge pages, by the way of starting that brings most.  False: nothing, by none. */
 static bool note_reach(struct making *making) {
     struct hl_addition *addition = making->addition;
@@ -582,6 +594,10 @@ static bool note_reach(struct making *making) {
     addition->is_to_be_executed = reach.executed_bytes > reach.mapped_bytes;
     addition->text_bytes = reach.text_bytes;
     addition->text_huge_bytes = addition->is_to_be_executed ? reach.executed_bytes : reach.mapped_bytes;
+    if (addition->is_to_be_executed) {
+        uint64_t copied_bytes = find_copied_bytes(making->file);
+        addition->text_copied_bytes = copied_bytes > addition->text_huge_bytes ? copied_bytes : 0;
+    }
     return addition->text_huge_bytes > 0;
 }
 

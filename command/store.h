@@ -161,10 +161,13 @@ struct hl_addition {
     uint64_t text_bytes, text_huge_bytes, /* of the text, and on huge pages by it */
         text_in_place_bytes;              /* of the text, what could be on huge pages in place */
     bool is_to_be_executed; /* that is so where the image is executed itself, and less where it is mapped */
-    const char *reason;     /* of skip.def, or NULL */
-    char *sentence;         /* why not, and the remedy, also for a part of a file in place; or NULL */
-    char *not_in_place;     /* why it is an image, where it could be in place; or NULL */
-    bool is_too_young;      /* that is why not, and HL_ADD_UNASKED does not wait */
+    uint64_t
+        text_copied_bytes; /* of the text, what a private copy brings onto huge pages at every load address, where
+                                   that is more than the image; else 0 */
+    const char *reason; /* of skip.def, or NULL */
+    char *sentence;     /* why not, and the remedy, also for a part of a file in place; or NULL */
+    char *not_in_place; /* why it is an image, where it could be in place; or NULL */
+    bool is_too_young;  /* that is why not, and HL_ADD_UNASKED does not wait */
 };
 
 /* Puts the open FILE on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's
