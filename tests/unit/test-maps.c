@@ -27,18 +27,18 @@ static void compare(uint64_t start, uint64_t end, size_t n) {
 /* More than few, and only what is in the range; the first and the last may be one with their neighbours. */
 static void test_range(void **state) {
     (void)state;
-    size_t bytes = PAGES * T_PAGE;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = PAGES * page;
     char *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     assert_ptr_not_equal(at, MAP_FAILED);
     for (size_t i = 1; i < PAGES; i += 2)
-        assert_int_equal(mprotect(at + i * T_PAGE, T_PAGE, PROT_READ), 0);
+        assert_int_equal(mprotect(at + i * page, page, PROT_READ), 0);
     uint64_t start = (uint64_t)(uintptr_t)at;
     compare(start, start + bytes, PAGES);
-    compare(start + 3 * T_PAGE + 1, start + 5 * T_PAGE + 1, 3);
-    compare(start + 3 * T_PAGE, start + 3 * T_PAGE + 1, 1);
-    assert_int_equal(munmap(at + 8 * T_PAGE, 8 * T_PAGE), 0);
-    compare(start + 8 * T_PAGE, start + 16 * T_PAGE, 0);
-    compare(start + 4 * T_PAGE, start + 20 * T_PAGE, 8);
+    compare(start + 3 * page + 1, start + 5 * page + 1, 3);
+    compare(start + 3 * page, start + 3 * page + 1, 1);
+    assert_int_equal(munmap(at + 8 * page, 8 * page), 0);
+    compare(start + 8 * page, start + 16 * page, 0);
+    compare(start + 4 * page, start + 20 * page, 8);
     assert_int_equal(munmap(at, bytes), 0);
 }
 
@@ -81,14 +81,15 @@ static void test_flags(void **state) {
 /* This process's, by the kernel's own file. */
 static void test_own_flags(void **state) {
     (void)state;
-    char *at = mmap(NULL, 2 * T_PAGE, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *at = mmap(NULL, 2 * page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     uint64_t start = (uint64_t)(uintptr_t)at;
     assert_ptr_not_equal(at, MAP_FAILED);
-    assert_int_equal(hl_check_flags(start, start + T_PAGE), 0);
-    assert_int_equal(madvise(at + T_PAGE, T_PAGE, MADV_DONTFORK), 0);
-    assert_int_equal(hl_check_flags(start, start + T_PAGE), 0);
-    assert_int_equal(hl_check_flags(start, start + 2 * T_PAGE), HL_SKIP_MAPPED_SPECIALLY);
-    assert_int_equal(munmap(at, 2 * T_PAGE), 0);
+    assert_int_equal(hl_check_flags(start, start + page), 0);
+    assert_int_equal(madvise(at + page, page, MADV_DONTFORK), 0);
+    assert_int_equal(hl_check_flags(start, start + page), 0);
+    assert_int_equal(hl_check_flags(start, start + 2 * page), HL_SKIP_MAPPED_SPECIALLY);
+    assert_int_equal(munmap(at, 2 * page), 0);
 }
 
 int main(void) {
