@@ -10,6 +10,7 @@ import collections
 import contextlib
 import dataclasses
 import json
+import mmap
 import os
 import pathlib
 import pty
@@ -37,6 +38,7 @@ def huge_page_bytes():
 
 
 HUGE = huge_page_bytes()
+MADV_COLLAPSE = 25
 
 # In the environment of everything that a test starts, so that what it leaves behind can be found.
 MARK = "T_HUGELD_TEST"
@@ -309,6 +311,14 @@ def image_key(path):
     return f"{state.st_dev:#x}-{state.st_ino:#x}-{state.st_size:#x}-{seconds:#x}.{nanoseconds:#x}"
 
 
+def join_pages(image):
+    """Puts an image on huge pages that was written while memory was fragmented.  Linux before 6.1 cannot."""
+    with open(image, "r+b") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        for start in range(0, len(mapping) // HUGE * HUGE, HUGE):
+            with contextlib.suppress(OSError):
+                mapping.madvise(MADV_COLLAPSE, start, HUGE)
+
+
 class Store:
     """A folder of images on a tmpfs with huge=always, made by hand: what a process takes does not depend on
     `hugeld share`."""
@@ -327,6 +337,7 @@ class Store:
         image = place / os.path.basename(path)
         result = hugeld("image", source or path, image)
         assert result.returncode == 0, result.stderr
+        join_pages(image)
         for link, target in ((".image", image.name), (".origin", path)):
             if not (place / link).is_symlink():
                 (place / link).symlink_to(target)
