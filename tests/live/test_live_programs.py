@@ -89,9 +89,9 @@ def huge_bytes(pid):
 
 
 def until_done(command, pid, *arguments):
-    """A thread may be in the wrong call at that moment."""
+    """A thread may be in the wrong call at that moment, or compute, as those of these programs mostly do."""
     def is_done():
-        result = helpers.hugeld(command, *arguments, pid)
+        result = helpers.hugeld(command, "--running-threads", *arguments, pid)
         assert result.returncode == 0 or "try again" in result.stderr, result.stderr
         return result.returncode == 0
     helpers.wait_until(is_done, what=command)
@@ -100,7 +100,7 @@ def until_done(command, pid, *arguments):
 def is_killed(steps, nth, command, *arguments):
     """Whether COMMAND came to its NTH step, before which it is killed; again where a thread was in the wrong call."""
     for _ in range(1000):
-        result = helpers.run([steps, "kill", nth, helpers.HUGELD, command, *arguments])
+        result = helpers.run([steps, "kill", nth, helpers.HUGELD, command, "--running-threads", *arguments])
         if "try again" not in result.stderr:
             return result.returncode == 99
     raise AssertionError(result.stderr)
