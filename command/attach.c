@@ -164,13 +164,13 @@ static char *format_reason(int skip) {
 }
 
 static bool is_there_already(const struct request *request, int skip) {
-    return skip == HL_SKIP_HUGE_ALREADY && !request->live.is_detach;
+    return (skip == HL_SKIP_HUGE_ALREADY || skip == HL_SKIP_LIVE_COPY) && !request->live.is_detach;
 }
 
 /* Whether TEXT was only met by a wildcard, and there is nothing to be done with it. */
 static bool is_beside_the_point(const struct request *request, const struct hl_live_text *text) {
     return (text->skip == HL_SKIP_TOO_SMALL || text->skip == HL_SKIP_LIVE_DETACHED ||
-            text->skip == HL_SKIP_HUGE_ALREADY) &&
+            is_there_already(request, text->skip)) &&
            hl_select_object(request->live.options.objects, &text->loaded->object) == HL_SELECTED_BY_WILDCARD;
 }
 

@@ -88,6 +88,13 @@ static const struct hl_segment *find_segment(const struct hl_object *object, uin
     return NULL;
 }
 
+/* Whether REGION is a private copy of text on huge pages, as the preloader and the linker make it; with edges=merge it has
+   the end of a segment beside it. */
+static bool is_copy(const struct hl_region *region) {
+    return (region->flags & PF_X) && !(region->flags & PF_W) && !region->shared &&
+           region->private_hugetlb_bytes + region->shared_hugetlb_bytes + region->anon_huge_bytes > 0;
+}
+
 /* Whether REGION maps LOADED's file as SEGMENT says; a part of it may lie in neighbours. */
 static int check_region(const struct hl_loaded *loaded, const struct hl_segment *segment,
                         const struct hl_region *region) {
@@ -96,7 +103,7 @@ static int check_region(const struct hl_loaded *loaded, const struct hl_segment 
     if (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
         region->flags != segment->flags ||
         region->offset - segment->offset != region->start - segment->first_page)
-        return HL_SKIP_MAPPING_CHANGED;
+        return is_copy(region) ? HL_SKIP_LIVE_COPY : HL_SKIP_MAPPING_CHANGED;
     return check_flags(region);
 }
 

@@ -51,6 +51,21 @@ def test_no_stack(targets, plain_output, root):
         assert target.finish() == plain_output
 
 
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_moved_at_startup(targets, plain_output, pool, thp, backend):
+    """There is nothing to do, and it says so."""
+    pool(16)
+    env = helpers.preload(helpers.LIBRARY, options=f"backend={backend}")
+    with lives.running(targets["exec"], "futex", env=env) as target:
+        before = target.layout()
+        result = helpers.hugeld("attach", target.pid)
+        assert result.returncode == 0 and "on huge pages already" in result.stdout, result.stdout + result.stderr
+        assert target.layout() == before
+        (process,) = json.loads(helpers.hugeld("attach", "--json", target.pid).stdout)["processes"]
+        assert [o["reason"] for o in process["objects"]] == ["live-copy"]
+        assert target.finish() == plain_output
+
+
 def test_library(library_target, plain_output):
     """One thread is in a call that would show it: nothing is stopped for the library, and it is said before."""
     program, library = library_target
