@@ -187,9 +187,9 @@ json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject
     return counts;
 }
 
-json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, unsigned seconds) {
+json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, double seconds) {
     const struct hl_subject nobody = {.input = -1};
-    char *number = hl_format("%d", pid), *how_long = hl_format("%u", seconds);
+    char *number = hl_format("%d", pid), *how_long = hl_format("%g", seconds);
     char *words[] = {(char *)"-p", number, (char *)"--", (char *)"sleep", how_long, NULL};
     json_t *counts = run_perf(counters, &nobody, words);
     free(how_long);

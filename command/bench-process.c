@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,9 +23,9 @@ static void print_process(const json_t *answer, const struct hl_counters *counte
     const char *event;
     json_t *value, *object;
     size_t i;
-    hl_print("%d %s, %d s", (int)json_integer_value(json_object_get(answer, "pid")),
+    hl_print("%d %s, %g s", (int)json_integer_value(json_object_get(answer, "pid")),
              json_string_value(json_object_get(answer, "name")),
-             (int)json_integer_value(json_object_get(answer, "seconds")));
+             json_number_value(json_object_get(answer, "seconds")));
     hl_print("  user %.0f ms, system %.0f ms, minor faults %.0f, major faults %.0f, RSS %.0f KiB (without "
              "hugetlb)",
              json_number_value(json_object_get(answer, "user_ms")),
@@ -45,7 +46,7 @@ static void print_process(const json_t *answer, const struct hl_counters *counte
         hl_print("  TLB misses and walks: not counted: %s", counters->reason);
 }
 
-int hl_bench_process(pid_t pid, unsigned seconds, bool json) {
+int hl_bench_process(pid_t pid, double seconds, bool json) {
     struct hl_usage before = {0}, after = {0};
     struct hl_counters counters = {0};
     json_t *counts = NULL;
@@ -57,7 +58,7 @@ int hl_bench_process(pid_t pid, unsigned seconds, bool json) {
         if (counters.events != NULL)
             counts = hl_count_process(&counters, pid, seconds);
         else
-            sleep(seconds);
+            poll(NULL, 0, (int)(seconds * 1000));
         if (counts == NULL && counters.reason == NULL)
             counters.reason = hl_format("perf stat failed");
     }
@@ -66,8 +67,8 @@ int hl_bench_process(pid_t pid, unsigned seconds, bool json) {
     if (result == 0) {
         json_t *map = hl_map_process(pid);
         json_t *answer =
-            json_pack("{s:i, s:o, s:i, s:f, s:f, s:I, s:I, s:I, s:o, s:o, s:o}", "pid", (int)pid, "name",
-                      hl_json_text(name), "seconds", (int)seconds, "user_ms", after.user_ms - before.user_ms,
+            json_pack("{s:i, s:o, s:f, s:f, s:f, s:I, s:I, s:I, s:o, s:o, s:o}", "pid", (int)pid, "name",
+                      hl_json_text(name), "seconds", seconds, "user_ms", after.user_ms - before.user_ms,
                       "system_ms", after.system_ms - before.system_ms, "minor_faults",
                       (json_int_t)(after.minor_faults - before.minor_faults), "major_faults",
                       (json_int_t)(after.major_faults - before.major_faults), "rss_kib",

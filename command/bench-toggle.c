@@ -178,8 +178,12 @@ static bool measure_work(const struct toggle *toggle, double *value) {
         sleep_for(toggle->wishes->seconds);
     fine = fine && !interrupted && read_processor_ms(toggle, &ms[1]) && read_units(toggle, &units[1]);
     if (fine && units[1] - units[0] < UNITS_MIN) {
-        hl_say("bench: %d did %.0f units of work in %u s; give it work, or more time (--seconds)",
-               toggle->pid, units[1] - units[0], toggle->wishes->seconds);
+        hl_say("bench: %d did %.0f %s in %g s, too few to measure by; give it work or more time (--seconds), "
+               "or %s",
+               toggle->pid, units[1] - units[0],
+               toggle->wishes->metric != NULL ? "units of work" : "context switches", toggle->wishes->seconds,
+               toggle->wishes->metric != NULL ? "let --metric count smaller units"
+                                              : "say by --metric=COMMAND what it has done so far");
         return false;
     }
     if (fine)
@@ -231,11 +235,11 @@ static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio
     json_t *interval = ratio->known ? json_pack("{s:f, s:f, s:f}", "ratio", ratio->ratio, "low", ratio->low,
                                                 "high", ratio->high)
                                     : json_null();
-    hl_print_json(json_pack(
-        "{s:i, s:I, s:i, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
-        (json_int_t)toggle->wishes->pairs, "seconds", (int)toggle->wishes->seconds, "unit", unit_name(toggle),
-        "verdict", verdict, "attached", toggle->is_attached, "ratio", interval, "for_each_unit", "plain",
-        make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
+    hl_print_json(json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid,
+                            "pairs", (json_int_t)toggle->wishes->pairs, "seconds", toggle->wishes->seconds,
+                            "unit", unit_name(toggle), "verdict", verdict, "attached", toggle->is_attached,
+                            "ratio", interval, "for_each_unit", "plain", make_json_values(toggle, HL_PLAIN),
+                            "huge", make_json_values(toggle, HL_ON_HUGE)));
 }
 
 static int tell(const struct toggle *toggle, bool json) {

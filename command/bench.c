@@ -29,7 +29,6 @@
 /* With fewer the 95 % interval of a median is wider than all of them. */
 #define PAIRS_MIN 6
 #define PAIRS_MAX 10000
-#define SECONDS_MAX 86400
 /* --precision gives up after that. */
 #define PRECISION_SECONDS 300
 /* Between two lines of progress where no terminal shows it. */
@@ -42,7 +41,7 @@ struct request {
     bool json, ignore_failure, has_pairs, at_once;
     const char *report;
     pid_t pid;
-    unsigned seconds;
+    double seconds; /* 0: not given */
     bool toggles;
     struct hl_toggle_wishes wishes;
     int program; /* the index of PROGRAM in argv, or 0 */
@@ -132,11 +131,8 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
             hl_say("bench: '%s' is not a process ID; give a number as ps prints it", argument);
         return request->pid == 0 ? EINVAL : 0;
     case OPTION_SECONDS:
-        request->seconds = (unsigned)parse_number(argument, 1, SECONDS_MAX);
-        if (request->seconds != 0)
-            return 0;
-        hl_say("bench: --seconds %s: give a whole number from 1 to %d", argument, SECONDS_MAX);
-        return EINVAL;
+        request->seconds = hl_parse_seconds(argument, "bench");
+        return request->seconds > 0 ? 0 : EINVAL;
     case OPTION_TOGGLE:
         request->toggles = true;
         return 0;
@@ -503,7 +499,7 @@ static int check_request(const struct request *request) {
         hl_say("bench: --metric, --running-threads and --keep go with --toggle");
     else if (request->toggles && request->pid == 0)
         hl_say("bench: --toggle goes with --pid");
-    else if (request->program != 0 && request->seconds != 0)
+    else if (request->program != 0 && request->seconds > 0)
         hl_say("bench: --seconds goes with --pid; -n says how many runs");
     else
         return 0;
@@ -544,14 +540,14 @@ int hl_measure_program(int argc, char **argv) {
         request.pairs = PAIRS_MAX;
     if (request.toggles) {
         request.wishes.pairs = request.pairs;
-        request.wishes.seconds = request.seconds != 0 ? request.seconds : 10;
+        request.wishes.seconds = request.seconds > 0 ? request.seconds : 10;
         request.wishes.patterns =
             request.subject.run.patterns != NULL ? request.subject.run.patterns : "main";
         code = hl_bench_toggle(request.pid, &request.wishes, request.json);
         goto out;
     }
     if (request.pid != 0) {
-        code = hl_bench_process(request.pid, request.seconds != 0 ? request.seconds : 10, request.json);
+        code = hl_bench_process(request.pid, request.seconds > 0 ? request.seconds : 10, request.json);
         goto out;
     }
     request.subject.argv = argv + request.program;

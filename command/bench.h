@@ -113,7 +113,7 @@ void hl_free_counters(struct hl_counters *counters);
 /* What perf counts in one run of SUBJECT, or, if PID is not 0, in SECONDS of a process: {EVENT: number}. NULL
    if it couldn't. */
 json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject *subject, enum hl_side side);
-json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, unsigned seconds);
+json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, double seconds);
 
 /* What is measured: PAIRS values of each metric for each side, in the order of the pairs. */
 struct hl_bench {
@@ -136,12 +136,12 @@ struct hl_bench {
 int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
 
 /* Counts in the process PID for SECONDS and prints it; the exit code. */
-int hl_bench_process(pid_t pid, unsigned seconds, bool json);
+int hl_bench_process(pid_t pid, double seconds, bool json);
 
 /* Attaches to the process PID and detaches in turns, and says what a unit of its work takes; the exit code. */
 struct hl_toggle_wishes {
     size_t pairs;
-    unsigned seconds;     /* of a block */
+    double seconds;       /* of a block */
     const char *patterns; /* which objects */
     const char
         *metric; /* a command that prints the work done so far; NULL: instructions, else context switches */

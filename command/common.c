@@ -127,6 +127,15 @@ error_t hl_take_one(const char **taken, const char *argument, const char *comman
     return 0;
 }
 
+double hl_parse_seconds(const char *text, const char *command) {
+    char *end;
+    double seconds = strtod(text, &end);
+    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && seconds >= 0.1 && seconds <= HL_SECONDS_MAX)
+        return seconds;
+    hl_say("%s: --seconds %s: give a number from 0.1 to %d", command, text, HL_SECONDS_MAX);
+    return 0;
+}
+
 pid_t hl_parse_pid(const char *text) {
     char *end;
     if (text[0] < '1' || text[0] > '9')

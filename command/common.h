@@ -44,6 +44,11 @@ error_t hl_parse_common(int key, struct argp_state *state, const char *name, boo
    too many for COMMAND; then the result is EINVAL. */
 error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what);
 
+/* What --seconds takes: a number from 0.1 to HL_SECONDS_MAX, which may have decimals.  0 if TEXT is none; COMMAND has
+   said so then. */
+#define HL_SECONDS_MAX 86400
+double hl_parse_seconds(const char *text, const char *command);
+
 /* A process ID: digits only, and in range.  0 if TEXT is none. */
 pid_t hl_parse_pid(const char *text);
 

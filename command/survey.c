@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #define SECONDS_DEFAULT 10
-#define SECONDS_MAX 86400
 /* How long a program that the survey has started may take to end. */
 #define END_SECONDS 5
 #define HUGE_PAGE ((uint64_t)2 << 20)
@@ -62,13 +61,8 @@ static const struct argp_option argp_options[] = {
 };
 
 static error_t set_seconds(struct request *request, const char *text) {
-    char *end;
-    request->seconds = strtod(text, &end);
-    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && request->seconds >= 0.1 &&
-        request->seconds <= SECONDS_MAX)
-        return 0;
-    hl_say("survey: --seconds %s: give a number from 0.1 to %d", text, SECONDS_MAX);
-    return EINVAL;
+    request->seconds = hl_parse_seconds(text, "survey");
+    return request->seconds > 0 ? 0 : EINVAL;
 }
 
 static error_t set_pid(struct request *request, const char *text) {

@@ -66,7 +66,7 @@ def one_line(result, status, *words):
     ["-n"], ["-n", "6"], ["--via=nonsense", "true"], ["-o", "backend=nonsense", "true"], ["--no-such-option", "true"],
     ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "true"], ["--pid", "1", "-n", "6"], ["--pid", "1", "--report", "x"],
     ["--pid", "1", "-p", "main"], ["--pid", "1", "--at-once"], ["--precision", "0", "true"],
-    ["--precision", "x", "true"], ["--precision=101", "true"], ["--pid", "1", "--against", "data=off"], ["--against", "backend=nonsense", "true"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "1.5"],
+    ["--precision", "x", "true"], ["--precision=101", "true"], ["--pid", "1", "--against", "data=off"], ["--against", "backend=nonsense", "true"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "0.05"], ["--pid", "1", "--seconds", "1s"],
     ["--seconds", "1", "true"], ["--report", "/no-such-folder/x.html", "true"], ["--report"],
 ], ids=" ".join)
 def test_bench_wrong_use(arguments):
@@ -387,13 +387,14 @@ def test_bench_pid(worker, pool, fake_perf):
     with subprocess.Popen([helpers.HUGELD, "run", worker, "wait"], env=helpers.environment()) as process:
         try:
             helpers.wait_until(lambda: sum(m.hugetlb_bytes for m in helpers.read_smaps(process.pid)) == 3 << 21)
-            result = hugeld("bench", "--pid", process.pid, "--seconds", "1", "--json", env=fake_perf)
+            result = hugeld("bench", "--pid", process.pid, "--seconds", "0.5", "--json", env=fake_perf)
             answer = json.loads(result.stdout)
             assert result.returncode == 0 and answer["counters"] == {"cycles": 500, "iTLB-load-misses": 500}
+            assert answer["seconds"] == 0.5
             assert answer["pid"] == process.pid and answer["name"] == "worker" and answer["user_ms"] == 0
             assert answer["map"]["objects"][0]["text_huge_bytes"] > 0.9 * (6 << 20)
-            text = hugeld("bench", "--pid", process.pid, "--seconds", "1").stdout
-            assert "of text on huge pages" in text
+            text = hugeld("bench", "--pid", process.pid, "--seconds", "0.5").stdout
+            assert " worker, 0.5 s\n" in text and "of text on huge pages" in text
         finally:
             process.kill()
 

@@ -97,6 +97,15 @@ def test_wrong_use(arguments):
     assert helpers.hugeld("bench", *arguments).returncode == 2
 
 
+def test_too_little_work(targets, tmp_path):
+    """One that sleeps, or computes without a pause, switches contexts too seldom; what helps is said."""
+    env = helpers.environment(PATH=tmp_path)  # no perf
+    with lives.running(targets["exec"], "futex") as target:
+        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--seconds", "0.2", env=env)
+        assert result.returncode == 1 and "context switches in 0.2 s" in result.stderr and "--metric" in result.stderr
+        assert target.huge_bytes() == 0
+
+
 def test_no_number(targets):
     with lives.running(targets["exec"], "compute") as target:
         result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--running-threads", "--metric", "echo no")
