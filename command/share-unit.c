@@ -38,7 +38,7 @@
 
 struct request {
     bool begins, ends;
-    const char *unit;
+    char *unit;
     size_t n_files;
     char **file;
 };
@@ -55,6 +55,13 @@ static void add_file(struct request *request, const char *path) {
     request->file[request->n_files++] = hl_format("%s", path);
 }
 
+/* As systemctl reads a name: what has no type is a service.  The caller frees it. */
+static char *name_unit(const char *text) {
+    size_t bytes = strlen(text), suffix = strlen(".service");
+    bool is_whole = bytes > suffix && strcmp(text + bytes - suffix, ".service") == 0;
+    return hl_format("%s%s", text, is_whole || text[0] == '\0' ? "" : ".service");
+}
+
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
     struct request *request = state->input;
     switch (key) {
@@ -66,7 +73,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         if (request->unit == NULL)
-            request->unit = argument;
+            request->unit = name_unit(argument);
         else
             add_file(request, argument);
         return 0;
@@ -303,7 +310,7 @@ int hl_share_unit(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
         parse_argument,
-        "NAME.service [FILE...]",
+        "NAME[.service] [FILE...]",
         "Prints a drop-in with which a service of systemd runs from the images of its program.\v"
         "FILEs are the programs, where ExecStart= only starts them.  Put the drop-in where its first line "
         "says, "
@@ -324,5 +331,6 @@ int hl_share_unit(int argc, char **argv) {
     for (size_t i = 0; i < request.n_files; i++)
         free(request.file[i]);
     free(request.file);
+    free(request.unit);
     return code;
 }

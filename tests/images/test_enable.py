@@ -110,3 +110,9 @@ def test_reset_while_the_service_runs(world):
     finally:
         helpers.end_process(process)
     done(world.run(HUGELD, "reset"))
+
+
+def test_service_without_its_type():
+    """As systemctl reads a name."""
+    for name in "none", "none.service":
+        helpers.one_line(helpers.hugeld("share", "unit", name), 1, "hugeld: none.service: its ExecStart= cannot be found")
