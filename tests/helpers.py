@@ -9,6 +9,7 @@ is proved by tests/unit.  A libhugeld.so that does nothing fails every test that
 import collections
 import contextlib
 import dataclasses
+import errno
 import json
 import mmap
 import os
@@ -177,13 +178,18 @@ def shown_on_terminal(argv):
     """What ARGV writes to standard error where that is a terminal."""
     master, slave = pty.openpty()
     process = start(argv, stderr=slave)
+    os.close(slave)
+    shown = b""
     try:
         process.communicate(timeout=60)
-        return os.read(master, 65536).decode()
+        while chunk := os.read(master, 65536):
+            shown += chunk
+    except OSError as error:  # all has been read of a terminal that no process has open
+        assert error.errno == errno.EIO
     finally:
         end_process(process)
         os.close(master)
-        os.close(slave)
+    return shown.decode()
 
 
 def curve_file(**changes):
