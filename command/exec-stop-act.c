@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 struct act {
-    const struct hl_exec_plan *plan;
+    struct hl_exec_plan *plan;
     struct hl_exec_thread *thread;
     struct hl_process process; /* what is mapped in it */
     int file;                  /* its number of the image, or -1 */
@@ -137,15 +137,34 @@ static int check_pieces(const struct act *act) {
     return result;
 }
 
+/* The plan gets the addresses that the program has. */
+static int place(const struct act *act, uint64_t entry) {
+    uint64_t bias = entry - act->plan->entry;
+    if (bias != 0 && !act->plan->is_position_independent)
+        return HL_SKIP_MAPPING_CHANGED;
+    hl_shift_exec_plan(act->plan, bias);
+    return 0;
+}
+
+/* Whether huge pages of the image can be where its pieces belong. */
+static bool is_congruent(const struct act *act) {
+    const struct hl_piece_of_text *piece = &act->plan->piece[0];
+    return (piece->start - piece->offset) % act->plan->geometry.huge_page_bytes == 0;
+}
+
 static int check(const struct act *act) {
     uint64_t linker, secure, entry;
     int result = read_auxv(act, &linker, &secure, &entry);
     if (result == 0)
         result = check_executable(act);
     if (result == 0)
+        result = place(act, entry);
+    if (result == 0)
         result = place_codes(act, linker);
     if (result == 0 && secure != 0)
         result = HL_SKIP_PRIVILEGED;
+    if (result == 0 && !is_congruent(act)) /* Linux before 5.10, and static ones before 6.1 */
+        result = HL_SKIP_IMAGE_PLACE;
     return result == 0 ? check_pieces(act) : result;
 }
 
@@ -284,7 +303,7 @@ static int change(struct act *act) {
     return result;
 }
 
-int hl_act_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread) {
+int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread) {
     struct hl_process opened = {.folder = -1};
     struct act act = {plan, thread, {.folder = -1}, -1};
     int result = hl_open_process(&opened, thread->pid);

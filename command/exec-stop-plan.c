@@ -175,10 +175,10 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file
     uint64_t huge = plan->geometry.huge_page_bytes, base = hl_round_down(plan->object.segment[0].start, huge);
     uint64_t header = 0, header_offset = 0;
     for (unsigned i = 0; i < plan->object.n_segments; i++)
-        if (plan->object.segment[i].offset == 0)
+        if (plan->object.segment[i].offset == 0) {
             header = plan->object.segment[i].first_page;
-    if (header != 0)
-        header_offset = find_header_page(plan, file, header);
+            header_offset = find_header_page(plan, file, header);
+        }
     int result = hl_plan_object(&spans, &plan->object, &all, &plan->geometry);
     for (unsigned i = 0; i < spans.n_spans && result == 0; i++) {
         const struct hl_span *span = &spans.span[i];
@@ -196,7 +196,7 @@ static int check_file(const struct hl_exec_plan *plan, const struct hl_elf_file 
         return HL_SKIP_FOREIGN;
     if (hl_has_privileges(file)) /* the kernel gives none to a program that is traced */
         return HL_SKIP_PRIVILEGED;
-    if (hl_is_position_independent(file))
+    if (hl_gets_any_address(file, &plan->geometry))
         return HL_SKIP_IMAGE_PLACE;
     for (unsigned i = 0; i < plan->object.n_segments; i++)
         if ((plan->object.segment[i].flags & (PF_W | PF_X)) == (PF_W | PF_X))
@@ -222,6 +222,8 @@ static int open_image(struct hl_exec_plan *plan, const struct hl_elf_file *file,
 static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
                      const struct hl_options *options) {
     int result = hl_load_object(&plan->object, file, plan->executable, 0, &plan->geometry);
+    plan->entry = file->header.e_entry;
+    plan->is_position_independent = hl_is_position_independent(file);
     if (result == 0)
         result = check_file(plan, file);
     if (result == 0)
@@ -248,6 +250,23 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const char *executable, const s
         hl_close_elf(&file);
     }
     return result;
+}
+
+void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
+    for (unsigned i = 0; i < plan->object.n_segments; i++) {
+        struct hl_segment *segment = &plan->object.segment[i];
+        segment->start += distance;
+        segment->end += distance;
+        segment->file_end += distance;
+        segment->first_page += distance;
+        segment->end_page += distance;
+    }
+    for (unsigned i = 0; i < plan->n_pieces; i++) {
+        plan->piece[i].start += distance;
+        plan->piece[i].end += distance;
+    }
+    plan->call.at += plan->call.is_of_linker ? 0 : distance;
+    plan->back.at += plan->back.is_of_linker ? 0 : distance;
 }
 
 void hl_free_exec_plan(struct hl_exec_plan *plan) {

@@ -42,6 +42,8 @@ struct hl_exec_plan {
     struct hl_file_state file;
     struct hl_object object;
     struct hl_geometry geometry;
+    uint64_t entry; /* e_entry */
+    bool is_position_independent;
     int image;
     struct stat image_stat;
     char *image_path;
@@ -57,6 +59,8 @@ struct hl_exec_plan {
    frees PLAN either way. */
 int hl_plan_exec_stop(struct hl_exec_plan *plan, const char *executable, const struct hl_options *options);
 void hl_free_exec_plan(struct hl_exec_plan *plan);
+/* All addresses of the program become higher by DISTANCE, or lower, modulo 2^64. */
+void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance);
 
 /* A process at its exec stop.  The functions return 0, a reason, or a negated errno: -ESRCH if it is gone. */
 struct hl_exec_thread {
@@ -84,7 +88,7 @@ void hl_end_exec_thread(const struct hl_exec_thread *thread, int code);
 /* Lets it go, and begin its program as soon as it has waited for CHILD, this process, to end. */
 void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child);
 
-/* Does what PLAN says with THREAD, which is at its exec stop. */
-int hl_act_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread);
+/* Does what PLAN says with THREAD, which is at its exec stop.  PLAN then has the addresses that the program has. */
+int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread);
 
 #endif

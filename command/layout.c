@@ -556,7 +556,7 @@ static void append_header_page(struct planner *p) {
     struct hl_image *image = p->image;
     uint64_t huge = p->geometry->huge_page_bytes, from = hl_round_down(image->loaded_header, huge);
     uint64_t to = hl_round_up(p->end, huge);
-    if (p->file->header.e_type != ET_EXEC || !image->has_loaded_header ||
+    if (strcmp(hl_elf_type(p->file), "dso") == 0 || !image->has_loaded_header ||
         !is_read_only_page(p, image->base + from))
         return;
     for (size_t i = 0, n = image->n_pieces; i < n; i++) {

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <link.h>
 #include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 
 unsigned long big_sum(unsigned long x);
 extern char **environ;
+extern const char __ehdr_start __attribute__((visibility("hidden")));
 
 static void print_lines(const char *path, const char *const *without) {
     char line[4096];
@@ -78,7 +80,7 @@ static void print_controls(void) {
     printf("reaper %d death %d\n", reaper, death);
 }
 
-/* Of the auxiliary vector, what is not an address. */
+/* Of the auxiliary vector, what is not an address, and what is one of the program's, from where that lies. */
 static void print_vector(void) {
     char **at = environ;
     while (*at++ != NULL)
@@ -86,7 +88,10 @@ static void print_vector(void) {
     for (const ElfW(auxv_t) *v = (const ElfW(auxv_t) *)at; v->a_type != AT_NULL; v++) {
         int is_address = v->a_type == AT_SYSINFO_EHDR || v->a_type == AT_BASE || v->a_type == AT_RANDOM ||
                          v->a_type == AT_PLATFORM || v->a_type == 27 /* AT_RSEQ_FEATURE_SIZE */;
-        if (v->a_type == AT_EXECFN)
+        if (v->a_type == AT_PHDR || v->a_type == AT_ENTRY)
+            printf("auxv %lu %lx\n", (unsigned long)v->a_type,
+                   (unsigned long)(v->a_un.a_val - (uintptr_t)&__ehdr_start));
+        else if (v->a_type == AT_EXECFN)
             printf("auxv execfn %s\n", (const char *)v->a_un.a_val);
         else if (!is_address)
             printf("auxv %lu %lx\n", (unsigned long)v->a_type, (unsigned long)v->a_un.a_val);

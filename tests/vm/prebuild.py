@@ -54,7 +54,7 @@ def test_build(builder, pause_library, empty_library, program, early, under, sto
         program(variant, "-DBSS_WORDS=134217728")
     for kind in ("exec", "pie", "static"):
         targets[kind]
-    for variant in exec_stop.FIXED:
+    for variant in exec_stop.AT_ONCE:
         exec_stop.build(builder, variant)
     builder.exceptions()
     builder.tiny()
