@@ -14,11 +14,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 /* 128 MiB on a tmpfs with huge pages took 0.85 of cp's time with 1 MiB at once and with 512 KiB, 0.95 with 2 MiB,
    1.2 with 256 KiB (6.18). */
@@ -162,6 +166,28 @@ int hl_compare_written(const struct hl_image *image, const struct hl_elf_file *f
     if (fstat(out, &stat) != 0)
         return -errno;
     return (uint64_t)stat.st_size == image->bytes ? visit_image(&w) : HL_SKIP_IMAGE_MISMATCH;
+}
+
+/* Finds accidents and no forgery: who can write to an image can write its digest too.  So it need not cost what a
+   cryptographic one does (64 MiB: 3 ms; SHA-512 133 ms). */
+int hl_digest_image(char digest[HL_DIGEST_TEXT], int image) {
+    XXH3_state_t *state = XXH3_createState();
+    char *chunk = malloc(CHUNK_BYTES);
+    ssize_t bytes = -1;
+    errno = ENOMEM;
+    if (state != NULL && chunk != NULL && XXH3_128bits_reset(state) == XXH_OK) {
+        for (off_t at = 0; (bytes = pread(image, chunk, CHUNK_BYTES, at)) > 0; at += bytes)
+            XXH3_128bits_update(state, chunk, (size_t)bytes);
+    }
+    int result = bytes < 0 ? -errno : 0;
+    if (result == 0) {
+        XXH128_hash_t hash = XXH3_128bits_digest(state);
+        snprintf(digest, HL_DIGEST_TEXT, "%016" PRIx64 "%016" PRIx64, (uint64_t)hash.high64,
+                 (uint64_t)hash.low64);
+    }
+    free(chunk);
+    XXH3_freeState(state);
+    return result;
 }
 
 /* --- the command --- */

@@ -50,8 +50,9 @@ struct making {
     unsigned flags;    /* HL_ADD_* */
     bool has_no_lease; /* nobody can tell whether the file has a writer */
     const char *name;  /* the image's: the original's base name */
-    int folder;        /* .new in the store */
-    unsigned n_nodes;  /* 0: one image, wherever its pages are */
+    char digest[HL_DIGEST_TEXT];
+    int folder;       /* .new in the store */
+    unsigned n_nodes; /* 0: one image, wherever its pages are */
     struct hl_nodes nodes;
 };
 
@@ -332,6 +333,8 @@ static bool write_image(struct making *making, int folder) {
         result = -errno;
     if (result == 0 && fchmod(out, IMAGE_MODE) != 0)
         result = -errno;
+    if (result == 0)
+        result = hl_digest_image(making->digest, out);
     if (result != 0)
         fail_to_write(making, result);
     else
@@ -344,7 +347,6 @@ static bool link_to(struct making *making, const char *target, const char *name)
     return symlinkat(target, making->folder, name) == 0 || fail_to_write(making, -errno);
 }
 
-/* The same for an image. */
 /* Node NODE's replica, in a folder of its own. */
 static bool write_replica(struct making *making, unsigned node, bool first) {
     char *folder_name = hl_format("node%u", node), *target = hl_format("node%u/%s", node, making->name),
@@ -398,8 +400,8 @@ static void make_image(struct making *making) {
         hl_remove_leftovers(making->store);
         return;
     }
-    if (!write_all(making) || !is_unchanged(making) || !link_to(making, making->addition->path, ".origin") ||
-        !publish(making))
+    if (!write_all(making) || !is_unchanged(making) || !link_to(making, making->digest, HL_DIGEST_LINK) ||
+        !link_to(making, making->addition->path, ".origin") || !publish(making))
         hl_remove_leftovers(making->store);
     close(making->folder);
 }

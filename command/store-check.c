@@ -108,6 +108,17 @@ struct expected {
     bool repairs;
 };
 
+/* Whether the open IMAGE is still as it was made; *PROBLEM says it if not.  0, or a negated errno. */
+static int check_digest(const struct hl_stored *stored, int image, char **problem) {
+    char digest[HL_DIGEST_TEXT];
+    int result = hl_digest_image(digest, image);
+    if (result == 0 && stored->digest[0] == '\0')
+        *problem = hl_format("it has no digest, as no image of an older hugeld has");
+    else if (result == 0 && strcmp(digest, stored->digest) != 0)
+        *problem = hl_format("it is damaged: its bytes are not those that it was made with");
+    return result;
+}
+
 /* The one image in the folder of STORED that LINK leads to.  NULL, or what is wrong. */
 static char *check_replica(const struct expected *expected, const struct hl_stored *stored, const char *link,
                            bool *only_small) {
@@ -117,8 +128,10 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
     free(path);
     if (image < 0)
         return hl_format("it cannot be opened: %s", strerror(errno));
-    int result = hl_compare_written(&expected->image, expected->file, image);
-    if (result == 0)
+    int result = check_digest(stored, image, &problem);
+    if (result == 0 && problem == NULL)
+        result = hl_compare_written(&expected->image, expected->file, image);
+    if (result == 0 && problem == NULL)
         result = hl_prove_huge(&expected->store->geometry, image, expected->repairs, &pages, &small);
     else if (result == HL_SKIP_IMAGE_MISMATCH)
         problem = hl_format("its bytes are not those that the file has now");

@@ -539,9 +539,11 @@ static void read_stored(const struct hl_store *store, struct hl_stored *stored, 
     int folder = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     char *origin = folder >= 0 ? read_link(folder, ".origin") : NULL;
     char *image = folder >= 0 ? read_link(folder, HL_IMAGE_LINK) : NULL;
+    char *digest = folder >= 0 ? read_link(folder, HL_DIGEST_LINK) : NULL;
     bool is_known = origin != NULL && image != NULL;
     stored->origin = origin != NULL ? origin : hl_format("%s", "");
     stored->image = hl_format("%s/%s/%s", store->path, key, image != NULL ? image : "");
+    stored->digest = digest != NULL ? digest : hl_format("%s", "");
     stored->freshness = HL_UNKNOWN;
     if (is_known)
         stored->freshness =
@@ -597,6 +599,7 @@ void hl_free_stored(struct hl_stored *stored, size_t n) {
         free(stored[i].key);
         free(stored[i].origin);
         free(stored[i].image);
+        free(stored[i].digest);
         free(stored[i].inode);
     }
     free(stored);

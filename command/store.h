@@ -6,6 +6,7 @@
        STORE/KEY/.image     symbolic link to NAME, or to nodeN/NAME of the first node
        STORE/KEY/.image-N   the replica of node N (--per-node)
        STORE/KEY/.origin    symbolic link to the original; alone, it says that the image has to be made again
+       STORE/KEY/.digest    symbolic link to nothing, the digest of the image, and of each replica
        STORE/KEY/.unasked   it was made for a program that was about to run (HL_ADD_EVICTABLE)
        STORE/KEY/.any-disk  its original may lie on any disk, and
        STORE/KEY/.per-node  it has replicas: so it was asked for, and so it is made again
@@ -25,6 +26,7 @@
 #define HL_NEW_FOLDER ".new"
 #define HL_OLD_FOLDER ".old"
 #define HL_IN_PLACE_MARK ".in-place"
+#define HL_DIGEST_LINK ".digest"
 
 struct hl_store {
     char *path;
@@ -85,6 +87,7 @@ struct hl_stored {
     char *key;
     bool is_in_place;
     char *origin, *image; /* paths; "" where the links are missing */
+    char *digest;         /* of the image when it was made; "" where that is not known */
     uint64_t bytes;       /* of one replica, */
     uint64_t huge_pages;  /* of all of them */
     unsigned replicas;    /* made with --per-node, 0 if it was not */

@@ -22,6 +22,8 @@ from worlds import APP, OTHER, SYSTEM, TOUCHER, USER, disk
 
 pytestmark = pytest.mark.beside
 
+PT_LOAD = 1
+
 
 def refused(result, *words):
     """RESULT says WORDS in one line, and nothing else."""
@@ -495,15 +497,6 @@ def test_check(world):
     world.add(APP)
     [image] = world.list()
     assert world.share("check").stdout == f"{SYSTEM}: 1 image, nothing is wrong\n"
-    path = world.path(image["image"])
-    with open(path, "r+b") as file:
-        file.seek(image["bytes"] // 2)
-        old = file.read(1)
-        file.seek(-1, 1)
-        file.write(bytes([old[0] ^ 1]))
-    refused(world.share("check"), APP, image["key"], "its bytes are not")
-    assert world.share("refresh").returncode == 0  # makes it anew
-    assert world.share("check").returncode == 0 and world.list()[0]["key"] == image["key"]
     world.path(image["image"]).chmod(0o757)
     assert world.list()[0]["state"] == "broken"
     refused(world.share("check"), "another user could write to it")
@@ -517,6 +510,43 @@ def test_check(world):
     world.path(APP).unlink()
     assert world.list()[0]["state"] == "gone"
     refused(world.share("check"), "is gone")
+
+
+def flip(path, offset):
+    """Changes one bit of the byte there."""
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        [byte] = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte ^ 1]))
+
+
+def find_rest(path):
+    """A byte of the image at PATH that no segment and no section has: behind the last segment, in its last page."""
+    end = max(h.offset + h.file_bytes for h in helpers.read_headers(path) if h.type == PT_LOAD)
+    assert end % helpers.PAGE != 0
+    return end
+
+
+@pytest.mark.parametrize("where", ["text", "rest"])
+def test_damaged(world, where):
+    """By its digest: check says so also of a byte that is no segment's, and refresh makes it anew."""
+    world.add(APP)
+    [image] = world.list()
+    path = world.path(image["image"])
+    flip(path, image["bytes"] // 2 if where == "text" else find_rest(path))
+    refused(world.share("check"), APP, image["key"], "it is damaged", "share refresh")
+    assert world.share("refresh").returncode == 0
+    assert world.share("check").returncode == 0 and world.list()[0]["key"] == image["key"]
+
+
+def test_no_digest(world):
+    """As in a store of before there were any."""
+    world.add(APP)
+    [image] = world.list()
+    (world.path(image["image"]).parent / ".digest").unlink()
+    refused(world.share("check"), "no digest", "share refresh")
+    assert world.share("refresh").returncode == 0 and world.share("check").returncode == 0
 
 
 def test_refresh(world):

@@ -28,7 +28,7 @@ LIBRARIES = "usr/lib/aarch64-linux-gnu", "lib/aarch64-linux-gnu"
 SUITES = ["bookworm", "bookworm-security"]
 BUILD_PACKAGES = [
     "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libdw-dev", "libdw1", "libelf-dev", "libelf1", "libiberty-dev",
-    "libjansson-dev", "libjansson4", "liblzma5", "libzstd1", "zlib1g",
+    "libjansson-dev", "libjansson4", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
 ]
 # One list, so that they are always of the same version.
 LDSO_PACKAGES = ["glibc-source", "libc6"]
