@@ -559,7 +559,8 @@ static void find_nodes(struct making *making) {
 
 /* Whether the store has what is asked for already. */
 static bool is_present(const struct making *making) {
-    long image = hl_open_stored_image(making->store->folder, making->store->owner, 0, &making->state);
+    struct hl_line path;
+    long image = hl_open_stored_image(making->store->folder, making->store->owner, 0, &making->state, &path);
     if (image < 0)
         return false;
     close((int)image);

@@ -4,6 +4,7 @@
 #define HL_CONTEXT_H
 
 #include "kernel.h"
+#include "line.h"
 #include "maps.h"
 #include "pool.h"
 
@@ -78,6 +79,7 @@ struct hl_context {
     size_t n_work;
     size_t n_room;            /* for so many works there is room, */
     struct hl_area work_area; /* here if it is not the caller's */
+    struct hl_line path;      /* for a moment: the stack may be a small one */
     uint64_t matched;         /* bit N: some object matches the Nth pattern; only 64 are looked at */
     unsigned n_small;         /* objects without a whole huge page that a wildcard selected at startup */
     bool has_started;         /* what is needed at startup is mapped: what comes now is loaded by dlopen */

@@ -73,16 +73,15 @@ static unsigned find_node(const struct hl_context *context) {
 
 bool hl_open_stores(struct hl_stores *stores, struct hl_context *context) {
     struct hl_string named = context->options.store;
-    struct hl_line path;
     stores->store[0].folder = stores->store[1].folder = -ENOENT;
     stores->store[0].owner = stores->store[1].owner = 0;
     if (context->has_no_store)
         return false;
     if (named.bytes > 0) {
-        hl_set_line(&path, "");
-        hl_add_bytes(&path, named.at, named.bytes);
+        hl_set_line(&context->path, "");
+        hl_add_bytes(&context->path, named.at, named.bytes);
         stores->store[0].owner = hl_find_trusted_user(&context->status);
-        stores->store[0].folder = hl_open_store(path.at, stores->store[0].owner);
+        stores->store[0].folder = hl_open_store(context->path.at, stores->store[0].owner);
     }
     stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
     context->has_no_store = stores->store[0].folder == -ENOENT && stores->store[1].folder == -ENOENT;
@@ -95,14 +94,14 @@ void hl_close_stores(const struct hl_stores *stores) {
             hl_close((int)stores->store[i].folder);
 }
 
-long hl_open_image(const struct hl_stores *stores, const struct hl_context *context,
+long hl_open_image(const struct hl_stores *stores, struct hl_context *context,
                    const struct hl_file_state *state) {
     unsigned node = find_node(context);
     enum hl_skip skip = HL_SKIP_NO_IMAGE;
     for (unsigned i = 0; i < 2; i++) {
         long image = stores->store[i].folder;
         if (!hl_is_error(image))
-            image = hl_open_stored_image((int)image, stores->store[i].owner, node, state);
+            image = hl_open_stored_image((int)image, stores->store[i].owner, node, state, &context->path);
         if (!hl_is_error(image))
             return image;
         skip = skip == HL_SKIP_NO_IMAGE ? explain_store(image) : skip;

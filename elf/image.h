@@ -40,7 +40,7 @@ void hl_close_stores(const struct hl_stores *stores);
 /* Opens the image of a file with STATE in the first of the STORES that has one.  A descriptor for reading that the caller
    closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE, or why a store is not used (HL_SKIP_STORE_UNSAFE,
    HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM). */
-long hl_open_image(const struct hl_stores *stores, const struct hl_context *context,
+long hl_open_image(const struct hl_stores *stores, struct hl_context *context,
                    const struct hl_file_state *state);
 
 /* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets that go with their addresses.  0,
