@@ -23,6 +23,7 @@
 #include "program.h"
 #include "skip.h"
 #include "store.h"
+#include "tracee.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -333,9 +334,10 @@ static char *explain_no_image(const struct hl_needs *needs, const struct hl_need
 
 /* The command that makes NEED's image, or NULL. */
 static char *format_command(const struct hl_needs *needs, const struct hl_need *need) {
-    const char *path = needs->store.path, *after = need->image.is_placed_anywhere
-                                                       ? ", and run it with hugeld run --via=image (PIE)"
-                                                       : "";
+    const char *path = needs->store.path,
+               *after = need->image.is_placed_anywhere && hl_check_live_machine() != 0
+                            ? ", and run it with hugeld run --via=image (PIE)"
+                            : "";
     if (need->image.needed_pages == 0)
         return need->image_remedy != NULL ? hl_format("%s", need->image_remedy) : NULL;
     if (needs->store.result == 0 && !fits_store(needs, need))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What is done to a program at its exec stop:
+/* What is done to a program at its exec stop, where its image fits; where it does not, the program moves (exec-stop-move.c):
 
        open              the image, by its path
        mmap, munmap      one page of it, elsewhere: whether it may be executed at all is seen where nothing can be lost
@@ -122,19 +122,51 @@ static int check_piece(const struct act *act, const struct hl_piece_of_text *pie
 }
 
 /* A uprobe of the file is there already: a page that is not the file's any more. */
-static int check_pieces(const struct act *act) {
+static int check_pieces(const struct act *act, const struct hl_piece_of_text *piece, unsigned n) {
     int result = 0, pagemap = hl_open_process_file(&act->process, "pagemap");
     if (pagemap < 0)
         return pagemap;
-    for (unsigned i = 0; i < act->plan->n_pieces && result == 0; i++) {
-        const struct hl_piece_of_text *piece = &act->plan->piece[i];
-        result = check_piece(act, piece);
+    for (unsigned i = 0; i < n && result == 0; i++) {
+        result = check_piece(act, &piece[i]);
         if (result == 0)
-            result =
-                hl_check_unmodified(pagemap, piece->start, piece->end, act->plan->geometry.page_bytes, true);
+            result = hl_check_unmodified(pagemap, piece[i].start, piece[i].end,
+                                         act->plan->geometry.page_bytes, true);
     }
     close(pagemap);
     return result;
+}
+
+/* Whether REGION is the zeros of a segment, which no file has. */
+static bool is_zeros(const struct act *act, const struct hl_region *region) {
+    const struct hl_segment *segment = find_segment(&act->plan->object, region->start);
+    return segment != NULL && !region->shared && region->inode == 0 && region->flags == segment->flags &&
+           region->start >= segment->file_end && region->end <= segment->end_page;
+}
+
+/* Whether all of the program is mapped, and nothing else between its segments. */
+static int check_program(const struct act *act) {
+    const struct hl_object *object = &act->plan->object;
+    uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
+    const struct hl_region *first = hl_find_region(&act->process, start);
+    uint64_t own = 0, expected = 0;
+    for (size_t i = 0; i < act->process.n_regions && first != NULL; i++) {
+        const struct hl_region *region = &act->process.region[i];
+        uint64_t bytes = hl_overlap(region->start, region->end, start, end);
+        if (bytes > 0 && !is_own(act, region, first->device) && !is_zeros(act, region))
+            return HL_SKIP_MAPPING_CHANGED;
+        own += bytes;
+    }
+    for (unsigned i = 0; i < object->n_segments; i++)
+        expected += object->segment[i].end_page - object->segment[i].first_page;
+    return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
+}
+
+/* What would be lost where the image does not fit, so that all of the program moves. */
+static int check_move(const struct act *act) {
+    if (!act->plan->may_move) /* Linux before 5.10, and static ones before 6.1 */
+        return HL_SKIP_IMAGE_PLACE;
+    int result = check_program(act);
+    return result == 0 ? check_pieces(act, act->plan->rest, act->plan->n_rest) : result;
 }
 
 /* The plan gets the addresses that the program has. */
@@ -163,19 +195,28 @@ static int check(const struct act *act) {
         result = place_codes(act, linker);
     if (result == 0 && secure != 0)
         result = HL_SKIP_PRIVILEGED;
-    if (result == 0 && !is_congruent(act)) /* Linux before 5.10, and static ones before 6.1 */
-        result = HL_SKIP_IMAGE_PLACE;
-    return result == 0 ? check_pieces(act) : result;
+    if (result == 0)
+        result = check_pieces(act, act->plan->piece, act->plan->n_pieces);
+    return result == 0 && !is_congruent(act) ? check_move(act) : result;
 }
 
 /* --- calls --- */
 
-/* 0: it succeeded with *RESULT; HL_SKIP_LIVE_CALL: it failed, and *RESULT is the negated errno; else it was not made. */
+int hl_call_at_exec_stop(const struct hl_exec_thread *thread, long *result, long number,
+                         const uint64_t argument[6]) {
+    int error = hl_call_in_exec_thread(thread, result, number, argument);
+    return error != 0 ? error : hl_is_error(*result) ? HL_SKIP_LIVE_CALL : 0;
+}
+
+int hl_explain_exec_mapping(long error) {
+    return error == -EPERM    ? HL_SKIP_STORE_NOEXEC
+           : error == -EACCES ? HL_SKIP_EXEC_DENIED
+                              : HL_SKIP_NO_MEMORY;
+}
+
 static int call(const struct act *act, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
                 uint64_t d, uint64_t e, uint64_t f) {
-    const uint64_t argument[6] = {a, b, c, d, e, f};
-    int error = hl_call_in_exec_thread(act->thread, result, number, argument);
-    return error != 0 ? error : hl_is_error(*result) ? HL_SKIP_LIVE_CALL : 0;
+    return hl_call_at_exec_stop(act->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
 }
 
 /* Opens PATH in the program.  0, and *FILE is its number. */
@@ -222,9 +263,7 @@ static int try_page(const struct act *act) {
     int result = call(act, &mapped, SYS_mmap, 0, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE,
                       (uint64_t)act->file, piece->offset);
     if (result == HL_SKIP_LIVE_CALL)
-        return mapped == -EPERM    ? HL_SKIP_STORE_NOEXEC
-               : mapped == -EACCES ? HL_SKIP_EXEC_DENIED
-                                   : HL_SKIP_NO_MEMORY;
+        return hl_explain_exec_mapping(mapped);
     return result == 0 ? call(act, &unmapped, SYS_munmap, (uint64_t)mapped, bytes, 0, 0, 0, 0) : result;
 }
 
@@ -291,14 +330,19 @@ static int map_pieces(const struct act *act) {
     return result;
 }
 
+static int map_over(const struct act *act) {
+    int result = try_page(act);
+    return result == 0 ? map_pieces(act) : result;
+}
+
 static int change(struct act *act) {
     int result = open_in_program(act, act->plan->image_path, &act->file);
     if (result == 0)
         result = check_opened(act);
-    if (result == 0)
-        result = try_page(act);
-    if (result == 0)
-        result = map_pieces(act);
+    if (result == 0 && !is_congruent(act))
+        result = hl_move_at_exec_stop(act->plan, act->thread, &act->process, act->file);
+    else if (result == 0)
+        result = map_over(act);
     close_in_program(act, act->file);
     return result;
 }

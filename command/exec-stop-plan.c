@@ -148,47 +148,88 @@ static uint64_t find_header_page(const struct hl_exec_plan *plan, const struct h
     return memcmp(own, copy, bytes) == 0 ? size - huge : 0;
 }
 
-/* Adds [start, end), which the image has at OFFSET. */
-static void add_piece(struct hl_exec_plan *plan, uint64_t start, uint64_t end, uint64_t offset,
-                      uint32_t flags) {
+/* Where the image has what. */
+struct source {
+    uint64_t base;                  /* the address of its first byte */
+    struct hl_address_range header; /* the huge page with the headers; empty: it has no second one */
+    uint64_t header_offset;         /* of the second one, with the headers as the file has them */
+};
+
+/* Adds [start, end), which the image has at OFFSET, to the *N pieces of LIST. */
+static void add_part(struct hl_piece_of_text *list, unsigned *n, uint64_t start, uint64_t end,
+                     uint64_t offset, uint32_t flags) {
     if (start < end)
-        plan->piece[plan->n_pieces++] =
-            (struct hl_piece_of_text){start, end, offset, PROT_READ | (flags & PF_X ? PROT_EXEC : 0)};
+        list[(*n)++] = (struct hl_piece_of_text){
+            start, end, offset, (flags & PF_R ? PROT_READ : 0) | (flags & PF_X ? PROT_EXEC : 0)};
 }
 
-/* Adds SPAN, with the huge page at HEADER, if it has that, from HEADER_OFFSET. */
-static void add_span(struct hl_exec_plan *plan, const struct hl_span *span, uint64_t base, uint64_t header,
-                     uint64_t header_offset) {
-    uint64_t huge = plan->geometry.huge_page_bytes;
-    bool has_header = header_offset != 0 && header >= span->start && header < span->end;
-    uint64_t first = has_header ? header : span->start, second = has_header ? header + huge : span->start;
-    add_piece(plan, span->start, first, span->start - base, span->flags);
-    add_piece(plan, first, second, header_offset, span->flags);
-    add_piece(plan, second, span->end, second - base, span->flags);
-    *(span->kind == HL_TEXT ? &plan->text_pages : &plan->rodata_pages) += hl_span_bytes(span) / huge;
+/* Adds [start, end), and what of it is in the huge page with the headers from the second one. */
+static void add_parts(struct hl_piece_of_text *list, unsigned *n, const struct source *source, uint64_t start,
+                      uint64_t end, uint32_t flags) {
+    uint64_t from = source->header.start > start ? source->header.start : start;
+    uint64_t to = source->header.end < end ? source->header.end : end;
+    if (from >= to)
+        from = to = start;
+    add_part(list, n, start, from, start - source->base, flags);
+    add_part(list, n, from, to, source->header_offset + (from - source->header.start), flags);
+    add_part(list, n, to, end, to - source->base, flags);
+}
+
+/* Adds what of SEGMENT no piece has. */
+static void add_rest(struct hl_exec_plan *plan, const struct hl_segment *segment,
+                     const struct source *source) {
+    uint64_t at = segment->first_page, end = segment->end_page;
+    for (unsigned i = 0; i < plan->n_pieces && at < end; i++) {
+        const struct hl_piece_of_text *piece = &plan->piece[i];
+        add_parts(plan->rest, &plan->n_rest, source, at, piece->start < end ? piece->start : end,
+                  segment->flags);
+        at = piece->end > at ? piece->end : at;
+    }
+    add_parts(plan->rest, &plan->n_rest, source, at, end, segment->flags);
+}
+
+/* Position-independent, all of its headers have to be the file's when they move, and what is read-only a file's. */
+static void plan_move(struct hl_exec_plan *plan, const struct source *source) {
+    plan->may_move = plan->is_position_independent && source->header_offset != 0;
+    for (unsigned i = 0; i < plan->object.n_segments && plan->may_move; i++) {
+        const struct hl_segment *segment = &plan->object.segment[i];
+        if (segment->flags & PF_W)
+            continue;
+        plan->may_move = segment->file_end == segment->end;
+        add_rest(plan, segment, source);
+    }
 }
 
 static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file,
                        const struct hl_options *options) {
     struct hl_options all = hl_options_for_image(options);
     struct hl_plan spans;
-    uint64_t huge = plan->geometry.huge_page_bytes, base = hl_round_down(plan->object.segment[0].start, huge);
-    uint64_t header = 0, header_offset = 0;
+    uint64_t huge = plan->geometry.huge_page_bytes;
+    struct source source = {.base = hl_round_down(plan->object.segment[0].start, huge)};
     for (unsigned i = 0; i < plan->object.n_segments; i++)
         if (plan->object.segment[i].offset == 0) {
-            header = plan->object.segment[i].first_page;
-            header_offset = find_header_page(plan, file, header);
+            uint64_t header = plan->object.segment[i].first_page, start = hl_round_down(header, huge);
+            source.header_offset = find_header_page(plan, file, header);
+            if (source.header_offset != 0)
+                source.header = (struct hl_address_range){start, start + huge};
         }
     int result = hl_plan_object(&spans, &plan->object, &all, &plan->geometry);
     for (unsigned i = 0; i < spans.n_spans && result == 0; i++) {
         const struct hl_span *span = &spans.span[i];
         if (span->flags & PF_W)
             continue;
-        if (has_zeros(plan, span) || span->end - base > (uint64_t)plan->image_stat.st_size)
+        if (has_zeros(plan, span) || span->end - source.base > (uint64_t)plan->image_stat.st_size)
             return HL_SKIP_IMAGE_MISMATCH;
-        add_span(plan, span, base, hl_round_down(header, huge), header_offset);
+        add_parts(plan->piece, &plan->n_pieces, &source, span->start, span->end, span->flags);
+        *(span->kind == HL_TEXT ? &plan->text_pages : &plan->rodata_pages) += hl_span_bytes(span) / huge;
     }
-    return result != 0 ? result : plan->n_pieces > 0 ? 0 : HL_SKIP_TOO_SMALL;
+    if (result == 0 && plan->n_pieces == 0)
+        result = HL_SKIP_TOO_SMALL;
+    if (result == 0)
+        plan_move(plan, &source);
+    if (result == 0 && !plan->may_move && hl_gets_any_address(file, &plan->geometry))
+        result = HL_SKIP_IMAGE_PLACE;
+    return result;
 }
 
 static int check_file(const struct hl_exec_plan *plan, const struct hl_elf_file *file) {
@@ -196,8 +237,6 @@ static int check_file(const struct hl_exec_plan *plan, const struct hl_elf_file 
         return HL_SKIP_FOREIGN;
     if (hl_has_privileges(file)) /* the kernel gives none to a program that is traced */
         return HL_SKIP_PRIVILEGED;
-    if (hl_gets_any_address(file, &plan->geometry))
-        return HL_SKIP_IMAGE_PLACE;
     for (unsigned i = 0; i < plan->object.n_segments; i++)
         if ((plan->object.segment[i].flags & (PF_W | PF_X)) == (PF_W | PF_X))
             return HL_SKIP_WRITABLE_TEXT;
@@ -224,6 +263,7 @@ static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
     int result = hl_load_object(&plan->object, file, plan->executable, 0, &plan->geometry);
     plan->entry = file->header.e_entry;
     plan->is_position_independent = hl_is_position_independent(file);
+    plan->has_linker = file->has_interpreter;
     if (result == 0)
         result = check_file(plan, file);
     if (result == 0)
@@ -264,6 +304,10 @@ void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
     for (unsigned i = 0; i < plan->n_pieces; i++) {
         plan->piece[i].start += distance;
         plan->piece[i].end += distance;
+    }
+    for (unsigned i = 0; i < plan->n_rest; i++) {
+        plan->rest[i].start += distance;
+        plan->rest[i].end += distance;
     }
     plan->call.at += plan->call.is_of_linker ? 0 : distance;
     plan->back.at += plan->back.is_of_linker ? 0 : distance;

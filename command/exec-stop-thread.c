@@ -156,12 +156,28 @@ int hl_arm_exec_thread(struct hl_exec_thread *thread) {
         result = HL_SKIP_LIVE_32_BIT;
     if (result != 0)
         return result;
+    thread->start = registers.rip;
+    thread->arguments = registers.rsp;
     fill_frame(&frame, thread->gadgets.back, &registers, mask);
     thread->stack = hl_round_down(registers.rsp - RED_ZONE_BYTES - sizeof frame, 64);
     thread->data = thread->stack - HL_EXEC_DATA_BYTES;
     result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
     thread->is_armed = result == 0;
     return result;
+}
+
+int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
+    return hl_write_exec_thread(thread, thread->stack + offsetof(struct frame, back), &back, sizeof back);
+}
+
+int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start) {
+    return hl_write_exec_thread(thread,
+                                thread->stack + offsetof(struct frame, context.uc_mcontext.gregs[REG_RIP]),
+                                &start, sizeof start);
+}
+
+int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
+    return trace(thread->pid, PTRACE_SETOPTIONS, OPTIONS | (is_bound ? PTRACE_O_EXITKILL : 0));
 }
 
 /* The next that it does is this call; before, it runs nothing of its own. */
@@ -264,6 +280,21 @@ int hl_read_exec_thread(const struct hl_exec_thread *thread, uint64_t at, void *
 
 int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes) {
     (void)thread, (void)at, (void)from, (void)bytes;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
+    (void)thread, (void)back;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start) {
+    (void)thread, (void)start;
+    return HL_SKIP_LIVE_MACHINE;
+}
+
+int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
+    (void)thread, (void)is_bound;
     return HL_SKIP_LIVE_MACHINE;
 }
 

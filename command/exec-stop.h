@@ -44,12 +44,16 @@ struct hl_exec_plan {
     struct hl_geometry geometry;
     uint64_t entry; /* e_entry */
     bool is_position_independent;
+    bool has_linker; /* which is what begins */
+    bool may_move;
     int image;
     struct stat image_stat;
     char *image_path;
     uint64_t text_pages, rodata_pages; /* huge ones */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
+    unsigned n_rest; /* what else is read-only, if the program may move */
+    struct hl_piece_of_text rest[HL_PIECES_MAX + HL_SEGMENTS_MAX + 1];
     struct hl_exec_code call, back; /* as in hl_gadgets */
     unsigned verbose;
     bool is_strict;
@@ -68,6 +72,8 @@ struct hl_exec_thread {
     struct hl_gadgets gadgets;
     uint64_t data; /* HL_EXEC_DATA_BYTES of its memory, after hl_arm_exec_thread */
     uint64_t stack;
+    uint64_t start;     /* where the program begins, and */
+    uint64_t arguments; /* its stack: argc, what follows, and the auxiliary vector */
     bool is_armed;
 };
 #define HL_EXEC_DATA_BYTES 1024
@@ -83,6 +89,11 @@ int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, lo
                            const uint64_t argument[6]);
 int hl_read_exec_thread(const struct hl_exec_thread *thread, uint64_t at, void *to, size_t bytes);
 int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes);
+/* Its own return and start are elsewhere now, as it has to know when it begins by itself. */
+int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back);
+int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start);
+/* Whether it is killed, and does not begin, if this process ends. */
+int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound);
 /* Ends it with CODE, before it has run an instruction. */
 void hl_end_exec_thread(const struct hl_exec_thread *thread, int code);
 /* Lets it go, and begin its program as soon as it has waited for CHILD, this process, to end. */
@@ -90,5 +101,17 @@ void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child);
 
 /* Does what PLAN says with THREAD, which is at its exec stop.  PLAN then has the addresses that the program has. */
 int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread);
+
+/* Moves the program, which is mapped as PLAN and PROCESS say, to where the image fits, which is its descriptor FILE, and maps
+   that there.  0; or else the program is where it was. */
+int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
+                         const struct hl_process *process, int file);
+
+/* Makes a call.  0: it succeeded with *RESULT; HL_SKIP_LIVE_CALL: it failed, and *RESULT is the negated errno; else it was
+   not made. */
+int hl_call_at_exec_stop(const struct hl_exec_thread *thread, long *result, long number,
+                         const uint64_t argument[6]);
+/* Why an image was not mapped, ERROR being the negated errno. */
+int hl_explain_exec_mapping(long error);
 
 #endif

@@ -652,8 +652,8 @@ int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file,
     hl_set_image_options(&options);
     hl_plan_object(&plan, &object, &options, geometry);
     const char *type = hl_elf_type(file);
-    reach->mapped_bytes =
-        strcmp(type, "pie") != 0 || !hl_gets_any_address(file, geometry) ? plan.text_covered_bytes : 0;
+    bool is_placed = strcmp(type, "pie") != 0 || !hl_gets_any_address(file, geometry);
+    reach->mapped_bytes = is_placed || file->header.e_machine == EM_X86_64 ? plan.text_covered_bytes : 0;
     for (unsigned i = 0; i < object.n_segments; i++) {
         const struct hl_segment *segment = &object.segment[i];
         if ((segment->flags & PF_X) == 0)

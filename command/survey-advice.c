@@ -10,6 +10,7 @@
 #include "plan.h"
 #include "program.h"
 #include "skip.h"
+#include "tracee.h"
 
 #include <dirent.h>
 #include <stdlib.h>
@@ -203,7 +204,7 @@ static char *format_run(const struct prospects *prospects, const char *executabl
         const struct prospect *prospect = &prospects->prospect[i];
         if (!is_named(prospect, way))
             continue;
-        executes_image |= way == HL_WAY_IMAGE && prospect->is_main &&
+        executes_image |= way == HL_WAY_IMAGE && prospect->is_main && hl_check_live_machine() != 0 &&
                           (prospect->is_placed_anywhere || prospects->plain_reason != NULL);
         libraries += !prospect->is_main;
         char *longer = hl_format("%s%s%s", patterns, patterns[0] != '\0' ? ":" : "",

@@ -144,7 +144,7 @@ def test_position_independent(tmp_path):
     pie = helpers.build_calls(tmp_path / "pie", "-pie", "-fPIE")
     with running([pie, FOREVER]):
         answer, _ = survey("--program", pie)
-    assert row(answer, pie)["advice"]["commands"][-1] == f"hugeld run --via=image -- {pie}"
+    assert row(answer, pie)["advice"]["commands"][-1] == f"hugeld run -- {pie}"
 
 
 def test_static_program(tmp_path):
@@ -153,7 +153,7 @@ def test_static_program(tmp_path):
     with running([static, FOREVER]):
         answer, _ = survey("--program", static)
     advice = row(answer, static)["advice"]
-    assert advice["way"] == "image" and "preloaded" in advice["reason"] and "--via=image" in advice["commands"][-1]
+    assert advice["way"] == "image" and "preloaded" in advice["reason"] and advice["commands"][-1] == f"hugeld run -- {static}"
 
 
 @pytest.mark.whole

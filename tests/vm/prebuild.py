@@ -54,8 +54,9 @@ def test_build(builder, pause_library, empty_library, program, early, under, sto
         program(variant, "-DBSS_WORDS=134217728")
     for kind in ("exec", "pie", "static"):
         targets[kind]
-    for variant in exec_stop.AT_ONCE:
+    for variant in exec_stop.VARIANTS:
         exec_stop.build(builder, variant)
+    exec_stop.build_meddle(builder)
     builder.exceptions()
     builder.tiny()
     builder.poke()

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""A position-independent program is moved before its first instruction, so that its image fits.  All that depends on where it
+lies agrees: in the program, in the kernel, and in the tools that look from outside."""
+
+import collections
+import pathlib
+import re
+import shutil
+import signal
+
+import pytest
+
+import helpers
+
+pytestmark = pytest.mark.beside
+
+HERE = pathlib.Path(__file__).resolve().parent
+CHAIN = ["deep_leaf", "deep_three", "deep_two", "deep_one", "main"]
+CORE_PATTERN = pathlib.Path("/proc/sys/kernel/core_pattern")
+FIXED = ["setarch", "-R"]  # without randomisation
+
+
+@pytest.fixture
+def app(builder, images, tmp_path):
+    """The program, which has an image."""
+
+    def link(folder):
+        flags = ["-w", "-g", "-O1", "-fPIE", "-pie", "-rdynamic", "-fno-toplevel-reorder"]
+        return builder.compile(folder / "moved", *builder.object(), HERE / "exec-stop-moved.c", *flags, "-ldl")
+
+    path = pathlib.Path(shutil.copy(builder.once("exec-stop-moved", link), tmp_path / "moved"))
+    images.add(path)
+    return path
+
+
+@pytest.fixture
+def start(images):
+    """start(app): the command that runs it at the exec stop."""
+    return lambda *argv: [helpers.HUGELD, "run", "-o", f"store={images.folder},verbose=2", "--", *argv]
+
+
+def environment():
+    env = helpers.environment()
+    env.pop("LD_HUGEPAGES_OPTIONS")
+    return env
+
+
+def run(argv):
+    return helpers.run(argv, environment())
+
+
+def place(result):
+    return int(re.search(r"^at (\w+)$", result.stdout, re.M)[1], 16)
+
+
+def without_place(result):
+    return result.returncode, re.sub(r"^at \w+\n", "", result.stdout, flags=re.M)
+
+
+def check_moved(result, app):
+    assert re.match(rf"hugeld: {app.name}: text \d+ pages shared, .*at the exec stop from ", result.stderr), result.stderr
+
+
+@pytest.mark.parametrize("prefix", [[], FIXED, ["sh", "-c", 'ulimit -s unlimited; exec "$@"', "sh"]],
+                         ids=["random", "fixed", "legacy"])
+def test_itself(app, start, prefix):
+    """Its vectors, its data, the heap, dlopen, dladdr, backtrace, and executing itself again."""
+    plain, moved = run([*prefix, app]), run([*prefix, *start(app)])
+    check_moved(moved, app)
+    assert without_place(moved) == without_place(plain) and plain.returncode == 0
+    assert place(moved) % helpers.HUGE == 0
+
+
+def test_many_words(app, start):
+    """Arguments and variables that take many pages of the stack."""
+    words = ["x" * 1000] * 500
+    prefix = ["env", *(f"VARIABLE_{i}={'y' * 1000}" for i in range(300))]
+    plain, moved = run([*prefix, app, *words]), run([*prefix, *start(app, *words)])
+    check_moved(moved, app)
+    assert without_place(moved) == without_place(plain) and plain.returncode == 0
+
+
+def test_place_is_random(app, start):
+    """Every bit that the kernel draws, from 2 MiB up; and none where it draws none."""
+    bits = int(pathlib.Path("/proc/sys/vm/mmap_rnd_bits").read_text())
+    places = [place(run(start(app))) for _ in range(32)]
+    varying = 0
+    for one in places:
+        varying |= one ^ places[0]
+    expected = (1 << (12 + bits)) - helpers.HUGE
+    assert varying & expected == expected and len(set(places)) > 28, [hex(one) for one in places]
+    assert len({place(run([*FIXED, *start(app)])) for _ in range(3)}) == 1
+
+
+def test_memory_limit(app, start):
+    """RLIMIT_AS that suffices for the program and not for a second time its extent: it runs where it was."""
+    size = 330 << 10  # of which the heap is most
+    prefix = ["sh", "-c", f'ulimit -v {size}; exec "$@"', "sh"]
+    plain, moved = run([*prefix, app]), run([*prefix, *start(app)])
+    assert without_place(moved) == without_place(plain)
+
+
+def test_gdb(app, start):
+    """A breakpoint in moved text is hit, and the chain of calls is right."""
+    if not shutil.which("gdb"):
+        pytest.skip("gdb is not installed")
+    process = helpers.start([*start(app), "work", "20000"], environment())
+    try:
+        assert "at the exec stop" in process.stderr.readline()
+        told = helpers.run(["gdb", "-q", "-nx", "-batch", "-p", process.pid, "-ex", "break deep_leaf", "-ex", "continue",
+                            "-ex", "backtrace", "-ex", "print name"])
+        frames = re.findall(r"^#\d+ .*?(\w+) \(", told.stdout, re.M)
+        assert [frame for frame in frames if frame in CHAIN] == CHAIN and '"relocated"' in told.stdout, told
+    finally:
+        helpers.end_process(process)
+
+
+def test_core(app, start, tmp_path):
+    """gdb takes the kernel's core file for this program, and unwinds it."""
+    if re.search("[|/%]", CORE_PATTERN.read_text()):
+        pytest.skip(f"kernel.core_pattern is {CORE_PATTERN.read_text().strip()}")
+    if not shutil.which("gdb"):
+        pytest.skip("gdb is not installed")
+    result = helpers.run(["sh", "-c", 'cd "$0" && ulimit -c unlimited && exec "$@"', tmp_path, *start(app, "crash")], environment())
+    assert result.returncode == -signal.SIGABRT
+    check_moved(result, app)
+    [core] = tmp_path.glob("core*")
+    told = helpers.run(["gdb", "-q", "-nx", "-batch", app, core, "-ex", "backtrace", "-ex", "print name"]).stdout
+    frames = re.findall(r"^#\d+ .*?(\w+) \(", told, re.M)
+    assert [frame for frame in frames if frame in CHAIN] == CHAIN and '"relocated"' in told, told
+
+
+def test_perf(app, start, tmp_path):
+    """From the start: it names the functions, and finds nothing where the program was."""
+    if not shutil.which("perf"):
+        pytest.skip("perf is not installed")
+    data = tmp_path / "perf.data"
+    helpers.run(["perf", "record", "-N", "-q", "-e", "cpu-clock:u", "-F", "4999", "-o", data, *start(app, "work", "400")],
+                environment())
+    told = helpers.run(["perf", "script", "-i", data, "-F", "comm,ip,sym"]).stdout
+    names = collections.Counter(re.findall(rf"^ *{app.name} +\w+ (\S+)", told, re.M))
+    assert names["deep_leaf"] > 0.8 * sum(names.values()) > 80, names
