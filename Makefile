@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-# make         builds build/hugeld and build/libhugeld.so; they run from there
+# make         builds build/hugeld, hugeld-command and libhugeld.so there; they run from there
 # make demo    shows it: the C++ compiler, plainly and from an image
 # make check   each test with a few of its cases, or TESTS='FILE...' with all      make check-unit   only the core's
 # make check-all   each test with all cases; installs what few tests want, too
@@ -44,13 +44,16 @@ HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugel
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
-command = $(patsubst %.c,$B/%.o,$(wildcard command/*.c))
+command = $(patsubst %.c,$B/%.o,$(filter-out command/start.c,$(wildcard command/*.c)))
+# What starts programs, once more for the libc of START_CC.
+start = $(patsubst %,$B/start/%.o,start run-bare process process-objects tracee find-image elf-file program store-name basics) \
+    $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop*.c))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld-json.5 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
 fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
-all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled) \
+all: $B/libhugeld.so $(if $(filter yes,$(COMMAND)),$B/hugeld $B/hugeld-command) $(if $(filter yes,$(CHILDREN_32)),$B/preload) $(filled) \
     $B/data/hugeld.service
 unit-tests: $(unit_tests)
 fuzzers: $(fuzzers)
@@ -79,7 +82,11 @@ $B/preload: $B/libhugeld.so
 	    $(CC) -m32 $(CORE_FLAGS) -shared -nostdlib -Wl,-soname,libhugeld.so -x c -o $@/$$lib/libhugeld.so /dev/null || exit 1; \
 	done
 
-$B/hugeld: $(core) $(command)
+# Of these files only what is called is linked; the rest may call what this libc does not have.
+$B/hugeld: $(core) $(start)
+	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections -o $@ $^
+
+$B/hugeld-command: $(core) $(command)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm
 
 # All of the core in one object, for looking at what it leaves undefined (tests/lint): nothing.
@@ -101,6 +108,10 @@ $(preload): $B/%.o: %.c $(CONFIG)
 $B/command/%.o: command/%.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(HOSTED) -c -o $@ $<
+
+$B/start/%.o: command/%.c $(CONFIG)
+	@mkdir -p $(@D)
+	$(Q)$(START_CC) $(BASE) $(HOSTED) $(START_CPPFLAGS) -ffunction-sections -fdata-sections -c -o $@ $<
 
 $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	@mkdir -p $(@D)
@@ -126,7 +137,8 @@ installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhug
     644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
     link:libhugeld.so.8:$(mandir)/man8/ld-hugeld.so.8
 ifeq ($(COMMAND),yes)
-installed += 755:$B/hugeld:$(bindir)/hugeld 644:$B/doc/hugeld.1:$(mandir)/man1/hugeld.1 \
+installed += 755:$B/hugeld:$(bindir)/hugeld 755:$B/hugeld-command:$(libdir)/hugeld/hugeld-command \
+    644:$B/doc/hugeld.1:$(mandir)/man1/hugeld.1 \
     644:$B/doc/hugeld-json.5:$(mandir)/man5/hugeld-json.5 \
     644:$B/doc/hugeld.bash:$(data)/bash-completion/completions/hugeld 644:$B/doc/hugeld.zsh:$(zshdir)/_hugeld \
     644:$B/doc/hugeld.fish:$(data)/fish/vendor_completions.d/hugeld.fish \

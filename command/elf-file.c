@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Reads an ELF file with libelf: any ELF64 of either byte order, of any architecture.
+/* Reads an ELF file: any ELF64 of either byte order, of any architecture.
 
    The file may be anything that somebody's PATH or another process's maps name, so it is read and never
-   mapped (a mapped file that shrinks is SIGBUS), every offset goes through libelf's bounds checks, and
-   strings end where their table does. */
+   mapped (a mapped file that shrinks is SIGBUS), every offset is compared with its size, and strings end where
+   their table does.  No library is used: this is also in the part of the command that starts programs, which
+   must start fast itself (start.c). */
 #include "elf-file.h"
 #include "segments.h"
 
@@ -51,10 +52,10 @@ static enum hl_elf_problem open_file(struct hl_elf_file *file, int directory, co
     return HL_ELF_FINE;
 }
 
-/* What the first bytes say, before libelf is asked. */
+/* What the first bytes say, which are the header. */
 static enum hl_elf_problem check_magic(struct hl_elf_file *file) {
-    unsigned char head[sizeof(Elf64_Ehdr)] = {0};
-    ssize_t n = pread(file->fd, head, sizeof head, 0);
+    const unsigned char *head = (const unsigned char *)&file->header;
+    ssize_t n = pread(file->fd, &file->header, sizeof file->header, 0);
     if (n < 0)
         return HL_ELF_UNREADABLE;
     if (n == 0)
@@ -65,15 +66,72 @@ static enum hl_elf_problem check_magic(struct hl_elf_file *file) {
         return HL_ELF_OTHER;
     if (n > EI_CLASS && head[EI_CLASS] == ELFCLASS32)
         return HL_ELF_32_BIT;
-    return n < (ssize_t)sizeof head ? HL_ELF_TRUNCATED : HL_ELF_FINE;
+    return n < (ssize_t)sizeof file->header ? HL_ELF_TRUNCATED : HL_ELF_FINE;
+}
+
+/* --- the other byte order --- */
+
+static uint16_t swap_2(uint16_t x) { return __builtin_bswap16(x); }
+static uint32_t swap_4(uint32_t x) { return __builtin_bswap32(x); }
+static uint64_t swap_8(uint64_t x) { return __builtin_bswap64(x); }
+
+static void swap_header(Elf64_Ehdr *h) {
+    h->e_type = swap_2(h->e_type);
+    h->e_machine = swap_2(h->e_machine);
+    h->e_version = swap_4(h->e_version);
+    h->e_entry = swap_8(h->e_entry);
+    h->e_phoff = swap_8(h->e_phoff);
+    h->e_shoff = swap_8(h->e_shoff);
+    h->e_flags = swap_4(h->e_flags);
+    h->e_ehsize = swap_2(h->e_ehsize);
+    h->e_phentsize = swap_2(h->e_phentsize);
+    h->e_phnum = swap_2(h->e_phnum);
+    h->e_shentsize = swap_2(h->e_shentsize);
+    h->e_shnum = swap_2(h->e_shnum);
+    h->e_shstrndx = swap_2(h->e_shstrndx);
+}
+
+static void swap_program_header(Elf64_Phdr *ph) {
+    ph->p_type = swap_4(ph->p_type);
+    ph->p_flags = swap_4(ph->p_flags);
+    ph->p_offset = swap_8(ph->p_offset);
+    ph->p_vaddr = swap_8(ph->p_vaddr);
+    ph->p_paddr = swap_8(ph->p_paddr);
+    ph->p_filesz = swap_8(ph->p_filesz);
+    ph->p_memsz = swap_8(ph->p_memsz);
+    ph->p_align = swap_8(ph->p_align);
+}
+
+static bool is_swapped(const struct hl_elf_file *file) {
+    const uint16_t one = 1;
+    return file->header.e_ident[EI_DATA] != (*(const uint8_t *)&one == 1 ? ELFDATA2LSB : ELFDATA2MSB);
+}
+
+/* --- */
+
+/* BYTES of the file from OFFSET.  False: they are not all there, or cannot be read. */
+static bool read_exactly(const struct hl_elf_file *file, uint64_t offset, void *to, size_t bytes) {
+    size_t done = 0;
+    if (offset > INT64_MAX - bytes)
+        return false;
+    while (done < bytes) {
+        ssize_t n = pread(file->fd, (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        done += (size_t)n;
+    }
+    return true;
 }
 
 static enum hl_elf_problem read_header(struct hl_elf_file *file) {
-    elf_version(EV_CURRENT);
-    file->elf = elf_begin(file->fd, ELF_C_READ, NULL);
-    if (file->elf == NULL || elf_kind(file->elf) != ELF_K_ELF || gelf_getclass(file->elf) != ELFCLASS64 ||
-        gelf_getehdr(file->elf, &file->header) == NULL)
+    const unsigned char *ident = file->header.e_ident;
+    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_VERSION] != EV_CURRENT ||
+        (ident[EI_DATA] != ELFDATA2LSB && ident[EI_DATA] != ELFDATA2MSB))
         return HL_ELF_BROKEN;
+    if (is_swapped(file))
+        swap_header(&file->header);
     switch (file->header.e_type) {
     case ET_EXEC:
     case ET_DYN:
@@ -87,23 +145,35 @@ static enum hl_elf_problem read_header(struct hl_elf_file *file) {
     }
 }
 
+/* Where there are too many for the header, section 0 has their number. */
+static bool count_program_headers(struct hl_elf_file *file) {
+    Elf64_Shdr first;
+    file->phnum = file->header.e_phnum;
+    if (file->phnum != PN_XNUM || file->header.e_shoff == 0)
+        return true;
+    if (!read_exactly(file, file->header.e_shoff, &first, sizeof first))
+        return false;
+    file->phnum = is_swapped(file) ? swap_4(first.sh_info) : first.sh_info;
+    return true;
+}
+
 static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
     uint64_t bytes = (uint64_t)file->stat.st_size;
     bool any = false;
     if (file->header.e_phoff == 0)
         return HL_ELF_NO_SEGMENTS;
-    /* libelf takes headers that lie past the end for none at all. */
-    if (elf_getphdrnum(file->elf, &file->phnum) != 0 || file->header.e_phoff > bytes ||
-        file->phnum > (bytes - file->header.e_phoff) / sizeof(Elf64_Phdr) ||
-        (file->phnum == 0 && file->header.e_phnum != 0))
+    if (!count_program_headers(file) || file->header.e_phoff > bytes ||
+        file->phnum > (bytes - file->header.e_phoff) / sizeof(Elf64_Phdr))
         return HL_ELF_TRUNCATED;
     file->phdr = calloc(file->phnum + 1, sizeof *file->phdr);
     if (file->phdr == NULL)
         return HL_ELF_UNREADABLE;
+    if (!read_exactly(file, file->header.e_phoff, file->phdr, file->phnum * sizeof *file->phdr))
+        return HL_ELF_TRUNCATED;
     for (size_t i = 0; i < file->phnum; i++) {
-        GElf_Phdr *ph = &file->phdr[i];
-        if (gelf_getphdr(file->elf, (int)i, ph) == NULL)
-            return HL_ELF_TRUNCATED;
+        Elf64_Phdr *ph = &file->phdr[i];
+        if (is_swapped(file))
+            swap_program_header(ph);
         if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
             (ph->p_offset > bytes || ph->p_filesz > bytes - ph->p_offset))
             return HL_ELF_TRUNCATED;
@@ -113,22 +183,24 @@ static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
     return any ? HL_ELF_FINE : HL_ELF_NO_SEGMENTS;
 }
 
-/* At most BYTES of the file from OFFSET, converted to this machine's byte order; or NULL. */
-static const void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_t bytes, Elf_Type type,
-                              size_t *got) {
+/* At most BYTES of the file from OFFSET, as many as there are: *GOT.  NULL: none, or they cannot be read; the caller frees
+   the rest. */
+static void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_t bytes, size_t *got) {
     uint64_t size = (uint64_t)file->stat.st_size;
-    if (offset >= size)
+    if (offset >= size || bytes == 0)
         return NULL;
-    bytes = bytes < size - offset ? bytes : size - offset;
-    Elf_Data *data = elf_getdata_rawchunk(file->elf, (int64_t)offset, bytes, type);
-    *got = data != NULL ? data->d_size : 0;
-    return *got > 0 ? data->d_buf : NULL;
+    *got = (size_t)(bytes < size - offset ? bytes : size - offset);
+    void *chunk = malloc(*got);
+    if (chunk != NULL && read_exactly(file, offset, chunk, *got))
+        return chunk;
+    free(chunk);
+    return NULL;
 }
 
 /* Where the bytes of virtual ADDRESS are in the file; UINT64_MAX if nowhere. */
 static uint64_t find_offset(const struct hl_elf_file *file, uint64_t address) {
     for (size_t i = 0; i < file->phnum; i++) {
-        const GElf_Phdr *ph = &file->phdr[i];
+        const Elf64_Phdr *ph = &file->phdr[i];
         if (ph->p_type == PT_LOAD && address - ph->p_vaddr < ph->p_filesz)
             return ph->p_offset + (address - ph->p_vaddr);
     }
@@ -142,15 +214,17 @@ static uint64_t find_dynamic(const struct hl_elf_file *file, Elf64_Sxword tag) {
     return 0;
 }
 
-/* Of the dynamic string table, which may be megabytes, only this string is read.  It lives as long as the
-   file. */
-static const char *find_string(const struct hl_elf_file *file, uint64_t offset) {
+/* Of the dynamic string table, which may be megabytes, only this string is read.  The caller frees it. */
+static char *find_string(const struct hl_elf_file *file, uint64_t offset) {
     size_t bytes;
     if (offset >= file->strings_bytes || file->strings_at > UINT64_MAX - offset)
         return NULL;
     uint64_t most = file->strings_bytes - offset < STRING_MAX ? file->strings_bytes - offset : STRING_MAX;
-    const char *string = read_chunk(file, file->strings_at + offset, most, ELF_T_BYTE, &bytes);
-    return string != NULL && memchr(string, '\0', bytes) != NULL ? string : NULL;
+    char *string = read_chunk(file, file->strings_at + offset, most, &bytes);
+    if (string != NULL && memchr(string, '\0', bytes) != NULL)
+        return string;
+    free(string);
+    return NULL;
 }
 
 /* What is missing here only means that there is no name and no text relocation to know of. */
@@ -159,12 +233,16 @@ static void read_dynamic(struct hl_elf_file *file) {
     uint64_t strtab, soname;
     size_t bytes;
     for (size_t i = 0; i < file->phnum && file->dyn == NULL; i++) {
-        const GElf_Phdr *ph = &file->phdr[i];
+        const Elf64_Phdr *ph = &file->phdr[i];
         if (ph->p_type != PT_DYNAMIC)
             continue;
         uint64_t whole = ph->p_filesz - ph->p_filesz % sizeof(Elf64_Dyn);
-        file->dyn = read_chunk(file, ph->p_offset, whole, ELF_T_DYN, &bytes);
+        file->dyn = read_chunk(file, ph->p_offset, whole, &bytes);
         file->n_dyn = file->dyn != NULL ? bytes / sizeof(Elf64_Dyn) : 0;
+    }
+    for (size_t i = 0; file->dyn != NULL && i < file->n_dyn && is_swapped(file); i++) {
+        file->dyn[i].d_tag = (Elf64_Sxword)swap_8((uint64_t)file->dyn[i].d_tag);
+        file->dyn[i].d_un.d_val = swap_8(file->dyn[i].d_un.d_val);
     }
     hl_read_dynamic(&object, file->dyn, file->n_dyn, &strtab, &soname);
     file->text_relocations = object.text_relocations;
@@ -192,12 +270,14 @@ enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const c
 
 void hl_close_elf(struct hl_elf_file *file) {
     int error = errno; /* hl_elf_problem_sentence speaks of it */
-    elf_end(file->elf);
     free(file->phdr);
+    free(file->dyn);
+    free(file->soname);
     if (file->fd >= 0)
         close(file->fd);
-    file->elf = NULL;
     file->phdr = NULL;
+    file->dyn = NULL;
+    file->soname = NULL;
     file->fd = -1;
     errno = error;
 }
@@ -216,8 +296,10 @@ bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
     for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++) {
         if (file->dyn[i].d_tag != DT_NEEDED)
             continue;
-        const char *name = find_string(file, file->dyn[i].d_un.d_val);
-        if (name != NULL && strncmp(name, prefix, strlen(prefix)) == 0)
+        char *name = find_string(file, file->dyn[i].d_un.d_val);
+        bool is_it = name != NULL && strncmp(name, prefix, strlen(prefix)) == 0;
+        free(name);
+        if (is_it)
             return true;
     }
     return false;
@@ -259,19 +341,4 @@ const char *hl_elf_type(const struct hl_elf_file *file) {
     if (find_dynamic(file, DT_FLAGS_1) & DF_1_PIE)
         return "pie";
     return file->has_interpreter && file->soname == NULL ? "pie" : "dso";
-}
-
-const char *hl_machine_name(unsigned machine) {
-    static const struct {
-        unsigned machine;
-        const char *name;
-    } names[] = {
-        {EM_X86_64, "x86-64"}, {EM_AARCH64, "aarch64"},     {EM_PPC64, "ppc64"}, {EM_S390, "s390x"},
-        {EM_RISCV, "riscv64"}, {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"}, {EM_SPARCV9, "sparc64"},
-        {EM_ALPHA, "alpha"},   {EM_IA_64, "ia64"},
-    };
-    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (names[i].machine == machine)
-            return names[i].name;
-    return NULL;
 }

@@ -5,7 +5,7 @@
 
 #include "hugeld.h"
 
-#include <gelf.h>
+#include <elf.h>
 #include <sys/stat.h>
 
 /* Why a file cannot be planned. */
@@ -28,15 +28,14 @@ enum hl_elf_problem {
 
 struct hl_elf_file {
     int fd;
-    Elf *elf;
     struct stat stat;
-    GElf_Ehdr header;
+    Elf64_Ehdr header;
     size_t phnum;
-    GElf_Phdr *phdr;     /* phnum of them, in this machine's byte order */
-    const GElf_Dyn *dyn; /* n_dyn of them, likewise; NULL if there are none.  libelf owns them */
+    Elf64_Phdr *phdr; /* phnum of them, in this machine's byte order */
+    Elf64_Dyn *dyn;   /* n_dyn of them, likewise; NULL if there are none */
     size_t n_dyn;
     uint64_t strings_at, strings_bytes; /* the dynamic string table in the file */
-    const char *soname;                 /* DT_SONAME, or NULL */
+    char *soname;                       /* DT_SONAME, or NULL */
     bool has_interpreter;               /* PT_INTERP: the dynamic linker runs */
     bool text_relocations;
 };
@@ -74,8 +73,5 @@ bool hl_is_native(const struct hl_elf_file *file);
 
 /* "exec", "pie", "dso"; static. */
 const char *hl_elf_type(const struct hl_elf_file *file);
-
-/* "x86-64", or NULL for one that is not known by name. */
-const char *hl_machine_name(unsigned machine);
 
 #endif

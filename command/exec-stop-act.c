@@ -10,7 +10,7 @@
    because the program has not run: what is there is the file, and nothing else, which is looked at before.  Kernels before
    6.12 can take the old text away and then find no memory for the new; then it is mapped from the program's own file. */
 #include "exec-stop.h"
-#include "common.h"
+#include "basics.h"
 #include "maps.h"
 #include "sys.h"
 

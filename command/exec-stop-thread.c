@@ -10,7 +10,7 @@
    No single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a
    signal). */
 #include "exec-stop.h"
-#include "common.h"
+#include "basics.h"
 
 #include <errno.h>
 #include <string.h>

@@ -39,6 +39,7 @@ struct hl_exec_code {
 /* Everything that can be known before. */
 struct hl_exec_plan {
     char *executable;
+    struct hl_status status; /* of the process that will execute it */
     struct hl_file_state file;
     struct hl_object object;
     struct hl_geometry geometry;

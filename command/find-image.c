@@ -2,7 +2,7 @@
 /* The image of a file is looked for and checked by the same code as in a process.  What a process knows and a
    file does not say is the load address: an image goes with it only at multiples of a huge page. */
 #include "find-image.h"
-#include "common.h"
+#include "basics.h"
 #include "elf/image.h"
 #include "layout.h"
 #include "plan.h"
@@ -30,11 +30,12 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
     return all;
 }
 
-long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
+long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
+                      const struct hl_options *options) {
     static struct hl_context context; /* hl_open_image looks at the options, the user and the filters */
     char *path;
     context.options = name_store(options, &path);
-    hl_read_status(&context.status, &hl_system_roots);
+    context.status = *status;
     struct hl_stores stores;
     long image = -HL_SKIP_NO_IMAGE;
     context.has_no_store = false;
@@ -44,6 +45,12 @@ long hl_open_image_of(const struct hl_file_state *state, const struct hl_options
     }
     free(path);
     return image;
+}
+
+long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    return hl_open_image_as(&status, state, options);
 }
 
 bool hl_is_noexec(int file) {

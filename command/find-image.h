@@ -23,8 +23,10 @@ struct hl_found_image {
     struct hl_plan plan;     /* from an image, at the forecast's address */
 };
 
-/* hl_open_image, as a process of this user with OPTIONS would call it. */
+/* hl_open_image, as a process of this user with OPTIONS would call it.  The same for who knows the STATUS of this process. */
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);
+long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
+                      const struct hl_options *options);
 
 /* Whether nothing may be executed where the open FILE lies. */
 bool hl_is_noexec(int file);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The hugeld command: finds the sub-command and hands over.
+/* The hugeld command, but for what start.c does: finds the sub-command and hands over.
 
    People type this; the work is done by libhugeld.so inside the program, and the plan comes from the same
    files of elf/ that run there. */

@@ -25,6 +25,22 @@
 #include <string.h>
 #include <unistd.h>
 
+/* "x86-64", or NULL for one that is not known by name. */
+static const char *machine_name(unsigned machine) {
+    static const struct {
+        unsigned machine;
+        const char *name;
+    } names[] = {
+        {EM_X86_64, "x86-64"}, {EM_AARCH64, "aarch64"},     {EM_PPC64, "ppc64"}, {EM_S390, "s390x"},
+        {EM_RISCV, "riscv64"}, {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"}, {EM_SPARCV9, "sparc64"},
+        {EM_ALPHA, "alpha"},   {EM_IA_64, "ia64"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].machine == machine)
+            return names[i].name;
+    return NULL;
+}
+
 struct request {
     char *options_text;
     struct hl_options options;
@@ -205,7 +221,7 @@ static void print_report(const struct hl_forecast *report, const struct hl_found
                          const struct hl_starts *range, enum address address,
                          const struct hl_options *options) {
     const struct hl_plan *plan = &report->plan;
-    const char *machine = hl_machine_name(report->file->header.e_machine);
+    const char *machine = machine_name(report->file->header.e_machine);
     unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
     hl_print("%s: %s, %s, %" PRIu64 " KiB of text", report->path, hl_elf_type(report->file),
              machine != NULL ? machine : "unknown machine", to_kib(plan->text_bytes));
@@ -301,7 +317,7 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_found
                          const struct hl_starts *range, enum address address,
                          const struct hl_options *options) {
     static const char *const names[] = {"own", "process", "kernel", "example"};
-    const char *machine = hl_machine_name(report->file->header.e_machine);
+    const char *machine = machine_name(report->file->header.e_machine);
     const struct hl_plan *plan = &report->plan;
     json_t *json_plan =
         json_pack("{s:o, s:s, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias),

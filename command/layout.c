@@ -21,6 +21,7 @@
 #include "elf/image.h"
 #include "plan.h"
 
+#include <gelf.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,7 +34,7 @@
 /* Bytes of the original that no segment has: a section's, or a program header's. */
 struct extent {
     uint64_t from, bytes, align;
-    GElf_Off *offset; /* of the header that names them, to be set */
+    Elf64_Off *offset; /* of the header that names them, to be set */
 };
 
 /* A range of the original that something names. */
@@ -44,6 +45,7 @@ struct range {
 struct planner {
     struct hl_image *image;
     const struct hl_elf_file *file;
+    Elf *elf; /* the same file, for its sections */
     const struct hl_geometry *geometry;
     struct hl_object object;
     uint64_t file_bytes;
@@ -86,13 +88,13 @@ static uint32_t find_trap(unsigned machine) {
 
 /* Whether a PT_LOAD of no bytes, which hl_read_segments passes over, is one for the kernel and ld.so, too: they
    map the page that its address is in, unless that is the page's first. */
-static bool maps_nothing(const GElf_Phdr *ph, const struct hl_geometry *geometry) {
+static bool maps_nothing(const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
     return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
 }
 
 /* The program headers and what they make of the object: hl_skip, or 0. */
 static int read_object(struct planner *p) {
-    const GElf_Ehdr *header = &p->file->header;
+    const Elf64_Ehdr *header = &p->file->header;
     struct hl_options options;
     struct hl_plan plan;
     const uint16_t one = 1;
@@ -104,7 +106,7 @@ static int read_object(struct planner *p) {
     if (result != 0)
         return result;
     for (size_t i = 0; i < p->file->phnum; i++) {
-        const GElf_Phdr *ph = &p->file->phdr[i];
+        const Elf64_Phdr *ph = &p->file->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
             (ph->p_offset - ph->p_vaddr) % p->geometry->page_bytes != 0)
             return HL_SKIP_MALFORMED;
@@ -123,10 +125,10 @@ static int read_object(struct planner *p) {
 /* The section headers, of which a file need not have any. */
 static int read_sections(struct planner *p) {
     struct hl_image *image = p->image;
-    const GElf_Ehdr *header = &p->file->header;
+    const Elf64_Ehdr *header = &p->file->header;
     if (header->e_shoff == 0 && header->e_shnum == 0)
         return 0;
-    if (elf_getshdrnum(p->file->elf, &image->shnum) != 0 || image->shnum == 0 ||
+    if (elf_getshdrnum(p->elf, &image->shnum) != 0 || image->shnum == 0 ||
         !is_inside(p, header->e_shoff, 0) ||
         image->shnum > (p->file_bytes - header->e_shoff) / sizeof(Elf64_Shdr)) {
         image->shnum = 0;
@@ -136,8 +138,8 @@ static int read_sections(struct planner *p) {
         return HL_SKIP_MALFORMED;
     image->shdr = hl_allocate(image->shnum * sizeof *image->shdr);
     for (size_t i = 0; i < image->shnum; i++) {
-        GElf_Shdr *sh = &image->shdr[i];
-        if (gelf_getshdr(elf_getscn(p->file->elf, i), sh) == NULL)
+        Elf64_Shdr *sh = &image->shdr[i];
+        if (gelf_getshdr(elf_getscn(p->elf, i), sh) == NULL)
             return HL_SKIP_SOURCE_UNREADABLE;
         if (sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS && !is_inside(p, sh->sh_offset, sh->sh_size))
             return HL_SKIP_SOURCE_UNREADABLE;
@@ -234,8 +236,8 @@ static bool is_found_by_headers(const struct planner *p, size_t number, size_t n
                                         ".note.gnu.build-id",
                                         ".note.stapsdt",
                                         ".note.bolt_info"};
-    const GElf_Shdr *sh = &p->image->shdr[number];
-    const char *name = elf_strptr(p->file->elf, names, sh->sh_name);
+    const Elf64_Shdr *sh = &p->image->shdr[number];
+    const char *name = elf_strptr(p->elf, names, sh->sh_name);
     switch (sh->sh_type) {
     case SHT_SYMTAB:
         return name != NULL && strcmp(name, ".symtab") == 0;
@@ -253,10 +255,10 @@ static bool is_found_by_headers(const struct planner *p, size_t number, size_t n
 }
 
 /* Whether all of the section SH lies in a segment that is loaded. */
-static bool is_loaded(const struct planner *p, const GElf_Shdr *sh) {
+static bool is_loaded(const struct planner *p, const Elf64_Shdr *sh) {
     bool found = false;
     for (size_t i = 0; i < p->file->phnum && !found; i++) {
-        const GElf_Phdr *ph = &p->file->phdr[i];
+        const Elf64_Phdr *ph = &p->file->phdr[i];
         found = ph->p_type == PT_LOAD && sh->sh_offset >= ph->p_offset && sh->sh_size <= ph->p_filesz &&
                 sh->sh_offset - ph->p_offset <= ph->p_filesz - sh->sh_size;
     }
@@ -266,10 +268,10 @@ static bool is_loaded(const struct planner *p, const GElf_Shdr *sh) {
 /* Whether an executable carries data in a section of its own. */
 static bool has_payload(const struct planner *p) {
     size_t names;
-    if (strcmp(hl_elf_type(p->file), "dso") == 0 || elf_getshdrstrndx(p->file->elf, &names) != 0)
+    if (strcmp(hl_elf_type(p->file), "dso") == 0 || elf_getshdrstrndx(p->elf, &names) != 0)
         return false;
     for (size_t i = 0; i < p->image->shnum; i++) {
-        const GElf_Shdr *sh = &p->image->shdr[i];
+        const Elf64_Shdr *sh = &p->image->shdr[i];
         bool has_bytes = sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS && sh->sh_size > 0;
         if (has_bytes && !is_loaded(p, sh) && !is_found_by_headers(p, i, names))
             return true;
@@ -278,14 +280,14 @@ static bool has_payload(const struct planner *p) {
 }
 
 static int check_original(struct planner *p) {
-    const GElf_Ehdr *header = &p->file->header;
+    const Elf64_Ehdr *header = &p->file->header;
     for (unsigned i = 0; i < p->object.n_segments; i++) {
         const struct hl_segment *segment = &p->object.segment[i];
         if (segment->file_end > segment->start)
             add_range(p, file_start(segment), segment->file_end - segment->start);
     }
     for (size_t i = 0; i < p->image->shnum; i++) {
-        const GElf_Shdr *sh = &p->image->shdr[i];
+        const Elf64_Shdr *sh = &p->image->shdr[i];
         if (sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS)
             add_range(p, sh->sh_offset, sh->sh_size);
     }
@@ -422,7 +424,7 @@ static bool goes_with(const struct planner *p, uint64_t offset, uint64_t address
            offset - file_start(segment) == address - segment->start;
 }
 
-static void add_extent(struct planner *p, uint64_t bytes, uint64_t align, GElf_Off *offset) {
+static void add_extent(struct planner *p, uint64_t bytes, uint64_t align, Elf64_Off *offset) {
     bool usual = align != 0 && (align & (align - 1)) == 0 && align <= ALIGN_MAX;
     p->extent[p->n_extents++] = (struct extent){*offset, bytes, usual ? align : 1, offset};
 }
@@ -431,7 +433,7 @@ static void place_program_headers(struct planner *p) {
     struct hl_image *image = p->image;
     bool moves = hl_is_position_independent(p->file);
     for (size_t i = 0; i < image->phnum; i++) {
-        GElf_Phdr *ph = &image->phdr[i];
+        Elf64_Phdr *ph = &image->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
             ph->p_offset = in_image(p, ph->p_vaddr);
             if (moves && ph->p_align < p->geometry->huge_page_bytes)
@@ -447,7 +449,7 @@ static void place_program_headers(struct planner *p) {
 
 static void place_sections(struct planner *p) {
     for (size_t i = 0; i < p->image->shnum; i++) {
-        GElf_Shdr *sh = &p->image->shdr[i];
+        Elf64_Shdr *sh = &p->image->shdr[i];
         bool nothing = sh->sh_type == SHT_NOBITS || sh->sh_size == 0;
         if (sh->sh_type == SHT_NULL)
             continue;
@@ -611,10 +613,13 @@ int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file,
     struct planner p = {.image = image, .file = file, .geometry = geometry};
     memset(image, 0, sizeof *image);
     p.file_bytes = (uint64_t)file->stat.st_size;
+    elf_version(EV_CURRENT);
+    p.elf = elf_begin(file->fd, ELF_C_READ, NULL);
     image->header = file->header;
     image->trap = find_trap(file->header.e_machine);
     image->phnum = file->phnum;
     int result = plan(&p);
+    elf_end(p.elf);
     free(p.extent);
     free(p.range);
     if (result != 0)

@@ -23,12 +23,12 @@ struct hl_image {
     uint32_t trap;          /* one or four trap instructions of its machine; 0: they are not known */
 
     /* The headers, written over the pieces.  header.e_phoff and e_shoff say where the tables are. */
-    GElf_Ehdr header;
+    Elf64_Ehdr header;
     uint64_t loaded_header; /* where a PT_LOAD has the ELF header; 0: at the image's begin, or nowhere */
     bool has_loaded_header;
     size_t phnum, shnum;
-    GElf_Phdr *phdr;
-    GElf_Shdr *shdr; /* NULL: it has no sections */
+    Elf64_Phdr *phdr;
+    Elf64_Shdr *shdr; /* NULL: it has no sections */
 };
 
 /* Plans the image of FILE, whose headers may be hostile; reads FILE and changes nothing.  0, or the reason why

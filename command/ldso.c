@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <gelf.h>
 #include <linux/limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +32,7 @@ char *hl_find_linker(void) {
         *slash = '\0';
     char *places[] = {
         hl_format("%s/ldso/ld.so", self),
+        hl_format("%s/ld.so", self),
         hl_format("%s/../lib/hugeld/ld.so", self),
         hl_format("%s/ld.so", HL_LIBDIR),
     };
@@ -103,11 +105,13 @@ static char *read_build_id(const char *path) {
 char *hl_read_origin(const struct hl_elf_file *file) {
     char *origin = NULL;
     size_t names;
-    for (Elf_Scn *section = NULL; elf_getshdrstrndx(file->elf, &names) == 0 &&
-                                  (section = elf_nextscn(file->elf, section)) != NULL && origin == NULL;) {
+    elf_version(EV_CURRENT);
+    Elf *elf = elf_begin(file->fd, ELF_C_READ, NULL);
+    for (Elf_Scn *section = NULL; elf_getshdrstrndx(elf, &names) == 0 &&
+                                  (section = elf_nextscn(elf, section)) != NULL && origin == NULL;) {
         GElf_Shdr header;
         const char *name =
-            gelf_getshdr(section, &header) != NULL ? elf_strptr(file->elf, names, header.sh_name) : NULL;
+            gelf_getshdr(section, &header) != NULL ? elf_strptr(elf, names, header.sh_name) : NULL;
         if (name == NULL || strcmp(name, ".hugeld.for") != 0)
             continue;
         const Elf_Data *data = elf_rawdata(section, NULL);
@@ -117,6 +121,7 @@ char *hl_read_origin(const struct hl_elf_file *file) {
             origin[strspn(origin, "0123456789abcdef")] = '\0';
         }
     }
+    elf_end(elf);
     return origin;
 }
 

@@ -9,7 +9,7 @@
 
    tests/live tries what may be interrupted here, and what must not. */
 #include "live-calls.h"
-#include "common.h"
+#include "basics.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>

@@ -21,7 +21,7 @@
        preloader         what stays of the file, and between it ranges of the image
        patched linker    nothing but the image: the object is found by that, and has the original's name
        executed          the same, and /proc/PID/exe is the image */
-#include "common.h"
+#include "basics.h"
 #include "process.h"
 #include "store.h"
 
@@ -254,7 +254,7 @@ static void add_loaded(struct hl_process *process, struct hl_process_file *file,
 
 /* How well REGION fits to PH at BIAS: 0 not at all, 1 in its place, 2 also in its protection (r-- is what
    RELRO leaves of a writable segment). */
-static unsigned rate_region(const struct hl_region *region, const GElf_Phdr *ph, uint64_t bias,
+static unsigned rate_region(const struct hl_region *region, const Elf64_Phdr *ph, uint64_t bias,
                             uint64_t page_bytes) {
     uint64_t start = hl_round_down(bias + ph->p_vaddr, page_bytes);
     uint64_t end = hl_round_up(bias + ph->p_vaddr + ph->p_filesz, page_bytes);
@@ -299,7 +299,7 @@ static bool find_bias(const struct hl_process *process, size_t first, const stru
     uint64_t page_bytes = geometry->page_bytes;
     unsigned best = 0;
     for (size_t i = 0; i < elf->phnum; i++) {
-        const GElf_Phdr *ph = &elf->phdr[i];
+        const Elf64_Phdr *ph = &elf->phdr[i];
         uint64_t offset = hl_round_down(ph->p_offset, page_bytes);
         if (ph->p_type != PT_LOAD || region->offset < offset ||
             region->offset - offset >= ph->p_filesz + page_bytes)

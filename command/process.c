@@ -5,8 +5,9 @@
    length limit and a line that doesn't parse is skipped.  Everything is opened relative to one descriptor of
    /proc/PID, so that a number which is reused meanwhile gives ESRCH and never two processes in one answer. */
 #include "process.h"
-#include "common.h"
+#include "basics.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -81,25 +82,37 @@ char *hl_read_variable(const struct hl_process *process, const char *name) {
     return value;
 }
 
+/* Reads a number and what has to be behind it, if that is no '\0'; AT is behind that then. */
+static bool read_number(uint64_t *number, char **at, int base, char behind) {
+    char *end;
+    if (!isxdigit((unsigned char)**at))
+        return false;
+    *number = strtoull(*at, &end, base);
+    *at = end + (behind != '\0');
+    return behind == '\0' || *end == behind;
+}
+
 /* "00400000-00452000 r-xp 00000000 08:02 173521   /usr/bin/x" */
 static bool parse_region(struct hl_region *region, char *line) {
-    char permissions[5];
-    unsigned major, minor;
-    uint64_t inode;
-    int name = 0;
+    char *at = line;
+    uint64_t major, minor, inode;
     memset(region, 0, sizeof *region);
-    if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %4s %" SCNx64 " %x:%x %" SCNu64 " %n", &region->start,
-               &region->end, permissions, &region->offset, &major, &minor, &inode, &name) < 7)
+    if (!read_number(&region->start, &at, 16, '-') || !read_number(&region->end, &at, 16, ' ') ||
+        strcspn(at, " ") != 4)
         return false;
-    if (strlen(permissions) != 4 || name == 0 || region->start >= region->end)
+    const char *permissions = at;
+    at += 5;
+    if (!read_number(&region->offset, &at, 16, ' ') || !read_number(&major, &at, 16, ':') ||
+        !read_number(&minor, &at, 16, ' ') || !read_number(&inode, &at, 10, '\0') ||
+        region->start >= region->end)
         return false;
     region->flags = (permissions[0] == 'r' ? PF_R : 0) | (permissions[1] == 'w' ? PF_W : 0) |
                     (permissions[2] == 'x' ? PF_X : 0);
     region->shared = permissions[3] == 's';
-    region->device = makedev(major, minor);
+    region->device = makedev((unsigned)major, (unsigned)minor);
     region->inode = (ino_t)inode;
-    region->name = hl_format("%s", line + name);
-    return true;
+    region->name = strdup(at + strspn(at, " "));
+    return region->name != NULL;
 }
 
 /* "AnonHugePages:      2048 kB" */

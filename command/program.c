@@ -4,7 +4,7 @@
    There are programs in which a preloaded library never runs, and one kind (AddressSanitizer) that refuses to
    start with any; `run` tells before and `doctor` counts no pages for them. */
 #include "program.h"
-#include "common.h"
+#include "basics.h"
 #include "elf-file.h"
 
 #include <errno.h>

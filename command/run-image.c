@@ -32,7 +32,7 @@ static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_f
         memcmp(a->header.e_ident, b->header.e_ident, EI_NIDENT) != 0 || a->phnum != b->phnum)
         return false;
     for (size_t i = 0; i < a->phnum; i++) {
-        const GElf_Phdr *x = &a->phdr[i], *y = &b->phdr[i];
+        const Elf64_Phdr *x = &a->phdr[i], *y = &b->phdr[i];
         if (x->p_type != y->p_type || x->p_flags != y->p_flags || x->p_vaddr != y->p_vaddr ||
             x->p_paddr != y->p_paddr || x->p_filesz != y->p_filesz || x->p_memsz != y->p_memsz ||
             (x->p_type != PT_LOAD && x->p_align != y->p_align))

@@ -17,12 +17,12 @@
 #include "command.h"
 #include "common.h"
 #include "elf-file.h"
-#include "exec-stop.h"
 #include "kernel.h"
 #include "launcher.h"
 #include "libraries.h"
 #include "ldso.h"
 #include "program.h"
+#include "run-bare.h"
 #include "run-image.h"
 #include "run-share.h"
 #include "store.h"
@@ -203,19 +203,6 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     free(interpreter);
 }
 
-/* The objects that are asked for. */
-static struct hl_string find_patterns(const struct hl_run *run) {
-    const char *text = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
-    text = text != NULL ? text : "main";
-    return (struct hl_string){text, strlen(text)};
-}
-
-/* Whether PATTERNS select the executable at PATH. */
-static bool selects_main(struct hl_string patterns, const char *path) {
-    struct hl_object object = {.path = path, .is_main = true};
-    return hl_select_object(patterns, &object) != HL_NOT_SELECTED;
-}
-
 /* Takes the executable out of the objects: libhugeld.so would not know an executed image again. */
 static void leave_out_main(struct hl_string patterns) {
     char *without = hl_format("%.*s:!main", (int)patterns.bytes, patterns.at);
@@ -227,13 +214,13 @@ static void leave_out_main(struct hl_string patterns) {
    Without an image it preloads. */
 static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                          const char *path, char *const *program) {
-    struct hl_string patterns = find_patterns(run);
+    struct hl_string patterns = hl_find_patterns(run->patterns);
     struct hl_target target;
     bool others = hl_selects_other_objects(patterns);
     hl_follow_launchers(&target, path, program);
     if (hl_is_privileged(path))
         way->no_image = hl_format("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
-    else if (target.executable != NULL && !selects_main(patterns, target.executable))
+    else if (target.executable != NULL && !hl_selects_main(patterns, target.executable))
         way->no_image =
             hl_format("not from an image: the objects that were named leave out the program itself");
     else
@@ -247,52 +234,19 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     free(target.executable);
 }
 
-/* Has the program at PATH, called NAME, begin on its image.  False: it has none, or that cannot be. */
-static bool choose_exec_stop(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                             const char *path, const char *name) {
-    struct hl_string patterns = find_patterns(run);
-    char *executable = hl_find_executable(path), *reason = NULL;
-    bool is_image_wanted = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_SHARED;
-    bool may = !run->use_preload && is_image_wanted && options->bss == HL_BSS_OFF && !hl_is_privileged(path);
-    if (may && executable != NULL && selects_main(patterns, executable))
-        reason = hl_start_exec_stop(&way->stop, executable, options);
-    if (reason != NULL && options->verbose >= 1)
-        hl_say("%s: not at the exec stop: %s", name, reason);
-    if (way->stop != NULL && hl_selects_other_objects(patterns)) {
-        leave_out_main(patterns);
-        choose_preload(way, path);
-        way->reason = NULL;
-    }
-    free(reason);
-    free(executable);
-    return way->stop != NULL;
-}
-
-/* Leaves the program at PATH, called NAME, as it is where its file is kept on huge pages in place.  False: it is not. */
-static bool choose_in_place(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                            const char *path, const char *name) {
-    struct hl_string patterns = find_patterns(run);
-    char *executable = hl_find_executable(path);
-    bool may = !run->use_preload && options->backend == HL_BACKEND_AUTO && executable != NULL &&
-               selects_main(patterns, executable);
-    int file = may ? open(executable, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
-    bool is_kept = file >= 0 && hl_is_kept_in_place(file);
-    if (file >= 0)
-        close(file);
-    if (is_kept && hl_selects_other_objects(patterns)) {
-        leave_out_main(patterns);
-        choose_preload(way, path);
-    }
-    if (is_kept && options->verbose >= 1)
-        hl_say("%s: started as it is, because its file is kept on huge pages in place", name);
-    free(executable);
-    return is_kept;
-}
-
-/* Puts the executable on huge pages without anything of hugeld in it.  False: it is not. */
+/* Puts the executable on huge pages without anything of hugeld in it, unless other objects are named.  False: it is not. */
 static bool choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                         const char *path, const char *name) {
-    return choose_in_place(way, run, options, path, name) || choose_exec_stop(way, run, options, path, name);
+    struct hl_string patterns = hl_find_patterns(run->patterns);
+    if (run->use_preload || !hl_choose_bare(&way->stop, options, patterns, path, name))
+        return false;
+    if (hl_selects_other_objects(patterns)) {
+        leave_out_main(patterns);
+        choose_preload(way, path);
+        if (way->stop != NULL)
+            way->reason = NULL;
+    }
+    return true;
 }
 
 /* One line about a program that does not run as it should; the exit code. */
@@ -343,7 +297,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     hl_parse_options(&options, text, NULL); /* libhugeld.so warns of what was inherited */
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     bool may_be_bare = acts && !run->use_ldso && !run->use_image;
-    bool others = hl_selects_other_objects(find_patterns(run));
+    bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
 
     /* With nothing of hugeld in it a program needs no variables either. */
     if (!may_be_bare || others || !choose_bare(way, run, &options, path, name)) {
@@ -471,7 +425,7 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
     hl_parse_options(&options, text, NULL);
     hl_follow_launchers(&target, path, program);
     if (hl_match_only(&options, path))
-        hl_share_program(target.executable, find_patterns(run), &options);
+        hl_share_program(target.executable, hl_find_patterns(run->patterns), &options);
     free(target.executable);
     free(text);
 }

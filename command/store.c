@@ -36,24 +36,6 @@ static const struct {
                   {HL_ADD_EVICTABLE, ".unasked"},
                   {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
 
-char *hl_default_store(void) {
-    const char *folder = getenv("XDG_RUNTIME_DIR");
-    if (geteuid() == 0)
-        return hl_format("%s", HL_SYSTEM_STORE);
-    return folder != NULL && folder[0] == '/' ? hl_format("%s/hugeld", folder) : NULL;
-}
-
-char *hl_choose_store(const struct hl_options *options) {
-    const struct hl_string *named = &options->store;
-    return named->bytes > 0 ? hl_format("%.*s", (int)named->bytes, named->at) : hl_default_store();
-}
-
-uint64_t hl_find_store_owner(void) {
-    struct hl_status status;
-    hl_read_status(&status, &hl_system_roots);
-    return hl_find_trusted_user(&status);
-}
-
 /* Says why there is no store at PATH, which may be NULL, for this user. */
 static bool has_path(const char *path) {
     if (path == NULL)
@@ -652,21 +634,4 @@ void hl_count_processes(struct hl_stored *stored, size_t n) {
     }
     if (folder != NULL)
         closedir(folder);
-}
-
-bool hl_is_kept_in_place(int file) {
-    struct hl_file_state state;
-    struct hl_line key;
-    long store = hl_open_store(HL_SYSTEM_STORE, 0);
-    if (store < 0 || hl_read_file_state(&state, file) != 0) {
-        if (store >= 0)
-            close((int)store);
-        return false;
-    }
-    hl_set_image_key(&key, &state);
-    char *mark = hl_format("%s/" HL_IN_PLACE_MARK, key.at);
-    bool is_kept = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    free(mark);
-    close((int)store);
-    return is_kept;
 }

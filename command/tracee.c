@@ -32,7 +32,7 @@
    it is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so where it is not
    suspended, and no more can be gained than without us, the call is left alone. */
 #include "tracee.h"
-#include "common.h"
+#include "basics.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -218,7 +218,7 @@ def library(shared_folder):
     """libhugeld.so where every user can read it, beside the command `hugeld`."""
     folder = shared_folder / "real"
     folder.mkdir()
-    for file in (helpers.HUGELD, helpers.LIBRARY):
+    for file in (helpers.HUGELD, helpers.COMMAND, helpers.LIBRARY):
         copy = folder / file.name
         copy.write_bytes(file.read_bytes())
         copy.chmod(0o755)

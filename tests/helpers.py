@@ -26,6 +26,7 @@ import uuid
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("B", ROOT / "build"))
 HUGELD = BUILD / "hugeld"
+COMMAND = BUILD / "hugeld-command"  # which hugeld becomes for whatever starts no program
 LIBRARY = BUILD / "libhugeld.so"
 ALL_SEGMENTS = "segments=text+rodata,sparse_text=on"
 

@@ -65,8 +65,9 @@ def world(root, folders):
     try:
         assert holder.stdout.readline() == "ready\n", holder.stderr.read()
         world = World(holder)
-        shutil.copy(helpers.HUGELD, world.path("/run/bin/hugeld"))
-        world.path("/run/bin/hugeld").chmod(0o755)
+        for file in (helpers.HUGELD, helpers.COMMAND):
+            shutil.copy(file, world.path("/run/bin") / file.name)
+            (world.path("/run/bin") / file.name).chmod(0o755)
         yield world
     finally:
         helpers.end_process(holder)

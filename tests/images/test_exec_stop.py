@@ -62,11 +62,11 @@ def program(builder, tmp_path):
 def run(images):
     """run(argv, ...): hugeld run with the test's store."""
 
-    def start(argv, *arguments, options="", prefix=(), **changes):
+    def start(argv, *arguments, options="", prefix=(), command=helpers.HUGELD, **changes):
         option = ",".join(filter(None, [f"store={images.folder}", options]))
         env = helpers.environment(**{**changes, "LD_HUGEPAGES_OPTIONS": None})
         env.pop("LD_HUGEPAGES_OPTIONS")
-        return helpers.run([*prefix, helpers.HUGELD, "run", *arguments, "-o", option, "--", *argv], env)
+        return helpers.run([*prefix, command, "run", *arguments, "-o", option, "--", *argv], env)
 
     return start
 
@@ -213,7 +213,8 @@ def test_not_wanted(images, program, run, how):
 
 
 def meddled(meddle, run, app, what, **more):
-    return run([app, "x"], LD_PRELOAD=meddle, T_MEDDLE=what, **more)
+    """Nothing can be preloaded into hugeld itself, which has the same code as hugeld-command."""
+    return run([app, "x"], command=helpers.COMMAND, LD_PRELOAD=meddle, T_MEDDLE=what, **more)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

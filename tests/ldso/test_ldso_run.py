@@ -16,7 +16,7 @@ def folder(shared_folder, ldso, request):
     """The command, libhugeld.so and ldso/ld.so where every user can run them."""
     folder = shared_folder / request.node.name.replace("/", "-")
     (folder / "ldso").mkdir(parents=True)
-    for file, copy in ((helpers.HUGELD, "hugeld"), (helpers.LIBRARY, "libhugeld.so"), (ldso, "ldso/ld.so")):
+    for file, copy in ((helpers.HUGELD, "hugeld"), (helpers.COMMAND, "hugeld-command"), (helpers.LIBRARY, "libhugeld.so"), (ldso, "ldso/ld.so")):
         shutil.copy(file, folder / copy)
     yield folder
     shutil.rmtree(folder)

@@ -186,8 +186,9 @@ def for_nobody(targets):
     for parent in [folder, *folder.parents][:3]:
         if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
             parent.chmod(0o755)
-    shutil.copy(helpers.HUGELD, folder / "hugeld")
-    (folder / "hugeld").chmod(0o755)
+    for file in (helpers.HUGELD, helpers.COMMAND):
+        shutil.copy(file, folder / file.name)
+        (folder / file.name).chmod(0o755)
     return folder
 
 

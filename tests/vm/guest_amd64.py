@@ -114,7 +114,7 @@ def make_root(folder):
     for name in ("/etc/ld.so.cache", "/etc/passwd", "/etc/group"):
         root.add(name)
     root.add_tree(TESTS, at="/hugeld/tests", leave=("__pycache__", "real", "unit", "surroundings/test_*"))
-    for name in ("hugeld", "libhugeld.so"):
+    for name in ("hugeld", "hugeld-command", "libhugeld.so"):
         root.add(BUILD / name, at=f"/hugeld/build/{name}")
     if not (BUILD / "ldso" / "ld.so").exists():
         raise Unavailable("the patched linker is not built: make ldso")

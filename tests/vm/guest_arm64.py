@@ -140,7 +140,7 @@ def make_root(folder, tree, commands, huge_bytes):
         add_program(root, tree, tree / path, f"/usr/bin/{name}")
     # backtrace(3) loads it.
     add_program(root, tree, find_library(tree, "libgcc_s.so.1"), "/usr/lib/aarch64-linux-gnu/libgcc_s.so.1")
-    for name in ("hugeld", "libhugeld.so"):
+    for name in ("hugeld", "hugeld-command", "libhugeld.so"):
         add_program(root, tree, BUILD / name, f"/hugeld/build/{name}")
     root.add(BUILD / "ldso" / "ld.so", at="/hugeld/build/ldso/ld.so", libraries=False)
     for source in sorted((TESTS / "unit").glob("test-*.c")):

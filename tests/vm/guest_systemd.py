@@ -54,6 +54,7 @@ def add_gdb(root):
 def add_hugeld(root):
     """Where `make install` puts it; the guest runs ldconfig."""
     root.add(guest_amd64.BUILD / "hugeld", at="/usr/local/bin/hugeld")
+    root.add(guest_amd64.BUILD / "hugeld-command", at="/usr/local/lib/hugeld/hugeld-command")
     root.add(guest_amd64.BUILD / "libhugeld.so", at=f"{LIBRARIES}/hugeld/libhugeld.so")
     root.add(guest_amd64.BUILD / "ldso" / "ld.so", at=f"{LIBRARIES}/hugeld/ld.so", libraries=False)
     root.inside(f"{LIBRARIES}/libhugeld.so").symlink_to("hugeld/libhugeld.so")
