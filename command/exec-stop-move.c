@@ -15,11 +15,10 @@
    process has this memory.
 
    In the midst of this the program could not begin, so it is killed if its helper is; whatever fails is taken back. */
-#include "common.h"
+#include "basics.h"
 #include "exec-stop.h"
 
 #include <errno.h>
-#include <linux/prctl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
