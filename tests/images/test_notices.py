@@ -12,17 +12,21 @@ import sys
 import pytest
 
 import helpers
+from test_in_place import CALM, add, cover
+from worlds import SYSTEM
 
 pytestmark = pytest.mark.beside
 
 HERE = pathlib.Path(__file__).resolve().parent
 DOCUMENT = helpers.ROOT / "doc/images.md"
 HEADING = "| what can be noticed |"
-# In the order of the table's columns: how hugeld run is called, or None.
-WAYS = {"exec stop": [], "preload": ["--via=preload"], "image executed": ["--via=image"], "attach": None}
+# In the order of the table's columns: how hugeld run is called.
+RUN = {"exec stop": [], "preload": ["--via=preload"], "patched linker": ["--via=ldso"], "image executed": ["--via=image"]}
+WAYS = [*RUN, "attach", "in place"]
 # Mounts are shared, as systemd makes them; elsewhere --via=image is refused.
-SHARED = ["unshare", "-m", "--propagation", "shared", sys.executable, "-c",
-          "import os, sys; print(os.readlink('/proc/self/ns/mnt'), flush=True); os.execvp(sys.argv[1], sys.argv[1:])"]
+PRINT_NAMESPACE = [sys.executable, "-c",
+                   "import os, sys; print(os.readlink('/proc/self/ns/mnt'), flush=True); os.execvp(sys.argv[1], sys.argv[1:])"]
+SHARED = ["unshare", "-m", "--propagation", "shared", *PRINT_NAMESPACE]
 
 
 @pytest.fixture
@@ -49,8 +53,8 @@ def select(printed, *begins):
     return [line for line in printed if line.startswith(begins)]
 
 
-def look(app, process, printed, plain, image):
-    """What can be noticed of PROCESS; PLAIN is what it prints without hugeld."""
+def look(app, process, printed, plain, image, name=None):
+    """What can be noticed of PROCESS, whose file APP is NAME to itself; PLAIN is what it prints without hugeld."""
     pid = process.pid
     maps = pathlib.Path(f"/proc/{pid}/maps").read_text()
     seen = {
@@ -69,7 +73,7 @@ def look(app, process, printed, plain, image):
     shutil.copy(app, f"{app}.new")
     os.replace(f"{app}.new", app)
     seen["after an upgrade `/proc/PID/exe` does not name the program"] = \
-        os.readlink(f"/proc/{pid}/exe") != f"{app} (deleted)"
+        os.readlink(f"/proc/{pid}/exe") != f"{name or app} (deleted)"
     return seen
 
 
@@ -79,13 +83,32 @@ def see(way, app, images):
     process, plain = start(SHARED, app)
     helpers.end_process(process)
     options = ["-o", f"store={images.folder},backend=shared,data=off", "--"]
-    prefix = SHARED if WAYS[way] is None else [*SHARED, helpers.HUGELD, "run", *WAYS[way], *options]
+    prefix = [*SHARED, helpers.HUGELD, "run", *RUN[way], *options] if way in RUN else SHARED
     process, printed = start(prefix, app)
     try:
-        if WAYS[way] is None:
+        if way == "attach":
             moved = helpers.hugeld("attach", f"--store={images.folder}", process.pid)
             assert moved.returncode == 0 and str(image) in moved.stdout, moved
         return look(app, process, printed, plain, image)
+    finally:
+        helpers.end_process(process)
+
+
+def see_in_place(app, world):
+    """The same of a file that the page cache has in huge pages."""
+    inside = "/run/programs/placed"
+    shutil.copy(app, world.path(inside))
+    world.path(inside).chmod(0o755)
+    prefix = world.command(*PRINT_NAMESPACE)
+    process, plain = start(prefix, inside)
+    helpers.end_process(process)
+    if os.path.exists("/proc/pressure"):
+        cover(world, "/proc/pressure/io", CALM, "io")
+        cover(world, "/proc/pressure/memory", CALM, "memory")
+    add(world, inside)
+    process, printed = start(prefix, inside)
+    try:
+        return look(world.path(inside), process, printed, plain, SYSTEM, inside)
     finally:
         helpers.end_process(process)
 
@@ -97,16 +120,20 @@ def tools():
             pytest.skip(f"{tool} is not installed")
 
 
-def write_table(seen):
-    """The table: a row for each notice, in the order in which look() has them."""
-    rows = [f"{HEADING} {' | '.join(seen)} |", "|" + " --- |" * (len(seen) + 1)]
-    for notice in next(iter(seen.values())):
-        rows.append(f"| {notice} | {' | '.join('yes' if of_way[notice] else 'no' for of_way in seen.values())} |")
-    return "\n".join(rows) + "\n"
+def read_table():
+    """What the document says: the columns, by their headings, and of each what stands beside a notice."""
+    lines = re.search(rf"^{re.escape(HEADING)}.*\n(?:\|.*\n)+", DOCUMENT.read_text(), re.M)[0].splitlines()
+    [_, *ways], _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    return {way: {row[0]: row[1 + i] for row in rows} for i, way in enumerate(ways)}
 
 
-def test_table(images, program, tools):
-    table = write_table({way: see(way, program, images) for way in WAYS})
-    document = DOCUMENT.read_text()
-    found = re.search(rf"^{re.escape(HEADING)}.*\n(?:\|.*\n)+", document, re.M)
-    assert found and found[0] == table, f"{DOCUMENT.name} should have:\n{table}"
+def test_ways():
+    assert list(read_table()) == WAYS
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_column(request, images, program, tools, way):
+    if way == "patched linker" and not (helpers.BUILD / "ldso/ld.so").exists():
+        pytest.skip("the patched linker is not built: make ldso")
+    seen = see_in_place(program, request.getfixturevalue("world")) if way == "in place" else see(way, program, images)
+    assert read_table()[way] == {notice: "yes" if noticed else "no" for notice, noticed in seen.items()}

@@ -51,6 +51,7 @@ def pytest_runtest_setup(item):
 
 def pytest_collection_modifyitems(config, items):
     """Every pattern names something: a test that was renamed would be missed."""
+    items.sort(key=lambda item: "test_vm_yama" in item.nodeid)  # after it nothing can be traced
     if "hugeld.all" in vm_plugin.words():
         return
     names = [item.nodeid.replace("tests/", "", 1) for item in items]
