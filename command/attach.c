@@ -174,26 +174,38 @@ static bool is_beside_the_point(const struct request *request, const struct hl_l
            hl_select_object(request->live.options.objects, &text->loaded->object) == HL_SELECTED_BY_WILDCARD;
 }
 
+static const char *pages(uint64_t n) { return n == 1 ? "page" : "pages"; }
+
+static void print_joined(const struct hl_live *live, const struct hl_live_text *text) {
+    hl_print("%d %s: %s: on %" PRIu64 " huge %s of its own file", live->process.pid, live->process.name,
+             text->loaded->object.path, text->joined_pages, pages(text->joined_pages));
+}
+
 static void print_text(const struct request *request, const struct hl_live *live,
                        const struct hl_live_text *text) {
-    char *what, *reason = NULL;
-    const char *pages = text->huge_pages == 1 ? "page" : "pages";
-    if (is_there_already(request, text->skip)) {
-        what = hl_format("on huge pages already");
-    } else if (text->skip != 0) {
-        reason = format_reason(text->skip);
-        hl_say("%d %s: %s: text stays: %s", live->process.pid, live->process.name, text->loaded->object.path,
-               reason);
-        free(reason);
+    const char *path = text->loaded->object.path, *would = request->live.dry_run ? "would be " : "";
+    bool is_there = is_there_already(request, text->skip);
+    char *what;
+    if (text->joined_pages > 0)
+        print_joined(live, text);
+    if (text->skip != 0 && !is_there) {
+        what = format_reason(text->skip);
+        hl_say("%d %s: %s: %s stays: %s", live->process.pid, live->process.name, path,
+               text->joined_pages > 0 ? "the rest of the text" : "text", what);
+        free(what);
         return;
-    } else if (request->live.is_detach) {
-        what = hl_format("%sback on its own file", request->live.dry_run ? "would be " : "");
-    } else {
-        what = hl_format("%s%" PRIu64 " huge %s of %s%s", request->live.dry_run ? "would be on " : "",
-                         text->huge_pages, pages, text->image != NULL ? "the image " : "a copy made for it",
-                         text->image != NULL ? text->image : "");
     }
-    hl_print("%d %s: %s: %s", live->process.pid, live->process.name, text->loaded->object.path, what);
+    if (is_there && text->joined_pages > 0)
+        return;
+    if (is_there)
+        what = hl_format("on huge pages already");
+    else if (request->live.is_detach)
+        what = hl_format("%sback on its own file", would);
+    else
+        what = hl_format("%son %" PRIu64 " huge %s of %s%s", would, text->huge_pages, pages(text->huge_pages),
+                         text->image != NULL ? "the image " : "a copy made for it",
+                         text->image != NULL ? text->image : "");
+    hl_print("%d %s: %s: %s", live->process.pid, live->process.name, path, what);
     free(what);
 }
 
@@ -208,9 +220,10 @@ static void set_reason(json_t *json, int skip) {
 }
 
 static json_t *make_json_text(const struct hl_live_text *text) {
-    json_t *json = json_pack("{s:o, s:b, s:b, s:I, s:o}", "path", hl_json_text(text->loaded->object.path),
-                             "is_main", text->loaded->object.is_main, "moves", text->skip == 0, "huge_pages",
-                             (json_int_t)text->huge_pages, "image", json_or_null(text->image));
+    json_t *json = json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path",
+                             hl_json_text(text->loaded->object.path), "is_main", text->loaded->object.is_main,
+                             "moves", text->skip == 0, "joined_pages", (json_int_t)text->joined_pages,
+                             "huge_pages", (json_int_t)text->huge_pages, "image", json_or_null(text->image));
     set_reason(json, text->skip);
     return json;
 }
@@ -227,15 +240,22 @@ static json_t *make_json(const struct request *request, const struct hl_live *li
     return json;
 }
 
-/* Nothing could be done with the whole process. */
-static void say_refused(const struct hl_live *live) {
+/* Nothing more could be done with the whole process. */
+static void say_refused(const struct request *request, const struct hl_live *live) {
+    bool is_joined = false;
     if (live->n_texts == 0 && live->skip < 0) {
         hl_say_unreadable(live->process.pid, live->skip);
         return;
     }
+    for (size_t i = 0; i < live->n_texts; i++)
+        if (live->text[i].joined_pages > 0) {
+            is_joined = true;
+            if (!request->json)
+                print_joined(live, &live->text[i]);
+        }
     char *reason = format_reason(live->skip);
-    hl_say("%d %s: text stays: %s", live->process.pid, live->process.name != NULL ? live->process.name : "?",
-           reason);
+    hl_say("%d %s: %s stays: %s", live->process.pid, live->process.name != NULL ? live->process.name : "?",
+           is_joined ? "the rest of the text" : "text", reason);
     free(reason);
 }
 
@@ -252,7 +272,7 @@ static void report(struct request *request, const struct hl_live *live) {
             print_text(request, live, text);
     }
     if (live->skip != 0)
-        say_refused(live);
+        say_refused(request, live);
     else if (!done && !request->failed)
         hl_say("%d %s: nothing to do: %s", live->process.pid, live->process.name,
                request->live.is_detach ? hl_skip_sentence(HL_SKIP_LIVE_DETACHED)
@@ -306,6 +326,7 @@ static int run(struct request *request) {
     if (request->json)
         hl_print_json(json_pack("{s:O}", "processes", request->processes));
     json_decref(request->processes);
+    hl_free_placer(&request->live.placer);
     free(request->pid);
     return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
@@ -322,14 +343,16 @@ int hl_attach_processes(int argc, char **argv) {
     static const struct argp argp = {attach_options,
                                      parse_argument,
                                      "PID...",
-                                     "Moves the text of running processes onto the huge pages of an image.\v"
-                                     "The image is that of a store (hugeld share add), else one is made for "
-                                     "them.  Exit status: 0 when all of "
+                                     "Puts the text of running processes onto huge pages.\v"
+                                     "They are its own file's where the kernel joins pages of the page "
+                                     "cache, else those of an image.  The image is that of a store (hugeld "
+                                     "share add), else one is made for them.  Exit status: 0 when all of "
                                      "it is there, 1 when some is not.",
                                      NULL,
                                      NULL,
                                      NULL};
-    struct request request = {.name = "attach", .patterns = "main"};
+    struct request request = {
+        .name = "attach", .patterns = "main", .live.joins = true, .live.placer.only_joins = true};
     return parse_and_run(&argp, &request, argc, argv);
 }
 

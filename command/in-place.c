@@ -8,8 +8,8 @@
 
    Two ways.  collapse: MADV_COLLAPSE of a mapping of our own joins what is cached, also while processes run it (ext4 and xfs
    since Linux 7.2).  Read anew: what is cached is dropped and read again by MADV_HUGEPAGE, which takes large folios at once
-   (xfs; ext4 since 6.16); that is for files that no process maps.  Which of them a file system has is tried with one chunk,
-   and never guessed from a version.
+   (xfs; ext4 since 6.16); that is for files that no process maps.  Which of them a file system has is tried, the latter with one
+   chunk, and never guessed from a version.
 
    Who may read a file may do either to it, for everybody, so what is asked for others' sake is limited:
 
@@ -67,7 +67,7 @@ enum { UNTRIED, CAN, CANNOT };
 /* What was found out about a mounted file system. */
 struct hl_superblock {
     dev_t device;
-    int collapses, reads_anew; /* UNTRIED, CAN, CANNOT */
+    int reads_anew; /* UNTRIED, CAN, CANNOT */
 };
 
 /* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst). */
@@ -80,6 +80,7 @@ struct work {
     int file;
     char *room, *window; /* a huge page of addresses, inside of more of them */
     int pagemap;
+    int joined_prot; /* with which a mapping of the file can be collapsed, or PROT_NONE */
     uint64_t page_bytes;
     size_t pages; /* of 4 KiB, say, in a chunk */
 };
@@ -445,23 +446,25 @@ static struct hl_superblock *find_superblock(struct hl_placer *placer, dev_t dev
     return superblock;
 }
 
-/* madvise(MADV_COLLAPSE) of the mapped chunk: 0 or a negated errno. */
-static int collapse_window(const struct work *work) {
-    int result = -EAGAIN;
-    for (unsigned try = 0; try < TRIES_TO_COLLAPSE && (result == -EAGAIN || result == -EBUSY); try++)
-        result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
-    return result;
+/* With which protection the kernel joins pages of the file: of less than a huge page there are none to be joined, but it looks
+   at the mapping first.  Older kernels want it to be executable.  Such mappings are refused on noexec, and IMA notes them. */
+static int find_joined_prot(const struct work *work) {
+    static const int prots[] = {PROT_READ, PROT_READ | PROT_EXEC};
+    bool is_mapped = map_chunk(work, &work->place->chunk[0]);
+    for (unsigned i = 0; is_mapped && i < 2; i++)
+        if (mprotect(work->window, work->place->chunk_bytes, prots[i]) == 0 &&
+            madvise(work->window, work->page_bytes, MADV_COLLAPSE) == 0)
+            return prots[i];
+    return PROT_NONE;
 }
 
-/* Joins the pages of CHUNK.  -EINVAL: neither this file system nor this kernel does. */
-static int collapse(const struct work *work, struct hl_chunk *chunk) {
-    if (!map_chunk(work, chunk))
-        return -errno;
-    int result = collapse_window(work);
-    /* Older kernels do it for executable mappings alone.  Those are refused on noexec, and IMA notes them. */
-    if (result == -EINVAL && mprotect(work->window, work->place->chunk_bytes, PROT_READ | PROT_EXEC) == 0)
-        result = collapse_window(work);
-    return result;
+/* Joins the pages of CHUNK, if it can. */
+static void collapse(const struct work *work, const struct hl_chunk *chunk) {
+    int result = -EAGAIN;
+    if (!map_chunk(work, chunk) || mprotect(work->window, work->place->chunk_bytes, work->joined_prot) != 0)
+        return;
+    for (unsigned try = 0; try < TRIES_TO_COLLAPSE && (result == -EAGAIN || result == -EBUSY); try++)
+        result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
 }
 
 /* Reads CHUNK into the page cache, as large as the kernel does that. */
@@ -491,19 +494,14 @@ static const char *const sentences[] = {
     [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld share add --way=image",
 };
 
-/* Joins the pages of CHUNK, if the kernel does that for SUPERBLOCK and not too many processes would wait for it. */
-static enum obstacle try_collapse(const struct work *work, struct hl_superblock *superblock,
-                                  struct hl_chunk *chunk) {
-    if (superblock->collapses == CANNOT)
+/* Joins the pages of CHUNK, if the kernel does that and not too many processes would wait for it. */
+static enum obstacle try_collapse(const struct work *work, struct hl_chunk *chunk) {
+    if (work->joined_prot == PROT_NONE)
         return IN_USE;
     if (chunk->mappers * MICROSECONDS_PER_MAPPER > PAUSE_BUDGET_MICROSECONDS)
         return TOO_MANY;
-    int result = collapse(work, chunk);
-    if (result == 0 && look_at(work, chunk))
-        superblock->collapses = CAN;
-    else if (result == -EINVAL && superblock->collapses == UNTRIED)
-        superblock->collapses = CANNOT;
-    return chunk->is_huge ? NONE : superblock->collapses == CANNOT ? IN_USE : NO_PAGE;
+    collapse(work, chunk);
+    return look_at(work, chunk) ? NONE : NO_PAGE;
 }
 
 /* Drops what is cached of CHUNK.  False: some of it stayed, because somebody uses it all the same. */
@@ -542,10 +540,12 @@ static enum obstacle try_reading(const struct work *work, struct hl_superblock *
     return superblock->reads_anew == CANNOT ? FILE_SYSTEM : obstacle;
 }
 
-static enum obstacle make_huge(const struct work *work, struct hl_superblock *superblock,
-                               struct hl_chunk *chunk) {
-    enum obstacle obstacle = try_collapse(work, superblock, chunk);
-    return obstacle == NONE || work->place->is_mapped ? obstacle : try_reading(work, superblock, chunk);
+static enum obstacle make_huge(const struct hl_placer *placer, const struct work *work,
+                               struct hl_superblock *superblock, struct hl_chunk *chunk) {
+    enum obstacle obstacle = try_collapse(work, chunk);
+    return obstacle == NONE || work->place->is_mapped || placer->only_joins
+               ? obstacle
+               : try_reading(work, superblock, chunk);
 }
 
 /* Why nothing may be done with FILE; NULL: it may. */
@@ -587,7 +587,10 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         return sentence;
     if (begin_work(&work, place, file->fd) != 0)
         return hl_format("there is no room for a mapping; raise RLIMIT_AS");
-    if (!count_mappers(&work))
+    work.joined_prot = find_joined_prot(&work);
+    if (placer->only_joins && work.joined_prot == PROT_NONE)
+        sentence = hl_format("%s", sentences[IN_USE]);
+    else if (!count_mappers(&work))
         sentence = hl_format("it cannot be known which processes map the file; mount /proc, and run it as "
                              "root with all capabilities");
     struct hl_superblock *superblock = find_superblock(placer, file->stat.st_dev);
@@ -595,7 +598,8 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         if (look_at(&work, &place->chunk[i])) /* read ahead with the one before */
             continue;
         sentence = explain_pressure(placer, false);
-        enum obstacle found = sentence == NULL ? make_huge(&work, superblock, &place->chunk[i]) : NONE;
+        enum obstacle found =
+            sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
         obstacle = obstacle == NONE ? found : obstacle;
     }
     /* What was read while a process began to map it stays as that process found it. */

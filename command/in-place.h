@@ -22,6 +22,7 @@ struct hl_place {
 
 /* What one command, or the service, has found out about this machine; zero at first. */
 struct hl_placer {
+    bool only_joins;          /* set by the caller: what is cached is joined, and no file is read anew */
     bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
     size_t n_superblocks;
     struct hl_superblock *superblock; /* hl_free_placer frees them */

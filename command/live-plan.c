@@ -143,37 +143,50 @@ static int check_written(const struct hl_live *live, uint64_t start, uint64_t en
     return result;
 }
 
-/* Plans TEXT's pieces with EDGES.  What speaks against one span speaks against the object, whose text moves as a
-   whole. */
+/* Adds [start, end) of a span to TEXT's pieces.  0, also where there is nothing to be moved; HL_SKIP_HUGE_ALREADY; or what
+   speaks against it. */
+static int add_piece(const struct hl_live *live, struct hl_live_text *text,
+                     const struct hl_geometry *geometry, unsigned edges, struct hl_span span) {
+    uint64_t base = hl_round_down(text->loaded->object.segment[0].start, geometry->huge_page_bytes);
+    int result =
+        span.start < span.end ? check_span(live, text->loaded, &span, edges, geometry->huge_page_bytes) : 0;
+    if (result != 0 || span.end == span.start)
+        return result;
+    text->piece[text->n_pieces++] =
+        (struct hl_piece_of_text){span.start, span.end, span.start - base, PROT_READ | PROT_EXEC};
+    text->huge_pages += hl_span_bytes(&span) / geometry->huge_page_bytes;
+    return check_written(live, span.start, span.end, geometry);
+}
+
+/* Plans TEXT's pieces with EDGES, beside what is JOINED.  What speaks against one span speaks against the object, whose text
+   moves as a whole. */
 static int plan_pieces(const struct hl_live *live, struct hl_live_text *text,
-                       const struct hl_live_request *request, unsigned edges) {
-    const struct hl_object *object = &text->loaded->object;
+                       const struct hl_live_request *request, const struct hl_range *joined, unsigned edges) {
     const struct hl_geometry *geometry = &request->geometry;
-    uint64_t base = hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
     struct hl_options options = request->options;
     struct hl_plan plan;
     options.sparse_text = HL_SPARSE_TEXT_ON; /* a page of an image costs nothing */
     options.data = HL_DATA_OFF;
     options.edges = edges;
-    int result = hl_plan_object(&plan, object, &options, geometry);
-    unsigned already = 0; /* spans that are on huge pages */
+    int result = hl_plan_object(&plan, &text->loaded->object, &options, geometry);
+    unsigned already = joined->end > joined->start; /* parts that are on huge pages */
     text->n_pieces = 0;
     text->huge_pages = 0;
     for (unsigned i = 0; i < plan.n_spans && result == 0; i++) {
-        struct hl_span *span = &plan.span[i];
-        if (span->kind != HL_TEXT)
+        struct hl_span part[2] = {plan.span[i], plan.span[i]};
+        if (plan.span[i].kind != HL_TEXT)
             continue;
-        result = check_span(live, text->loaded, span, edges, geometry->huge_page_bytes);
-        already += result == HL_SKIP_HUGE_ALREADY;
-        if (result == HL_SKIP_HUGE_ALREADY || (result == 0 && span->end == span->start)) {
-            result = 0;
-            continue;
+        if (joined->start >= plan.span[i].start && joined->end <= plan.span[i].end) {
+            part[0].end = joined->start;
+            part[1].start = joined->end;
+        } else {
+            part[1].start = part[1].end;
         }
-        if (result == 0)
-            result = check_written(live, span->start, span->end, geometry);
-        text->piece[text->n_pieces++] =
-            (struct hl_piece_of_text){span->start, span->end, span->start - base, PROT_READ | PROT_EXEC};
-        text->huge_pages += hl_span_bytes(span) / geometry->huge_page_bytes;
+        for (unsigned j = 0; j < 2 && (result == 0 || result == HL_SKIP_HUGE_ALREADY); j++) {
+            result = add_piece(live, text, geometry, edges, part[j]);
+            already += result == HL_SKIP_HUGE_ALREADY;
+        }
+        result = result == HL_SKIP_HUGE_ALREADY ? 0 : result;
     }
     if (result != 0 || text->n_pieces > 0)
         return result;
@@ -246,13 +259,23 @@ static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const st
     }
 }
 
+static int plan_with_edges(const struct hl_live *live, struct hl_live_text *text,
+                           const struct hl_live_request *request, const struct hl_range *joined) {
+    int result = plan_pieces(live, text, request, joined, HL_EDGES_MERGE);
+    return result == HL_SKIP_GAP_OCCUPIED ? plan_pieces(live, text, request, joined, HL_EDGES_KEEP) : result;
+}
+
 static int plan_attach(const struct hl_live *live, struct hl_live_text *text,
                        struct hl_live_request *request) {
     if (text->loaded->is_image)
         return HL_SKIP_HUGE_ALREADY;
-    int result = plan_pieces(live, text, request, HL_EDGES_MERGE);
-    if (result == HL_SKIP_GAP_OCCUPIED)
-        result = plan_pieces(live, text, request, HL_EDGES_KEEP);
+    struct hl_range joined = {0, 0};
+    int result = plan_with_edges(live, text, request, &joined);
+    if (result == 0 && request->joins && !request->dry_run &&
+        hl_join_live_text(live, text->loaded, request, &joined)) {
+        text->joined_pages = (joined.end - joined.start) / request->geometry.huge_page_bytes;
+        result = plan_with_edges(live, text, request, &joined);
+    }
     text->back_file = text->loaded->file->fd;
     for (unsigned i = 0; i < text->n_pieces; i++)
         add_own_pieces(text->back, &text->n_back, &text->loaded->object, text->piece[i].start,

@@ -3,7 +3,9 @@
 #ifndef HL_LIVE_H
 #define HL_LIVE_H
 
+#include "elf/context.h"
 #include "elf/store.h"
+#include "in-place.h"
 #include "options.h"
 #include "process.h"
 #include "tracee.h"
@@ -24,9 +26,10 @@ struct hl_live_text {
     bool owns_file; /* which hl_free_live closes, */
     dev_t device;   /* and how maps shows that */
     ino_t inode;
-    char *image;         /* the path of a store's image; NULL: one that was made for it, or none */
-    bool is_huge;        /* the file is an image, whose pages have to be huge */
-    uint64_t huge_pages; /* that the pieces are, or were */
+    char *image;           /* the path of a store's image; NULL: one that was made for it, or none */
+    bool is_huge;          /* the file is an image, whose pages have to be huge */
+    uint64_t huge_pages;   /* that the pieces are, or were */
+    uint64_t joined_pages; /* huge pages of its own file that the process maps instead of small ones */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
     int back_file; /* what is mapped there now, in the same way, for the case that it fails half-way; -1 where that
@@ -51,8 +54,10 @@ struct hl_live_request {
     struct hl_geometry geometry;
     struct hl_options options; /* objects and store count */
     bool is_detach, dry_run;
-    bool takes_running;    /* a thread that runs may be interrupted, too */
-    bool suspends_filters; /* a person wants it: filters of system calls (seccomp) are suspended for ours */
+    bool takes_running;      /* a thread that runs may be interrupted, too */
+    bool suspends_filters;   /* a person wants it: filters of system calls (seccomp) are suspended for ours */
+    bool joins;              /* first in the page cache of its own file, which detach does not undo */
+    struct hl_placer placer; /* hl_free_placer */
     size_t n_own;
     struct hl_own_image *own;
 };
@@ -72,6 +77,12 @@ struct hl_live {
    speaks against it is in LIVE, which hl_free_live frees. */
 void hl_plan_live(struct hl_live *live, struct hl_live_request *request, pid_t pid);
 void hl_free_live(struct hl_live *live);
+
+/* Joins the text of LOADED, an object of LIVE's process, in the page cache of its own file, where the kernel does that and the
+   process has it at such addresses.  True: it maps huge pages in JOINED now, and no small one.  REQUEST's placer notes what was
+   found out. */
+bool hl_join_live_text(const struct hl_live *live, const struct hl_loaded *loaded,
+                       struct hl_live_request *request, struct hl_range *joined);
 
 /* Takes an image that was made before, or makes one, with the bytes that the process has in TEXT's pieces, at the offsets
    that these name.  0: TEXT has it; else a reason or a negated errno. */

@@ -20,7 +20,7 @@ BUILD = pathlib.Path(os.environ.get("B", TESTS.parent / "build"))
 PYTHON = "/usr/bin/python3"
 
 COMMANDS = ("sh", "cat", "cp", "rmdir", "true", "env", "ls", "nm", "ld", "dmesg", "sed", "setsid", "stty", "mount",
-            "umount", "setarch", "sleep", "strace")
+            "umount", "unshare", "setarch", "sleep", "strace")
 # Of Python's library, what is large and never imported.
 LEAVE = ("test", "idlelib", "lib2to3", "pydoc_data", "ensurepip", "tkinter", "turtledemo", "config-*", "distutils")
 PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "attr", "py.py", "more_itertools", "exceptiongroup",

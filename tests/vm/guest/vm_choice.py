@@ -33,6 +33,7 @@ CHOSEN = [
     r"live/test_live_attach.py::test_busy\[memory\]",
     r"live/test_live_attach.py::test_kinds\[(0-pie|3-static)\]",
     r"live/test_live_attach.py::test_(running|store)",
+    r"live/test_live_place.py::.*",
     r"live/test_live_steps.py::test_killed_sample\[(30|47)\]",
     r"writable/test_contents.py::test_every_byte\[(default|bss=thp)-(nopie-fixed|pie-random)\]",
     r"writable/test_fork.py::test_no_signal_ever\[backend=hugetlb,data=thp-alone\]",
