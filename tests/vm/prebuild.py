@@ -30,7 +30,7 @@ live = load(HERE.parent / "live" / "conftest.py", "live_conftest")
 exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at = writable.program, writable.early, guest.under, guest.stop_at
-service, targets, steps = systemd.service, live.targets, live.steps
+service, pie_service, targets, steps = systemd.service, systemd.pie_service, live.targets, live.steps
 
 
 @pytest.fixture(autouse=True)
@@ -38,8 +38,8 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, program, early, under, stop_at, service, targets, steps,
-               tmp_path_factory):
+def test_build(builder, pause_library, empty_library, program, early, under, stop_at, service, pie_service, targets,
+               steps, tmp_path_factory):
     for variant in programs.EXECUTABLES:
         builder.executable(variant)
     for variant in ("nopie", "pie"):

@@ -21,6 +21,13 @@ def service(builder):
                                                                   *builder.object()))
 
 
+@pytest.fixture(scope="session")
+def pie_service(builder):
+    """The same, position-independent."""
+    return builder.once("pie-service", lambda folder: builder.compile(folder / "service", HERE / "service.c", "-fPIE", "-pie",
+                                                                      *builder.object()))
+
+
 def systemctl(*arguments):
     return helpers.run(["systemctl", *arguments], timeout=120)
 
