@@ -16,7 +16,7 @@ import pytest
 
 pytestmark = pytest.mark.beside
 
-PAIRS = int(os.environ.get("T_LIVE", 10))
+PAIRS = int(os.environ.get("T_LIVE", 20))
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +58,29 @@ def node_program():
     if not node:
         pytest.skip("node as one large executable is not installed")
     return [node, lives.HERE / "pulse.js"], "main"
+
+
+@pytest.fixture(scope="session")
+def erlang_program(tmp_path_factory):
+    if not shutil.which("erlc"):
+        pytest.skip("erlc is not installed (erlang-base)")
+    folder = tmp_path_factory.mktemp("erlang")
+    subprocess.run(["erlc", "-o", folder, lives.HERE / "pulse.erl"], check=True, timeout=120)
+    # Its text is hardly larger than a huge page: not at every address does a whole one lie inside.
+    return ["setarch", "-R", "erl", "-noshell", "-pa", folder, "-run", "pulse", "main"], "main"
+
+
+@pytest.fixture(scope="session")
+def qemu_program(tmp_path_factory):
+    """It has begun to boot when it says that it is ready; and when nothing more comes in, it gets a byte."""
+    if not shutil.which("qemu-system-x86_64"):
+        pytest.skip("qemu-system-x86_64 is not installed (qemu-system-x86)")
+    disk = tmp_path_factory.mktemp("qemu") / "disk"
+    subprocess.run(["as", "-o", disk.with_suffix(".o"), lives.HERE / "pulse.s"], check=True, timeout=60)
+    subprocess.run(["ld", "--oformat=binary", "-Ttext=0x7c00", "-o", disk, disk.with_suffix(".o")], check=True, timeout=60)
+    machine = "exec 3<&0; exec qemu-system-x86_64 -accel tcg -m 16 -display none -monitor none -serial stdio -no-reboot " \
+        '-device isa-debug-exit,iobase=0xf4,iosize=1 -drive "format=raw,file=$0" < <(cat <&3; printf q)'
+    return ["bash", "-c", machine, disk], "main"
 
 
 @pytest.fixture(scope="session")
@@ -106,7 +129,7 @@ def is_killed(steps, nth, command, *arguments):
     raise AssertionError(result.stderr)
 
 
-PROGRAMS = ["go", "musl", "java", "node", "python"]
+PROGRAMS = ["go", "musl", "java", "node", "python", "erlang", "qemu"]
 SLOW = [pytest.param(name, marks=pytest.mark.whole) for name in PROGRAMS[2:]]
 
 

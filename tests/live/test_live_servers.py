@@ -3,6 +3,7 @@
 T_LIVE=500: so many pairs for each."""
 
 import contextlib
+import itertools
 import os
 import pathlib
 import re
@@ -156,6 +157,34 @@ def test_php(nginx):
     with ask_all_the_time(f"{url}/page.php", 6000) as (_, said):
         moved = toggle(server.pid, "main", lambda: time.sleep(0.05))
     assert re.search(r"Failed requests: +0$", said[0][0], re.M) and "Non-2xx" not in said[0][0], said
+    assert moved > 0
+
+
+def test_tokio(tmp_path, root):
+    """sccache's server, which compiles when it is asked; each object equals the compiler's own."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    env = helpers.environment(SCCACHE_NO_DAEMON="1", SCCACHE_SERVER_PORT=port, SCCACHE_DIR=tmp_path / "cache", HOME=tmp_path)
+    sccache, source, wanted = tool("sccache"), tmp_path / "a.c", tmp_path / "wanted.o"
+    with serving(sccache, env={**env, "SCCACHE_START_SERVER": "1"}, cwd=tmp_path) as server:
+        def ask(*words):
+            return helpers.run([sccache, *words], env=env, cwd=tmp_path)
+        helpers.wait_until(lambda: ask("--show-stats").returncode == 0, what="sccache")
+        asked = itertools.count(1)
+
+        def again():
+            """Once it is new, and once in the cache."""
+            source.write_text(f"int number(void) {{ return {next(asked)}; }}\n")
+            assert helpers.run(["gcc", "-c", "a.c", "-o", wanted], cwd=tmp_path).returncode == 0
+            for _ in range(2):
+                result = ask("gcc", "-c", "a.c", "-o", "a.o")
+                assert result.returncode == 0, result
+                assert (tmp_path / "a.o").read_bytes() == wanted.read_bytes()
+        moved = toggle(server.pid, "main", again)
+        again()
+        stats = ask("--show-stats").stdout
+        assert re.search(rf"^Cache hits +{2 * PAIRS + 1}$", stats, re.M), stats
     assert moved > 0
 
 
