@@ -188,6 +188,32 @@ def test_tokio(tmp_path, root):
     assert moved > 0
 
 
+ADDER = """<p id="sum"></p><script>
+let sum = 0;
+for (let i = 0; i < {}; i++) sum = (sum * 31 + i) % 1000003;
+document.getElementById("sum").textContent = "the sum is " + sum;
+</script>"""
+
+
+def test_chromium(tmp_path):
+    """All of its processes, while a page computes."""
+    page = tmp_path / "page.html"
+    page.write_text(ADDER.format(1_000_000_000))
+    argv = [tool("chromium"), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/data", "--timeout=300000",
+            "--dump-dom", f"file://{page}"]
+    plain = helpers.run(argv, timeout=300)
+    assert "the sum is " in plain.stdout, plain
+    moved = 0
+    with asking(argv) as (client, said):
+        while client.poll() is None:
+            for command in "attach", "detach":
+                result = helpers.hugeld(command, "--children", "--running-threads", client.pid, timeout=120)
+                for line in result.stderr.splitlines():
+                    assert re.search(f"{MAY_BE_SAID}|no whole huge page|less than an eighth", line), line
+                moved += result.stdout.count("of a copy made for it")
+    assert said[0][0] == plain.stdout and moved > 0
+
+
 def test_mariadb(tmp_path, root):
     """It is refused: it wants no transparent huge pages, and a thread of it waits for input and output all the time."""
     for folder in [tmp_path, *tmp_path.parents][:3]:
