@@ -1344,6 +1344,27 @@ def group_misses(plan):
             yield experiment(f"misses-{name}", title, "", [], {}, program=name, **found)
 
 
+def build_launcher():
+    """A program that does nothing but execute another one, linked as `hugeld run` is."""
+    launcher, source = OUT / "execute", OUT / "execute.c"
+    source.write_text("#include <unistd.h>\nint main(int argc, char **argv) { return argc > 1 ? execv(argv[1], argv + 1) : 1; }\n")
+    subprocess.run([shutil.which("musl-gcc") or "gcc", "-O2", "-static", "-o", launcher, source], check=True)
+    return launcher
+
+
+def group_run(plan):
+    """What `hugeld run` adds to a start."""
+    for kind, pie in (("fixed", False), ("pie", True)):
+        stock = [calls(32, pie=pie), "0"]
+        share(stock[0])
+        run = [HUGELD, "run", "-o", f"store={STORE},data=off"]
+        ways = [Way("plain", stock), Way("plain-again", stock), Way("launcher", [build_launcher(), *stock]),
+                Way("exec-stop", [*run, *stock], "launcher"), Way("run-preload", [*run, "--via=preload", *stock], "launcher")]
+        yield paired_experiment(f"run-{kind}", f"Start by hugeld run, {'position-independent' if pie else 'at a fixed address'}", "ms",
+                                ways, at_once(ways, max(12, plan.short * 8)),
+                                note="What counts is the difference to a launcher that only executes; at the exec stop the goal is 0.3 ms.")
+
+
 def group_live(plan):
     """hugeld attach and detach."""
     import attached
@@ -1356,5 +1377,5 @@ GROUPS = {
     "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
-    "misses": group_misses, "live": group_live,
+    "run": group_run, "misses": group_misses, "live": group_live,
 }

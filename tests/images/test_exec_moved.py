@@ -115,6 +115,23 @@ def test_gdb(app, start):
         helpers.end_process(process)
 
 
+def test_detach(app, start):
+    """hugeld knows where it is, and puts it back on its own file, where that does not fit."""
+    process = helpers.start([*start(app), "work", "3000"], environment())
+    try:
+        assert "at the exec stop" in process.stderr.readline()
+        maps = pathlib.Path(f"/proc/{process.pid}/maps")
+        huge = re.compile(rf"{app}: .* % of the text on huge pages; .* shared [1-9]")
+        helpers.wait_until(lambda: huge.search(helpers.hugeld("status", process.pid).stdout), what="what hugeld status says")
+        detached = helpers.hugeld("detach", "--running-threads", process.pid)
+        assert detached.returncode == 0 and "back on its own file" in detached.stdout, detached
+        text = [line for line in maps.read_text().splitlines() if " r-xp " in line and line.endswith(f"/{app.name}")]
+        assert text and all(line.endswith(str(app)) for line in text), text
+        assert process.wait(timeout=60) == 0
+    finally:
+        helpers.end_process(process)
+
+
 def test_core(app, start, tmp_path):
     """gdb takes the kernel's core file for this program, and unwinds it."""
     if re.search("[|/%]", CORE_PATTERN.read_text()):
