@@ -42,6 +42,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifndef MADV_COLLAPSE
@@ -58,6 +59,8 @@
 #define TRIES_TO_READ 2
 /* Percent of the last ten seconds in which something waited. */
 #define PRESSURE_MAX 5.0
+/* As long as it is watched whether something still waits. */
+#define WATCH_MS 300
 /* What stat(2) says of the first user and PID namespace (include/uapi/linux/nsfs.h). */
 #define FIRST_USER_NAMESPACE 0xeffffffdu
 #define FIRST_PID_NAMESPACE 0xeffffffcu
@@ -407,28 +410,44 @@ static bool count_mappers(const struct work *work) {
 
 /* --- pressure --- */
 
-/* How much of the last ten seconds somebody waited for WHAT, in percent; negative where the kernel does not tell. */
-static double read_pressure(const char *what) {
+struct pressure {
+    double percent;        /* of the last ten seconds in which something waited */
+    uint64_t microseconds; /* in which something waited since the machine was started */
+};
+
+/* False: the kernel does not tell. */
+static bool read_pressure(struct pressure *pressure, const char *what) {
     char *path = hl_format("/proc/pressure/%s", what);
-    double percent;
     FILE *file = fopen(path, "re");
-    bool known = file != NULL && fscanf(file, "some avg10=%lf", &percent) == 1;
+    bool known = file != NULL && fscanf(file, "some avg10=%lf avg60=%*f avg300=%*f total=%" SCNu64,
+                                        &pressure->percent, &pressure->microseconds) == 2;
     if (file != NULL)
         fclose(file);
     free(path);
-    return known ? percent : -1;
+    return known;
+}
+
+/* Whether something waits for the disks now.  What was read just before, for the file before this one, is still in the average
+   of ten seconds. */
+static bool is_waited_for(const struct pressure *before) {
+    const struct timespec pause = {0, WATCH_MS * 1000000L};
+    struct pressure now;
+    double began = hl_now_ms();
+    nanosleep(&pause, NULL);
+    double most = (hl_now_ms() - began) * 1000 * PRESSURE_MAX / 100;
+    return !read_pressure(&now, "io") || (double)(now.microseconds - before->microseconds) > most;
 }
 
 /* What the machine is short of; NULL: nothing, or that is not known.  Reading is I/O itself, so only WITH_IO asks for that. */
 static char *explain_pressure(struct hl_placer *placer, bool with_io) {
     static const char *const resources[] = {"memory", "io"};
     for (unsigned i = 0; i < 1u + with_io; i++) {
-        double percent = read_pressure(resources[i]);
-        placer->is_pressure_unknown |= percent < 0;
-        if (percent > PRESSURE_MAX)
+        struct pressure pressure = {0};
+        placer->is_pressure_unknown |= !read_pressure(&pressure, resources[i]);
+        if (pressure.percent > PRESSURE_MAX && (i == 0 || is_waited_for(&pressure)))
             return hl_format(
                 "programs have waited for %s in %.0f %% of the last ten seconds; try again later",
-                i == 0 ? "memory" : "disks", percent);
+                i == 0 ? "memory" : "disks", pressure.percent);
     }
     return NULL;
 }

@@ -13,6 +13,8 @@ import random
 import re
 import shutil
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -268,15 +270,44 @@ def test_never(place, size):
     assert place.list() == []
 
 
+@contextlib.contextmanager
+def waiting(path):
+    """PATH, which is as a file in /proc/pressure, says that something waits all the time."""
+    text = CALM.replace("0.00", "5.10", 1).replace("total=0", "total=00000000000000000000", 1)
+    path.write_text(text)
+    at, ended = text.index("total=") + len("total="), threading.Event()
+
+    def count():
+        with path.open("r+b", buffering=0) as file:
+            while not ended.wait(0.01):
+                os.pwrite(file.fileno(), b"%020d" % (time.monotonic_ns() // 1000), at)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 @pytest.mark.parametrize("resource", ["memory", "io"])
 def test_pressure(place, resource):
     if not os.path.exists("/proc/pressure"):
         pytest.skip("this kernel has no pressure information")
-    place.path(f"/run/{resource}").write_text(CALM.replace("0.00", "5.10", 1))
-    refused_untouched(place, "in 5 % of the last ten seconds", "try again later")
-    assert "not in place: programs have waited" in place.share("add", BIG).stdout
+    with waiting(place.path(f"/run/{resource}")):
+        refused_untouched(place, "in 5 % of the last ten seconds", "try again later")
+        assert "not in place: programs have waited" in place.share("add", BIG).stdout
     place.share("remove", "--all")
     place.path(f"/run/{resource}").write_text(CALM.replace("0.00", "4.90", 1))
+    add(place, BIG)
+
+
+def test_pressure_that_is_over(place):
+    """What was read for the files before this one is no reason: nothing waits for the disk any more."""
+    if not os.path.exists("/proc/pressure"):
+        pytest.skip("this kernel has no pressure information")
+    place.path("/run/io").write_text(CALM.replace("0.00", "60.00", 1))
     add(place, BIG)
 
 
