@@ -46,7 +46,7 @@ core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
 command = $(patsubst %.c,$B/%.o,$(filter-out command/start.c,$(wildcard command/*.c)))
 # What starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,start run-bare process process-objects tracee find-image elf-file program store-name basics) \
+start = $(patsubst %,$B/start/%.o,start run-way process process-objects tracee find-image elf-file program store-name basics) \
     $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop*.c))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld-json.5 hugeld.7 libhugeld.so.8)
@@ -84,7 +84,7 @@ $B/preload: $B/libhugeld.so
 
 # Of these files only what is called is linked; the rest may call what this libc does not have.
 $B/hugeld: $(core) $(start)
-	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections -o $@ $^
+	$(Q)$(START_CC) $(CFLAGS) $(LDFLAGS) $(START_LDFLAGS) -Wl,--gc-sections,-z,noseparate-code -o $@ $^
 
 $B/hugeld-command: $(core) $(command)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm

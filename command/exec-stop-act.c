@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -28,7 +29,8 @@
 struct act {
     struct hl_exec_plan *plan;
     struct hl_exec_thread *thread;
-    struct hl_process process; /* what is mapped in it */
+    struct hl_process opened;
+    struct hl_process process; /* what is mapped in it, as far as that is needed */
     int file;                  /* its number of the image, or -1 */
 };
 
@@ -36,7 +38,7 @@ struct act {
 
 static int read_auxv(const struct act *act, uint64_t *linker, uint64_t *secure, uint64_t *entry) {
     uint64_t pair[128];
-    int auxv = hl_open_process_file(&act->process, "auxv");
+    int auxv = hl_open_process_file(&act->opened, "auxv");
     if (auxv < 0)
         return auxv;
     ssize_t bytes = read(auxv, pair, sizeof pair);
@@ -56,7 +58,7 @@ static int read_auxv(const struct act *act, uint64_t *linker, uint64_t *secure, 
 static int check_executable(const struct act *act) {
     struct hl_file_state state;
     const struct hl_file_state *planned = &act->plan->file;
-    int file = openat(act->process.folder, "exe", O_PATH | O_CLOEXEC);
+    int file = openat(act->opened.folder, "exe", O_PATH | O_CLOEXEC);
     if (file < 0)
         return -errno;
     int result = hl_read_file_state(&state, file);
@@ -184,13 +186,29 @@ static bool is_congruent(const struct act *act) {
     return (piece->start - piece->offset) % act->plan->geometry.huge_page_bytes == 0;
 }
 
-static int check(const struct act *act) {
+/* Where the program stays only it is looked at, and what the instructions are in. */
+static int read_mappings(struct act *act, uint64_t linker) {
+    const struct hl_exec_plan *plan = act->plan;
+    const struct hl_object *object = &plan->object;
+    uint64_t call = plan->call.at + (plan->call.is_of_linker ? linker : 0),
+             back = plan->back.at + (plan->back.is_of_linker ? linker : 0);
+    struct hl_address_range range[] = {
+        {object->segment[0].first_page, object->segment[object->n_segments - 1].end_page},
+        {call, call + 1},
+        {back, back + 1}};
+    return is_congruent(act) ? hl_read_some_mappings(&act->process, &act->opened, range, 3)
+                             : hl_read_mappings(&act->process, &act->opened);
+}
+
+static int check(struct act *act) {
     uint64_t linker, secure, entry;
     int result = read_auxv(act, &linker, &secure, &entry);
     if (result == 0)
         result = check_executable(act);
     if (result == 0)
         result = place(act, entry);
+    if (result == 0)
+        result = read_mappings(act, linker);
     if (result == 0)
         result = place_codes(act, linker);
     if (result == 0 && secure != 0)
@@ -301,12 +319,12 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
 
 /* PIECE could not be mapped.  If it is not as it was, it is mapped from the program's own file. */
 static int map_back(const struct act *act, const struct hl_piece_of_text *piece) {
-    struct act now = {act->plan, act->thread, {.folder = -1}, -1};
+    struct act now = {act->plan, act->thread, {.folder = -1}, {.folder = -1}, -1};
     const uint64_t usual = act->thread->gadgets.call;
     int file = -1, result = hl_read_mappings(&now.process, &act->process);
     bool is_lost = result == 0 && check_piece(&now, piece) != 0;
     if (is_lost)
-        result = find_call_in_vdso(act, &act->thread->gadgets.call);
+        result = find_call_in_vdso(&now, &act->thread->gadgets.call);
     if (is_lost && result == 0)
         result = open_in_program(act, "/proc/self/exe", &file);
     for (unsigned i = 0; i < act->plan->object.n_segments && result == 0 && file >= 0; i++)
@@ -348,11 +366,12 @@ static int change(struct act *act) {
 }
 
 int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread) {
-    struct hl_process opened = {.folder = -1};
-    struct act act = {plan, thread, {.folder = -1}, -1};
-    int result = hl_open_process(&opened, thread->pid);
-    if (result == 0)
-        result = hl_read_mappings(&act.process, &opened);
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d", thread->pid);
+    struct act act = {.plan = plan, .thread = thread, .process = {.folder = -1}, .file = -1};
+    act.opened =
+        (struct hl_process){.pid = thread->pid, .folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    int result = act.opened.folder < 0 ? -errno : 0;
     if (result == 0)
         result = check(&act);
     if (thread->gadgets.call != 0) {
@@ -362,6 +381,6 @@ int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread
     if (result == 0)
         result = change(&act);
     hl_close_process(&act.process);
-    hl_close_process(&opened);
+    hl_close_process(&act.opened);
     return result;
 }

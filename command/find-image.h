@@ -28,6 +28,9 @@ long hl_open_image_of(const struct hl_file_state *state, const struct hl_options
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options);
 
+/* Whether such a process would find a store. */
+bool hl_has_stores(const struct hl_status *status, const struct hl_options *options);
+
 /* Whether nothing may be executed where the open FILE lies. */
 bool hl_is_noexec(int file);
 

@@ -4,6 +4,7 @@
 #include "store.h"
 #include "common.h"
 #include "find-image.h"
+#include "forecast.h"
 #include "libraries.h"
 
 #include <errno.h>
@@ -48,27 +49,46 @@ static void add_missing(const struct hl_store *store, const char *path, bool tel
     hl_free_addition(&addition);
 }
 
-/* What is selected of EXECUTABLE and its libraries, and has no image yet. */
+/* Whether an image of the file at PATH would be mapped where the dynamic linker or the kernel puts the file by itself. */
+static bool is_put_on_boundary(const char *path) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    struct hl_options options;
+    uint64_t bias = 0;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    hl_default_options(&options);
+    hl_forecast_file(&forecast, path, &file, &options, 0);
+    bool is_put =
+        !hl_gets_any_address(&file, &forecast.geometry) || (hl_try_load_bias(&bias, &forecast) && bias == 0);
+    hl_close_elf(&file);
+    return is_put;
+}
+
+/* What is selected of EXECUTABLE and its libraries, would be used, and has no image yet. */
 static void list_wanted(struct hl_libraries *wanted, const char *executable, struct hl_string patterns,
-                        const struct hl_options *options) {
+                        const struct hl_options *options, enum hl_use_of_images use) {
     struct hl_libraries libraries = {0};
-    if (is_selected(executable, true, patterns) && !is_shared(executable, options))
+    if (is_selected(executable, true, patterns) && !is_shared(executable, options) &&
+        (use != HL_USE_ON_BOUNDARY || is_put_on_boundary(executable)))
         add_list_entry(wanted, executable);
     if (hl_selects_other_objects(patterns))
         hl_list_libraries(&libraries, executable);
     for (size_t i = 0; i < libraries.n; i++)
-        if (is_selected(libraries.path[i], false, patterns) && !is_shared(libraries.path[i], options))
+        if (is_selected(libraries.path[i], false, patterns) && !is_shared(libraries.path[i], options) &&
+            (use == HL_USE_ANYWHERE || is_put_on_boundary(libraries.path[i])))
             add_list_entry(wanted, libraries.path[i]);
     hl_free_libraries(&libraries);
 }
 
-void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options) {
+void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
+                      enum hl_use_of_images use) {
     struct hl_store store;
     struct hl_libraries wanted = {0};
     bool tells = options->verbose >= 1;
     if (executable == NULL)
         return;
-    list_wanted(&wanted, executable, patterns, options);
+    list_wanted(&wanted, executable, patterns, options, use);
     char *path = wanted.n > 0 ? hl_choose_store(options) : NULL;
     int result = wanted.n > 0 ? hl_make_store(&store, path, NULL, false) : -ENOENT;
     for (size_t i = 0; i < wanted.n && result == 0; i++)

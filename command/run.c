@@ -17,16 +17,17 @@
 #include "command.h"
 #include "common.h"
 #include "elf-file.h"
+#include "exec-stop.h"
 #include "kernel.h"
 #include "launcher.h"
 #include "libraries.h"
 #include "ldso.h"
 #include "program.h"
-#include "run-bare.h"
 #include "run-image.h"
 #include "run-share.h"
 #include "store.h"
 #include "run.h"
+#include "run-way.h"
 #include "forecast.h"
 #include "skip.h"
 
@@ -37,21 +38,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifndef HL_LIBDIR
-#define HL_LIBDIR "/usr/local/lib/hugeld"
-#endif
-
-enum { SHARE = 256 };
+enum { SHARE = 256, COPY };
 
 struct request {
     struct hl_run run;
     bool shares; /* --share */
+    bool copies; /* --copy */
     int program; /* the index of PROGRAM in argv, or 0 */
 };
 
 static const struct argp_option argp_options[] = {
     HL_RUN_OPTIONS,
     {"share", SHARE, NULL, 0, "Make the images that are missing first (hugeld share)", 0},
+    {"copy", COPY, NULL, 0, "Make a private copy of what is not shared", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -103,28 +102,12 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         request->shares = true;
         return 0;
     }
+    if (key == COPY) {
+        request->copies = true;
+        return 0;
+    }
     error_t result = hl_parse_run(&request->run, key, argument);
     return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld run", true) : result;
-}
-
-char *hl_find_library(void) {
-    char self[PATH_MAX] = "";
-    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = bytes > 0 ? strrchr(self, '/') : NULL;
-    if (slash != NULL)
-        *slash = '\0';
-    char *places[] = {
-        hl_format("%s/libhugeld.so", self),
-        hl_format("%s/../lib/hugeld/libhugeld.so", self),
-        hl_format("%s/libhugeld.so", HL_LIBDIR),
-    };
-    char *found = NULL;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        if (found == NULL && access(places[i], R_OK) == 0)
-            found = realpath(places[i], NULL);
-        free(places[i]);
-    }
-    return found;
 }
 
 int hl_refuse_program(const char *name) {
@@ -135,42 +118,6 @@ int hl_refuse_program(const char *name) {
                                             : "check the file";
     hl_say("%s: %s; %s", name[0] != '\0' ? name : "''", strerror(error), remedy);
     return error == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
-}
-
-/* Why LIBRARY, as hl_find_library found it, can't be preloaded; NULL if it can. */
-static const char *explain_no_library(const char *library) {
-    if (library == NULL)
-        return "libhugeld.so is neither beside this command nor in " HL_LIBDIR ", build it with 'make'";
-    if (strpbrk(library, " :") != NULL)
-        return "LD_PRELOAD cannot name libhugeld.so by a path with a space or a colon, move it elsewhere";
-    return NULL;
-}
-
-/* The folder LIBRARY is in, as a printf precision. */
-static int folder_bytes(const char *library) { return (int)(hl_base_name(library) - library); }
-
-/* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of
-   program, and each dynamic linker takes its own ($LIB): 32-bit children complain of nothing. */
-static void set_preload(const char *library) {
-    const char *inherited = getenv("LD_PRELOAD");
-    char *folder = hl_format("%.*spreload", folder_bytes(library), library);
-    char *name =
-        access(folder, X_OK) == 0 ? hl_format("%s/$LIB/libhugeld.so", folder) : hl_format("%s", library);
-    char *both = hl_format("%s%s%s", name, inherited != NULL && inherited[0] != '\0' ? ":" : "",
-                           inherited != NULL ? inherited : "");
-    setenv("LD_PRELOAD", both, 1);
-    free(both);
-    free(name);
-    free(folder);
-}
-
-static void choose_preload(struct hl_way *way, const char *path) {
-    way->library = hl_find_library();
-    way->reason = hl_explain_plain_run(path);
-    if (way->reason == NULL)
-        way->reason = explain_no_library(way->library);
-    if (way->reason == NULL)
-        set_preload(way->library);
 }
 
 /* Tries the patched dynamic linker for the program at PATH, called NAME. */
@@ -190,7 +137,7 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
         linker = NULL;
     }
     if (reason != NULL) {
-        choose_preload(way, path);
+        hl_choose_preload(way, path);
         if (way->reason == NULL)
             hl_say("%s: %s; libhugeld.so is preloaded instead", name, reason);
     } else if (getenv("LD_HUGEPAGES") == NULL) {
@@ -201,13 +148,6 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     free(executable);
     free(real);
     free(interpreter);
-}
-
-/* Takes the executable out of the objects: libhugeld.so would not know an executed image again. */
-static void leave_out_main(struct hl_string patterns) {
-    char *without = hl_format("%.*s:!main", (int)patterns.bytes, patterns.at);
-    setenv("LD_HUGEPAGES", without, 1);
-    free(without);
 }
 
 /* Executes the image of what the program at PATH runs in the end, if there is one, and preloads for other objects.
@@ -226,27 +166,12 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     else
         way->no_image = hl_mount_image(target.executable, options, &way->image);
     if (way->image != NULL && others)
-        leave_out_main(patterns);
+        hl_leave_out_main(patterns);
     if (way->image == NULL || others)
-        choose_preload(way, path);
+        hl_choose_preload(way, path);
     if (way->image != NULL)
         way->reason = NULL;
     free(target.executable);
-}
-
-/* Puts the executable on huge pages without anything of hugeld in it, unless other objects are named.  False: it is not. */
-static bool choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                        const char *path, const char *name) {
-    struct hl_string patterns = hl_find_patterns(run->patterns);
-    if (run->use_preload || !hl_choose_bare(&way->stop, options, patterns, path, name))
-        return false;
-    if (hl_selects_other_objects(patterns)) {
-        leave_out_main(patterns);
-        choose_preload(way, path);
-        if (way->stop != NULL)
-            way->reason = NULL;
-    }
-    return true;
 }
 
 /* One line about a program that does not run as it should; the exit code. */
@@ -261,32 +186,14 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
-/* TEXT with store= for the store of this user, which no process looks into by itself.  NULL: it names another one, or there
-   is none; the caller frees it. */
-static char *name_own_store(const struct hl_options *options, const char *text) {
-    char *path = options->store.bytes == 0 ? hl_default_store() : NULL, *both = NULL;
-    long store = path != NULL && strcmp(path, HL_SYSTEM_STORE) != 0 && strchr(path, ',') == NULL &&
-                         strlen(path) < HL_FOLDER_BYTES
-                     ? hl_open_store(path, hl_find_store_owner())
-                     : -ENOENT;
-    if (store >= 0) {
-        char *option = hl_format("store=%s", path);
-        both = hl_join_options(text, option);
-        free(option);
-        close((int)store);
-    }
-    free(path);
-    return both;
-}
-
-/* What libhugeld.so is told, and what the program's children inherit. */
-static void set_variables(const struct hl_run *run, const struct hl_options *options, const char *text) {
-    char *named = name_own_store(options, text);
-    if (run->patterns != NULL)
-        setenv("LD_HUGEPAGES", run->patterns, 1);
-    if (run->options != NULL || named != NULL)
-        setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : text, 1);
-    free(named);
+/* For a program of which nothing is shared. */
+static void start_as_it_is(struct hl_way *way, const struct hl_options *options, const char *name) {
+    if (options->strict)
+        way->reason = "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
+    else if (options->verbose >= 1)
+        hl_say("%s: started as it is, because nothing of it is shared; --share makes an image, --copy a "
+               "private copy",
+               name);
 }
 
 int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
@@ -298,16 +205,20 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     bool may_be_bare = acts && !run->use_ldso && !run->use_image;
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
+    bool shares_only = acts && hl_shares_only(run, &options, text);
 
     /* With nothing of hugeld in it a program needs no variables either. */
-    if (!may_be_bare || others || !choose_bare(way, run, &options, path, name)) {
-        set_variables(run, &options, text);
+    if (may_be_bare && !others && hl_choose_bare(way, run, &options, path, name)) {
+    } else if (shares_only && !hl_may_preload_shared(hl_find_patterns(run->patterns), &options, path)) {
+        start_as_it_is(way, &options, name);
+    } else {
+        hl_set_variables(run, &options, text);
         if (run->use_ldso && !hl_is_privileged(path))
             choose_linker(way, run, name, path);
         else if (acts && run->use_image)
             choose_image(way, run, &options, path, program);
-        else if (!may_be_bare || !others || !choose_bare(way, run, &options, path, name))
-            choose_preload(way, path);
+        else if (!may_be_bare || !others || !hl_choose_bare(way, run, &options, path, name))
+            hl_choose_preload(way, path);
     }
     if (way->image != NULL && options.verbose >= 1)
         hl_say("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
@@ -416,6 +327,14 @@ static void advise_pattern(const struct hl_run *run, const char *path, char *con
     free(text);
 }
 
+/* The patched linker puts each object where its image fits; at the exec stop the executable is put there. */
+static enum hl_use_of_images find_use(const struct hl_run *run) {
+    if (run->use_ldso)
+        return HL_USE_ANYWHERE;
+    return run->use_image || (!run->use_preload && hl_check_live_machine() == 0) ? HL_USE_MAIN_ANYWHERE
+                                                                                 : HL_USE_ON_BOUNDARY;
+}
+
 /* What the program at PATH runs in the end, and its libraries. */
 static void share_missing(const struct hl_run *run, const char *path, char *const *program) {
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
@@ -424,8 +343,9 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
     hl_default_options(&options);
     hl_parse_options(&options, text, NULL);
     hl_follow_launchers(&target, path, program);
-    if (hl_match_only(&options, path))
-        hl_share_program(target.executable, hl_find_patterns(run->patterns), &options);
+    if (hl_match_only(&options, path) &&
+        (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_SHARED))
+        hl_share_program(target.executable, hl_find_patterns(run->patterns), &options, find_use(run));
     free(target.executable);
     free(text);
 }
@@ -459,6 +379,7 @@ int hl_run_program(int argc, char **argv) {
         code = hl_refuse_program(program[0]);
         goto out;
     }
+    request.run.makes_no_copy = !request.copies;
     advise_pattern(&request.run, path, program);
     if (request.shares)
         share_missing(&request.run, path, program);

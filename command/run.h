@@ -4,24 +4,7 @@
 #define HL_RUN_H
 
 #include "common.h"
-
-/* What the user said about how. */
-struct hl_run {
-    const char *patterns; /* -p, or NULL */
-    char *options;        /* every -o, joined; or NULL */
-    bool use_ldso, use_image, use_preload;
-    const char *linker; /* --ld-so, or NULL */
-};
-
-/* How the program is started, and why not otherwise. */
-struct hl_way {
-    const char *reason;        /* why it runs on small pages; or NULL */
-    char *library;             /* to be preloaded, or NULL */
-    char *linker;              /* to be called with the program as its argument, or NULL */
-    char *image;               /* mounted over the program's file, or NULL */
-    struct hl_exec_stop *stop; /* what is executed next begins on its image, or NULL */
-    char *no_image;            /* why none is, where it was asked for; or NULL */
-};
+#include "run-way.h"
 
 /* The rows of argp_options, and what reads them: 0, EINVAL after one line on stderr, or ARGP_ERR_UNKNOWN. */
 enum { HL_RUN_OLD_NAME = 1000 }; /* --loader, as --via was called in snapshots */
@@ -55,10 +38,6 @@ void hl_free_way(struct hl_way *way);
 
 /* Becomes the program at PATH.  Returns only when that fails, with the exit code. */
 int hl_become_program(struct hl_way *way, const char *path, char **program);
-
-/* libhugeld.so: beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
-   none of them; else the caller owns the path. */
-char *hl_find_library(void);
 
 /* Why the program NAME can't be run (errno), in the words and with the exit codes of env(1). */
 int hl_refuse_program(const char *name);

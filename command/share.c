@@ -193,7 +193,8 @@ static void print_made(const char *name, const struct hl_addition *addition) {
         more = hl_format("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
     if (copied > share) {
         char *before = more;
-        more = hl_format("; a private copy (hugeld run) brings %u.%u %%%s", copied / 10, copied % 10, before);
+        more = hl_format("; a private copy (hugeld run --copy) brings %u.%u %%%s", copied / 10, copied % 10,
+                         before);
         free(before);
     }
     hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,

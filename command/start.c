@@ -8,7 +8,8 @@
    decides by what can be known from a few system calls.  Whatever takes more, or has to be said, is left to
    hugeld-command, which does the same and all the rest. */
 #include "basics.h"
-#include "run-bare.h"
+#include "exec-stop.h"
+#include "run-way.h"
 #include "program.h"
 
 #include <limits.h>
@@ -19,8 +20,7 @@
 extern char **environ;
 
 struct request {
-    const char *patterns;
-    char *options; /* what every -o says, joined; NULL: none was there */
+    struct hl_run run;
     char **program;
 };
 
@@ -32,11 +32,11 @@ static bool read_request(struct request *request, int argc, char **argv) {
         return false;
     for (; i + 1 < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i += 2) {
         if (strcmp(argv[i], "-p") == 0) {
-            request->patterns = argv[i + 1];
+            request->run.patterns = argv[i + 1];
         } else if (strcmp(argv[i], "-o") == 0) {
-            char *both = hl_join_options(request->options, argv[i + 1]);
-            free(request->options);
-            request->options = both;
+            char *both = hl_join_options(request->run.options, argv[i + 1]);
+            free(request->run.options);
+            request->run.options = both;
         } else {
             return false;
         }
@@ -52,36 +52,52 @@ static void note_mistake(void *data, struct hl_string option, const char *what) 
     *(bool *)data = true;
 }
 
-/* Reads the options.  False: there is a mistake in them, or they ask for what has to be looked at more closely. */
-static bool read_options(struct hl_options *options, const struct request *request) {
+/* Reads the options from TEXT.  False: there is a mistake in them, or they ask for more than is done here. */
+static bool read_options(struct hl_options *options, const char *text) {
     bool is_wrong = false;
     const struct hl_complaints complaints = {note_mistake, &is_wrong};
-    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options);
     hl_default_options(options);
     hl_parse_options(options, text, &complaints);
-    return !is_wrong && options->verbose == 0 && options->strict == 0 && options->bss == HL_BSS_OFF &&
-           (options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_SHARED);
+    return !is_wrong && options->verbose == 0 && options->strict == 0;
 }
 
-/* Becomes the program, if that can be done here.  Returns otherwise, and nothing has changed. */
+/* Prepares this process for the program at PATH, as hl_prepare_run would (run.c).  False: something would have to be said. */
+static bool prepare(struct hl_way *way, const struct request *request, const struct hl_options *options,
+                    const char *text, const char *path) {
+    const struct hl_run *run = &request->run;
+    bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
+    bool shares_only = hl_shares_only(run, options, text);
+    if (!others && hl_choose_bare(way, run, options, path, request->program[0]))
+        return true;
+    if (shares_only && !hl_may_preload_shared(hl_find_patterns(run->patterns), options, path))
+        return true;
+    if (hl_explain_plain_run(path) != NULL)
+        return false;
+    hl_set_variables(run, options, text);
+    if (others && hl_choose_bare(way, run, options, path, request->program[0]))
+        return true;
+    hl_choose_preload(way, path);
+    return way->reason == NULL;
+}
+
+/* Becomes the program, if that can be done here.  Returns otherwise. */
 static void start_program(const struct request *request) {
+    struct hl_way way = {0};
     struct hl_options options;
-    struct hl_exec_stop *stop;
-    struct hl_string patterns = hl_find_patterns(request->patterns);
-    if (!read_options(&options, request) || hl_selects_other_objects(patterns))
-        return;
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
     char *path = hl_find_program(request->program[0]);
-    if (path != NULL && hl_match_only(&options, path) &&
-        hl_choose_bare(&stop, &options, patterns, path, request->program[0])) {
+    if (path != NULL && read_options(&options, text) && hl_match_only(&options, path) &&
+        prepare(&way, request, &options, text, path))
         execve(path, request->program, environ);
-        if (stop != NULL)
-            hl_cancel_exec_stop(stop);
-    }
+    if (way.stop != NULL)
+        hl_cancel_exec_stop(way.stop);
+    free(way.library);
     free(path);
+    free(text);
 }
 
 /* Becomes hugeld-command: beside this file, in ../lib/hugeld, or where it was installed. */
-static int become_command(char **argv) {
+static int become_command(char **argv, char **variables) {
     char self[PATH_MAX] = "";
     ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
     char *slash = bytes > 0 ? strrchr(self, '/') : NULL;
@@ -91,15 +107,26 @@ static int become_command(char **argv) {
                       hl_format("%s/../lib/hugeld/hugeld-command", self),
                       hl_format("%s/hugeld-command", HL_LIBDIR)};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
-        execve(places[i], argv, environ);
+        execve(places[i], argv, variables);
     hl_say("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
     return HL_EXIT_NO;
 }
 
+/* The environment as it is now; its strings stay as they are when it changes. */
+static char **keep_environment(void) {
+    size_t n = 0;
+    while (environ[n] != NULL)
+        n++;
+    char **kept = hl_allocate((n + 1) * sizeof *kept);
+    memcpy(kept, environ, n * sizeof *kept);
+    return kept;
+}
+
 int main(int argc, char **argv) {
-    struct request request = {0};
+    struct request request = {.run.makes_no_copy = true};
+    char **variables = keep_environment();
     if (read_request(&request, argc, argv))
         start_program(&request);
-    free(request.options);
-    return become_command(argv);
+    free(request.run.options);
+    return become_command(argv, variables);
 }

@@ -366,7 +366,7 @@ static char *explain_absence(const struct hl_process *process) {
     const char *reason = hl_explain_plain_run(path);
     free(path);
     return reason != NULL ? hl_format("hugeld cannot move it: %s", reason)
-                          : hl_format("could be on huge pages; start it with hugeld run");
+                          : hl_format("could be on huge pages; start it with hugeld run --share or --copy");
 }
 
 /* Why OBJECT, which could move, did not.  The caller frees it. */

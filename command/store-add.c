@@ -640,11 +640,11 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
     else if (result < 0)
         fail_to_write(&making, result);
     else if (!reaches)
-        fail(&making, HL_SHARE_NOTHING,
-             hl_format(
-                 "no way of starting it brings any of its text onto huge pages of an image, because the "
-                 "kernel "
-                 "puts it anywhere and no whole huge page lies inside; use hugeld run without an image"));
+        fail(
+            &making, HL_SHARE_NOTHING,
+            hl_format("no way of starting it brings any of its text onto huge pages of an image, because the "
+                      "kernel "
+                      "puts it anywhere and no whole huge page lies inside; use hugeld run --copy"));
     else if (await_age(&making) && is_unchanged(&making) && !give_new_key(&making) &&
              making.addition->sentence == NULL && check_room(&making))
         make_image(&making);

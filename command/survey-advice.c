@@ -216,6 +216,8 @@ static char *format_run(const struct prospects *prospects, const char *executabl
         add_word(&text, "--via=image");
     if (way == HL_WAY_LDSO)
         add_word(&text, "--via=ldso");
+    else if (way != HL_WAY_IMAGE)
+        add_word(&text, "--copy");
     if (libraries > 0) {
         add_word(&text, "-p");
         add_word(&text, patterns);

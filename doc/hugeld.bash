@@ -21,7 +21,7 @@ _hugeld() {
         return
     fi
     case ${words[1]} in
-    run) options='--via --ld-so --options --objects --share --help' ;;
+    run) options='--via --ld-so --options --objects --copy --share --help' ;;
     inspect) options='--json --options --pid --help' ;;
     status) options='--json --all --help' ;;
     doctor) options='--json --options --objects --own-pages --help' ;;

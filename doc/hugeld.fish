@@ -36,6 +36,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from service' -l keep-only -d 'Onl
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench survey' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso image' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
+complete -c hugeld -n '__fish_seen_subcommand_from run' -l copy -d 'Make a private copy of what is not shared'
 complete -c hugeld -n '__fish_seen_subcommand_from run' -l share -d 'Make missing images first'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F

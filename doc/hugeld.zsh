@@ -30,7 +30,7 @@ _hugeld() {
     ((CURRENT--))
     case $command in
     run)
-        _arguments -S $help $options $objects $loader '--share[make missing images first]' \
+        _arguments -S $help $options $objects $loader '--copy[make a private copy of what is not shared]' '--share[make missing images first]' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     bench)

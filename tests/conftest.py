@@ -281,7 +281,7 @@ def prove(library, empty_library, pause_library):
             env = helpers.preload(pause_library, **changes)
             arguments = ["-p", patterns] if patterns is not None else []
             arguments += ["-o", options] if options else []
-            command = [library.parent / "hugeld", "run", *arguments, "--", *argv]
+            command = [library.parent / "hugeld", "run", "--copy", *arguments, "--", *argv]
         else:
             env = helpers.preload(library, pause_library, patterns=patterns, options=options or None, **changes)
         free = helpers.free_pages()

@@ -384,7 +384,7 @@ def test_bench_no_counters(bench_json, tmp_path):
 
 def test_bench_pid(worker, pool, fake_perf):
     pool(16)
-    with subprocess.Popen([helpers.HUGELD, "run", worker, "wait"], env=helpers.environment()) as process:
+    with subprocess.Popen([helpers.HUGELD, "run", "--copy", worker, "wait"], env=helpers.environment()) as process:
         try:
             helpers.wait_until(lambda: sum(m.hugetlb_bytes for m in helpers.read_smaps(process.pid)) == 3 << 21)
             result = hugeld("bench", "--pid", process.pid, "--seconds", "0.5", "--json", env=fake_perf)

@@ -347,6 +347,19 @@ def test_filter(images, program, run):
     assert result.returncode == 3
 
 
+@pytest.mark.parametrize("variant", ["nopie", "pie"])
+def test_filtered_with_the_preloader(images, program, run, variant):
+    """What has its image's address anyway is mapped by libhugeld.so then, and makes no copy; what has not has no library in it."""
+    app = program(variant)
+    images.add(app)
+    script = helpers.forbid_calls("ptrace") + "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
+    for verbose in (0, 2):
+        result = run([app, "x"], options=f"verbose={verbose}", prefix=[sys.executable, "-c", script])
+        assert ("LD_PRELOAD" in result.stdout) == (variant == "nopie")
+        assert bool(re.search(r": text \d pages? shared", result.stderr)) == (verbose == 2 and variant == "nopie")
+        assert ("started as it is, because nothing of it is shared" in result.stderr) == (verbose == 2 and variant == "pie")
+
+
 def test_traced(images, program, run):
     if not shutil.which("strace"):
         pytest.skip("strace is not installed")
@@ -416,12 +429,12 @@ def test_noexec_store(program, run, images, tmp_path):
 
 
 def test_changed_file(images, program, run):
-    """It has no image any more, which is nothing to be told of."""
+    """It has no image any more."""
     app = program("static")
     images.add(app)
     app.chmod(0o700)
     result = run([app, "x"], options="verbose=1")
-    assert result.stderr == f"hugeld: {app}: static, the dynamic linker never runs; it runs on small pages\n"
+    assert result.stderr == f"hugeld: {app}: started as it is, because nothing of it is shared; --share makes an image, --copy a private copy\n"
 
 
 # --- tools ---

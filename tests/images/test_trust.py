@@ -270,8 +270,8 @@ def test_run_names_the_users_own(place):
     argv = [hugeld, "run", "-p", "libf.so", "--", place.folder / "main", place.folder / "libf.so", 0]
     result = place.run(argv, prefix=prefix)
     assert (result.returncode, result.stdout) == (0, f"{FROM_IMAGE}\n"), result
-    printed = place.run([hugeld, "run", "--", "env"], prefix=prefix).stdout
+    printed = place.run([hugeld, "run", "--copy", "--", "env"], prefix=prefix).stdout
     assert re.search(rf"^LD_HUGEPAGES_OPTIONS=(.*,)?store=/run/user/{USER}/hugeld$", printed, re.M)
     other = place.run(argv, prefix=[*helpers.become(USER + 1), "env", f"XDG_RUNTIME_DIR=/run/user/{USER}"])
     assert (other.returncode, other.stdout) == (0, f"{PLAIN}\n"), other
-    assert "store=" not in place.run([hugeld, "run", "--", "env"]).stdout
+    assert "store=" not in place.run([hugeld, "run", "--copy", "--", "env"]).stdout

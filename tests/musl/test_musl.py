@@ -93,7 +93,7 @@ def test_parents_and_children(musl, pool, parent, child, by):
     plain = helpers.run(argv)
     assert plain.returncode == 3 and plain.stdout.endswith("child 3\n")
     if by == "command":
-        result = helpers.run([helpers.HUGELD, "run", "-o", "verbose=2", "--", *argv])
+        result = helpers.run([helpers.HUGELD, "run", "--copy", "-o", "verbose=2", "--", *argv])
     else:
         result = helpers.run_preloaded(argv, options="verbose=2")
     assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)

@@ -66,7 +66,7 @@ def test_what_is_installed_works(source, pool):
     version = helpers.run([command, "--version"]).stdout
     assert re.search(r"^hugeld \S+$", version, re.M)
     assert f"preloader: {source}/prefix/lib/hugeld/libhugeld.so" in version
-    result = helpers.run([command, "run", "-o", "verbose=2", "--", "/usr/bin/python3", "-c", "print(1)"])
+    result = helpers.run([command, "run", "--copy", "-o", "verbose=2", "--", "/usr/bin/python3", "-c", "print(1)"])
     assert (result.returncode, result.stdout) == (0, "1\n")
     assert re.search(r"^hugeld: python3\S*: text \d+ pages? hugetlb", result.stderr, re.M), result.stderr
     by_hand = helpers.run_preloaded(["/usr/bin/python3", "-c", ""], options="verbose=2",

@@ -27,12 +27,13 @@ RUN = {
         ("export DEB_BUILD_PROFILES=pkg.hugeld.noldso; apt-get -q -y --no-install-recommends build-dep ./ && "
          "dpkg-buildpackage -b -uc && ls ..", "hugeld_.*\\.deb"),
     "hugeld run -- PROGRAM ARGS": (f"hugeld run -- {PROGRAM}", "42"),
+    "hugeld run --copy -- PROGRAM ARGS": (f"hugeld run --copy -o verbose=2 -- {PROGRAM}", "hugeld: python3.*\n*42"),
     "LD_PRELOAD=libhugeld.so PROGRAM ARGS": (f"LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 {PROGRAM}",
                                              "hugeld: python3.*\n*42"),
     "hugeld bench -- PROGRAM ARGS": (f"hugeld bench -n 6 -- {PROGRAM} || [ $? = 1 ]", ""),
     # The pool belongs to other test runs too: set to what it is.
     "sysctl vm.nr_hugepages=128": ("sysctl vm.nr_hugepages=$(cat /proc/sys/vm/nr_hugepages)", "vm.nr_hugepages = "),
-    "hugeld run -o verbose=2 -- PROGRAM": (f"hugeld run -o verbose=2 -- {PROGRAM}", "hugeld: python3"),
+    "hugeld run -o verbose=2 -- PROGRAM": (f"hugeld run -o verbose=2 -- {PROGRAM}", "hugeld: .*python3: started as it is"),
     "hugeld status PID": ("hugeld run -o backend=thp -- sleep 100 & sleep 3; hugeld status $! || kill $!", "0x[0-9a-f]* [a-z.]+\n"),
     "hugeld inspect FILE": ("hugeld inspect /usr/bin/python3", "pages: text"),
     "hugeld doctor": ("hugeld doctor || [ $? = 1 ]", "now: hugetlb"),
@@ -52,6 +53,7 @@ ELSEWHERE = {
     "docker run -v /run/hugeld/KEY/NAME:/usr/bin/NAME:ro IMAGE": "tests/images/test_containers.py",
     "volumeMounts: [{name: image, mountPath: /usr/bin/NAME, readOnly: true}]": "tests/images/test_containers.py, by runc",
     "volumes: [{name: image, hostPath: {path: /run/hugeld/KEY/NAME, type: File}}]": "tests/images/test_containers.py, by runc",
+    "hugeld share add PROGRAM": "tests/images/test_store.py",
     "hugeld share add --way=image FILE": "tests/images/test_in_place.py",
     "hugeld enable NAME.service": "tests/images/test_enable.py",
     "hugeld share list": "tests/images/test_store.py",

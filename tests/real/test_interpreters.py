@@ -110,7 +110,7 @@ def test_bash(prove, pool, by_command):
                          ids=lambda a: a[0])
 def test_small_tools(pool, argv):
     pool(16)
-    moved = helpers.hugeld("run", "-o", "verbose=2", *argv)
+    moved = helpers.hugeld("run", "--copy", "-o", "verbose=2", *argv)
     plain = helpers.run(argv)
     assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout)
     name = os.path.basename(argv[0])

@@ -67,7 +67,7 @@ def asan_program(builder):
 def test_address_sanitizer(asan_program):
     """The preload alone makes it abort; `hugeld run` says so and does not preload."""
     assert helpers.run_preloaded([asan_program]).returncode not in (0, 6)
-    result = helpers.hugeld("run", "--", asan_program)
+    result = helpers.hugeld("run", "--copy", "--", asan_program)
     assert (result.returncode, result.stdout) == (6, "sanitized\n")
     assert result.stderr == (f"hugeld: {asan_program}: built with AddressSanitizer, which aborts with any preloaded library; "
                              "it runs on small pages\n")
@@ -88,7 +88,7 @@ def test_address_sanitizer_of_clang(builder, pool):
 
 
 def test_address_sanitizer_strict(asan_program):
-    result = helpers.hugeld("run", "-o", "strict=on", "--", asan_program)
+    result = helpers.hugeld("run", "--copy", "-o", "strict=on", "--", asan_program)
     assert (result.returncode, result.stdout) == (127, "")
     assert "AddressSanitizer" in result.stderr
 
@@ -131,7 +131,7 @@ def test_child_of_32_bits(builder, library, pool, child32, way):
     starter = builder.once("starter", lambda folder: builder.compile(folder / "starter", source, *builder.object(), "-no-pie"))
     plain = helpers.run([starter, child32])
     if way == "run":
-        moved = helpers.run([helpers.HUGELD, "run", "-o", "verbose=2,only=*/starter", "--", starter, child32])
+        moved = helpers.run([helpers.HUGELD, "run", "--copy", "-o", "verbose=2,only=*/starter", "--", starter, child32])
     else:
         moved = helpers.run_preloaded([starter, child32], options="verbose=2,only=*/starter", library=library)
     assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout)

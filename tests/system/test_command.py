@@ -56,7 +56,7 @@ def test_run_is_the_program(builder, pool):
     pool(64)
     app = builder.executable("nopie")
     argv = [app, "an argument", "--verbose"]
-    result = hugeld("run", "-o", "verbose=2", *argv[:1], *argv[1:2])
+    result = hugeld("run", "--copy", "-o", "verbose=2", *argv[:1], *argv[1:2])
     assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
     assert (result.returncode, result.stdout) == outcome(helpers.run(argv[:2]))[:2]
     assert hugeld("run", "sh", "-c", "kill -TERM $$").returncode == -15
@@ -65,14 +65,34 @@ def test_run_is_the_program(builder, pool):
 
 def test_run_keeps_what_is_preloaded(builder, pool, pause_library):
     env = helpers.environment(LD_PRELOAD=pause_library)
-    result = hugeld("run", "sh", "-c", "echo $LD_PRELOAD", env=env)
+    result = hugeld("run", "--copy", "sh", "-c", "echo $LD_PRELOAD", env=env)
     assert result.stdout.endswith(f"/libhugeld.so:{pause_library}\n") and result.stdout.count(":") == 1
+
+
+VARIABLES = "LD_PRELOAD", "LD_HUGEPAGES", "LD_HUGEPAGES_OPTIONS"
+
+
+@pytest.mark.parametrize("arguments, preloads", [
+    ([], False), (["-o", "edges=keep"], False), (["-p", "main:libc*"], False), (["--copy"], True), (["-o", "backend=auto"], True),
+    (["-o", "backend=thp"], True), (["-l", "preload"], True), (["--copy", "-p", "main:libc*"], True)], ids=str)
+def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
+    """Nothing of it is shared, so nothing of hugeld is in it; a copy takes its name, a backend's or the library's."""
+    env = helpers.environment(XDG_RUNTIME_DIR=tmp_path)
+    for name in VARIABLES:
+        env.pop(name, None)
+    for verbose in (0, 1):
+        result = hugeld("run", *arguments, "-o", f"verbose={verbose}", "sh", "-c", "env; cat /proc/self/maps", env=env)
+        assert ("libhugeld.so" in result.stdout) == preloads
+        assert preloads or not any(f"{name}=" in result.stdout for name in VARIABLES)
+        assert result.stderr.count("started as it is, because nothing of it is shared") == (verbose and not preloads)
+    if not preloads:
+        one_line(hugeld("run", *arguments, "-o", "strict=on", "true", env=env), 127, "no copy was asked for")
 
 
 def test_run_options_join_the_environment(builder, pool):
     """-o comes after LD_HUGEPAGES_OPTIONS, so it wins; -p replaces LD_HUGEPAGES."""
     env = helpers.environment(LD_HUGEPAGES="none", LD_HUGEPAGES_OPTIONS="verbose=1,edges=keep")
-    result = hugeld("run", "-p", "main:libx*", "-o", "verbose=2", "-o", "data=off", "sh", "-c",
+    result = hugeld("run", "--copy", "-p", "main:libx*", "-o", "verbose=2", "-o", "data=off", "sh", "-c",
                     "echo $LD_HUGEPAGES; echo $LD_HUGEPAGES_OPTIONS", env=env)
     assert result.stdout == f"main:libx*\n{helpers.ALL_SEGMENTS},verbose=1,edges=keep,verbose=2,data=off\n"
 
@@ -104,19 +124,19 @@ def test_run_script(builder, pool, tmp_path):
     script = tmp_path / "script"
     script.write_text(f'#!/bin/sh\nexec {builder.executable("nopie")} "$@"\n')
     script.chmod(0o755)
-    result = hugeld("run", "-o", "verbose=2,only=app*", script)
+    result = hugeld("run", "--copy", "-o", "verbose=2,only=app*", script)
     assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
     assert (result.returncode, result.stdout) == outcome(helpers.run([script]))[:2]
 
 
 def test_run_static_program(builder):
     app = builder.tiny("-static")
-    result = hugeld("run", app)
+    result = hugeld("run", "--copy", app)
     assert (result.returncode, result.stdout) == (4, "tiny\n")
     assert result.stderr.count("\n") == 1 and "static, the dynamic linker never runs" in result.stderr
-    result = hugeld("run", "-o", "strict=on", app)
+    result = hugeld("run", "--copy", "-o", "strict=on", app)
     assert (result.returncode, result.stdout) == (127, "")
-    result = hugeld("run", "-o", "strict=on,only=other", app)
+    result = hugeld("run", "--copy", "-o", "strict=on,only=other", app)
     assert (result.returncode, result.stdout) == (4, "tiny\n")
 
 
@@ -125,7 +145,7 @@ def test_run_set_user_id_program(builder, root, shared_folder):
     copy.write_bytes(builder.tiny().read_bytes())
     os.chown(copy, 65534, 65534)
     copy.chmod(0o4755)
-    result = hugeld("run", copy)
+    result = hugeld("run", "--copy", copy)
     assert (result.returncode, result.stdout) == (4, "tiny\n")
     assert result.stderr.count("\n") == 1 and "hugeld does nothing" in result.stderr
     copy.unlink()
@@ -136,7 +156,7 @@ def test_run_32_bit_program(tmp_path):
     program = tmp_path / "program32"
     program.write_bytes(thirty_two_bit())
     program.chmod(0o755)
-    result = hugeld("run", program)
+    result = hugeld("run", "--copy", program)
     assert result.stderr.startswith("hugeld: ") and "32-bit" in result.stderr
     assert "wrong ELF class" not in result.stderr
 
@@ -493,7 +513,7 @@ def test_status_says_why_nothing_moved(builder, library, pause_library, pool, pa
 
 
 @pytest.mark.parametrize("link,words", [
-    ([], "could be on huge pages; start it with hugeld run"),
+    ([], "could be on huge pages; start it with hugeld run --share or --copy"),
     (["-static"], "hugeld cannot move it: static, the dynamic linker never runs"),
 ], ids=["dynamic", "static"])
 def test_status_without_hugeld(builder, tmp_path, link, words):

@@ -1,0 +1,257 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Starting a program with nothing of hugeld in it, in place or on its image at the exec stop, or with libhugeld.so. */
+#include "run-way.h"
+#include "basics.h"
+#include "exec-stop.h"
+#include "find-image.h"
+#include "program.h"
+#include "store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#ifndef HL_LIBDIR
+#define HL_LIBDIR "/usr/local/lib/hugeld"
+#endif
+
+struct hl_string hl_find_patterns(const char *given) {
+    const char *text = given != NULL ? given : getenv("LD_HUGEPAGES");
+    text = text != NULL ? text : "main";
+    return (struct hl_string){text, strlen(text)};
+}
+
+bool hl_selects_main(struct hl_string patterns, const char *path) {
+    struct hl_object object = {.path = path, .is_main = true};
+    return hl_select_object(patterns, &object) != HL_NOT_SELECTED;
+}
+
+/* Whether the store at PATH, which may be NULL, has a folder for the file KEY.  That says who may go on, not what to trust. */
+static bool has_folder(const char *path, const struct hl_line *key) {
+    int store = path != NULL ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    bool found = store >= 0 && faccessat(store, key->at, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    if (store >= 0)
+        close(store);
+    return found;
+}
+
+/* Whether a store knows the open FILE: asked first, because most files are in none, and all else takes longer. */
+static bool is_known(int file, const struct hl_options *options) {
+    struct hl_file_state state;
+    struct hl_line key;
+    if (hl_read_file_state(&state, file) != 0)
+        return false;
+    hl_set_image_key(&key, &state);
+    if (has_folder(HL_SYSTEM_STORE, &key))
+        return true;
+    char *own = hl_choose_store(options);
+    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 && has_folder(own, &key);
+    free(own);
+    return found;
+}
+
+static struct hl_exec_stop *start_exec_stop(const char *executable, const struct hl_options *options,
+                                            const char *path, const char *name) {
+    struct hl_exec_stop *stop = NULL;
+    if (options->bss != HL_BSS_OFF || hl_is_privileged(path))
+        return NULL;
+    char *reason = hl_start_exec_stop(&stop, executable, options);
+    if (reason != NULL && options->verbose >= 1)
+        hl_say("%s: not at the exec stop: %s", name, reason);
+    free(reason);
+    return stop;
+}
+
+char *hl_find_library(void) {
+    char self[PATH_MAX] = "";
+    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash = bytes > 0 ? strrchr(self, '/') : NULL;
+    if (slash != NULL)
+        *slash = '\0';
+    char *places[] = {
+        hl_format("%s/libhugeld.so", self),
+        hl_format("%s/../lib/hugeld/libhugeld.so", self),
+        hl_format("%s/libhugeld.so", HL_LIBDIR),
+    };
+    char *found = NULL;
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        if (found == NULL && access(places[i], R_OK) == 0)
+            found = realpath(places[i], NULL);
+        free(places[i]);
+    }
+    return found;
+}
+
+/* Why LIBRARY, as hl_find_library found it, can't be preloaded; NULL if it can. */
+static const char *explain_no_library(const char *library) {
+    if (library == NULL)
+        return "libhugeld.so is neither beside this command nor in " HL_LIBDIR ", build it with 'make'";
+    if (strpbrk(library, " :") != NULL)
+        return "LD_PRELOAD cannot name libhugeld.so by a path with a space or a colon, move it elsewhere";
+    return NULL;
+}
+
+/* The folder LIBRARY is in, as a printf precision. */
+static int folder_bytes(const char *library) { return (int)(hl_base_name(library) - library); }
+
+/* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of
+   program, and each dynamic linker takes its own ($LIB): 32-bit children complain of nothing. */
+static void set_preload(const char *library) {
+    const char *inherited = getenv("LD_PRELOAD");
+    char *folder = hl_format("%.*spreload", folder_bytes(library), library);
+    char *name =
+        access(folder, X_OK) == 0 ? hl_format("%s/$LIB/libhugeld.so", folder) : hl_format("%s", library);
+    char *both = hl_format("%s%s%s", name, inherited != NULL && inherited[0] != '\0' ? ":" : "",
+                           inherited != NULL ? inherited : "");
+    setenv("LD_PRELOAD", both, 1);
+    free(both);
+    free(name);
+    free(folder);
+}
+
+void hl_choose_preload(struct hl_way *way, const char *path) {
+    way->library = hl_find_library();
+    way->reason = hl_explain_plain_run(path);
+    if (way->reason == NULL)
+        way->reason = explain_no_library(way->library);
+    if (way->reason == NULL)
+        set_preload(way->library);
+}
+
+void hl_leave_out_main(struct hl_string patterns) {
+    char *without = hl_format("%.*s:!main", (int)patterns.bytes, patterns.at);
+    setenv("LD_HUGEPAGES", without, 1);
+    free(without);
+}
+
+/* Whether the program at PATH may be on huge pages: it is a script, or a store knows its file. */
+static bool may_be_known(const char *path, const struct hl_options *options) {
+    char first[2];
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool is_script = file >= 0 && pread(file, first, sizeof first, 0) == sizeof first &&
+                     memcmp(first, "#!", sizeof first) == 0;
+    bool may_be = is_script || (file >= 0 && is_known(file, options));
+    if (file >= 0)
+        close(file);
+    return may_be;
+}
+
+/* Whether a process with OPTIONS would find a store. */
+static bool has_store(const struct hl_options *options) {
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    return hl_has_stores(&status, options);
+}
+
+/* Whether a store knows EXECUTABLE, and libhugeld.so could map its image, since it is always at the same address. */
+static bool is_preloadable(const char *executable, const struct hl_options *options) {
+    struct hl_elf_file file;
+    struct hl_geometry geometry;
+    if (hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
+        return false;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    bool is = !hl_gets_any_address(&file, &geometry) && is_known(file.fd, options);
+    hl_close_elf(&file);
+    return is;
+}
+
+bool hl_may_preload_shared(struct hl_string patterns, const struct hl_options *options, const char *path) {
+    if (hl_selects_other_objects(patterns))
+        return has_store(options);
+    char *executable = may_be_known(path, options) ? hl_find_executable(path) : NULL;
+    bool may =
+        executable != NULL && hl_selects_main(patterns, executable) && is_preloadable(executable, options);
+    free(executable);
+    return may;
+}
+
+static bool is_in_place(const char *executable, const struct hl_options *options, const char *name) {
+    if (options->backend != HL_BACKEND_AUTO)
+        return false;
+    int file = open(executable, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool is_kept = file >= 0 && hl_is_kept_in_place(file);
+    if (file >= 0)
+        close(file);
+    if (is_kept && options->verbose >= 1)
+        hl_say("%s: started as it is, because its file is kept on huge pages in place", name);
+    return is_kept;
+}
+
+static bool choose_bare_main(struct hl_exec_stop **stop, const struct hl_options *options,
+                             struct hl_string patterns, const char *path, const char *name) {
+    bool is_image_wanted = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_SHARED;
+    if (!is_image_wanted || !may_be_known(path, options))
+        return false;
+    char *executable = hl_find_executable(path);
+    bool is_bare = false;
+    if (executable != NULL && hl_selects_main(patterns, executable)) {
+        is_bare = is_in_place(executable, options, name);
+        if (!is_bare)
+            *stop = start_exec_stop(executable, options, path, name);
+    }
+    free(executable);
+    return is_bare || *stop != NULL;
+}
+
+bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                    const char *path, const char *name) {
+    struct hl_string patterns = hl_find_patterns(run->patterns);
+    if (run->use_preload || !choose_bare_main(&way->stop, options, patterns, path, name))
+        return false;
+    if (hl_selects_other_objects(patterns)) {
+        hl_leave_out_main(patterns);
+        hl_choose_preload(way, path);
+        if (way->stop != NULL)
+            way->reason = NULL;
+    }
+    return true;
+}
+
+static bool names_option(const char *text, const char *name) {
+    size_t bytes = strlen(name);
+    for (const char *at = text; *at != '\0'; at += strcspn(at, ","), at += *at == ',')
+        if (strncmp(at, name, bytes) == 0 && at[bytes] == '=')
+            return true;
+    return false;
+}
+
+bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text) {
+    return run->makes_no_copy && !run->use_preload && !run->use_ldso && !run->use_image &&
+           options->bss == HL_BSS_OFF && !names_option(text, "backend");
+}
+
+/* TEXT with store= for the store of this user, which no process looks into by itself.  NULL: it names another one, or there
+   is none; the caller frees it. */
+static char *name_own_store(const struct hl_options *options, const char *text) {
+    char *path = options->store.bytes == 0 ? hl_default_store() : NULL, *both = NULL;
+    long store = path != NULL && strcmp(path, HL_SYSTEM_STORE) != 0 && strchr(path, ',') == NULL &&
+                         strlen(path) < HL_FOLDER_BYTES
+                     ? hl_open_store(path, hl_find_store_owner())
+                     : -ENOENT;
+    if (store >= 0) {
+        char *option = hl_format("store=%s", path);
+        both = hl_join_options(text, option);
+        free(option);
+        close((int)store);
+    }
+    free(path);
+    return both;
+}
+
+void hl_set_variables(const struct hl_run *run, const struct hl_options *options, const char *text) {
+    char *named = name_own_store(options, text);
+    bool shares_only = hl_shares_only(run, options, text);
+    if (shares_only) {
+        char *both = hl_join_options(named != NULL ? named : text, "backend=shared");
+        free(named);
+        named = both;
+    }
+    if (run->patterns != NULL)
+        setenv("LD_HUGEPAGES", run->patterns, 1);
+    if (run->options != NULL || named != NULL)
+        setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : text, 1);
+    free(named);
+}
