@@ -56,7 +56,7 @@ def test_add(world, tmp_path):
     assert image["key"] == (f"{status.st_dev:#x}-{status.st_ino:#x}-{status.st_size:#x}-{status.st_ctime_ns // 10**9:#x}."
                             f"{status.st_ctime_ns % 10**9:#x}")
     folder = world.path(SYSTEM) / image["key"]
-    assert {p.name for p in folder.iterdir()} == {"app", ".image", ".origin"}
+    assert {p.name for p in folder.iterdir()} == {"app", ".digest", ".image", ".origin"}
     assert (os.readlink(folder / ".image"), os.readlink(folder / ".origin")) == ("app", APP)
     assert stat.S_IMODE((folder / "app").stat().st_mode) == 0o555 and stat.S_IMODE(folder.stat().st_mode) == 0o755
     assert helpers.hugeld("image", world.path(APP), tmp_path / "image").returncode == 0
