@@ -165,7 +165,7 @@ def test_programs_that_ask(images, run, name, tmp_path):
 @pytest.mark.parametrize("variant", LINKED)
 @TAKES_PAGES
 def test_unasked(images, program, run, variant):
-    """An image is executed only where that was asked for; what the preloader can use, it uses."""
+    """An image is executed only where that was asked for; without, it is used at the exec stop."""
     app = program(variant)
     images.add(app)
     result = run([app], loader=())
