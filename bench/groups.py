@@ -13,6 +13,7 @@ import time
 
 import alternatives
 import misses
+import pagecache
 from measure import (BUILD, EXECUTED, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, at_once_precisely, compare, compare_pairs,
                      compile_c, environment, evict, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
                      paired_experiment, pairs, pairs_missing, plain_pages, settle, take_turns, time_run, watch)
@@ -1352,8 +1353,49 @@ def build_launcher():
     return launcher
 
 
+def run_programs():
+    """(name, argv, files whose text counts, the options of run) of real programs, in very short runs."""
+    source = OUT / "two-lines.cc"
+    source.write_text("int f(int x) { return x; }\nint main() { return f(3); }\n")
+    if helpers.find_cc1plus():
+        cc1plus = os.path.realpath(helpers.find_cc1plus())
+        yield "cc1plus", [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"], [cc1plus], []
+    rust = OUT / "one.rs"
+    rust.write_text("pub fn f(x: u32) -> u32 { x + 1 }\n")
+    rustc = "/usr/bin/rustc" if os.path.exists("/usr/bin/rustc") else find_rustc()
+    if rustc:
+        files = libraries_of(rustc, "librustc_driver", "libLLVM")
+        yield ("rustc", [rustc, "--crate-type=lib", "--emit=obj", "-o", OUT / "@.o", rust], files,
+               ["-p", "main:librustc_driver*:libLLVM*"])
+
+
+def run_git(plan):
+    """Nothing of it is shared: what `hugeld run` takes before it executes a program as it is."""
+    git, empty = [os.path.realpath(shutil.which("git")), "--version"], OUT / "empty.so"
+    subprocess.run(["gcc", "-shared", "-nostdlib", "-x", "c", "-o", empty, "/dev/null"], check=True)
+    ways = [Way("empty", git, "empty", LD_PRELOAD=empty), Way("plain", git, "empty"), Way("launcher", [build_launcher(), *git], "empty"),
+            Way("run", [HUGELD, "run", *git], "empty")]
+    return paired_experiment("run-git", "git --version by hugeld run, beside an empty library that is preloaded", "ms", ways,
+                             at_once(ways, plan.short * 8), note="No store has an image of git.")
+
+
+def run_in_both_states(plan):
+    """The second run of what has an image, for both states of the page cache in which the plain program may find its file."""
+    for name, argv, files, words in run_programs():
+        share(*files)
+        run = [HUGELD, "run", "-o", f"store={STORE}", *words, *argv]
+        ways = with_own_output([Way("plain", argv), Way("plain-again", argv), Way("run", run)])
+        for state in pagecache.STATES:
+            found, pages = pagecache.measure_in(state, files, lambda ways=ways: at_once(ways, max(12, plan.short * 4)))
+            yield paired_experiment(f"run-{name}-{state}", f"{name} by hugeld run, its file {state} in the page cache", "ms", ways, found,
+                                    note=f"{pages:.1f} pages for each folio of {os.path.basename(files[0])}, before and afterwards.")
+
+
 def group_run(plan):
     """What `hugeld run` adds to a start."""
+    if shutil.which("git"):
+        yield run_git(plan)
+    yield from run_in_both_states(plan)
     for kind, pie in (("fixed", False), ("pie", True)):
         stock = [calls(32, pie=pie), "0"]
         share(stock[0])

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""How a file lies in the page cache: made on purpose, and seen.  A plain program is faster the larger the folios of its file are,
+so what hugeld gains is said together with that.  Root only: the kernel hides page frames from others."""
+
+import ctypes
+import mmap
+import os
+import pathlib
+import random
+import struct
+
+PAGE = mmap.PAGESIZE
+TAIL = 16  # KPF_COMPOUND_TAIL (include/uapi/linux/kernel-page-flags.h)
+FRAME, PRESENT = (1 << 55) - 1, 1 << 63
+TRIES = 5
+# State -> the fewest and the most pages for each folio.
+STATES = {"scattered": (1, 2), "large": (8, 512)}
+
+
+def make(file, state):
+    """FILE read anew: in order, as cat does; or page by page, in no order."""
+    with open(file, "rb", buffering=0) as opened:
+        fd, size = opened.fileno(), os.fstat(opened.fileno()).st_size
+        os.fdatasync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        if state == "large":
+            while os.read(fd, 128 << 10):
+                pass
+            return
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
+        offsets = list(range(0, size, PAGE))
+        random.shuffle(offsets)
+        for offset in offsets:
+            os.pread(fd, PAGE, offset)
+
+
+def pages_per_folio(file):
+    """Of all of FILE, as it is in the page cache now; what is not there is read."""
+    with open(file, "rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        mapping = mmap.mmap(opened.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
+    for offset in range(0, size, PAGE):
+        mapping[offset]
+    with open("/proc/self/pagemap", "rb") as pagemap:
+        pagemap.seek(start // PAGE * 8)
+        entries = [entry for (entry,) in struct.iter_unpack("=Q", pagemap.read(-(-size // PAGE) * 8)) if entry & PRESENT]
+    folios = 0
+    with open("/proc/kpageflags", "rb") as flags:
+        for entry in entries:
+            flags.seek((entry & FRAME) * 8)
+            folios += not struct.unpack("=Q", flags.read(8))[0] >> TAIL & 1
+    return len(entries) / max(folios, 1)
+
+
+def find_others(state, files):
+    """The names of those FILES that do not lie as STATE says."""
+    fewest, most = STATES[state]
+    return [file.name for file in files if not fewest <= pages_per_folio(file) < most]
+
+
+def measure_in(state, files, measure):
+    """MEASURE() while all FILES lie in the page cache as STATE says, before and after: a machine may reclaim pages meanwhile.  The
+    result, and the pages for each folio of the first file."""
+    files = [pathlib.Path(os.path.realpath(file)) for file in files]
+    for _ in range(TRIES):
+        for file in files:
+            make(file, state)
+        if find_others(state, files):
+            continue
+        result = measure()
+        if not find_others(state, files):
+            return result, pages_per_folio(files[0])
+    raise RuntimeError(f"{' '.join(find_others(state, files))} does not stay {state} in the page cache: does another program map it?")
