@@ -139,7 +139,7 @@ static bool has_other_children(void) {
 /* Why this process is left alone, whatever it executes. */
 static int check_self(const struct hl_status *status) {
     if (status->filters != 0) /* which would see our calls, and may kill for them */
-        return HL_SKIP_LIVE_FILTER;
+        return HL_SKIP_RUN_FILTER;
     if (status->is_traced)
         return HL_SKIP_LIVE_TRACED;
     if (status->thp_disabled)
