@@ -38,7 +38,7 @@ static void check_headers(const struct hl_image *image, const struct hl_elf_file
     assert_true(image->shnum == 0 ||
                 image->header.e_shoff + image->shnum * sizeof *image->shdr <= image->bytes);
     for (size_t i = 0; i < image->phnum; i++) {
-        const GElf_Phdr *now = &image->phdr[i], *before = &file->phdr[i];
+        const Elf64_Phdr *now = &image->phdr[i], *before = &file->phdr[i];
         assert_true(now->p_type == before->p_type && now->p_flags == before->p_flags);
         assert_true(now->p_vaddr == before->p_vaddr && now->p_paddr == before->p_paddr);
         assert_true(now->p_filesz == before->p_filesz && now->p_memsz == before->p_memsz);
@@ -59,7 +59,7 @@ static void check_headers(const struct hl_image *image, const struct hl_elf_file
 static void compare_segments(const struct hl_image *image, const struct hl_elf_file *file, int out) {
     static uint8_t was[WRITTEN_MAX], is[WRITTEN_MAX];
     for (size_t i = 0; i < image->phnum; i++) {
-        const GElf_Phdr *now = &image->phdr[i], *before = &file->phdr[i];
+        const Elf64_Phdr *now = &image->phdr[i], *before = &file->phdr[i];
         ssize_t bytes = (ssize_t)now->p_filesz;
         if (now->p_type != PT_LOAD || bytes == 0)
             continue;
