@@ -171,7 +171,8 @@ static int await_helper(struct hl_exec_stop *stop) {
         set_state(stop, MAY);
         state = await_other_state(stop, MAY);
     }
-    return state == TRACES ? 0 : state == FAILED && stop->error < 0 ? stop->error : -ESRCH;
+    /* One that failed may have ended since. */
+    return state == TRACES ? 0 : stop->error < 0 ? stop->error : -ESRCH;
 }
 
 static void free_stop(struct hl_exec_stop *stop) {
