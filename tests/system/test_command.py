@@ -89,6 +89,21 @@ def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
         one_line(hugeld("run", *arguments, "-o", "strict=on", "true", env=env), 127, "no copy was asked for")
 
 
+@pytest.mark.parametrize("arguments, executed", [
+    ([], 2), (["--"], 2), (["-p", "main"], 2), (["-o", "edges=keep"], 2), (["-o", "backend=thp"], 2), (["-o", "verbose=1"], 3),
+    (["--copy"], 3)], ids=str)
+def test_run_is_short(arguments, executed, tmp_path):
+    """Where nothing has to be said, hugeld becomes the program by itself, after few system calls."""
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    trace = tmp_path / "trace"
+    result = helpers.run(["strace", "-o", trace, helpers.HUGELD, "run", *arguments, "true"], helpers.environment(PATH="/bin"))
+    calls = trace.read_text().splitlines()
+    starts = [i for i, call in enumerate(calls) if call.startswith("execve(") and call.endswith("= 0")]
+    assert result.returncode == 0 and len(starts) == executed
+    assert executed > 2 or starts[1] < 80
+
+
 def test_run_options_join_the_environment(builder, pool):
     """-o comes after LD_HUGEPAGES_OPTIONS, so it wins; -p replaces LD_HUGEPAGES."""
     env = helpers.environment(LD_HUGEPAGES="none", LD_HUGEPAGES_OPTIONS="verbose=1,edges=keep")
