@@ -465,6 +465,16 @@ def test_share_libraries(own_store, builder, run, later):
     assert not list(own_store.glob(f"*/{app.name}"))
 
 
+@pytest.mark.parametrize("variant, arguments, made", [
+    ("pie", (), True), ("pie", ("-l", "preload"), False), ("nopie", ("-l", "preload"), True), ("nopie", ("-o", "backend=thp"), False)], ids=str)
+def test_share_of_what_is_used(own_store, program, run, later, variant, arguments, made):
+    """libhugeld.so cannot use the image of what lies anywhere, and another backend none."""
+    app = program(variant)
+    result = run([app], "--share", *arguments, loader=(), prefix=later)
+    assert result.stdout == helpers.run([app]).stdout
+    assert bool(list(own_store.glob(f"*/{app.name}"))) == made, result.stderr
+
+
 def test_share_of_what_just_changed(own_store, program, run):
     """It may run only once; and nothing waits for the clock."""
     app = program("pie")
