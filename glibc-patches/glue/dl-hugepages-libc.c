@@ -380,7 +380,10 @@ unmap_objects (struct link_map *l)
     if (at->l_map_start != (ElfW(Addr)) &__ehdr_start
 	&& (void *) at->l_map_start != (void *) GLRO (dl_sysinfo_dso))
       _dl_unmap_segments (at);
+  /* 2.44 never unmaps it, and has no function for that.  */
+#if !__GLIBC_PREREQ (2, 44)
   _dl_unload_cache ();
+#endif
 }
 
 /* Read the arguments that this ld.so was started with: those that were its
