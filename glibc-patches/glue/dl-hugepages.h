@@ -116,6 +116,9 @@ void _dl_hugepages_end_startup (const struct link_map *main_map)
 
 /* Static programs that use dlopen do without, and other machines.  */
 # define _dl_hugepages_active false
+# define _dl_hugepages_init(program) ((void) 0)
+# define _dl_hugepages_move_executable(l) ((void) 0)
+# define _dl_hugepages_end_startup(main_map) ((void) 0)
 # define _dl_hugepages_open_image(mapped, fd, start, length, path, mode) (fd)
 # define _dl_hugepages_headers ((ElfW(Phdr) *) NULL)
 # define _dl_hugepages_choose_place(mapped, phdr, phnum, mode) 0
