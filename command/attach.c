@@ -7,6 +7,7 @@
 #include "kernel.h"
 #include "live.h"
 #include "skip.h"
+#include "verdict.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -23,7 +24,7 @@ struct request {
     struct hl_live_request live;
     const char *name; /* of the command */
     const char *patterns;
-    bool json, children;
+    bool json, children, has_names;
     size_t n_pids;
     pid_t *pid;
     /* what comes out */
@@ -60,13 +61,25 @@ static void add_pid(struct request *request, pid_t pid) {
     request->pid[request->n_pids++] = pid;
 }
 
-static error_t take_pid(struct request *request, const char *text) {
-    pid_t pid = hl_parse_pid(text);
-    if (pid == 0) {
-        hl_say("%s: '%s' is not a process ID; give numbers as ps prints them", request->name, text);
+/* A process ID, or a name, of which there may be several processes. */
+static error_t take_process(struct request *request, const char *text) {
+    pid_t pid = hl_parse_pid(text), *pids;
+    if (pid != 0) {
+        add_pid(request, pid);
+        return 0;
+    }
+    if (hl_is_number(text)) {
+        hl_say("%s: '%s' is not a process ID; give a number as ps prints it, or a name", request->name, text);
         return EINVAL;
     }
-    add_pid(request, pid);
+    size_t n = hl_find_named(&pids, text);
+    for (size_t i = 0; i < n; i++)
+        add_pid(request, pids[i]);
+    free(pids);
+    if (n == 0)
+        hl_say("%s: no process has this name", text);
+    request->failed |= n == 0;
+    request->has_names = true;
     return 0;
 }
 
@@ -102,7 +115,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case STORE:
         return take_store(request, argument);
     case ARGP_KEY_ARG:
-        return take_pid(request, argument);
+        return take_process(request, argument);
     default:
         name = hl_format("hugeld %s", request->name);
         result = hl_parse_common(key, state, name, false);
@@ -302,8 +315,8 @@ static void hide_progress(struct request *request) {
 }
 
 static int run(struct request *request) {
-    if (request->n_pids == 0) {
-        hl_say("%s: give a PID, or several", request->name);
+    if (request->n_pids == 0 && !request->has_names) {
+        hl_say("%s: give a PID or NAME, or several", request->name);
         return HL_EXIT_USAGE;
     }
     hl_set_geometry(&request->live.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
@@ -342,7 +355,7 @@ static int parse_and_run(const struct argp *argp, struct request *request, int a
 int hl_attach_processes(int argc, char **argv) {
     static const struct argp argp = {attach_options,
                                      parse_argument,
-                                     "PID...",
+                                     "PID|NAME...",
                                      "Puts the text of running processes onto huge pages.\v"
                                      "They are its own file's where the kernel joins pages of the page "
                                      "cache, else those of an image.  The image is that of a store (hugeld "
@@ -360,7 +373,7 @@ int hl_detach_processes(int argc, char **argv) {
     static const struct argp argp = {
         detach_options,
         parse_argument,
-        "PID...",
+        "PID|NAME...",
         "Moves the text of running processes back from an image to their own files.\v"
         "Exit status: 0 when all of it is back, 1 when some is not, or there was nothing.",
         NULL,

@@ -17,6 +17,46 @@
 
 #define WIDTH_USUAL 80
 
+/* Levenshtein's distance, of short words. */
+size_t hl_count_edits(const char *a, const char *b) {
+    size_t n = strlen(b), row[HL_WORD_MAX + 1];
+    if (n > HL_WORD_MAX)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t before = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t other = before + (a[i - 1] != b[j - 1]);
+            before = row[j];
+            row[j] = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = other < row[j] ? other : row[j];
+        }
+    }
+    return row[n];
+}
+
+bool hl_is_near(const char *word, const char *other) {
+    size_t edits = hl_count_edits(word, other);
+    return edits <= 2 && edits < strlen(other) / 2 + 1;
+}
+
+void hl_add_word(char **text, const char *word) {
+    char *quoted = hl_allocate(2 * strlen(word) + 1), *to = quoted;
+    for (; *word != '\0'; word++) {
+        if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%", *word) ==
+                NULL &&
+            !((unsigned char)*word & 0x80))
+            *to++ = '\\';
+        *to++ = *word;
+    }
+    char *longer = hl_format("%s%s%s", *text, (*text)[0] != '\0' ? " " : "", quoted);
+    free(quoted);
+    free(*text);
+    *text = longer;
+}
+
 static void describe_options(void) {
     puts("\nNAME=VALUE, the default first:");
     for (size_t i = 0; i < hl_option_row_count; i++) {
@@ -32,10 +72,42 @@ static void describe_options(void) {
     }
 }
 
+/* The option of OPTIONS that WORD, without dashes, may have been meant to be; NULL where it is one, or is like none. */
+static const char *find_near_option(const struct argp_option *options, const char *word) {
+    const char *best = NULL;
+    for (const struct argp_option *at = options; at->name != NULL || at->key != 0 || at->doc != NULL; at++) {
+        if (at->name == NULL || (at->flags & OPTION_HIDDEN))
+            continue;
+        if (strncmp(at->name, word, strlen(word)) == 0)
+            return NULL;
+        if (best == NULL || hl_count_edits(word, at->name) < hl_count_edits(word, best))
+            best = at->name;
+    }
+    return best != NULL && hl_is_near(word, best) ? best : NULL;
+}
+
+/* Ends the command where a long option is one with a mistake in it: getopt would only say that it knows none of this name. */
+static void find_misspelled(const struct argp_state *state) {
+    for (int i = 1; i < state->argc; i++) {
+        const char *word = state->argv[i];
+        bool is_option = strncmp(word, "--", 2) == 0;
+        if (strcmp(word, "--") == 0 || (!is_option && word[0] != '-' && (state->flags & ARGP_IN_ORDER)))
+            return;
+        char *name = hl_format("%.*s", (int)strcspn(word, "="), word);
+        const char *near = is_option ? find_near_option(state->root_argp->options, name + 2) : NULL;
+        if (near != NULL) {
+            hl_say("unrecognized option '%s'; did you mean '--%s'?", name, near);
+            exit(HL_EXIT_USAGE);
+        }
+        free(name);
+    }
+}
+
 error_t hl_parse_common(int key, struct argp_state *state, const char *name, bool takes_options) {
     switch (key) {
     case ARGP_KEY_INIT:
         state->err_stream = NULL; /* getopt has said what is wrong; argp would add "Try ..." */
+        find_misspelled(state);
         return 0;
     case 'h':
         state->name = (char *)name;

@@ -9,6 +9,16 @@
 #include <jansson.h>
 #include <sys/types.h>
 
+/* How many letters have to be added, removed or replaced to make B, of at most HL_WORD_MAX bytes, of A. */
+#define HL_WORD_MAX 64
+size_t hl_count_edits(const char *a, const char *b);
+
+/* Whether WORD may be OTHER with a mistake or two. */
+bool hl_is_near(const char *word, const char *other);
+
+/* Adds WORD to *TEXT, from malloc, as a shell reads it, after a space if there is something before it. */
+void hl_add_word(char **text, const char *word);
+
 /* What every sub-command's parser does with a key that it doesn't know: --help under NAME ("hugeld run"), and
    a mistake costs one line, not two.  TAKES_OPTIONS: --help ends with the rows of option.def.  The row of
    argp_options for it is HL_HELP_OPTION, the flag for argp_parse ARGP_NO_HELP. */

@@ -35,15 +35,15 @@
 
 /* --- the objects --- */
 
-/* Takes IMAGE over. */
+/* Takes IMAGE and VERDICT over. */
 static void add_object(struct hl_needs *needs, const char *path, const struct hl_starts *starts,
-                       const struct hl_found_image *image) {
+                       const struct hl_found_image *image, const struct hl_verdict *verdict) {
     struct hl_need *need;
     bool takes_pool = image->use != HL_IMAGE_USED && needs->options.backend != HL_BACKEND_SHARED;
     needs->object = hl_resize(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
     need = &needs->object[needs->n_objects++];
     *need = (struct hl_need){hl_format("%s", path), takes_pool ? starts->pages_min : 0,
-                             takes_pool ? starts->pages_max : 0, *image, hl_format_image_remedy(image, path)};
+                             takes_pool ? starts->pages_max : 0, *image, *verdict};
     if (takes_pool && image->use == HL_IMAGE_DEPENDS)
         need->pages_min = 0;
     needs->our_pages_min += need->pages_min;
@@ -65,6 +65,7 @@ static void count_object(struct hl_needs *needs, const char *path, bool is_main)
     struct hl_forecast forecast;
     struct hl_starts starts;
     struct hl_found_image image;
+    struct hl_verdict verdict;
     uint64_t tried = 0;
     const struct hl_options options = plan_hugetlb_only(&needs->options);
     if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
@@ -77,7 +78,8 @@ static void count_object(struct hl_needs *needs, const char *path, bool is_main)
         if (is_known && hl_is_position_independent(&file))
             hl_forecast_file(&forecast, path, &file, &options, tried);
         hl_find_image(&image, &forecast, &options, is_known);
-        add_object(needs, path, &starts, &image);
+        hl_judge_file(&verdict, path, &file, is_main, &options);
+        add_object(needs, path, &starts, &image, &verdict);
     }
     hl_close_elf(&file);
 }
@@ -246,7 +248,7 @@ int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request
 
 static void free_need(struct hl_need *need) {
     free(need->path);
-    free(need->image_remedy);
+    hl_free_verdict(&need->verdict);
     hl_free_found_image(&need->image);
 }
 
@@ -316,43 +318,26 @@ static bool fits_store(const struct hl_needs *needs, const struct hl_need *need)
            need->image.needed_pages <= needs->store.free_bytes / needs->geometry.huge_page_bytes;
 }
 
-/* Why NEED is not mapped from an image, and whether one would fit. */
-static char *explain_no_image(const struct hl_needs *needs, const struct hl_need *need) {
-    const struct hl_found_image *image = &need->image;
+/* "; /run/hugeld has no room for it", or nothing.  The caller frees it. */
+static char *explain_room(const struct hl_needs *needs, const struct hl_need *need) {
     const struct hl_store_state *store = &needs->store;
-    if (image->use == HL_IMAGE_DEPENDS)
-        return hl_format("mapped from %s where it is loaded at a multiple of a huge page", image->path);
-    if (image->needed_pages == 0)
-        return hl_format("%s: %s", need->path, hl_skip_sentence(image->skip));
-    if (store->result != 0 && store->result != -ENOENT)
-        return hl_format("%s: %s", need->path, hl_skip_sentence(HL_SKIP_STORE_UNSAFE));
-    if (store->result == -ENOENT)
-        return hl_format("%s: it has none, and there is no store yet", need->path);
-    return hl_format("%s: it has none; %s has %sroom for it", need->path, store->path,
-                     fits_store(needs, need) ? "" : "no ");
+    if (need->verdict.best != HL_WAY_IMAGE || need->verdict.is_made || store->result == -ENOENT)
+        return hl_format("%s", "");
+    if (store->result != 0)
+        return hl_format("; %s", hl_skip_sentence(HL_SKIP_STORE_UNSAFE));
+    if (fits_store(needs, need))
+        return hl_format("; %s has room for it", store->path);
+    return hl_format("; %s has no room for it; fix: hugeld share --store=%s remove --unused, or add "
+                     "--size=BYTES",
+                     store->path, store->path);
 }
 
-/* The command that makes NEED's image, or NULL. */
-static char *format_command(const struct hl_needs *needs, const struct hl_need *need) {
-    const char *path = needs->store.path,
-               *after = need->image.is_placed_anywhere && hl_check_live_machine() != 0
-                            ? ", and run it with hugeld run --via=image (PIE)"
-                            : "";
-    if (need->image.needed_pages == 0)
-        return need->image_remedy != NULL ? hl_format("%s", need->image_remedy) : NULL;
-    if (needs->store.result == 0 && !fits_store(needs, need))
-        return hl_format("hugeld share --store=%s remove --unused, or add --size=BYTES", path);
-    if (needs->options.store.bytes > 0)
-        return hl_format("hugeld share --store=%s add %s%s", path, need->path, after);
-    return hl_format("hugeld share add %s%s", need->path, after);
-}
-
-/* A line for each object that is mapped from an image, or could be. */
+/* The verdict on each object for which there is another way than the pool. */
 static void print_images(const struct hl_needs *needs) {
     for (size_t i = 0; i < needs->n_objects; i++) {
         const struct hl_need *need = &needs->object[i];
         const struct hl_found_image *image = &need->image;
-        if (image->is_unwanted || image->skip == HL_SKIP_TOO_SMALL)
+        if (image->is_unwanted || need->verdict.best == HL_WAY_NOTHING)
             continue;
         if (image->use == HL_IMAGE_USED) {
             char *words = hl_format("%s, from its image", need->path);
@@ -360,11 +345,9 @@ static void print_images(const struct hl_needs *needs) {
             free(words);
             continue;
         }
-        char *words = explain_no_image(needs, need), *fix = format_command(needs, need);
-        char *row = hl_format("%s%s%s", words, fix != NULL ? "; fix: " : "", fix != NULL ? fix : "");
-        print_row("image", image->needed_pages, image->needed_pages, row);
-        free(row);
-        free(fix);
+        char *words = hl_format_verdict(&need->verdict), *room = explain_room(needs, need);
+        hl_print("  best for %s: %s%s", need->path, words, room);
+        free(room);
         free(words);
     }
 }
@@ -397,24 +380,29 @@ void hl_print_needs(const struct hl_needs *needs) {
 
 static json_t *make_json_image(const struct hl_needs *needs, const struct hl_need *need) {
     const struct hl_found_image *image = &need->image;
-    return json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "path",
-                     image->path != NULL ? hl_json_text(image->path) : json_null(), "used",
-                     image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
-                     "needed_pages", (json_int_t)image->needed_pages, "fits",
-                     image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "skip",
-                     image->skip != HL_MOVED ? json_string(hl_skip_name(image->skip)) : json_null(), "remedy",
-                     need->image_remedy != NULL ? hl_json_text(need->image_remedy) : json_null());
+    char *remedy = hl_format_image_remedy(image, need->path);
+    json_t *json =
+        json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "path",
+                  image->path != NULL ? hl_json_text(image->path) : json_null(), "used",
+                  image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
+                  "needed_pages", (json_int_t)image->needed_pages, "fits",
+                  image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "skip",
+                  image->skip != HL_MOVED ? json_string(hl_skip_name(image->skip)) : json_null(), "remedy",
+                  remedy != NULL ? hl_json_text(remedy) : json_null());
+    free(remedy);
+    return json;
 }
 
 json_t *hl_json_needs(const struct hl_needs *needs) {
     const struct hl_own_pages *own = &needs->own;
     json_t *objects = json_array();
     for (size_t i = 0; i < needs->n_objects; i++)
-        json_array_append_new(objects,
-                              json_pack("{s:o, s:I, s:I, s:o}", "path", hl_json_text(needs->object[i].path),
-                                        "pages_min", (json_int_t)needs->object[i].pages_min, "pages_max",
-                                        (json_int_t)needs->object[i].pages_max, "image",
-                                        make_json_image(needs, &needs->object[i])));
+        json_array_append_new(objects, json_pack("{s:o, s:I, s:I, s:o, s:o}", "path",
+                                                 hl_json_text(needs->object[i].path), "pages_min",
+                                                 (json_int_t)needs->object[i].pages_min, "pages_max",
+                                                 (json_int_t)needs->object[i].pages_max, "image",
+                                                 make_json_image(needs, &needs->object[i]), "verdict",
+                                                 hl_json_verdict(&needs->object[i].verdict)));
     json_t *json = json_pack(
         "{s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:b}", "path", hl_json_text(needs->executable), "our_pages_min",
         (json_int_t)needs->our_pages_min, "our_pages_max", (json_int_t)needs->our_pages_max, "objects",

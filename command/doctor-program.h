@@ -8,6 +8,7 @@
 #include "find-image.h"
 #include "own-pages.h"
 #include "pool.h"
+#include "verdict.h"
 
 /* What was asked for. */
 struct hl_needs_request {
@@ -22,7 +23,7 @@ struct hl_need {
     char *path;
     uint64_t pages_min, pages_max; /* on hugetlb, over its load addresses */
     struct hl_found_image image;   /* where it is used, nothing is taken from the pool */
-    char *image_remedy;            /* or NULL */
+    struct hl_verdict verdict;
 };
 
 struct hl_needs {

@@ -3,6 +3,7 @@
    file does not say is the load address: an image goes with it only at multiples of a huge page. */
 #include "find-image.h"
 #include "basics.h"
+#include "eligible.h"
 #include "elf/image.h"
 #include "layout.h"
 #include "plan.h"
@@ -79,16 +80,36 @@ static enum hl_skip check_image(const struct hl_forecast *forecast, int image, b
     return result == 0 && hl_is_noexec(image) ? HL_SKIP_STORE_NOEXEC : (enum hl_skip)result;
 }
 
-/* There is none: whether one could be made. */
-static void consider_making(struct hl_found_image *found, const struct hl_forecast *forecast) {
+/* Whether `hugeld share add` would take FILE into the store that this user fills. */
+static bool is_eligible(const struct hl_elf_file *file, const struct hl_options *options) {
+    char *store = hl_choose_store(options), *path = hl_find_file_path(file->fd);
+    char *problem = path != NULL ? hl_explain_unsteady(file->fd, false) : hl_format("%s", "");
+    if (problem == NULL && store != NULL && strcmp(store, HL_SYSTEM_STORE) == 0)
+        problem = hl_explain_private(file->fd, path);
+    bool is = problem == NULL;
+    free(problem);
+    free(path);
+    free(store);
+    return is;
+}
+
+enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file,
+                               const struct hl_options *options, const struct hl_geometry *geometry,
+                               uint64_t *pages) {
     struct hl_image image;
-    int result = hl_plan_image(&image, forecast->file, &forecast->geometry);
-    if (result != 0) {
-        found->skip = (enum hl_skip)result;
-        return;
-    }
-    found->needed_pages = image.huge_pages;
+    struct hl_reach reach;
+    *pages = 0;
+    int result = hl_has_privileges(file) ? HL_SKIP_PRIVILEGED : hl_plan_image(&image, file, geometry);
+    if (result != 0)
+        return (enum hl_skip)result;
+    if (hl_find_reach(&reach, file, geometry) != 0 || reach.mapped_bytes + reach.executed_bytes == 0)
+        result = HL_SKIP_IMAGE_USELESS;
+    else if (!is_eligible(file, options))
+        result = HL_SKIP_IMAGE_INELIGIBLE;
+    else
+        *pages = image.huge_pages;
     hl_free_image(&image);
+    return result != 0 ? (enum hl_skip)result : skip;
 }
 
 void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forecast,
@@ -104,9 +125,8 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
     long image = hl_read_file_state(&state, forecast->file->fd) == 0 ? hl_open_image_of(&state, options)
                                                                      : -HL_SKIP_NO_IMAGE;
     if (image < 0) {
-        found->skip = (enum hl_skip) - image;
-        if (found->skip == HL_SKIP_NO_IMAGE)
-            consider_making(found, forecast);
+        found->skip = hl_consider_image((enum hl_skip) - image, forecast->file, options, &forecast->geometry,
+                                        &found->needed_pages);
         return;
     }
     found->path = hl_find_file_path((int)image);

@@ -60,6 +60,7 @@ void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forec
         starts->full_starts += covered > 0 && covered == at.plan.text_bytes;
         starts->pages_min = pages < starts->pages_min ? pages : starts->pages_min;
         starts->pages_max = pages > starts->pages_max ? pages : starts->pages_max;
+        starts->covered_sum += covered;
         starts->covered_min = covered < starts->covered_min ? covered : starts->covered_min;
         starts->covered_max = covered > starts->covered_max ? covered : starts->covered_max;
         if (at.plan.made_executable_bytes > starts->made_executable_max)

@@ -20,6 +20,7 @@ struct hl_forecast {
 struct hl_starts {
     uint64_t starts, full_starts; /* how many addresses there are; with all text covered */
     uint64_t pages_min, pages_max, covered_min, covered_max, made_executable_max;
+    uint64_t covered_sum; /* divided by STARTS it is the average */
 };
 
 /* Plans FILE at LOAD_BIAS, with its machine's page sizes.  FORECAST keeps PATH and FILE. */

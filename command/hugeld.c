@@ -69,6 +69,15 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     }
 }
 
+/* The command that NAME may have been meant to be, or NULL. */
+static const char *find_near(const char *name) {
+    size_t best = 0;
+    for (size_t i = 1; i < sizeof commands / sizeof commands[0]; i++)
+        if (hl_count_edits(name, commands[i].name) < hl_count_edits(name, commands[best].name))
+            best = i;
+    return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
+}
+
 static int dispatch(int argc, char **argv) {
     static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
     int index = 0;
@@ -86,7 +95,11 @@ static int dispatch(int argc, char **argv) {
             return commands[i].function(argc - index, argv + index);
         }
     }
-    hl_say("%s: no such command; 'hugeld --help' lists them", name);
+    const char *near = find_near(name);
+    if (near != NULL)
+        hl_say("%s: no such command; did you mean '%s'?", name, near);
+    else
+        hl_say("%s: no such command; 'hugeld --help' lists them", name);
     return HL_EXIT_USAGE;
 }
 

@@ -567,13 +567,13 @@ static enum obstacle make_huge(const struct hl_placer *placer, const struct work
                : try_reading(work, superblock, chunk);
 }
 
-/* Why nothing may be done with FILE; NULL: it may. */
-static char *explain_refusal(struct hl_placer *placer, const struct hl_elf_file *file, const char *path,
-                             const struct hl_geometry *geometry, uint64_t bytes) {
+char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes) {
     struct hl_status status;
     struct hl_placement placement;
+    struct hl_geometry geometry;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_read_status(&status, &hl_system_roots);
-    int policy = hl_check_thp_policy(&hl_system_roots, geometry, &status);
+    int policy = hl_check_thp_policy(&hl_system_roots, &geometry, &status);
     if (policy != 0)
         return hl_format("%s; %s", hl_skip_sentence((enum hl_skip)policy),
                          hl_remedy_of((enum hl_skip)policy));
@@ -585,8 +585,6 @@ static char *explain_refusal(struct hl_placer *placer, const struct hl_elf_file 
     if (problem != NULL)
         sentence = hl_format("%s; keep the file where only root can write and all users can read", problem);
     free(problem);
-    if (sentence == NULL)
-        sentence = explain_pressure(placer, true);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (sentence == NULL && bytes > hl_read_memory_headroom(&hl_system_roots, &placement))
         sentence =
@@ -595,13 +593,15 @@ static char *explain_refusal(struct hl_placer *placer, const struct hl_elf_file 
 }
 
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
-                            const char *path, const struct hl_geometry *geometry) {
+                            const char *path) {
     struct work work;
     enum obstacle obstacle = NONE;
     uint64_t bytes = place->n_chunks * place->chunk_bytes;
     if (hl_huge_text_bytes(place) == bytes)
         return NULL;
-    char *sentence = explain_refusal(placer, file, path, geometry, bytes);
+    char *sentence = hl_explain_not_in_place(file, path, bytes);
+    if (sentence == NULL)
+        sentence = explain_pressure(placer, true);
     if (sentence != NULL)
         return sentence;
     if (begin_work(&work, place, file->fd) != 0)

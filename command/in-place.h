@@ -40,10 +40,14 @@ void hl_free_place(struct hl_place *place);
 /* How many bytes of the text are on huge pages. */
 uint64_t hl_huge_text_bytes(const struct hl_place *place);
 
+/* Why BYTES of FILE, which lies at PATH, cannot be put in place by this user, whatever the machine is busy with now; NULL if
+   they can, or the reason and what to do, which the caller frees. */
+char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes);
+
 /* Makes those chunks huge that are not, after hl_look_in_place.  FILE lies at PATH, which has no symbolic links.  The file's
    pages are in the page cache afterwards, huge or not.  NULL: all chunks are huge; or why some are not and what to do, which
    the caller frees. */
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
-                            const char *path, const struct hl_geometry *geometry);
+                            const char *path);
 
 #endif

@@ -14,9 +14,11 @@
 #include "kernel.h"
 #include "plan.h"
 #include "process.h"
+#include "program.h"
 #include "remedy.h"
 #include "rewrites.h"
 #include "skip.h"
+#include "verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -154,6 +156,8 @@ static void print_segment(const struct hl_forecast *report, unsigned i, const st
 }
 
 static void print_range(const struct hl_forecast *report, const struct hl_starts *range, const char *where) {
+    if (range->pages_max == 0)
+        return; /* it is the same at each of them */
     unsigned least = hl_permille(range->covered_min, report->plan.text_bytes);
     unsigned most = hl_permille(range->covered_max, report->plan.text_bytes);
     unsigned full = hl_permille(range->full_starts, range->starts);
@@ -217,9 +221,17 @@ static void print_image(const struct hl_forecast *report, const struct hl_found_
     free(remedy);
 }
 
+static void print_verdict(const struct hl_verdict *verdict) {
+    char *words = hl_format_verdict(verdict);
+    if (verdict->now != HL_NOW_UNKNOWN)
+        hl_print("  now: %s", hl_now_sentence(verdict->now));
+    hl_print("  best: %s", words);
+    free(words);
+}
+
 static void print_report(const struct hl_forecast *report, const struct hl_found_image *image,
                          const struct hl_starts *range, enum address address,
-                         const struct hl_options *options) {
+                         const struct hl_options *options, const struct hl_verdict *verdict) {
     const struct hl_plan *plan = &report->plan;
     const char *machine = machine_name(report->file->header.e_machine);
     unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
@@ -233,6 +245,8 @@ static void print_report(const struct hl_forecast *report, const struct hl_found
             "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb "
             "and under a memory limit",
             mark->what, mark->section);
+    if (report->object.n_segments > 0 && hl_is_native(report->file))
+        print_verdict(verdict);
     print_image(report, image, range, options);
     if (address == EXAMPLE && range != NULL)
         print_range(report, range, "over its");
@@ -315,7 +329,7 @@ static json_t *make_json_image(const struct hl_forecast *report, const struct hl
 
 static json_t *make_json(const struct hl_forecast *report, const struct hl_found_image *image,
                          const struct hl_starts *range, enum address address,
-                         const struct hl_options *options) {
+                         const struct hl_options *options, const struct hl_verdict *verdict) {
     static const char *const names[] = {"own", "process", "kernel", "example"};
     const char *machine = machine_name(report->file->header.e_machine);
     const struct hl_plan *plan = &report->plan;
@@ -338,6 +352,7 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_found
     json_object_set_new(json, "rewrites",
                         mark == NULL ? json_null()
                                      : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what));
+    json_object_set_new(json, "verdict", hl_json_verdict(verdict));
     json_object_set_new(json, "image", make_json_image(report, image));
     if (range != NULL)
         json_object_set_new(json, "range", make_json_range(report, range));
@@ -361,6 +376,7 @@ static void report_file(struct request *request, const char *path, const struct 
     struct hl_forecast report;
     struct hl_found_image image;
     struct hl_starts range;
+    struct hl_verdict verdict;
     struct hl_options options = request->options;
     const uint64_t *load_bias = loaded != NULL ? &loaded->object.load_bias : NULL;
     uint64_t tried;
@@ -376,6 +392,10 @@ static void report_file(struct request *request, const char *path, const struct 
         take_mapped_image(&image, &report, &options);
     else
         hl_find_image(&image, &report, &options, address != EXAMPLE);
+    if (loaded != NULL)
+        hl_judge_loaded(&verdict, &request->process, loaded, &options);
+    else
+        hl_judge_file(&verdict, path, file, strcmp(hl_elf_type(file), "dso") != 0, &options);
     bool ranges = (address == EXAMPLE || address == OF_KERNEL) && report.object.n_segments != 0;
     if (ranges)
         hl_measure_starts(&range, &report, &options);
@@ -385,10 +405,11 @@ static void report_file(struct request *request, const char *path, const struct 
         hl_forecast_file(&report, path, file, &options, report.object.load_bias);
     }
     if (request->json)
-        json_array_append_new(request->files,
-                              make_json(&report, &image, ranges ? &range : NULL, address, &options));
+        json_array_append_new(
+            request->files, make_json(&report, &image, ranges ? &range : NULL, address, &options, &verdict));
     else
-        print_report(&report, &image, ranges ? &range : NULL, address, &options);
+        print_report(&report, &image, ranges ? &range : NULL, address, &options, &verdict);
+    hl_free_verdict(&verdict);
     hl_free_found_image(&image);
 }
 
@@ -419,9 +440,13 @@ static const struct hl_loaded *find_in_process(const struct hl_process *process,
 
 static void inspect_file(struct request *request, const char *path) {
     struct hl_elf_file file;
+    /* A name without a slash that is no file here is a program's. */
+    char *program = strchr(path, '/') == NULL && access(path, F_OK) != 0 ? hl_find_program(path) : NULL;
+    path = program != NULL ? program : path;
     enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
     if (problem != HL_ELF_FINE) {
         report_problem(request, path, hl_elf_problem_sentence(problem));
+        free(program);
         return;
     }
     const struct hl_loaded *loaded = request->pid != 0 ? find_in_process(&request->process, path) : NULL;
@@ -432,6 +457,7 @@ static void inspect_file(struct request *request, const char *path) {
     else
         report_file(request, path, &file, NULL);
     hl_close_elf(&file);
+    free(program);
 }
 
 static void inspect_executable(struct request *request) {

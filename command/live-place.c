@@ -54,7 +54,7 @@ bool hl_join_live_text(const struct hl_live *live, const struct hl_loaded *loade
     int result = hl_look_in_place(&place, loaded->file, &request->geometry);
     bool is_joined = false;
     if (result == 0 && path != NULL) {
-        why = hl_make_huge_in_place(&request->placer, &place, loaded->file, path, &request->geometry);
+        why = hl_make_huge_in_place(&request->placer, &place, loaded->file, path);
         is_joined = find_run(&place, &loaded->object, joined) &&
                     is_mapped_huge(live, joined, request->geometry.huge_page_bytes);
     }

@@ -15,6 +15,7 @@
 #include "maps.h"
 #include "plan.h"
 #include "tracee.h"
+#include "verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -30,7 +31,7 @@
 
 /* --- the process --- */
 
-static int check_status_line(const char *line, bool is_detach) {
+static int check_status_line(const char *line) {
     unsigned long number;
     char state;
     if (sscanf(line, "State: %c", &state) == 1) {
@@ -40,8 +41,6 @@ static int check_status_line(const char *line, bool is_detach) {
     }
     if (sscanf(line, "TracerPid: %lu", &number) == 1 && number != 0)
         return HL_SKIP_LIVE_TRACED;
-    if (sscanf(line, "THP_enabled: %lu", &number) == 1 && number == 0 && !is_detach)
-        return HL_SKIP_THP_DISABLED;
     if (strncmp(line, "x86_Thread_features:", strlen("x86_Thread_features:")) == 0 &&
         strstr(line, "shstk") != NULL)
         return HL_SKIP_LIVE_SHADOW_STACK;
@@ -49,14 +48,14 @@ static int check_status_line(const char *line, bool is_detach) {
 }
 
 /* What its status says against it. */
-static int check_status(const struct hl_live *live, bool is_detach) {
+static int check_status(const struct hl_live *live) {
     char line[1024];
     int result = 0, fd = hl_open_process_file(&live->process, "status");
     FILE *status = fd >= 0 ? fdopen(fd, "r") : NULL;
     if (status == NULL)
         return fd < 0 ? fd : -errno;
     while (result == 0 && fgets(line, sizeof line, status) != NULL)
-        result = check_status_line(line, is_detach);
+        result = check_status_line(line);
     fclose(status);
     return result;
 }
@@ -88,13 +87,6 @@ static const struct hl_segment *find_segment(const struct hl_object *object, uin
     return NULL;
 }
 
-/* Whether REGION is a private copy of text on huge pages, as the preloader and the linker make it; with edges=merge it has
-   the end of a segment beside it. */
-static bool is_copy(const struct hl_region *region) {
-    return (region->flags & PF_X) && !(region->flags & PF_W) && !region->shared &&
-           region->private_hugetlb_bytes + region->shared_hugetlb_bytes + region->anon_huge_bytes > 0;
-}
-
 /* Whether REGION maps LOADED's file as SEGMENT says; a part of it may lie in neighbours. */
 static int check_region(const struct hl_loaded *loaded, const struct hl_segment *segment,
                         const struct hl_region *region) {
@@ -103,7 +95,7 @@ static int check_region(const struct hl_loaded *loaded, const struct hl_segment 
     if (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
         region->flags != segment->flags ||
         region->offset - segment->offset != region->start - segment->first_page)
-        return is_copy(region) ? HL_SKIP_LIVE_COPY : HL_SKIP_MAPPING_CHANGED;
+        return HL_SKIP_MAPPING_CHANGED;
     return check_flags(region);
 }
 
@@ -233,7 +225,7 @@ static int find_source(const struct hl_live *live, struct hl_live_text *text,
     struct stat stat;
     int result = 0;
     text->is_huge = true;
-    if (!take_stored_image(live, text, request) && !request->dry_run)
+    if (!take_stored_image(live, text, request)) /* also for --dry-run, which promises nothing that fails */
         result = hl_make_own_image(live, text, request);
     if (text->file >= 0 && fstat(text->file, &stat) == 0) {
         text->device = stat.st_dev;
@@ -267,8 +259,11 @@ static int plan_with_edges(const struct hl_live *live, struct hl_live_text *text
 
 static int plan_attach(const struct hl_live *live, struct hl_live_text *text,
                        struct hl_live_request *request) {
-    if (text->loaded->is_image)
-        return HL_SKIP_HUGE_ALREADY;
+    if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
+        return text->now == HL_NOW_EXECUTED ? HL_SKIP_HUGE_ALREADY : HL_SKIP_LIVE_COPY;
+    enum hl_skip obstacle = hl_find_obstacle(&live->process);
+    if (obstacle != HL_MOVED)
+        return (int)obstacle;
     struct hl_range joined = {0, 0};
     int result = plan_with_edges(live, text, request, &joined);
     if (result == 0 && request->joins && !request->dry_run &&
@@ -313,6 +308,8 @@ static int plan_region_back(const struct hl_live *live, struct hl_live_text *tex
 static int plan_detach(const struct hl_live *live, struct hl_live_text *text,
                        const struct hl_live_request *request) {
     const struct hl_loaded *loaded = text->loaded;
+    if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
+        return text->now == HL_NOW_EXECUTED ? HL_SKIP_LIVE_EXECUTED : HL_SKIP_LIVE_MOVED;
     text->file = loaded->file->fd;
     text->device = loaded->device;
     text->inode = loaded->inode;
@@ -364,7 +361,9 @@ int hl_check_live_text(const struct hl_live *live, const struct hl_live_text *te
 
 static void plan_text(struct hl_live *live, struct hl_live_request *request, const struct hl_loaded *loaded) {
     struct hl_live_text *text = &live->text[live->n_texts++];
+    uint64_t huge_bytes;
     *text = (struct hl_live_text){.loaded = loaded, .file = -1, .back_file = -1};
+    text->now = hl_find_now(&live->process, loaded, &huge_bytes);
     text->skip = request->is_detach ? plan_detach(live, text, request) : plan_attach(live, text, request);
     if (text->skip == 0)
         text->skip = check_address_space(live, text, &request->geometry);
@@ -423,7 +422,7 @@ static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t 
     if (result == 0)
         result = hl_check_live_machine();
     if (result == 0)
-        result = check_status(live, request->is_detach);
+        result = check_status(live);
     if (result == 0)
         result = selects_main_alone(request) ? hl_read_process_for_main(&live->process)
                                              : hl_read_process(&live->process);

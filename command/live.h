@@ -27,6 +27,7 @@ struct hl_live_text {
     dev_t device;   /* and how maps shows that */
     ino_t inode;
     char *image;           /* the path of a store's image; NULL: one that was made for it, or none */
+    enum hl_now now;       /* where it is */
     bool is_huge;          /* the file is an image, whose pages have to be huge */
     uint64_t huge_pages;   /* that the pieces are, or were */
     uint64_t joined_pages; /* huge pages of its own file that the process maps instead of small ones */

@@ -48,10 +48,20 @@ struct hl_process_file {
 
 /* --- images --- */
 
+static bool is_deleted(const char *name) {
+    static const char mark[] = " (deleted)";
+    size_t bytes = strlen(name);
+    return bytes >= sizeof mark && strcmp(name + bytes - (sizeof mark - 1), mark) == 0;
+}
+
 /* The length of the path components with which AT begins if they are the folder of an image: the name that
-   hl_set_image_key gives; else 0.  A slash follows. */
+   hl_set_image_key gives, or of what was removed the folder that it was in at last; else 0.  A slash follows. */
 static size_t folder_bytes(const char *at) {
+    static const char *const removed[] = {HL_NEW_FOLDER "/", HL_OLD_FOLDER "/"};
     int bytes = 0;
+    for (unsigned i = 0; i < 2 && is_deleted(at); i++)
+        if (strncmp(at, removed[i], strlen(removed[i])) == 0)
+            return strlen(removed[i]) - 1;
     sscanf(at, "0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f]-0x%*[0-9a-f].0x%*[0-9a-f]%n", &bytes);
     return at[bytes] == '/' ? (size_t)bytes : 0;
 }
@@ -129,6 +139,11 @@ static bool is_own_image(const struct hl_region *region) {
            strncmp(region->name, file, sizeof file - 1) == 0;
 }
 
+/* Whether REGION is of an image that was mounted over a file, and both have been replaced: of such a mount no path is left. */
+static bool is_removed_mount(const struct hl_region *region) {
+    return strcmp(region->name, "/ (deleted)") == 0 && region->shmem_pmd_bytes > 0;
+}
+
 /* Sets of_image.  Only what is on huge pages is looked for among the mounts: nothing else is asked for. */
 static void find_images(struct hl_process *process) {
     const struct hl_region *image = NULL, *other = NULL;
@@ -140,7 +155,7 @@ static void find_images(struct hl_process *process) {
             continue;
         region->of_image = find_image_folder(region->name) != NULL || is_own_image(region) ||
                            (image != NULL && is_same_mapped_file(image, region)) ||
-                           (is_huge && is_mounted_over(process, region->name));
+                           is_removed_mount(region) || (is_huge && is_mounted_over(process, region->name));
         if (region->of_image)
             image = region;
         else if (is_huge)
@@ -331,7 +346,9 @@ static void find_executable(struct hl_process *process, const struct hl_geometry
             file->inode = process->region[i].inode;
             is_image = is_image || process->region[i].of_image;
             if (is_image && file->origin == NULL)
-                file->origin = read_image_origin(process, &process->region[i]);
+                file->origin = is_removed_mount(&process->region[i])
+                                   ? hl_format("%s (deleted)", process->name)
+                                   : read_image_origin(process, &process->region[i]);
         }
     }
     *file->elf = elf;

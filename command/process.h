@@ -58,9 +58,29 @@ struct hl_loaded {
     ino_t inode;
 };
 
+/* Where the text of an object of a process is. */
+enum hl_now {
+    HL_NOW_UNKNOWN,  /* no process was asked */
+    HL_NOW_SMALL,    /* on small pages of its file */
+    HL_NOW_CACHED,   /* on huge pages of its file, in the page cache */
+    HL_NOW_MOVED,    /* copied at startup, by the preloader or the patched linker */
+    HL_NOW_MAPPED,   /* on an image that was mapped over it: at the exec stop, at startup or by attach */
+    HL_NOW_EXECUTED, /* the image was executed, or mapped by the dynamic linker, in the place of the file */
+    HL_NOWS
+};
+
 /* Opens /proc/PID.  0, or a negated errno. */
 int hl_open_process(struct hl_process *process, pid_t pid);
 void hl_close_process(struct hl_process *process);
+
+/* Whether NAME is the process's name (comm) or the base name of its executable. */
+bool hl_has_name(const struct hl_process *process, const char *name);
+
+/* The processes that have this name, but not this one: how many, and *PIDS, which the caller frees. */
+size_t hl_find_named(pid_t **pids, const char *name);
+
+/* Whether TEXT consists of digits, so that it means a process ID and no name. */
+bool hl_is_number(const char *text);
 
 /* Whether anything huge is mapped, cheaply (smaps_rollup): false also when it may not be read. */
 bool hl_has_huge_pages(const struct hl_process *process);

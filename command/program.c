@@ -55,33 +55,43 @@ char *hl_find_program(const char *name) {
     return found;
 }
 
+static bool has_other_user(const struct stat *status) {
+    return ((status->st_mode & S_ISUID) && status->st_uid != getuid()) ||
+           ((status->st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && status->st_gid != getgid());
+}
+
 bool hl_is_privileged(const char *path) {
-    struct stat stat_buffer;
-    if (stat(path, &stat_buffer) != 0)
-        return false;
-    if ((stat_buffer.st_mode & S_ISUID) && stat_buffer.st_uid != getuid())
-        return true;
-    if ((stat_buffer.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && stat_buffer.st_gid != getgid())
-        return true;
-    return getuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0;
+    struct stat status;
+    return stat(path, &status) == 0 &&
+           (has_other_user(&status) || (getuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0));
+}
+
+static const char privileged[] =
+    "set-user-ID, set-group-ID or with file capabilities, where hugeld does nothing";
+
+const char *hl_explain_plain_file(const struct hl_elf_file *file) {
+    if (has_other_user(&file->stat) ||
+        (getuid() != 0 && fgetxattr(file->fd, "security.capability", NULL, 0) > 0))
+        return privileged;
+    if (!hl_is_native(file))
+        return "a program for another machine";
+    if (!file->has_interpreter)
+        return "static, the dynamic linker never runs";
+    return hl_needs_library(file, "libasan.so")
+               ? "built with AddressSanitizer, which aborts with any preloaded library"
+               : NULL;
 }
 
 const char *hl_explain_plain_run(const char *path) {
     struct hl_elf_file file;
-    const char *reason = NULL;
     if (hl_is_privileged(path))
-        return "set-user-ID, set-group-ID or with file capabilities, where hugeld does nothing";
+        return privileged;
     enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
     if (problem == HL_ELF_32_BIT)
         return "a 32-bit program, and hugeld is for 64-bit ones only";
     if (problem != HL_ELF_FINE)
         return NULL;
-    if (!hl_is_native(&file))
-        reason = "a program for another machine";
-    else if (!file.has_interpreter)
-        reason = "static, the dynamic linker never runs";
-    else if (hl_needs_library(&file, "libasan.so"))
-        reason = "built with AddressSanitizer, which aborts with any preloaded library";
+    const char *reason = hl_explain_plain_file(&file);
     hl_close_elf(&file);
     return reason;
 }

@@ -17,6 +17,10 @@ bool hl_is_privileged(const char *path);
    fine: its interpreter inherits the variables. */
 const char *hl_explain_plain_run(const char *path);
 
+/* The same for the open FILE. */
+struct hl_elf_file;
+const char *hl_explain_plain_file(const struct hl_elf_file *file);
+
 /* The ELF file that the kernel runs for PATH: PATH itself, or the interpreter of a script, the interpreter's
    interpreter, and so on.  NULL if there is none; else an absolute path without symbolic links, as
    /proc/PID/exe will name it, which the caller owns. */

@@ -74,7 +74,13 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
     if (hl_read_file_state(&state, file->fd) != 0)
         return -HL_SKIP_SOURCE_UNREADABLE;
     long image = hl_open_image_of(&state, options);
-    int result = image >= 0 ? check_image(file, path, (int)image) : 0;
+    if (image < 0) {
+        struct hl_geometry geometry;
+        uint64_t pages;
+        read_geometry(&geometry);
+        return -(long)hl_consider_image((enum hl_skip) - image, file, options, &geometry, &pages);
+    }
+    int result = check_image(file, path, (int)image);
     if (result != 0) {
         close((int)image);
         image = -result;

@@ -172,7 +172,7 @@ static bool is_in_place(const char *executable, const struct hl_options *options
     if (options->backend != HL_BACKEND_AUTO)
         return false;
     int file = open(executable, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool is_kept = file >= 0 && hl_is_kept_in_place(file);
+    bool is_kept = file >= 0 && hl_is_kept_in_place(file, options);
     if (file >= 0)
         close(file);
     if (is_kept && options->verbose >= 1)

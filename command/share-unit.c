@@ -31,7 +31,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define COMMAND "share unit NAME"
 #define LINKS "/run/hugeld-units"
 #define WAIT_SECONDS 5
 #define LINKS_MAX 99
@@ -89,19 +88,44 @@ static char *take_path(const char *text, const char *end) {
     return text[0] == '/' ? hl_format("%.*s", (int)strcspn(text, end), text) : NULL;
 }
 
-/* As systemd knows it: "{ path=/usr/sbin/x ; argv[]=...". */
-static char *ask_systemd(const char *unit) {
-    char *systemctl = hl_find_program("systemctl"), *found = NULL;
-    const char *const argv[] = {"systemctl", "show", "--property=ExecStart", "--value", "--", unit, NULL};
+/* What systemd has under the name PROPERTY of UNIT; NULL: there is no systemd, or it does not say.  The caller frees it. */
+static char *ask_systemd(const char *unit, const char *property) {
+    char *systemctl = hl_find_program("systemctl"), *option = hl_format("--property=%s", property),
+         *text = NULL;
+    const char *const argv[] = {"systemctl", "show", option, "--value", "--", unit, NULL};
     struct hl_answer answer;
-    if (systemctl == NULL)
-        return NULL;
-    hl_ask_program(&answer, systemctl, (char *const *)argv, (uid_t)-1);
-    const char *path = strstr(answer.output, "path=");
-    if (answer.succeeded && path != NULL)
-        found = take_path(path + strlen("path="), " ;");
-    hl_free_answer(&answer);
+    if (systemctl != NULL) {
+        hl_ask_program(&answer, systemctl, (char *const *)argv, (uid_t)-1);
+        if (answer.succeeded)
+            text = hl_format("%s", answer.output);
+        hl_free_answer(&answer);
+    }
     free(systemctl);
+    free(option);
+    return text;
+}
+
+/* "{ path=/usr/sbin/x ; argv[]=...". */
+static char *find_start(const char *unit) {
+    char *text = ask_systemd(unit, "ExecStart"), *found = NULL;
+    const char *path = text != NULL ? strstr(text, "path=") : NULL;
+    if (path != NULL)
+        found = take_path(path + strlen("path="), " ;");
+    free(text);
+    return found;
+}
+
+/* What the main process of UNIT executes, if it runs and that is a file still; the caller frees it. */
+static char *find_running(const char *unit) {
+    char *text = ask_systemd(unit, "MainPID"), *found = NULL;
+    if (text != NULL)
+        text[strcspn(text, "\n")] = '\0';
+    if (text != NULL && hl_parse_pid(text) != 0) {
+        char *link = hl_format("/proc/%s/exe", text);
+        found = realpath(link, NULL);
+        free(link);
+    }
+    free(text);
     return found;
 }
 
@@ -146,13 +170,27 @@ static char *read_unit(const char *unit) {
 
 /* --- the drop-in --- */
 
-/* The file that is executed in the end for PATH, if a drop-in can name it. */
-static bool resolve_file(char **path, const char *command) {
+/* The script at PATH does not tell which program it starts.  What UNIT runs now is the best guess that there is. */
+static void say_unknown(const char *path, const char *unit, const char *command) {
+    char *running = find_running(unit), *executable = hl_find_executable(path);
+    bool is_script = running == NULL || (executable != NULL && strcmp(running, executable) == 0);
+    if (is_script)
+        hl_say("%s: it is a script, and which program it starts cannot be told; name that: hugeld %s PROGRAM",
+               path, command);
+    else
+        hl_say("%s: it is a script; its service runs %s now, so name that: hugeld %s %s", path, running,
+               command, running);
+    free(executable);
+    free(running);
+}
+
+/* The file that is executed in the end for PATH of UNIT, if a drop-in can name it. */
+static bool resolve_file(char **path, const char *unit, const char *command) {
     struct hl_target target;
     char *const program[] = {*path, NULL};
     hl_follow_launchers(&target, *path, program);
     if (target.executable == NULL || target.is_unknown) {
-        hl_say("%s: what it runs cannot be told; name the program: hugeld %s FILE", *path, command);
+        say_unknown(*path, unit, command);
         free(target.executable);
         return false;
     }
@@ -163,7 +201,7 @@ static bool resolve_file(char **path, const char *command) {
 
 /* The program that UNIT names, or NULL: it was said that it cannot be found. */
 static char *find_named_program(const char *unit, const char *command) {
-    char *program = ask_systemd(unit);
+    char *program = find_start(unit);
     if (program == NULL)
         program = read_unit(unit);
     if (program == NULL)
@@ -173,7 +211,7 @@ static char *find_named_program(const char *unit, const char *command) {
 
 char *hl_find_unit_program(const char *unit, const char *command) {
     char *program = find_named_program(unit, command);
-    if (program == NULL || resolve_file(&program, command))
+    if (program == NULL || resolve_file(&program, unit, command))
         return program;
     free(program);
     return NULL;
@@ -192,19 +230,24 @@ static void print_files(const struct request *request) {
     printf("\n");
 }
 
+/* Finds the program where no file was named, and for each what is executed in the end.  False: it was said what is wrong. */
+static bool resolve_files(struct request *request) {
+    char *command = hl_format("share unit %s", request->unit);
+    char *program = request->n_files == 0 ? find_named_program(request->unit, command) : NULL;
+    if (program != NULL)
+        add_file(request, program);
+    bool done = request->n_files > 0;
+    for (size_t i = 0; i < request->n_files && done; i++)
+        done = resolve_file(&request->file[i], request->unit, command) && can_be_named(request->file[i]);
+    free(program);
+    free(command);
+    return done;
+}
+
 static int print_unit(struct request *request) {
     char self[PATH_MAX] = "";
-    if (request->n_files == 0) {
-        char *program = find_named_program(request->unit, COMMAND);
-        if (program == NULL)
-            return HL_EXIT_NO;
-        add_file(request, program);
-        free(program);
-    }
-    for (size_t i = 0; i < request->n_files; i++)
-        if (!resolve_file(&request->file[i], COMMAND) || !can_be_named(request->file[i]))
-            return HL_EXIT_NO;
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || !can_be_named(self))
+    if (!resolve_files(request) || readlink("/proc/self/exe", self, sizeof self - 1) < 0 ||
+        !can_be_named(self))
         return HL_EXIT_NO;
     printf("# /etc/systemd/system/%s.d/hugeld-image.conf\n[Service]\n", request->unit);
     printf("ExecStartPre=+/bin/rm -rf " LINKS "/%%n\n");

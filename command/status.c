@@ -19,9 +19,9 @@
 #include "ldso.h"
 #include "plan.h"
 #include "process.h"
-#include "program.h"
 #include "skip.h"
 #include "store.h"
+#include "verdict.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -45,6 +45,7 @@ struct range {
 /* One object's share. */
 struct tally {
     const struct hl_loaded *loaded;
+    struct hl_verdict verdict; /* of what has something on huge pages, and of the executable */
     uint64_t text_bytes, text_huge_bytes;
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes;
     uint64_t image_bytes; /* of the same: those that an image has */
@@ -67,10 +68,11 @@ struct picture {
 
 struct request {
     bool json, all;
-    const char *who;
+    char **who; /* PIDs and names, */
+    size_t n_who;
     struct hl_geometry geometry;
     json_t *processes;
-    bool moved, found;
+    bool moved;
 };
 
 static const struct argp_option argp_options[] = {
@@ -90,7 +92,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         request->all = true;
         return 0;
     case ARGP_KEY_ARG:
-        return hl_take_one(&request->who, argument, "status", "one PID or NAME, or --all");
+        request->who = hl_resize(request->who, (request->n_who + 1) * sizeof *request->who);
+        request->who[request->n_who++] = argument;
+        return 0;
     default:
         return hl_parse_common(key, state, "hugeld status", false);
     }
@@ -206,9 +210,28 @@ static int take_picture(struct picture *picture, const struct hl_geometry *geome
     return 0;
 }
 
-static void discard_picture(struct picture *picture) {
+static bool is_of_interest(const struct tally *tally) {
+    return tally->n_ranges > 0 || tally->loaded->object.is_main;
+}
+
+/* Judges the objects that are of interest, as they would be started with the process's own options. */
+static void judge(struct picture *picture) {
+    struct hl_options options;
+    char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
+    hl_default_options(&options);
+    hl_parse_options(&options, text != NULL ? text : "", NULL);
     for (size_t i = 0; i < picture->n_tallies; i++)
+        if (is_of_interest(&picture->tally[i]))
+            hl_judge_loaded(&picture->tally[i].verdict, &picture->process, picture->tally[i].loaded,
+                            &options);
+    free(text);
+}
+
+static void discard_picture(struct picture *picture) {
+    for (size_t i = 0; i < picture->n_tallies; i++) {
         free(picture->tally[i].range);
+        hl_free_verdict(&picture->tally[i].verdict);
+    }
     free(picture->tally);
     hl_close_process(&picture->process);
 }
@@ -272,6 +295,8 @@ static json_t *make_json_object(const struct tally *tally) {
                         json_pack("{s:I, s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB],
                                   "thp_pages", (json_int_t)pages[THP], "shared_pages",
                                   (json_int_t)pages[SHARED], "file_pages", (json_int_t)pages[FILE_CACHE]));
+    json_object_set_new(json, "verdict",
+                        is_of_interest(tally) ? hl_json_verdict(&tally->verdict) : json_null());
     json_object_set_new(json, "nodes", make_json_nodes(tally->node_bytes));
     json_object_set_new(json, "ranges", make_json_ranges(tally));
     return json;
@@ -360,23 +385,36 @@ static bool has_patched_linker(const struct hl_process *process) {
     return found;
 }
 
-/* Why hugeld is not in PROCESS.  The caller frees it. */
-static char *explain_absence(const struct hl_process *process) {
-    char *path = hl_format("/proc/%d/exe", process->pid);
-    const char *reason = hl_explain_plain_run(path);
-    free(path);
-    return reason != NULL ? hl_format("hugeld cannot move it: %s", reason)
-                          : hl_format("could be on huge pages; start it with hugeld run --share or --copy");
+/* What could be done for OBJECT in PROCESS, which has nothing of it on huge pages by hugeld.  The caller frees it. */
+static char *explain_plain(const struct hl_process *process, const struct hl_verdict *verdict) {
+    char *commands = hl_format_commands(verdict), *why;
+    if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason != NULL)
+        why = hl_format("hugeld cannot move it: %s", verdict->plain_reason);
+    else if (verdict->best == HL_WAY_NOTHING)
+        why = hl_format("%s", hl_skip_sentence(verdict->skip));
+    else if (verdict->is_gone)
+        why = hl_format("its file was removed or replaced since; start it anew");
+    else if (process->executable != NULL && verdict->best == HL_WAY_PLACE && verdict->is_made)
+        why = hl_format("its file is kept in place; start it anew");
+    else
+        why = hl_format("could be on huge pages: %s", commands);
+    free(commands);
+    return why;
 }
 
 /* Why OBJECT, which could move, did not.  The caller frees it. */
 static char *explain_not_moved(const struct hl_process *process, const struct hl_object *object,
                                const struct hl_options *options, const struct tally *tally) {
+    const struct hl_verdict *verdict = &tally->verdict;
     bool preloaded = is_preloaded(process);
-    if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd))
+    if (verdict->obstacle != HL_MOVED && verdict->now == HL_NOW_SMALL)
+        return hl_format("%s; %s", hl_skip_sentence(verdict->obstacle), hl_skip_remedy(verdict->obstacle));
+    if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
         return hl_format("kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
+    if (verdict->now == HL_NOW_EXECUTED)
+        return hl_format("outside of the huge pages of its image");
     if (!preloaded && !has_patched_linker(process))
-        return explain_absence(process);
+        return explain_plain(process, verdict);
     if (process->executable != NULL && !hl_match_only(options, process->executable))
         return hl_format("could be on huge pages; only= leaves this program out");
     char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
@@ -410,12 +448,23 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     free(text);
 }
 
+static void print_verdict(const struct hl_verdict *verdict) {
+    bool is_disabled = verdict->obstacle != HL_MOVED;
+    hl_print(
+        "    now: %s%s%s%s", hl_now_sentence(verdict->now), is_disabled ? "; " : "",
+        is_disabled ? hl_skip_sentence(verdict->obstacle) : "",
+        verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0
+            ? "; no whole huge page of text lies in the image; start it with hugeld run without --via=image"
+            : "");
+}
+
 static void print_tally(const struct picture *picture, const struct tally *tally) {
     unsigned share = hl_permille(tally->text_huge_bytes, tally->text_bytes);
     hl_print("  %s: %u.%u %% of the text on huge pages; hugetlb %" PRIu64 ", thp %" PRIu64 ", shared %" PRIu64
              ", file %" PRIu64 " pages",
              tally->loaded->object.path, share / 10, share % 10, tally->pages[HUGETLB], tally->pages[THP],
              tally->pages[SHARED], tally->pages[FILE_CACHE]);
+    print_verdict(&tally->verdict);
     draw_tally(picture, tally);
     if (tally->n_ranges == 0)
         return;
@@ -439,7 +488,7 @@ static void print_tally(const struct picture *picture, const struct tally *tally
 static void print_picture(const struct picture *picture) {
     hl_print("%d %s", picture->process.pid, picture->process.name);
     for (size_t i = 0; i < picture->n_tallies; i++)
-        if (picture->tally[i].n_ranges > 0 || picture->tally[i].loaded->object.is_main)
+        if (is_of_interest(&picture->tally[i]))
             print_tally(picture, &picture->tally[i]);
     hl_print("  the program's own: hugetlb %" PRIu64 " KiB, thp %" PRIu64 " KiB, files %" PRIu64
              " KiB, shared memory %" PRIu64 " KiB",
@@ -471,6 +520,8 @@ static void report_process(struct request *request, struct picture *picture) {
     if (result != 0)
         goto out;
     request->moved |= picture->moved;
+    if (request->json || !request->all)
+        judge(picture);
     if (request->json)
         json_array_append_new(request->processes, make_json(picture));
     else if (request->all)
@@ -490,29 +541,8 @@ static void report_pid(struct request *request, pid_t pid) {
         hl_say_unreadable(pid, result);
 }
 
-/* Whether NAME is the process's comm or the base name of its executable. */
-static bool has_name(const struct hl_process *process, const char *name) {
-    char path[PATH_MAX];
-    static const char deleted[] = " (deleted)";
-    if (strcmp(process->name, name) == 0)
-        return true;
-    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
-    if (bytes <= 0)
-        return false;
-    path[bytes] = '\0';
-    if ((size_t)bytes > strlen(deleted) && strcmp(path + bytes - strlen(deleted), deleted) == 0)
-        path[(size_t)bytes - strlen(deleted)] = '\0';
-    return strcmp(hl_base_name(path), name) == 0;
-}
-
-static bool is_wanted(const struct request *request, const struct hl_process *process) {
-    if (process->pid == getpid())
-        return false;
-    return request->all ? hl_has_huge_pages(process) : has_name(process, request->who);
-}
-
-/* Reports every process that is wanted. */
-static int walk_processes(struct request *request) {
+/* Reports every process that has huge pages. */
+static int report_huge(struct request *request) {
     DIR *folder = opendir("/proc");
     if (folder == NULL) {
         hl_say("/proc cannot be read: %s; mount it", strerror(errno));
@@ -521,41 +551,57 @@ static int walk_processes(struct request *request) {
     for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
         struct picture picture = {0};
         pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || hl_open_process(&picture.process, pid) != 0)
+        if (pid == 0 || pid == getpid() || hl_open_process(&picture.process, pid) != 0)
             continue;
-        if (is_wanted(request, &picture.process)) {
-            request->found = true;
+        if (hl_has_huge_pages(&picture.process))
             report_process(request, &picture);
-        } else {
+        else
             hl_close_process(&picture.process);
-        }
     }
     closedir(folder);
-    if (!request->found && !request->all)
-        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages",
-               request->who);
+    return 0;
+}
+
+static void report_named(struct request *request, const char *name) {
+    pid_t *pids;
+    size_t n = hl_find_named(&pids, name);
+    for (size_t i = 0; i < n; i++)
+        report_pid(request, pids[i]);
+    free(pids);
+    if (n == 0)
+        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
+}
+
+/* The exit code for wrong use, or 0. */
+static int check_numbers(const struct request *request) {
+    for (size_t i = 0; i < request->n_who; i++) {
+        if (!hl_is_number(request->who[i]) || hl_parse_pid(request->who[i]) != 0)
+            continue;
+        hl_say("status: '%s' is not a process ID; give a number as ps prints it, a name, or --all",
+               request->who[i]);
+        return HL_EXIT_USAGE;
+    }
     return 0;
 }
 
 /* The exit code. */
 static int report_all(struct request *request) {
-    int code = 0;
-    bool is_number = request->who != NULL && strspn(request->who, "0123456789") == strlen(request->who);
-    pid_t pid = is_number ? hl_parse_pid(request->who) : 0;
-    if (is_number && pid == 0) {
-        hl_say("status: '%s' is not a process ID; give a number as ps prints it, a name, or --all",
-               request->who);
-        return HL_EXIT_USAGE;
-    }
+    int code = check_numbers(request);
+    if (code != 0)
+        return code;
     hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     request->processes = json_array();
     if (request->all && !request->json)
         hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "SHARED",
                  "FILE", "OWN KiB");
-    if (is_number)
-        report_pid(request, pid);
-    else
-        code = walk_processes(request);
+    if (request->all)
+        code = report_huge(request);
+    for (size_t i = 0; i < request->n_who; i++) {
+        if (hl_is_number(request->who[i]))
+            report_pid(request, hl_parse_pid(request->who[i]));
+        else
+            report_named(request, request->who[i]);
+    }
     if (request->json)
         hl_print_json(json_pack("{s:O}", "processes", request->processes));
     json_decref(request->processes);
@@ -566,7 +612,7 @@ int hl_show_status(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
         parse_argument,
-        "PID|NAME",
+        "PID|NAME...",
         "Shows what is on huge pages now, as the kernel counts it.\v"
         "NAME is a process's name or the base name of its executable.  Exit status: 0 when something of an "
         "object is "
@@ -578,9 +624,11 @@ int hl_show_status(int argc, char **argv) {
     struct request request = {0};
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
         return HL_EXIT_USAGE;
-    if (request.all == (request.who != NULL)) {
-        hl_say("status: give a PID, a NAME, or --all");
-        return HL_EXIT_USAGE;
-    }
-    return report_all(&request);
+    int code = HL_EXIT_USAGE;
+    if (request.all == (request.n_who > 0))
+        hl_say("status: give PIDs or NAMEs, or --all");
+    else
+        code = report_all(&request);
+    free(request.who);
+    return code;
 }

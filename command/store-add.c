@@ -16,6 +16,7 @@
 #include "skip.h"
 #include "store.h"
 #include "sys.h"
+#include "verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,8 +36,6 @@
 #define SECONDS_NEEDED 2
 /* For a program that is about to run: what was built just now may run only once. */
 #define SETTLED_SECONDS 300
-/* A file goes in place where that reaches three quarters of its text; an image reaches more, but what it costs is memory. */
-#define REACHES_ENOUGH(part, whole) ((part) >= (whole) / 4 * 3)
 /* As HL_SKIP_SPARSE_TEXT has it: 1/32 of a huge page. */
 #define TEXT_WORTH 65536
 #define IMAGE_MODE 0555
@@ -65,9 +64,10 @@ static bool fail(struct making *making, enum hl_share_result result, char *sente
 }
 
 static bool refuse(struct making *making, enum hl_skip skip) {
-    bool gains_nothing = skip == HL_SKIP_TOO_SMALL || skip == HL_SKIP_SPARSE_TEXT;
+    bool gains_nothing =
+        skip == HL_SKIP_TOO_SMALL || skip == HL_SKIP_SPARSE_TEXT || skip == HL_SKIP_IMAGE_USELESS;
     making->addition->reason = hl_skip_name(skip);
-    const char *remedy = gains_nothing ? NULL : hl_remedy_of(skip);
+    const char *remedy = gains_nothing && skip != HL_SKIP_IMAGE_USELESS ? NULL : hl_remedy_of(skip);
     return fail(making, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
                 hl_format("%s%s%s", hl_skip_sentence(skip), remedy != NULL ? "; " : "",
                           remedy != NULL ? remedy : ""));
@@ -457,10 +457,9 @@ static bool put_in_place(struct making *making, struct hl_place *place) {
     struct hl_addition *addition = making->addition;
     bool forced = (making->flags & HL_ADD_IN_PLACE) != 0;
     bool was_huge = hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
-    char *why = hl_make_huge_in_place(making->store->placer, place, making->file, addition->path,
-                                      &making->store->geometry);
+    char *why = hl_make_huge_in_place(making->store->placer, place, making->file, addition->path);
     uint64_t huge_bytes = hl_huge_text_bytes(place);
-    if (huge_bytes == 0 || !(forced || REACHES_ENOUGH(huge_bytes, place->text_bytes))) {
+    if (huge_bytes == 0 || !(forced || hl_is_place_enough(huge_bytes, place->text_bytes))) {
         if (forced)
             fail(making, HL_SHARE_FAILED, why);
         else
@@ -501,7 +500,7 @@ static bool add_in_place(struct making *making) {
         return forced;
     }
     addition->text_in_place_bytes = place.n_chunks * place.chunk_bytes;
-    if (forced || REACHES_ENOUGH(addition->text_in_place_bytes, place.text_bytes))
+    if (forced || hl_is_place_enough(addition->text_in_place_bytes, place.text_bytes))
         done = put_in_place(making, &place);
     hl_free_place(&place);
     return done;
@@ -640,11 +639,7 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
     else if (result < 0)
         fail_to_write(&making, result);
     else if (!reaches)
-        fail(
-            &making, HL_SHARE_NOTHING,
-            hl_format("no way of starting it brings any of its text onto huge pages of an image, because the "
-                      "kernel "
-                      "puts it anywhere and no whole huge page lies inside; use hugeld run --copy"));
+        refuse(&making, HL_SKIP_IMAGE_USELESS);
     else if (await_age(&making) && is_unchanged(&making) && !give_new_key(&making) &&
              making.addition->sentence == NULL && check_room(&making))
         make_image(&making);

@@ -26,19 +26,26 @@ uint64_t hl_find_store_owner(void) {
     return hl_find_trusted_user(&status);
 }
 
-bool hl_is_kept_in_place(int file) {
-    struct hl_file_state state;
-    struct hl_line key;
-    long store = hl_open_store(HL_SYSTEM_STORE, 0);
-    if (store < 0 || hl_read_file_state(&state, file) != 0) {
-        if (store >= 0)
-            close((int)store);
+static bool has_place(const char *path, uint64_t owner, const char *key) {
+    long store = hl_open_store(path, owner);
+    if (store < 0)
         return false;
-    }
-    hl_set_image_key(&key, &state);
-    char *mark = hl_format("%s/" HL_IN_PLACE_MARK, key.at);
-    bool is_kept = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    char *mark = hl_format("%s/" HL_IN_PLACE_MARK, key);
+    bool has = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     free(mark);
     close((int)store);
+    return has;
+}
+
+bool hl_is_kept_in_place(int file, const struct hl_options *options) {
+    struct hl_file_state state;
+    struct hl_line key;
+    if (hl_read_file_state(&state, file) != 0)
+        return false;
+    hl_set_image_key(&key, &state);
+    char *named = hl_format("%.*s", (int)options->store.bytes, options->store.at);
+    bool is_kept = has_place(HL_SYSTEM_STORE, 0, key.at) ||
+                   (named[0] != '\0' && has_place(named, hl_find_store_owner(), key.at));
+    free(named);
     return is_kept;
 }

@@ -118,8 +118,8 @@ void hl_count_processes(struct hl_stored *stored, size_t n);
 /* Finds how much of the text of STORED is on huge pages, and of a file in place huge_pages. */
 void hl_measure_stored(const struct hl_store *store, struct hl_stored *stored);
 
-/* Whether the system's store says that the open FILE is kept in place. */
-bool hl_is_kept_in_place(int file);
+/* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
+bool hl_is_kept_in_place(int file, const struct hl_options *options);
 
 /* Removes the image KEY.  0, -ENOENT if somebody else did, or another negated errno; nothing is said. */
 int hl_remove_stored(const struct hl_store *store, const char *key);

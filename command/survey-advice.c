@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld survey: what hugeld would do for a program that runs.
 
-   The plan is the one that `inspect --pid` prints, made for one of its processes, the busiest; the image is looked for as
-   `doctor -- PROGRAM` does it.  Where images can be made they are recommended: all processes share them and nothing is
-   copied.  Otherwise it is the preloader, and the patched linker where that covers clearly more of the libraries. */
+   Each object that one of its processes has loaded, the busiest, is judged (verdict.c), and what each way brings is weighed by
+   how much of what the program executes is in the object. */
 #include "survey.h"
-#include "find-image.h"
-#include "forecast.h"
-#include "plan.h"
+#include "kernel.h"
 #include "program.h"
 #include "skip.h"
 #include "tracee.h"
@@ -19,25 +16,17 @@
 
 /* An object with a smaller part of the hot text is not worth naming. */
 #define PART_MIN 0.05
-/* The next way has to cover so much more of the hot text to be recommended in the place of a simpler one. */
-#define CLEARLY_MORE 1.25
 /* How many other processes are tried where one has ended. */
 #define ATTEMPTS 4
 /* Of what stays on small pages, a smaller gain is none. */
 #define GAIN_MIN 0.002
 
-static const char *const way_names[HL_WAYS] = {"nothing", "image", "preload", "ldso"};
-
-const char *hl_way_of_survey(enum hl_way_name way) { return way_names[way]; }
-
 /* What each way would do with one object. */
 struct prospect {
-    char *path;
-    bool is_main, is_placed_anywhere, has_image, is_here; /* the last: at PATH as it is seen from here */
-    double hot;                                           /* its part of the hot text */
-    double covered[HL_WAYS];                              /* how much of its text each way covers, 0 to 1 */
-    uint64_t pages[HL_WAYS];
-    enum hl_skip skip, image_skip; /* why nothing of it moves, and why it has no image */
+    struct hl_verdict verdict;
+    bool is_here;            /* at its path as that is seen from here */
+    double hot;              /* its part of the hot text */
+    double covered[HL_WAYS]; /* how much of its text each way covers, 0 to 1 */
 };
 
 struct prospects {
@@ -66,127 +55,62 @@ static bool is_at(const char *path, dev_t device, ino_t inode) {
            status.st_ino == inode;
 }
 
-/* The image, which is made or looked for at the address that the next process will have. */
-static void consider_image(struct prospect *prospect, const struct hl_loaded *loaded,
-                           const struct hl_options *options) {
-    struct hl_forecast forecast;
-    struct hl_found_image found;
-    uint64_t tried = 0;
-    const char *path = loaded->object.path;
-    hl_forecast_file(&forecast, path, loaded->file, options, 0);
-    bool is_known = !hl_is_position_independent(loaded->file) || hl_try_load_bias(&tried, &forecast);
-    if (is_known && hl_is_position_independent(loaded->file))
-        hl_forecast_file(&forecast, path, loaded->file, options, tried);
-    hl_find_image(&found, &forecast, options, is_known);
-    prospect->has_image = found.path != NULL;
-    prospect->is_placed_anywhere = found.is_placed_anywhere;
-    prospect->image_skip = found.skip;
-    /* One that is executed from its image is there as a whole, wherever it is placed; a library may not be. */
-    bool is_anywhere =
-        !is_known && !found.is_placed_anywhere && hl_gets_any_address(loaded->file, &forecast.geometry);
-    if (is_anywhere)
-        found.use = HL_IMAGE_UNUSED;
-    else if (found.needed_pages > 0 ||
-             (found.path != NULL && (found.use != HL_IMAGE_UNUSED || found.is_placed_anywhere))) {
-        prospect->pages[HL_WAY_IMAGE] = found.path != NULL ? 0 : found.needed_pages;
-        prospect->covered[HL_WAY_IMAGE] = share(found.plan.text_covered_bytes, found.plan.text_bytes);
-    }
-    hl_free_found_image(&found);
-}
-
-/* The patched linker puts a library where most of its text is covered. */
-static void consider_linker(struct prospect *prospect, const struct hl_loaded *loaded,
-                            const struct hl_options *options) {
-    struct hl_forecast forecast;
-    struct hl_starts starts;
-    hl_forecast_file(&forecast, loaded->object.path, loaded->file, options, loaded->object.load_bias);
-    prospect->covered[HL_WAY_LDSO] = prospect->covered[HL_WAY_PRELOAD];
-    prospect->pages[HL_WAY_LDSO] = prospect->pages[HL_WAY_PRELOAD];
-    if (prospect->is_main || forecast.object.n_segments == 0)
-        return;
-    hl_measure_starts(&starts, &forecast, options);
-    prospect->covered[HL_WAY_LDSO] = share(starts.covered_max, forecast.plan.text_bytes);
-    prospect->pages[HL_WAY_LDSO] = starts.pages_max;
-}
-
-static void add_prospect(struct prospects *prospects, const struct hl_loaded *loaded, double hot,
-                         const struct hl_geometry *geometry) {
-    struct hl_options options;
-    struct hl_plan plan;
-    struct prospect prospect = {
-        .path = hl_format("%s", loaded->object.path), .is_main = loaded->object.is_main, .hot = hot};
-    prospect.is_here = is_at(prospect.path, loaded->file->stat.st_dev, loaded->file->stat.st_ino);
-    hl_default_options(&options);
-    options.data = HL_DATA_OFF; /* what is asked about is text */
-    prospect.skip = (enum hl_skip)hl_plan_object(&plan, &loaded->object, &options, geometry);
-    for (unsigned i = 0; prospect.skip == HL_MOVED && i < loaded->object.n_segments; i++)
-        if (loaded->object.segment[i].flags & PF_X && plan.covered_bytes[i] == 0)
-            prospect.skip = plan.skip[i];
-    prospect.covered[HL_WAY_PRELOAD] = share(plan.text_covered_bytes, plan.text_bytes);
-    prospect.pages[HL_WAY_PRELOAD] = hl_count_pages(&plan);
-    consider_linker(&prospect, loaded, &options);
-    consider_image(&prospect, loaded, &options);
-    prospects->prospect = hl_resize(prospects->prospect, (prospects->n + 1) * sizeof prospect);
-    prospects->prospect[prospects->n++] = prospect;
-}
-
-/* What each way does for the program as a whole.  Where nothing can be preloaded, only the executable itself can be on
-   huge pages, executed from its image. */
-static void sum_up(struct prospects *prospects) {
-    for (size_t i = 0; i < prospects->n; i++) {
-        struct prospect *prospect = &prospects->prospect[i];
-        for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++) {
-            bool works = prospects->plain_reason == NULL || (way == HL_WAY_IMAGE && prospect->is_main);
-            if (!works)
-                prospect->covered[way] = 0;
-            if (prospect->covered[way] == 0)
-                prospect->pages[way] = 0;
-            prospects->covered[way] += prospect->hot * prospect->covered[way];
-        }
-    }
-}
-
-static enum hl_way_name choose_way(const double *covered) {
-    double most = 0;
-    for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
-        most = covered[way] > most ? covered[way] : most;
-    for (unsigned way = HL_WAY_IMAGE; most > 0 && way < HL_WAYS; way++)
-        if (covered[way] * CLEARLY_MORE >= most)
-            return (enum hl_way_name)way;
-    return HL_WAY_NOTHING;
-}
-
-/* --- the command --- */
-
-/* Adds WORD to *TEXT as a shell reads it, after a space if there is something before it. */
-static void add_word(char **text, const char *word) {
-    char *quoted = hl_allocate(2 * strlen(word) + 1), *to = quoted;
-    for (; *word != '\0'; word++) {
-        if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%", *word) ==
-                NULL &&
-            !((unsigned char)*word & 0x80))
-            *to++ = '\\';
-        *to++ = *word;
-    }
-    char *longer = hl_format("%s%s%s", *text, (*text)[0] != '\0' ? " " : "", quoted);
-    free(quoted);
-    free(*text);
-    *text = longer;
-}
-
 /* Objects that are named: those whose share of the hot text counts. */
 static bool is_named(const struct prospect *prospect, enum hl_way_name way) {
     return prospect->covered[way] * prospect->hot >= PART_MIN;
 }
+
+static void add_prospect(struct prospects *prospects, const struct hl_process *process,
+                         const struct hl_loaded *loaded, double hot) {
+    struct hl_options options;
+    struct prospect prospect = {.hot = hot};
+    const char *path = loaded->object.path;
+    hl_default_options(&options);
+    hl_judge_loaded(&prospect.verdict, process, loaded, &options);
+    prospect.is_here = is_at(path, loaded->file->stat.st_dev, loaded->file->stat.st_ino);
+    for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
+        prospect.covered[way] = share(prospect.verdict.covered[way], prospect.verdict.text_bytes);
+    /* What hugeld share add makes is one way here; the executable of what nothing can be preloaded into is moved by no other. */
+    enum hl_way_name shared = hl_shared_way(&prospect.verdict);
+    prospect.covered[HL_WAY_IMAGE] = prospect.covered[shared];
+    prospect.covered[HL_WAY_PLACE] = 0;
+    if (prospects->plain_reason != NULL && !prospect.verdict.is_main)
+        memset(prospect.covered, 0, sizeof prospect.covered);
+    if (prospect.verdict.is_main)
+        prospect.covered[HL_WAY_LDSO] = prospect.covered[HL_WAY_PRELOAD];
+    for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
+        if (is_named(&prospect, (enum hl_way_name)way))
+            prospects->covered[way] += hot * prospect.covered[way];
+    prospects->prospect = hl_resize(prospects->prospect, (prospects->n + 1) * sizeof prospect);
+    prospects->prospect[prospects->n++] = prospect;
+}
+
+/* The huge pages that WAY takes for PROSPECT. */
+static uint64_t count_pages(const struct prospect *prospect, enum hl_way_name way) {
+    const struct hl_verdict *verdict = &prospect->verdict;
+    if (way == HL_WAY_IMAGE)
+        way = hl_shared_way(verdict);
+    if (way == HL_WAY_LDSO && verdict->is_main)
+        way = HL_WAY_PRELOAD;
+    return verdict->pages[way];
+}
+
+/* Whether what hugeld share add makes of PROSPECT's file is there. */
+static bool is_made(const struct prospect *prospect) {
+    const struct hl_verdict *verdict = &prospect->verdict;
+    return verdict->is_made && verdict->best == hl_shared_way(verdict);
+}
+
+/* --- the command --- */
 
 static char *format_share(const struct prospects *prospects) {
     char *text = hl_format("hugeld share add");
     bool any = false;
     for (size_t i = 0; i < prospects->n; i++) {
         const struct prospect *prospect = &prospects->prospect[i];
-        if (!is_named(prospect, HL_WAY_IMAGE) || prospect->has_image)
+        if (!is_named(prospect, HL_WAY_IMAGE) || is_made(prospect))
             continue;
-        add_word(&text, prospect->path);
+        hl_add_word(&text, prospect->verdict.path);
         any = true;
     }
     if (any)
@@ -204,26 +128,27 @@ static char *format_run(const struct prospects *prospects, const char *executabl
         const struct prospect *prospect = &prospects->prospect[i];
         if (!is_named(prospect, way))
             continue;
-        executes_image |= way == HL_WAY_IMAGE && prospect->is_main && hl_check_live_machine() != 0 &&
-                          (prospect->is_placed_anywhere || prospects->plain_reason != NULL);
-        libraries += !prospect->is_main;
+        const struct hl_verdict *verdict = &prospect->verdict;
+        executes_image |= way == HL_WAY_IMAGE && hl_shared_way(verdict) == HL_WAY_IMAGE && verdict->is_main &&
+                          verdict->is_to_be_executed;
+        libraries += !verdict->is_main;
         char *longer = hl_format("%s%s%s", patterns, patterns[0] != '\0' ? ":" : "",
-                                 prospect->is_main ? "main" : hl_base_name(prospect->path));
+                                 verdict->is_main ? "main" : hl_base_name(verdict->path));
         free(patterns);
         patterns = longer;
     }
     if (executes_image)
-        add_word(&text, "--via=image");
+        hl_add_word(&text, "--via=image");
     if (way == HL_WAY_LDSO)
-        add_word(&text, "--via=ldso");
+        hl_add_word(&text, "--via=ldso");
     else if (way != HL_WAY_IMAGE)
-        add_word(&text, "--copy");
+        hl_add_word(&text, "--copy");
     if (libraries > 0) {
-        add_word(&text, "-p");
-        add_word(&text, patterns);
+        hl_add_word(&text, "-p");
+        hl_add_word(&text, patterns);
     }
-    add_word(&text, "--");
-    add_word(&text, executable);
+    hl_add_word(&text, "--");
+    hl_add_word(&text, executable);
     free(patterns);
     return text;
 }
@@ -256,9 +181,8 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
         for (size_t i = 0; i < process.n_loaded; i++) {
             double hot = hot_of(program, &process.loaded[i]);
             if (hot > 0 && !process.loaded[i].is_image)
-                add_prospect(prospects, &process.loaded[i], hot, &geometry);
+                add_prospect(prospects, &process, &process.loaded[i], hot);
         }
-        sum_up(prospects);
     }
     hl_close_process(&process);
     return known;
@@ -294,8 +218,8 @@ static char *explain_nothing(const struct prospects *prospects) {
             most = &prospects->prospect[i];
     if (most == NULL)
         return hl_format("its text belongs to no file that can be planned");
-    return hl_format("%s: %s", hl_base_name(most->path),
-                     hl_skip_sentence(most->skip != HL_MOVED ? most->skip : HL_SKIP_TOO_SMALL));
+    enum hl_skip skip = most->verdict.skip != HL_MOVED ? most->verdict.skip : HL_SKIP_TOO_SMALL;
+    return hl_format("%s: %s", hl_base_name(most->verdict.path), hl_skip_sentence(skip));
 }
 
 /* Whether the commands would name the files that the process has. */
@@ -307,9 +231,18 @@ static bool is_here(const struct prospects *prospects, const struct hl_surveyed 
     return is_at(program->path, program->id.device, program->id.inode);
 }
 
+/* Whether what is shared of all objects that are named is in place, so that any start of the program has it. */
+static bool are_in_place(const struct prospects *prospects) {
+    for (size_t i = 0; i < prospects->n; i++)
+        if (is_named(&prospects->prospect[i], HL_WAY_IMAGE) &&
+            hl_shared_way(&prospects->prospect[i].verdict) != HL_WAY_PLACE)
+            return false;
+    return true;
+}
+
 static void take_way(struct hl_advice *advice, const struct prospects *prospects,
                      const struct hl_surveyed *program) {
-    enum hl_way_name way = choose_way(prospects->covered);
+    enum hl_way_name way = hl_choose_way(prospects->covered);
     advice->way = way;
     advice->share = way != HL_WAY_NOTHING ? prospects->covered[way] : 0;
     if (way == HL_WAY_NOTHING) {
@@ -318,7 +251,7 @@ static void take_way(struct hl_advice *advice, const struct prospects *prospects
     }
     for (size_t i = 0; i < prospects->n; i++)
         if (is_named(&prospects->prospect[i], way))
-            advice->pages += prospects->prospect[i].pages[way];
+            advice->pages += count_pages(&prospects->prospect[i], way);
     advice->all_pages = advice->pages * (way == HL_WAY_IMAGE ? 1 : program->processes);
     if (!is_here(prospects, program, way)) {
         advice->reason =
@@ -329,12 +262,19 @@ static void take_way(struct hl_advice *advice, const struct prospects *prospects
                                                      "show, so there is no command to copy; rename it");
         return;
     }
+    if (way == HL_WAY_IMAGE && are_in_place(prospects))
+        advice->way = HL_WAY_PLACE;
     if (prospects->plain_reason != NULL)
         advice->reason = hl_format("nothing can be preloaded: it is %s", prospects->plain_reason);
     char *share_command = way == HL_WAY_IMAGE ? format_share(prospects) : NULL;
-    advice->command[0] = share_command != NULL ? share_command : format_run(prospects, program->path, way);
+    unsigned n = 0;
     if (share_command != NULL)
-        advice->command[1] = format_run(prospects, program->path, way);
+        advice->command[n++] = share_command;
+    if (advice->way != HL_WAY_PLACE)
+        advice->command[n++] = format_run(prospects, program->path, way);
+    else if (share_command == NULL && advice->reason == NULL)
+        advice->reason =
+            hl_format("its files are kept in place; what runs since before that is to be started anew");
 }
 
 /* What the hot text that is on small pages costs, in the units of the estimate. */
@@ -377,6 +317,6 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
         advice->reason = hl_format("little is to be gained on this machine");
     }
     for (size_t i = 0; i < prospects.n; i++)
-        free(prospects.prospect[i].path);
+        hl_free_verdict(&prospects.prospect[i].verdict);
     free(prospects.prospect);
 }

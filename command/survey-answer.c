@@ -164,7 +164,7 @@ static void print_row(const struct hl_survey *survey, const struct hl_surveyed *
         bars[i] = i < filled ? '#' : '.';
     bars[bar] = '\0';
     const struct hl_advice *advice = &program->advice;
-    const char *way = advice->already_huge ? "(huge)" : hl_way_of_survey(advice->way);
+    const char *way = advice->already_huge ? "(huge)" : hl_way_name(advice->way);
     char *row;
     if (wide)
         row =
@@ -254,7 +254,7 @@ static void print_details(const struct hl_surveyed *program, bool exact) {
     if (advice->way != HL_WAY_NOTHING)
         print_wrapped(hl_format(
             "  %s: %.0f %% of the hot text on %" PRIu64 " huge pages, %" PRIu64 " for all processes together",
-            hl_way_of_survey(advice->way), 100 * advice->share, advice->pages, advice->all_pages));
+            hl_way_name(advice->way), 100 * advice->share, advice->pages, advice->all_pages));
     if (advice->reason != NULL)
         print_wrapped(hl_format("  %s%s", advice->way == HL_WAY_NOTHING ? "nothing: " : "", advice->reason));
     for (unsigned i = 0; i < 2 && advice->command[i] != NULL; i++)
@@ -358,9 +358,9 @@ static json_t *make_json_advice(const struct hl_advice *advice) {
     json_t *commands = json_array();
     for (unsigned i = 0; i < 2 && advice->command[i] != NULL; i++)
         json_array_append_new(commands, hl_json_text(advice->command[i]));
-    return json_pack("{s:s, s:b, s:o, s:o, s:f, s:I, s:I}", "way", hl_way_of_survey(advice->way),
-                     "already_huge", advice->already_huge, "reason", text_or_null(advice->reason), "commands",
-                     commands, "hot_share", advice->share, "pages", (json_int_t)advice->pages, "all_pages",
+    return json_pack("{s:s, s:b, s:o, s:o, s:f, s:I, s:I}", "way", hl_way_name(advice->way), "already_huge",
+                     advice->already_huge, "reason", text_or_null(advice->reason), "commands", commands,
+                     "hot_share", advice->share, "pages", (json_int_t)advice->pages, "all_pages",
                      (json_int_t)advice->all_pages);
 }
 

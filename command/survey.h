@@ -10,6 +10,7 @@
 #include "sample-resolve.h"
 #include "tlb.h"
 #include "tlb-reach.h"
+#include "verdict.h"
 
 /* 2 MiB of a file, from a multiple of that on. */
 struct hl_hot_chunk {
@@ -36,8 +37,6 @@ struct hl_event_counts {
     bool known, has_walks;
     double cycles, instructions, itlb_misses, walk_cycles;
 };
-
-enum hl_way_name { HL_WAY_NOTHING, HL_WAY_IMAGE, HL_WAY_PRELOAD, HL_WAY_LDSO, HL_WAYS };
 
 /* What hugeld would do for a program. */
 struct hl_advice {
@@ -121,8 +120,5 @@ void hl_close_watch_counters(struct hl_watch_counters *counters, struct hl_event
 json_t *hl_json_survey(const struct hl_survey *survey);
 void hl_print_survey(const struct hl_survey *survey);
 int hl_write_survey_page(const char *path, const json_t *answer);
-
-/* "image", "preload", "ldso", "nothing"; static. */
-const char *hl_way_of_survey(enum hl_way_name way);
 
 #endif

@@ -48,7 +48,7 @@ _hugeld() {
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
-    status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '1:process:_pids' ;;
+    status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '*:process:_pids' ;;
     doctor)
         _arguments -S $help $json $options $objects '--own-pages[what it takes itself]:number:' \
             '(-)1:program:_command_names -e' '*::argument:_normal'

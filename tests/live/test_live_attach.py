@@ -322,3 +322,15 @@ def test_stop_and_go(targets, plain_output):
         os.kill(target.pid, signal.SIGCONT)
         assert outcomes <= {0, 1}
         assert target.finish() == plain_output
+
+
+def test_names(targets, plain_output):
+    """A name stands for all processes that have it; status takes several, too."""
+    with lives.running(targets["lld"], "futex") as one, lives.running(targets["lld"], "futex") as other:
+        name = os.path.basename(targets["lld"])
+        assert helpers.hugeld("attach", name).returncode == 0 and one.huge_bytes() > 0 and other.huge_bytes() > 0
+        told = helpers.hugeld_json("status", one.pid, name, "no-such-process")["processes"]
+        pids = [p["pid"] for p in told]  # each has a child, too
+        assert pids[0] == one.pid and {one.pid, other.pid} <= set(pids[1:])
+        assert helpers.hugeld("detach", name).returncode == 0 and one.huge_bytes() == other.huge_bytes() == 0
+        assert one.finish() == other.finish() == plain_output

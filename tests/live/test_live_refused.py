@@ -30,7 +30,7 @@ def refused(target, reason, *prefix, command="attach"):
 
 
 @pytest.mark.parametrize("mode, reason", [
-    ("locked", "live-locked"), ("advised", "live-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "live-dispatch"), ("small", "thp-disabled"),
+    ("locked", "live-locked"), ("advised", "live-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "live-dispatch"), ("small", "live-thp-disabled"),
     ("pipe_write", "live-unfit"), ("select_constant", "live-unfit"), ("socket_lowat", "live-unfit"), ("io_getevents", "live-unfit"),
     ("io_uring", "live-unfit"), ("terminal", "live-unfit"), ("supervised", "live-unfit")])
 def test_modes(targets, plain_output, mode, reason):
@@ -318,9 +318,15 @@ def test_zombie(root):
     process.wait()
 
 
-@pytest.mark.parametrize("arguments", [["attach"], ["attach", "x"], ["attach", "0"], ["attach", "--store", "x", "1"], ["detach"]])
+@pytest.mark.parametrize("arguments", [["attach"], ["attach", "0"], ["attach", "--store", "x", "1"], ["detach"]])
 def test_wrong_use(arguments):
     assert helpers.hugeld(*arguments).returncode == 2
+
+
+def test_no_such_name():
+    """A name is none of a process, and that is no wrong use."""
+    for command in "attach", "detach":
+        helpers.one_line(helpers.hugeld(command, "no-such-process"), 1, "no-such-process: no process has this name")
 
 
 def test_execs(targets, tmp_path):

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The program that the tests of hugeld survey look at."""
 
+import os
+import pathlib
 import shutil
+import tempfile
 
 import pytest
 
@@ -14,9 +17,17 @@ def known_curve(curve):
 
 
 @pytest.fixture(scope="module")
-def calls(tmp_path_factory):
-    """Executes 16 MiB of text at random for as many times as it is told, and beside that next to nothing."""
-    folder = tmp_path_factory.mktemp("survey")
+def roots_folder():
+    """Where root alone can write and everybody can read, so that the system's store takes files from it."""
+    if os.geteuid() != 0:
+        pytest.skip("only root has such a folder")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="hugeld-", dir="/var/lib"))
     folder.chmod(0o755)
-    yield helpers.build_calls(folder / "calls", "-no-pie")
+    yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="module")
+def calls(roots_folder):
+    """Executes 16 MiB of text at random for as many times as it is told, and beside that next to nothing."""
+    return helpers.build_calls(roots_folder / "calls", "-no-pie")
