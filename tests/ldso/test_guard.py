@@ -265,7 +265,8 @@ def packagers_lines():
 def run_line(line, source, objects, folder):
     bin_folder = folder / "dest/usr/bin"
     bin_folder.mkdir(parents=True, exist_ok=True)
-    shutil.copy(helpers.BUILD / "hugeld", bin_folder)
+    for command in "hugeld", "hugeld-command":
+        shutil.copy(helpers.BUILD / command, bin_folder)
     env = {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "SOURCE": str(source), "OBJECTS": str(objects),
            "OUT": str(folder / "out"), "DESTDIR": str(folder / "dest")}
     done = subprocess.run(["sh", "-euc", line], cwd=helpers.ROOT, env=env, capture_output=True, text=True, timeout=1800)
