@@ -110,7 +110,7 @@ struct hl_tracee_state {
     uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
     uint64_t low, high;                /* what was taken for it */
     bool suspends;                     /* no filter sees what it calls */
-    int held_signal;                   /* to be sent again; 0: none */
+    siginfo_t held;                    /* a signal to be sent again; si_signo is 0: none */
     size_t xsave_bytes;
     char *xsave;
 };
@@ -735,10 +735,17 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
 
 /* A signal that somebody sent is sent again when the thread is let go; one that the thread's own instruction is to
    blame for is of ours. */
-static void hold_signal(struct hl_tracee *tracee, int signal) {
+static void hold_signal(struct hl_tracee *tracee) {
     siginfo_t info = {0};
     if (trace(tracee, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0)
-        tracee->state->held_signal = signal;
+        tracee->state->held = info;
+}
+
+/* Of kill(2) and tgkill(2) the kernel lets nobody else say who sent them. */
+static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
+    if (held->si_signo != 0 &&
+        syscall(SYS_rt_tgsigqueueinfo, tracee->pid, tracee->tid, held->si_signo, held) != 0)
+        syscall(SYS_tgkill, tracee->pid, tracee->tid, held->si_signo);
 }
 
 /* Runs the thread to where it enters or leaves a system call. */
@@ -757,7 +764,7 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
         /* A stop for all threads of the process takes effect when this one is let go. */
         signal = is_event(status) ? 0 : WSTOPSIG(status);
         if (signal != 0 && signal != SIGSTOP) {
-            hold_signal(tracee, signal);
+            hold_signal(tracee);
             result = signal == SIGSYS ? HL_SKIP_LIVE_DISPATCH : HL_SKIP_LIVE_SIGNAL;
         }
     }
@@ -823,7 +830,7 @@ static int leave_call(struct hl_tracee *tracee) {
             break;
         signal = WSTOPSIG(status) == SIGSTOP ? SIGSTOP : 0;
         if (signal == 0 && WSTOPSIG(status) != (SIGTRAP | 0x80))
-            hold_signal(tracee, WSTOPSIG(status));
+            hold_signal(tracee);
     }
     return result;
 }
@@ -858,8 +865,8 @@ static void let_go(struct hl_tracee *tracee) {
     else
         restore(tracee);
     trace(tracee, PTRACE_DETACH, 0, 0);
-    if (state != NULL && state->held_signal != 0)
-        syscall(SYS_tgkill, tracee->pid, tracee->tid, state->held_signal);
+    if (state != NULL)
+        send_again(tracee, &state->held);
     tracee->stage = HL_TRACEE_GONE;
 }
 

@@ -18,10 +18,10 @@ import pytest
 pytestmark = pytest.mark.beside
 
 
-def refused(target, reason, *prefix, command="attach"):
+def refused(target, reason, *prefix, command="attach", words=()):
     """The reason that attaching to TARGET gives, which changes nothing."""
     before = target.layout()
-    result = helpers.run([*prefix, helpers.HUGELD, command, "--json", target.pid])
+    result = helpers.run([*prefix, helpers.HUGELD, command, "--json", *words, target.pid])
     assert result.returncode == 1, result.stdout
     (process,) = json.loads(result.stdout)["processes"]
     found = [process["reason"], *(o["reason"] for o in process["objects"])]
@@ -121,6 +121,16 @@ def test_stopped(targets, plain_output):
         refused(target, "live-stopped")
         assert helpers.state_of(target.pid) == "T"
         os.kill(target.pid, signal.SIGCONT)
+        assert target.finish() == plain_output
+
+
+def test_realtime(targets, plain_output, root):
+    """A thread that computes before all others do: hugeld comes before it, or leaves it alone."""
+    with lives.running(targets["exec"], "compute", prefix=["chrt", "--fifo", 10]) as target:
+        refused(target, "live-realtime", "prlimit", "--rtprio=0", "setpriv", "--bounding-set=-sys_nice", words=["--running-threads"])
+        result = helpers.hugeld("attach", "--json", "--running-threads", target.pid)
+        assert json.loads(result.stdout)["processes"][0]["stopped_us"] < 400000, result
+        assert target.huge_bytes() >= 2 * helpers.HUGE
         assert target.finish() == plain_output
 
 
