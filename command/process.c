@@ -98,7 +98,7 @@ static bool parse_region(struct hl_region *region, char *line) {
     uint64_t major, minor, inode;
     memset(region, 0, sizeof *region);
     if (!read_number(&region->start, &at, 16, '-') || !read_number(&region->end, &at, 16, ' ') ||
-        strcspn(at, " ") != 4)
+        strcspn(at, " ") != 4 || at[4] != ' ')
         return false;
     const char *permissions = at;
     at += 5;
