@@ -10,7 +10,7 @@
    Nothing has read an address of the program yet but the kernel.  Distances inside it stay, and the break where it is: the
    heap grows away from the program, as it does where the kernel has put a random gap between them.
 
-   The distance is as short as it can be, so the place is as random as the kernel has made it, to multiples of 2 MiB; where
+   The distance is as short as it can be, past what is in the way (a static program may have the vdso below), so the place is as random as the kernel has made it, to multiples of 2 MiB; where
    that is switched off it is always the same one.  It is free, which is seen in /proc/PID/maps, and stays so: no other
    process has this memory.
 
@@ -70,13 +70,14 @@ static int find_place(struct move *move) {
     find_ranges(move);
     const struct hl_address_range all = move->all;
     uint64_t down = skew + hl_round_up(all.end - all.start - skew, huge);
-    if (down >= all.start)
-        return HL_SKIP_IMAGE_PLACE;
-    for (size_t i = 0; i < move->process->n_regions; i++) {
+    /* From above, and below what is in the way. */
+    for (size_t i = move->process->n_regions; i-- > 0 && down < all.start;) {
         const struct hl_region *region = &move->process->region[i];
         if (hl_overlap(region->start, region->end, all.start - down, all.end - down) > 0)
-            return HL_SKIP_IMAGE_PLACE;
+            down = skew + hl_round_up(all.end - region->start - skew, huge);
     }
+    if (down >= all.start)
+        return HL_SKIP_IMAGE_PLACE;
     move->distance = -down;
     return 0;
 }

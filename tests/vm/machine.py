@@ -41,7 +41,7 @@ class Guest:
     qemu: typing.List[str]  # emulator, machine and CPU
     image: typing.Callable  # image(folder): makes the root file system in the empty FOLDER and returns its path
     initramfs: bool = False  # the image is one, and holds /init; else it is an ext4 file system on an NVMe disk
-    memory: str = "768M"  # of each node
+    memory: str = "1024M"  # of each node; /tmp, where the tests' folders stay, is memory, too
     console: str = "ttyS0"
     results: str = "ttyS1"  # the console itself on machines that have no other port
     words: typing.Sequence[str] = ()  # more for the kernel's command line
