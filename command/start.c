@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -99,8 +100,11 @@ static void start_program(const struct request *request) {
 /* Becomes hugeld-command: beside this file, in ../lib/hugeld, or where it was installed. */
 static int become_command(char **argv, char **variables) {
     char self[PATH_MAX] = "";
-    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = bytes > 0 ? strrchr(self, '/') : NULL;
+    /* Without /proc, what was executed. */
+    if (readlink("/proc/self/exe", self, sizeof self - 1) <= 0 &&
+        realpath((const char *)getauxval(AT_EXECFN), self) == NULL)
+        self[0] = '\0';
+    char *slash = strrchr(self, '/');
     if (slash != NULL)
         *slash = '\0';
     char *places[] = {hl_format("%s/hugeld-command", self),

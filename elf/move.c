@@ -390,17 +390,16 @@ static void join_images(struct hl_context *context) {
             hl_join_image(context, &context->work[i]);
 }
 
-/* strict=on: an object named without a wildcard that stays on small pages, because nothing of it was planned or because its
-   text is not where the plan says. */
+/* strict=on: an object named without a wildcard that stays where its plan says it should not. */
 static bool is_refused(const struct hl_context *context, const struct hl_work *work) {
-    if (!hl_is_strict(context) || work->selection != HL_SELECTED_BY_NAME)
+    if (!hl_is_strict(context) || work->selection != HL_SELECTED_BY_NAME || work->plan.n_spans == 0)
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         bool counts = work->plan.span[i].kind == HL_TEXT || work->plan.pages[HL_TEXT] == 0;
         if (counts && work->move[i].backend == HL_NO_BACKEND && work->move[i].skip != HL_SKIP_HUGE_ALREADY)
             return true;
     }
-    return work->plan.n_spans == 0;
+    return false;
 }
 
 int hl_move_objects(struct hl_context *context) {

@@ -396,9 +396,7 @@ void hl_report_strict(const struct hl_context *context, const struct hl_work *wo
     enum hl_skip skip = work->skip;
     for (unsigned i = 0; skip == HL_MOVED && i < work->plan.n_spans; i++)
         skip = work->move[i].skip;
-    for (unsigned i = 0; skip == HL_MOVED && i < work->object.n_segments; i++)
-        skip = work->object.segment[i].flags & PF_X ? work->plan.skip[i] : HL_MOVED;
-    add_reason(&line, skip != HL_MOVED ? skip : HL_SKIP_TOO_SMALL);
+    add_reason(&line, skip);
     hl_add_text(&line, "; strict=on ends the program");
     hl_write_line(context, &line);
 }

@@ -81,7 +81,7 @@ def test_changed_source_package(tmp_path):
 
 def test_wrong_stage():
     done = run_script("tree", "nothing")
-    assert done.returncode == 1 and done.stderr == "glibc-patches/tree: usage: tree [-r ROOT] lib|all\n"
+    assert done.returncode == 1 and done.stderr == "glibc-patches/tree: usage: tree lib|all, tree -r ROOT lib|installed, tree upstream RELEASE\n"
 
 
 def test_path_that_make_cannot_take(tmp_path):

@@ -188,15 +188,6 @@ def test_strict_when_it_moves(builder, prove, pool):
     prove([app], {app.name: ALL}, options="backend=hugetlb,strict=on")
 
 
-def test_strict_without_a_plan(builder, pool):
-    """A program that stays on small pages as a whole does not run."""
-    pool(0)
-    result = strict(builder.tiny())
-    assert (result.returncode, result.stdout) == (127, "")
-    assert result.stderr == "hugeld: tiny: text stays: no whole huge page lies inside; strict=on ends the program\n"
-    assert strict(builder.executable("nopie"), "libc.so.6").returncode == 127
-
-
 def test_strict_library(builder, pool):
     pool(0)
     app, _ = builder.with_library("dso")
