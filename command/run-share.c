@@ -6,11 +6,13 @@
 #include "find-image.h"
 #include "forecast.h"
 #include "libraries.h"
+#include "slice.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static bool is_selected(const char *path, bool is_main, struct hl_string patterns) {
@@ -81,24 +83,44 @@ static void list_wanted(struct hl_libraries *wanted, const char *executable, str
     hl_free_libraries(&libraries);
 }
 
-void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
-                      enum hl_use_of_images use) {
+static void add_wanted(const struct hl_libraries *wanted, const char *executable,
+                       const struct hl_options *options) {
     struct hl_store store;
-    struct hl_libraries wanted = {0};
     bool tells = options->verbose >= 1;
-    if (executable == NULL)
-        return;
-    list_wanted(&wanted, executable, patterns, options, use);
-    char *path = wanted.n > 0 ? hl_choose_store(options) : NULL;
-    int result = wanted.n > 0 ? hl_make_store(&store, path, NULL, false) : -ENOENT;
-    for (size_t i = 0; i < wanted.n && result == 0; i++)
-        add_missing(&store, wanted.path[i], tells);
+    char *path = hl_choose_store(options);
+    int result = hl_make_store(&store, path, NULL, false);
+    for (size_t i = 0; i < wanted->n && result == 0; i++)
+        add_missing(&store, wanted->path[i], tells);
     if (result == 0)
         hl_close_store(&store);
     else if (result == -EWOULDBLOCK && tells)
         hl_say("%s: no image this time: another process is changing the store", executable);
-    hl_free_libraries(&wanted);
     free(path);
+}
+
+/* Where the images can be charged to a slice of their own, by another process, since this one becomes the program. */
+static void add_in_slice(const struct hl_libraries *wanted, const char *executable,
+                         const struct hl_options *options) {
+    pid_t child = hl_has_slice() ? fork() : -1;
+    if (child == 0)
+        hl_enter_slice();
+    if (child <= 0)
+        add_wanted(wanted, executable, options);
+    if (child == 0)
+        _exit(0);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
+void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
+                      enum hl_use_of_images use) {
+    struct hl_libraries wanted = {0};
+    if (executable == NULL)
+        return;
+    list_wanted(&wanted, executable, patterns, options, use);
+    if (wanted.n > 0)
+        add_in_slice(&wanted, executable, options);
+    hl_free_libraries(&wanted);
 }
 
 void hl_tell_of_attributes(const char *executable, const struct hl_options *options) {

@@ -8,6 +8,7 @@
 #include "process.h"
 #include "share-unit.h"
 #include "shared-list.h"
+#include "slice.h"
 #include "store.h"
 
 #include <errno.h>
@@ -380,6 +381,7 @@ static void print_sum(const struct request *request) {
 
 static int add(struct request *request, const char *path) {
     struct hl_store store;
+    hl_enter_slice();
     if (hl_make_store(&store, path, request->size, true) != 0)
         return HL_EXIT_NO;
     store.placer = &request->placer;
@@ -677,6 +679,7 @@ static int refresh(struct request *request, const char *path) {
     struct hl_store store;
     char **entry = NULL;
     size_t n;
+    hl_enter_slice();
     read_list(request, path, &entry, &n);
     int result = n > 0 ? hl_make_store(&store, path, request->size, true) : hl_find_store(&store, path);
     if (result == 0 && n == 0)

@@ -15,6 +15,7 @@ from archive import Archive, Unavailable, run
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 LIBRARIES = "/usr/local/lib"
+SECOND = "second.ext4"
 
 # systemd-coredump would set kernel.core_pattern of this machine if it were installed, and wants systemd of its own version.
 PACKAGES = ("systemd", "libsystemd-shared", "systemd-coredump")
@@ -62,6 +63,15 @@ def add_hugeld(root):
     root.add_tree("/etc/ld.so.conf.d")
 
 
+def add_service(root):
+    """hugeld.service, and what it asks systemd with."""
+    unit = (ROOT / "data" / "hugeld.service").read_text().replace("@bindir@", "/usr/local/bin")
+    root.write("/etc/systemd/system/hugeld.service", unit)
+    for path in glob.glob("/usr/lib/*/libsystemd.so.0"):
+        root.add(path)
+    root.add_command("kill", "nsenter")
+
+
 def add_postgres(root):
     """The server, and a cluster where Debian has it.  Its owner there is set by the test."""
     found = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))
@@ -91,14 +101,16 @@ def make_image(folder):
     add_systemd(root)
     add_gdb(root)
     add_hugeld(root)
+    add_service(root)
     add_postgres(root)
     for name in ("doc/services.md", "doc/databases.md", "glibc-patches/README.md"):
         root.add(ROOT / name, at=f"/hugeld/{name}")
+    run(["/sbin/mke2fs", "-q", "-t", "ext4", folder / SECOND, "32M"])
     return root.make_image(folder / "root.ext4")
 
 
 # The postgres of doc/databases.md leaves 537 pages alone.
 GUESTS = [
-    guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M",
+    guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M", disks=[SECOND],
                       words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"]),
 ]

@@ -44,6 +44,7 @@ class Guest:
     memory: str = "1024M"  # of each node; /tmp, where the tests' folders stay, is memory, too
     console: str = "ttyS0"
     results: str = "ttyS1"  # the console itself on machines that have no other port
+    disks: typing.Sequence[str] = ()  # files beside the image, which a test mounts: /dev/nvme0n2 and so on
     words: typing.Sequence[str] = ()  # more for the kernel's command line
     native: str = ""  # the machine (uname -m) on which KVM can run it
     limit: int = 900  # seconds: many times what it takes on an idle machine
@@ -75,8 +76,11 @@ def qemu_command(guest, kernel, image, accelerator, arguments, serial):
         words, disk = ["rdinit=/init"], ["-initrd", str(image)]
     else:
         words = ["root=/dev/nvme0n1", "rw", "init=/init"]
-        disk = ["-drive", f"file={image},format=raw,if=none,id=root,snapshot=on",
-                "-device", "nvme,drive=root,serial=root"]
+        # One controller: two would be found in any order.
+        disk = ["-device", "nvme,id=disks,serial=disks"]
+        for number, file in enumerate([image, *(image.with_name(name) for name in guest.disks)], 1):
+            disk += ["-drive", f"file={file},format=raw,if=none,id=disk{number},snapshot=on",
+                     "-device", f"nvme-ns,drive=disk{number},bus=disks,nsid={number}"]
     words += [*guest.words, f"console={guest.console}", "quiet", "panic=-1", "mitigations=off",
              "nokaslr", f"hugeld.results={guest.results}", *arguments]
     emulator = guest.qemu if accelerator != "kvm" else ["host" if a.startswith("max") else a for a in guest.qemu]

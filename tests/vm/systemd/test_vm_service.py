@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld.service as it is installed: it makes the images of its list, holds them, follows their files, and is reloaded and
+stopped; and who pays for images that root makes."""
+
+import os
+import pathlib
+import re
+import shutil
+import time
+
+import pytest
+
+import helpers
+
+LISTED = pathlib.Path("/etc/hugeld/shared")
+SLICE = pathlib.Path("/sys/fs/cgroup/hugeld.slice")
+DISK = "/dev/nvme0n2"
+SECONDS = 60  # its pace is some seconds, and the processor may be emulated
+
+
+def systemctl(*arguments):
+    return helpers.run(["systemctl", *arguments], timeout=120)
+
+
+def show(what):
+    return systemctl("show", "--value", "-p", what, "hugeld.service").stdout.strip()
+
+
+def journal():
+    assert helpers.run(["journalctl", "--sync"]).returncode == 0
+    return helpers.run(["journalctl", "-q", "-o", "cat", f"_SYSTEMD_INVOCATION_ID={show('InvocationID')}"]).stdout
+
+
+def images():
+    return [i for store in helpers.hugeld_json("share", "list")["stores"] for i in store["images"]]
+
+
+def fresh(*paths):
+    """The images, once there are those of PATHS and no others, and a process would find each."""
+    wanted = sorted(str(path) for path in paths)
+
+    def look():
+        found = images()
+        return found if sorted(i["path"] for i in found if i["state"] == "fresh") == wanted and len(found) == len(wanted) else []
+
+    return helpers.wait_until(look, SECONDS, f"images of {wanted}")
+
+
+def held():
+    """Bytes of images that the service maps by huge entries."""
+    return sum(m.kb["ShmemPmdMapped"] * 1024 for m in helpers.read_smaps(int(show("MainPID"))) if m.name.startswith("/run/hugeld/"))
+
+
+def shmem(group):
+    return int(re.search(r"^shmem (\d+)$", (pathlib.Path(group) / "memory.stat").read_text(), re.M)[1])
+
+
+def bytes_of(found):
+    return sum(i["huge_pages"] for i in found) * helpers.HUGE
+
+
+@pytest.fixture
+def program(service):
+    """The service of the tests, where root alone can write to it."""
+    there = pathlib.Path("/usr/local/bin/kept")
+    shutil.copy(service, there)
+    there.chmod(0o755)
+    yield there
+    for path in there.parent.glob("kept*"):
+        path.unlink()
+
+
+@pytest.fixture
+def start(program):
+    """start(): hugeld.service with the program in its list; the images."""
+    def begin():
+        LISTED.parent.mkdir(exist_ok=True)
+        LISTED.write_text(f"{program}\n")
+        assert systemctl("daemon-reload").returncode == 0
+        started = systemctl("start", "hugeld.service")
+        assert started.returncode == 0, (started.stderr, journal())
+        found = images()
+        assert [(i["path"], i["state"]) for i in found] == [(str(program), "fresh")], (found, journal())
+        assert helpers.wait_until(lambda: held() == bytes_of(found) > 0, SECONDS, "what it holds")
+        return found
+
+    yield begin
+    systemctl("stop", "hugeld.service")
+    helpers.hugeld("share", "remove", "--all", "--force")
+    LISTED.unlink(missing_ok=True)
+
+
+def stop():
+    stopped = systemctl("stop", "hugeld.service")
+    assert stopped.returncode == 0, stopped.stderr
+    assert (show("Result"), show("ExecMainStatus"), show("NRestarts")) == ("success", "0", "0"), journal()
+
+
+def test_started_and_stopped(start):
+    """It says what it holds; the images stay, and are charged to its slice; nothing in its sandbox was in its way."""
+    found = start()
+    assert (show("ActiveState"), show("SubState"), show("Slice")) == ("active", "running", "hugeld.slice")
+    assert f"1 images on {found[0]['huge_pages']} huge pages" in show("StatusText")
+    assert shmem(SLICE) >= bytes_of(found)
+    stop()
+    assert images() == found and "hugeld:" not in journal()
+
+
+def test_reload(start, program):
+    """The list is read again."""
+    start()
+    second = program.with_name("kept-too")
+    shutil.copy(program, second)
+    LISTED.write_text(f"{program}\n{second}\n")
+    assert systemctl("reload", "hugeld.service").returncode == 0, journal()
+    found = fresh(program, second)
+    assert helpers.wait_until(lambda: held() == bytes_of(found), SECONDS, "what it holds")
+    assert show("ActiveState") == "active"
+    stop()
+
+
+def test_hard_link(unit, start, program):
+    """perf record makes one for its build-id cache: the same image gets its new key, and a process that starts then has it."""
+    [before] = start()
+    inode = os.stat(before["image"]).st_ino
+    os.link(program, program.with_name("kept-link"))
+    [after] = fresh(program)
+    assert after["key"] != before["key"] and os.stat(after["image"]).st_ino == inode
+    stop()
+    one = unit([f"ExecStart={helpers.HUGELD} run -- {program}"])
+    assert one.start().returncode == 0 and one.said(1), one.journal()
+    assert after["image"] in pathlib.Path(f"/proc/{one.pid()}/maps").read_text(), one.journal()
+    one.stop()
+
+
+def test_upgrade(start, program):
+    [before] = start()
+    new = program.with_name("kept-new")
+    shutil.copy(program, new)
+    os.replace(new, program)
+    [after] = fresh(program)
+    assert after["key"] != before["key"] and not os.path.exists(before["image"])
+    stop()
+
+
+def test_unmounted(start, program):
+    """The numbers of a file on a disk that is gone may be another file's next, so its image goes with it."""
+    folder = pathlib.Path("/mnt/second")
+    folder.mkdir(exist_ok=True)
+    start()
+    assert helpers.run(["mount", "-t", "ext4", DISK, folder]).returncode == 0
+    try:
+        there = folder / "kept"
+        shutil.copy(program, there)
+        added = helpers.hugeld("share", "add", "--way=image", "--any-disk", there)
+        assert added.returncode == 0, added.stderr
+        found = fresh(program, there)
+        assert helpers.wait_until(lambda: held() == bytes_of(found), SECONDS, "what it holds")
+    finally:
+        unmounted = helpers.run(["umount", folder])
+    assert unmounted.returncode == 0, unmounted.stderr
+    found = fresh(program)
+    assert helpers.wait_until(lambda: held() == bytes_of(found), SECONDS, "what it holds")
+    stop()
+
+
+def test_who_pays(unit, start, program):
+    """hugeld run --share of a service with a memory limit makes the image all the same, and its slice pays."""
+    start()
+    other = program.with_name("kept-limited")
+    shutil.copy(program, other)
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + 600)  # what changed in the last minutes gets no image unasked
+    before = shmem(SLICE)
+    one = unit([f"ExecStart={helpers.HUGELD} run --share -- {other}", "MemoryMax=128M"])
+    assert one.start().returncode == 0
+    assert one.said(1), one.journal()
+    [made] = [i for i in fresh(program, other) if i["path"] == str(other)]
+    assert made["image"] in pathlib.Path(f"/proc/{one.pid()}/maps").read_text(), one.journal()
+    size = made["huge_pages"] * helpers.HUGE
+    group = f"/sys/fs/cgroup{one.show('ControlGroup')}"
+    assert shmem(SLICE) - before >= size > 0 and shmem(group) < helpers.HUGE
+    assert pathlib.Path(f"/proc/{one.pid()}/cgroup").read_text().strip().endswith(one.name)
+    one.stop()
+    assert "hugeld:" not in one.journal()
+
+
+def test_share_add_pays_elsewhere(unit, start, program):
+    start()
+    other = program.with_name("kept-added")
+    shutil.copy(program, other)
+    before = shmem(SLICE)
+    one = unit([f"ExecStart={helpers.HUGELD} share add --way=image {other}", "MemoryMax=128M", "Type=oneshot",
+                "RemainAfterExit=yes"])
+    assert one.start().returncode == 0, one.journal()
+    [made] = [i for i in fresh(program, other) if i["path"] == str(other)]
+    assert shmem(SLICE) - before >= made["huge_pages"] * helpers.HUGE > 0
+    assert not [group for group in SLICE.glob("*.scope") if (group / "cgroup.procs").read_text()]
