@@ -15,6 +15,7 @@ import mmap
 import os
 import pathlib
 import pty
+import random
 import re
 import shutil
 import signal
@@ -173,6 +174,24 @@ def one_line(result, status, *words):
     for word in words:
         assert word in result.stderr
     return result
+
+
+def drop_cached(path):
+    """In vain what a process maps."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def scatter(path):
+    """Reads PATH by small random reads, as many programs do with a shared disk."""
+    drop_cached(path)
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        pages = list(range(-(-os.path.getsize(path) // PAGE)))
+        random.Random(1).shuffle(pages)
+        for page in pages:
+            os.pread(file.fileno(), PAGE, page * PAGE)
 
 
 def shown_on_terminal(argv):

@@ -9,7 +9,6 @@ import ctypes
 import json
 import mmap
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -49,24 +48,6 @@ def cached(path):
         at = ctypes.addressof(ctypes.c_char.from_buffer(room))
         assert libc.mincore(at, len(room), state) == 0
         return {i for i, byte in enumerate(state.raw) if byte & 1 and TEXT_BEGINS <= i < MIB << 8}
-
-
-def drop(path):
-    """In vain what a process maps."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def scatter(path):
-    """Reads PATH by small random reads, as many programs do with a shared disk."""
-    drop(path)
-    with open(path, "rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        pages = list(range(-(-os.path.getsize(path) // helpers.PAGE)))
-        random.Random(1).shuffle(pages)
-        for page in pages:
-            os.pread(file.fileno(), helpers.PAGE, page * helpers.PAGE)
 
 
 @contextlib.contextmanager
@@ -111,7 +92,7 @@ def place(world, big):
     if os.path.exists("/proc/pressure"):
         cover(world, "/proc/pressure/io", CALM, "io")
         cover(world, "/proc/pressure/memory", CALM, "memory")
-    scatter(world.path(BIG))
+    helpers.scatter(world.path(BIG))
     assert huge_bytes(world) == 0, "a file that was read page by page is on huge pages"
     return world
 
@@ -145,7 +126,7 @@ def test_scattered(place):
     """It becomes huge as a whole, for every process that starts, and is the same program."""
     plain = place.run(BIG, 0, "where").stdout
     before = place.path(BIG).read_bytes()
-    scatter(place.path(BIG))
+    helpers.scatter(place.path(BIG))
     result = place.share("add", BIG)
     if "image" in result.stdout:
         add(place, BIG)  # says why
@@ -174,7 +155,7 @@ def test_compiler(place):
     shutil.copy(helpers.find_cc1plus(), copy)
     place.path("/run/a.cc").write_text("int f(int a) { return a + 1; }\nint g() { return f(2); }\n")
     command = ["/run/programs/cc1plus", "-quiet", "-O2", "/run/a.cc", "-o", "-"]
-    scatter(copy)
+    helpers.scatter(copy)
     plain = place.run(*command)
     assert plain.returncode == 0 and "main" not in plain.stdout
     add(place, "/run/programs/cc1plus")
@@ -186,7 +167,7 @@ def test_dropped(place):
     add(place, BIG)
     whole = huge_bytes(place)
     assert place.share("check").stdout == f"{SYSTEM}: 0 images, 1 file in place, nothing is wrong\n"
-    for how in (drop, scatter):
+    for how in (helpers.drop_cached, helpers.scatter):
         how(place.path(BIG))
         before = cached(place.path(BIG))
         for _ in range(2):
@@ -222,7 +203,7 @@ def test_run(place):
 
 def test_status_of_a_process_that_started_later(place):
     add(place, BIG)
-    scatter(place.path(BIG))
+    helpers.scatter(place.path(BIG))
     with running(place) as process:
         shown = place.run("/run/bin/hugeld", "status", process.pid).stdout
         assert "in place" in shown and "hugeld share refresh" in shown
@@ -314,7 +295,7 @@ def test_pressure_that_is_over(place):
 def test_pressure_is_not_known(place):
     add(place, BIG)
     place.share("remove", "--all")
-    scatter(place.path(BIG))
+    helpers.scatter(place.path(BIG))
     for resource in ("io", "memory"):
         place.path(f"/run/{resource}").write_text("")
     result = place.share("add", "--way=place", BIG)
@@ -352,7 +333,7 @@ def test_user(place):
     """What is in place is not another user's to put there, and not to look at."""
     refused(place.share("add", "--way=place", BIG, user=USER), "root")
     add(place, BIG)
-    drop(place.path(BIG))
+    helpers.drop_cached(place.path(BIG))
     [stored] = place.list(user=USER)
     assert (stored["way"], stored["text_share"]) == ("place", None)
     assert place.share("check", user=USER).returncode == 0
@@ -376,7 +357,7 @@ def test_aligned_pie(place, tmp_path):
     """One that is linked at 2 MiB is congruent wherever it is."""
     helpers.build_calls(tmp_path / "big", "-pie", "-fPIE", "-Wl,-z,max-page-size=0x200000", mib=8)
     shutil.copy(tmp_path / "big", place.path(BIG))
-    scatter(place.path(BIG))
+    helpers.scatter(place.path(BIG))
     add(place, BIG)
     assert huge_bytes(place) == expected(place) >= 6 << 20
 
@@ -387,7 +368,7 @@ def test_library(place, tmp_path):
     source.write_text('__asm__(".text\\n.p2align 12\\n.globl x\\nx: .rept 8388608\\nnop\\n.endr");')
     assert helpers.run(["gcc", "-shared", "-fPIC", "-o", library, source]).returncode == 0
     library.chmod(0o755)
-    scatter(library)
+    helpers.scatter(library)
     result = place.share("add", "--way=place", "/run/programs/libbig.so")
     if "not congruent" in result.stderr:
         pytest.skip("this kernel puts libraries anywhere")
@@ -424,7 +405,7 @@ def test_upgrade(place, big):
     shutil.copy(big, place.path("/run/programs/new"))
     place.path("/run/programs/new").chmod(0o755)
     place.path("/run/programs/new").rename(place.path(BIG))
-    scatter(place.path(BIG))
+    helpers.scatter(place.path(BIG))
     refused(place.share("check"), "not huge any more")
     assert place.share("refresh").returncode == 0
     [new] = place.list()

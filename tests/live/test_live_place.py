@@ -4,9 +4,7 @@
 import ctypes
 import json
 import mmap
-import os
 import pathlib
-import random
 import shutil
 import tempfile
 
@@ -39,22 +37,11 @@ def attach(place, *arguments):
     return helpers.run(["unshare", "--mount", "sh", "-c", CALMLY, place / "calm", helpers.HUGELD, "attach", *arguments])
 
 
-def scatter(path):
-    with open(path, "rb", buffering=0) as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        pages = list(range(-(-os.path.getsize(path) // helpers.PAGE)))
-        random.Random(1).shuffle(pages)
-        for page in pages:
-            os.pread(file.fileno(), helpers.PAGE, page * helpers.PAGE)
-
-
 def is_joined_here(path):
     """Whether the kernel joins the pages of a file like PATH, tried with a copy of it."""
     copy = path.with_name("tried")
     shutil.copy(path, copy)
-    scatter(copy)
+    helpers.scatter(copy)
     with open(copy, "rb") as file:
         room = libc.mmap(None, 2 * helpers.HUGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         at = -(-room // helpers.HUGE) * helpers.HUGE
@@ -75,7 +62,7 @@ def test_own_file_first(targets, plain_output, place):
     joins nothing, all of it does."""
     program = pathlib.Path(shutil.copy(targets["exec"], place / "program"))
     joins = is_joined_here(program)
-    scatter(program)
+    helpers.scatter(program)
     with lives.running(program, "futex", 3) as target:
         lives.wait_in_call(target.pid)
         assert bytes_by_source(target) == (0, 0)

@@ -4,7 +4,6 @@
 import json
 import os
 import pathlib
-import random
 import re
 import shutil
 import struct
@@ -58,17 +57,6 @@ def big(builder):
     BIG.unlink()
 
 
-def scatter():
-    with open(BIG, "rb", buffering=0) as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
-        pages = list(range(-(-os.path.getsize(BIG) // helpers.PAGE)))
-        random.Random(1).shuffle(pages)
-        for page in pages:
-            os.pread(file.fileno(), helpers.PAGE, page * helpers.PAGE)
-
-
 class Mapping:
     def __init__(self):
         with open(BIG, "rb") as file:
@@ -107,7 +95,7 @@ def listed():
 
 
 def test_unmapped(big):
-    scatter()
+    helpers.scatter(BIG)
     before = big.read_bytes()
     if not add():
         vmguest.absent("ext4 keeps files on small pages")
@@ -120,7 +108,7 @@ def test_while_a_process_maps_it(big):
     """Joined where the kernel can, and else left as it is."""
     if not add():
         vmguest.absent("ext4 keeps files on small pages")
-    scatter()
+    helpers.scatter(BIG)
     with Mapping() as mapping:
         assert mapping.huge_bytes() == 0
         result = helpers.hugeld("share", "refresh")
