@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -78,6 +79,31 @@ char *hl_find_file_path(int file) {
     ssize_t bytes = readlink(link, path, sizeof path - 1);
     free(link);
     return bytes > 0 && path[0] == '/' ? hl_format("%s", path) : NULL;
+}
+
+/* The folder of the running command; without /proc, of what was executed; empty where neither is known. */
+static void find_own_folder(char folder[PATH_MAX]) {
+    memset(folder, 0, PATH_MAX);
+    if (readlink("/proc/self/exe", folder, PATH_MAX - 1) <= 0 &&
+        realpath((const char *)getauxval(AT_EXECFN), folder) == NULL)
+        folder[0] = '\0';
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL)
+        *slash = '\0';
+}
+
+char *hl_find_part(const char *name, const char *built, int mode) {
+    char folder[PATH_MAX], *found = NULL;
+    find_own_folder(folder);
+    char *places[] = {hl_format("%s/%s", folder, built != NULL ? built : name),
+                      hl_format("%s/%s", folder, name), hl_format("%s/../lib/hugeld/%s", folder, name),
+                      hl_format("%s/%s", HL_LIBDIR, name)};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        if (found == NULL && access(places[i], mode) == 0)
+            found = realpath(places[i], NULL);
+        free(places[i]);
+    }
+    return found;
 }
 
 char *hl_join_options(const char *a, const char *b) {

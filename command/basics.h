@@ -33,6 +33,15 @@ char *hl_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Where the open FILE lies, without symbolic links; NULL where that is unknown.  The caller frees it. */
 char *hl_find_file_path(int file);
 
+#ifndef HL_LIBDIR
+#define HL_LIBDIR "/usr/local/lib/hugeld"
+#endif
+
+/* The file NAME of hugeld's own that may be accessed in MODE (access(2)): beside the running command, in ../lib/hugeld, or where
+   it was installed; where BUILT is not NULL, first at this path from the command's folder, as it is built.  NULL if it is in
+   none of them; else without symbolic links, and the caller frees it. */
+char *hl_find_part(const char *name, const char *built, int mode);
+
 /* "A,B"; either may be NULL or empty.  Frees nothing; the caller owns the result, which is never NULL. */
 char *hl_join_options(const char *a, const char *b);
 

@@ -10,9 +10,9 @@
    Nothing has read an address of the program yet but the kernel.  Distances inside it stay, and the break where it is: the
    heap grows away from the program, as it does where the kernel has put a random gap between them.
 
-   The distance is as short as it can be, past what is in the way (a static program may have the vdso below), so the place is as random as the kernel has made it, to multiples of 2 MiB; where
-   that is switched off it is always the same one.  It is free, which is seen in /proc/PID/maps, and stays so: no other
-   process has this memory.
+   The distance is as short as it can be, past what is in the way (a static program may have the vdso below), so the
+   place is as random as the kernel has made it, to multiples of 2 MiB; where that is switched off it is always the same
+   one.  It is free, which is seen in /proc/PID/maps, and stays so: no other process has this memory.
 
    In the midst of this the program could not begin, so it is killed if its helper is; whatever fails is taken back. */
 #include "basics.h"

@@ -18,32 +18,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#ifndef HL_LIBDIR
-#define HL_LIBDIR "/usr/local/lib/hugeld"
-#endif
-
 #define BUILD_ID_BYTES 64 /* no linker makes longer ones */
 
-char *hl_find_linker(void) {
-    char self[PATH_MAX] = "";
-    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = bytes > 0 ? strrchr(self, '/') : NULL;
-    if (slash != NULL)
-        *slash = '\0';
-    char *places[] = {
-        hl_format("%s/ldso/ld.so", self),
-        hl_format("%s/ld.so", self),
-        hl_format("%s/../lib/hugeld/ld.so", self),
-        hl_format("%s/ld.so", HL_LIBDIR),
-    };
-    char *found = NULL;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        if (found == NULL && access(places[i], X_OK) == 0)
-            found = realpath(places[i], NULL);
-        free(places[i]);
-    }
-    return found;
-}
+char *hl_find_linker(void) { return hl_find_part("ld.so", "ldso/ld.so", X_OK); }
 
 /* The string in the file's PT_INTERP; NULL if there is none. */
 static char *read_interpreter(const struct hl_elf_file *file) {

@@ -9,14 +9,9 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-#ifndef HL_LIBDIR
-#define HL_LIBDIR "/usr/local/lib/hugeld"
-#endif
 
 struct hl_string hl_find_patterns(const char *given) {
     const char *text = given != NULL ? given : getenv("LD_HUGEPAGES");
@@ -65,25 +60,7 @@ static struct hl_exec_stop *start_exec_stop(const char *executable, const struct
     return stop;
 }
 
-char *hl_find_library(void) {
-    char self[PATH_MAX] = "";
-    ssize_t bytes = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash = bytes > 0 ? strrchr(self, '/') : NULL;
-    if (slash != NULL)
-        *slash = '\0';
-    char *places[] = {
-        hl_format("%s/libhugeld.so", self),
-        hl_format("%s/../lib/hugeld/libhugeld.so", self),
-        hl_format("%s/libhugeld.so", HL_LIBDIR),
-    };
-    char *found = NULL;
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
-        if (found == NULL && access(places[i], R_OK) == 0)
-            found = realpath(places[i], NULL);
-        free(places[i]);
-    }
-    return found;
-}
+char *hl_find_library(void) { return hl_find_part("libhugeld.so", NULL, R_OK); }
 
 /* Why LIBRARY, as hl_find_library found it, can't be preloaded; NULL if it can. */
 static const char *explain_no_library(const char *library) {

@@ -5,7 +5,8 @@
    and one kind (AddressSanitizer) that refuses to start with any.  They run as they would without hugeld,
    with one line that says so; with strict=on they don't run.
 
-   A program that has an image begins on it at the exec stop, with nothing of hugeld in it (exec-stop.c).  Then libhugeld.so is preloaded only where other objects are named.
+   A program that has an image begins on it at the exec stop, with nothing of hugeld in it (exec-stop.c).  Then
+   libhugeld.so is preloaded only where other objects are named.
 
    --via=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
    names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one

@@ -12,10 +12,8 @@
 #include "run-way.h"
 #include "program.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -97,21 +95,10 @@ static void start_program(const struct request *request) {
     free(text);
 }
 
-/* Becomes hugeld-command: beside this file, in ../lib/hugeld, or where it was installed. */
 static int become_command(char **argv, char **variables) {
-    char self[PATH_MAX] = "";
-    /* Without /proc, what was executed. */
-    if (readlink("/proc/self/exe", self, sizeof self - 1) <= 0 &&
-        realpath((const char *)getauxval(AT_EXECFN), self) == NULL)
-        self[0] = '\0';
-    char *slash = strrchr(self, '/');
-    if (slash != NULL)
-        *slash = '\0';
-    char *places[] = {hl_format("%s/hugeld-command", self),
-                      hl_format("%s/../lib/hugeld/hugeld-command", self),
-                      hl_format("%s/hugeld-command", HL_LIBDIR)};
-    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++)
-        execve(places[i], argv, variables);
+    char *command = hl_find_part("hugeld-command", NULL, X_OK);
+    if (command != NULL)
+        execve(command, argv, variables);
     hl_say("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
     return HL_EXIT_NO;
 }

@@ -741,7 +741,7 @@ static void hold_signal(struct hl_tracee *tracee) {
         tracee->state->held = info;
 }
 
-/* Of kill(2) and tgkill(2) the kernel lets nobody else say who sent them. */
+/* Of kill(2) and tgkill(2) the kernel lets no other process say who sent them. */
 static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
     if (held->si_signo != 0 &&
         syscall(SYS_rt_tgsigqueueinfo, tracee->pid, tracee->tid, held->si_signo, held) != 0)
