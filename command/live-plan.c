@@ -261,9 +261,8 @@ static int plan_attach(const struct hl_live *live, struct hl_live_text *text,
                        struct hl_live_request *request) {
     if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
         return text->now == HL_NOW_EXECUTED ? HL_SKIP_HUGE_ALREADY : HL_SKIP_LIVE_COPY;
-    enum hl_skip obstacle = hl_find_obstacle(&live->process);
-    if (obstacle != HL_MOVED)
-        return (int)obstacle;
+    if (live->obstacle != HL_MOVED)
+        return (int)live->obstacle;
     struct hl_range joined = {0, 0};
     int result = plan_with_edges(live, text, request, &joined);
     if (result == 0 && request->joins && !request->dry_run &&
@@ -431,6 +430,7 @@ static int look_at(struct hl_live *live, struct hl_live_request *request, pid_t 
     if (result != 0)
         return result;
     hl_find_loaded(&live->process, &request->geometry);
+    live->obstacle = hl_find_obstacle(&live->process);
     live->text = hl_allocate(live->process.n_loaded * sizeof *live->text);
     for (size_t i = 0; i < live->process.n_loaded; i++) {
         const struct hl_loaded *loaded = &live->process.loaded[i];

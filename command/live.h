@@ -66,7 +66,8 @@ struct hl_live_request {
 /* One process. */
 struct hl_live {
     struct hl_process process;
-    int skip; /* why nothing of it changes: as of a text */
+    int skip;              /* why nothing of it changes: as of a text */
+    enum hl_skip obstacle; /* what keeps its text from other huge pages than it has; or HL_MOVED */
     size_t n_texts;
     struct hl_live_text *text; /* one for each object that is selected */
     struct hl_gadgets gadgets; /* if anything is to move */

@@ -135,10 +135,11 @@ static bool is_preloadable(const char *executable, const struct hl_options *opti
     return is;
 }
 
-bool hl_may_preload_shared(struct hl_string patterns, const struct hl_options *options, const char *path) {
+bool hl_may_preload_shared(const struct hl_way *way, struct hl_string patterns,
+                           const struct hl_options *options, const char *path) {
     if (hl_selects_other_objects(patterns))
         return has_store(options);
-    char *executable = may_be_known(path, options) ? hl_find_executable(path) : NULL;
+    char *executable = way->is_unknown ? NULL : hl_find_executable(path);
     bool may =
         executable != NULL && hl_selects_main(patterns, executable) && is_preloadable(executable, options);
     free(executable);
@@ -157,26 +158,27 @@ static bool is_in_place(const char *executable, const struct hl_options *options
     return is_kept;
 }
 
-static bool choose_bare_main(struct hl_exec_stop **stop, const struct hl_options *options,
-                             struct hl_string patterns, const char *path, const char *name) {
+static bool choose_bare_main(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
+                             const char *path, const char *name) {
     bool is_image_wanted = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_SHARED;
-    if (!is_image_wanted || !may_be_known(path, options))
+    way->is_unknown = is_image_wanted && !may_be_known(path, options);
+    if (!is_image_wanted || way->is_unknown)
         return false;
     char *executable = hl_find_executable(path);
     bool is_bare = false;
     if (executable != NULL && hl_selects_main(patterns, executable)) {
         is_bare = is_in_place(executable, options, name);
         if (!is_bare)
-            *stop = start_exec_stop(executable, options, path, name);
+            way->stop = start_exec_stop(executable, options, path, name);
     }
     free(executable);
-    return is_bare || *stop != NULL;
+    return is_bare || way->stop != NULL;
 }
 
 bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                     const char *path, const char *name) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
-    if (run->use_preload || !choose_bare_main(&way->stop, options, patterns, path, name))
+    if (run->use_preload || !choose_bare_main(way, options, patterns, path, name))
         return false;
     if (hl_selects_other_objects(patterns)) {
         hl_leave_out_main(patterns);

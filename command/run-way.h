@@ -24,6 +24,7 @@ struct hl_way {
     char *image;               /* mounted over the program's file, or NULL */
     struct hl_exec_stop *stop; /* what is executed next begins on its image, or NULL */
     char *no_image;            /* why none is, where it was asked for; or NULL */
+    bool is_unknown;           /* hl_choose_bare has seen that no store knows the program */
 };
 
 /* libhugeld.so: beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
@@ -49,7 +50,8 @@ bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct h
 void hl_choose_preload(struct hl_way *way, const char *path);
 
 /* For a program at PATH that hl_choose_bare does nothing for: whether libhugeld.so may find an image of what PATTERNS select. */
-bool hl_may_preload_shared(struct hl_string patterns, const struct hl_options *options, const char *path);
+bool hl_may_preload_shared(const struct hl_way *way, struct hl_string patterns,
+                           const struct hl_options *options, const char *path);
 
 /* Takes the executable out of the objects: libhugeld.so would not know it again. */
 void hl_leave_out_main(struct hl_string patterns);

@@ -210,7 +210,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
 
     /* With nothing of hugeld in it a program needs no variables either. */
     if (may_be_bare && !others && hl_choose_bare(way, run, &options, path, name)) {
-    } else if (shares_only && !hl_may_preload_shared(hl_find_patterns(run->patterns), &options, path)) {
+    } else if (shares_only && !hl_may_preload_shared(way, hl_find_patterns(run->patterns), &options, path)) {
         start_as_it_is(way, &options, name);
     } else {
         hl_set_variables(run, &options, text);

@@ -68,7 +68,7 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
     bool shares_only = hl_shares_only(run, options, text);
     if (!others && hl_choose_bare(way, run, options, path, request->program[0]))
         return true;
-    if (shares_only && !hl_may_preload_shared(hl_find_patterns(run->patterns), options, path))
+    if (shares_only && !hl_may_preload_shared(way, hl_find_patterns(run->patterns), options, path))
         return true;
     if (hl_explain_plain_run(path) != NULL)
         return false;
