@@ -105,7 +105,7 @@ class Pool:
                 break
             NR_HUGEPAGES.write_text(str(int(NR_HUGEPAGES.read_text()) + wanted - free))
             if attempt:
-                pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
+                helpers.compact_memory()
         if helpers.free_pages() != wanted:
             pytest.skip(f"{wanted} huge pages cannot be had: {helpers.free_pages()} are free")
         WATCH.expect_total(True)
@@ -331,7 +331,7 @@ def thp():
     if not enabled.exists() or "[never]" in enabled.read_text():
         pytest.skip("transparent huge pages are switched off")
     if os.environ.get("T_VM"):  # a guest has little memory, and no rest in which it could be put together
-        pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
+        helpers.compact_memory()
 
 
 @pytest.fixture
