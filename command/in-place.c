@@ -105,6 +105,10 @@ uint64_t hl_huge_text_bytes(const struct hl_place *place) {
     return bytes;
 }
 
+bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes) {
+    return place_bytes > 0 && place_bytes >= text_bytes / 4 * 3;
+}
+
 /* --- what can be huge --- */
 
 /* Where the kernel puts the library OBJECT of FILE if it is asked as a dynamic linker does: modulo a huge page, what is to be

@@ -40,6 +40,9 @@ void hl_free_place(struct hl_place *place);
 /* How many bytes of the text are on huge pages. */
 uint64_t hl_huge_text_bytes(const struct hl_place *place);
 
+/* Whether so many bytes of a text in place are enough to do without an image, which reaches more, but takes memory. */
+bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes);
+
 /* Why BYTES of FILE, which lies at PATH, cannot be put in place by this user, whatever the machine is busy with now; NULL if
    they can, or the reason and what to do, which the caller frees. */
 char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes);

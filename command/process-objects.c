@@ -23,7 +23,7 @@
        executed          the same, and /proc/PID/exe is the image */
 #include "basics.h"
 #include "process.h"
-#include "store.h"
+#include "elf/store.h"
 
 #include <errno.h>
 #include <fcntl.h>

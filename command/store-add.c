@@ -16,7 +16,6 @@
 #include "skip.h"
 #include "store.h"
 #include "sys.h"
-#include "verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>

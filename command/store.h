@@ -23,8 +23,6 @@
 
 #include <sys/types.h>
 
-#define HL_NEW_FOLDER ".new"
-#define HL_OLD_FOLDER ".old"
 #define HL_IN_PLACE_MARK ".in-place"
 #define HL_DIGEST_LINK ".digest"
 

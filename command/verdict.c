@@ -36,10 +36,6 @@ const char *hl_way_name(enum hl_way_name way) { return way_names[way]; }
 
 const char *hl_now_sentence(enum hl_now now) { return now_sentences[now]; }
 
-bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes) {
-    return place_bytes > 0 && place_bytes >= text_bytes / 4 * 3;
-}
-
 /* --- the ways --- */
 
 /* What is judged. */

@@ -60,9 +60,6 @@ enum hl_skip hl_find_obstacle(const struct hl_process *process);
 /* "moved at startup"; static. */
 const char *hl_now_sentence(enum hl_now now);
 
-/* Whether so many bytes of a text in place are enough to do without an image, which reaches more, but takes memory. */
-bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes);
-
 /* What hugeld share add makes of the file: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way_name hl_shared_way(const struct hl_verdict *verdict);
 

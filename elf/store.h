@@ -10,7 +10,7 @@
    no user can set ctime, and every change of content or owner, a new file under the same name included, changes one of
    these numbers.  Numbers repeat, though: device and inode belong to another file as soon as another file system is
    mounted in the place of this one.  So images are made only of files for which that can't happen
-   (command/share-eligible.c), and here these numbers are just a name. */
+   (the command's eligible.c), and here these numbers are just a name. */
 struct hl_file_state {
     uint64_t device, inode, bytes; /* st_dev, st_ino, st_size */
     uint64_t ctime_seconds, ctime_nanoseconds;
@@ -19,6 +19,8 @@ struct hl_file_state {
 /* The store that every process looks into: root's, on a tmpfs of its own. */
 #define HL_SYSTEM_STORE "/run/hugeld"
 #define HL_IMAGE_LINK ".image" /* in the folder of an image: a symbolic link to it */
+#define HL_NEW_FOLDER ".new"   /* of a store: what is being made */
+#define HL_OLD_FOLDER ".old"   /* what is being removed */
 
 /* Whether the file system of the open FILE is mounted noexec. */
 bool hl_forbids_execution(int file);
@@ -31,8 +33,8 @@ void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state);
 
 /* The user, beside root, whose images a process with STATUS may execute: its own, or 0 where there is none.  A process
    that has capabilities, or that is another user for the moment (seteuid(2)), is more than what that user's other
-   processes are; so is one with a thread of another user, or one that was root and keeps others of its user out; and in a user namespace that doesn't map its user it has the number of everybody else who isn't mapped
-   either. */
+   processes are; so is one with a thread of another user, or one that was root and keeps others of its user out; and in a
+   user namespace that doesn't map its user it has the number of everybody else who isn't mapped either. */
 uint64_t hl_find_trusted_user(const struct hl_status *status);
 
 /* Opens the store at PATH, in which only OWNER (a result of hl_find_trusted_user) and root can have written anything.

@@ -47,7 +47,7 @@ class Guest:
     disks: typing.Sequence[str] = ()  # files beside the image, which a test mounts: /dev/nvme0n2 and so on
     words: typing.Sequence[str] = ()  # more for the kernel's command line
     native: str = ""  # the machine (uname -m) on which KVM can run it
-    limit: int = 900  # seconds: many times what it takes on an idle machine
+    limit: int = 1800  # seconds: several times what it takes on an idle machine
 
 
 class Result(typing.NamedTuple):
