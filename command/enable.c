@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld enable, hugeld disable: programs that are to be on huge pages from now on, after every boot and upgrade.
 
-   They change the list (shared-list.h), and have `hugeld share` do at once what `hugeld service` does later. */
+   They change the configuration (configuration.h), and have `hugeld share` do at once what `hugeld service` does later. */
 #include "command.h"
 #include "common.h"
+#include "configuration.h"
 #include "program.h"
 #include "share-unit.h"
-#include "shared-list.h"
 #include "subprocess.h"
 
 #include <errno.h>
@@ -65,19 +65,19 @@ static char *find_file(const struct request *request, const char *name) {
     return found ? hl_format("%s", path) : NULL;
 }
 
-/* PATH as a line of the list, where some characters have a meaning.  NULL: a line cannot say it. */
-static char *make_line(const char *path) {
+/* PATH as a value of the configuration, where some characters have a meaning.  NULL: none can say it. */
+static char *make_entry(const char *path) {
     size_t length = strlen(path), bytes = 0;
     if (strpbrk(path, "\n\r\t") != NULL || path[length - 1] == ' ')
         return NULL;
-    char *line = hl_allocate(2 * length + 1);
+    char *entry = hl_allocate(2 * length + 1);
     for (const char *at = path; *at != '\0'; at++) {
         if (strchr("*?[\\", *at) != NULL)
-            line[bytes++] = '\\';
-        line[bytes++] = *at;
+            entry[bytes++] = '\\';
+        entry[bytes++] = *at;
     }
-    line[bytes] = '\0';
-    return line;
+    entry[bytes] = '\0';
+    return entry;
 }
 
 /* Runs hugeld share ACTION OPTION PATH. */
@@ -111,22 +111,22 @@ static bool add_image(const char *path) {
 }
 
 /* False: it was said why not. */
-static bool change_list(const struct request *request, const char *path, bool *changed) {
-    char *line = make_line(path);
-    int result = line == NULL
-                     ? -EINVAL
-                     : (request->disables ? hl_take_from_list(line, changed) : hl_add_to_list(line, changed));
-    free(line);
+static bool change_configuration(const struct request *request, const char *path, bool *changed) {
+    char *entry = make_entry(path);
+    int result = entry == NULL ? -EINVAL
+                               : (request->disables ? hl_disable_entry(entry, changed)
+                                                    : hl_enable_entry(entry, changed));
+    free(entry);
     if (result == -EINVAL)
-        hl_say("%s: " HL_SHARED_LIST " cannot name a path with such characters; rename the file", path);
+        hl_say("%s: " HL_CONFIGURATION " cannot name a path with such characters; rename the file", path);
     else if (result != 0)
-        hl_say(HL_SHARED_LIST ": it cannot be changed: %s; run it as root", strerror(-result));
+        hl_say(HL_CONFIGURATION ": it cannot be changed: %s; run it as root", strerror(-result));
     return result == 0;
 }
 
 static bool enable(const struct request *request, const char *path) {
     bool changed;
-    if (!add_image(path) || !change_list(request, path, &changed))
+    if (!add_image(path) || !change_configuration(request, path, &changed))
         return false;
     hl_print("%s: enabled%s", path, changed ? "" : " already");
     return true;
@@ -135,11 +135,11 @@ static bool enable(const struct request *request, const char *path) {
 static bool disable(const struct request *request, const char *path) {
     struct hl_answer answer;
     bool changed;
-    if (!change_list(request, path, &changed))
+    if (!change_configuration(request, path, &changed))
         return false;
     if (!changed) {
-        hl_say("%s: it was not enabled; " HL_SHARED_LIST
-               " has no line with this path, but a glob there may mean it",
+        hl_say("%s: it was not enabled; " HL_CONFIGURATION
+               " has no line for this path, but a glob there may mean it",
                path);
         return false;
     }
@@ -157,7 +157,7 @@ static int act(struct request *request) {
         return HL_EXIT_USAGE;
     }
     if (geteuid() != 0) {
-        hl_say("%s: the list is the administrator's; run it as root", name_of(request));
+        hl_say("%s: the configuration is the administrator's; run it as root", name_of(request));
         return HL_EXIT_NO;
     }
     for (size_t i = 0; i < request->n; i++) {
@@ -173,7 +173,8 @@ static int change(int argc, char **argv, bool disables) {
     static const struct argp argps[] = {
         {argp_options, parse_argument, "PROGRAM|UNIT...",
          "Shares the text of these programs from now on.\v"
-         "It adds them to " HL_SHARED_LIST ", and makes their images at once.  hugeld.service keeps them, "
+         "It writes them to " HL_CONFIGURATION
+         ", and makes their images at once.  hugeld.service keeps them, "
          "after upgrades and at boot, once you enable it.",
          NULL, NULL, NULL},
         {argp_options, parse_argument, "PROGRAM|UNIT...",

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld service: stays, and keeps what /etc/hugeld/shared names as it should be.
+/* hugeld service: stays, and keeps what the configuration enables as it should be.
 
-   It makes the images that the list names, as `hugeld share refresh` does and by that command, and then holds and watches
+   It makes the images of what is enabled, as `hugeld share refresh` does and by that command, and then holds and watches
    all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself. */
 #include "command.h"
 #include "common.h"
+#include "configuration.h"
+#include "eligible.h"
 #include "keep.h"
 #include "store.h"
 
@@ -12,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -23,11 +26,12 @@
 
 #define HOUR 3600000.0
 
-enum { ONCE = 256, KEEP_ONLY };
+enum { ONCE = 256, KEEP_ONLY, DRY_RUN, CONFIG };
 
 struct service {
-    bool once, keeps_only;
-    const char *action;
+    bool once, keeps_only, only_says;
+    const char *action, *path; /* of the configuration */
+    struct hl_configuration configuration;
     int lock, signals;
     struct hl_keeper *keeper;
     int (*sd_notify)(int unset_environment,
@@ -36,7 +40,9 @@ struct service {
 };
 
 static const struct argp_option argp_options[] = {
-    {"once", ONCE, NULL, 0, "Make what the list names, and end", 0},
+    {"once", ONCE, NULL, 0, "Make what is enabled, and end", 0},
+    {"dry-run", DRY_RUN, NULL, 0, "Say what would be made, change nothing, and end", 0},
+    {"config", CONFIG, "FILE", 0, "This configuration, not " HL_CONFIGURATION, 0},
     {"keep-only", KEEP_ONLY, NULL, 0, "Only hold and watch: share refresh is run by something else", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
@@ -47,6 +53,12 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     switch (key) {
     case ONCE:
         service->once = true;
+        return 0;
+    case DRY_RUN:
+        service->only_says = true;
+        return 0;
+    case CONFIG:
+        service->path = argument;
         return 0;
     case KEEP_ONLY:
         service->keeps_only = true;
@@ -95,7 +107,7 @@ static bool refresh_all(const struct service *service) {
     if (child == 0) {
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
-        execl("/proc/self/exe", "hugeld", "share", "refresh", (char *)NULL);
+        execl("/proc/self/exe", "hugeld", "share", "refresh", "--config", service->path, (char *)NULL);
         hl_say("share refresh cannot be run: %s", strerror(errno));
         _exit(HL_EXIT_NO);
     }
@@ -104,6 +116,70 @@ static bool refresh_all(const struct service *service) {
     notify(service, "");
     return status == 0;
 }
+
+/* Reads the configuration again; with a mistake in it, which was said, the old one stays.  False then. */
+static bool read_configuration(struct service *service) {
+    struct hl_configuration fresh;
+    if (hl_read_configuration(&fresh, service->path) != 0)
+        return false;
+    hl_free_configuration(&service->configuration);
+    service->configuration = fresh;
+    return true;
+}
+
+/* --- what would be done --- */
+
+/* Why the file at PATH is in no store; NULL: it is in that which STORED are of, or would be.  The caller frees it. */
+static char *explain_file(const char *path, bool *is_there, const struct hl_stored *stored, size_t n) {
+    char real[PATH_MAX];
+    int file = realpath(path, real) != NULL ? open(real, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    *is_there = false;
+    if (file < 0)
+        return hl_format("%s", strerror(errno));
+    for (size_t i = 0; i < n; i++)
+        *is_there |= strcmp(stored[i].origin, real) == 0 && stored[i].freshness == HL_FRESH;
+    char *sentence = *is_there ? NULL : hl_explain_unsteady(file, false);
+    if (!*is_there && sentence == NULL)
+        sentence = hl_explain_private(file, real);
+    close(file);
+    return sentence;
+}
+
+static void tell_file(const char *path, const struct hl_stored *stored, size_t n) {
+    bool is_there;
+    char *sentence = explain_file(path, &is_there, stored, n);
+    if (sentence != NULL)
+        hl_print("%s: nothing would be done: %s", path, sentence);
+    else
+        hl_print("%s: %s", path, is_there ? "it is shared already" : "it would be put on huge pages");
+    free(sentence);
+}
+
+/* Nothing is changed, and nothing but headers is read.  The exit code. */
+static int tell(const struct service *service) {
+    const struct hl_texts *enabled = &service->configuration.enabled;
+    struct hl_stored *stored = NULL;
+    struct hl_store store;
+    size_t n = 0;
+    bool fine = true;
+    if (hl_find_store(&store, HL_SYSTEM_STORE) == 0) {
+        hl_read_store(&store, &stored, &n);
+        hl_close_store(&store);
+    }
+    for (size_t i = 0; i < enabled->n; i++) {
+        struct hl_texts files;
+        fine &= hl_expand_enabled(&files, enabled->text[i], service->path);
+        for (size_t j = 0; j < files.n; j++)
+            tell_file(files.text[j], stored, n);
+        hl_free_texts(&files);
+    }
+    if (enabled->n == 0)
+        hl_print("%s: nothing is enabled; enable programs: hugeld enable PROGRAM", service->path);
+    hl_free_stored(stored, n);
+    return fine ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+/* --- staying --- */
 
 static bool prepare(struct service *service) {
     sigset_t signals;
@@ -128,7 +204,7 @@ static bool take_signals(struct service *service) {
             continue;
         }
         notify(service, "RELOADING=1");
-        if (!service->keeps_only)
+        if (read_configuration(service) && !service->keeps_only)
             refresh_all(service);
         hl_keep_all_anew(service->keeper);
         notify(service, "READY=1");
@@ -166,6 +242,10 @@ static int serve(struct service *service) {
         hl_say("service: only root can keep the system's store; run it as root");
         return HL_EXIT_NO;
     }
+    if (!read_configuration(service))
+        return HL_EXIT_USAGE; /* which systemd does not start again */
+    if (service->only_says)
+        return tell(service);
     int result = take_lock(service);
     if (result == -EWOULDBLOCK)
         hl_say("service: another one runs already; stop it first: systemctl stop hugeld");
@@ -185,7 +265,7 @@ int hl_serve(int argc, char **argv) {
         argp_options,
         parse_argument,
         "",
-        "Keeps the images that /etc/hugeld/shared names.\v"
+        "Keeps on huge pages what " HL_CONFIGURATION " enables.\v"
         "It makes them at its start and at SIGHUP, holds them in memory, and watches the files that they "
         "were made of: "
         "a file that has changed gets a new image, and one that not all users can read any more loses its "
@@ -195,7 +275,7 @@ int hl_serve(int argc, char **argv) {
         NULL,
         NULL,
     };
-    struct service service = {.lock = -1, .signals = -1};
+    struct service service = {.lock = -1, .signals = -1, .path = HL_CONFIGURATION};
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &service) != 0)
         return HL_EXIT_USAGE;
     if (service.action != NULL) {
@@ -203,6 +283,7 @@ int hl_serve(int argc, char **argv) {
         return HL_EXIT_USAGE;
     }
     int code = serve(&service);
+    hl_free_configuration(&service.configuration);
     if (service.lock >= 0)
         close(service.lock);
     return code;

@@ -2,12 +2,12 @@
 /* hugeld share: one copy of a program's text for all processes, as images in a store (command/store.h). */
 #include "command.h"
 #include "common.h"
+#include "configuration.h"
 #include "in-place.h"
 #include "kernel.h"
 #include "libraries.h"
 #include "process.h"
 #include "share-unit.h"
-#include "shared-list.h"
 #include "slice.h"
 #include "store.h"
 
@@ -23,11 +23,11 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STORE = 256, WAY, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE };
+enum { STORE = 256, WAY, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE, CONFIG };
 
 struct request {
     bool json, running, any_disk, per_node, all, unused, force;
-    const char *store_path, *action;
+    const char *store_path, *action, *configuration;
     char *size;   /* of the store; NULL: as it is */
     unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE or 0 */
     size_t n_names;
@@ -56,6 +56,7 @@ static const struct argp_option argp_options[] = {
     {"all", 'a', NULL, 0, "remove: everything", 0},
     {"unused", UNUSED, NULL, 0, "remove: what no process maps", 0},
     {"force", FORCE, NULL, 0, "remove: what processes map, too", 0},
+    {"config", CONFIG, "FILE", 0, "refresh: this configuration, not " HL_CONFIGURATION, 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -106,6 +107,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     switch (key) {
     case 'j':
         request->json = true;
+        return 0;
+    case CONFIG:
+        request->configuration = argument;
         return 0;
     case 'a':
         request->all = true;
@@ -649,38 +653,29 @@ static void refresh_store(struct request *request, const struct hl_store *store)
     hl_free_stored(stored, n);
 }
 
-/* A line of the list. */
-static void add_listed(struct request *request, const struct hl_store *store, const char *pattern) {
-    glob_t found;
-    if (pattern[0] != '/' || glob(pattern, 0, NULL, &found) != 0) {
-        hl_say(HL_SHARED_LIST ": %s: %s", pattern,
-               pattern[0] != '/' ? "not an absolute path" : "there is no such file");
+/* What the configuration enables, which is about the system's store alone. */
+static void read_enabled(struct request *request, const char *path, struct hl_configuration *configuration) {
+    *configuration = (struct hl_configuration){0};
+    if (path != NULL && strcmp(path, HL_SYSTEM_STORE) == 0 &&
+        hl_read_configuration(configuration, request->configuration) != 0)
         request->failed = true;
-        return;
-    }
-    for (size_t i = 0; i < found.gl_pathc; i++)
-        add_path(request, store, found.gl_pathv[i]);
-    globfree(&found);
 }
 
-/* What the list names, which is about the system's store alone. */
-static void read_list(struct request *request, const char *path, char ***entry, size_t *n) {
-    *n = 0;
-    if (path == NULL || strcmp(path, HL_SYSTEM_STORE) != 0)
-        return;
-    int result = hl_read_list(entry, n);
-    if (result == 0)
-        return;
-    hl_say(HL_SHARED_LIST ": it cannot be read: %s", strerror(-result));
-    request->failed = true;
+static void add_enabled(struct request *request, const struct hl_store *store, const char *entry) {
+    struct hl_texts files;
+    if (!hl_expand_enabled(&files, entry, request->configuration))
+        request->failed = true;
+    for (size_t i = 0; i < files.n; i++)
+        add_path(request, store, files.text[i]);
+    hl_free_texts(&files);
 }
 
 static int refresh(struct request *request, const char *path) {
     struct hl_store store;
-    char **entry = NULL;
-    size_t n;
+    struct hl_configuration configuration;
     hl_enter_slice();
-    read_list(request, path, &entry, &n);
+    read_enabled(request, path, &configuration);
+    size_t n = configuration.enabled.n;
     int result = n > 0 ? hl_make_store(&store, path, request->size, true) : hl_find_store(&store, path);
     if (result == 0 && n == 0)
         result = hl_lock_store(&store, true);
@@ -688,12 +683,12 @@ static int refresh(struct request *request, const char *path) {
         store.placer = &request->placer;
         refresh_store(request, &store);
         for (size_t i = 0; i < n; i++)
-            add_listed(request, &store, entry[i]);
+            add_enabled(request, &store, configuration.enabled.text[i]);
         hide_progress(request);
         print_sum(request);
         hl_close_store(&store);
     }
-    hl_free_list(entry, n);
+    hl_free_configuration(&configuration);
     return (result != 0 && result != -ENOENT) || request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
 
@@ -725,6 +720,8 @@ static const char *find_misuse(const struct request *request, const struct actio
         return "--per-node makes images, so --way=place cannot be given with it";
     if (!adds && action->function != refresh && (request->any_disk || request->size != NULL))
         return "--any-disk and --size are for add and refresh";
+    if (action->function != refresh && request->configuration != NULL)
+        return "--config is for refresh";
     if (!removes && (request->all || request->unused || request->force))
         return "--all, --unused and --force are for remove";
     if (adds && request->n_names == 0)
@@ -748,6 +745,8 @@ static int act(struct request *request) {
         return HL_EXIT_USAGE;
     }
     char *path = request->store_path != NULL ? hl_format("%s", request->store_path) : hl_default_store();
+    if (request->configuration == NULL)
+        request->configuration = HL_CONFIGURATION;
     request->files = json_array();
     clock_gettime(CLOCK_MONOTONIC, &request->began);
     int code = action->function(request, path);
@@ -768,8 +767,9 @@ int hl_share_files(int argc, char **argv) {
         "Keeps one copy of a program's text on huge pages for all processes.\v"
         "add puts programs and libraries on huge pages in place or makes images of them, list shows them, "
         "check compares them with the files, remove removes them, and refresh makes anew those of files that "
-        "have changed, and those that " HL_SHARED_LIST
-        " names; unit prints a drop-in with which a service of systemd runs from its image.  Root's are for "
+        "have changed, and those that " HL_CONFIGURATION
+        " enables; unit prints a drop-in with which a service of systemd runs from its image.  Root's are "
+        "for "
         "everybody; everybody else has a store of their own.",
         NULL,
         NULL,

@@ -31,11 +31,11 @@ _hugeld() {
         ;;
     survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
-    service) options='--once --keep-only --help' ;;
+    service) options='--config --dry-run --once --keep-only --help' ;;
     enable | disable | reset) options='--help' ;;
     attach) options='--json --objects --children --dry-run --running-threads --store --help' ;;
     detach) options='--json --objects --children --dry-run --running-threads --help' ;;
-    share) options='--json --store --way --any-disk --size --per-node --running --all --unused --force --help' ;;
+    share) options='--json --store --way --any-disk --size --per-node --running --all --unused --force --config --help' ;;
     *) return ;;
     esac
     # What stands behind PROGRAM is the program's.

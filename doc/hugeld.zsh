@@ -58,9 +58,10 @@ _hugeld() {
             '--any-disk[files on disks that may be exchanged, too]' \
             '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[what processes have mapped]' \
             '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove what nobody maps]' '--force[remove what is mapped, too]' \
+            '--config=[another configuration]:file:_files' \
             '1:action:(add list check remove refresh)' '*:file:_files'
         ;;
-    service) _arguments -S $help '--once[make what is listed, and end]' '--keep-only[only hold and watch]' ;;
+    service) _arguments -S $help '--config=[another configuration]:file:_files' '--dry-run[only say what would be made]' '--once[make what is enabled, and end]' '--keep-only[only hold and watch]' ;;
     enable | disable) _arguments -S $help '*:program:_command_names -e' ;;
     reset) _arguments -S $help ;;
     attach | detach)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`hugeld enable`, `disable` and `reset`: what is in the list, in the store, and mounted afterwards."""
+"""`hugeld enable`, `disable` and `reset`: what is in the configuration, in the store, and mounted afterwards."""
 
 import shutil
 import signal
@@ -11,7 +11,7 @@ from worlds import APP, SYSTEM, USER
 
 pytestmark = pytest.mark.beside
 
-LIST = "/etc/hugeld/shared"
+CONFIGURATION = "/etc/hugeld/hugeld.conf"
 HUGELD = "/run/bin/hugeld"
 
 
@@ -27,16 +27,16 @@ def refused(result, *words):
 
 
 def test_enable_and_disable(world):
-    """The list gets one line, and keeps what else is in it."""
-    world.path(LIST).parent.mkdir()
-    world.path(LIST).write_text("# mine\n/run/none/*")
+    """The configuration gets one line, and keeps what else is in it."""
+    world.path(CONFIGURATION).parent.mkdir()
+    world.path(CONFIGURATION).write_text("# mine\nenabled = /run/none/*")
     assert done(world.run(HUGELD, "enable", APP)) == f"{APP}: enabled\n"
     assert [image["path"] for image in world.list()] == [APP]
     assert done(world.run(HUGELD, "enable", APP)) == f"{APP}: enabled already\n"
-    assert world.path(LIST).read_text() == f"# mine\n/run/none/*\n{APP}\n"
-    assert world.path(LIST).stat().st_mode & 0o777 == 0o644
+    assert world.path(CONFIGURATION).read_text() == f"# mine\nenabled = /run/none/*\nenabled = {APP}\n"
+    assert world.path(CONFIGURATION).stat().st_mode & 0o777 == 0o644
     assert done(world.run(HUGELD, "disable", APP)).endswith(f"{APP}: disabled\n")
-    assert world.path(LIST).read_text() == "# mine\n/run/none/*\n" and world.left() == []
+    assert world.path(CONFIGURATION).read_text() == "# mine\nenabled = /run/none/*\n" and world.left() == []
     refused(world.run(HUGELD, "disable", APP), "was not enabled")
 
 
@@ -48,7 +48,7 @@ def test_names(world):
     world.path("/etc/systemd/system").mkdir(parents=True)
     world.path("/etc/systemd/system/large.service").write_text(f"[Service]\nExecStart={APP} --serve\n")
     done(world.run(HUGELD, "enable", "large.service"))
-    assert world.path(LIST).read_text() == f"{APP}\n"
+    assert world.path(CONFIGURATION).read_text() == f"enabled = {APP}\n"
     odd = "/run/programs/a[b]*"
     shutil.copy(world.path(APP), world.path(odd))
     done(world.run(HUGELD, "enable", odd))
@@ -56,18 +56,18 @@ def test_names(world):
     assert len(world.list()) == 2
     world.path(odd).unlink()
     done(world.run(HUGELD, "disable", odd))
-    assert world.path(LIST).read_text() == f"{APP}\n"
+    assert world.path(CONFIGURATION).read_text() == f"enabled = {APP}\n"
 
 
 @pytest.mark.parametrize("what", ["small", "user's", "nothing", "unit"])
 def test_what_cannot_be_enabled(world, what):
-    """One line says why, and the list does not change."""
+    """One line says why, and the configuration does not change."""
     name = {"small": "/bin/true", "user's": APP, "nothing": "/run/none", "unit": "none.service"}[what]
     if what == "user's":
         world.path(APP).chmod(0o777)
     words = {"small": "", "user's": "users other than root", "nothing": "No such file", "unit": "ExecStart="}[what]
     refused(world.run(HUGELD, "enable", name), name, words)
-    assert not world.path(LIST).exists()
+    assert not world.path(CONFIGURATION).exists()
 
 
 def test_root_alone(world):

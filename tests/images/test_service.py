@@ -15,7 +15,7 @@ from worlds import APP, SYSTEM, TOUCHER, USER, disk
 
 pytestmark = pytest.mark.beside
 
-LIST = "/etc/hugeld/shared"
+CONFIGURATION = "/etc/hugeld/hugeld.conf"
 
 
 @contextlib.contextmanager
@@ -52,14 +52,14 @@ def wait_for(world, condition):
     return found[0]
 
 
-def enlist(world, *lines):
-    world.path(LIST).parent.mkdir(exist_ok=True)
-    world.path(LIST).write_text("".join(line + "\n" for line in lines))
+def enable(world, *entries, lines=()):
+    world.path(CONFIGURATION).parent.mkdir(exist_ok=True)
+    world.path(CONFIGURATION).write_text("".join(f"enabled = {entry}\n" for entry in entries) + "".join(f"{line}\n" for line in lines))
 
 
-def test_holds_what_is_listed(world):
+def test_holds_what_is_enabled(world):
     """What is added and removed meanwhile, too; being held keeps no image from being removed."""
-    enlist(world, APP)
+    enable(world, APP)
     with service(world) as process:
         image = wait_for(world, lambda image: image["state"] == "fresh")
         assert holds(process, image) and image["processes"] == 0
@@ -135,10 +135,10 @@ def test_unmounted(world, tmp_path):
             assert helpers.wait_until(lambda: world.left() == [] and held(process) == 0)
 
 
-def test_hup_reads_the_list_again(world):
+def test_hup_reads_the_configuration_again(world):
     with service(world) as process:
         assert not world.path(SYSTEM).exists()
-        enlist(world, APP)
+        enable(world, APP)
         helpers.wait_until(lambda: any("signalfd" in os.readlink(f) for f in os.scandir(f"/proc/{process.pid}/fd")))
         process.send_signal(signal.SIGHUP)
         assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
@@ -155,10 +155,10 @@ def test_only_one(world):
 
 
 def test_once(world):
-    enlist(world, APP, "/run/none")
+    enable(world, APP, "/run/none")
     result = world.run("/run/bin/hugeld", "service", "--once")
-    assert result.returncode == 1 and result.stderr == "hugeld: /etc/hugeld/shared: /run/none: there is no such file\n"
-    enlist(world, APP)
+    assert result.returncode == 1 and result.stderr == "hugeld: /etc/hugeld/hugeld.conf: /run/none: there is no such file\n"
+    enable(world, APP)
     result = world.run("/run/bin/hugeld", "service", "--once")
     assert (result.returncode, result.stderr) == (0, "") and [image["state"] for image in world.list()] == ["fresh"]
 
@@ -192,3 +192,69 @@ def test_tells_systemd(world):
             while "READY=1" not in said:
                 said = listener.recv(4096).decode()
             assert "STATUS=" in said and "huge pages" in said
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("enabeld = /run/programs/app", ("3: enabeld", "did you mean enabled?")),
+    ("/run/programs/app", ("3: /run/programs/app", "no =")),
+    ("enabled =", ("3: enabled", "no value")),
+    ("enabled = programs/app", ("3: enabled", "absolute path")),
+    ("enabled = /run/\0programs/app", ("3: ", "NUL byte")),
+    ("\x1b[2J\rsett\aing = 1", ("3: ?[2J?sett?ing", "no such setting")),
+], ids=["misspelled", "bare", "empty", "relative", "nul", "control"])
+def test_mistake(world, line, words):
+    """One line says it, the old configuration stays, and nothing begins with it."""
+    enable(world, "/run/programs/a*", lines=["# mine", line])
+    for command in ("service",), ("service", "--once"), ("service", "--dry-run"):
+        helpers.one_line(world.run("/run/bin/hugeld", *command), 2, f"hugeld: {CONFIGURATION}:", *words)
+    helpers.one_line(world.share("refresh"), 1, *words)
+    assert not world.path(SYSTEM).exists()
+    enable(world, APP)
+    with service(world) as process:
+        image = wait_for(world, lambda image: image["state"] == "fresh")
+        assert holds(process, image)
+        shutil.copy(world.path(APP), world.path("/run/programs/another"))
+        enable(world, "/run/programs/another", lines=["# mine", line])
+        process.send_signal(signal.SIGHUP)
+        assert words[1] in process.stderr.readline()
+        time.sleep(0.3)
+        assert holds(process, image) and world.list() == [image]
+
+
+@pytest.mark.parametrize("what", ["user's", "folder", "pipe"])
+def test_configuration_that_is_none(world, what):
+    enable(world, APP)
+    path = world.path(CONFIGURATION)
+    if what == "user's":
+        os.chown(path, USER, USER)
+    else:
+        path.unlink()
+        if what == "folder":
+            path.mkdir()
+        else:
+            os.mkfifo(path)
+    result = world.run("/run/bin/hugeld", "service", "--once")
+    helpers.one_line(result, 2, f"hugeld: {CONFIGURATION}: ", "other users" if what == "user's" else "regular file")
+    assert not world.path(SYSTEM).exists()
+
+
+def test_dry_run(world):
+    """It says what would be made, of another configuration than the machine's, and makes nothing."""
+    enable(world, "/run/none")
+    world.path("/run/other.conf").write_text("enabled = /run/programs/*\nenabled = large.service\n")
+    world.path("/etc/systemd/system").mkdir(parents=True)
+    world.path("/etc/systemd/system/large.service").write_text(f"[Service]\nExecStart={APP} --serve\n")
+    shutil.copy(world.path(APP), world.path("/run/programs/writable"))
+    world.path("/run/programs/writable").chmod(0o777)
+    command = ["/run/bin/hugeld", "service", "--config", "/run/other.conf"]
+    for options in ("--dry-run",), ("--once", "--dry-run"):
+        result = world.run(*command, *options)
+        assert (result.returncode, result.stderr) == (0, ""), result
+        first, second, third = result.stdout.splitlines()
+        assert first == third == f"{APP}: it would be put on huge pages"
+        assert second.startswith("/run/programs/writable: nothing would be done: ") and "users other than root" in second
+        assert not world.path(SYSTEM).exists()
+    result = world.run(*command, "--once")
+    assert result.returncode == 1 and "writable" in result.stderr
+    assert [image["path"] for image in world.list()] == [APP]
+    assert f"{APP}: it is shared already\n" in world.run(*command, "--dry-run").stdout

@@ -635,18 +635,18 @@ def test_killed_while_it_is_made_anew(world):
         assert [image["state"] for image in world.list()] == ["fresh"]
 
 
-def test_list_of_shared(world):
+def test_what_is_enabled(world):
     folder = world.path("/run/programs")
     for name in ("a1", "a2", "b"):
         shutil.copy(folder / "app", folder / name)
     assert world.share("refresh").returncode == 0 and not world.path(SYSTEM).exists()  # nothing is asked for
     world.path("/etc/hugeld").mkdir()
-    world.path("/etc/hugeld/shared").write_text("# what is shared\n\n  /run/programs/a* \n/run/programs/app\n")
+    world.path("/etc/hugeld/hugeld.conf").write_text("# what is shared\n\n  enabled=/run/programs/a* \nenabled = /run/programs/app\n")
     assert world.share("refresh").returncode == 0
     assert [i["path"] for i in world.list()] == [f"/run/programs/{name}" for name in ("a1", "a2", "app")]
-    world.path("/etc/hugeld/shared").write_text("/run/none\n")
+    world.path("/etc/hugeld/hugeld.conf").write_text("enabled = /run/none\n")
     result = world.share("refresh")
-    assert result.returncode == 1 and result.stderr == "hugeld: /etc/hugeld/shared: /run/none: there is no such file\n"
+    assert result.returncode == 1 and result.stderr == "hugeld: /etc/hugeld/hugeld.conf: /run/none: there is no such file\n"
     assert len(world.list()) == 3
 
 

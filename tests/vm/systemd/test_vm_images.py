@@ -12,7 +12,6 @@ import pytest
 import helpers
 
 LINKS = pathlib.Path("/run/hugeld-units")
-LISTED = pathlib.Path("/etc/hugeld/shared")
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld.service as it is installed: it makes the images of its list, holds them, follows their files, and is reloaded and
+"""hugeld.service as it is installed: it makes the images of what is enabled, holds them, follows their files, and is reloaded and
 stopped; and who pays for images that root makes."""
 
 import os
@@ -12,7 +12,7 @@ import pytest
 
 import helpers
 
-LISTED = pathlib.Path("/etc/hugeld/shared")
+CONFIGURATION = pathlib.Path("/etc/hugeld/hugeld.conf")
 SLICE = pathlib.Path("/sys/fs/cgroup/hugeld.slice")
 DISK = "/dev/nvme0n2"
 SECONDS = 60  # its pace is some seconds, and the processor may be emulated
@@ -72,10 +72,10 @@ def program(service):
 
 @pytest.fixture
 def start(program):
-    """start(): hugeld.service with the program in its list; the images."""
+    """start(): hugeld.service with the program enabled; the images."""
     def begin():
-        LISTED.parent.mkdir(exist_ok=True)
-        LISTED.write_text(f"{program}\n")
+        CONFIGURATION.parent.mkdir(exist_ok=True)
+        CONFIGURATION.write_text(f"enabled = {program}\n")
         assert systemctl("daemon-reload").returncode == 0
         started = systemctl("start", "hugeld.service")
         assert started.returncode == 0, (started.stderr, journal())
@@ -87,7 +87,7 @@ def start(program):
     yield begin
     systemctl("stop", "hugeld.service")
     helpers.hugeld("share", "remove", "--all", "--force")
-    LISTED.unlink(missing_ok=True)
+    CONFIGURATION.unlink(missing_ok=True)
 
 
 def stop():
@@ -107,11 +107,11 @@ def test_started_and_stopped(start):
 
 
 def test_reload(start, program):
-    """The list is read again."""
+    """The configuration is read again."""
     start()
     second = program.with_name("kept-too")
     shutil.copy(program, second)
-    LISTED.write_text(f"{program}\n{second}\n")
+    CONFIGURATION.write_text(f"enabled = {program}\nenabled = {second}\n")
     assert systemctl("reload", "hugeld.service").returncode == 0, journal()
     found = fresh(program, second)
     assert helpers.wait_until(lambda: held() == bytes_of(found), SECONDS, "what it holds")

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What an administrator wants: /etc/hugeld/hugeld.conf, a line "name = value" for each setting; '#' begins a line that is a
+   comment.  There is no other place where anything is declared: `hugeld enable` writes here, too. */
+#ifndef HL_CONFIGURATION_H
+#define HL_CONFIGURATION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#define HL_CONFIGURATION "/etc/hugeld/hugeld.conf"
+
+struct hl_texts {
+    size_t n;
+    char **text;
+};
+
+struct hl_configuration {
+    struct hl_texts enabled; /* absolute paths, globs of these, and units of systemd ("name.service") */
+};
+
+/* Reads PATH; where there is no file everything is as it is by default.  hl_free_configuration frees it, after 0 only.  0; or
+   -EINVAL, or another negated errno: what is wrong was said in one line, and CONFIGURATION is as it was. */
+int hl_read_configuration(struct hl_configuration *configuration, const char *path);
+void hl_free_configuration(struct hl_configuration *configuration);
+
+/* The files that ENTRY of the enabled ones means now.  False, and one line says it: there are none.  The caller frees them by
+   hl_free_texts in each case. */
+bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *configuration);
+void hl_free_texts(struct hl_texts *texts);
+
+/* Adds a line that enables ENTRY to HL_CONFIGURATION, and makes the file if there is none; or takes away each such line.
+   Everything else in it stays as it is, and whoever reads it meanwhile sees it whole.  *CHANGED: whether there was anything
+   to do.  0 or a negated errno. */
+int hl_enable_entry(const char *entry, bool *changed);
+int hl_disable_entry(const char *entry, bool *changed);
+
+#endif
