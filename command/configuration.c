@@ -126,7 +126,7 @@ static int read_lines(struct hl_configuration *configuration, FILE *file, const 
 
 /* Opens PATH, which tells root what to do.  NULL, and *ERROR: there is none (-ENOENT), or it was said what is wrong. */
 static FILE *open_configuration(const char *path, int *error) {
-    struct stat stat;
+    struct stat stat = {0};
     int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     *error = file < 0 || fstat(file, &stat) != 0 ? -errno : 0;
     if (*error == 0 && !S_ISREG(stat.st_mode)) {

@@ -409,6 +409,14 @@ static struct kept *find_next(const struct hl_keeper *keeper) {
     return first;
 }
 
+/* Nothing is due before it has rested once more. */
+static void put_off(struct hl_keeper *keeper) {
+    double rested = hl_now_ms() + REST;
+    for (size_t i = 0; i < keeper->n; i++)
+        if (keeper->kept[i].due < rested)
+            keeper->kept[i].due = rested;
+}
+
 /* --- the interface --- */
 
 struct hl_keeper *hl_start_keeping(const char *path) {
@@ -446,13 +454,15 @@ int hl_keeper_timeout(const struct hl_keeper *keeper) {
     return wait > 0 ? (int)wait + 1 : 0;
 }
 
-void hl_keep(struct hl_keeper *keeper) {
+void hl_keep(struct hl_keeper *keeper, bool makes) {
     read_events(keeper);
     if (keeper->changed)
         follow(keeper);
     struct kept *first = find_next(keeper);
     double now = hl_now_ms();
-    if (first == NULL || first->due > now || keeper->next > now)
+    if (!makes)
+        put_off(keeper);
+    if (!makes || first == NULL || first->due > now || keeper->next > now)
         return;
     refresh(keeper, first);
     keeper->next = hl_now_ms() + PACE;

@@ -28,8 +28,9 @@ int hl_keeper_events(const struct hl_keeper *keeper);
 /* Milliseconds until hl_keep has something to do by itself; -1: not before something happens. */
 int hl_keeper_timeout(const struct hl_keeper *keeper);
 
-/* Does what is due, at most one image's work.  What is wrong with an image is said once. */
-void hl_keep(struct hl_keeper *keeper);
+/* Does what is due, at most one image's work; without MAKES only what is held and watched follows the store.  What is wrong
+   with an image is said once. */
+void hl_keep(struct hl_keeper *keeper, bool makes);
 
 /* Looks at every image again. */
 void hl_keep_all_anew(struct hl_keeper *keeper);

@@ -5,9 +5,9 @@
    all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself. */
 #include "command.h"
 #include "common.h"
-#include "configuration.h"
 #include "eligible.h"
 #include "keep.h"
+#include "service.h"
 #include "store.h"
 
 #include <dlfcn.h>
@@ -20,19 +20,23 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/inotify.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define HOUR 3600000.0
+#define SECONDS_TO_UNDO 60
 
-enum { ONCE = 256, KEEP_ONLY, DRY_RUN, CONFIG };
+enum { ONCE = 256, KEEP_ONLY, DRY_RUN, CONFIG, SECONDS };
 
 struct service {
-    bool once, keeps_only, only_says;
+    bool once, keeps_only, only_says, json;
+    double seconds;
     const char *action, *path; /* of the configuration */
     struct hl_configuration configuration;
-    int lock, signals;
+    int lock, signals, switches; /* the last: inotify, of the kill switch's folder */
     struct hl_keeper *keeper;
     int (*sd_notify)(int unset_environment,
                      const char *state); /* sd_notify(3); NULL: systemd did not start it */
@@ -43,6 +47,8 @@ static const struct argp_option argp_options[] = {
     {"once", ONCE, NULL, 0, "Make what is enabled, and end", 0},
     {"dry-run", DRY_RUN, NULL, 0, "Say what would be made, change nothing, and end", 0},
     {"config", CONFIG, "FILE", 0, "This configuration, not " HL_CONFIGURATION, 0},
+    {"json", 'j', NULL, 0, "status: print JSON", 0},
+    {"seconds", SECONDS, "N", 0, "undo: wait so long at most (60)", 0},
     {"keep-only", KEEP_ONLY, NULL, 0, "Only hold and watch: share refresh is run by something else", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
@@ -60,6 +66,12 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case CONFIG:
         service->path = argument;
         return 0;
+    case 'j':
+        service->json = true;
+        return 0;
+    case SECONDS:
+        service->seconds = hl_parse_seconds(argument, "service");
+        return service->seconds > 0 ? 0 : EINVAL;
     case KEEP_ONLY:
         service->keeps_only = true;
         return 0;
@@ -78,9 +90,10 @@ static void notify(const struct service *service, const char *state) {
         return;
     if (service->keeper != NULL)
         hl_read_keeper(service->keeper, &counts);
-    char *text = hl_format(
-        "%s\nSTATUS=%u images on %" PRIu64 " huge pages; %u made anew, %u removed, %u could not be made",
-        state, counts.images, counts.huge_pages, counts.refreshed, counts.removed, counts.failed);
+    char *text = hl_format("%s\nSTATUS=%s%u images on %" PRIu64
+                           " huge pages; %u made anew, %u removed, %u could not be made",
+                           state, hl_is_service_stopped() ? "stopped by " HL_SERVICE_STOP "; " : "",
+                           counts.images, counts.huge_pages, counts.refreshed, counts.removed, counts.failed);
     service->sd_notify(0, text);
     free(text);
 }
@@ -99,10 +112,14 @@ static int take_lock(struct service *service) {
     return -errno;
 }
 
-/* `hugeld share refresh` in a process of its own, whose lines go where this one's go.  False: something went wrong. */
+/* `hugeld share refresh`, unless the kill switch is there, in a process of its own, whose lines go where this one's go.  False: something went wrong. */
 static bool refresh_all(const struct service *service) {
     int status = -1;
     sigset_t none;
+    if (hl_is_service_stopped()) {
+        hl_say("service: " HL_SERVICE_STOP " is there, so nothing is made; remove it");
+        return false;
+    }
     pid_t child = fork();
     if (child == 0) {
         sigemptyset(&none);
@@ -190,6 +207,11 @@ static bool prepare(struct service *service) {
     signal(SIGCHLD, SIG_DFL);
     sigprocmask(SIG_BLOCK, &signals, NULL);
     service->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    /* Without this, the switch is looked at when something else happens. */
+    mkdir(HL_SERVICE_FOLDER, 0755);
+    service->switches = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    inotify_add_watch(service->switches, HL_SERVICE_FOLDER,
+                      IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR);
     service->keeper = service->signals >= 0 ? hl_start_keeping(HL_SYSTEM_STORE) : NULL;
     return service->keeper != NULL;
 }
@@ -223,13 +245,18 @@ static int stay(struct service *service) {
     notify(service, "READY=1");
     service->next_round = hl_now_ms() + HOUR;
     while (take_signals(service)) {
-        struct pollfd fds[] = {{service->signals, POLLIN, 0}, {hl_keeper_events(service->keeper), POLLIN, 0}};
-        poll(fds, 2, find_wait(service));
+        struct pollfd fds[] = {{service->signals, POLLIN, 0},
+                               {service->switches, POLLIN, 0},
+                               {hl_keeper_events(service->keeper), POLLIN, 0}};
+        char changes[sizeof(struct inotify_event) + NAME_MAX + 1];
+        poll(fds, 3, find_wait(service));
+        while (read(service->switches, changes, sizeof changes) > 0)
+            ;
         if (hl_now_ms() >= service->next_round) {
             hl_keep_all_anew(service->keeper);
             service->next_round = hl_now_ms() + HOUR;
         }
-        hl_keep(service->keeper);
+        hl_keep(service->keeper, !hl_is_service_stopped());
         notify(service, "");
     }
     notify(service, "STOPPING=1");
@@ -264,7 +291,7 @@ int hl_serve(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
         parse_argument,
-        "",
+        "\nstatus\nundo",
         "Keeps on huge pages what " HL_CONFIGURATION " enables.\v"
         "It makes them at its start and at SIGHUP, holds them in memory, and watches the files that they "
         "were made of: "
@@ -275,11 +302,21 @@ int hl_serve(int argc, char **argv) {
         NULL,
         NULL,
     };
-    struct service service = {.lock = -1, .signals = -1, .path = HL_CONFIGURATION};
+    struct service service = {
+        .lock = -1, .signals = -1, .switches = -1, .path = HL_CONFIGURATION, .seconds = SECONDS_TO_UNDO};
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &service) != 0)
         return HL_EXIT_USAGE;
+    if (service.action != NULL && strcmp(service.action, "undo") == 0)
+        return hl_undo_service(service.seconds);
+    if (service.action != NULL && strcmp(service.action, "status") == 0) {
+        if (!read_configuration(&service))
+            return HL_EXIT_USAGE;
+        int shown = hl_show_service(&service.configuration, service.path, service.json);
+        hl_free_configuration(&service.configuration);
+        return shown;
+    }
     if (service.action != NULL) {
-        hl_say("service: %s: no such action", service.action);
+        hl_say("service: %s: it is neither status nor undo", service.action);
         return HL_EXIT_USAGE;
     }
     int code = serve(&service);

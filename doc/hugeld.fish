@@ -28,7 +28,7 @@ complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -a reset -d 'G
 complete -c hugeld -n "not __fish_seen_subcommand_from $commands" -l version -d 'Version, and the loaders found'
 complete -c hugeld -s h -l help -d 'Print help'
 
-complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share attach detach' -s j -l json -d 'Print JSON'
+complete -c hugeld -n '__fish_seen_subcommand_from inspect status doctor bench survey share attach detach service' -s j -l json -d 'Print JSON'
 complete -c hugeld -n '__fish_seen_subcommand_from run inspect doctor bench' -s o -l options -x -a '(__hugeld_options)' -d How
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench attach detach' -s p -l objects -x -a main -d 'Which objects'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l once -d 'Make what is enabled, and end'
@@ -71,7 +71,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from bench' -l against -x -a '(__h
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l at-once -d 'Both sides at the same time'
 complete -c hugeld -n '__fish_seen_subcommand_from bench' -l precision -x -d 'How narrow an interval'
 complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l report -r -F -d 'Write a page'
-complete -c hugeld -n '__fish_seen_subcommand_from bench survey' -l seconds -x -d 'How long'
+complete -c hugeld -n '__fish_seen_subcommand_from bench survey service' -l seconds -x -d 'How long'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l all-users -d 'Of other users too'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l program -r -F -d 'Only this executable'
 complete -c hugeld -n '__fish_seen_subcommand_from survey' -l pid -x -a '(__fish_complete_pids)' -d 'Only this process'

@@ -61,7 +61,7 @@ _hugeld() {
             '--config=[another configuration]:file:_files' \
             '1:action:(add list check remove refresh)' '*:file:_files'
         ;;
-    service) _arguments -S $help '--config=[another configuration]:file:_files' '--dry-run[only say what would be made]' '--once[make what is enabled, and end]' '--keep-only[only hold and watch]' ;;
+    service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only say what would be made]' '--once[make what is enabled, and end]' '--keep-only[only hold and watch]' ;;
     enable | disable) _arguments -S $help '*:program:_command_names -e' ;;
     reset) _arguments -S $help ;;
     attach | detach)

@@ -2,6 +2,7 @@
 """`hugeld service`: what it holds and watches, and that everything is as before when it has ended."""
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -258,3 +259,82 @@ def test_dry_run(world):
     assert result.returncode == 1 and "writable" in result.stderr
     assert [image["path"] for image in world.list()] == [APP]
     assert f"{APP}: it is shared already\n" in world.run(*command, "--dry-run").stdout
+
+
+STOP = "/run/hugeld-service/stop"
+
+
+def status(world, expected=0, **options):
+    result = world.run("/run/bin/hugeld", "service", "status", "--json", **options)
+    assert (result.returncode, result.stderr) == (expected, ""), result
+    return json.loads(result.stdout)
+
+
+def test_status(world):
+    """For every user."""
+    enable(world, APP)
+    before = status(world, 1, user=USER)
+    assert (before["process"], before["stopped"], before["enabled"], before["files"]) == (None, False, [APP], [])
+    with service(world) as process:
+        image = wait_for(world, lambda image: image["state"] == "fresh")
+        assert holds(process, image)
+        said = status(world, user=USER)
+        assert (said["process"], said["configuration"]) == (process.pid, CONFIGURATION)
+        assert said["files"] == [{"path": APP, "way": "image", "state": "fresh", "huge_pages": image["huge_pages"], "processes": 0}]
+        text = world.run("/run/bin/hugeld", "service", "status").stdout
+        assert f"process {process.pid}\n" in text and APP in text
+    assert status(world, 1)["files"] != []
+    world.path(CONFIGURATION).write_text("enabled = \n")
+    assert world.run("/run/bin/hugeld", "service", "status").returncode == 2
+
+
+def test_status_of_hostile_names(world):
+    """Names of files are what others have chosen."""
+    name = "/run/programs/\x1b[2J\u202e\"\xff'"
+    shutil.copy(world.path(APP), world.path(name))
+    world.add(name)
+    assert status(world, 1)["files"][0]["path"] == name
+    assert "\x1b" not in world.run("/run/bin/hugeld", "service", "status").stdout
+
+
+def test_kill_switch(world):
+    """While it is there nothing is made, also not at SIGHUP; what is held stays so."""
+    enable(world, APP)
+    with service(world) as process:
+        image = wait_for(world, lambda image: image["state"] == "fresh")
+        assert holds(process, image)
+        world.path(STOP).touch()
+        assert status(world)["stopped"]
+        os.link(world.path(APP), world.path("/run/programs/linked"))
+        shutil.copy(world.path(APP), world.path("/run/programs/another"))
+        enable(world, "/run/programs/another")
+        process.send_signal(signal.SIGHUP)
+        assert STOP in process.stderr.readline()
+        time.sleep(1)
+        assert [(i["path"], i["state"]) for i in world.list()] == [(APP, "ctime")] and holds(process, image)
+        world.path(STOP).unlink()
+        wait_for(world, lambda image: image["state"] == "fresh")
+
+
+def test_undo(world):
+    """It waits for the process that has pages of an image, and says when all is back."""
+    enable(world, APP)
+    with service(world) as process:
+        image = wait_for(world, lambda image: image["state"] == "fresh")
+        assert holds(process, image)
+        with world.mapped(image["image"]) as huge:
+            assert huge > 0
+            result = world.run("/run/bin/hugeld", "service", "undo", "--seconds", "1")
+            assert result.returncode == 1 and "after 1 s processes still have" in result.stderr, result
+            undoing = helpers.start(world.command("/run/bin/hugeld", "service", "undo"))
+            time.sleep(0.5)
+            assert undoing.poll() is None
+        output, errors = undoing.communicate(timeout=60)
+        assert undoing.returncode == 0 and "all is back" in output, (output, errors)
+        assert not world.path(SYSTEM).exists() and held(process) == 0
+        process.send_signal(signal.SIGHUP)
+        assert STOP in process.stderr.readline() and not world.path(SYSTEM).exists()
+    assert world.run("/run/bin/hugeld", "service", "undo", user=USER).returncode == 1
+    assert world.run("/run/bin/hugeld", "service", "--once").returncode == 1
+    world.path(STOP).unlink()
+    assert world.run("/run/bin/hugeld", "service", "--once").returncode == 0 and len(world.list()) == 1

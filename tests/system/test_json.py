@@ -123,6 +123,17 @@ def test_share(builder, tmp_path, root):
     compare("share list", [answer for answer in answers if "stores" in answer])
 
 
+def test_service():
+    """Without a store; tests/images/test_service.py compares what it says of files."""
+    script = """
+        mount -t tmpfs -o mode=0755 none /run && echo "enabled = /run/app" > /run/hugeld.conf &&
+        "$0" service status --json --config /run/hugeld.conf
+    """
+    result = helpers.run(["unshare", "-Urm", "sh", "-c", script, helpers.HUGELD])
+    unseen = {"files[]", *(f"files[].{name}" for name in ("path", "way", "state", "huge_pages", "processes"))}
+    compare("service status", [json.loads(result.stdout)], unseen)
+
+
 @pytest.mark.parametrize("wrong", ["unknown.field", "typed"])
 def test_itself(wrong):
     """The comparison notices a field too many and a wrong type."""

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What hugeld service and those who ask about it share. */
+#ifndef HL_SERVICE_H
+#define HL_SERVICE_H
+
+#include "configuration.h"
+
+#include <sys/types.h>
+
+/* As long as this file is there, the service does nothing but hold what it has. */
+#define HL_SERVICE_FOLDER "/run/hugeld-service"
+#define HL_SERVICE_STOP HL_SERVICE_FOLDER "/stop"
+
+bool hl_is_service_stopped(void);
+
+/* Prints what is enabled in CONFIGURATION, which was read from PATH, and what became of it.  The exit code. */
+int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json);
+
+/* Stops the service from acting, removes all that it made, and waits for SECONDS at most until no process has any of it.
+   Says what is left.  The exit code. */
+int hl_undo_service(double seconds);
+
+#endif
