@@ -15,6 +15,11 @@
 #define FOLDER "/etc/hugeld"
 #define NEW HL_CONFIGURATION ".new"
 #define ENABLED "enabled"
+#define WINDOW_SECONDS 10
+#define INTERVAL_SECONDS 300
+
+/* Where nothing else is named: not what users and programs bring along. */
+static const char *const eligible[] = {"/usr/*", "/opt/*"};
 
 /* --- values --- */
 
@@ -44,11 +49,49 @@ static const char *take_enabled(struct hl_configuration *configuration, const ch
     return NULL;
 }
 
+static const char *take_observe(struct hl_configuration *configuration, const char *value) {
+    configuration->observes = strcmp(value, "yes") == 0;
+    return configuration->observes || strcmp(value, "no") == 0 ? NULL : "write yes or no";
+}
+
+/* A number from MIN to MAX, which may have decimals.  False: VALUE is none. */
+static bool parse_number(double *number, const char *value, double min, double max) {
+    char *end;
+    *number = value[0] >= '0' && value[0] <= '9' ? strtod(value, &end) : -1;
+    return *number >= min && *number <= max && *end == '\0';
+}
+
+static const char *take_window(struct hl_configuration *configuration, const char *value) {
+    return parse_number(&configuration->window_seconds, value, 0.1, 60) ? NULL
+                                                                        : "write seconds from 0.1 to 60";
+}
+
+static const char *take_interval(struct hl_configuration *configuration, const char *value) {
+    return parse_number(&configuration->interval_seconds, value, 1, 86400) ? NULL
+                                                                           : "write seconds from 1 to 86400";
+}
+
+static const char *take_pattern(struct hl_texts *patterns, const char *value) {
+    if (value[0] != '/')
+        return "it is not a pattern of absolute paths";
+    add_text(patterns, hl_format("%s", value));
+    return NULL;
+}
+
+static const char *take_eligible(struct hl_configuration *configuration, const char *value) {
+    return take_pattern(&configuration->eligible, value);
+}
+
+static const char *take_excluded(struct hl_configuration *configuration, const char *value) {
+    return take_pattern(&configuration->excluded, value);
+}
+
 static const struct setting {
     const char *name;
     const char *(*take)(struct hl_configuration *configuration, const char *value);
 } settings[] = {
-    {ENABLED, take_enabled},
+    {ENABLED, take_enabled},     {"observe", take_observe},   {"window", take_window},
+    {"interval", take_interval}, {"eligible", take_eligible}, {"excluded", take_excluded},
 };
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -146,13 +189,21 @@ static FILE *open_configuration(const char *path, int *error) {
 }
 
 int hl_read_configuration(struct hl_configuration *configuration, const char *path) {
-    struct hl_configuration fresh = {0};
+    struct hl_configuration fresh = {.window_seconds = WINDOW_SECONDS, .interval_seconds = INTERVAL_SECONDS};
     int error;
     FILE *file = open_configuration(path, &error);
     if (file != NULL) {
         error = read_lines(&fresh, file, path);
         fclose(file);
     }
+    if (error == 0 && fresh.interval_seconds < 2 * fresh.window_seconds) {
+        error = -EINVAL;
+        hl_say("%s: interval: it is shorter than two windows; write at least %g", path,
+               2 * fresh.window_seconds);
+    }
+    bool is_named = fresh.eligible.n > 0;
+    for (size_t i = 0; !is_named && i < sizeof eligible / sizeof eligible[0]; i++)
+        add_text(&fresh.eligible, hl_format("%s", eligible[i]));
     if (error != 0 && error != -ENOENT) {
         hl_free_configuration(&fresh);
         return error;
@@ -161,7 +212,11 @@ int hl_read_configuration(struct hl_configuration *configuration, const char *pa
     return 0;
 }
 
-void hl_free_configuration(struct hl_configuration *configuration) { hl_free_texts(&configuration->enabled); }
+void hl_free_configuration(struct hl_configuration *configuration) {
+    hl_free_texts(&configuration->enabled);
+    hl_free_texts(&configuration->eligible);
+    hl_free_texts(&configuration->excluded);
+}
 
 /* --- what is enabled --- */
 

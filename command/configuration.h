@@ -16,6 +16,10 @@ struct hl_texts {
 
 struct hl_configuration {
     struct hl_texts enabled; /* absolute paths, globs of these, and units of systemd ("name.service") */
+    bool observes;           /* whether text that runs is sampled */
+    double window_seconds, interval_seconds; /* for so long, and so often */
+    struct hl_texts eligible,
+        excluded; /* fnmatch(3) of paths, where '*' goes across '/': which files are looked at */
 };
 
 /* Reads PATH; where there is no file everything is as it is by default.  hl_free_configuration frees it, after 0 only.  0; or

@@ -20,8 +20,43 @@
 #include <unistd.h>
 
 #define LOOK_MS 200
+#define FILES_SHOWN 20
 
 bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
+
+/* --- what was observed --- */
+
+static json_int_t read_integer(const json_t *object, const char *name) {
+    return json_integer_value(json_object_get(object, name));
+}
+
+static double read_number(const json_t *object, const char *name) {
+    return json_number_value(json_object_get(object, name));
+}
+
+static void print_file(const json_t *file) {
+    const char *obstacle = json_string_value(json_object_get(file, "obstacle"));
+    double samples = read_number(file, "samples");
+    hl_print("%8.0f %4.0f%% %8" PRIu64 " %8" PRIu64 "  %s%s%s", samples,
+             samples > 0 ? 100 * read_number(file, "huge_samples") / samples : 0,
+             (uint64_t)read_integer(file, "huge_bytes") >> 10,
+             (uint64_t)read_integer(file, "possible_bytes") >> 10,
+             json_string_value(json_object_get(file, "path")), obstacle != NULL ? ": " : "",
+             obstacle != NULL ? obstacle : "");
+}
+
+void hl_print_observed(const json_t *observed) {
+    const json_t *files = json_object_get(observed, "files");
+    hl_print("observed in %lld windows: %lld samples, %lld on huge pages, %lld lost, %lld in files that are "
+             "not eligible",
+             read_integer(observed, "windows"), read_integer(observed, "samples"),
+             read_integer(observed, "huge"), read_integer(observed, "lost"),
+             read_integer(observed, "ineligible"));
+    if (json_array_size(files) > 0)
+        hl_print("%8s %5s %8s %8s  %s", "SAMPLES", "HUGE", "KIB HUGE", "POSSIBLE", "FILE");
+    for (size_t i = 0; i < json_array_size(files) && i < FILES_SHOWN; i++)
+        print_file(json_array_get(files, i));
+}
 
 /* --- status --- */
 
@@ -52,11 +87,17 @@ struct status {
     bool is_stopped;
     size_t n;
     struct hl_stored *stored;
+    json_t *observed; /* or null */
 };
 
 static void read_status(struct status *status) {
     struct hl_store store;
     *status = (struct status){.process = find_service(), .is_stopped = hl_is_service_stopped()};
+    status->observed = status->process != 0 ? json_load_file(HL_SERVICE_OBSERVED, 0, NULL) : NULL;
+    if (!json_is_object(status->observed)) {
+        json_decref(status->observed);
+        status->observed = json_null();
+    }
     if (hl_find_store(&store, HL_SYSTEM_STORE) != 0)
         return;
     hl_read_store(&store, &status->stored, &status->n);
@@ -80,10 +121,10 @@ static json_t *make_json(const struct status *status, const struct hl_configurat
                              name_way(stored), "state", hl_freshness_name(stored->freshness), "huge_pages",
                              (json_int_t)stored->huge_pages, "processes", (json_int_t)stored->processes));
     }
-    return json_pack("{s:o, s:b, s:o, s:o, s:o}", "process",
+    return json_pack("{s:o, s:b, s:o, s:o, s:o, s:O}", "process",
                      status->process != 0 ? json_integer(status->process) : json_null(), "stopped",
                      status->is_stopped, "configuration", hl_json_text(path), "enabled", enabled, "files",
-                     files);
+                     files, "observed", status->observed);
 }
 
 static void print_status(const struct status *status, const struct hl_configuration *configuration,
@@ -104,6 +145,8 @@ static void print_status(const struct status *status, const struct hl_configurat
         hl_print("%-5s %-8s %10" PRIu64 " %9u %s", name_way(stored), hl_freshness_name(stored->freshness),
                  stored->huge_pages, stored->processes, stored->origin);
     }
+    if (json_is_object(status->observed))
+        hl_print_observed(status->observed);
 }
 
 int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json) {
@@ -114,6 +157,7 @@ int hl_show_service(const struct hl_configuration *configuration, const char *pa
     else
         print_status(&status, configuration, path);
     hl_free_stored(status.stored, status.n);
+    json_decref(status.observed);
     return status.process != 0 ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 

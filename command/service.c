@@ -7,6 +7,7 @@
 #include "common.h"
 #include "eligible.h"
 #include "keep.h"
+#include "observe.h"
 #include "service.h"
 #include "store.h"
 
@@ -38,6 +39,7 @@ struct service {
     struct hl_configuration configuration;
     int lock, signals, switches; /* the last: inotify, of the kill switch's folder */
     struct hl_keeper *keeper;
+    struct hl_observer *observer;
     int (*sd_notify)(int unset_environment,
                      const char *state); /* sd_notify(3); NULL: systemd did not start it */
     double next_round;                   /* hl_now_ms */
@@ -172,6 +174,16 @@ static void tell_file(const char *path, const struct hl_stored *stored, size_t n
     free(sentence);
 }
 
+/* One window. */
+static void tell_observed(const struct service *service) {
+    struct hl_observer *observer = hl_start_observing();
+    hl_observe_once(observer, &service->configuration);
+    json_t *observed = hl_json_observed(observer);
+    hl_print_observed(observed);
+    json_decref(observed);
+    hl_stop_observing(observer);
+}
+
 /* Nothing is changed, and nothing but headers is read.  The exit code. */
 static int tell(const struct service *service) {
     const struct hl_texts *enabled = &service->configuration.enabled;
@@ -193,6 +205,8 @@ static int tell(const struct service *service) {
     if (enabled->n == 0)
         hl_print("%s: nothing is enabled; enable programs: hugeld enable PROGRAM", service->path);
     hl_free_stored(stored, n);
+    if (service->configuration.observes)
+        tell_observed(service);
     return fine ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
@@ -213,7 +227,8 @@ static bool prepare(struct service *service) {
     inotify_add_watch(service->switches, HL_SERVICE_FOLDER,
                       IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR);
     service->keeper = service->signals >= 0 ? hl_start_keeping(HL_SYSTEM_STORE) : NULL;
-    return service->keeper != NULL;
+    service->observer = service->keeper != NULL ? hl_start_observing() : NULL;
+    return service->observer != NULL;
 }
 
 /* False: it is to end. */
@@ -235,10 +250,22 @@ static bool take_signals(struct service *service) {
 }
 
 static int find_wait(const struct service *service) {
-    int wait = hl_keeper_timeout(service->keeper);
     double left = service->next_round - hl_now_ms();
-    int round = left > 0 ? (int)left + 1 : 0;
-    return wait < 0 || wait > round ? round : wait;
+    int wait = left > 0 ? (int)left + 1 : 0;
+    const int others[] = {hl_keeper_timeout(service->keeper),
+                          hl_observer_timeout(service->observer, &service->configuration)};
+    for (unsigned i = 0; i < 2; i++)
+        if (others[i] >= 0 && others[i] < wait)
+            wait = others[i];
+    return wait;
+}
+
+/* Where every user can read it, until the next window; what cannot be written is not there. */
+static void publish_observed(const struct service *service) {
+    json_t *observed = hl_json_observed(service->observer);
+    if (json_dump_file(observed, HL_SERVICE_OBSERVED ".new", JSON_COMPACT) == 0)
+        rename(HL_SERVICE_OBSERVED ".new", HL_SERVICE_OBSERVED);
+    json_decref(observed);
 }
 
 static int stay(struct service *service) {
@@ -256,11 +283,17 @@ static int stay(struct service *service) {
             hl_keep_all_anew(service->keeper);
             service->next_round = hl_now_ms() + HOUR;
         }
-        hl_keep(service->keeper, !hl_is_service_stopped());
-        notify(service, "");
+        bool may = !hl_is_service_stopped();
+        hl_keep(service->keeper, may);
+        if (hl_observe(service->observer, &service->configuration, may))
+            publish_observed(service);
+        if (hl_observer_timeout(service->observer, &service->configuration) != 0)
+            notify(service, ""); /* not after each turn of a window */
     }
     notify(service, "STOPPING=1");
     hl_stop_keeping(service->keeper);
+    hl_stop_observing(service->observer);
+    unlink(HL_SERVICE_OBSERVED);
     return HL_EXIT_DONE;
 }
 

@@ -5,16 +5,21 @@
 
 #include "configuration.h"
 
+#include <jansson.h>
 #include <sys/types.h>
 
 /* As long as this file is there, the service does nothing but hold what it has. */
 #define HL_SERVICE_FOLDER "/run/hugeld-service"
+#define HL_SERVICE_OBSERVED HL_SERVICE_FOLDER "/observed.json" /* as hl_json_observed says */
 #define HL_SERVICE_STOP HL_SERVICE_FOLDER "/stop"
 
 bool hl_is_service_stopped(void);
 
 /* Prints what is enabled in CONFIGURATION, which was read from PATH, and what became of it.  The exit code. */
 int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json);
+
+/* Prints what hl_json_observed says. */
+void hl_print_observed(const json_t *observed);
 
 /* Stops the service from acting, removes all that it made, and waits for SECONDS at most until no process has any of it.
    Says what is left.  The exit code. */

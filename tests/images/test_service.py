@@ -338,3 +338,11 @@ def test_undo(world):
     assert world.run("/run/bin/hugeld", "service", "--once").returncode == 1
     world.path(STOP).unlink()
     assert world.run("/run/bin/hugeld", "service", "--once").returncode == 0 and len(world.list()) == 1
+
+
+def test_hardened(tmp_path):
+    """What systemd says of how far it is open; data/hugeld.service has the reason for each thing that is."""
+    unit = tmp_path / "hugeld.service"
+    unit.write_text((helpers.ROOT / "data/hugeld.service").read_text().replace("@bindir@", "/usr/bin"))
+    result = helpers.run(["systemd-analyze", "security", "--no-pager", "--offline=true", "--threshold=50", unit])
+    assert result.returncode == 0, result.stdout[-3000:]

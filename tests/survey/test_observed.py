@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What `hugeld service` observes: the files of root's that run, by samples, and no others, whatever a user does."""
+
+import contextlib
+import json
+import os
+import pathlib
+import select
+import shutil
+import signal
+import time
+
+import pytest
+
+import helpers
+from test_samples import replaced
+from watching import FOREVER, NOBODY, running
+
+HUGE = 2 << 20
+STOP = "/run/hugeld-service/stop"
+SECONDS = 90  # a busy machine gives few samples
+
+
+class Observed:
+    """A service in a mount namespace with a /run of its own."""
+
+    def __init__(self, process, configuration):
+        self.process, self.configuration = process, configuration
+        self.root = pathlib.Path(f"/proc/{process.pid}/root")
+
+    def run(self, *arguments):
+        return helpers.run(["nsenter", "-t", self.process.pid, "-m", helpers.HUGELD, "service", *arguments,
+                            "--config", self.configuration])
+
+    def look(self):
+        result = self.run("status", "--json")
+        assert result.stderr == "", result
+        return json.loads(result.stdout)["observed"]
+
+    def wait(self, condition):
+        """What was observed, once CONDITION is true of it."""
+        found = []
+
+        def fulfilled():
+            time.sleep(0.3)
+            found[:] = [self.look()]
+            return found[0] is not None and condition(found[0])
+
+        assert helpers.wait_until(fulfilled, SECONDS), found
+        return found[0]
+
+    def wait_for(self, path, samples=3):
+        return self.wait(lambda observed: row(observed, path)["samples"] >= samples)
+
+    def next_windows(self, n=2):
+        before = self.wait(lambda observed: True)["windows"]
+        return self.wait(lambda observed: observed["windows"] >= before + n)
+
+
+def row(observed, path):
+    return next((file for file in observed["files"] if file["path"] == str(path)), {"samples": 0})
+
+
+@pytest.fixture
+def observe(root, tmp_path):
+    """observe(patterns...): a context with the service that looks at files of these patterns."""
+    @contextlib.contextmanager
+    def begin(*eligible, lines=(), prefix=()):
+        configuration = tmp_path / "hugeld.conf"
+        configuration.write_text("".join(f"{line}\n" for line in (
+            "observe = yes", "window = 1", "interval = 2", *(f"eligible = {pattern}" for pattern in eligible), *lines)))
+        script = 'mount -t tmpfs -o mode=0755 none /run && exec "$@"'
+        process = helpers.start(["unshare", "-m", "sh", "-c", script, "sh", *prefix, helpers.HUGELD, "service",
+                                 "--config", configuration])
+        try:
+            yield Observed(process, configuration)
+            assert process.poll() is None, process.stderr.read()
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(20) == 0, process.stderr.read()
+        finally:
+            helpers.end_process(process)
+
+    return begin
+
+
+def test_ranking(observe, calls):
+    """By 2 MiB of the file; what could be in place, and that nothing was changed."""
+    with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
+        observed = service.wait_for(calls)
+        found = row(observed, calls)
+        assert [file["path"] for file in observed["files"]] == [str(calls)]
+        assert found["huge_samples"] == 0 and found["huge_bytes"] == 0
+        assert 6 <= found["possible_bytes"] / HUGE <= 9 and 16 << 20 <= found["text_bytes"] < 20 << 20
+        assert sum(chunk["samples"] for chunk in found["chunks"]) == found["samples"]
+        possible = [chunk for chunk in found["chunks"] if chunk["can_be_huge"]]
+        assert possible and all(chunk["offset"] % HUGE == 0 for chunk in possible)
+        assert str(calls) in service.run("status").stdout
+        dry = service.run("--dry-run")
+        assert dry.returncode == 0 and str(calls) in dry.stdout
+
+
+@pytest.mark.parametrize("what", ["user's", "writable", "excluded", "elsewhere", "disguised"])
+def test_what_is_not_eligible(observe, calls, what):
+    """No user gets a file into the table: not by owning it, and not by giving it the name of another one."""
+    folder = pathlib.Path(calls).parent / "others"
+    folder.mkdir()
+    try:
+        copy = folder / "copy"
+        shutil.copy(calls, copy)
+        if what == "user's":
+            os.chown(copy, 65534, 65534)
+        if what == "writable":
+            copy.chmod(0o777)
+        command = [str(copy), FOREVER]
+        if what == "disguised":
+            script = f"mount --bind {copy} {calls} && exec {calls} {FOREVER}"
+            command = ["unshare", "-m", "sh", "-c", script]
+        pattern = {"excluded": f"{folder.parent}/*", "disguised": calls}.get(what, folder.parent if what == "elsewhere" else f"{folder}/*")
+        lines = [f"excluded = {folder}/*"] if what == "excluded" else []
+        with running(command), observe(pattern, lines=lines) as service:
+            observed = service.wait(lambda observed: observed["ineligible"] >= 10)
+            assert observed["files"] == []
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_hostile_name(observe, roots_folder, calls):
+    name = roots_folder / "a\n\x1b[2J\u202e\"\\{}\xff"
+    shutil.copy(calls, name)
+    try:
+        with running([str(name), FOREVER]), observe(f"{roots_folder}/*") as service:
+            # maps has a newline as \012, by which no file is found
+            service.wait(lambda observed: observed["ineligible"] >= 10)
+            assert "\x1b" not in service.run("status").stdout
+        other = roots_folder / "\x1b[2J\u202e\"\\{}"
+        name.rename(other)
+        with running([str(other), FOREVER]), observe(f"{roots_folder}/*") as service:
+            service.wait_for(other)
+            said = service.run("status").stdout
+            assert "?[2J" in said and "\x1b" not in said
+    finally:
+        for path in roots_folder.glob("*[[]2J*"):
+            path.unlink()
+
+
+STORM = "import os\nwhile True:\n    pid = os.fork()\n    if pid == 0: os._exit(0)\n    os.waitpid(pid, 0)\n"
+MAPPER = "import mmap\nwhile True:\n    mmap.mmap(-1, 4096).close()\n"
+
+
+@pytest.mark.parametrize("script", [STORM, MAPPER], ids=["fork", "mmap"])
+def test_storms(observe, calls, script):
+    """Neither a loop of forks nor one of mmap pushes samples out."""
+    with running([calls, FOREVER]):
+        with running([*NOBODY, "/usr/bin/python3", "-c", script]), observe(f"{pathlib.Path(calls).parent}/*") as service:
+            observed = service.wait_for(calls)
+            assert observed["windows_lost"] == 0 and observed["lost"] <= 0.01 * observed["samples"]
+
+
+def test_many_executables(observe, calls, tmp_path):
+    """A user's, one after the other, get no entry, and push none out."""
+    shutil.copy("/bin/busybox" if os.path.exists("/bin/busybox") else "/bin/dash", tmp_path / "shell")
+    os.chown(tmp_path, 65534, 65534)
+    script = f"""
+        while :; do
+            i=$((${{i:-0}} + 1)); cp {tmp_path}/shell {tmp_path}/shell-$((i % 300))
+            {tmp_path}/shell-$((i % 300)) -c 'n=0; while [ $n -lt 20000 ]; do n=$((n + 1)); done'
+        done"""
+    for parent in tmp_path.parents:
+        if parent.stat().st_mode & 0o001 == 0:
+            parent.chmod(parent.stat().st_mode | 0o111)
+    with running([calls, FOREVER], [*NOBODY, "sh", "-c", script]), observe("/*") as service:
+        service.wait_for(calls)
+        observed = service.wait(lambda observed: observed["ineligible"] >= 20)
+        assert not [file for file in observed["files"] if file["path"].startswith(str(tmp_path))]
+        assert row(service.next_windows(), calls)["samples"] > 0
+
+
+def test_stopped_and_configured_anew(observe, calls):
+    """The kill switch ends a window, and nothing is sampled while it is there; `observe = no` the same."""
+    with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
+        service.wait_for(calls, 1)
+        stop = service.root / STOP.lstrip("/")
+        stop.touch()
+        time.sleep(1)
+        before = service.look()["windows"]
+        time.sleep(3)
+        assert service.look()["windows"] == before and not rings(service.process)
+        stop.unlink()
+        service.next_windows()
+        service.configuration.write_text("observe = no\n")
+        service.process.send_signal(signal.SIGHUP)
+        time.sleep(1)
+        before = service.look()["windows"]
+        time.sleep(3)
+        assert service.look()["windows"] == before and not rings(service.process)
+
+
+def rings(process):
+    return [link for link in os.listdir(f"/proc/{process.pid}/fd")
+            if "perf_event" in os.readlink(f"/proc/{process.pid}/fd/{link}")]
+
+
+def test_killed_in_a_window(observe, calls):
+    """Nothing of it is in the way of the next one."""
+    with running([calls, FOREVER]):
+        for _ in range(3):
+            with contextlib.suppress(AssertionError), observe(f"{pathlib.Path(calls).parent}/*") as service:
+                assert helpers.wait_until(lambda s=service: rings(s.process), SECONDS, "a window")
+                service.process.kill()
+                service.process.wait(20)
+        with observe(f"{pathlib.Path(calls).parent}/*") as service:
+            service.wait_for(calls, 1)
+
+
+def test_nothing_to_sample_with(observe, calls):
+    """It is said once, and the service goes on."""
+    with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*",
+                                            prefix=replaced({"perf_event_open": (1, None)})) as service:
+        assert "nothing can be observed" in service.process.stderr.readline()
+        time.sleep(3)
+        assert not select.select([service.process.stderr], [], [], 0)[0] and service.look() is None
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("observe = maybe", "yes or no"), ("window = 0", "from 0.1 to 60"), ("window = ten", "from 0.1 to 60"),
+    ("interval = 1e9", "from 1 to 86400"), ("interval = 5", "shorter than two windows"), ("eligible = usr/*", "absolute"),
+    ("excluded = *", "absolute"), ("window = nan", "from 0.1 to 60"), ("interval = 300 s", "from 1 to 86400"),
+])
+def test_mistakes(tmp_path, root, line, words):
+    (tmp_path / "hugeld.conf").write_text(f"{line}\n")
+    result = helpers.hugeld("service", "--dry-run", "--config", tmp_path / "hugeld.conf")
+    helpers.one_line(result, 2, words)
