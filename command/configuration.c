@@ -86,12 +86,22 @@ static const char *take_excluded(struct hl_configuration *configuration, const c
     return take_pattern(&configuration->excluded, value);
 }
 
+static const char *take_metrics(struct hl_configuration *configuration, const char *value) {
+    size_t length = strlen(value), suffix = strlen(".prom");
+    if (value[0] != '/' || length <= suffix || strcmp(value + length - suffix, ".prom") != 0)
+        return "write the absolute path of a file NAME.prom";
+    free(configuration->metrics);
+    configuration->metrics = hl_format("%s", value);
+    return NULL;
+}
+
 static const struct setting {
     const char *name;
     const char *(*take)(struct hl_configuration *configuration, const char *value);
 } settings[] = {
     {ENABLED, take_enabled},     {"observe", take_observe},   {"window", take_window},
     {"interval", take_interval}, {"eligible", take_eligible}, {"excluded", take_excluded},
+    {"metrics", take_metrics},
 };
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -213,6 +223,7 @@ int hl_read_configuration(struct hl_configuration *configuration, const char *pa
 }
 
 void hl_free_configuration(struct hl_configuration *configuration) {
+    free(configuration->metrics);
     hl_free_texts(&configuration->enabled);
     hl_free_texts(&configuration->eligible);
     hl_free_texts(&configuration->excluded);

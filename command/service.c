@@ -7,6 +7,7 @@
 #include "common.h"
 #include "eligible.h"
 #include "keep.h"
+#include "metrics.h"
 #include "observe.h"
 #include "service.h"
 #include "store.h"
@@ -28,6 +29,7 @@
 #include <unistd.h>
 
 #define HOUR 3600000.0
+#define METRICS_MS 60000.0
 #define SECONDS_TO_UNDO 60
 
 enum { ONCE = 256, KEEP_ONLY, DRY_RUN, CONFIG, SECONDS };
@@ -40,6 +42,8 @@ struct service {
     int lock, signals, switches; /* the last: inotify, of the kill switch's folder */
     struct hl_keeper *keeper;
     struct hl_observer *observer;
+    int metrics_said;    /* why they cannot be written; it is not said again */
+    double next_metrics; /* hl_now_ms */
     int (*sd_notify)(int unset_environment,
                      const char *state); /* sd_notify(3); NULL: systemd did not start it */
     double next_round;                   /* hl_now_ms */
@@ -241,7 +245,9 @@ static bool take_signals(struct service *service) {
             continue;
         }
         notify(service, "RELOADING=1");
-        if (read_configuration(service) && !service->keeps_only)
+        bool is_read = read_configuration(service);
+        service->next_metrics = 0;
+        if (is_read && !service->keeps_only)
             refresh_all(service);
         hl_keep_all_anew(service->keeper);
         notify(service, "READY=1");
@@ -249,12 +255,28 @@ static bool take_signals(struct service *service) {
     return goes_on;
 }
 
+static void write_metrics(struct service *service) {
+    struct hl_keeper_counts counts;
+    const char *path = service->configuration.metrics;
+    service->next_metrics = hl_now_ms() + METRICS_MS;
+    if (path == NULL)
+        return;
+    hl_read_keeper(service->keeper, &counts);
+    char *text = hl_format_metrics(&counts, service->observer, hl_is_service_stopped());
+    int result = hl_write_metrics(path, text);
+    if (result != 0 && result != service->metrics_said)
+        hl_say("service: %s: the metrics cannot be written: %s", path, strerror(-result));
+    service->metrics_said = result;
+    free(text);
+}
+
 static int find_wait(const struct service *service) {
     double left = service->next_round - hl_now_ms();
     int wait = left > 0 ? (int)left + 1 : 0;
-    const int others[] = {hl_keeper_timeout(service->keeper),
+    double metrics = service->configuration.metrics != NULL ? service->next_metrics - hl_now_ms() : HOUR;
+    const int others[] = {metrics > 0 ? (int)metrics + 1 : 0, hl_keeper_timeout(service->keeper),
                           hl_observer_timeout(service->observer, &service->configuration)};
-    for (unsigned i = 0; i < 2; i++)
+    for (unsigned i = 0; i < 3; i++)
         if (others[i] >= 0 && others[i] < wait)
             wait = others[i];
     return wait;
@@ -287,10 +309,14 @@ static int stay(struct service *service) {
         hl_keep(service->keeper, may);
         if (hl_observe(service->observer, &service->configuration, may))
             publish_observed(service);
+        if (hl_now_ms() >= service->next_metrics)
+            write_metrics(service);
         if (hl_observer_timeout(service->observer, &service->configuration) != 0)
             notify(service, ""); /* not after each turn of a window */
     }
     notify(service, "STOPPING=1");
+    if (service->configuration.metrics != NULL)
+        unlink(service->configuration.metrics);
     hl_stop_keeping(service->keeper);
     hl_stop_observing(service->observer);
     unlink(HL_SERVICE_OBSERVED);

@@ -221,8 +221,52 @@ def test_nothing_to_sample_with(observe, calls):
         assert not select.select([service.process.stderr], [], [], 0)[0] and service.look() is None
 
 
+def test_metrics(observe, calls, tmp_path):
+    """promtool takes them, whatever a file is called; nothing is written through a link; they go with the service."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool (Debian's package prometheus)")
+    name = pathlib.Path(calls).with_name('a"b\\c{}\x1b\udcff')
+    shutil.copy(calls, name)
+    path, victim = tmp_path / "hugeld.prom", tmp_path / "victim"
+    victim.write_text("mine\n")
+    (tmp_path / "hugeld.prom.new").symlink_to(victim)
+    try:
+        with running([str(name), FOREVER]), observe(f"{name.parent}/*", lines=[f"metrics = {path}"]) as service:
+            service.wait(lambda observed: observed["files"])
+            service.process.send_signal(signal.SIGHUP)
+            assert helpers.wait_until(lambda: path.exists() and "hugeld_file_info{" in path.read_text(), SECONDS)
+            text = path.read_text()
+            assert '\\"b\\\\c{}\x1b?"} 1\n' in text and "hugeld_service_stopped 0\n" in text
+            checked = helpers.run([promtool, "check", "metrics"], input=text)
+            assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", ""), checked
+            assert victim.read_text() == "mine\n" and path.stat().st_mode & 0o777 == 0o644
+        assert not path.exists()
+    finally:
+        name.unlink()
+
+
+def test_metrics_that_cannot_be_written(observe, tmp_path):
+    """It is said once."""
+    with observe("/usr/*", lines=[f"metrics = {tmp_path}/none/hugeld.prom"]) as service:
+        assert "the metrics cannot be written: No such file" in service.process.stderr.readline()
+        service.next_windows(1)
+        service.process.send_signal(signal.SIGHUP)
+        service.next_windows(1)
+        assert not select.select([service.process.stderr], [], [], 0)[0]
+
+
+def test_alerts():
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("needs promtool (Debian's package prometheus)")
+    for command in (["check", "rules", "hugeld.rules.yml"], ["test", "rules", "hugeld.rules.test.yml"]):
+        result = helpers.run([promtool, *command], cwd=helpers.ROOT / "deploy")
+        assert result.returncode == 0, result
+
+
 @pytest.mark.parametrize(("line", "words"), [
-    ("observe = maybe", "yes or no"), ("window = 0", "from 0.1 to 60"), ("window = ten", "from 0.1 to 60"),
+    ("metrics = hugeld.prom", "NAME.prom"), ("metrics = /run/.prom2", "NAME.prom"), ("observe = maybe", "yes or no"), ("window = 0", "from 0.1 to 60"), ("window = ten", "from 0.1 to 60"),
     ("interval = 1e9", "from 1 to 86400"), ("interval = 5", "shorter than two windows"), ("eligible = usr/*", "absolute"),
     ("excluded = *", "absolute"), ("window = nan", "from 0.1 to 60"), ("interval = 300 s", "from 1 to 86400"),
 ])
