@@ -57,8 +57,10 @@ static const char *take_observe(struct hl_configuration *configuration, const ch
 /* A number from MIN to MAX, which may have decimals.  False: VALUE is none. */
 static bool parse_number(double *number, const char *value, double min, double max) {
     char *end;
-    *number = value[0] >= '0' && value[0] <= '9' ? strtod(value, &end) : -1;
-    return *number >= min && *number <= max && *end == '\0';
+    if (value[0] < '0' || value[0] > '9')
+        return false;
+    *number = strtod(value, &end);
+    return *end == '\0' && *number >= min && *number <= max;
 }
 
 static const char *take_window(struct hl_configuration *configuration, const char *value) {

@@ -18,7 +18,7 @@ struct hl_configuration {
     struct hl_texts enabled; /* absolute paths, globs of these, and units of systemd ("name.service") */
     bool observes;           /* whether text that runs is sampled */
     double window_seconds, interval_seconds; /* for so long, and so often */
-    char *metrics; /* where to write them (metrics.h); NULL: nowhere */
+    char *metrics;                           /* where to write them (metrics.h); NULL: nowhere */
     struct hl_texts eligible,
         excluded; /* fnmatch(3) of paths, where '*' goes across '/': which files are looked at */
 };

@@ -54,8 +54,8 @@ static void print_samples(FILE *out, const struct hl_observed_counts *counts) {
 static uint64_t hash_file(const struct hl_observed_file *file) {
     const uint64_t numbers[] = {file->device, file->inode, file->generation};
     uint64_t hash = 0xcbf29ce484222325;
-    for (size_t i = 0; i < sizeof numbers; i++)
-        hash = (hash ^ ((const unsigned char *)numbers)[i]) * 0x100000001b3;
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+        hash = (hash ^ numbers[i]) * 0x100000001b3;
     for (const char *at = file->path; *at != '\0'; at++)
         hash = (hash ^ (unsigned char)*at) * 0x100000001b3;
     return hash;
