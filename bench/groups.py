@@ -1413,11 +1413,17 @@ def group_live(plan):
     yield from attached.measure(plan)
 
 
+def group_upstream(plan):
+    """The series for glibc's list."""
+    import upstream
+    yield from upstream.measure(plan)
+
+
 GROUPS = {
     "shared": group_shared, "start": group_start, "calls": group_calls, "cold": group_cold, "programs": group_programs,
     "more": group_more, "peers": group_peers, "defaults": group_defaults, "many": group_many,
     "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
-    "run": group_run, "misses": group_misses, "live": group_live,
+    "run": group_run, "misses": group_misses, "live": group_live, "upstream": group_upstream,
 }

@@ -14,7 +14,7 @@ TAIL = 16  # KPF_COMPOUND_TAIL (include/uapi/linux/kernel-page-flags.h)
 FRAME, PRESENT = (1 << 55) - 1, 1 << 63
 TRIES = 5
 # State -> the fewest and the most pages for each folio.
-STATES = {"scattered": (1, 2), "large": (8, 512)}
+STATES = {"scattered": (1, 2), "large": (4, 512)}
 
 
 def make(file, state):
