@@ -10,6 +10,7 @@
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
 # make check-glibc    runs glibc's own tests with it
 # make check-rfc      builds upstream's glibc with each patch of glibc-patches/rfc, and compares its tests
+# make check-machines  that glibc for machines without hugeld comes out the same with its patches
 # make check-suites    builds the patched linker in other Debian suites and tests it there
 # make lint    compilers, analysers, formatting
 # make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
@@ -31,7 +32,7 @@ TESTS = tests
 PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=10
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-all check-vm check-glibc check-suites check-rfc ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
+first_install = check check-all check-vm check-glibc check-suites check-rfc check-machines ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -235,6 +236,10 @@ check-rfc:
 	@tests/install-packages build ldso rfc
 	@glibc-patches/rfc/check
 
+check-machines:
+	@tests/install-packages build ldso machines
+	@glibc-patches/machines -d $B/machines $(MACHINES)
+
 check-suites:
 	@tests/install-packages suites
 	@tests/ldso/suite $(SUITES)
@@ -252,5 +257,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-all check-unit check-vm ldso check-glibc check-suites check-rfc lint bench clean fuzzers check-fuzz
+.PHONY: all install uninstall dist unit-tests core demo check check-all check-unit check-vm ldso check-glibc check-suites check-rfc check-machines lint bench clean fuzzers check-fuzz
 -include $(wildcard $B/*/*.d $B/fuzz/*/*.d $B/fuzz/tests/fuzz/*.d)

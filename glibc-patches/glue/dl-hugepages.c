@@ -65,6 +65,10 @@ struct scratch
   ElfW(Phdr) phdr[DL_HUGEPAGES_PHDR_MAX];
   ElfW(Dyn) dynamic[32];
   char soname[SONAME_MAX];
+  /* Where the object that is about to be mapped should begin: one more than
+     the number of pages behind a multiple of a huge page, or zero if
+     anywhere will do.  */
+  unsigned int residue;
 };
 static struct scratch *scratch attribute_relro;
 ElfW(Phdr) *_dl_hugepages_headers attribute_hidden attribute_relro;
@@ -152,9 +156,11 @@ begin (const char *program)
 }
 
 void
-_dl_hugepages_init (const char *program)
+_dl_hugepages_init (const char *program, bool is_run)
 {
   char **at = _environ;
+  if (!is_run)
+    return;
   while (*at != NULL && !is_ours (*at))
     ++at;
   if (__glibc_likely (*at == NULL))
@@ -500,6 +506,7 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
   if ((mode & __RTLD_DLOPEN) != 0 || GLRO (dl_naudit) > 0)
     /* The program has run, or an auditor, which may have threads.  */
     hl_forget_process (context);
+  scratch->residue = 0;
   mapped->is_image = mapped->is_for_core = false;
   mapped->no_image = HL_MOVED;
   mapped->is_selected = is_selected (path, fd, start, length, mode);
@@ -632,7 +639,7 @@ find_alignment (const ElfW(Phdr) *phdr, ElfW(Half) phnum)
    has 512 MiB, and few objects fill one.  */
 #define HUGE_PAGE_MAX (32 << 20)
 
-unsigned int
+void
 _dl_hugepages_choose_place (const struct dl_hugepages_object *mapped,
 			    const ElfW(Phdr) *phdr, ElfW(Half) phnum,
 			    int mode)
@@ -652,17 +659,17 @@ _dl_hugepages_choose_place (const struct dl_hugepages_object *mapped,
       /* A filter of the program's own may kill for munmap.  */
       || ((mode & __RTLD_DLOPEN) != 0
 	  && hl_read_process_status (context) != 0))
-    return 0;
+    return;
   bias &= context->geometry.huge_page_bytes - 1;
-  return bias / GLRO (dl_pagesize) + 1;
+  scratch->residue = bias / GLRO (dl_pagesize) + 1;
 }
 
 ElfW(Addr)
-_dl_hugepages_map (unsigned int residue, size_t length, ElfW(Addr) align,
-		   int prot, int fd, off_t offset)
+_dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
+		   off_t offset)
 {
-  ElfW(Addr) begin = (residue - 1) * GLRO (dl_pagesize);
-  if ((begin & (align - 1)) != 0)
+  ElfW(Addr) begin = (scratch->residue - 1) * GLRO (dl_pagesize);
+  if (scratch->residue == 0 || (begin & (align - 1)) != 0)
     return 0;
 
   /* A hint for mmap would not do: kernels align large mappings of files

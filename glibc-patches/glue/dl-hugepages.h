@@ -55,8 +55,9 @@ extern ElfW(Phdr) *_dl_hugepages_headers attribute_hidden;
 
 /* Start with LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from the environment; in
    secure mode remove both.  PROGRAM is what ld.so was told to run, or null
-   if the kernel has mapped the program.  */
-void _dl_hugepages_init (const char *program) attribute_hidden;
+   if the kernel has mapped the program; it will not run unless IS_RUN, and
+   then nothing is done.  */
+void _dl_hugepages_init (const char *program, bool is_run) attribute_hidden;
 
 /* Move the executable L, which the kernel has mapped, if it is selected.
    It is not relocated yet.  */
@@ -72,20 +73,16 @@ int _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
 			      int mode) attribute_hidden;
 
 /* Choose where the object with these program headers goes, so that its
-   text is well on huge pages: return its residue, or zero if anywhere will
-   do.  The residue is one more than the number of pages by which it should
-   begin behind a multiple of a huge page.  */
-unsigned int _dl_hugepages_choose_place (const struct dl_hugepages_object *,
-					 const ElfW(Phdr) *phdr,
-					 ElfW(Half) phnum, int mode)
-  attribute_hidden;
+   text is well on huge pages; _dl_hugepages_map comes next.  */
+void _dl_hugepages_choose_place (const struct dl_hugepages_object *,
+				 const ElfW(Phdr) *phdr, ElfW(Half) phnum,
+				 int mode) attribute_hidden;
 
-/* Map LENGTH bytes of FD from OFFSET with protection PROT at an address with
-   this RESIDUE.  Return it, or zero if that cannot be done or it would be no
-   multiple of ALIGN.  */
-ElfW(Addr) _dl_hugepages_map (unsigned int residue, size_t length,
-			      ElfW(Addr) align, int prot, int fd,
-			      off_t offset) attribute_hidden;
+/* Map LENGTH bytes of FD from OFFSET with protection PROT at the place that
+   was chosen for the object.  Return it, or zero if anywhere will do, if that
+   cannot be done, or if it would be no multiple of ALIGN.  */
+ElfW(Addr) _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot,
+			      int fd, off_t offset) attribute_hidden;
 
 /* Move L, which has just been mapped from FD.  Nothing else knows of it
    yet, but other threads may run.  Return false if a part of it has got
@@ -116,14 +113,13 @@ void _dl_hugepages_end_startup (const struct link_map *main_map)
 
 /* Static programs that use dlopen do without, and other machines.  */
 # define _dl_hugepages_active false
-# define _dl_hugepages_init(program) ((void) 0)
+# define _dl_hugepages_init(program, is_run) ((void) 0)
 # define _dl_hugepages_move_executable(l) ((void) 0)
 # define _dl_hugepages_end_startup(main_map) ((void) 0)
 # define _dl_hugepages_open_image(mapped, fd, start, length, path, mode) (fd)
 # define _dl_hugepages_headers ((ElfW(Phdr) *) NULL)
-# define _dl_hugepages_choose_place(mapped, phdr, phnum, mode) 0
-# define _dl_hugepages_map(residue, length, align, prot, fd, offset) \
-  ((ElfW(Addr)) 0)
+# define _dl_hugepages_choose_place(mapped, phdr, phnum, mode) ((void) 0)
+# define _dl_hugepages_map(length, align, prot, fd, offset) ((ElfW(Addr)) 0)
 # define _dl_hugepages_move_mapped(mapped, l, fd, mode) true
 # define _dl_hugepages_check_libc(l, mode) ((void) 0)
 
