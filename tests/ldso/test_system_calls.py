@@ -46,6 +46,25 @@ def test_number_of_calls(linked, strace, pool, tmp_path, way):
     assert calls["userfaultfd"] == 1 and calls["mremap"] == 2  # one is the trial
 
 
+@pytest.mark.parametrize("patterns, as_installed", [(None, True), ("main:no-such-object", True), ("/usr/bin/*", True),
+                                                    ("no-such-object.so", False)])
+def test_what_is_not_selected(linked, installed, strace, tmp_path, patterns, as_installed):
+    """What dlopen opens and reads for it is what the installed linker does; only if a pattern is like a soname, that is read, and
+    whether the process may do so."""
+    def trace(linker, **variables):
+        out = tmp_path / "trace"
+        argv = [linker, "/usr/bin/python3", "-ISc", f"import ctypes; ctypes.CDLL('{NAME}')"]
+        done = helpers.run(["strace", "-e", "trace=openat,readlinkat,pread64", "-o", out, *argv],
+                           helpers.environment(PYTHONHASHSEED="0", **variables))
+        assert done.returncode == 0, done.stderr
+        lines = out.read_text().splitlines()
+        return lines[next(i for i, line in enumerate(lines) if f"/{NAME}\"" in line):]
+
+    ours, theirs = trace(linked.ldso, LD_HUGEPAGES=patterns), trace(installed)
+    assert (ours == theirs) == as_installed, ours
+    assert any("/status" in line for line in ours) != as_installed, ours
+
+
 @pytest.mark.parametrize("way", ["needed", "dlopen"])
 def test_filter_that_was_there_before(linked, features, loads, pool, way):
     """...of these calls kills, as one that knows a program's own calls may; the object moves without them."""
