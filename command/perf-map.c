@@ -20,9 +20,10 @@
 #include <unistd.h>
 
 struct request {
-    const char *who;
-    pid_t pid;
-    bool append, children, clean, force, keep_mangled;
+    pid_t *asked; /* the PIDs given, and those of the names given */
+    size_t n_asked;
+    pid_t pid; /* of these, the one that is mapped now, with its children */
+    bool append, children, clean, force, keep_mangled, has_names;
     const char *output;
     struct hl_geometry geometry;
     unsigned written, failed;
@@ -43,13 +44,24 @@ static const struct argp_option argp_options[] = {
     {NULL, 0, NULL, 0, NULL, 0},
 };
 
-static error_t take_pid(struct request *request, const char *argument) {
-    if (hl_take_one(&request->who, argument, "perf-map", "one PID") != 0)
+/* A process ID, or a name, of which there may be several processes. */
+static error_t take_process(struct request *request, const char *text) {
+    pid_t pid = hl_parse_pid(text), *named = NULL;
+    if (pid == 0 && hl_is_number(text)) {
+        hl_say("perf-map: '%s' is not a process ID; give a number as ps prints it, or a name", text);
         return EINVAL;
-    request->pid = hl_parse_pid(argument);
-    if (request->pid == 0)
-        hl_say("perf-map: '%s' is not a process ID; give a number as ps prints it", argument);
-    return request->pid != 0 ? 0 : EINVAL;
+    }
+    size_t n = pid != 0 ? 1 : hl_find_named(&named, text);
+    if (n == 0) {
+        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
+        request->failed++;
+    }
+    request->has_names |= pid == 0;
+    request->asked = hl_resize(request->asked, (request->n_asked + n + 1) * sizeof pid);
+    for (size_t i = 0; i < n; i++)
+        request->asked[request->n_asked++] = pid != 0 ? pid : named[i];
+    free(named);
+    return 0;
 }
 
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
@@ -74,7 +86,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         request->output = argument;
         return 0;
     case ARGP_KEY_ARG:
-        return take_pid(request, argument);
+        return take_process(request, argument);
     default:
         return hl_parse_common(key, state, "hugeld perf-map", false);
     }
@@ -207,18 +219,19 @@ static bool has_shared_text(const struct hl_process *process) {
 /* Whether PROCESS was attached, and has a copy that lies under no path (attach.h). */
 static bool has_nameless_copy(const struct hl_process *process) {
     for (size_t i = 0; i < process->n_regions; i++)
-        if (process->region[i].of_image && process->region[i].flags & PF_X &&
-            strncmp(process->region[i].name, "/memfd:", strlen("/memfd:")) == 0)
+        if (process->region[i].flags & PF_X && hl_is_own_image(&process->region[i]))
             return true;
     return false;
 }
 
 static void say_not_moved(const struct hl_process *process) {
     if (has_nameless_copy(process))
-        hl_say("%d: nothing is written: it was attached with a copy of its own, a file without a path, for "
-               "which perf reads "
-               "no map; run hugeld detach %d, then hugeld share add its program, and attach it again",
-               process->pid, process->pid);
+        hl_say(
+            "%d: nothing is written: it was attached with a copy of its own, in which perf finds no names, "
+            "with "
+            "a map or without; profile it after hugeld detach %d, or start it on an image (hugeld share add, "
+            "hugeld run)",
+            process->pid, process->pid);
     else if (has_shared_text(process))
         hl_say("%d: nothing is written: perf needs no map file for what is mapped from images, and no other "
                "text "
@@ -318,6 +331,34 @@ static void map_children(struct request *request) {
     free(all);
 }
 
+/* A file that is truncated while libdw has it mapped. */
+static void end_on_truncation(int signal) {
+    static const char line[] = "hugeld: perf-map: a file was truncated while it was read; try again\n";
+    (void)signal;
+    if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
+        (void)0;
+    _exit(HL_EXIT_NO);
+}
+
+/* The exit code. */
+static int map_all(struct request *request) {
+    signal(SIGBUS, end_on_truncation);
+    signal(SIGXFSZ, SIG_IGN); /* EFBIG says it */
+    hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    for (size_t i = 0; i < request->n_asked; i++) {
+        unsigned before = request->written;
+        request->pid = request->asked[i];
+        map_process(request, request->pid);
+        if (request->children)
+            map_children(request);
+        request->failed += request->written == before;
+    }
+    if (request->signature != NULL)
+        hl_free_map(&request->text);
+    free(request->signature);
+    return request->failed == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
 static int clean_up(void) {
     long removed = hl_remove_stale_maps();
     if (removed < 0) {
@@ -330,59 +371,45 @@ static int clean_up(void) {
 
 /* 0, or the exit code for wrong use. */
 static int check_request(const struct request *request) {
-    bool alone = request->pid == 0 && !request->append && !request->children && !request->force &&
-                 request->output == NULL;
+    bool is_asked = request->n_asked > 0 || request->has_names;
+    bool alone =
+        !is_asked && !request->append && !request->children && !request->force && request->output == NULL;
     if (request->clean && !alone)
         hl_say("perf-map: --clean stands alone; it removes the maps of processes that are gone");
     else if (request->output != NULL && (request->append || request->children || request->force))
         hl_say("perf-map: --output takes one process's map; leave out --append, --children and --force");
     else if (request->append && request->force)
         hl_say("perf-map: --append replaces nothing; leave out --force");
-    else if (request->pid == 0 && !request->clean)
-        hl_say("perf-map: give a PID; 'hugeld status --all' lists processes with huge pages");
+    else if (request->output != NULL && request->n_asked > 1)
+        hl_say("perf-map: --output takes one process's map; give one PID");
+    else if (!is_asked && !request->clean)
+        hl_say("perf-map: give PIDs or NAMEs; 'hugeld status --all' lists processes with huge pages");
     else
         return 0;
     return HL_EXIT_USAGE;
-}
-
-/* A file that somebody truncates while libdw has it mapped. */
-static void end_on_truncation(int signal) {
-    static const char line[] = "hugeld: perf-map: a file was truncated while it was read; try again\n";
-    (void)signal;
-    if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
-        (void)0;
-    _exit(HL_EXIT_NO);
 }
 
 int hl_map_functions(int argc, char **argv) {
     static const struct argp argp = {
         argp_options,
         parse_argument,
-        "PID",
-        "Writes /tmp/perf-PID.map, so that perf names the moved functions of a running process.\v"
-        "It goes to the /tmp of the process's mount namespace, under its number in its PID namespace, and "
+        "PID|NAME...",
+        "Writes /tmp/perf-PID.map, so that perf names the moved functions of running processes.\v"
+        "NAME is a process's name or the base name of its executable.  The map goes to the /tmp of the "
+        "process's mount namespace, under its number in its PID namespace, and "
         "belongs to its user.  Names come from the program's file, from separate debug files (by build ID or "
-        ".gnu_debuglink) and from .gnu_debugdata.  Exit status: 1 when there is nothing to name.",
+        ".gnu_debuglink) and from .gnu_debugdata.  Exit status: 1 when there is nothing to name in one of "
+        "them.",
         NULL,
         NULL,
         NULL,
     };
     struct request request = {0};
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
-        return HL_EXIT_USAGE;
-    int code = check_request(&request);
-    if (code != 0)
-        return code;
-    if (request.clean)
-        return clean_up();
-    signal(SIGBUS, end_on_truncation);
-    signal(SIGXFSZ, SIG_IGN); /* EFBIG says it */
-    hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    map_process(&request, request.pid);
-    if (request.children)
-        map_children(&request);
-    if (request.signature != NULL)
-        hl_free_map(&request.text);
-    free(request.signature);
-    return request.written > 0 && request.failed == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
+        code = check_request(&request);
+    if (code == 0)
+        code = request.clean ? clean_up() : map_all(&request);
+    free(request.asked);
+    return code;
 }

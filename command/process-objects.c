@@ -133,7 +133,7 @@ static bool is_same_mapped_file(const struct hl_region *a, const struct hl_regio
     return a->inode == b->inode && a->device == b->device;
 }
 
-static bool is_own_image(const struct hl_region *region) {
+bool hl_is_own_image(const struct hl_region *region) {
     static const char memory_file[] = "/memfd:" HL_OWN_IMAGE, file[] = "/" HL_OWN_IMAGE;
     return strncmp(region->name, memory_file, sizeof memory_file - 1) == 0 ||
            strncmp(region->name, file, sizeof file - 1) == 0;
@@ -153,7 +153,7 @@ static void find_images(struct hl_process *process) {
         if (region->inode == 0 || region->name[0] != '/' ||
             (other != NULL && is_same_mapped_file(other, region)))
             continue;
-        region->of_image = find_image_folder(region->name) != NULL || is_own_image(region) ||
+        region->of_image = find_image_folder(region->name) != NULL || hl_is_own_image(region) ||
                            (image != NULL && is_same_mapped_file(image, region)) ||
                            is_removed_mount(region) || (is_huge && is_mounted_over(process, region->name));
         if (region->of_image)

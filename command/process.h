@@ -153,6 +153,7 @@ const struct hl_region *hl_find_region(const struct hl_process *process, uint64_
 /* How the name of an image begins that was made for a process (live-image.c): it has no path, but maps shows its name
    as one. */
 #define HL_OWN_IMAGE "hugeld:"
+bool hl_is_own_image(const struct hl_region *region);
 
 /* The bytes of REGION that are on huge pages of hugetlb. */
 static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {

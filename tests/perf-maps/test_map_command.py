@@ -141,11 +141,24 @@ def test_stripped(named, moved_app, tmp_path):
     one_line(hugeld("perf-map", process.pid), 1, "names no function in the moved text; install its debug symbols")
 
 
+def test_names(named, moved_app, clean_tmp, tmp_path):
+    """A name is that of several processes, as for attach; what one of them lacks is said, and the others get their maps."""
+    app = tmp_path / f"named-{os.getpid()}"
+    shutil.copy2(named("large", "-pie", filler=2048), app)
+    processes = [moved_app("edges=keep", app=app)[0] for _ in range(2)]
+    result = hugeld("perf-map", app.name)
+    assert (result.returncode, result.stderr, result.stdout.count("\n")) == (0, "", 2), result
+    assert all(map_path(process).stat().st_size > 10000 for process in processes)
+    result = hugeld("perf-map", processes[0].pid, "no-such-name", processes[1].pid)
+    assert (result.returncode, result.stdout.count("\n")) == (1, 2) and "no process has this name" in result.stderr
+    one_line(hugeld("perf-map", "-O", "-", app.name), 2, "give one PID")
+
+
 # --- wrong use ---
 
 
 @pytest.mark.parametrize("arguments", [
-    [], ["x"], ["0"], ["-1"], ["1", "2"], ["--clean", "1"], ["--clean", "--append"], ["--output", "f"],
+    [], ["0"], ["-1"], ["x", "0"], ["--output", "f", "1", "2"], ["--clean", "1"], ["--clean", "x"], ["--clean", "--append"], ["--output", "f"],
     ["--output", "f", "--append", "1"], ["--output", "f", "--children", "1"], ["--output", "f", "--force", "1"],
     ["--clean", "--force"], ["--append", "--force", "1"], ["--no-such-option", "1"],
     ["99999999999999999999"],
