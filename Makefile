@@ -132,11 +132,13 @@ $(filled): $B/doc/%: doc/% doc/fill elf/option.def elf/skip.def $(CONFIG)
 
 # What is installed: MODE:FILE:WHERE, link:TARGET:WHERE.
 data = $(prefix)/share
+docdir = $(data)/doc/hugeld
 unitdir = $(prefix)/lib/systemd/system
 installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhugeld.so:$(libdir)/libhugeld.so \
     644:$B/doc/hugeld.pc:$(libdir)/pkgconfig/hugeld.pc \
     644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
-    link:libhugeld.so.8:$(mandir)/man8/ld-hugeld.so.8
+    link:libhugeld.so.8:$(mandir)/man8/ld-hugeld.so.8 \
+    $(foreach file,README.md NEWS.md $(wildcard doc/*.md) bench/RESULTS.md,644:$(file):$(docdir)/$(file))
 ifeq ($(COMMAND),yes)
 installed += 755:$B/hugeld:$(bindir)/hugeld 755:$B/hugeld-command:$(libdir)/hugeld/hugeld-command \
     644:$B/doc/hugeld.1:$(mandir)/man1/hugeld.1 \
@@ -156,7 +158,9 @@ endif
 install: all
 	@doc/install '$(DESTDIR)' $(installed)
 
+# What hugeld holds on the machine itself is given back first.
 uninstall:
+	@[ -n '$(DESTDIR)' ] || [ ! -x '$(bindir)/hugeld' ] || '$(bindir)/hugeld' reset || true
 	@doc/install -u '$(DESTDIR)' $(installed) 755::$(libdir)/hugeld/ld.so
 
 dist:

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* hugeld reset: gives back what hugeld holds, beyond the life of any process: images, the store that they are in, links for
-   units, what was measured of the machine.  It changes nothing that a package brought, and no process. */
+/* hugeld reset: gives back what hugeld holds: processes that were attached go back to their own files, and images, the store that
+   they are in, links for units and what was measured of the machine go away.  It changes nothing that a package brought. */
 #include "command.h"
 #include "common.h"
 #include "curve.h"
 #include "keep.h"
+#include "process.h"
 #include "store.h"
 #include "subprocess.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -39,6 +41,70 @@ static bool service_runs(void) {
             "reset: the service runs, and would make everything anew; stop it first: systemctl disable --now "
             "hugeld");
     return runs;
+}
+
+/* Whether PROCESS has this mount namespace. */
+static bool is_beside(const struct hl_process *process) {
+    struct stat own, its;
+    return stat("/proc/self/ns/mnt", &own) == 0 && fstatat(process->folder, "ns/mnt", &its, 0) == 0 &&
+           own.st_ino == its.st_ino && own.st_dev == its.st_dev;
+}
+
+/* Whether PID executes images of the store on DEVICE, or, where it has our mounts, a copy that was made for it.  What is done in
+   a container or sandbox with a store of its own is reset there. */
+static bool maps_images(pid_t pid, uint64_t device, const struct hl_geometry *geometry) {
+    struct hl_process process = {0};
+    bool maps = false;
+    if (hl_open_process(&process, pid) != 0)
+        return false;
+    if (hl_read_process(&process) == 0)
+        hl_find_loaded(&process, geometry);
+    for (size_t i = 0; i < process.n_regions && !maps; i++) {
+        const struct hl_region *region = &process.region[i];
+        maps = (region->flags & PF_X) && region->of_image &&
+               (hl_is_own_image(region) ? is_beside(&process) : region->device == device);
+    }
+    hl_close_process(&process);
+    return maps;
+}
+
+static void print_detached(const char *answer) {
+    json_t *json = json_loads(answer, 0, NULL), *process, *object;
+    size_t i, j;
+    json_array_foreach(json_object_get(json, "processes"), i, process) {
+        json_array_foreach(json_object_get(process, "objects"), j, object) {
+            const char *name = json_string_value(json_object_get(process, "name"));
+            const char *path = json_string_value(json_object_get(object, "path"));
+            if (json_is_true(json_object_get(object, "moves")) && name != NULL && path != NULL)
+                hl_print("%d %s: %s: back on its own file",
+                         (int)json_integer_value(json_object_get(process, "pid")), name, path);
+        }
+    }
+    json_decref(json);
+}
+
+/* What cannot be detached keeps its pages until it ends; unmount_store says so. */
+static void detach_processes(void) {
+    struct hl_geometry geometry;
+    struct stat store = {0};
+    char *path = hl_default_store();
+    if (path != NULL)
+        stat(path, &store);
+    free(path);
+    DIR *folder = opendir("/proc");
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid == 0 || pid == getpid() || !maps_images(pid, store.st_dev, &geometry))
+            continue;
+        const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", entry->d_name, NULL};
+        struct hl_answer answer;
+        hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+        print_detached(answer.output);
+        hl_free_answer(&answer);
+    }
+    if (folder != NULL)
+        closedir(folder);
 }
 
 static bool remove_images(void) {
@@ -103,6 +169,7 @@ static void forget_measurement(void) {
 static int reset(void) {
     if (geteuid() == 0 && service_runs())
         return HL_EXIT_NO;
+    detach_processes();
     bool fine = remove_images();
     fine &= unmount_store();
     if (geteuid() == 0)
@@ -117,10 +184,11 @@ int hl_reset_machine(int argc, char **argv) {
         parse_argument,
         "",
         "Gives back what hugeld holds.\v"
-        "It removes all images, unmounts the store, and forgets what was measured of this machine.  Programs "
-        "that run "
-        "from an image keep it until they end.  As root it is about the system's store, otherwise about your "
-        "own.",
+        "It detaches processes, removes all images, unmounts the store, and forgets what was measured of "
+        "this "
+        "machine.  Programs that were executed from an image keep it until they end.  As root it is about "
+        "the "
+        "system's store, otherwise about your own.",
         NULL,
         NULL,
         NULL,

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`hugeld enable`, `disable` and `reset`: what is in the configuration, in the store, and mounted afterwards."""
 
+import pathlib
+import platform
 import shutil
 import signal
+import subprocess
 
 import pytest
 
@@ -13,6 +16,10 @@ pytestmark = pytest.mark.beside
 
 CONFIGURATION = "/etc/hugeld/hugeld.conf"
 HUGELD = "/run/bin/hugeld"
+
+
+def maps(pid):
+    return pathlib.Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
 
 
 def done(result):
@@ -84,6 +91,25 @@ def test_reset(world):
     done(world.run(HUGELD, "reset"))
     done(world.share("refresh"))
     assert len(world.list()) == 1  # what is enabled stays enabled
+
+
+def test_reset_detaches(world):
+    """A process that was attached is on its own file again, and runs on."""
+    if platform.machine() != "x86_64":
+        pytest.skip("attach is for x86-64")
+    python = str(pathlib.Path("/usr/bin/python3").resolve())
+    script = "import sys; print('ready', flush=True); print(sys.stdin.read())"
+    process = helpers.start(world.command(python, "-c", script), stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        world.add("--way=image", python)
+        done(world.run(HUGELD, "attach", process.pid))
+        assert f"{SYSTEM}/" in maps(process.pid)
+        assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in done(world.run(HUGELD, "reset"))
+        assert f"{SYSTEM}/" not in maps(process.pid) and not world.path(SYSTEM).exists()
+        assert process.communicate("bye", timeout=30)[0] == "bye\n"
+    finally:
+        helpers.end_process(process)
 
 
 def test_reset_of_what_is_used(world):

@@ -49,13 +49,17 @@ def test_install_and_uninstall(source, tmp_path):
     prefix = tmp_path / str(source / "prefix").lstrip("/")
     make(source, "install", f"DESTDIR={tmp_path}")
     assert EXPECTED <= files_below(prefix)
+    documents = prefix / "share/doc/hugeld"
+    named = set(re.findall(r"\b(?:doc/[\w-]+\.md|bench/\w+\.md)", (documents / "README.md").read_text()))
+    assert len(named) > 8 and named <= files_below(documents)
     assert not [name for name in files_below(prefix) if name.endswith(".new")]
-    extra = [name for name in files_below(prefix) - EXPECTED if not name.startswith("lib/hugeld/preload/")]
+    extra = [name for name in files_below(prefix) - EXPECTED
+             if not name.startswith(("lib/hugeld/preload/", "share/doc/hugeld/"))]
     assert extra == []
     assert not any(os.readlink(p).startswith("/") for p in prefix.rglob("*") if p.is_symlink())
     make(source, "uninstall", f"DESTDIR={tmp_path}")
     assert files_below(tmp_path) == set()
-    assert not (prefix / "lib/hugeld").exists()
+    assert not (prefix / "lib/hugeld").exists() and not documents.exists()
 
 
 @pytest.mark.whole
