@@ -77,7 +77,7 @@ static error_t take_process(struct request *request, const char *text) {
         add_pid(request, pids[i]);
     free(pids);
     if (n == 0)
-        hl_say("%s: no process has this name", text);
+        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
     request->failed |= n == 0;
     request->has_names = true;
     return 0;
@@ -202,7 +202,9 @@ static void print_text(const struct request *request, const struct hl_live *live
     if (text->joined_pages > 0)
         print_joined(live, text);
     if (text->skip != 0 && !is_there) {
-        what = format_reason(text->skip);
+        what = text->skip == HL_SKIP_TOO_SMALL && strcmp(request->patterns, "main") == 0
+                   ? hl_format("%s; -p '*' looks at its libraries, too", hl_skip_sentence(HL_SKIP_TOO_SMALL))
+                   : format_reason(text->skip);
         hl_say("%d %s: %s: %s stays: %s", live->process.pid, live->process.name, path,
                text->joined_pages > 0 ? "the rest of the text" : "text", what);
         free(what);

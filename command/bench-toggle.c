@@ -73,8 +73,11 @@ static bool set(struct toggle *toggle, bool attach) {
         }
         nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
     }
-    hl_say("%d: text %s: %s", toggle->pid, attach ? "stays" : "does not go back",
-           skip > 0 ? hl_skip_sentence((enum hl_skip)skip) : strerror(-skip));
+    if (skip < 0)
+        hl_say_unreadable(toggle->pid, skip);
+    else
+        hl_say("%d: text %s: %s", toggle->pid, attach ? "stays" : "does not go back",
+               hl_skip_sentence((enum hl_skip)skip));
     return false;
 }
 
@@ -170,6 +173,19 @@ static bool measure_instructions(const struct toggle *toggle, double *value) {
     return false;
 }
 
+/* Who waits for nothing switches seldom: such a process is busy, and has to say itself what it does. */
+static void say_too_few(const struct toggle *toggle, double units, double ms) {
+    double seconds = toggle->wishes->seconds;
+    bool counts_switches = toggle->wishes->metric == NULL, is_busy = ms > seconds * 1000 / 2;
+    const char *remedy =
+        !counts_switches ? "give it more time (--seconds), or let --metric count smaller units"
+        : is_busy ? "it computes and waits for nothing, so say by --metric=COMMAND what it has done so far"
+                  : "give it work or more time (--seconds), or say by --metric=COMMAND what it has "
+                    "done so far";
+    hl_say("bench: %d did %.0f %s in %g s, too few to measure by; %s", toggle->pid, units,
+           counts_switches ? "context switches" : "units of work", seconds, remedy);
+}
+
 /* Processor time for each unit. */
 static bool measure_work(const struct toggle *toggle, double *value) {
     double ms[2], units[2];
@@ -178,12 +194,7 @@ static bool measure_work(const struct toggle *toggle, double *value) {
         sleep_for(toggle->wishes->seconds);
     fine = fine && !interrupted && read_processor_ms(toggle, &ms[1]) && read_units(toggle, &units[1]);
     if (fine && units[1] - units[0] < UNITS_MIN) {
-        hl_say("bench: %d did %.0f %s in %g s, too few to measure by; give it work or more time (--seconds), "
-               "or %s",
-               toggle->pid, units[1] - units[0],
-               toggle->wishes->metric != NULL ? "units of work" : "context switches", toggle->wishes->seconds,
-               toggle->wishes->metric != NULL ? "let --metric count smaller units"
-                                              : "say by --metric=COMMAND what it has done so far");
+        say_too_few(toggle, units[1] - units[0], ms[1] - ms[0]);
         return false;
     }
     if (fine)

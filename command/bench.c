@@ -249,7 +249,8 @@ static int check_pages(const struct hl_bench *bench, enum hl_side side, struct h
     if (hl_is_plain(bench->subject, side) || trial->value[HL_PAGES] > 0)
         return 0;
     char *line = choose_line(trial);
-    hl_say("%s: nothing to measure, nothing moved: %s", bench->subject->argv[0], line);
+    hl_say("%s: nothing to measure, nothing moved: %s; 'hugeld inspect %s' says what is best",
+           bench->subject->argv[0], line, bench->subject->path);
     free(line);
     return HL_EXIT_NO;
 }

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld doctor -- PROGRAM: can the pool serve this program now?
 
+   It answers for what `hugeld run` does: that takes pages of the pool only for private copies, which it makes where --copy or a
+   backend asks for them.  libhugeld.so preloaded by hand makes them, too.
+
    hugeld comes first in a process, so a program that insists on huge pages (postgres with huge_pages=on does
    not start without) would find them taken.  The answer is the sum: what the planner gives for the objects
    that the preloader would select, at the load address that takes most, and what the program takes for
@@ -21,6 +24,7 @@
 #include "launcher.h"
 #include "libraries.h"
 #include "program.h"
+#include "run-way.h"
 #include "skip.h"
 #include "store.h"
 #include "tracee.h"
@@ -39,13 +43,15 @@
 static void add_object(struct hl_needs *needs, const char *path, const struct hl_starts *starts,
                        const struct hl_found_image *image, const struct hl_verdict *verdict) {
     struct hl_need *need;
-    bool takes_pool = image->use != HL_IMAGE_USED && needs->options.backend != HL_BACKEND_SHARED;
+    bool takes_pool =
+        needs->makes_copy && image->use != HL_IMAGE_USED && needs->options.backend != HL_BACKEND_SHARED;
     needs->object = hl_resize(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
     need = &needs->object[needs->n_objects++];
     *need = (struct hl_need){hl_format("%s", path), takes_pool ? starts->pages_min : 0,
                              takes_pool ? starts->pages_max : 0, *image, *verdict};
     if (takes_pool && image->use == HL_IMAGE_DEPENDS)
         need->pages_min = 0;
+    needs->fits = needs->fits || starts->pages_max > 0 || verdict->best != HL_WAY_NOTHING;
     needs->our_pages_min += need->pages_min;
     needs->our_pages_max += need->pages_max;
     needs->shared_pages += image->use == HL_IMAGE_USED ? hl_count_pages(&image->plan) : 0;
@@ -121,6 +127,8 @@ static void count_our_pages(struct hl_needs *needs) {
         count_libraries(needs);
     if (needs->options.backend == HL_BACKEND_SHARED && needs->reason == NULL)
         needs->reason = hl_format("backend=shared takes nothing from the pool");
+    if (!needs->makes_copy && needs->fits && needs->reason == NULL)
+        needs->reason = hl_format("hugeld run makes no private copy without --copy");
 }
 
 /* The store that `hugeld share` would put images into. */
@@ -168,6 +176,12 @@ static void compare_with_pool(struct hl_needs *needs) {
 
 /* --- all of it --- */
 
+/* Whether libhugeld.so is preloaded into what starts from here, which copies what is not shared. */
+static bool is_preloaded(void) {
+    const char *preload = getenv("LD_PRELOAD");
+    return preload != NULL && strstr(preload, "libhugeld.so") != NULL;
+}
+
 /* The options as `run` would have them. */
 static void read_options(struct hl_needs *needs, const struct hl_needs_request *request) {
     const char *objects = request->patterns != NULL ? request->patterns : getenv("LD_HUGEPAGES");
@@ -177,6 +191,8 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
     hl_parse_options(&needs->options, needs->options_text,
                      NULL); /* libhugeld.so warns of what was inherited */
     needs->options.objects = (struct hl_string){objects, strlen(objects)};
+    const struct hl_run run = {.makes_no_copy = !request->makes_copy};
+    needs->makes_copy = is_preloaded() || !hl_shares_only(&run, &needs->options, needs->options_text);
 }
 
 /* Whether NAME is a process's number: then its executable is judged, as it would be started again. */
@@ -283,9 +299,9 @@ static bool print_idleness(const struct hl_needs *needs) {
         hl_print("which programs %s starts is not known; name one of them", needs->path);
     else if (needs->idle)
         hl_print("hugeld does nothing here, because %s", needs->reason);
-    else if (needs->our_pages_max == 0 && needs->shared_pages == 0 && needs->reason == NULL)
+    else if (!needs->fits && needs->reason == NULL)
         hl_print("hugeld moves no text here, because no whole huge page lies inside what is selected%s",
-                 selects_just_main(needs) ? "; see its libraries with -p '*'" : "");
+                 selects_just_main(needs) ? "; see all of its libraries with -p '*'" : "");
     else
         return false;
     return true;
@@ -352,6 +368,18 @@ static void print_images(const struct hl_needs *needs) {
     }
 }
 
+/* As `run` does at verbose=1. */
+static void print_larger_library(const struct hl_needs *needs) {
+    struct hl_verdict verdict;
+    if (needs->is_unknown || needs->idle || !selects_just_main(needs) ||
+        !hl_judge_larger_library(&verdict, needs->executable, &needs->options))
+        return;
+    char *words = hl_format_verdict(&verdict);
+    hl_print("  best for %s, which has more text: %s", verdict.path, words);
+    free(words);
+    hl_free_verdict(&verdict);
+}
+
 void hl_print_needs(const struct hl_needs *needs) {
     if (needs->starts_other)
         hl_print("%s starts another program: %" PRIu64 " %s for each process of it", needs->path,
@@ -362,6 +390,7 @@ void hl_print_needs(const struct hl_needs *needs) {
             print_row("hugeld", needs->object[i].pages_min, needs->object[i].pages_max,
                       needs->object[i].path);
     print_images(needs);
+    print_larger_library(needs);
     if ((needs->our_pages_max == 0 && needs->shared_pages == 0) || needs->reason != NULL)
         print_row("hugeld", needs->our_pages_min, needs->our_pages_max,
                   needs->reason != NULL ? needs->reason : "no whole huge page lies inside what is selected");

@@ -15,6 +15,7 @@ struct hl_needs_request {
     const char *patterns;  /* -p, or NULL */
     const char *options;   /* every -o, joined, without a mistake; or NULL */
     const char *own_pages; /* --own-pages, or NULL */
+    bool makes_copy;       /* --copy */
     char *const *program;  /* its argv, NULL-terminated */
 };
 
@@ -32,9 +33,11 @@ struct hl_needs {
     bool starts_other; /* PATH is a launcher, which starts EXECUTABLE */
     bool is_unknown;   /* it is a shell script, and what that starts cannot be told */
     bool is_running;   /* a process was named */
+    bool makes_copy;   /* of what is not shared: that was asked for, or libhugeld.so is preloaded by hand */
     char *const *program;
     char *reason; /* why hugeld takes nothing at all, or takes not all into account; or NULL */
     bool idle;    /* hugeld does nothing at all in it */
+    bool fits;    /* a whole huge page lies inside of something that is selected */
     struct hl_options options;
     char *options_text;
     struct hl_geometry geometry;

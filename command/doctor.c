@@ -30,7 +30,7 @@
 #define HEADROOM_SMALL_BYTES ((uint64_t)256 << 20)
 
 /* The key of an option that has no letter. */
-enum { OWN_PAGES = 256 };
+enum { OWN_PAGES = 256, COPY };
 
 enum state { OK, WARN, BAD };
 static const char *const state_names[] = {"ok", "warn", "bad"};
@@ -65,6 +65,7 @@ static const struct argp_option argp_options[] = {
     {"json", 'j', NULL, 0, "Print JSON", 0},
     {"objects", 'p', "PATTERNS", 0, "Which objects of PROGRAM, as for 'hugeld run'", 0},
     {"options", 'o', "NAME=VALUE,...", 0, "How PROGRAM will run, as for 'hugeld run'", 0},
+    {"copy", COPY, NULL, 0, "PROGRAM will run with 'hugeld run --copy'", 0},
     {"own-pages", OWN_PAGES, "N", 0, "Huge pages that PROGRAM takes for itself, where doctor can't know", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
@@ -90,6 +91,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         return 0;
     case 'o':
         return hl_add_options(&request->options, argument);
+    case COPY:
+        request->program.makes_copy = true;
+        return 0;
     case OWN_PAGES:
         return set_own_pages(request, argument);
     case ARGP_KEY_ARG: /* what follows is the program's */

@@ -23,7 +23,7 @@ static const char *const sentences[HL_ELF_PROBLEMS] = {
     [HL_ELF_DIRECTORY] = "is a directory; name a program or a library",
     [HL_ELF_SPECIAL] = "is no regular file; name a program or a library",
     [HL_ELF_EMPTY] = "is empty; build or install it again",
-    [HL_ELF_SCRIPT] = "is a script; name its interpreter",
+    [HL_ELF_SCRIPT] = "is a script; name the program that it runs, which hugeld doctor finds",
     [HL_ELF_OTHER] = "is no ELF file; name a program or a library",
     [HL_ELF_32_BIT] = "is a 32-bit file; only ELF64 can be planned",
     [HL_ELF_TRUNCATED] = "is truncated: its headers name bytes past its end; build or install it again",
@@ -34,6 +34,8 @@ static const char *const sentences[HL_ELF_PROBLEMS] = {
 };
 
 const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
+    if (problem == HL_ELF_UNREADABLE && errno == ENOENT)
+        return "No such file or directory; check the name and PATH";
     return problem == HL_ELF_UNREADABLE ? strerror(errno) : sentences[problem];
 }
 

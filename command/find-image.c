@@ -104,6 +104,8 @@ enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file
         return (enum hl_skip)result;
     if (hl_find_reach(&reach, file, geometry) != 0 || reach.mapped_bytes + reach.executed_bytes == 0)
         result = HL_SKIP_IMAGE_USELESS;
+    else if (reach.text_bytes < HL_TEXT_WORTH)
+        result = HL_SKIP_SPARSE_TEXT;
     else if (!is_eligible(file, options))
         result = HL_SKIP_IMAGE_INELIGIBLE;
     else

@@ -23,6 +23,10 @@ struct hl_found_image {
     struct hl_plan plan;     /* from an image, at the forecast's address */
 };
 
+/* An image for less text than that is made only where it is asked for by name (share add --way=image); as HL_SKIP_SPARSE_TEXT
+   has it, 1/32 of a huge page. */
+#define HL_TEXT_WORTH 65536
+
 /* hl_open_image, as a process of this user with OPTIONS would call it.  The same for who knows the STATUS of this process. */
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,

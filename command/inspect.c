@@ -199,12 +199,18 @@ static void draw_plan(const struct hl_forecast *report, const struct hl_options 
     hl_finish_drawing(&drawing);
 }
 
-/* Nothing is said of what is too small for an image, as most files are. */
+/* Why there is no image and none can be made, where the verdict does not say it.  Most files are too small. */
+static bool is_lack_worth_a_line(const struct hl_found_image *image, const struct hl_verdict *verdict) {
+    return image->path == NULL && verdict->image_skip != HL_MOVED && image->skip != HL_MOVED &&
+           image->skip != HL_SKIP_TOO_SMALL && image->skip != HL_SKIP_SPARSE_TEXT;
+}
+
 static void print_image(const struct hl_forecast *report, const struct hl_found_image *image,
-                        const struct hl_starts *range, const struct hl_options *options) {
+                        const struct hl_starts *range, const struct hl_options *options,
+                        const struct hl_verdict *verdict) {
     char *remedy = hl_format_image_remedy(image, report->path), *help = format_remedy(remedy);
     uint64_t kib = report->geometry.huge_page_bytes / 1024;
-    if (image->path == NULL && image->skip != HL_SKIP_TOO_SMALL && image->skip != HL_MOVED)
+    if (is_lack_worth_a_line(image, verdict))
         hl_print("  image: %s%s", hl_skip_sentence(image->skip), help);
     else if (image->use == HL_IMAGE_USED)
         hl_print("  image: text and read-only data are mapped from %s, of which all processes share one copy",
@@ -229,12 +235,30 @@ static void print_verdict(const struct hl_verdict *verdict) {
     free(words);
 }
 
+/* How much a private copy, or the image that is there, brings onto huge pages. */
+static void print_plan(const struct hl_forecast *report, const struct hl_starts *range,
+                       enum address address) {
+    const struct hl_plan *plan = &report->plan;
+    unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
+    uint64_t pages = hl_count_pages(plan);
+    const char *start = address == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
+                        : address == OF_KERNEL ? "where this kernel puts it in each start, tried out"
+                                               : "plan";
+    if (address == EXAMPLE && range != NULL)
+        print_range(report, range, "over its");
+    hl_print("  %s: %" PRIu64 " huge page%s of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
+             " KiB of read-only data become executable",
+             start, pages, pages == 1 ? "" : "s", report->geometry.huge_page_bytes / 1024, share / 10,
+             share % 10, to_kib(plan->made_executable_bytes));
+    if (address == OF_KERNEL && range != NULL)
+        print_range(report, range, "on other kernels and file systems, over its");
+}
+
 static void print_report(const struct hl_forecast *report, const struct hl_found_image *image,
                          const struct hl_starts *range, enum address address,
                          const struct hl_options *options, const struct hl_verdict *verdict) {
     const struct hl_plan *plan = &report->plan;
     const char *machine = machine_name(report->file->header.e_machine);
-    unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
     hl_print("%s: %s, %s, %" PRIu64 " KiB of text", report->path, hl_elf_type(report->file),
              machine != NULL ? machine : "unknown machine", to_kib(plan->text_bytes));
     if (is_static(report->file))
@@ -247,18 +271,9 @@ static void print_report(const struct hl_forecast *report, const struct hl_found
             mark->what, mark->section);
     if (report->object.n_segments > 0 && hl_is_native(report->file))
         print_verdict(verdict);
-    print_image(report, image, range, options);
-    if (address == EXAMPLE && range != NULL)
-        print_range(report, range, "over its");
-    const char *start = address == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
-                        : address == OF_KERNEL ? "where this kernel puts it in each start, tried out"
-                                               : "plan";
-    hl_print("  %s: %" PRIu64 " huge pages of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
-             " KiB of read-only data become executable",
-             start, hl_count_pages(plan), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
-             to_kib(plan->made_executable_bytes));
-    if (address == OF_KERNEL && range != NULL)
-        print_range(report, range, "on other kernels and file systems, over its");
+    print_image(report, image, range, options, verdict);
+    if (verdict->best != HL_WAY_NOTHING || hl_count_pages(plan) > 0)
+        print_plan(report, range, address);
     draw_plan(report, options);
     for (unsigned i = 0; i < plan->n_spans; i++)
         print_span(report, &plan->span[i]);
@@ -438,15 +453,13 @@ static const struct hl_loaded *find_in_process(const struct hl_process *process,
     return found;
 }
 
-static void inspect_file(struct request *request, const char *path) {
+static void inspect_file(struct request *request, const char *name) {
     struct hl_elf_file file;
-    /* A name without a slash that is no file here is a program's. */
-    char *program = strchr(path, '/') == NULL && access(path, F_OK) != 0 ? hl_find_program(path) : NULL;
-    path = program != NULL ? program : path;
+    char *path = hl_find_named_file(name);
     enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
     if (problem != HL_ELF_FINE) {
         report_problem(request, path, hl_elf_problem_sentence(problem));
-        free(program);
+        free(path);
         return;
     }
     const struct hl_loaded *loaded = request->pid != 0 ? find_in_process(&request->process, path) : NULL;
@@ -457,7 +470,7 @@ static void inspect_file(struct request *request, const char *path) {
     else
         report_file(request, path, &file, NULL);
     hl_close_elf(&file);
-    free(program);
+    free(path);
 }
 
 static void inspect_executable(struct request *request) {

@@ -9,6 +9,10 @@
    the caller owns the path. */
 char *hl_find_program(const char *name);
 
+/* The file that NAME means: NAME itself, or where it has no slash and is no file here, the program in PATH of that name.  The
+   caller owns it. */
+char *hl_find_named_file(const char *name);
+
 /* Whether the kernel will start PATH in secure mode, in which the dynamic linker takes no library from
    LD_PRELOAD. */
 bool hl_is_privileged(const char *path);

@@ -11,6 +11,7 @@
 #include "elf/image.h"
 #include "find-image.h"
 #include "kernel.h"
+#include "layout.h"
 #include "mount.h"
 #include "program.h"
 #include "skip.h"
@@ -99,6 +100,14 @@ static char *explain(int skip, const char *path) {
     return reason;
 }
 
+/* Whether executing the image itself brings text onto huge pages: nobody merges or moves it then. */
+static bool is_of_use(const struct hl_elf_file *file) {
+    struct hl_geometry geometry;
+    struct hl_reach reach;
+    read_geometry(&geometry);
+    return hl_find_reach(&reach, file, &geometry) != 0 || reach.executed_bytes > 0;
+}
+
 /* Opens EXECUTABLE as FILE, and its image as *IMAGE.  NULL, or the reason why not; then nothing is open. */
 static char *open_both(const char *executable, const struct hl_options *options, struct hl_elf_file *file,
                        int *image) {
@@ -106,10 +115,17 @@ static char *open_both(const char *executable, const struct hl_options *options,
         return hl_format("not from an image: what it runs cannot be found or read");
     long found = find_image(file, executable, options);
     *image = (int)found;
-    if (found >= 0)
+    if (found >= 0 && is_of_use(file))
         return NULL;
+    char *reason = found < 0
+                       ? explain((int)-found, executable)
+                       : hl_format("not from an image: no whole huge page lies inside the text where the "
+                                   "kernel maps it by itself (start it with hugeld run and without "
+                                   "--via=image, which puts it where one does)");
+    if (found >= 0)
+        close((int)found);
     hl_close_elf(file);
-    return explain((int)-found, executable);
+    return reason;
 }
 
 char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image) {

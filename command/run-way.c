@@ -104,16 +104,11 @@ void hl_leave_out_main(struct hl_string patterns) {
     free(without);
 }
 
-/* Whether the program at PATH may be on huge pages: it is a script, or a store knows its file. */
-static bool may_be_known(const char *path, const struct hl_options *options) {
-    char first[2];
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool is_script = file >= 0 && pread(file, first, sizeof first, 0) == sizeof first &&
-                     memcmp(first, "#!", sizeof first) == 0;
-    bool may_be = is_script || (file >= 0 && is_known(file, options));
-    if (file >= 0)
-        close(file);
-    return may_be;
+enum hl_way_name hl_find_made(int file, const struct hl_options *options) {
+    if (!is_known(file, options))
+        return HL_WAY_NOTHING;
+    bool is_placed = options->backend == HL_BACKEND_AUTO && hl_is_kept_in_place(file, options);
+    return is_placed ? HL_WAY_PLACE : HL_WAY_IMAGE;
 }
 
 /* Whether a process with OPTIONS would find a store. */
@@ -146,33 +141,42 @@ bool hl_may_preload_shared(const struct hl_way *way, struct hl_string patterns,
     return may;
 }
 
-static bool is_in_place(const char *executable, const struct hl_options *options, const char *name) {
-    if (options->backend != HL_BACKEND_AUTO)
-        return false;
-    int file = open(executable, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool is_kept = file >= 0 && hl_is_kept_in_place(file, options);
+/* The executable of the program at PATH, and what there is of it already.  NULL: nothing; else the caller frees it. */
+static char *find_made_executable(enum hl_way_name *made, const struct hl_options *options,
+                                  const char *path) {
+    char first[2], *executable = NULL;
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool is_script = file >= 0 && pread(file, first, sizeof first, 0) == sizeof first &&
+                     memcmp(first, "#!", sizeof first) == 0;
+    if (is_script) {
+        close(file);
+        executable = hl_find_executable(path);
+        file = executable != NULL ? open(executable, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    }
+    *made = file >= 0 ? hl_find_made(file, options) : HL_WAY_NOTHING;
     if (file >= 0)
         close(file);
-    if (is_kept && options->verbose >= 1)
-        hl_say("%s: started as it is, because its file is kept on huge pages in place", name);
-    return is_kept;
+    if (*made != HL_WAY_NOTHING)
+        return is_script ? executable : hl_find_executable(path);
+    free(executable);
+    return NULL;
 }
 
 static bool choose_bare_main(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
                              const char *path, const char *name) {
-    bool is_image_wanted = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_SHARED;
-    way->is_unknown = is_image_wanted && !may_be_known(path, options);
-    if (!is_image_wanted || way->is_unknown)
+    enum hl_way_name made = HL_WAY_NOTHING;
+    if (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED)
         return false;
-    char *executable = hl_find_executable(path);
-    bool is_bare = false;
-    if (executable != NULL && hl_selects_main(patterns, executable)) {
-        is_bare = is_in_place(executable, options, name);
-        if (!is_bare)
-            way->stop = start_exec_stop(executable, options, path, name);
-    }
+    char *executable = find_made_executable(&made, options, path);
+    way->is_unknown = executable == NULL;
+    bool is_selected = executable != NULL && hl_selects_main(patterns, executable);
+    bool is_in_place = is_selected && made == HL_WAY_PLACE;
+    if (is_in_place && options->verbose >= 1)
+        hl_say("%s: started as it is, because its file is kept on huge pages in place", name);
+    if (is_selected && made == HL_WAY_IMAGE)
+        way->stop = start_exec_stop(executable, options, path, name);
     free(executable);
-    return is_bare || way->stop != NULL;
+    return is_in_place || way->stop != NULL;
 }
 
 bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,

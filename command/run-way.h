@@ -7,6 +7,16 @@
 
 struct hl_exec_stop;
 
+/* The ways onto huge pages, the mildest first. */
+enum hl_way_name {
+    HL_WAY_NOTHING,
+    HL_WAY_PLACE,   /* the file's own pages in the page cache (in-place.h) */
+    HL_WAY_IMAGE,   /* the image of a store */
+    HL_WAY_PRELOAD, /* a private copy */
+    HL_WAY_LDSO,    /* the same, where the patched linker has put the library */
+    HL_WAYS
+};
+
 /* What the user said about how. */
 struct hl_run {
     const char *patterns; /* -p, or NULL */
@@ -24,7 +34,7 @@ struct hl_way {
     char *image;               /* mounted over the program's file, or NULL */
     struct hl_exec_stop *stop; /* what is executed next begins on its image, or NULL */
     char *no_image;            /* why none is, where it was asked for; or NULL */
-    bool is_unknown;           /* hl_choose_bare has seen that no store knows the program */
+    bool is_unknown;           /* hl_choose_bare has seen that no store knows the program's file */
 };
 
 /* libhugeld.so: beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
@@ -36,6 +46,10 @@ struct hl_string hl_find_patterns(const char *given);
 
 /* Whether PATTERNS select the executable at PATH. */
 bool hl_selects_main(struct hl_string patterns, const char *path);
+
+/* What there is of the open FILE already, and `run` therefore takes: HL_WAY_PLACE, where its pages are kept so; HL_WAY_IMAGE,
+   where a store knows it, which says who may go on, not what to trust; HL_WAY_NOTHING. */
+enum hl_way_name hl_find_made(int file, const struct hl_options *options);
 
 /* Whether nothing may be used but what is shared: no copy was asked for by any name.  TEXT is what OPTIONS were read from. */
 bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);

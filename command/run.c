@@ -31,6 +31,7 @@
 #include "run-way.h"
 #include "forecast.h"
 #include "skip.h"
+#include "verdict.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -187,14 +188,72 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
+/* What is best for a program that was started as it is. */
+static void tell_of_best(const char *name, const char *executable, const struct hl_options *options) {
+    struct hl_verdict verdict;
+    if (!hl_judge_path(&verdict, executable, true, options)) {
+        hl_say("%s: started as it is, because nothing of it is shared", name);
+        return;
+    }
+    char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
+    if (verdict.best == HL_WAY_NOTHING)
+        hl_say("%s: started as it is: %s", name, hl_explain_nothing(&verdict));
+    else if (verdict.is_made)
+        hl_say("%s: started as it is, because its image is of use only at the exec stop", name);
+    else
+        hl_say("%s: started as it is, because nothing of it is shared; best: %s%s%s", name, words,
+               commands != NULL ? "; " : "", commands != NULL ? commands : "");
+    free(commands);
+    free(words);
+    hl_free_verdict(&verdict);
+}
+
+/* The same for PROGRAM at PATH, which may be a script. */
+static void tell_of_start(const char *path, char *const *program, struct hl_string patterns,
+                          const struct hl_options *options) {
+    struct hl_target target;
+    hl_follow_launchers(&target, path, program);
+    if (hl_selects_other_objects(patterns))
+        hl_say(
+            "%s: started as it is, because nothing of it is shared; 'hugeld doctor -p %.*s -- %s' says what "
+            "is best for each object",
+            program[0], (int)patterns.bytes, patterns.at, program[0]);
+    else if (target.executable == NULL || target.is_unknown)
+        hl_say("%s: started as it is: which programs it starts is not known; 'hugeld survey' shows what they "
+               "execute",
+               program[0]);
+    else
+        tell_of_best(program[0], target.executable, options);
+    free(target.executable);
+}
+
 /* For a program of which nothing is shared. */
-static void start_as_it_is(struct hl_way *way, const struct hl_options *options, const char *name) {
+static void start_as_it_is(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
+                           const char *path, char *const *program) {
     if (options->strict)
         way->reason = "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
     else if (options->verbose >= 1)
-        hl_say("%s: started as it is, because nothing of it is shared; --share makes an image, --copy a "
-               "private copy",
-               name);
+        tell_of_start(path, program, patterns, options);
+}
+
+/* strict=on, for PROGRAM at PATH: why nothing of what it runs in the end can be on huge pages, wherever the kernel loads it; NULL:
+   something may be, or that is not known.  A program that has a whole huge page only at some of its addresses is not refused, nor
+   is a small one that it starts: both would end a service by chance. */
+static const char *explain_never(const struct hl_options *options, const char *path, char *const *program) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    struct hl_starts starts = {.pages_max = 1};
+    struct hl_target target;
+    hl_follow_launchers(&target, path, program);
+    bool is_known =
+        target.executable != NULL && !target.is_unknown && hl_match_only(options, target.executable);
+    if (is_known && hl_open_elf(&file, AT_FDCWD, target.executable) == HL_ELF_FINE) {
+        hl_forecast_file(&forecast, target.executable, &file, options, 0);
+        hl_measure_starts(&starts, &forecast, options);
+        hl_close_elf(&file);
+    }
+    free(target.executable);
+    return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;
 }
 
 int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
@@ -205,13 +264,14 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     hl_parse_options(&options, text, NULL); /* libhugeld.so warns of what was inherited */
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     bool may_be_bare = acts && !run->use_ldso && !run->use_image;
-    bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
+    struct hl_string patterns = hl_find_patterns(run->patterns);
+    bool others = hl_selects_other_objects(patterns);
     bool shares_only = acts && hl_shares_only(run, &options, text);
 
     /* With nothing of hugeld in it a program needs no variables either. */
     if (may_be_bare && !others && hl_choose_bare(way, run, &options, path, name)) {
-    } else if (shares_only && !hl_may_preload_shared(way, hl_find_patterns(run->patterns), &options, path)) {
-        start_as_it_is(way, &options, name);
+    } else if (shares_only && !hl_may_preload_shared(way, patterns, &options, path)) {
+        start_as_it_is(way, &options, patterns, path, program);
     } else {
         hl_set_variables(run, &options, text);
         if (run->use_ldso && !hl_is_privileged(path))
@@ -227,6 +287,9 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
                name, way->image);
     if (acts && options.verbose >= 1 && way->image == NULL)
         hl_tell_of_attributes(path, &options);
+    if (strict && !others && way->reason == NULL && way->stop == NULL && way->image == NULL &&
+        way->library != NULL)
+        way->reason = explain_never(&options, path, program);
     int code = tell(way, name, acts, strict);
     free(text);
     return code;
@@ -275,44 +338,23 @@ void hl_free_way(struct hl_way *way) {
         hl_cancel_exec_stop(way->stop);
 }
 
-static uint64_t count_text_bytes(const char *path) {
-    struct hl_elf_file file;
-    struct hl_forecast forecast;
-    struct hl_options options;
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return 0;
-    hl_default_options(&options);
-    hl_forecast_file(&forecast, path, &file, &options, 0);
-    hl_close_elf(&file);
-    return forecast.plan.text_bytes;
-}
-
-/* Names the library with most text, if that is more than the program's at EXECUTABLE, called NAME, and more
-   than a huge page.  What comes by dlopen is not known yet. */
-static void name_larger_library(const char *name, const char *executable) {
-    struct hl_libraries libraries;
-    struct hl_geometry geometry;
-    const char *larger = NULL;
-    uint64_t most = count_text_bytes(executable);
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    if (most < geometry.huge_page_bytes)
-        most = geometry.huge_page_bytes;
-    hl_list_libraries(&libraries, executable);
-    for (size_t i = 0; i < libraries.n; i++) {
-        uint64_t bytes = count_text_bytes(libraries.path[i]);
-        if (bytes > most) {
-            most = bytes;
-            larger = hl_base_name(libraries.path[i]);
-        }
-    }
-    if (larger != NULL)
-        hl_say("%s: more text is in %s than in the program: add it with -p 'main:%s'", name, larger, larger);
-    hl_free_libraries(&libraries);
+/* What is best for the library with most text, where that is more than the program's, called NAME, at EXECUTABLE. */
+static void tell_of_larger_library(const char *name, const char *executable,
+                                   const struct hl_options *options) {
+    struct hl_verdict verdict;
+    if (!hl_judge_larger_library(&verdict, executable, options))
+        return;
+    char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
+    hl_say("%s: more text is in %s than in the program; best for that: %s%s%s", name,
+           hl_base_name(verdict.path), words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
+    free(commands);
+    free(words);
+    hl_free_verdict(&verdict);
 }
 
 /* Where only main was asked for, and a line is wanted: the program at PATH may have its text where the
    default does not look for it. */
-static void advise_pattern(const struct hl_run *run, const char *path, char *const *program) {
+static void advise_library(const struct hl_run *run, const char *path, char *const *program) {
     const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     struct hl_options options;
@@ -323,7 +365,7 @@ static void advise_pattern(const struct hl_run *run, const char *path, char *con
         hl_follow_launchers(&target, path, program);
     if (target.executable != NULL && !target.is_unknown && hl_match_only(&options, target.executable) &&
         hl_explain_plain_run(target.executable) == NULL)
-        name_larger_library(program[0], target.executable);
+        tell_of_larger_library(program[0], target.executable, &options);
     free(target.executable);
     free(text);
 }
@@ -381,7 +423,7 @@ int hl_run_program(int argc, char **argv) {
         goto out;
     }
     request.run.makes_no_copy = !request.copies;
-    advise_pattern(&request.run, path, program);
+    advise_library(&request.run, path, program);
     if (request.shares)
         share_missing(&request.run, path, program);
     code = hl_prepare_run(&request.run, program, path, &way);

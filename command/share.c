@@ -6,6 +6,7 @@
 #include "in-place.h"
 #include "kernel.h"
 #include "libraries.h"
+#include "program.h"
 #include "process.h"
 #include "share-unit.h"
 #include "slice.h"
@@ -279,12 +280,14 @@ static void add_folder(struct request *request, const struct hl_store *store, co
         fts_close(tree);
 }
 
-static void add_path(struct request *request, const struct hl_store *store, const char *path) {
+static void add_path(struct request *request, const struct hl_store *store, const char *name) {
     struct stat stat_;
+    char *path = hl_find_named_file(name);
     if (stat(path, &stat_) == 0 && S_ISDIR(stat_.st_mode))
         add_folder(request, store, path);
     else
         add_file(request, store, path, false);
+    free(path);
 }
 
 /* Where PROCESS's executable is; "" where that cannot be read. */
@@ -536,7 +539,10 @@ static bool is_meant(const struct hl_stored *stored, const char *name) {
     char path[PATH_MAX];
     if (strcmp(stored->key, name) == 0 || strcmp(stored->origin, name) == 0)
         return true;
-    return realpath(name, path) != NULL && strcmp(stored->origin, path) == 0;
+    char *file = hl_find_named_file(name);
+    bool is = realpath(file, path) != NULL && strcmp(stored->origin, path) == 0;
+    free(file);
+    return is;
 }
 
 static void remove_image(struct request *request, const struct hl_store *store,
@@ -566,10 +572,10 @@ static void remove_image(struct request *request, const struct hl_store *store,
     if (request->json)
         return;
     if (stored->processes > 0 && !stored->is_in_place)
-        hl_print("%s: removed; its memory stays until %u process%s ended", stored->origin, stored->processes,
-                 stored->processes == 1 ? " has" : "es have");
+        hl_print("%s: image removed; its memory stays until %u process%s ended", stored->origin,
+                 stored->processes, stored->processes == 1 ? " has" : "es have");
     else
-        hl_print("%s: removed", stored->origin);
+        hl_print("%s: %s", stored->origin, stored->is_in_place ? "no longer kept in place" : "image removed");
 }
 
 static void remove_images(struct request *request, const struct hl_store *store) {
@@ -603,7 +609,8 @@ static int remove_some(struct request *request, const char *path) {
     if (result == -ENOENT && (request->all || request->unused))
         return HL_EXIT_DONE;
     if (result == -ENOENT)
-        hl_say("%s: there is no store", path != NULL ? path : "XDG_RUNTIME_DIR");
+        hl_say("%s: there is no store, so nothing can be removed from it",
+               path != NULL ? path : "XDG_RUNTIME_DIR");
     if (result != 0)
         return HL_EXIT_NO;
     result = hl_lock_store(&store, true);

@@ -8,6 +8,7 @@
    whole and proved to be huge.  Nothing in it is a hole: a user who reads one through a mapping would have it filled. */
 #include "common.h"
 #include "eligible.h"
+#include "find-image.h"
 #include "forecast.h"
 #include "image.h"
 #include "in-place.h"
@@ -35,8 +36,6 @@
 #define SECONDS_NEEDED 2
 /* For a program that is about to run: what was built just now may run only once. */
 #define SETTLED_SECONDS 300
-/* As HL_SKIP_SPARSE_TEXT has it: 1/32 of a huge page. */
-#define TEXT_WORTH 65536
 #define IMAGE_MODE 0555
 
 struct making {
@@ -126,7 +125,7 @@ static bool has_enough_text(struct making *making) {
     for (unsigned i = 0; i < object.n_segments; i++)
         if (object.segment[i].flags & PF_X)
             bytes += object.segment[i].file_end - object.segment[i].start;
-    return bytes >= TEXT_WORTH || refuse(making, HL_SKIP_SPARSE_TEXT);
+    return bytes >= HL_TEXT_WORTH || refuse(making, HL_SKIP_SPARSE_TEXT);
 }
 
 /* Nanoseconds since the state that was read; negative in the future.  By the clock that stamps files. */
@@ -616,7 +615,7 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
     hl_set_image_key(&addition->key, &making.state);
     if (flags & HL_ADD_PER_NODE)
         find_nodes(&making);
-    if (!check_file(&making) || ((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)))
+    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)) || !check_file(&making))
         return;
     bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&making);
     if (has_image && !(flags & HL_ADD_REPLACE)) {
@@ -639,8 +638,9 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
         fail_to_write(&making, result);
     else if (!reaches)
         refuse(&making, HL_SKIP_IMAGE_USELESS);
-    else if (await_age(&making) && is_unchanged(&making) && !give_new_key(&making) &&
-             making.addition->sentence == NULL && check_room(&making))
+    else if (((flags & HL_ADD_IMAGE) || has_enough_text(&making)) && await_age(&making) &&
+             is_unchanged(&making) && !give_new_key(&making) && making.addition->sentence == NULL &&
+             check_room(&making))
         make_image(&making);
     if (result == 0)
         hl_free_image(&making.image);

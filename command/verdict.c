@@ -4,19 +4,21 @@
    Each way is asked by the code that goes it: in place by in-place.c, the image by layout.c and the check that a process
    makes, a copy by the planner.  Then one rule chooses.  In place is taken where it reaches three quarters of the text, because
    it costs no memory and nothing of hugeld is in any process.  Else it is the image, of which all processes share one copy, unless
-   a private copy reaches clearly more. */
+   a private copy reaches clearly more.  What is made already stays, since `hugeld run` takes it (hl_find_made, run-way.c). */
 #include "verdict.h"
 #include "find-image.h"
 #include "forecast.h"
 #include "in-place.h"
 #include "kernel.h"
 #include "layout.h"
+#include "libraries.h"
 #include "plan.h"
 #include "program.h"
 #include "status.h"
 #include "store.h"
 #include "tracee.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,8 +71,13 @@ static bool fits_address(const struct judging *judging) {
            (judging->is_known && judging->forecast.object.load_bias % geometry->huge_page_bytes == 0);
 }
 
+static uint64_t count_huge_pages(const struct judging *judging, uint64_t bytes) {
+    uint64_t huge = judging->forecast.geometry.huge_page_bytes;
+    return hl_round_up(bytes, huge) / huge;
+}
+
 /* The image, which is there, or which can be made. */
-static void consider_image(struct judging *judging) {
+static void consider_image(struct judging *judging, bool *is_there) {
     struct hl_verdict *verdict = judging->verdict;
     struct hl_found_image found;
     struct hl_reach reach;
@@ -78,32 +85,32 @@ static void consider_image(struct judging *judging) {
     bool can_be = found.path != NULL || found.needed_pages > 0;
     bool is_refused = found.path != NULL && found.skip != HL_MOVED && found.skip != HL_SKIP_IMAGE_PLACE;
     verdict->image_skip = can_be && !is_refused ? HL_MOVED : found.skip;
-    verdict->is_made = found.path != NULL;
+    *is_there = found.path != NULL;
     verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_live_machine() != 0;
     if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &judging->forecast.geometry) == 0) {
         verdict->covered[HL_WAY_IMAGE] = verdict->is_to_be_executed ? reach.executed_bytes
                                          : found.is_placed_anywhere || fits_address(judging)
                                              ? reach.mapped_bytes
                                              : 0;
-        verdict->pages[HL_WAY_IMAGE] = found.path != NULL ? hl_count_pages(&found.plan) : found.needed_pages;
+        verdict->pages[HL_WAY_IMAGE] =
+            found.path != NULL ? count_huge_pages(judging, found.bytes) : found.needed_pages;
         if (verdict->covered[HL_WAY_IMAGE] == 0)
             verdict->image_skip = HL_SKIP_IMAGE_USELESS;
     }
     hl_free_found_image(&found);
 }
 
-/* In place, where this user may do it. */
-static void consider_place(struct judging *judging, bool *is_kept) {
+/* In place, where it is kept so, or this user may do it. */
+static void consider_place(struct judging *judging, bool is_kept) {
     struct hl_verdict *verdict = judging->verdict;
     struct hl_place place;
     char *path = hl_find_file_path(judging->file->fd), *refusal = NULL;
     int result = hl_is_native(judging->file)
                      ? hl_look_in_place(&place, judging->file, &judging->forecast.geometry)
                      : HL_SKIP_FOREIGN;
-    *is_kept = hl_is_kept_in_place(judging->file->fd, judging->options);
     if (result == 0 || result == -EPERM) {
         uint64_t bytes = place.n_chunks * place.chunk_bytes;
-        if (!*is_kept)
+        if (!is_kept)
             refusal =
                 path != NULL ? hl_explain_not_in_place(judging->file, path, bytes) : hl_format("%s", "");
         verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
@@ -132,14 +139,14 @@ enum hl_way_name hl_shared_way(const struct hl_verdict *verdict) {
     return verdict->covered[HL_WAY_IMAGE] > 0 ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
-static void choose(struct hl_verdict *verdict, bool is_kept) {
+static void choose(struct hl_verdict *verdict, enum hl_way_name made) {
     double covered[HL_WAYS] = {0};
     for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
         covered[way] = (double)verdict->covered[way];
-    verdict->best = hl_shared_way(verdict) == HL_WAY_PLACE ? HL_WAY_PLACE : hl_choose_way(covered);
-    verdict->is_made = verdict->best == HL_WAY_PLACE   ? is_kept
-                       : verdict->best == HL_WAY_IMAGE ? verdict->is_made
-                                                       : false;
+    verdict->is_made = made != HL_WAY_NOTHING && verdict->covered[made] > 0;
+    verdict->best = verdict->is_made                         ? made
+                    : hl_shared_way(verdict) == HL_WAY_PLACE ? HL_WAY_PLACE
+                                                             : hl_choose_way(covered);
 }
 
 /* Why nothing of the text of FORECAST's object is moved; HL_MOVED where it is. */
@@ -157,8 +164,9 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
                    const struct hl_options *options) {
     struct hl_options of_text = *options;
     struct judging judging = {.verdict = verdict, .file = file, .options = &of_text};
+    enum hl_way_name made = hl_find_made(file->fd, options);
     uint64_t tried = 0;
-    bool is_kept = false;
+    bool is_image_there = false;
     of_text.data = HL_DATA_OFF; /* what is asked about is text */
     of_text.bss = HL_BSS_OFF;
     *verdict = (struct hl_verdict){.path = hl_format("%s", path),
@@ -178,12 +186,55 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     if (judging.forecast.object.n_segments > 0) {
         if (verdict->plain_reason == NULL && hl_is_native(file))
             consider_copy(&judging);
-        consider_image(&judging);
-        consider_place(&judging, &is_kept);
+        consider_image(&judging, &is_image_there);
+        consider_place(&judging, made == HL_WAY_PLACE);
     }
-    choose(verdict, is_kept);
+    choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
     if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason == NULL)
-        verdict->skip = find_skip(&judging.forecast);
+        verdict->skip =
+            verdict->image_skip == HL_SKIP_SPARSE_TEXT ? HL_SKIP_SPARSE_TEXT : find_skip(&judging.forecast);
+}
+
+bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
+                   const struct hl_options *options) {
+    struct hl_elf_file file;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    hl_judge_file(verdict, path, &file, is_main, options);
+    hl_close_elf(&file);
+    return true;
+}
+
+/* The bytes of text of the library at PATH, if something can be done for it, or 0. */
+static uint64_t find_worthwhile_text(const char *path, const struct hl_options *options) {
+    struct hl_verdict verdict;
+    if (!hl_judge_path(&verdict, path, false, options))
+        return 0;
+    uint64_t bytes = verdict.best != HL_WAY_NOTHING ? verdict.text_bytes : 0;
+    hl_free_verdict(&verdict);
+    return bytes;
+}
+
+bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
+                             const struct hl_options *options) {
+    struct hl_libraries libraries;
+    const char *larger = NULL;
+    if (!hl_judge_path(verdict, executable, true, options))
+        return false;
+    uint64_t most = verdict->text_bytes;
+    hl_free_verdict(verdict);
+    hl_list_libraries(&libraries, executable);
+    for (size_t i = 0; i < libraries.n; i++) {
+        uint64_t bytes = find_worthwhile_text(libraries.path[i], options);
+        larger = bytes > most ? libraries.path[i] : larger;
+        most = bytes > most ? bytes : most;
+    }
+    bool is_judged = larger != NULL && hl_judge_path(verdict, larger, false, options);
+    hl_free_libraries(&libraries);
+    if (!is_judged || verdict->best != HL_WAY_PLACE || !verdict->is_made)
+        return is_judged;
+    hl_free_verdict(verdict);
+    return false;
 }
 
 /* --- a process --- */
@@ -285,8 +336,7 @@ void hl_free_verdict(struct hl_verdict *verdict) {
 
 /* --- in words --- */
 
-/* Why nothing is best. */
-static const char *explain_nothing(const struct hl_verdict *verdict) {
+const char *hl_explain_nothing(const struct hl_verdict *verdict) {
     return verdict->plain_reason != NULL ? verdict->plain_reason : hl_skip_sentence(verdict->skip);
 }
 
@@ -298,7 +348,7 @@ char *hl_describe_verdict(const struct hl_verdict *verdict) {
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
     if (verdict->best == HL_WAY_NOTHING)
-        return hl_format("leave it as it is: %s", explain_nothing(verdict));
+        return hl_format("leave it as it is: %s", hl_explain_nothing(verdict));
     return hl_format("%s%s: %u.%u %% of its text on %llu huge page%s%s", names[verdict->best],
                      verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
                      pages == 1 ? "" : "s", costs[verdict->best]);
@@ -366,7 +416,9 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
         return line;
     char *name = hl_format("hugeld bench --");
     hl_add_word(&name, verdict->path);
-    char *longer = hl_format("%s (the gain is not measured: %s)", line, name);
+    bool is_next = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
+    char *longer = hl_format("%s (the gain is not measured: %s%s)", line,
+                             is_next && !verdict->is_made ? "after that, " : "", name);
     free(name);
     free(line);
     return longer;

@@ -6,17 +6,8 @@
 #include "common.h"
 #include "elf-file.h"
 #include "process.h"
+#include "run-way.h"
 #include "skip.h"
-
-/* The ways onto huge pages, the mildest first. */
-enum hl_way_name {
-    HL_WAY_NOTHING,
-    HL_WAY_PLACE,   /* the file's own pages in the page cache (in-place.h) */
-    HL_WAY_IMAGE,   /* the image of a store */
-    HL_WAY_PRELOAD, /* a private copy */
-    HL_WAY_LDSO,    /* the same, where the patched linker has put the library */
-    HL_WAYS
-};
 
 struct hl_verdict {
     char *path;
@@ -45,6 +36,16 @@ struct hl_verdict {
 void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl_elf_file *file, bool is_main,
                    const struct hl_options *options);
 
+/* The same, opens PATH.  False: it is no ELF file that can be read, and there is nothing to free. */
+bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
+                   const struct hl_options *options);
+
+/* Judges the library with most text of those that EXECUTABLE is linked with, if something can be done for it, and its text is more
+   than EXECUTABLE's.  False: there is none, or it is kept in place already, and there is nothing to free.  The dynamic linker is
+   asked for the libraries. */
+bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
+                             const struct hl_options *options);
+
 /* The same for LOADED in PROCESS, after hl_find_loaded, and finds what its text is on now. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, const struct hl_options *options);
@@ -68,6 +69,9 @@ enum hl_way_name hl_choose_way(const double covered[HL_WAYS]);
 
 /* "place", "image", "preload", "ldso", "nothing"; static. */
 const char *hl_way_name(enum hl_way_name way);
+
+/* Why VERDICT's best is HL_WAY_NOTHING; static, or lives as long as VERDICT. */
+const char *hl_explain_nothing(const struct hl_verdict *verdict);
 
 /* "an image, 98.1 % of its text on 6 huge pages for all processes"; the caller frees it. */
 char *hl_describe_verdict(const struct hl_verdict *verdict);

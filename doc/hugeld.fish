@@ -57,6 +57,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from share' -l force -d 'Remove wh
 complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map attach detach' -a '(__fish_complete_pids)'
 complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'
+complete -c hugeld -n '__fish_seen_subcommand_from doctor' -l copy -d 'Count a private copy'
 complete -c hugeld -n '__fish_seen_subcommand_from doctor' -l own-pages -x -d 'What it takes itself'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s a -l append -d 'Add to the map'
 complete -c hugeld -n '__fish_seen_subcommand_from perf-map' -s c -l children -d 'Children too'

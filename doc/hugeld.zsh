@@ -50,7 +50,7 @@ _hugeld() {
     inspect) _arguments -S $help $json $options '(-P --pid)'{-P,--pid}'[a process]:process:_pids' '*:file:_files' ;;
     status) _arguments -S $help $json '(-a --all)'{-a,--all}'[every process]' '*:process:_pids' ;;
     doctor)
-        _arguments -S $help $json $options $objects '--own-pages[what it takes itself]:number:' \
+        _arguments -S $help $json $options $objects '--copy[count a private copy]' '--own-pages[what it takes itself]:number:' \
             '(-)1:program:_command_names -e' '*::argument:_normal'
         ;;
     share)
@@ -74,7 +74,7 @@ _hugeld() {
     perf-map)
         _arguments -S $help '(-a --append)'{-a,--append}'[add to the map]' '(-c --children)'{-c,--children}'[children too]' \
             '(-C --clean)'{-C,--clean}'[remove old maps]' '(-f --force)'{-f,--force}'[replace any map]' '(-m --no-demangle)'{-m,--no-demangle}'[names as they are]' \
-            '(-O --output)'{-O,--output}'[write to]:file:_files' '1:process:_pids'
+            '(-O --output)'{-O,--output}'[write to]:file:_files' '*:process:_pids'
         ;;
     esac
 }

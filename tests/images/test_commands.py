@@ -352,7 +352,7 @@ def test_doctor_of_program(builder, store, pool):
     app = builder.executable("nopie")
 
     def ask(code, *options):
-        arguments = ["-o", f"store={store.path}", *options, "--", app]
+        arguments = ["--copy", "-o", f"store={store.path}", *options, "--", app]
         return store.json("doctor", *arguments, code=code)["program"], store.hugeld("doctor", *arguments).stdout
 
     told, text = ask(0)  # hugeld takes other memory

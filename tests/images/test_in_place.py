@@ -391,7 +391,7 @@ def test_remove(place):
     assert place.list() == [stored]  # it takes no memory of the store
     with running(place):
         result = place.share("remove", BIG)
-    assert (result.stdout, result.returncode) == (f"{BIG}: removed\n", 0) and place.left() == []
+    assert (result.stdout, result.returncode) == (f"{BIG}: no longer kept in place\n", 0) and place.left() == []
     add(place, BIG)
     place.path(BIG).unlink()
     assert place.list()[0]["state"] == "gone"

@@ -255,6 +255,14 @@ def test_only_what_root_alone_can_write(world, how):
     refused(world.share("add", "--store", "/dev/shm/mine", app), "users other than root")
 
 
+def test_advice_for_tmp(world):
+    """A folder that all may write to is no place for such a file, and chmod is not the advice."""
+    world.path(APP).parent.chmod(0o1777)
+    result = world.share("add", APP)
+    refused(result, "/run/programs can be written by users other than root", "keep the file where only root can write")
+    assert "chmod" not in result.stderr and "chown" not in result.stderr
+
+
 # An access control list as setfacl(1) writes it: one named user may not read.
 ACL = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in (
     (1, 7, 0xffffffff), (2, 0, USER), (4, 5, 0xffffffff), (0x10, 5, 0xffffffff), (0x20, 5, 0xffffffff)))

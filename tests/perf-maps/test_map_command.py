@@ -158,7 +158,7 @@ def test_names(named, moved_app, clean_tmp, tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [
-    [], ["0"], ["-1"], ["x", "0"], ["--output", "f", "1", "2"], ["--clean", "1"], ["--clean", "x"], ["--clean", "--append"], ["--output", "f"],
+    [], ["0"], ["-1"], ["--output", "f", "1", "2"], ["--clean", "1"], ["--clean", "--append"], ["--output", "f"],
     ["--output", "f", "--append", "1"], ["--output", "f", "--children", "1"], ["--output", "f", "--force", "1"],
     ["--clean", "--force"], ["--append", "--force", "1"], ["--no-such-option", "1"],
     ["99999999999999999999"],

@@ -19,8 +19,8 @@ APP = TEXT + RODATA
 
 
 def ask(*arguments, env=None):
-    """(exit status, "program" of the JSON without what tests/images looks at)."""
-    result = hugeld("doctor", "--json", *arguments, env=env)
+    """(exit status, "program" of the JSON without what tests/images looks at), for a private copy."""
+    result = hugeld("doctor", "--json", "--copy", *arguments, env=env)
     assert result.stderr == "", result.stderr
     told = json.loads(result.stdout)["program"]
     for found in told["objects"]:
@@ -53,8 +53,32 @@ def test_enough(builder, pool):
     assert (told["needed_pages"], told["available_pages"]) == (APP, APP)
     assert told["objects"] == [{"path": str(app), "pages_min": APP, "pages_max": APP}]
     assert told["path"] == str(app) and "--own-pages" in told["own_source"] and told["reason"] is None
-    words = hugeld("doctor", "--", app)
+    words = hugeld("doctor", "--copy", "--", app)
     assert (words.returncode, words.stderr) == (0, "") and words.stdout.endswith("\nyes\n")
+
+
+COPIES = {
+    "nothing": ([], {}, False), "--copy": (["--copy"], {}, True), "a backend": (["-o", "backend=auto"], {}, True),
+    "a backend, inherited": ([], {"LD_HUGEPAGES_OPTIONS": "backend=hugetlb"}, True), "an option": (["-o", "edges=keep"], {}, False),
+    "preloaded": ([], {"LD_PRELOAD": "libhugeld.so"}, True),
+}
+
+
+@pytest.mark.parametrize("asked", COPIES)
+def test_as_run_does(builder, library, pool, asked):
+    """Only what makes a private copy takes pages; the answer is what `hugeld run` does."""
+    arguments, changes, copies = COPIES[asked]
+    pool(APP - 1)
+    app = builder.executable("nopie")
+    changes = {name: str(library) if name == "LD_PRELOAD" else value for name, value in changes.items()}
+    env = helpers.environment(**changes)
+    told = json.loads(hugeld("doctor", "--json", *arguments, "--", app, env=env).stdout)["program"]
+    assert (told["our_pages_max"], told["needed_pages"]) == ((APP, APP) if copies else (0, 0)), told
+    words = hugeld("doctor", *arguments, "--", app, env=env).stdout
+    assert ("makes no private copy without --copy" in words) == (not copies) and (not copies) <= words.endswith("\nyes\n")
+    if asked != "preloaded":
+        ran = hugeld("run", "-o", "verbose=2", *arguments, "--", app, env=env).stderr
+        assert ("started as it is" in ran) == (not copies), ran
 
 
 def test_one_page_less(builder, prove, pool):
@@ -77,7 +101,7 @@ def test_one_page_less_by_default(builder, pool):
     its own it must leave them."""
     pool(APP - 1)
     app = builder.executable("nopie")
-    words = hugeld("doctor", "--", app)
+    words = hugeld("doctor", "--copy", "--", app)
     assert (words.returncode, words.stderr) == (0, "") and "\nyes: the pool has 1 page fewer than hugeld could take" in words.stdout
     status, told = ask("--own-pages", "2", "--", app)
     assert (status, told["enough"]) == (1, False)
@@ -91,7 +115,7 @@ def test_takes_and_starts_nothing(builder, pool, tmp_path):
     app = builder.executable("nopie")
     mark = tmp_path / "started"
     hugeld("doctor", "--own-pages", "1", "--", "touch", mark)
-    hugeld("doctor", "-p", "*", "--", app)
+    hugeld("doctor", "--copy", "-p", "*", "--", app)
     assert helpers.free_pages() == 2 and not mark.exists()
 
 
@@ -190,7 +214,7 @@ def test_launchers(builder, pool, tmp_path, how):
     env = helpers.environment(PATH=f"{app.parent}:{os.environ['PATH']}")
     told = ask("--", script, env=env)[1]
     assert (told["path"], told["launcher"], told["our_pages_max"]) == (str(app), str(script), APP)
-    words = hugeld("doctor", "--", script, env=env).stdout
+    words = hugeld("doctor", "--copy", "--", script, env=env).stdout
     assert words.startswith(f"{script} starts another program: {APP} pages for each process of it\n")
     assert words.endswith("\nyes\n")
 
@@ -211,7 +235,7 @@ def test_script_that_starts_something_unknown(tmp_path):
     script = tmp_path / "launcher"
     script.write_text("#!/bin/sh\nexec $(dirname $0)/$PROGRAM\n")
     script.chmod(0o755)
-    result = hugeld("doctor", "--", script)
+    result = hugeld("doctor", "--copy", "--", script)
     assert f"\nwhich programs {script} starts is not known; name one of them\n" in result.stdout
     assert not result.stdout.endswith("\nyes\n")
     assert ask("--", script)[1]["starts_unknown"]
@@ -220,7 +244,7 @@ def test_script_that_starts_something_unknown(tmp_path):
 def test_little_text(builder):
     result = hugeld("doctor", "--", "true")
     last = "hugeld moves no text here, because no whole huge page lies inside what is selected"
-    assert result.stdout.splitlines()[-1] == f"{last}; see its libraries with -p '*'"
+    assert result.stdout.splitlines()[-1] == f"{last}; see all of its libraries with -p '*'"
     assert hugeld("doctor", "-p", "libc.so.6", "--", "true").stdout.splitlines()[-1] == last
 
 
@@ -290,7 +314,7 @@ def test_own_pages_by_hand(builder, pool):
     status, told = ask("--own-pages", "3", "--", app)
     assert (status, told["own_pages"], told["own_source"], told["needed_pages"]) == (0, 3, "--own-pages", APP + 3)
     assert told["reserve_pages"] == 3
-    assert "set reserve_pages=3," in hugeld("doctor", "--own-pages", "3", "--", app).stdout
+    assert "set reserve_pages=3," in hugeld("doctor", "--copy", "--own-pages", "3", "--", app).stdout
     pool(APP + 2)
     assert ask("--own-pages", "3", "--", app)[0] == 1
 
@@ -303,7 +327,7 @@ def test_reserve_pages(builder, pool, reserve, needed):
     pool(needed)
     status, told = ask(*arguments)
     assert (status, told["needed_pages"]) == (0, needed)
-    assert ("set reserve_pages=" in hugeld("doctor", *arguments).stdout) == (reserve < 3)
+    assert ("set reserve_pages=" in hugeld("doctor", "--copy", *arguments).stdout) == (reserve < 3)
     pool(needed - 1)
     assert ask(*arguments)[0] == 1
 
@@ -364,7 +388,7 @@ def test_postgres_does_not_tell(postgres, pool, present):
     status, told = ask("--", *argv)
     assert (status, told["own_pages"], told["enough"]) == (1, None, False)
     assert "unrecognized configuration parameter" in told["own_source"] and "second line" not in told["own_source"]
-    assert "--own-pages" in told["remedy"] and "--own-pages" in hugeld("doctor", "--", *argv).stdout
+    assert "--own-pages" in told["remedy"] and "--own-pages" in hugeld("doctor", "--copy", "--", *argv).stdout
     assert ask("--own-pages", "5", "--", *argv)[0] == 0
 
 

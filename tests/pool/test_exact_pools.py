@@ -27,7 +27,7 @@ def mariadb(shared_folder):
 def ask_doctor(argv, options=""):
     """(exit status, "program" of the JSON)."""
     arguments = ["-o", options] if options else []
-    result = helpers.hugeld("doctor", "--json", *arguments, "--", *argv)
+    result = helpers.hugeld("doctor", "--json", "--copy", *arguments, "--", *argv)
     assert result.stderr == "", result.stderr
     return result.returncode, json.loads(result.stdout)["program"]
 

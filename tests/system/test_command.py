@@ -83,9 +83,26 @@ def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
         result = hugeld("run", *arguments, "-o", f"verbose={verbose}", "sh", "-c", "env; cat /proc/self/maps", env=env)
         assert ("libhugeld.so" in result.stdout) == preloads
         assert preloads or not any(f"{name}=" in result.stdout for name in VARIABLES)
-        assert result.stderr.count("started as it is, because nothing of it is shared") == (verbose and not preloads)
+        assert result.stderr.count("started as it is") == (verbose and not preloads)
     if not preloads:
         one_line(hugeld("run", *arguments, "-o", "strict=on", "true", env=env), 127, "no copy was asked for")
+
+
+def test_strict_refuses_what_never_fits(pool):
+    """At no load address has it a whole huge page.  What it starts is not judged by that."""
+    one_line(hugeld("run", "--copy", "-o", "strict=on", "true"), 127, "no whole huge page lies inside; strict=on")
+    pool(16)
+    script = "import subprocess; print(subprocess.run(['true']).returncode)"
+    result = hugeld("run", "--copy", "-o", "strict=on", "--", "/usr/bin/python3", "-c", script)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", "")
+    assert hugeld("run", "--copy", "-o", "strict=on,only=other", "true").returncode == 0
+
+
+def test_did_you_mean():
+    one_line(hugeld("shar"), 2, "shar: no such command; did you mean 'share'?")
+    one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
+    one_line(hugeld("status", "--al1"), 2, "did you mean '--all'?")
+    assert "did you mean" not in hugeld("nothing-like-it").stderr
 
 
 @pytest.mark.parametrize("arguments, executed", [
