@@ -117,10 +117,15 @@ static bool change_configuration(const struct request *request, const char *path
                                : (request->disables ? hl_disable_entry(entry, changed)
                                                     : hl_enable_entry(entry, changed));
     free(entry);
+    if (request->disables && result == -ENOENT) { /* there is no file yet */
+        *changed = false;
+        result = 0;
+    }
     if (result == -EINVAL)
         hl_say("%s: " HL_CONFIGURATION " cannot name a path with such characters; rename the file", path);
     else if (result != 0)
-        hl_say(HL_CONFIGURATION ": it cannot be changed: %s; run it as root", strerror(-result));
+        hl_say(HL_CONFIGURATION ": it cannot be changed: %s; make it and its folder writable",
+               strerror(-result));
     return result == 0;
 }
 

@@ -77,6 +77,12 @@ def test_what_cannot_be_enabled(world, what):
     assert not world.path(CONFIGURATION).exists()
 
 
+def test_disable_without_a_configuration(world):
+    """Nothing was enabled yet."""
+    refused(world.run(HUGELD, "disable", APP), f"{APP}: it was not enabled")
+    assert not world.path(CONFIGURATION).exists()
+
+
 def test_root_alone(world):
     refused(world.run(HUGELD, "enable", APP, user=USER), "run it as root")
     assert world.run(HUGELD, "enable").returncode == 2
