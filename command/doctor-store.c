@@ -133,6 +133,15 @@ static bool shares_namespace(const char *pid, const char *name) {
     return same;
 }
 
+/* Whether / of the process PID is this one's; true where that cannot be read. */
+static bool shares_root(const char *pid) {
+    char *theirs = hl_format("/proc/%s/root", pid);
+    struct stat a, b;
+    bool same = stat(theirs, &a) != 0 || stat("/", &b) != 0 || (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
+    free(theirs);
+    return same;
+}
+
 /* Whether the process PID has a mount of DEVICE that may be written to. */
 static bool has_writable_mount(const char *pid, dev_t device) {
     char *path = hl_format("/proc/%s/mountinfo", pid), *line = NULL;
@@ -152,13 +161,14 @@ static bool has_writable_mount(const char *pid, dev_t device) {
     return found;
 }
 
-/* A service with mounts of its own has this machine's processes around it, and its root is this machine's. */
+/* A service with mounts of its own has this machine's processes around it, its / is this machine's, and its root is, too. */
 pid_t hl_find_writing_container(const struct hl_store_state *state) {
     DIR *folder = state->result == 0 && state->is_system && geteuid() == 0 ? opendir("/proc") : NULL;
     pid_t found = 0;
     for (struct dirent *entry; folder != NULL && found == 0 && (entry = readdir(folder)) != NULL;) {
         pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid != 0 && !shares_namespace(entry->d_name, "mnt") && !shares_namespace(entry->d_name, "pid") &&
+        if (pid != 0 && !shares_namespace(entry->d_name, "mnt") &&
+            (!shares_namespace(entry->d_name, "pid") || !shares_root(entry->d_name)) &&
             shares_namespace(entry->d_name, "user") && has_writable_mount(entry->d_name, state->device))
             found = pid;
     }

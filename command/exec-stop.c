@@ -204,6 +204,12 @@ static char *explain(int result, const char *executable) {
     return reason;
 }
 
+/* Whether it is the store that no process here would use: a refusal, where no image is none. */
+static bool is_of_store(int result) {
+    return result == HL_SKIP_STORE_UNSAFE || result == HL_SKIP_STORE_FOREIGN ||
+           result == HL_SKIP_STORE_FILE_SYSTEM;
+}
+
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
                          const struct hl_options *options) {
     struct hl_exec_stop *new = hl_allocate(sizeof *new);
@@ -214,7 +220,7 @@ char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
     if (result == 0)
         result = start_helper(new);
     if (result != 0) {
-        char *reason = new->plan.image >= 0 ? explain(result, executable) : NULL;
+        char *reason = new->plan.image >= 0 || is_of_store(result) ? explain(result, executable) : NULL;
         free_stop(new);
         return reason;
     }

@@ -106,6 +106,8 @@ enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file
         result = HL_SKIP_IMAGE_USELESS;
     else if (reach.text_bytes < HL_TEXT_WORTH)
         result = HL_SKIP_SPARSE_TEXT;
+    else if (skip == HL_SKIP_STORE_FOREIGN) /* where no image of any file can be used */
+        result = skip;
     else if (!is_eligible(file, options))
         result = HL_SKIP_IMAGE_INELIGIBLE;
     else

@@ -396,6 +396,9 @@ static char *explain_plain(const struct hl_process *process, const struct hl_ver
         why = hl_format("its file was removed or replaced since; start it anew");
     else if (process->executable != NULL && verdict->best == HL_WAY_PLACE && verdict->is_made)
         why = hl_format("its file is kept in place; start it anew");
+    else if (verdict->image_skip == HL_SKIP_STORE_FOREIGN)
+        why = hl_format("could be on huge pages: %s; not on an image, because %s", commands,
+                        hl_skip_sentence(verdict->image_skip));
     else
         why = hl_format("could be on huge pages: %s", commands);
     free(commands);

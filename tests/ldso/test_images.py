@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import struct
+import subprocess
 
 import pytest
 
@@ -343,6 +344,34 @@ def test_another_users(images, own, unused):
     os.chown(image, 0, 0)
     os.chmod(image, 0o757)
     unused(library, UNSAFE)
+
+
+@pytest.mark.parametrize("who", ["rootless", "private users"])
+def test_host_in_a_container(images, builder, readable_ldso, shared_folder, who):
+    """Root's store, in a user namespace that does not map root.  Both processes are root there."""
+    folder = shutil.copytree(builder.with_library("dso")[0].parent, shared_folder / f"app-{who[:4]}", symlinks=True)
+    app = folder / "small-dso"
+    image = images.add(folder / "libbig.so")
+    user = 12345 if who == "rootless" else 100000
+    map_root = f"import os, sys; open(f'/proc/{{sys.argv[1]}}/setgroups', 'w').write('deny'); " \
+               f"[open(f'/proc/{{sys.argv[1]}}/{{name}}_map', 'w').write('0 {user} 1') for name in ('uid', 'gid')]"
+    argv = [*helpers.become(user), "unshare", "-U", "sh", "-c", "echo $$; read go; exec \"$@\"", "sh", readable_ldso, app]
+    results = []
+    for patterns in ("no-such-object*", "libbig*"):
+        env = helpers.preload(patterns=patterns, options=images.options("verbose=1"))
+        process = helpers.start(argv, env, stdin=subprocess.PIPE)
+        try:
+            pid = process.stdout.readline().strip()
+            if not pid:
+                pytest.skip(f"no user namespaces here: {process.stderr.read()}")
+            subprocess.run(["python3", "-c", map_root, pid], check=True)
+            stdout, stderr = process.communicate("go\n", timeout=60)
+            results.append((process.returncode, stdout))
+        finally:
+            helpers.end_process(process)
+    assert results[0] == results[1] and results[0][1].startswith("sum ") and image.exists()
+    assert "the store belongs to a user that this user namespace does not map (the host's root)" in stderr, stderr
+    shutil.rmtree(folder)
 
 
 @contextlib.contextmanager
