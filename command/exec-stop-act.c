@@ -237,13 +237,14 @@ static int call(const struct act *act, long *result, long number, uint64_t a, ui
     return hl_call_at_exec_stop(act->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
 }
 
-/* Opens PATH in the program.  0, and *FILE is its number. */
+/* Opens PATH in the program, and waits for nobody: who owns a folder above a store may have put a FIFO there since it was looked
+   at.  0, and *FILE is its number. */
 static int open_in_program(const struct act *act, const char *path, int *file) {
     long opened;
     int result = hl_write_exec_thread(act->thread, act->thread->data, path, strlen(path) + 1);
     if (result == 0)
-        result = call(act, &opened, SYS_openat, (uint64_t)AT_FDCWD, act->thread->data, O_RDONLY | O_CLOEXEC,
-                      0, 0, 0);
+        result = call(act, &opened, SYS_openat, (uint64_t)AT_FDCWD, act->thread->data,
+                      O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, 0, 0);
     if (result == 0)
         *file = (int)opened;
     return result;
