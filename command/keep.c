@@ -197,7 +197,11 @@ static void drop(struct hl_keeper *keeper, struct kept *kept) {
     keeper->changed = true;
 }
 
+/* An event with a name is of what lies in a folder.  In /tmp any user makes these, and all that is asked of the folders above an
+   original is about themselves. */
 static void take_event(struct hl_keeper *keeper, const struct inotify_event *event) {
+    if (event->len > 0 && event->wd != keeper->store)
+        return;
     if (event->wd == keeper->store || (event->mask & IN_Q_OVERFLOW)) {
         keeper->changed = true;
         if (event->mask & (IN_IGNORED | IN_UNMOUNT))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 import collections
+import glob
 import pathlib
 import shutil
 
@@ -72,3 +73,20 @@ def world(root, folders):
     finally:
         helpers.end_process(holder)
         shutil.rmtree(programs)
+
+
+@pytest.fixture
+def own_store(images):
+    """The test's store is for root alone, so it takes files from folders that others can write to (/tmp)."""
+    images.folder.chmod(0o700)
+    yield images.folder
+    images.folder.chmod(0o755)
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """For hugeld it is ten minutes later: of what has just changed `run --share` makes no image."""
+    found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
+    if not found:
+        pytest.skip("libfaketime is not installed")
+    return ["env", f"LD_PRELOAD={found[0]}", "FAKETIME=+10m", "NO_FAKE_STAT=1", "FAKETIME_ONLY_CMDS=hugeld", "FAKETIME_DONT_FAKE_MONOTONIC=1"]

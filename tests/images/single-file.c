@@ -24,7 +24,8 @@ static void print(const char *how, const unsigned char *at, size_t bytes) {
     unsigned long sum = 5381;
     for (size_t i = 0; i < bytes; i++)
         sum = sum * 33 + at[i];
-    printf("%s: %zu bytes, sum %lx, begins with %.8s\n", how, bytes, sum, bytes >= 8 ? (const char *)at : "-");
+    printf("%s: %zu bytes, sum %lx, begins with %.8s\n", how, bytes, sum,
+           bytes >= 8 ? (const char *)at : "-");
 }
 
 static void read_at(const char *how, int file, off_t offset, size_t bytes) {

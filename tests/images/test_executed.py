@@ -3,7 +3,6 @@
 is in the process, and the program finds itself where it always is.  And what must never be executed from an image."""
 
 import fcntl
-import glob
 import os
 import pathlib
 import re
@@ -425,23 +424,6 @@ def test_upgrade_under_it(images, program, tmp_path):
 
 
 # --- --share ---
-
-
-@pytest.fixture
-def own_store(images):
-    """The test's store is for root alone, so it takes files from folders that others can write to (/tmp)."""
-    images.folder.chmod(0o700)
-    yield images.folder
-    images.folder.chmod(0o755)
-
-
-@pytest.fixture
-def later(monkeypatch):
-    """For hugeld it is ten minutes later: of what has just changed `run --share` makes no image."""
-    found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
-    if not found:
-        pytest.skip("libfaketime is not installed")
-    return ["env", f"LD_PRELOAD={found[0]}", "FAKETIME=+10m", "NO_FAKE_STAT=1", "FAKETIME_ONLY_CMDS=hugeld", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
 
 
 def test_share(own_store, program, run, later):

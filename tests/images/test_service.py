@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from worlds import APP, SYSTEM, TOUCHER, USER, disk
 
 pytestmark = pytest.mark.beside
 
+REST = 3  # seconds between two looks at one file
 CONFIGURATION = "/etc/hugeld/hugeld.conf"
 
 
@@ -79,6 +81,29 @@ def test_nobody_splits_what_is_held(world):
         result = world.run("/usr/bin/python3", "-c", TOUCHER, image["image"], helpers.HUGE, 20, user=USER)
         assert result.returncode == 0, result
         assert world.share("check").returncode == 0 and held(process) == image["huge_pages"] * helpers.HUGE
+
+
+def test_what_lies_beside_is_nothing_to_it(world):
+    """Any user may change attributes in /tmp, which lies in a folder of every original, and make root read all images for ever."""
+    theirs = world.path("/run/theirs")
+    theirs.mkdir()
+    shutil.chown(theirs, USER, USER)
+    world.add("--way=image", APP)
+    [image] = world.list()
+
+    def bytes_read(process):
+        return int(re.search(r"rchar: (\d+)", open(f"/proc/{process.pid}/io").read())[1])
+
+    with service(world) as process:
+        assert holds(process, image)
+        time.sleep(REST + 1)  # after the look at its start
+        before = bytes_read(process)
+        for _ in range(3):
+            assert world.run("touch", "/run/theirs", user=USER).returncode == 0
+        time.sleep(1)
+        assert bytes_read(process) - before < world.path(APP).stat().st_size
+        world.path("/run/programs").chmod(0o700)
+        wait_for(world, lambda image: image["state"] == "pending")
 
 
 @pytest.mark.parametrize("how", ["link", "replaced", "overwritten"])

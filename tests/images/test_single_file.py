@@ -12,7 +12,7 @@ import subprocess
 import pytest
 
 import helpers
-from test_executed import SHARED, later, own_store  # noqa: F401  (fixtures)
+from test_executed import SHARED
 
 pytestmark = pytest.mark.beside
 
@@ -111,7 +111,7 @@ def attach(argv):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_finds_what_it_carries(images, own_store, later, single, kind):  # noqa: F811
+def test_finds_what_it_carries(images, own_store, later, single, kind):
     app = single(kind)
     plain = outcome(helpers.run([app]))
     assert plain[0] == 5 and plain[1].count("\n") >= 3 and "no trailer" not in plain[1] and ": 0 bytes" not in plain[1]
