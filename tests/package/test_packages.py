@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+import clean
 import helpers
 
 pytestmark = [pytest.mark.whole, pytest.mark.skipif(platform.machine() != "x86_64", reason="hugeld-ldso is for amd64")]
@@ -29,6 +30,11 @@ def test_lintian(debian_packages):
     result = helpers.run(["lintian", "--allow-root", changes], timeout=300)
     errors = [line for line in result.stdout.splitlines() if line.startswith("E:")]
     assert (result.returncode, errors) == (0, []), result.stderr
+
+
+def build_id(path):
+    notes = subprocess.run(["readelf", "-n", path], check=True, capture_output=True, text=True).stdout
+    return re.search(r"Build ID: (\w+)", notes)[1]
 
 
 def sha256(path):
@@ -75,9 +81,8 @@ def other_libc6(debian, tmp_path):
     control.write_text(control.read_text().replace(f"Version: {version}\n", f"Version: {version}+other\n"))
     for name in ("ld-linux-x86-64.so.2", "libc.so.6"):
         [file] = (p for p in unpacked.glob(f"**/{name}") if not p.is_symlink())
-        notes = subprocess.run(["readelf", "-n", file], check=True, capture_output=True, text=True).stdout
-        build_id = bytes.fromhex(re.search(r"Build ID: (\w+)", notes)[1])
-        file.write_bytes(file.read_bytes().replace(build_id, bytes(255 - b for b in build_id)))
+        found = bytes.fromhex(build_id(file))
+        file.write_bytes(file.read_bytes().replace(found, bytes(255 - b for b in found)))
     dpkg_deb("-Znone", "-b", unpacked, debian.upper / "packages/libc6-other.deb")
 
 
@@ -185,6 +190,62 @@ dpkg --root=/other -i /packages/libc6-other.deb
 """)
     assert start(debian) == f"{FOLDER}/ld.so"
     assert debian.do(f"readlink {LINK} && readlink /other{LINK}").split() == ["ld.so", SYSTEM]
+
+
+# What APT's sources are in a new release, with an archive that has our packages for it.
+NEXT_RELEASE = """
+sed -i s/bookworm/trixie/g /etc/apt/sources.list
+echo 'deb [trusted=yes] file:/archive ./' >> /etc/apt/sources.list
+apt-get -q update
+apt-get -q -y dist-upgrade
+"""
+
+
+@pytest.fixture
+def for_trixie(debian, tmp_path):
+    """An archive in /archive that has both packages for trixie: a later version, with the dynamic linker that the suite has built
+    (tests/ldso/suite), and what it was made for."""
+    suite = clean.archive.cache_folder("suites") / "trixie"
+    linker = helpers.ROOT / "build/suites/trixie/ldso/ld.so"
+    if not linker.exists() or not suite.exists():
+        pytest.skip("no linker for trixie: make check-suites SUITES=trixie builds it")
+    stamp = subprocess.run(["readelf", "-p", ".hugeld.for", linker], check=True, capture_output=True, text=True).stdout
+    if build_id(suite / SYSTEM.lstrip("/")) not in stamp:
+        pytest.skip(f"{linker} was built for another libc6 than {suite} has by now: make check-suites SUITES=trixie")
+    folder = debian.upper / "archive"
+    folder.mkdir()
+    index = ""
+    for name in ("hugeld", "hugeld-ldso"):
+        unpacked = tmp_path / name
+        dpkg_deb("-R", debian.upper / f"packages/{name}.deb", unpacked)
+        control = unpacked / "DEBIAN/control"
+        control.write_text(re.sub(r"^(Version: .*|.*hugeld \(= [^)]*)(?=$|\))", r"\1+trixie", control.read_text(), flags=re.M))
+        if name == "hugeld-ldso":
+            shutil.copy(linker, unpacked / FOLDER.lstrip("/") / "ld.so")
+            (unpacked / FOLDER.lstrip("/") / "made-for").write_text("".join(
+                f"{sha256(suite / file.lstrip('/'))}  {file}\n" for file in (SYSTEM, "/lib/x86_64-linux-gnu/libc.so.6")))
+            (unpacked / "DEBIAN/md5sums").unlink()
+        package = folder / f"{name}.deb"
+        dpkg_deb("-Znone", "-b", unpacked, package)
+        index += f"{control.read_text()}Filename: ./{package.name}\nSize: {package.stat().st_size}\nSHA256: {sha256(package)}\n\n"
+    (folder / "Packages").write_text(index)
+    return subprocess.run(["dpkg-query", f"--root={suite}", "-W", "-f", "${Version}", "libc6:amd64"], check=True, capture_output=True,
+                          text=True).stdout
+
+
+def test_next_release(debian, for_trixie):
+    """Bookworm becomes trixie, whose archive has a package for its libc6: that is installed, and programs have its linker.  Where
+    trixie's libc6 is a newer one by now, they go on with libc6's own."""
+    debian.install("/packages/hugeld.deb", "/packages/hugeld-ldso.deb")
+    assert start(debian) == f"{FOLDER}/ld.so"
+    said = debian.do(NEXT_RELEASE, timeout=1500)
+    libc6 = debian.do("dpkg-query -W -f '${Version}' libc6:amd64")
+    assert libc6.startswith("2.41-"), said
+    installed = debian.do("dpkg-query -W -f '${db:Status-Abbrev} ${Version}\n' hugeld hugeld-ldso").splitlines()
+    assert len(installed) == 2 and all(line.startswith("ii ") and line.endswith("+trixie") for line in installed), said
+    linker = start(debian)
+    assert linker == f"{FOLDER}/ld.so" if libc6 == for_trixie else linker.endswith("/ld-linux-x86-64.so.2")
+    assert "stays" in debian.do("LD_PRELOAD=libhugeld.so LD_HUGEPAGES_OPTIONS=verbose=2 /bin/true")
 
 
 # --- the store ---
