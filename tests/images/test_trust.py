@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import helpers
+from worlds import APP
 
 pytestmark = [pytest.mark.beside]
 
@@ -275,3 +276,32 @@ def test_run_names_the_users_own(place):
     other = place.run(argv, prefix=[*helpers.become(USER + 1), "env", f"XDG_RUNTIME_DIR=/run/user/{USER}"])
     assert (other.returncode, other.stdout) == (0, f"{PLAIN}\n"), other
     assert "store=" not in place.run([hugeld, "run", "--copy", "--", "env"]).stdout
+
+
+FLIP = """
+import ctypes, sys
+while True:
+    ctypes.CDLL(None).renameat2(-100, b"/run/e/store", -100, b"/run/e/other", 2)  # RENAME_EXCHANGE
+"""
+
+
+def test_folder_above_the_store(world):
+    """Its owner exchanges the store while programs start, for one in which a FIFO has the image's name: none waits for it."""
+    world.path("/run/e/store").mkdir(parents=True)
+    world.add("--way=image", "--store=/run/e/store", APP)
+    [image] = world.path("/run/e/store").glob("*/app")
+    fifo = world.path("/run/e/other") / image.parent.name / "app"
+    fifo.parent.mkdir(parents=True)
+    os.mkfifo(fifo, 0o755)
+    shutil.chown(world.path("/run/e"), USER, USER)
+    plain = world.run(APP).stdout
+    run = ["/run/bin/hugeld", "run", "-o", "store=/run/e/store,verbose=2", "--", APP]
+    assert "at the exec stop from /run/e/store/" in world.run(*run).stderr
+    flipper = helpers.start(world.command("/usr/bin/python3", "-c", FLIP, user=USER))
+    try:
+        for _ in range(100):
+            result = world.run(*run)
+            assert result.stdout == plain, result
+        assert flipper.poll() is None, flipper.stderr.read()
+    finally:
+        helpers.end_process(flipper)
