@@ -195,26 +195,3 @@ def test_share_add_pays_elsewhere(unit, start, program):
     [made] = [i for i in fresh(program, other) if i["path"] == str(other)]
     assert shmem(SLICE) - before >= made["huge_pages"] * helpers.HUGE > 0
     assert not [group for group in SLICE.glob("*.scope") if (group / "cgroup.procs").read_text()]
-
-
-def test_observes(start, program):
-    """Inside of its sandbox it sees which of root's files run; a clock that is set changes nothing."""
-    def observed():
-        said = helpers.hugeld_json("service", "status")["observed"]
-        return said if said is not None and any(f["samples"] >= 5 for f in said["files"]) else None
-
-    start()
-    CONFIGURATION.write_text(f"enabled = {program}\nobserve = yes\nwindow = 1\ninterval = 2\n")
-    assert systemctl("reload", "hugeld.service").returncode == 0, journal()
-    busy = helpers.start(["/usr/bin/python3", "-c", "while True: pass"])
-    try:
-        before = helpers.wait_until(observed, SECONDS, "what it has observed")
-        assert before["refused"] == 0 and [f for f in before["files"] if "/python3" in f["path"]], before
-        for jump in 86400, -2 * 86400:
-            windows = observed()["windows"]
-            time.clock_settime(time.CLOCK_REALTIME, time.time() + jump)
-            assert helpers.wait_until(lambda n=windows: observed()["windows"] >= n + 2, SECONDS, "the next windows")
-    finally:
-        helpers.end_process(busy)
-    stop()
-    assert "hugeld:" not in journal()
