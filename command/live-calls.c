@@ -15,6 +15,7 @@
 #include <linux/futex.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -78,22 +79,25 @@ static bool can_write_select(const struct hl_call *call, const struct sleeper *s
     return can_be_written(call->argument[4], HL_REST_BYTES, sleeper);
 }
 
-/* Whether the file is one of which a read takes all or nothing.  Only its name is looked at, which for these is the
-   kernel's: a path would begin with a slash. */
+/* Whether the file is one of which a read takes all or nothing: a pipe, whatever its name and file system, or what the kernel
+   has named so; a path would begin with a slash.  Whose file system it is on is not asked: it need not answer. */
 static bool reads_all_or_nothing(const struct hl_call *call, const struct sleeper *sleeper) {
-    static const char *const names[] = {"pipe:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]",
+    static const char *const names[] = {"anon_inode:[eventfd]", "anon_inode:[timerfd]",
                                         "anon_inode:[signalfd]", "anon_inode:inotify"};
     char name[64];
+    struct statx state;
     if (sleeper == NULL)
         return true;
+    int folder = sleeper->process->folder;
     char *path = hl_format("task/%d/fd/%u", sleeper->tid, (unsigned)call->argument[0]);
-    ssize_t bytes = readlinkat(sleeper->process->folder, path, name, sizeof name - 1);
+    bool is_known =
+        statx(folder, path, AT_STATX_DONT_SYNC, STATX_TYPE, &state) == 0 && S_ISFIFO(state.stx_mode);
+    ssize_t bytes = readlinkat(folder, path, name, sizeof name - 1);
     free(path);
     name[bytes > 0 ? bytes : 0] = '\0';
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
-        if (strncmp(name, names[i], strlen(names[i])) == 0)
-            return true;
-    return false;
+        is_known |= strncmp(name, names[i], strlen(names[i])) == 0;
+    return is_known;
 }
 
 /* Once it has returned EINTR, it is known that it had done nothing; before, it is not. */

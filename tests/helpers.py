@@ -397,6 +397,16 @@ def free_pages():
     return free - reserved
 
 
+# What attach says where memory is in too many pieces, which no test can help.
+SMALL_PAGES = "the kernel gave small pages"
+
+
+def count_free_huge_pages():
+    """So many huge pages could be made of free memory as it lies (x86-64: nine orders above a small page)."""
+    lines = pathlib.Path("/proc/buddyinfo").read_text().splitlines()
+    return sum(int(n) << i for line in lines for i, n in enumerate(line.split()[13:]))
+
+
 def compact_memory():
     """Asks the kernel to put free memory together, where this user may; elsewhere memory stays as it is."""
     with contextlib.suppress(PermissionError):

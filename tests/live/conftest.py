@@ -4,12 +4,23 @@
 import platform
 import subprocess
 
+import helpers
 import lives
 import pytest
+
+# What a test and its neighbours may want at once.
+HUGE_PAGES = 64
 
 
 def pytest_ignore_collect():
     return platform.machine() != "x86_64" or None
+
+
+@pytest.fixture(autouse=True)
+def huge_memory():
+    """Memory in too many pieces for huge pages is put together first."""
+    if helpers.count_free_huge_pages() < HUGE_PAGES:
+        helpers.compact_memory()
 
 
 @pytest.fixture(scope="session")

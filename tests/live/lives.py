@@ -8,6 +8,7 @@ import os
 import pathlib
 import re
 import subprocess
+import threading
 
 import helpers
 
@@ -112,3 +113,22 @@ def tells_rseq(pid):
         return libc.ptrace(0x420f, pid, ctypes.c_void_p(64), ctypes.create_string_buffer(64)) >= 0
     finally:
         libc.ptrace(17, pid, None, None)  # PTRACE_DETACH
+
+
+@contextlib.contextmanager
+def asking_again(argv):
+    """A client that is started again until the block ends, and what it has said each time."""
+    said, over = [], threading.Event()
+
+    def ask():
+        while not over.is_set() and (not said or said[-1].returncode == 0):
+            said.append(helpers.run(argv, timeout=300))
+
+    client = threading.Thread(target=ask)
+    client.start()
+    try:
+        yield said
+    finally:
+        over.set()
+        client.join()
+    assert said[-1].returncode == 0, said[-1]

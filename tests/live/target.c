@@ -235,6 +235,23 @@ static void wait_pipe(void) {
     want(read(pipe_[0], &byte, 1) == 1, "read of a pipe");
 }
 
+/* A pipe that has a name in a file system. */
+static void wait_fifo(void) {
+    char path[64], bytes[2];
+    snprintf(path, sizeof path, "/tmp/hugeld-test-fifo-%d", getpid());
+    want(mkfifo(path, 0600) == 0, "mkfifo");
+    int fifo = open(path, O_RDWR);
+    unlink(path);
+    pid_t writer = fork();
+    if (writer == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
+        while (read(pipe_[0], bytes, 1) != 1)
+            continue;
+        _exit(write(fifo, "xy", 2) != 2);
+    }
+    want(read(fifo, bytes, 2) == 2 && waitpid(writer, NULL, 0) == writer, "read of a FIFO");
+}
+
 static void wait_pipe_write(void) {
     static char bytes[1 << 20];
     int full[2];
@@ -1192,6 +1209,7 @@ static const struct mode {
     WAIT(accept4),
     WAIT(inotify),
     WAIT(pwait_eintr_beside),
+    WAIT(fifo),
 };
 
 static _Atomic int started;

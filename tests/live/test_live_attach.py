@@ -19,7 +19,7 @@ from test_json import compare
 pytestmark = pytest.mark.beside
 
 WAITS = "futex nanosleep nanosleep_rest poll epoll sigsuspend for_eintr semtimedop wait4".split()
-RARER_WAITS = """futex_timed clock_nanosleep poll_timed ppoll select pselect epoll_pwait epoll_pwait2 futex_bitset pipe accept accept4 inotify eventfd timerfd signalfd
+RARER_WAITS = """futex_timed clock_nanosleep poll_timed ppoll select pselect epoll_pwait epoll_pwait2 futex_bitset pipe fifo accept accept4 inotify eventfd timerfd signalfd
 sigwait sigtimedwait semop msgrcv mq waitid""".split()
 
 
