@@ -88,9 +88,9 @@ static const struct hl_segment *find_segment(const struct hl_object *object, uin
 }
 
 /* Whether REGION maps LOADED's file as SEGMENT says; a part of it may lie in neighbours. */
-static int check_region(const struct hl_loaded *loaded, const struct hl_segment *segment,
-                        const struct hl_region *region) {
-    if (region->of_image && !region->shared && !(region->flags & PF_W))
+static int check_region(const struct hl_live *live, const struct hl_loaded *loaded,
+                        const struct hl_segment *segment, const struct hl_region *region) {
+    if (region->of_image && !region->shared && !(region->flags & PF_W) && hl_answers(&live->process, region))
         return 0; /* what an attach or detach has left that did not come to its end */
     if (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
         region->flags != segment->flags ||
@@ -113,7 +113,7 @@ static int check_span(const struct hl_live *live, const struct hl_loaded *loaded
         }
         if (segment == NULL || region == NULL || segment->file_end < segment->end)
             return HL_SKIP_GAP_OCCUPIED;
-        int result = check_region(loaded, segment, region);
+        int result = check_region(live, loaded, segment, region);
         if (result != 0)
             return result;
         next = region->end < segment->end_page ? region->end : segment->end_page;
@@ -314,7 +314,8 @@ static int plan_detach(const struct hl_live *live, struct hl_live_text *text,
     text->inode = loaded->inode;
     for (size_t i = 0; i < live->process.n_regions && !loaded->is_image; i++) {
         const struct hl_region *region = &live->process.region[i];
-        if (!region->of_image || region->shared || (region->flags & PF_W))
+        if (!region->of_image || region->shared || (region->flags & PF_W) ||
+            !hl_answers(&live->process, region))
             continue;
         int result = plan_region_back(live, text, region, &request->geometry);
         if (result != 0)

@@ -228,6 +228,27 @@ static struct hl_process_file *find_file(struct hl_process *process, const struc
     return file;
 }
 
+static bool is_memory_file(const struct hl_process *process, const struct hl_region *region) {
+    struct statfs fs;
+    char *path = hl_format("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    int fd = openat(process->folder, path, O_PATH | O_CLOEXEC); /* which asks no server either */
+    bool result = fd >= 0
+                      ? fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC)
+                      : errno == EPERM;
+    free(path);
+    if (fd >= 0)
+        close(fd);
+    return result;
+}
+
+bool hl_answers(const struct hl_process *process, const struct hl_region *region) {
+    bool is_known = region->inode == 0;
+    for (size_t i = 0; i < process->n_loaded; i++)
+        is_known |= process->loaded[i].inode == region->inode && process->loaded[i].device == region->device;
+    bool is_served = strstr(region->vm_flags, "um") != NULL || strstr(region->vm_flags, "ui") != NULL;
+    return !is_served && (is_known || is_memory_file(process, region));
+}
+
 /* Whether REGION is a part of OBJECT. */
 static bool is_in_object(const struct hl_object *object, const struct hl_region *region) {
     for (unsigned i = 0; i < object->n_segments; i++)

@@ -140,6 +140,11 @@ int hl_open_process_file(const struct hl_process *process, const char *name);
    executable first. */
 void hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
 
+/* Whether what REGION maps can be read without waiting for another process, which may not answer: the server of a FUSE, that any
+   user can be, or who handles the faults of a userfaultfd (VmFlags "um", "ui").  The files of what hl_find_loaded has found could be
+   opened; others have to be in memory.  For who may not look, true: the process is their own. */
+bool hl_answers(const struct hl_process *process, const struct hl_region *region);
+
 /* The value of the variable NAME in the environment that PROCESS was started with; NULL if it has none or may
    not be asked.  The caller owns it. */
 char *hl_read_variable(const struct hl_process *process, const char *name);

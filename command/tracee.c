@@ -202,7 +202,7 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
             const struct hl_region *region = &process->region[i];
             bool is_vdso = strcmp(region->name, "[vdso]") == 0;
             if (region->flags != (PF_R | PF_X) || region->shared || (region->inode == 0 && !is_vdso) ||
-                avoid(data, region) != (avoided == 1))
+                avoid(data, region) != (avoided == 1) || !hl_answers(process, region))
                 continue;
             struct hl_gadgets here = {0, 0};
             if (search_region(&here, process, region) == -ESRCH)

@@ -41,6 +41,7 @@
 #include <sys/sem.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/timerfd.h>
@@ -1055,6 +1056,16 @@ static void run_hostile(void) {
     wait_futex();
 }
 
+/* A page of the file NAME as text, before all other: who serves its file system does not answer. */
+static void run_unanswered(void) {
+    int file = open(victim, O_RDONLY);
+    want(mmap((void *)0x10000, 4096, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, file, 0) != MAP_FAILED,
+         "mmap");
+    puts("mapped");
+    fflush(stdout);
+    wait_futex();
+}
+
 /* --- the waker --- */
 
 static void wake(void) {
@@ -1210,6 +1221,7 @@ static const struct mode {
     WAIT(inotify),
     WAIT(pwait_eintr_beside),
     WAIT(fifo),
+    RUN(unanswered),
 };
 
 static _Atomic int started;

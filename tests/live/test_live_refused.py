@@ -283,6 +283,37 @@ def test_as_a_user(for_nobody, targets, plain_output, root):
         assert target.finish() == plain_output
 
 
+FUSE_OF_NOBODY = """
+cd "$1"; shift
+mkdir real mounted; echo text > real/file; chown 65534 real mounted
+mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+"$NOBODY" bindfs -f --no-allow-other real mounted < /dev/null > log 2>&1 & echo $! > server
+while ! grep -q " $PWD/mounted fuse" /proc/self/mounts; do sleep 0.01; done
+exec "$NOBODY" "$@"
+""".replace('"$NOBODY"', " ".join(NOBODY))
+
+
+def test_unanswered(for_nobody, targets, plain_output, tmp_path, root):
+    """A process of a user's has text of a FUSE, also a user's, that answers nobody: whoever attaches does not ask it."""
+    if not shutil.which("bindfs") or not shutil.which("fusermount3"):
+        pytest.skip("bindfs is not installed")
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
+            folder.chmod(0o755)
+    prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY, "sh", tmp_path]
+    with lives.running(targets["exec"], "unanswered", tmp_path / "mounted/file", prefix=prefix) as target:
+        assert target.process.stdout.readline() == "mapped\n"
+        server = int((tmp_path / "server").read_text())
+        os.kill(server, signal.SIGSTOP)
+        try:
+            for command in "attach", "detach", "attach":
+                assert helpers.hugeld(command, target.pid).returncode == 0
+            assert target.huge_bytes() >= 2 * helpers.HUGE
+        finally:
+            os.kill(server, signal.SIGCONT)
+        assert target.finish() == plain_output
+
+
 def test_no_descriptors(targets, plain_output, root):
     """It has no descriptor left: it is refused, and may be attached to when it has."""
     with lives.running(targets["exec"], "futex") as target:

@@ -18,7 +18,7 @@ import pytest
 pytestmark = [pytest.mark.whole, pytest.mark.beside]
 
 PAIRS = int(os.environ.get("T_LIVE", 20))
-MAY_BE_SAID = f"try again|ended|no such process|nothing to do|no memory|{helpers.SMALL_PAGES}"
+MAY_BE_SAID = f"try again|ended|no such process|nothing to do|no memory|no address space or memory|{helpers.SMALL_PAGES}"
 
 
 def tool(*names):
