@@ -190,10 +190,15 @@ static void look_at_threads(struct hl_threads *threads, bool all) {
         closedir(folder);
 }
 
-/* In the order in which they are taken. */
+static bool is_first(const struct hl_thread *thread) { return thread->tracee.tid == thread->tracee.pid; }
+
+/* In the order in which they are taken.  The frame lies at the end of the first thread's stack (tracee.c), which that could reach
+   meanwhile; so as long as that thread has not ended, it is the only one. */
 static int compare_threads(const void *a, const void *b) {
     const struct hl_thread *x = *(struct hl_thread *const *)a, *y = *(struct hl_thread *const *)b;
     bool x_unfit = x->unfit != 0, y_unfit = y->unfit != 0;
+    if (is_first(x) != is_first(y))
+        return is_first(y) - is_first(x);
     return x_unfit != y_unfit ? x_unfit - y_unfit : (int)x->again - (int)y->again;
 }
 
@@ -209,6 +214,14 @@ static struct hl_thread **rank_threads(const struct hl_threads *threads, size_t 
     return ranked;
 }
 
+/* Why one of them is not interrupted, or 0. */
+static int find_unfit(struct hl_thread *const *thread, size_t n) {
+    int unfit = 0;
+    for (size_t i = 0; i < n && unfit == 0; i++)
+        unfit = thread[i]->unfit;
+    return unfit;
+}
+
 static void pause_for(long ns) { nanosleep(&(struct timespec){0, ns}, NULL); }
 
 int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_running) {
@@ -218,7 +231,7 @@ int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_ru
         size_t n;
         look_at_threads(&threads, true);
         struct hl_thread **ranked = rank_threads(&threads, &n);
-        result = n == 0 ? -ESRCH : ranked[all ? n - 1 : 0]->unfit;
+        result = n == 0 ? -ESRCH : find_unfit(ranked, all ? n : 1);
         free(ranked);
         if (result != HL_SKIP_LIVE_UNFIT || hl_now_ms() - begun > LOOK_MS)
             break;
@@ -278,13 +291,14 @@ static int take(struct hl_thread *thread, const struct hl_threads *threads,
     return result;
 }
 
-/* Tries one after the other. */
+/* Tries one after the other, where there is a choice. */
 static int take_one(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets) {
     size_t n;
     int first = -ESRCH;
     look_at_threads(threads, true);
     struct hl_thread **ranked = rank_threads(threads, &n);
-    for (size_t i = 0; i < n && i < TRIES_MAX; i++) {
+    size_t tries = n > 0 && is_first(ranked[0]) ? 1 : TRIES_MAX;
+    for (size_t i = 0; i < n && i < tries; i++) {
         int result = ranked[i]->unfit != 0 ? ranked[i]->unfit : take(ranked[i], threads, gadgets);
         if (first == -ESRCH || result == 0)
             first = result;

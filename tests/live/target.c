@@ -594,6 +594,14 @@ static void run_compute(void) {
         check_all();
 }
 
+/* While another thread waits. */
+static void run_compute_beside(void) {
+    pthread_t thread;
+    want(pthread_create(&thread, NULL, wait_in_thread, NULL) == 0, "pthread_create");
+    run_compute();
+    pthread_join(thread, NULL);
+}
+
 /* In a handler, on an alternate stack that has no room for more. */
 static void compute_in_handler(int number) {
     (void)number;
@@ -983,6 +991,7 @@ static void *escape_when_traced(void *data) {
 
 static void run_escape(void) {
     pthread_t thread;
+    rmdir(forbidden);
     filter_call(SYS_mkdir, SECCOMP_RET_ERRNO | EPERM, 0);
     pthread_create(&thread, NULL, escape_when_traced, NULL);
     wait_futex();
@@ -1221,6 +1230,7 @@ static const struct mode {
     WAIT(inotify),
     WAIT(pwait_eintr_beside),
     WAIT(fifo),
+    RUN(compute_beside),
     RUN(unanswered),
 };
 

@@ -156,6 +156,15 @@ def test_gdbserver(targets, plain_output, gdbserver):
         assert target.finish() == plain_output
 
 
+def test_first_thread(targets, plain_output):
+    """The frame lies at the end of the first thread's stack: while that runs no other thread is taken instead."""
+    with lives.running(targets["exec"], "compute_beside") as target:
+        refused(target, "live-unfit")
+        result = helpers.hugeld("attach", "--running-threads", target.pid)
+        assert result.returncode == 0 or not lives.tells_rseq(target.pid), result
+        assert target.finish() == plain_output
+
+
 def test_two_at_once(targets, plain_output):
     """Another call of hugeld's is at it."""
     with lives.running(targets["exec"], "futex") as target:
