@@ -52,7 +52,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from share' -l size -x -d 'How muc
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l per-node -d 'An image on each node'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l running -d 'What processes have mapped'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -s a -l all -d 'Remove everything'
-complete -c hugeld -n '__fish_seen_subcommand_from share' -l unused -d 'Remove what nobody maps'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l unused -d 'Remove what no process maps'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l force -d 'Remove what is mapped, too'
 complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map attach detach' -a '(__fish_complete_pids)'

@@ -57,7 +57,7 @@ _hugeld() {
         _arguments -S $help $json '--store=[another store]:folder:_files -/' '--way=[in place or an image]:way:(place image)' \
             '--any-disk[files on disks that may be exchanged, too]' \
             '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[what processes have mapped]' \
-            '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove what nobody maps]' '--force[remove what is mapped, too]' \
+            '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove what no process maps]' '--force[remove what is mapped, too]' \
             '--config=[another configuration]:file:_files' \
             '1:action:(add list check remove refresh)' '*:file:_files'
         ;;

@@ -7,7 +7,7 @@
    maps is an area, an area knows which part has left, and only the rest is unmapped.
 
    Where a call failed and it can't be told whether it has unmapped something first, the part in question
-   counts as gone: address space that is lost, at most once in such a failure, harms nobody. */
+   counts as gone: address space that is lost, at most once in such a failure, does no harm. */
 #include "area.h"
 #include "sys.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Step 4, prepare: the file behind a read-only span.
 
-   Nobody wrote to these pages (check.c), so the file has the same bytes as the memory, and gives them faster.
+   Nothing wrote to these pages (check.c), so the file has the same bytes as the memory, and gives them faster.
    128 MiB on 6.18, ext4:
 
    Cached, through a mapping of our own whose addresses go with its offsets, modulo the size of a huge page.
@@ -13,7 +13,7 @@
    or the usual 128 KiB (faults: 800 ms).
 
    The file is the one that a new object has just been mapped from, or the executable's.  Its link in /proc is
-   nobody else's to change, but need not be what was mapped (ld.so PROGRAM), so /proc/self/maps has to say the
+   not for others to change, but need not be what was mapped (ld.so PROGRAM), so /proc/self/maps has to say the
    same of both mappings; the name as well, since subvolumes of btrfs share device and inode numbers.  Another
    object is a name that may be another file by now; it is copied from memory, as everything is that cannot be
    opened. */

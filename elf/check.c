@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Between plan and prepare: is the object still what its program headers say?  Constructors that ran earlier
    may have remapped it, reprotected it or written to it, and a uprobe puts its breakpoint into a private page
-   of the text: copied along, that is a SIGTRAP nobody handles. */
+   of the text: copied along, that is a SIGTRAP without a handler. */
 #include "check.h"
 #include "mapping.h"
 #include "plan.h"
@@ -89,7 +89,7 @@ bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object,
     return true;
 }
 
-/* Whether nobody wrote to any of the read-only spans, nor to what lies between them: one call says so, and nearly
+/* Whether nothing wrote to any of the read-only spans, nor to what lies between them: one call says so, and nearly
    always.  Where it does not, each span is asked for alone. */
 static bool are_all_unmodified(const struct hl_context *context, const struct hl_work *work) {
     uint64_t start = 0, end = 0;

@@ -9,7 +9,7 @@
    0, HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY. */
 int hl_look_at_object(struct hl_context *context, struct hl_work *work);
 
-/* Between plan and prepare: whether the object's mappings are what its program headers say and nobody wrote
+/* Between plan and prepare: whether the object's mappings are what its program headers say and nothing wrote
    to its read-only pages.  0, or the reason why the object stays. */
 int hl_check_object(struct hl_context *context, struct hl_work *work);
 

@@ -17,7 +17,7 @@
    At vm.max_map_count the way back would fail as well, so spare mappings, the ballast, are taken before the
    first step and given up before rolling back.
 
-   An object that the dynamic linker has just mapped needs none of this: nobody uses it yet, and it can be mapped
+   An object that the dynamic linker has just mapped needs none of this: no thread uses it yet, and it can be mapped
    again from its file, which is still open.  Each of its spans comes into place by one call, over what is there
    (map-again.c).
 
@@ -132,7 +132,7 @@ static int allocate(struct commit *c) {
     return 0;
 }
 
-/* Takes the gaps, so that nothing of anybody's is in the way: looking would not be enough. */
+/* Takes the gaps, so that no other mapping is in the way: looking would not be enough. */
 static int claim_gaps(struct commit *c) {
     for (size_t i = 0; i < c->n_steps; i++) {
         struct step *step = &c->step[i];
@@ -196,7 +196,7 @@ static int place_memory(const struct hl_context *context, struct hl_move *move, 
     return 0;
 }
 
-/* The pages are the memfd's; mapped now, nobody faults later.  Before Linux 5.14 that can't be checked. */
+/* The pages are the memfd's; mapped now, no thread faults later.  Before Linux 5.14 that can't be checked. */
 static int place_file(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
     bool can_populate = hl_can_populate();
     int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE | (can_populate ? 0 : MAP_POPULATE);

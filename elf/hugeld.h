@@ -55,13 +55,13 @@ struct hl_names {
     bool is_main;
 };
 
-/* The executable or one DSO.  The strings belong to whoever made the object and live as long as it does. */
+/* The executable or one DSO.  The strings belong to the object's maker and live as long as it does. */
 struct hl_object {
     const char *path;   /* as the dynamic linker knows it; the executable's is the file it runs */
     const char *soname; /* DT_SONAME, or NULL */
     bool is_main;       /* the executable */
     bool text_relocations;
-    bool is_new;    /* the dynamic linker has just mapped it from FILE: nobody else sees it or runs it yet */
+    bool is_new;    /* the dynamic linker has just mapped it from FILE: no thread sees it or runs it yet */
     bool has_holes; /* and nothing of its own is between its segments (a program that has an address) */
     int file;       /* a descriptor that is open as long as the object is new */
     bool is_image;  /* FILE is its image in a store, and that is what was mapped */

@@ -13,7 +13,7 @@
    - The image is one of the file that is mapped, and at this moment.  Its key says so (the file's device, inode, size
      and ctime, which no user can set), as long as the file that is asked for its state is the one that is mapped; that
      is looked up in maps.  No build ID and no path decides anything.
-   - Nobody wrote to what is mapped there (pagemap), and nothing was set for it that a new mapping would not have
+   - Nothing wrote to what is mapped there (pagemap), and nothing was set for it that a new mapping would not have
      (check_way below).
    - The file can be mapped a second time, which is the way back: a call may fail after it has unmapped what was there.
      Then the same call is made again, then the file is mapped (map-again.c), and where that fails too the text is lost.

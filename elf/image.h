@@ -19,7 +19,7 @@ void hl_set_image_options(struct hl_options *options);
 void hl_take_image(const struct hl_context *context, struct hl_work *work);
 
 /* After everything else was done for such a WORK: where a span holds more than one segment, all of it is
-   mapped with the span's protection, so that its boundary pages are huge ones too.  Nobody else knows of the
+   mapped with the span's protection, so that its boundary pages are huge ones too.  No other code knows of the
    object yet. */
 void hl_join_image(const struct hl_context *context, struct hl_work *work);
 

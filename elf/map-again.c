@@ -3,7 +3,7 @@
    that is mapped over by its image.
 
    A call that maps over something may fail after it has unmapped that: Linux 5.10 empties the destination of
-   mremap(2) before it refuses, and every kernel may lack the memory for page tables.  Nobody wrote to it, and what the
+   mremap(2) before it refuses, and every kernel may lack the memory for page tables.  Nothing wrote to it, and what the
    dynamic linker did can be done once more.
 
    But other threads may run, and one of them may have mapped something where there is a hole.  So the place is
@@ -13,7 +13,7 @@
        claim       |          PROT_NONE          |      only if nothing is there
        segments    | rrr | TTTTTTTTTTT |  | rrrr |      MAP_FIXED, from the file
 
-   If the claim finds something, either nothing was unmapped, which maps(5) shows, or somebody was faster.  Then
+   If the claim finds something, either nothing was unmapped, which maps(5) shows, or another thread was faster.  Then
    the object is lost, as it is where there is no memory: the dynamic linker says that it cannot be loaded, and a
    program whose own text it was ends. */
 #include "map-again.h"
@@ -73,7 +73,7 @@ static bool map_segment(int file, const struct hl_segment *segment, uint64_t sta
            (segment->file_end < start || clear_tail(segment->file_end, tail_end, prot, page_bytes));
 }
 
-/* Unmaps what the claim holds in [start, end) and nobody held before. */
+/* Unmaps what the claim holds in [start, end) and that was free before. */
 static void free_gap(const struct hl_maps *was, uint64_t start, uint64_t end) {
     for (size_t i = hl_find_mapping(was, start); start < end; i++) {
         uint64_t next = i < was->n && was->mapping[i].start < end ? was->mapping[i].start : end;
@@ -88,7 +88,7 @@ int hl_map_again(const struct hl_object *object, int file, const struct hl_maps 
     int claimed = claim(span), beside = prot & ~(PROT_READ | PROT_WRITE | PROT_EXEC);
     if (claimed != 0)
         return is_untouched(object, span, claimed) ? 0 : HL_SKIP_LOST;
-    /* The dynamic linker keeps the gaps so: the file, as far as it goes, which nobody can use. */
+    /* The dynamic linker keeps the gaps so: the file, as far as it goes, without any access. */
     const struct hl_segment *first = &object->segment[0];
     uint64_t gap = span->start;
     if (!map_over(span->start, span->end, PROT_NONE, file, first->offset + (span->start - first->first_page)))

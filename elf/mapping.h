@@ -18,7 +18,7 @@ long hl_create_hugetlb_memfd(const struct hl_geometry *geometry);
 /* A userfaultfd that handles missing hugetlb pages, close-on-exec, or a negated errno.  The caller closes. */
 long hl_open_userfaultfd(void);
 
-/* Takes the address space [at, at + bytes) with a mapping that nobody can use, if nothing is there: looking
+/* Takes the address space [at, at + bytes) with a mapping that allows no access, if nothing is there: looking
    would not be enough, another thread may map something meanwhile.  0; -EEXIST: something is there; or another
    negated errno. */
 int hl_claim_range(uint64_t at, uint64_t bytes);

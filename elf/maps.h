@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* /proc/self/maps, smaps and pagemap: what is mapped where, as what, and whether somebody wrote to it. */
+/* /proc/self/maps, smaps and pagemap: what is mapped where, as what, and whether it was written to. */
 #ifndef HL_MAPS_H
 #define HL_MAPS_H
 

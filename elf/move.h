@@ -37,7 +37,7 @@ bool hl_is_anything_to_do(const struct hl_context *context);
 
 /* Steps 3 to 6 for everything added; afterwards each object is either on huge pages or exactly as it was.
    Called with every signal blocked, on a stack of HL_STACK_BYTES (hl_call_on_stack).  Returns 0; 127 when
-   the program must end, because strict=on demands that or its text is gone, which was said; or HL_LOST: a new object's text or data is gone, and whoever maps it
+   the program must end, because strict=on demands that or its text is gone, which was said; or HL_LOST: a new object's text or data is gone, and the dynamic linker
    must give it up and unmap nothing of it, since some of its place may be another thread's by now. */
 #define HL_LOST (-1)
 int hl_move_objects(struct hl_context *context);

@@ -113,7 +113,7 @@ static void plan_piece(struct planner *p, unsigned first, unsigned last, uint64_
         ends_inside = segment->end_page >= end;
     }
     if (inside == 0 || has_relro(p->object, start, end))
-        return; /* nothing but a gap, or nobody's to take */
+        return; /* nothing but a gap, or not to be taken */
     if (keeps_edges(p) && (inside > 1 || !begins_inside))
         return;
     if (p->options->backend == HL_BACKEND_FILE && !ends_inside)

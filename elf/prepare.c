@@ -199,7 +199,7 @@ static void free_kind(struct hl_work *work, enum hl_kind kind) {
 }
 
 /* Whether the kernel itself is asked for NEEDED pages: it answers at once what else takes ten files.  It does
-   not where particular nodes are asked for, where somebody wants the numbers, and where pages are to be left to
+   not where particular nodes are asked for, where the numbers are printed, and where pages are to be left to
    others, whom it would deprive of them for a moment. */
 static bool is_kernel_asked(const struct hl_context *context) {
     return context->options.numa == HL_NUMA_ANY && context->options.reserve_pages == 0 &&

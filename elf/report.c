@@ -50,7 +50,7 @@ bool hl_is_wanted(const struct hl_context *context, unsigned verbose) {
     return context->options.verbose >= verbose || context->is_traced;
 }
 
-/* Where nobody else has one. */
+/* Where no other object has one. */
 __attribute__((weak)) void hl_trace_line(const char *line) { (void)line; }
 
 /* Writes a line that belongs to verbose=VERBOSE where it is wanted. */

@@ -12,7 +12,7 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
 /* Step 6, report: the lines that verbose= asks for. */
 void hl_report_object(const struct hl_context *context, const struct hl_work *work);
 
-/* Whether somebody wants lines that belong to verbose=VERBOSE. */
+/* Whether lines that belong to verbose=VERBOSE are printed. */
 bool hl_is_wanted(const struct hl_context *context, unsigned verbose);
 
 /* Gets the lines of verbose=3 without a newline if CONTEXT is traced.  Who sets that defines this function; a

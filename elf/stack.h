@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Another stack to work on: dlopen(3) may be called on a small one, a thread's, a coroutine's or a signal
-   handler's, and nobody can find out how small. */
+   handler's, and its size cannot be found out. */
 #ifndef HL_STACK_H
 #define HL_STACK_H
 

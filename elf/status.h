@@ -12,7 +12,7 @@ struct hl_nodes {
     uint64_t bits[HL_NODE_NUMBERS / 64];
 };
 
-/* More filters of system calls than there can be: nobody knows how many there are. */
+/* More filters of system calls than there can be: their number is unknown. */
 #define HL_FILTERS_UNKNOWN UINT64_MAX
 
 /* No user's number: (uid_t)-1. */

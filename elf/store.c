@@ -89,7 +89,7 @@ bool hl_forbids_execution(int file) {
     return !hl_is_error(HL_CALL(__NR_fstatfs, file, &fs, 0, 0, 0, 0)) && (fs.f_flags & ST_NOEXEC) != 0;
 }
 
-/* 0 if FILE is of TYPE and nobody but OWNER or root can have written to it. */
+/* 0 if FILE is of TYPE and only OWNER or root can have written to it. */
 static long check_owner(int file, uint64_t owner, unsigned type) {
     struct stat status;
     long result = HL_CALL(__NR_fstat, file, &status, 0, 0, 0, 0);

@@ -34,7 +34,7 @@ void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state);
 /* The user, beside root, whose images a process with STATUS may execute: its own, or 0 where there is none.  A process
    that has capabilities, or that is another user for the moment (seteuid(2)), is more than what that user's other
    processes are; so is one with a thread of another user, or one that was root and keeps others of its user out; and in a
-   user namespace that doesn't map its user it has the number of everybody else who isn't mapped either. */
+   user namespace that doesn't map its user it has the number of all other users that aren't mapped. */
 uint64_t hl_find_trusted_user(const struct hl_status *status);
 
 /* Opens the store at PATH, in which only OWNER (a result of hl_find_trusted_user) and root can have written anything.

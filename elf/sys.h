@@ -27,7 +27,7 @@ static inline long hl_mmap(uint64_t at, uint64_t bytes, int prot, int flags, int
     return HL_CALL(__NR_mmap, at, bytes, prot, flags, fd, offset);
 }
 
-/* For calls that give back what was taken, or put back what was there, so that nobody can do without them:
+/* For calls that give back what was taken, or put back what was there, so that they cannot be left out:
    the kernel may be short of memory for a moment, and a second failure in a row must not be the end
    either. */
 #define HL_TRIES 4
