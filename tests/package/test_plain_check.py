@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""`make check` as README.md has it, without STRICT, in a clean Debian 13 with nothing but make and git: a program or a package
+"""`make check` as CONTRIBUTING.md has it, without STRICT, in a clean Debian 13 with nothing but make and git: a program or a package
 that it does not install is a test skipped, never a red one.  On Debian 12 that is what CI runs.
 
 All tests are collected there; those are run that want what `make check` leaves out.  The others want nothing else than
