@@ -2,8 +2,9 @@
 /* What is done to a program at its exec stop, where its image fits; where it does not, the program moves (exec-stop-move.c):
 
        open              the image, by its path
-       mmap, munmap      one page of it, elsewhere: whether it may be executed at all is seen where nothing can be lost
-       mmap, MAP_FIXED   each piece over what the kernel has mapped of the program's own file
+       mmap, MAP_FIXED   each piece over what the kernel has mapped of the program's own file, text first: whether that may
+                         be executed at all is seen while nothing has changed
+       mmap, mremap      what is in the huge page with the headers: see hl_map_header_at_exec_stop
        close
 
    Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly,
@@ -203,14 +204,17 @@ static int read_mappings(struct act *act, uint64_t linker) {
 static int check(struct act *act) {
     uint64_t linker, secure, entry;
     int result = read_auxv(act, &linker, &secure, &entry);
-    if (result == 0)
-        result = check_executable(act);
+    if (result != 0)
+        return result;
+    result = check_executable(act);
     if (result == 0)
         result = place(act, entry);
+    /* Another program has to wait for its helper, too. */
+    int placed = read_mappings(act, linker);
+    if (placed == 0)
+        placed = place_codes(act, linker);
     if (result == 0)
-        result = read_mappings(act, linker);
-    if (result == 0)
-        result = place_codes(act, linker);
+        result = placed;
     if (result == 0 && secure != 0)
         result = HL_SKIP_PRIVILEGED;
     if (result == 0)
@@ -269,21 +273,9 @@ static int check_opened(const struct act *act) {
                : HL_SKIP_NO_IMAGE;
 }
 
-static int map_piece(const struct act *act, const struct hl_piece_of_text *piece, int file) {
-    long mapped;
-    return call(act, &mapped, SYS_mmap, piece->start, piece->end - piece->start, (uint64_t)piece->prot,
+static int map_piece(const struct act *act, const struct hl_piece_of_text *piece, int file, long *mapped) {
+    return call(act, mapped, SYS_mmap, piece->start, piece->end - piece->start, (uint64_t)piece->prot,
                 MAP_PRIVATE | MAP_FIXED, (uint64_t)file, piece->offset);
-}
-
-static int try_page(const struct act *act) {
-    const struct hl_piece_of_text *piece = &act->plan->piece[0];
-    uint64_t bytes = act->plan->geometry.page_bytes;
-    long mapped, unmapped;
-    int result = call(act, &mapped, SYS_mmap, 0, bytes, PROT_READ | PROT_EXEC, MAP_PRIVATE,
-                      (uint64_t)act->file, piece->offset);
-    if (result == HL_SKIP_LIVE_CALL)
-        return hl_explain_exec_mapping(mapped);
-    return result == 0 ? call(act, &unmapped, SYS_munmap, (uint64_t)mapped, bytes, 0, 0, 0, 0) : result;
 }
 
 /* A system call instruction of the vdso, for as long as the program's own text may not be there. */
@@ -312,9 +304,10 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
                                    (segment->flags & PF_R ? PROT_READ : 0) |
                                        (segment->flags & PF_X ? PROT_EXEC : 0)};
     own.offset = segment->offset + (own.start - segment->first_page);
+    long mapped;
     int result = own.start < own.end ? HL_SKIP_LIVE_CALL : 0;
     for (unsigned tries = 0; result == HL_SKIP_LIVE_CALL && tries < HL_TRIES; tries++)
-        result = map_piece(act, &own, file);
+        result = map_piece(act, &own, file, &mapped);
     return result;
 }
 
@@ -336,22 +329,63 @@ static int map_back(const struct act *act, const struct hl_piece_of_text *piece)
     return result;
 }
 
-static int map_pieces(const struct act *act) {
-    int result = 0;
-    for (unsigned i = 0; i < act->plan->n_pieces && result == 0; i++) {
-        result = map_piece(act, &act->plan->piece[i], act->file);
-        if (result == HL_SKIP_LIVE_CALL && map_back(act, &act->plan->piece[i]) != 0) {
-            hl_say("%s: its text is lost, so it is ended: no memory for mapping it again",
-                   act->plan->executable);
-            kill(act->thread->pid, SIGKILL);
-        }
+/* PIECE could not be mapped: it stays, or becomes again, what it was. */
+static int leave(const struct act *act, const struct hl_piece_of_text *piece) {
+    if (map_back(act, piece) != 0) {
+        hl_say("%s: its text is lost, so it is ended: no memory for mapping it again", act->plan->executable);
+        kill(act->thread->pid, SIGKILL);
     }
+    return HL_SKIP_LIVE_CALL;
+}
+
+/* A profiler that was there from the start (perf record) hears of mmap and not of mremap.  So it takes this page for the
+   image's first one, where the image's symbols are; the second one, which has the headers that debuggers expect, is mapped
+   elsewhere and moved over it. */
+int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
+                               uint64_t distance, int file) {
+    const struct hl_piece_of_text *header = &plan->header;
+    const struct act act = {.thread = thread};
+    uint64_t bytes = header->end - header->start, to = header->start + distance;
+    uint64_t prot = (uint64_t)header->prot, number = (uint64_t)file;
+    long at, done;
+    if (bytes == 0)
+        return 0;
+    int result = call(&act, &at, SYS_mmap, 0, bytes, prot, MAP_PRIVATE, number, header->offset);
+    if (result == 0) {
+        result =
+            call(&act, &done, SYS_mremap, (uint64_t)at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0);
+        if (result == HL_SKIP_LIVE_CALL)
+            call(&act, &done, SYS_munmap, (uint64_t)at, bytes, 0, 0, 0, 0);
+    }
+    if (result == HL_SKIP_LIVE_CALL) /* a store on the pool before Linux 5.16; RLIMIT_AS */
+        result =
+            call(&act, &done, SYS_mmap, to, bytes, prot, MAP_PRIVATE | MAP_FIXED, number, header->offset);
     return result;
 }
 
+/* With the headers, if it has these. */
+static int map_or_leave(const struct act *act, const struct hl_piece_of_text *piece) {
+    const struct hl_piece_of_text *header = &act->plan->header;
+    long mapped;
+    int result = map_piece(act, piece, act->file, &mapped);
+    if (result == HL_SKIP_LIVE_CALL) {
+        leave(act, piece);
+        return hl_explain_exec_mapping(mapped);
+    }
+    if (result == 0 && header->start >= piece->start && header->start < piece->end)
+        result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);
+    return result == HL_SKIP_LIVE_CALL ? leave(act, header) : result;
+}
+
+/* Text first. */
 static int map_over(const struct act *act) {
-    int result = try_page(act);
-    return result == 0 ? map_pieces(act) : result;
+    const struct hl_exec_plan *plan = act->plan;
+    int result = 0;
+    for (int prot = PROT_EXEC, pass = 0; pass < 2; pass++, prot = 0)
+        for (unsigned i = 0; i < plan->n_pieces && result == 0; i++)
+            if ((plan->piece[i].prot & PROT_EXEC) == prot)
+                result = map_or_leave(act, &plan->piece[i]);
+    return result;
 }
 
 static int change(struct act *act) {

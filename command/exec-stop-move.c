@@ -121,8 +121,10 @@ static int plan_vector(struct move *move) {
     return result;
 }
 
-/* The fields of proc(5)'s stat from FIRST on, N of them, which are numbers. */
-static int read_fields(const struct move *move, unsigned first, uint64_t *field, unsigned n) {
+/* Fields of proc(5)'s stat, which are numbers from the fourth on. */
+enum { CODE = 26, STACK = 28, DATA = 45, BREAK = 47, ARGUMENTS, ENVIRONMENT = 50, FIELDS = 52 };
+
+static int read_fields(const struct move *move, uint64_t field[FIELDS]) {
     char text[2048];
     int file = hl_open_process_file(move->process, "stat");
     ssize_t bytes = file >= 0 ? read(file, text, sizeof text - 1) : -1;
@@ -133,35 +135,30 @@ static int read_fields(const struct move *move, unsigned first, uint64_t *field,
     if (at == NULL || strlen(at) < 4)
         return HL_SKIP_NO_PROC;
     at += 3; /* behind the state, which is field 3 */
-    for (unsigned i = 4; i < first + n; i++) {
-        uint64_t value = strtoull(at, &at, 10);
-        if (i >= first)
-            field[i - first] = value;
-    }
+    for (unsigned i = 4; i < FIELDS; i++)
+        field[i] = strtoull(at, &at, 10);
     return 0;
 }
 
 /* What the kernel knows of where things are, as it will be. */
 static int plan_map(struct move *move) {
-    uint64_t code[3], data[7];
-    int result = read_fields(move, 26, code, 3);
-    if (result == 0)
-        result = read_fields(move, 45, data, 7);
+    uint64_t field[FIELDS];
+    int result = read_fields(move, field);
     if (result != 0)
         return result;
-    if (code[0] < move->program.start || code[0] >= move->program.end)
+    if (field[CODE] < move->program.start || field[CODE] >= move->program.end)
         return HL_SKIP_MAPPING_CHANGED;
-    move->map = (struct prctl_mm_map){.start_code = code[0] + move->distance,
-                                      .end_code = code[1] + move->distance,
-                                      .start_data = data[0] + move->distance,
-                                      .end_data = data[1] + move->distance,
-                                      .start_brk = data[2],
-                                      .brk = data[2],
-                                      .start_stack = code[2],
-                                      .arg_start = data[3],
-                                      .arg_end = data[4],
-                                      .env_start = data[5],
-                                      .env_end = data[6],
+    move->map = (struct prctl_mm_map){.start_code = field[CODE] + move->distance,
+                                      .end_code = field[CODE + 1] + move->distance,
+                                      .start_data = field[DATA] + move->distance,
+                                      .end_data = field[DATA + 1] + move->distance,
+                                      .start_brk = field[BREAK],
+                                      .brk = field[BREAK],
+                                      .start_stack = field[STACK],
+                                      .arg_start = field[ARGUMENTS],
+                                      .arg_end = field[ARGUMENTS + 1],
+                                      .env_start = field[ENVIRONMENT],
+                                      .env_end = field[ENVIRONMENT + 1],
                                       .auxv = (void *)(uintptr_t)move->vector_at,
                                       .auxv_size = (uint32_t)move->vector_bytes,
                                       .exe_fd = UINT32_MAX};
@@ -195,6 +192,8 @@ static int map_all_anew(const struct move *move) {
         result = map_anew(move, &plan->piece[i]);
     for (unsigned i = 0; i < plan->n_rest && result == 0; i++)
         result = map_anew(move, &plan->rest[i]);
+    if (result == 0)
+        result = hl_map_header_at_exec_stop(plan, move->thread, move->distance, move->file);
     return result;
 }
 

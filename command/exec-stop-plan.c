@@ -22,8 +22,9 @@ static const struct hl_exec_bytes call_code = {3, "\x0f\x05\xc3"}; /* syscall; r
 /* mov $15, %rax; syscall (glibc, musl, Go), and mov $15, %eax; syscall */
 static const struct hl_exec_bytes back_codes[] = {{9, "\x48\xc7\xc0\x0f\0\0\0\x0f\x05"},
                                                   {7, "\xb8\x0f\0\0\0\x0f\x05"}};
-/* As much is searched at once, from both ends in turn: a libc comes last in a static program, Go's runtime first. */
-#define WINDOW_BYTES ((size_t)256 << 10)
+/* As much is searched at once, from both ends in turn: a libc comes last in a static program and in a dynamic linker, Go's
+   runtime first. */
+#define WINDOW_BYTES ((size_t)32 << 10)
 
 /* 16 bytes, wherever they lie, compared at once on every machine. */
 typedef uint8_t lanes __attribute__((vector_size(16)));
@@ -89,17 +90,13 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
     return true;
 }
 
-/* In [offset, offset + bytes) of FILE. */
+/* In [offset, offset + bytes) of FILE.  It stays mapped, like all that this process has, until it executes the program: to
+   unmap it would interrupt the helper on its processor. */
 static bool find_codes_in_file(struct hl_exec_plan *plan, int file, uint64_t offset, uint64_t bytes,
                                uint64_t address, bool is_of_linker) {
     uint64_t skew = offset % plan->geometry.page_bytes;
-    char *text =
-        mmap(NULL, bytes + skew, PROT_READ, MAP_PRIVATE | MAP_POPULATE, file, (off_t)(offset - skew));
-    if (text == MAP_FAILED)
-        return false;
-    bool found = find_codes(plan, text + skew, bytes, address, is_of_linker);
-    munmap(text, bytes + skew);
-    return found;
+    const char *text = mmap(NULL, bytes + skew, PROT_READ, MAP_PRIVATE, file, (off_t)(offset - skew));
+    return text != MAP_FAILED && find_codes(plan, text + skew, bytes, address, is_of_linker);
 }
 
 /* In the text of the executable, as its image has it, which is on huge pages. */
@@ -201,6 +198,17 @@ static void add_parts(struct hl_piece_of_text *list, unsigned *n, const struct s
     add_part(list, n, to, end, to - source->base, flags);
 }
 
+/* Adds text.  The huge page with the headers is to be mapped twice. */
+static void add_text(struct hl_exec_plan *plan, const struct source *source, const struct hl_span *span) {
+    struct hl_piece_of_text part[3];
+    unsigned n = 0;
+    add_part(plan->piece, &plan->n_pieces, span->start, span->end, span->start - source->base, span->flags);
+    add_parts(part, &n, source, span->start, span->end, span->flags);
+    for (unsigned i = 0; i < n; i++)
+        if (part[i].offset != part[i].start - source->base)
+            plan->header = part[i];
+}
+
 /* Adds what of SEGMENT no piece has. */
 static void add_rest(struct hl_exec_plan *plan, const struct hl_segment *segment,
                      const struct source *source) {
@@ -246,7 +254,10 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file
             continue;
         if (has_zeros(plan, span) || span->end - source.base > (uint64_t)plan->image_stat.st_size)
             return HL_SKIP_IMAGE_MISMATCH;
-        add_parts(plan->piece, &plan->n_pieces, &source, span->start, span->end, span->flags);
+        if (span->flags & PF_X)
+            add_text(plan, &source, span);
+        else
+            add_parts(plan->piece, &plan->n_pieces, &source, span->start, span->end, span->flags);
         *(span->kind == HL_TEXT ? &plan->text_pages : &plan->rodata_pages) += hl_span_bytes(span) / huge;
     }
     if (result == 0 && plan->n_pieces == 0)
@@ -300,15 +311,16 @@ static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
     return result == 0 ? plan_codes(plan, file) : result;
 }
 
-int hl_plan_exec_stop(struct hl_exec_plan *plan, const char *executable, const struct hl_options *options) {
+int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status, const char *executable,
+                      const struct hl_options *options) {
     struct hl_elf_file file;
     memset(plan, 0, sizeof *plan);
     plan->image = -1;
+    plan->status = *status;
     plan->executable = hl_format("%s", executable);
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    hl_read_status(&plan->status, &hl_system_roots);
     int result = hl_check_live_machine();
     if (result == 0 && hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
         result = HL_SKIP_SOURCE_UNREADABLE;
@@ -333,6 +345,8 @@ void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
         plan->piece[i].start += distance;
         plan->piece[i].end += distance;
     }
+    plan->header.start += distance;
+    plan->header.end += distance;
     for (unsigned i = 0; i < plan->n_rest; i++) {
         plan->rest[i].start += distance;
         plan->rest[i].end += distance;

@@ -11,6 +11,7 @@
    signal). */
 #include "exec-stop.h"
 #include "basics.h"
+#include "sys.h"
 
 #include <errno.h>
 #include <string.h>
@@ -52,7 +53,8 @@ static int trace(pid_t pid, int request, uintptr_t data) {
     return ptrace(request, pid, 0, data) >= 0 ? 0 : -errno;
 }
 
-int hl_seize_exec_thread(pid_t pid) { return trace(pid, PTRACE_SEIZE, OPTIONS); }
+/* The process runs, and may have this one's errno. */
+int hl_seize_exec_thread(pid_t pid) { return (int)HL_CALL(__NR_ptrace, PTRACE_SEIZE, pid, 0, OPTIONS, 0, 0); }
 
 /* Resumes PID by REQUEST until it is at the stop that is WANTED, with whatever signals it gets meanwhile. */
 static int run_to(pid_t pid, int request, int wanted) {
@@ -156,6 +158,7 @@ int hl_arm_exec_thread(struct hl_exec_thread *thread) {
         result = HL_SKIP_LIVE_32_BIT;
     if (result != 0)
         return result;
+    thread->registers = registers;
     thread->start = registers.rip;
     thread->arguments = registers.rsp;
     fill_frame(&frame, thread->gadgets.back, &registers, mask);
@@ -182,8 +185,7 @@ int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
 
 /* The next that it does is this call; before, it runs nothing of its own. */
 static int set_call(const struct hl_exec_thread *thread, long number, const uint64_t argument[6]) {
-    struct user_regs_struct r;
-    int result = read_registers(thread->pid, &r);
+    struct user_regs_struct r = thread->registers;
     r.rip = thread->gadgets.call;
     r.rsp = thread->stack;
     r.rax = (uint64_t)number;
@@ -194,7 +196,7 @@ static int set_call(const struct hl_exec_thread *thread, long number, const uint
     r.r10 = argument[3];
     r.r8 = argument[4];
     r.r9 = argument[5];
-    return result == 0 ? write_registers(thread->pid, &r) : result;
+    return write_registers(thread->pid, &r);
 }
 
 int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,

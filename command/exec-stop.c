@@ -4,8 +4,8 @@
    hugeld run becomes the program, so somebody else has to be there when it has: a helper, a process that shares hugeld's
    memory until then and traces it.
 
-       run        plans, starts the helper, waits until it is traced, execve(2) ....... wait4: the helper   program
-       helper         PTRACE_SEIZE ........................................ the image, detach, ends
+       run        starts the helper, plans, waits until it is traced, execve(2) ....... wait4: the helper   program
+       helper                      PTRACE_SEIZE ........................... the image, detach, ends
 
    The helper is a child of the program's, and the program must not see that.  wait(2) without __WALL does not know it, its
    signal is ignored, and the last call that the process makes on our behalf waits for it.  So there is no
@@ -17,6 +17,7 @@
 #include "basics.h"
 #include "find-image.h"
 #include "skip.h"
+#include "sys.h"
 
 #include <errno.h>
 #include <linux/futex.h>
@@ -26,12 +27,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define STACK_BYTES (256 << 10)
+#define ROOM_BYTES (16 << 20)
 
 /* What the helper has to say.  The kernel makes it ENDED when the helper ends and we share its memory still. */
 enum state { ENDED, STARTED, TRACES, ASKS, MAY, FAILED };
@@ -46,7 +49,7 @@ struct hl_exec_stop {
 };
 
 static long call_futex(_Atomic int *word, int operation, int value) {
-    return syscall(SYS_futex, word, operation, value, NULL, NULL, 0);
+    return HL_CALL(__NR_futex, word, operation, value, NULL, NULL, 0);
 }
 
 static void set_state(struct hl_exec_stop *stop, enum state state) {
@@ -97,23 +100,33 @@ static void tell(const struct hl_exec_plan *plan, int result) {
     free(rodata);
 }
 
-/* The two run in turns only.  On one processor that takes 2 us for each turn; to wake the other one up from its sleep takes
-   ten times as long, and under a hypervisor more. */
+/* From the exec stop on the two run in turns only.  On one processor that takes 2 us for each turn; to wake the other one up
+   from its sleep takes ten times as long, and under a hypervisor more. */
 static void stay_beside(int processor) {
     cpu_set_t one;
     CPU_ZERO(&one);
     if (processor >= 0 && processor < CPU_SETSIZE)
         CPU_SET((size_t)processor, &one);
-    sched_setaffinity(0, sizeof one, &one);
+    HL_CALL(__NR_sched_setaffinity, 0, sizeof one, &one, 0, 0, 0);
 }
 
-/* The program's process is at its exec stop, or has ended. */
+/* Whether this process ends with the one that is to be helped, which may have ended already: its pipes would stay open.  What
+   stops all of a process group is for that one alone: stopped as well, this one could not let it go on. */
+static bool stays_with(pid_t parent) {
+    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0, 0);
+    HL_CALL(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0, 0);
+    return HL_CALL(__NR_getppid, 0, 0, 0, 0, 0, 0) == parent;
+}
+
+/* Until the program is executed both run at the same time, with one errno. */
 static int help(void *data) {
     struct hl_exec_stop *stop = data;
     struct hl_exec_thread thread = {.pid = stop->pid};
-    stay_beside(stop->processor);
+    if (!stays_with(stop->pid))
+        return 0;
     if (!seize(stop))
         return 0;
+    stay_beside(stop->processor);
     int result = hl_await_exec_stop(&thread);
     if (result == 0)
         result = hl_act_at_exec_stop(&stop->plan, &thread);
@@ -136,30 +149,40 @@ static bool has_other_children(void) {
            own.st_ino != children.st_ino; /* it is not there before the first of them is */
 }
 
+/* Whether the process may have as much memory as the helper needs, which would end without it. */
+static bool has_room(void) {
+    struct rlimit data, all;
+    return getrlimit(RLIMIT_DATA, &data) == 0 && getrlimit(RLIMIT_AS, &all) == 0 &&
+           data.rlim_cur >= ROOM_BYTES && all.rlim_cur >= ROOM_BYTES;
+}
+
 /* Why this process is left alone, whatever it executes. */
 static int check_self(const struct hl_status *status) {
     if (status->filters != 0) /* which would see our calls, and may kill for them */
         return HL_SKIP_RUN_FILTER;
     if (status->is_traced)
         return HL_SKIP_LIVE_TRACED;
+    if (!has_room())
+        return HL_SKIP_NO_MEMORY;
     if (status->thp_disabled)
         return HL_SKIP_THP_DISABLED;
     return has_other_children() ? HL_SKIP_LIVE_DENIED : 0;
 }
 
-/* All signals are blocked in the helper: those that a terminal sends are for the program. */
+/* All signals are blocked in the helper: those that a terminal sends are for the program.  Not by sigprocmask(3), which
+   unblocks those that a libc has for itself, and one of them may be waiting for the program. */
 static int start_helper(struct hl_exec_stop *stop) {
-    sigset_t all, before;
+    const uint64_t all = UINT64_MAX;
+    uint64_t before = 0;
     stop->pid = getpid();
     stop->processor = sched_getcpu();
     stop->stack = hl_allocate(STACK_BYTES);
     atomic_store(&stop->state, (int)STARTED);
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, &before);
+    HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all, 0, 0);
     stop->helper = clone(help, stop->stack + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop, NULL, NULL,
                          &stop->state);
     int error = errno;
-    sigprocmask(SIG_SETMASK, &before, NULL);
+    HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before, 0, 0);
     return stop->helper > 0 ? 0 : -error;
 }
 
@@ -213,22 +236,21 @@ static bool is_of_store(int result) {
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
                          const struct hl_options *options) {
     struct hl_exec_stop *new = hl_allocate(sizeof *new);
-    int result = hl_plan_exec_stop(&new->plan, executable, options);
+    struct hl_status status;
     *stop = NULL;
+    hl_read_status(&status, &hl_system_roots);
+    int self = check_self(&status), started = self == 0 ? start_helper(new) : self;
+    int result = hl_plan_exec_stop(&new->plan, &status, executable, options);
     if (result == 0)
-        result = check_self(&new->plan.status);
-    if (result == 0)
-        result = start_helper(new);
-    if (result != 0) {
-        char *reason = new->plan.image >= 0 || is_of_store(result) ? explain(result, executable) : NULL;
-        free_stop(new);
-        return reason;
+        result = started == 0 ? await_helper(new) : started;
+    if (result == 0) {
+        *stop = new;
+        return NULL;
     }
-    result = await_helper(new);
-    if (result != 0) {
+    char *reason = new->plan.image >= 0 || is_of_store(result) ? explain(result, executable) : NULL;
+    if (started == 0)
         hl_cancel_exec_stop(new);
-        return explain(result, executable);
-    }
-    *stop = new;
-    return NULL;
+    else
+        free_stop(new);
+    return reason;
 }

@@ -9,6 +9,7 @@
 #include "tracee.h"
 
 #include <sys/stat.h>
+#include <sys/user.h>
 
 /* Makes the next program that this process executes, EXECUTABLE as hl_find_executable has it, start with its text on its
    image: a helper process traces this one from now on and until that program begins.  OPTIONS say which stores are looked
@@ -53,6 +54,8 @@ struct hl_exec_plan {
     uint64_t text_pages, rodata_pages; /* huge ones */
     unsigned n_pieces;
     struct hl_piece_of_text piece[HL_PIECES_MAX];
+    struct hl_piece_of_text
+        header;      /* text in the huge page with the headers, from the image's second one; or empty */
     unsigned n_rest; /* what else is read-only, if the program may move */
     struct hl_piece_of_text rest[HL_PIECES_MAX + HL_SEGMENTS_MAX + 1];
     struct hl_exec_code call, back; /* as in hl_gadgets */
@@ -60,9 +63,10 @@ struct hl_exec_plan {
     bool is_strict;
 };
 
-/* Plans what is to be done with EXECUTABLE.  0; or why nothing can be done: a reason or a negated errno.  hl_free_exec_plan
-   frees PLAN either way. */
-int hl_plan_exec_stop(struct hl_exec_plan *plan, const char *executable, const struct hl_options *options);
+/* Plans what is to be done with EXECUTABLE, which a process with STATUS will execute.  0; or why nothing can be done: a reason
+   or a negated errno.  hl_free_exec_plan frees PLAN either way. */
+int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status, const char *executable,
+                      const struct hl_options *options);
 void hl_free_exec_plan(struct hl_exec_plan *plan);
 /* All addresses of the program become higher by DISTANCE, or lower, modulo 2^64. */
 void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance);
@@ -71,7 +75,8 @@ void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance);
 struct hl_exec_thread {
     pid_t pid;
     struct hl_gadgets gadgets;
-    uint64_t data; /* HL_EXEC_DATA_BYTES of its memory, after hl_arm_exec_thread */
+    struct user_regs_struct registers; /* with which it begins */
+    uint64_t data;                     /* HL_EXEC_DATA_BYTES of its memory, after hl_arm_exec_thread */
     uint64_t stack;
     uint64_t start;     /* where the program begins, and */
     uint64_t arguments; /* its stack: argc, what follows, and the auxiliary vector */
@@ -112,6 +117,10 @@ int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread 
    not made. */
 int hl_call_at_exec_stop(const struct hl_exec_thread *thread, long *result, long number,
                          const uint64_t argument[6]);
+/* Maps text in the huge page with the headers as they are in the file, from the image FILE, over the image's first such page.
+   0, or as above, and HL_SKIP_LIVE_CALL: it is not there. */
+int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
+                               uint64_t distance, int file);
 /* Why an image was not mapped, ERROR being the negated errno. */
 int hl_explain_exec_mapping(long error);
 

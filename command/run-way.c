@@ -118,14 +118,17 @@ static bool has_store(const struct hl_options *options) {
     return hl_has_stores(&status, options);
 }
 
-/* Whether a store knows EXECUTABLE, and libhugeld.so could map its image, since it is always at the same address. */
+/* Whether a store knows EXECUTABLE, and libhugeld.so could map its image, since it is always at the same address.  Where it
+   is to be said why it cannot, also if none can be preloaded. */
 static bool is_preloadable(const char *executable, const struct hl_options *options) {
     struct hl_elf_file file;
     struct hl_geometry geometry;
     if (hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
         return false;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    bool is = !hl_gets_any_address(&file, &geometry) && is_known(file.fd, options);
+    bool is_quiet = options->verbose == 0 && options->strict == 0;
+    bool is = !hl_gets_any_address(&file, &geometry) && is_known(file.fd, options) &&
+              (!is_quiet || hl_explain_plain_file(&file) == NULL);
     hl_close_elf(&file);
     return is;
 }

@@ -6,6 +6,8 @@
        fail N      the program's call fails (ENOSYS)
        lose N      the program's call, an mmap, fails and takes away what was mapped, as kernels before 6.12 can
        swap        before it is executed, the program's file is replaced by T_OTHER
+       stop        its process group, and the program's, is stopped once the program is at its exec stop
+       die         the process that is to execute the program is killed as soon as it has a helper
        refuse      the first execve fails, as if a security module were against it; without a tracer it works
 
    It prints "meddled" where it has done so. */
@@ -52,6 +54,11 @@ long ptrace(enum __ptrace_request request, ...) {
         tell();
         kill(getpid(), SIGKILL);
     }
+    const char *meddle = getenv("T_MEDDLE");
+    if (meddle != NULL && strcmp(meddle, "stop") == 0 && request == PTRACE_GETREGSET) {
+        tell();
+        kill(-getpgid(pid), SIGSTOP);
+    }
     if (request == PTRACE_SETREGSET) {
         struct user_regs_struct registers;
         memcpy(&registers, ((struct iovec *)data)->iov_base, sizeof registers);
@@ -72,6 +79,22 @@ long ptrace(enum __ptrace_request request, ...) {
         return -ENOMEM;
     }
     return call(request, pid, address, data);
+}
+
+int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {
+    int (*real)(int (*)(void *), void *, int, void *, ...) =
+        (int (*)(int (*)(void *), void *, int, void *, ...))dlsym(RTLD_NEXT, "clone");
+    const char *meddle = getenv("T_MEDDLE");
+    va_list list;
+    va_start(list, argument);
+    void *parent = va_arg(list, void *), *tls = va_arg(list, void *), *child = va_arg(list, void *);
+    va_end(list);
+    int made = real(function, stack, flags, argument, parent, tls, child);
+    if (meddle != NULL && strcmp(meddle, "die") == 0) {
+        tell();
+        kill(getpid(), SIGKILL);
+    }
+    return made;
 }
 
 int execv(const char *path, char *const *arguments) {

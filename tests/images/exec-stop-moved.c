@@ -17,10 +17,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What follows is not in the huge page that has the headers, too. */
-__asm__(
-    ".text\n.p2align 12\n.type filler, @function\nfiller: .fill 2 << 20, 1, 0xcc\n.size filler, . - filler");
-
 unsigned long big_sum(unsigned long x);
 extern const char __ehdr_start __attribute__((visibility("hidden")));
 extern char **environ;

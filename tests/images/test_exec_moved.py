@@ -26,7 +26,7 @@ def app(builder, images, tmp_path):
 
     def link(folder):
         flags = ["-w", "-g", "-O1", "-fPIE", "-pie", "-rdynamic", "-fno-toplevel-reorder"]
-        return builder.compile(folder / "moved", *builder.object(), HERE / "exec-stop-moved.c", *flags, "-ldl")
+        return builder.compile(folder / "moved", HERE / "exec-stop-moved.c", *builder.object(), *flags, "-ldl")
 
     path = pathlib.Path(shutil.copy(builder.once("exec-stop-moved", link), tmp_path / "moved"))
     images.add(path)
@@ -148,7 +148,8 @@ def test_core(app, start, tmp_path):
 
 
 def test_perf(app, start, tmp_path):
-    """From the start: it names the functions, and finds nothing where the program was."""
+    """From the start: it names the functions, also in the huge page with the headers, and finds nothing where the program
+    was."""
     if not shutil.which("perf"):
         pytest.skip("perf is not installed")
     data = tmp_path / "perf.data"
