@@ -9,7 +9,7 @@ from sweep import MAP_FIXED
 from test_new_object import CLAIM, TRIES
 
 MAP_ANONYMOUS = 0x20
-GONE = "a system call that failed has unmapped it, and it cannot be mapped again, so the program ends"
+GONE = "a failed system call unmapped it, and it cannot be mapped again, so the program ends"
 
 
 @pytest.fixture(params=["start-shared", "dlopen-shared"])

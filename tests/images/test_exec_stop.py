@@ -429,7 +429,7 @@ def test_traced(images, program, run):
         pytest.skip("strace is not installed")
     app = program("static")
     images.add(app)
-    result = left_alone(run, app, "traces it already", ["strace", "-f", "-o", "/dev/null", "-e", "trace=none"])
+    result = left_alone(run, app, "it is already being traced", ["strace", "-f", "-o", "/dev/null", "-e", "trace=none"])
     assert result.returncode == 3
 
 
@@ -481,7 +481,7 @@ def test_uprobe(images, program, run, probe):
     images.add(app)
     one = probe(app)
     one.set()
-    left_alone(run, app, "somebody wrote to it")
+    left_alone(run, app, "it was changed in memory")
     assert one.hits() > 0
 
 

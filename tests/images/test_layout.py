@@ -445,7 +445,7 @@ def test_reasons(builder, small, tmp_path):
     refuse(builder.tiny(), out, "no whole huge page lies inside")
     _, (textrel,) = builder.with_library("dso-textrel")
     refuse(textrel, out, "text relocations")
-    refuse(changed("appended", data + b"PK"), out, "data of its own appended", *options)
+    refuse(changed("appended", data + b"PK"), out, "other data (appended", *options)
     layouts.check_image(changed("zeros", data + bytes(1000)), make(tmp_path / "zeros", out, *options), SMALL)
     out.unlink()
     swapped = dict(hostile.shapes(data))["unsorted"]
@@ -462,7 +462,7 @@ def test_reasons(builder, small, tmp_path):
     refuse(changed("many", elf.pack()), out, "more than 32 PT_LOADs", *options)
     no_sections = bytearray(data)
     no_sections[0x28:0x30], no_sections[0x3C:0x40] = bytes(8), bytes(4)
-    refuse(changed("no-sections", bytes(no_sections)), out, "data of its own appended", *options)
+    refuse(changed("no-sections", bytes(no_sections)), out, "other data (appended", *options)
     past = bytearray(data)
     struct.pack_into("<Q", past, 0x28, len(data) - 64)
     refuse(changed("past-the-end", bytes(past)), out, "cannot be read to the end", *options)
@@ -479,7 +479,7 @@ def test_data_in_a_section(small, tmp_path, section):
     (tmp_path / "data").write_bytes(b"what the program reads" * 100)
     app = tmp_path / "app"
     subprocess.run(["objcopy", "--add-section", f"{section}={tmp_path / 'data'}", small, app], check=True)
-    refuse(app, tmp_path / "out", "data of its own appended or in a section", f"--huge-page={SMALL}")
+    refuse(app, tmp_path / "out", "other data (appended, or in a section)", f"--huge-page={SMALL}")
 
 
 @pytest.mark.parametrize("change", [{"flags": 2}, {"type": 7}, {"type": 3}, {"type": 4}, {"type": 2}, {"type": 17}])
@@ -499,7 +499,7 @@ def test_data_in_a_section_that_claims_to_be_another(small, tmp_path, change):
     else:
         struct.pack_into("<Q", data, at + 8, change["flags"])
     app.write_bytes(data)
-    refuse(app, tmp_path / "out", "data of its own appended or in a section", f"--huge-page={SMALL}")
+    refuse(app, tmp_path / "out", "other data (appended, or in a section)", f"--huge-page={SMALL}")
 
 
 def test_data_behind_a_program_header(small, tmp_path):
@@ -512,7 +512,7 @@ def test_data_behind_a_program_header(small, tmp_path):
     [at] = [phoff + 56 * i for i in range(count) if struct.unpack_from("<I", data, phoff + 56 * i)[0] == PT_GNU_STACK]
     struct.pack_into("<IIQQQQQQ", data, at, 0x6abcdef0, 4, where, 0, 0, 2200, 0, 16)
     (tmp_path / "app").write_bytes(data)
-    refuse(tmp_path / "app", tmp_path / "out", "data of its own appended", f"--huge-page={SMALL}")
+    refuse(tmp_path / "app", tmp_path / "out", "other data (appended", f"--huge-page={SMALL}")
 
 
 @pytest.mark.parametrize("section", [".debug_info", ".comment", ".gnu_debuglink", ".rustc", ".note.stapsdt", ".gnu.warning.f"])
@@ -530,7 +530,7 @@ def test_data_at_the_end(small, tmp_path, trailer):
     data = small.read_bytes()
     padding = {"at once": b"", "at a page": bytes(-len(data) % 4096 + 8192), "zip": b"PK\3\4" + bytes(70000)}[trailer]
     (tmp_path / "app").write_bytes(data + padding + b"d3n0l4nd")
-    refuse(tmp_path / "app", tmp_path / "out", "data of its own appended", f"--huge-page={SMALL}")
+    refuse(tmp_path / "app", tmp_path / "out", "other data (appended", f"--huge-page={SMALL}")
 
 
 def test_data_between_segments(small, tmp_path):
@@ -542,7 +542,7 @@ def test_data_between_segments(small, tmp_path):
     data[end + 8:end + 12] = b"data"
     (tmp_path / "app").write_bytes(bytes(data))
     assert following > end
-    refuse(tmp_path / "app", tmp_path / "out", "data of its own appended", f"--huge-page={SMALL}")
+    refuse(tmp_path / "app", tmp_path / "out", "other data (appended", f"--huge-page={SMALL}")
 
 
 def test_foreign(tmp_path):

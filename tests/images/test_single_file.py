@@ -19,7 +19,7 @@ pytestmark = pytest.mark.beside
 SOURCE = pathlib.Path(__file__).resolve().parent / "single-file.c"
 PAYLOAD = b"PAYLOAD!" + bytes(i * 7 % 251 for i in range(100_000))
 NOTE = '.section .note.payload, "a", @note\n.long 8, {size}, 1\n.asciz "PAYLOAD"\n.incbin "{path}"\n.balign 4\n'
-REFUSED = "data of its own appended or in a section"
+REFUSED = "other data (appended, or in a section)"
 
 
 def append(app, payload=PAYLOAD, end=b""):

@@ -224,5 +224,5 @@ def test_file_that_may_not_be_mapped_again(images, builder, app, library, tmp_pa
     result = helpers.run(["unshare", "--mount", "sh", "-euc", script], helpers.environment(LD_HUGEPAGES_OPTIONS=options))
     if result.returncode == 77:
         pytest.skip("cannot be remounted here")
-    assert "text stays: its file may not be mapped a second time" in result.stderr, result.stderr
+    assert "text stays: its file cannot be mapped again" in result.stderr, result.stderr
     assert result.stdout == helpers.run([app]).stdout

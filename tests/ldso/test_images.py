@@ -20,7 +20,7 @@ pytestmark = pytest.mark.beside
 
 HERE = pathlib.Path(__file__).resolve().parent
 SHARED = re.compile(r"^hugeld: (libbig\S*|app-\S*): text (\d+) pages shared, rodata \d+ pages? shared", re.M)
-MISMATCH = "its image has other segments than it has"
+MISMATCH = "its image does not match the file"
 NO_IMAGE = "there is no image of it, or the file has changed since"
 UNSAFE = "another user could have written to the store, or to the image"
 

@@ -234,7 +234,7 @@ def test_usdt(build, stopped, library, probe):
         assert process.finish()[0] == 0
     assert probe.hits() == 0
     told = helpers.run_preloaded([path, "work", "5"], options="verbose=1", library=library).stderr
-    assert probe.hits() == 5 and "text stays: somebody wrote to it" in told
+    assert probe.hits() == 5 and "text stays: it was changed in memory" in told
 
 
 RACE = """

@@ -196,7 +196,7 @@ def test_docker(way, sandbox, table, confine, docker_filter, pool, tmp_path):
 
 # --- by the program itself ---
 
-RESTRICTED = "the process has restricted itself since it started (seccomp, or a sandbox without /proc); load it before that: " \
+RESTRICTED = "the process has restricted itself since it started (seccomp, or a sandbox without /proc); load it earlier: " \
              "link the program against it, or preload it"
 
 
@@ -284,7 +284,7 @@ def test_many_groups_and_threads(builder, surround, pool, thp, root, confine, fi
     kinds = ("text", "rodata") if threads else ("text", "rodata", "data")
     outcome = surround([app], {app.name: kinds}, first=[first] if threads else [], prefix=confine(GROUPS),
                        options="backend=hugetlb,verbose=1", T_FIRST="threads:2")
-    assert ("data stays: threads that could write to it run already" in outcome.stderr) == threads
+    assert ("data stays: threads that could write to it are already running" in outcome.stderr) == threads
 
 
 def test_many_groups_and_a_tracer(way, sandbox, confine, pool, root, tmp_path):

@@ -58,10 +58,10 @@ CHANGES = {
     "dropped": (f"advise:{IN_TEXT:x}:100000:4", None),
     "there and back": (f"protect:{IN_TEXT:x}:1000:1,protect:{IN_TEXT:x}:1000:5", None),
     # What the core must not copy over.
-    "less": (f"protect:{IN_TEXT:x}:1000:1", "its mappings are not as its program headers say"),
-    "more": (f"protect:{IN_RODATA:x}:1000:5", "its mappings are not as its program headers say"),
-    "shared": (f"share:{IN_TEXT:x}:2000", "its mappings are not as its program headers say"),
-    "written": (f"write:{IN_TEXT:x}", "somebody wrote to it"),
+    "less": (f"protect:{IN_TEXT:x}:1000:1", "its mappings do not match its program headers"),
+    "more": (f"protect:{IN_RODATA:x}:1000:5", "its mappings do not match its program headers"),
+    "shared": (f"share:{IN_TEXT:x}:2000", "its mappings do not match its program headers"),
+    "written": (f"write:{IN_TEXT:x}", "it was changed in memory"),
 }
 
 

@@ -57,7 +57,7 @@ def test_huge_already_is_left_alone(pool, builder, text_in_huge):
     app = builder.executable("aligned")
     text, huge, taken, stderr = text_in_huge(app, "verbose=2,data=off,segments=text")
     assert taken == 0 and huge >= 0.75 * text - helpers.HUGE, (text, huge)
-    assert stderr == f"hugeld: {app.name}: text stays: {REASON}; use backend=hugetlb to move it all the same\n"
+    assert stderr == f"hugeld: {app.name}: text stays: {REASON}; use backend=hugetlb to move it anyway\n"
     assert text_in_huge(app, "verbose=1,data=off,segments=text")[2:] == (0, "")
 
 

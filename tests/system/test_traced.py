@@ -12,7 +12,7 @@ import helpers
 TEXT, RODATA = 5, 1  # app-nopie's huge pages
 ADDRESS = f"{0x400000 + 2 * helpers.HUGE + 0x100010:x}"  # between two functions
 MAP_HUGETLB = 0x40000
-REASON = "hugeld: {}: text is on thp: somebody traces it and could not set breakpoints in hugetlb text"
+REASON = "hugeld: {}: text is on thp: its tracer could not set breakpoints in hugetlb text"
 
 
 def forces_writes():

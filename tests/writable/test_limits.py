@@ -76,4 +76,4 @@ def test_threads(program, compare, pool, thp, variant, prefix, options):
     backend = "thp" if "backend=thp" in options else "hugetlb"
     outcome = compare([program(variant), "check"], ALL, "fill,malloc:8000,threads:4", prefix,
                       options=f"verbose=1,{options}", backend=backend)
-    check(outcome, ALL, "threads that could write to it run already; preload hugeld as the last object")
+    check(outcome, ALL, "threads that could write to it are already running; preload hugeld as the last object")

@@ -177,7 +177,7 @@ def test_numa(unit, program, plain, huge, pool, name):
     one = unit([f"ExecStart={program}", *HARDENED, *settings], [*DROP_IN, "Environment=LD_HUGEPAGES_OPTIONS=verbose=1,numa=local"])
     if lives:
         use(one, plain, lambda pid: huge(pid, moved))
-        assert bool(moved) != ("its pages cannot be held to the nodes" in one.journal()), one.journal()
+        assert bool(moved) != ("its pages cannot be bound to the nodes" in one.journal()), one.journal()
     else:
         one.start()
         helpers.wait_until(lambda: one.show("ActiveState") == "failed", what="the kernel's answer")
