@@ -45,12 +45,12 @@ HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugel
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
-command = $(patsubst %.c,$B/%.o,$(filter-out command/start.c,$(wildcard command/*.c)))
+command = $(patsubst %.c,$B/%.o,$(filter-out command/start.c,$(wildcard command/*.c command/*/*.c)))
 # What starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,start run-way process process-objects tracee find-image elf-file program store-name basics) \
-    $(patsubst command/%.c,$B/start/%.o,$(wildcard command/exec-stop*.c))
+start = $(patsubst %,$B/start/%.o,start run/way proc/process proc/objects trace/tracee image/find file/elf-file file/program \
+    image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/stop/*.c))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
-manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld-json.5 hugeld.7 libhugeld.so.8)
+manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)
 filled = $(manual) $(patsubst %,$B/doc/%,hugeld.bash hugeld.zsh hugeld.fish hugeld.pc)
 fuzzers = $(patsubst tests/fuzz/%.c,$B/fuzz/%,$(filter-out %/world.c,$(wildcard tests/fuzz/*.c)))
 
@@ -119,8 +119,8 @@ $B/tests/%: tests/unit/%.c $(core) $B/loader/jump.o $(CONFIG)
 	$(Q)$(CC) $(BASE) $(HOSTED) $(LDFLAGS) -MF $@.d -MT $@ -o $@ $(filter %.c %.o,$^) -lcmocka -lm
 
 # Of the command, what needs no library.
-$B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb-judge tlb-reach estimate)
-$B/tests/test-sample: $(patsubst %,$B/command/%.o,sample-read estimate)
+$B/tests/test-tlb: $(patsubst %,$B/command/%.o,tlb/judge tlb/reach base/estimate)
+$B/tests/test-sample: $(patsubst %,$B/command/%.o,survey/sample-read base/estimate)
 
 $B/data/hugeld.service: data/hugeld.service $(CONFIG)
 	@mkdir -p $(@D)
@@ -142,7 +142,7 @@ installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhug
 ifeq ($(COMMAND),yes)
 installed += 755:$B/hugeld:$(bindir)/hugeld 755:$B/hugeld-command:$(libdir)/hugeld/hugeld-command \
     644:$B/doc/hugeld.1:$(mandir)/man1/hugeld.1 \
-    644:$B/doc/hugeld-json.5:$(mandir)/man5/hugeld-json.5 \
+    644:data/hugeld.schema.json:$(data)/hugeld/hugeld.schema.json \
     644:$B/doc/hugeld.bash:$(data)/bash-completion/completions/hugeld 644:$B/doc/hugeld.zsh:$(zshdir)/_hugeld \
     644:$B/doc/hugeld.fish:$(data)/fish/vendor_completions.d/hugeld.fish \
     644:$B/data/hugeld.service:$(unitdir)/hugeld.service
@@ -178,7 +178,7 @@ $(fuzzers): $B/fuzz/%: $B/fuzz/tests/fuzz/%.o $B/fuzz/parts.a
 
 $B/fuzz/parts.a: $(patsubst $B/%,$B/fuzz/%,$(core) $(command)) $B/fuzz/tests/fuzz/world.o
 	@rm -f $@
-	$(Q)ar rc $@ $^
+	$(Q)ar qc $@ $^
 
 $B/fuzz/%.o: %.c tests/fuzz/ignore $(CONFIG)
 	@mkdir -p $(@D)

@@ -63,7 +63,7 @@ def live_pauses(plan, program, rounds):
 
     take_turns(ways, rounds, run)
     for i, name, title in (0, "worst", "the longest request"), (1, "tail", "99.9th percentile"):
-        yield experiment(f"live-{name}", f"attach and detach, 64 MiB of text, a thread that is not stopped: {title}", "ms", ways,
+        yield experiment(f"attach-{name}", f"attach and detach, 64 MiB of text, a thread that is not stopped: {title}", "ms", ways,
                          {way: [row[i] for row in rows[1:]] for way, rows in found.items()},
                          note=f"Requests of 100 calls, without a pause; {found[ways[1].name][-1][2]} pairs in the last run.")
 
@@ -87,7 +87,7 @@ def live_duration(plan, program, rounds):
             back = toggle("detach", process.pid)
             return back if way.name == "detach" else taken
 
-        yield experiment("live-duration", "attach and detach altogether, 64 MiB of text, over reading it once", "ms", ways,
+        yield experiment("attach-duration", "attach and detach altogether, 64 MiB of text, over reading it once", "ms", ways,
                          take_turns(ways, rounds, run))
 
 
@@ -104,7 +104,7 @@ def live_calls(plan, program, rounds):
             toggle("attach", process.pid)
         return float(process.communicate("")[0].split()[0])
 
-    yield experiment("live-calls", "Random calls over 64 MiB of text, after an attach", "ns", ways, take_turns(ways, rounds, run))
+    yield experiment("attach-calls", "Random calls over 64 MiB of text, after an attach", "ns", ways, take_turns(ways, rounds, run))
 
 
 def live_server(plan, rounds):
@@ -136,7 +136,7 @@ def live_server(plan, rounds):
         return float(re.search(r"^ *100% +(\d+)", said, re.M)[1])
 
     values = take_turns(ways, rounds, run)
-    yield experiment("live-ab", "attach and detach, a node server under ab: the longest request", "ms", ways, values,
+    yield experiment("attach-ab", "attach and detach, a node server under ab: the longest request", "ms", ways, values,
                      note=f"No request failed; {found[ways[1].name][-1]} pairs in the last run.")
 
 
@@ -185,7 +185,7 @@ def live_postgres(plan, rounds):
                 if work in ways:
                     note += (" Other work: `sha256sum`, again and again, with which they have to share the processors as with "
                              "hugeld.")
-                yield experiment(f"live-pgbench-{clients}", "attach and detach, PostgreSQL and its backends under pgbench, "
+                yield experiment(f"attach-pgbench-{clients}", "attach and detach, PostgreSQL and its backends under pgbench, "
                                  f"{title}: the longest transaction", "ms", ways, values, note=note)
     finally:
         shutil.rmtree(folder.parent, ignore_errors=True)
@@ -196,7 +196,7 @@ def live_jvm(plan, rounds):
     if not find_jvm() or not shutil.which("javac"):
         return
     java, folder = find_jvm()[0], OUT / "java-live"
-    subprocess.run(["javac", "-d", folder, helpers.ROOT / "tests/live/Pulse.java"], check=True)
+    subprocess.run(["javac", "-d", folder, helpers.ROOT / "tests/attach/Pulse.java"], check=True)
     log = folder / "log"
     argv = [java, f"-Xlog:gc,safepoint:file={log}", "-Xmx64m", "-cp", folder, "Pulse"]
     ways = [Way("plain", argv), Way("attached and detached", argv)]
@@ -210,7 +210,7 @@ def live_jvm(plan, rounds):
             clock.wait()
         return max(map(int, re.findall(r"Total: +(\d+) ns", log.read_text()))) / 1e6
 
-    yield experiment("live-jvm", "attach and detach, libjvm.so: the longest pause in the JVM's log", "ms", ways,
+    yield experiment("attach-jvm", "attach and detach, libjvm.so: the longest pause in the JVM's log", "ms", ways,
                      take_turns(ways, rounds, run))
 
 

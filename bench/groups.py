@@ -1407,7 +1407,7 @@ def group_run(plan):
                                 note="What counts is the difference to a launcher that only executes; at the exec stop the goal is 0.3 ms.")
 
 
-def group_live(plan):
+def group_attach(plan):
     """hugeld attach and detach."""
     import attached
     yield from attached.measure(plan)
@@ -1425,5 +1425,5 @@ GROUPS = {
     "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
-    "run": group_run, "misses": group_misses, "live": group_live, "upstream": group_upstream,
+    "run": group_run, "misses": group_misses, "attach": group_attach, "upstream": group_upstream,
 }

@@ -3,10 +3,10 @@
 
    People type this; the work is done by libhugeld.so inside the program, and the plan comes from the same
    files of elf/ that run there. */
-#include "command.h"
-#include "common.h"
-#include "ldso.h"
-#include "run.h"
+#include "command/command.h"
+#include "command/base/common.h"
+#include "command/run/ldso.h"
+#include "command/run/run.h"
 
 #include <errno.h>
 #include <stdio.h>

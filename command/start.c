@@ -7,10 +7,10 @@
    about forty.  So this program is linked with nothing, by a libc that asks for nothing (musl) where there is one, and
    decides by what can be known from a few system calls.  Whatever takes more, or has to be said, is left to
    hugeld-command, which does the same and all the rest. */
-#include "basics.h"
-#include "exec-stop.h"
-#include "run-way.h"
-#include "program.h"
+#include "command/base/basics.h"
+#include "command/stop/stop.h"
+#include "command/run/way.h"
+#include "command/file/program.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* A loaded object, as dl_iterate_phdr(3) would describe it, becomes one of the core's. */
 #include "dl-object.h"
-#include "move.h"
-#include "segments.h"
+#include "elf/move.h"
+#include "elf/segments.h"
 
 #include <sys/auxv.h>
 

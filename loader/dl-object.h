@@ -3,7 +3,7 @@
 #ifndef HL_DL_OBJECT_H
 #define HL_DL_OBJECT_H
 
-#include "context.h"
+#include "elf/context.h"
 
 #include <link.h>
 

@@ -33,13 +33,13 @@
 #include "dlopen.h"
 #include "dl-object.h"
 #include "jump.h"
-#include "line.h"
-#include "move.h"
-#include "options.h"
+#include "elf/line.h"
+#include "elf/move.h"
+#include "elf/options.h"
 #include "perf-maps/in-process.h"
-#include "report.h"
-#include "segments.h"
-#include "sys.h"
+#include "elf/report.h"
+#include "elf/segments.h"
+#include "elf/sys.h"
 
 #include <linux/fcntl.h>
 #include <link.h>

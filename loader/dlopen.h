@@ -3,8 +3,8 @@
 #ifndef HL_DLOPEN_H
 #define HL_DLOPEN_H
 
-#include "context.h"
-#include "stack.h"
+#include "elf/context.h"
+#include "elf/stack.h"
 
 /* What objects move on, one after the other. */
 extern char hl_move_stack[HL_STACK_BYTES];

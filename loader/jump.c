@@ -2,7 +2,7 @@
 /* Recognises a function that does nothing, and the padding that compilers and assemblers put behind one. What
    is not known for certain is taken for somebody's code. */
 #include "jump.h"
-#include "line.h"
+#include "elf/line.h"
 
 #if defined __x86_64__
 /* Bytes of the instruction that does nothing at CODE, of which COUNT can be read; 0 if it is none. */

@@ -9,11 +9,11 @@
    dynamic linker gives the environment to constructors as their third argument. */
 #include "dl-object.h"
 #include "dlopen.h"
-#include "line.h"
-#include "move.h"
+#include "elf/line.h"
+#include "elf/move.h"
 #include "perf-maps/in-process.h"
-#include "report.h"
-#include "sys.h"
+#include "elf/report.h"
+#include "elf/sys.h"
 
 #include <linux/limits.h>
 #include <sys/auxv.h>

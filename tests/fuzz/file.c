@@ -3,7 +3,7 @@
  * load addresses. */
 #include "fuzz.h"
 
-#include "../../command/forecast.h"
+#include "command/file/forecast.h"
 #include "../unit/plan-model.h"
 
 #include <sys/mman.h>

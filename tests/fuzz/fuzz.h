@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../elf/hugeld.h"
-#include "../../elf/kernel.h"
-#include "../../elf/options.h"
+#include "elf/hugeld.h"
+#include "elf/kernel.h"
+#include "elf/options.h"
 
 #define T_PAGE ((uint64_t)4096)
 #define T_HUGE ((uint64_t)2 << 20)

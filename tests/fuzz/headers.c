@@ -3,9 +3,9 @@
    planned as the slow planner does it, and a place that is chosen covers text. */
 #include "fuzz.h"
 
-#include "../../elf/load-address.h"
-#include "../../elf/plan.h"
-#include "../../elf/segments.h"
+#include "elf/load-address.h"
+#include "elf/plan.h"
+#include "elf/segments.h"
 #include "../unit/plan-model.h"
 
 #define HEADERS_MAX 64

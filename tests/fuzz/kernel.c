@@ -3,10 +3,10 @@
    same however few bytes a read gives. */
 #include "fuzz.h"
 
-#include "../../elf/maps.h"
-#include "../../elf/memory-limit.h"
-#include "../../elf/pool.h"
-#include "../../elf/thp.h"
+#include "elf/maps.h"
+#include "elf/memory-limit.h"
+#include "elf/pool.h"
+#include "elf/thp.h"
 
 /* Of these the input has the contents, in this order, each up to a zero byte. */
 static const char *const paths[] = {

@@ -3,7 +3,7 @@
    overlaps another, and the image has the original's segments, byte for byte. */
 #include "fuzz.h"
 
-#include "../../command/image.h"
+#include "command/image/image.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -32,7 +32,7 @@ static void write_options(char *to, size_t bytes, const struct hl_options *optio
         to += snprintf(to, (size_t)(end - to), "%s=%.*s,", name, (int)options->field.bytes,                  \
                        options->field.at);                                                                   \
     row++;
-#include "../../elf/option.def"
+#include "elf/option.def"
 #undef CHOICE
 #undef NUMBER
 #undef GLOB
@@ -47,7 +47,7 @@ static void check_same(const struct hl_options *a, const struct hl_options *b) {
     assert_int_equal(a->field.bytes, b->field.bytes);                                                        \
     assert_memory_equal(a->field.at, b->field.at, a->field.bytes);
 #define FOLDER GLOB
-#include "../../elf/option.def"
+#include "elf/option.def"
 #undef CHOICE
 #undef NUMBER
 #undef GLOB

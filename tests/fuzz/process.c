@@ -3,7 +3,7 @@
  * says. */
 #include "fuzz.h"
 
-#include "../../command/process.h"
+#include "command/proc/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

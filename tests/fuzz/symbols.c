@@ -3,11 +3,11 @@
    moved, and each is one line; the mark stands on both sides of them.  A reader that gets the file in small
    pieces writes the same; one from which it is cut off meanwhile still writes lines, and so does one that finds
    some of the file in memory. */
-#include "../../elf/rewrites.h"
+#include "elf/rewrites.h"
 
 #include "fuzz.h"
 
-#include "../../perf-maps/write.h"
+#include "perf-maps/write.h"
 
 #include <errno.h>
 

@@ -10,9 +10,9 @@
 #include <stdint.h>
 
 #if defined __x86_64__
-#include "../../elf/arch/x86_64/sys.h"
+#include "elf/arch/x86_64/sys.h"
 #else
-#include "../../elf/arch/aarch64/sys.h"
+#include "elf/arch/aarch64/sys.h"
 #endif
 
 #define hl_syscall6 t_syscall6

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.beside
 
 EXPECTED = {
     "bin/hugeld", "lib/hugeld/hugeld-command", "lib/libhugeld.so", "lib/hugeld/libhugeld.so", "lib/pkgconfig/hugeld.pc",
-    "share/man/man1/hugeld.1", "share/man/man5/hugeld-json.5", "share/man/man7/hugeld.7", "share/man/man8/libhugeld.so.8",
+    "share/hugeld/hugeld.schema.json", "share/man/man1/hugeld.1", "share/man/man7/hugeld.7", "share/man/man8/libhugeld.so.8",
     "share/man/man8/ld-hugeld.so.8", "share/bash-completion/completions/hugeld",
     "share/zsh/site-functions/_hugeld", "share/fish/vendor_completions.d/hugeld.fish",
     "lib/systemd/system/hugeld.service",

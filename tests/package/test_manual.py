@@ -12,7 +12,7 @@ import helpers
 
 pytestmark = pytest.mark.beside
 
-PAGES = ("hugeld.1", "hugeld-json.5", "hugeld.7", "libhugeld.so.8")
+PAGES = ("hugeld.1", "hugeld.7", "libhugeld.so.8")
 COMMANDS = ("run", "inspect", "status", "doctor", "perf-map", "bench", "survey", "image", "share", "attach", "detach",
             "service", "enable", "disable", "reset")
 

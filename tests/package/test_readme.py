@@ -58,8 +58,8 @@ ELSEWHERE = {
     "hugeld share list": "tests/images/test_store.py",
     "hugeld run --share -- PROGRAM ARGS": "tests/images/test_executed.py",
     "hugeld survey": "tests/survey/test_survey.py",
-    "hugeld attach PID": "tests/live/test_live_attach.py",
-    "hugeld detach PID": "tests/live/test_live_attach.py",
+    "hugeld attach PID": "tests/attach/test_attach_kinds.py",
+    "hugeld detach PID": "tests/attach/test_attach_kinds.py",
     "systemctl enable --now hugeld": "test_packages.py",
     "mkdir -p /etc/systemd/system/NAME.service.d": "tests/vm/systemd/test_vm_images.py",
     "hugeld share unit NAME.service > /etc/systemd/system/NAME.service.d/hugeld-image.conf":

@@ -3,7 +3,7 @@
    those of distributions' glibc, as objdump shows them. */
 #include "unit.h"
 
-#include "../../loader/jump.h"
+#include "loader/jump.h"
 
 static const struct {
     unsigned char code[16];

@@ -2,7 +2,7 @@
 /* What is mapped in a range, as the kernel answers for addresses and as maps has it; and what VmFlags tell. */
 #include "unit.h"
 
-#include "../../elf/maps.h"
+#include "elf/maps.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -12,8 +12,8 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
-#include "../../elf/memory-limit.h"
-#include "../../elf/skip.h"
+#include "elf/memory-limit.h"
+#include "elf/skip.h"
 
 #define MIB ((uint64_t)1 << 20)
 

@@ -15,7 +15,7 @@ static uint64_t value_of(const struct hl_options *options, const char *name) {
     if (strcmp(name, text) == 0)                                                                             \
         return options->field.bytes;
 #define FOLDER GLOB
-#include "../../elf/option.def"
+#include "elf/option.def"
 #undef CHOICE
 #undef NUMBER
 #undef GLOB

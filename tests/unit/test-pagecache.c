@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Which bytes of a span the page cache could have on huge pages: those in segments whose address and offset
    agree modulo the size of one. */
-#include "../../elf/pagecache.h"
+#include "elf/pagecache.h"
 
-#include "move.h"
+#include "elf/move.h"
 #include "unit.h"
 
 #define MIB ((uint64_t)1 << 20)

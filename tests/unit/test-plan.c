@@ -5,11 +5,11 @@
    agree with it for real binaries at all 512 load offsets and for thousands of invented ones, under every
    combination of options.  What the design promises in so many words (shares, page counts, what never
    happens) is then checked on its own, so that a mistake made twice does not pass. */
-#include "../../elf/plan.h"
-#include "../../elf/segments.h"
-#include "../../elf/skip.h"
+#include "elf/plan.h"
+#include "elf/segments.h"
+#include "elf/skip.h"
 
-#include "load-address.h"
+#include "elf/load-address.h"
 #include "unit.h"
 
 #include "plan-model.h"

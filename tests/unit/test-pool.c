@@ -3,8 +3,8 @@
  * rubbish. */
 #include "tree.h"
 
-#include "../../elf/pool.h"
-#include "../../elf/sys.h"
+#include "elf/pool.h"
+#include "elf/sys.h"
 
 #define MACHINE "sys/kernel/mm/hugepages/hugepages-2048kB/"
 

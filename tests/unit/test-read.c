@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Program headers from hostile files: refused with a reason, or so harmless that the planner may add and
    round them without looking. */
-#include "../../elf/plan.h"
-#include "../../elf/segments.h"
-#include "../../elf/skip.h"
+#include "elf/plan.h"
+#include "elf/segments.h"
+#include "elf/skip.h"
 
 #include "unit.h"
 

@@ -2,8 +2,8 @@
 /* What the kernel writes for samples, read by pure functions; the rings are made up. */
 #include "unit.h"
 
-#include "../../command/estimate.h"
-#include "../../command/sample-read.h"
+#include "command/base/estimate.h"
+#include "command/survey/sample-read.h"
 
 #include <linux/perf_event.h>
 #include <math.h>

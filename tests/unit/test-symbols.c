@@ -2,7 +2,7 @@
 /* The perf map's writer: hostile ELF images, which alias is kept, sizes, overlaps, and the lines. */
 #include "unit.h"
 
-#include "../../perf-maps/write.h"
+#include "perf-maps/write.h"
 
 #include <elf.h>
 #include <errno.h>

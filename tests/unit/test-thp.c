@@ -3,8 +3,8 @@
  * process's. */
 #include "tree.h"
 
-#include "../../elf/skip.h"
-#include "../../elf/thp.h"
+#include "elf/skip.h"
+#include "elf/thp.h"
 
 #define THP "sys/kernel/mm/transparent_hugepage/"
 

@@ -3,9 +3,9 @@
    are a virtual machine's whose host uses small pages (AMD EPYC, family 25, model 17, 2026-11-23), or made up. */
 #include "unit.h"
 
-#include "../../command/estimate.h"
-#include "../../command/tlb.h"
-#include "../../command/tlb-reach.h"
+#include "command/base/estimate.h"
+#include "command/tlb/tlb.h"
+#include "command/tlb/reach.h"
 
 #define T_MIB ((double)(1 << 20))
 

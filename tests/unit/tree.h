@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "../../elf/numa.h"
+#include "elf/numa.h"
 
 #define T_PATH_BYTES 4200
 

@@ -16,8 +16,8 @@
 
 #include <cmocka.h>
 
-#include "../../elf/hugeld.h"
-#include "../../elf/options.h"
+#include "elf/hugeld.h"
+#include "elf/options.h"
 
 #define T_COUNT(array) (sizeof(array) / sizeof((array)[0]))
 

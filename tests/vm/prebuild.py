@@ -13,7 +13,7 @@ import pytest
 import programs
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path += [str(HERE / "guest"), str(HERE.parent / "live")]  # vmguest, lives
+sys.path += [str(HERE / "guest"), str(HERE.parent / "attach")]  # vmguest, attaching
 WORDS = 6 * 2**17  # 6 MiB of writable data
 
 
@@ -26,7 +26,7 @@ def load(path, name):
 
 writable = load(HERE.parent / "writable" / "conftest.py", "writable_conftest")
 guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
-live = load(HERE.parent / "live" / "conftest.py", "live_conftest")
+live = load(HERE.parent / "attach" / "conftest.py", "attach_conftest")
 exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at = writable.program, writable.early, guest.under, guest.stop_at

@@ -269,7 +269,7 @@ def test_no_attach_yet(builder, empty_library, pause_library, command):
         result = helpers.hugeld(command, "--json", process.pid)
         assert result.returncode == 1
         [found] = json.loads(result.stdout)["processes"]
-        assert found["reason"] == "live-machine" and found["sentence"] in result.stderr, result
+        assert found["reason"] == "attach-machine" and found["sentence"] in result.stderr, result
         assert pathlib.Path(f"/proc/{process.pid}/maps").read_text() == before
         assert process.poll() is None
 

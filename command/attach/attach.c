@@ -1,0 +1,389 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld attach, hugeld detach: the text of processes that run is moved onto huge pages of an image, and back.
+
+   Nothing of hugeld is loaded into them.  attach/plan.c looks, attach/move.c acts, trace/tracee.c is how. */
+#include "command/command.h"
+#include "command/base/common.h"
+#include "elf/kernel.h"
+#include "command/attach/attachment.h"
+#include "elf/skip.h"
+#include "command/verdict/verdict.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { DRY_RUN = 256, STORE, RUNNING_THREADS };
+
+struct request {
+    struct hl_attach_request attachment;
+    const char *name; /* of the command */
+    const char *patterns;
+    bool json, children, has_names;
+    size_t n_pids;
+    pid_t *pid;
+    /* what comes out */
+    json_t *processes;
+    bool failed, shows_progress;
+};
+
+static const struct argp_option attach_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES (main)", 0},
+    {"children", 'c', NULL, 0, "Their children, and theirs, too", 0},
+    {"dry-run", DRY_RUN, NULL, 0, "Only say what would be done", 0},
+    {"running-threads", RUNNING_THREADS, NULL, 0, "Interrupt threads that run, too", 0},
+    {"store", STORE, "FOLDER", 0, "Look for images in this store", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static const struct argp_option detach_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES (*)", 0},
+    {"children", 'c', NULL, 0, "Their children, and theirs, too", 0},
+    {"dry-run", DRY_RUN, NULL, 0, "Only say what would be done", 0},
+    {"running-threads", RUNNING_THREADS, NULL, 0, "Interrupt threads that run, too", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static void add_pid(struct request *request, pid_t pid) {
+    for (size_t i = 0; i < request->n_pids; i++)
+        if (request->pid[i] == pid)
+            return;
+    request->pid = hl_resize(request->pid, (request->n_pids + 1) * sizeof pid);
+    request->pid[request->n_pids++] = pid;
+}
+
+/* A process ID, or a name, of which there may be several processes. */
+static error_t take_process(struct request *request, const char *text) {
+    pid_t pid = hl_parse_pid(text), *pids;
+    if (pid != 0) {
+        add_pid(request, pid);
+        return 0;
+    }
+    if (hl_is_number(text)) {
+        hl_say("%s: '%s' is not a process ID; give a number as ps prints it, or a name", request->name, text);
+        return EINVAL;
+    }
+    size_t n = hl_find_named(&pids, text);
+    for (size_t i = 0; i < n; i++)
+        add_pid(request, pids[i]);
+    free(pids);
+    if (n == 0)
+        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
+    request->failed |= n == 0;
+    request->has_names = true;
+    return 0;
+}
+
+static error_t take_store(struct request *request, const char *path) {
+    if (path[0] != '/' || strlen(path) >= HL_FOLDER_BYTES) {
+        hl_say("--store=%s: give the store's folder with a leading slash", path);
+        return EINVAL;
+    }
+    request->attachment.options.store = (struct hl_string){path, strlen(path)};
+    return 0;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    char *name;
+    error_t result;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case 'p':
+        request->patterns = argument;
+        return 0;
+    case 'c':
+        request->children = true;
+        return 0;
+    case DRY_RUN:
+        request->attachment.dry_run = true;
+        return 0;
+    case RUNNING_THREADS:
+        request->attachment.takes_running = true;
+        return 0;
+    case STORE:
+        return take_store(request, argument);
+    case ARGP_KEY_ARG:
+        return take_process(request, argument);
+    default:
+        name = hl_format("hugeld %s", request->name);
+        result = hl_parse_common(key, state, name, false);
+        free(name);
+        return result;
+    }
+}
+
+/* --- children --- */
+
+static bool is_wanted(const struct request *request, pid_t pid) {
+    for (size_t i = 0; i < request->n_pids; i++)
+        if (request->pid[i] == pid)
+            return true;
+    return false;
+}
+
+/* Adds the children of those that are wanted, until there are no more. */
+static void add_children(struct request *request) {
+    for (size_t before = 0; before < request->n_pids;) {
+        DIR *folder = opendir("/proc");
+        before = request->n_pids;
+        for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+            struct hl_usage usage;
+            pid_t pid = hl_parse_pid(entry->d_name);
+            if (pid != 0 && pid != getpid() && hl_read_usage(pid, &usage) == 0 &&
+                is_wanted(request, usage.parent))
+                add_pid(request, pid);
+        }
+        if (folder != NULL)
+            closedir(folder);
+    }
+}
+
+/* --- what became of it --- */
+
+/* SKIP as hl_attachment has it, in skip.def's words; HL_MOVED: it is an errno of which these know nothing. */
+static enum hl_skip reason_of(int skip) {
+    switch (skip) {
+    case -EPERM:
+    case -EACCES:
+        return HL_SKIP_ATTACH_DENIED;
+    case -ESRCH:
+    case -ENOENT:
+    case -ENODATA:
+        return HL_SKIP_ATTACH_ENDED;
+    default:
+        return skip > 0 ? (enum hl_skip)skip : HL_MOVED;
+    }
+}
+
+static char *format_reason(int skip) {
+    enum hl_skip reason = reason_of(skip);
+    if (reason == HL_MOVED)
+        return hl_format("%s", strerror(-skip));
+    const char *remedy = hl_skip_remedy(reason);
+    return strcmp(remedy, "none") == 0 ? hl_format("%s", hl_skip_sentence(reason))
+                                       : hl_format("%s; %s", hl_skip_sentence(reason), remedy);
+}
+
+static bool is_there_already(const struct request *request, int skip) {
+    return (skip == HL_SKIP_HUGE_ALREADY || skip == HL_SKIP_ATTACH_COPY) && !request->attachment.is_detach;
+}
+
+/* Whether TEXT was only met by a wildcard, and there is nothing to be done with it. */
+static bool is_beside_the_point(const struct request *request, const struct hl_attached_text *text) {
+    return (text->skip == HL_SKIP_TOO_SMALL || text->skip == HL_SKIP_ATTACH_DETACHED ||
+            is_there_already(request, text->skip)) &&
+           hl_select_object(request->attachment.options.objects, &text->loaded->object) ==
+               HL_SELECTED_BY_WILDCARD;
+}
+
+static const char *pages(uint64_t n) { return n == 1 ? "page" : "pages"; }
+
+static void print_joined(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+    hl_print("%d %s: %s: on %" PRIu64 " huge %s of its own file", attachment->process.pid,
+             attachment->process.name, text->loaded->object.path, text->joined_pages,
+             pages(text->joined_pages));
+}
+
+static void print_text(const struct request *request, const struct hl_attachment *attachment,
+                       const struct hl_attached_text *text) {
+    const char *path = text->loaded->object.path, *would = request->attachment.dry_run ? "would be " : "";
+    bool is_there = is_there_already(request, text->skip);
+    char *what;
+    if (text->joined_pages > 0)
+        print_joined(attachment, text);
+    if (text->skip != 0 && !is_there) {
+        what = text->skip == HL_SKIP_TOO_SMALL && strcmp(request->patterns, "main") == 0
+                   ? hl_format("%s; -p '*' looks at its libraries, too", hl_skip_sentence(HL_SKIP_TOO_SMALL))
+                   : format_reason(text->skip);
+        hl_say("%d %s: %s: %s stays: %s", attachment->process.pid, attachment->process.name, path,
+               text->joined_pages > 0 ? "the rest of the text" : "text", what);
+        free(what);
+        return;
+    }
+    if (is_there && text->joined_pages > 0)
+        return;
+    if (is_there)
+        what = hl_format("on huge pages already");
+    else if (request->attachment.is_detach)
+        what = hl_format("%sback on its own file", would);
+    else
+        what = hl_format("%son %" PRIu64 " huge %s of %s%s", would, text->huge_pages, pages(text->huge_pages),
+                         text->image != NULL ? "the image " : "a copy made for it",
+                         text->image != NULL ? text->image : "");
+    hl_print("%d %s: %s: %s", attachment->process.pid, attachment->process.name, path, what);
+    free(what);
+}
+
+static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
+
+static void set_reason(json_t *json, int skip) {
+    enum hl_skip reason = skip != 0 ? reason_of(skip) : HL_MOVED;
+    char *sentence = skip != 0 ? format_reason(skip) : NULL;
+    json_object_set_new(json, "reason", json_or_null(reason != HL_MOVED ? hl_skip_name(reason) : NULL));
+    json_object_set_new(json, "sentence", json_or_null(sentence));
+    free(sentence);
+}
+
+static json_t *make_json_text(const struct hl_attached_text *text) {
+    json_t *json = json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path",
+                             hl_json_text(text->loaded->object.path), "is_main", text->loaded->object.is_main,
+                             "moves", text->skip == 0, "joined_pages", (json_int_t)text->joined_pages,
+                             "huge_pages", (json_int_t)text->huge_pages, "image", json_or_null(text->image));
+    set_reason(json, text->skip);
+    return json;
+}
+
+static json_t *make_json(const struct request *request, const struct hl_attachment *attachment) {
+    json_t *texts = json_array();
+    for (size_t i = 0; i < attachment->n_texts; i++)
+        json_array_append_new(texts, make_json_text(&attachment->text[i]));
+    json_t *json = json_pack("{s:i, s:o, s:b, s:I, s:I, s:o}", "pid", (int)attachment->process.pid, "name",
+                             json_or_null(attachment->process.name), "dry_run", request->attachment.dry_run,
+                             "stopped_us", (json_int_t)attachment->stopped_us, "stopped_threads",
+                             (json_int_t)attachment->stopped_threads, "objects", texts);
+    set_reason(json, attachment->skip);
+    return json;
+}
+
+/* Nothing more could be done with the whole process. */
+static void say_refused(const struct request *request, const struct hl_attachment *attachment) {
+    bool is_joined = false;
+    if (attachment->n_texts == 0 && attachment->skip < 0) {
+        hl_say_unreadable(attachment->process.pid, attachment->skip);
+        return;
+    }
+    for (size_t i = 0; i < attachment->n_texts; i++)
+        if (attachment->text[i].joined_pages > 0) {
+            is_joined = true;
+            if (!request->json)
+                print_joined(attachment, &attachment->text[i]);
+        }
+    char *reason = format_reason(attachment->skip);
+    hl_say("%d %s: %s stays: %s", attachment->process.pid,
+           attachment->process.name != NULL ? attachment->process.name : "?",
+           is_joined ? "the rest of the text" : "text", reason);
+    free(reason);
+}
+
+static void report(struct request *request, const struct hl_attachment *attachment) {
+    bool done = false;
+    for (size_t i = 0; i < attachment->n_texts && attachment->skip == 0; i++) {
+        const struct hl_attached_text *text = &attachment->text[i];
+        bool is_there = is_there_already(request, text->skip);
+        done |= text->skip == 0 || is_there;
+        if (is_beside_the_point(request, text))
+            continue;
+        request->failed |= text->skip != 0 && !is_there;
+        if (!request->json)
+            print_text(request, attachment, text);
+    }
+    if (attachment->skip != 0)
+        say_refused(request, attachment);
+    else if (!done && !request->failed)
+        hl_say("%d %s: nothing to do: %s", attachment->process.pid, attachment->process.name,
+               request->attachment.is_detach ? hl_skip_sentence(HL_SKIP_ATTACH_DETACHED)
+                                             : "no object that -p names has text for a huge page");
+    request->failed |= attachment->skip != 0 || !done;
+    if (request->json)
+        json_array_append_new(request->processes, make_json(request, attachment));
+}
+
+/* --- the commands --- */
+
+/* Says how far it is, on a terminal, when it has taken a second; N processes are done. */
+static void show_progress(struct request *request, time_t began, size_t n) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!isatty(STDERR_FILENO) || now.tv_sec - began <= 1)
+        return;
+    fprintf(stderr, "\r\033[K%zu of %zu processes", n, request->n_pids);
+    fflush(stderr);
+    request->shows_progress = true;
+}
+
+static void hide_progress(struct request *request) {
+    if (request->shows_progress)
+        fputs("\r\033[K", stderr);
+    request->shows_progress = false;
+}
+
+static int run(struct request *request) {
+    if (request->n_pids == 0 && !request->has_names) {
+        hl_say("%s: give a PID or NAME, or several", request->name);
+        return HL_EXIT_USAGE;
+    }
+    hl_set_geometry(&request->attachment.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    request->attachment.options.objects = (struct hl_string){request->patterns, strlen(request->patterns)};
+    request->processes = json_array();
+    struct timespec began;
+    clock_gettime(CLOCK_MONOTONIC, &began);
+    if (request->children)
+        add_children(request);
+    for (size_t i = 0; i < request->n_pids; i++) {
+        struct hl_attachment attachment;
+        show_progress(request, began.tv_sec, i);
+        hl_plan_attachment(&attachment, &request->attachment, request->pid[i]);
+        if (!request->attachment.dry_run)
+            hl_move_attachment(&attachment, &request->attachment);
+        hide_progress(request);
+        report(request, &attachment);
+        hl_free_attachment(&attachment);
+    }
+    if (request->json)
+        hl_print_json(json_pack("{s:O}", "processes", request->processes));
+    json_decref(request->processes);
+    hl_free_placer(&request->attachment.placer);
+    free(request->pid);
+    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+static int parse_and_run(const struct argp *argp, struct request *request, int argc, char **argv) {
+    hl_default_options(&request->attachment.options);
+    request->attachment.suspends_filters = true;
+    if (argp_parse(argp, argc, argv, ARGP_NO_HELP, NULL, request) != 0)
+        return HL_EXIT_USAGE;
+    return run(request);
+}
+
+int hl_attach_processes(int argc, char **argv) {
+    static const struct argp argp = {attach_options,
+                                     parse_argument,
+                                     "PID|NAME...",
+                                     "Puts the text of running processes onto huge pages.\v"
+                                     "They are its own file's where the kernel joins pages of the page "
+                                     "cache, else those of an image.  The image is that of a store (hugeld "
+                                     "share add), else one is made for them.  Exit status: 0 when all of "
+                                     "it is there, 1 when some is not.",
+                                     NULL,
+                                     NULL,
+                                     NULL};
+    struct request request = {
+        .name = "attach", .patterns = "main", .attachment.joins = true, .attachment.placer.only_joins = true};
+    return parse_and_run(&argp, &request, argc, argv);
+}
+
+int hl_detach_processes(int argc, char **argv) {
+    static const struct argp argp = {
+        detach_options,
+        parse_argument,
+        "PID|NAME...",
+        "Moves the text of running processes back from an image to their own files.\v"
+        "Exit status: 0 when all of it is back, 1 when some is not, or there was nothing.",
+        NULL,
+        NULL,
+        NULL};
+    struct request request = {.name = "detach", .patterns = "*", .attachment.is_detach = true};
+    return parse_and_run(&argp, &request, argc, argv);
+}

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld attach and detach: the text of a running process, and what it is to be replaced by. */
+#ifndef HL_ATTACHMENT_H
+#define HL_ATTACHMENT_H
+
+#include "elf/context.h"
+#include "elf/store.h"
+#include "command/image/in-place.h"
+#include "elf/options.h"
+#include "command/proc/process.h"
+#include "command/trace/tracee.h"
+
+#define HL_PIECES_MAX (HL_SPANS_MAX + HL_SEGMENTS_MAX)
+
+/* A range of a process and what it will be mapped from: hl_attached_text.file, from offset on. */
+struct hl_piece_of_text {
+    uint64_t start, end, offset;
+    int prot;
+};
+
+/* One object's text. */
+struct hl_attached_text {
+    const struct hl_loaded *loaded;
+    int skip;       /* why it stays as it is: an enum hl_skip, or a negated errno; 0: it can move */
+    int file;       /* what the pieces are mapped from, */
+    bool owns_file; /* which hl_free_attachment closes, */
+    dev_t device;   /* and how maps shows that */
+    ino_t inode;
+    char *image;           /* the path of a store's image; NULL: one that was made for it, or none */
+    enum hl_now now;       /* where it is */
+    bool is_huge;          /* the file is an image, whose pages have to be huge */
+    uint64_t huge_pages;   /* that the pieces are, or were */
+    uint64_t joined_pages; /* huge pages of its own file that the process maps instead of small ones */
+    unsigned n_pieces;
+    struct hl_piece_of_text piece[HL_PIECES_MAX];
+    int back_file; /* what is mapped there now, in the same way, for the case that it fails half-way; -1 where that
+                        cannot be opened */
+    bool owns_back_file;
+    ino_t back_inode;
+    unsigned n_back;
+    struct hl_piece_of_text back[HL_PIECES_MAX];
+};
+
+/* An image that was made here.  The next process that runs the same file at the same address modulo a huge page,
+   with the same ranges to be moved, takes it too. */
+struct hl_own_image {
+    struct hl_file_state state;
+    uint64_t load_bias; /* modulo a huge page */
+    int file;
+    unsigned n_pieces;
+    struct hl_piece_of_text piece[HL_PIECES_MAX];
+};
+
+struct hl_attach_request {
+    struct hl_geometry geometry;
+    struct hl_options options; /* objects and store count */
+    bool is_detach, dry_run;
+    bool takes_running;      /* a thread that runs may be interrupted, too */
+    bool suspends_filters;   /* a person wants it: filters of system calls (seccomp) are suspended for ours */
+    bool joins;              /* first in the page cache of its own file, which detach does not undo */
+    struct hl_placer placer; /* hl_free_placer */
+    size_t n_own;
+    struct hl_own_image *own;
+};
+
+/* One process. */
+struct hl_attachment {
+    struct hl_process process;
+    int skip;              /* why nothing of it changes: as of a text */
+    enum hl_skip obstacle; /* what keeps its text from other huge pages than it has; or HL_MOVED */
+    size_t n_texts;
+    struct hl_attached_text *text; /* one for each object that is selected */
+    struct hl_gadgets gadgets;     /* if anything is to move */
+    uint64_t stopped_us;           /* how long its thread stood still */
+    unsigned stopped_threads;
+};
+
+/* Looks at the process PID and plans what REQUEST wants: nothing of it is stopped or changed.  Everything that
+   speaks against it is in LIVE, which hl_free_attachment frees. */
+void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid);
+void hl_free_attachment(struct hl_attachment *attachment);
+
+/* Joins the text of LOADED, an object of LIVE's process, in the page cache of its own file, where the kernel does that and the
+   process has it at such addresses.  True: it maps huge pages in JOINED now, and no small one.  REQUEST's placer notes what was
+   found out. */
+bool hl_join_attached_text(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
+                           struct hl_attach_request *request, struct hl_range *joined);
+
+/* Takes an image that was made before, or makes one, with the bytes that the process has in TEXT's pieces, at the offsets
+   that these name.  0: TEXT has it; else a reason or a negated errno. */
+int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                      struct hl_attach_request *request);
+
+/* Whether TEXT's file has the bytes that its object's segments have in the process.  0, or why not. */
+int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text);
+
+/* Whether TEXT's pieces are mapped NOW as they were when LIVE was planned, and nobody has written to them.  0, or
+   why not. */
+int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                           const struct hl_process *now, const struct hl_geometry *geometry);
+
+/* Does what was planned.  Of what does not move, the texts' skip say why, and the process's. */
+void hl_move_attachment(struct hl_attachment *attachment, const struct hl_attach_request *request);
+
+#endif

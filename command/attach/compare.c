@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Whether a file has the bytes that a running process has.
+
+   This is what an attach takes longest for, so that all processors do it, and an image is not copied before.  All that
+   is compared is cut into chunks, of which each thread takes the next. */
+#include "command/base/common.h"
+#include "command/attach/attachment.h"
+#include "command/trace/tracee.h"
+
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Half of what stays in a processor's cache; reading less at once takes longer. */
+#define CHUNK_BYTES ((size_t)512 << 10)
+/* A thread is not worth its start for fewer. */
+#define CHUNKS_AT_LEAST 8
+
+struct chunk {
+    uint64_t at, bytes, offset;
+};
+
+struct comparison {
+    struct hl_tracee process;
+    int file;
+    const char *mapped; /* all of the file, or NULL; */
+    uint64_t file_bytes;
+    const struct hl_loaded *loaded;
+    uint64_t header; /* where the process has the ELF header; 0: it has not */
+    size_t n;
+    struct chunk *chunk;
+    atomic_size_t next; /* nobody has taken this one yet */
+    atomic_int result;
+};
+
+/* Makes [at, at + bytes) in THERE, the process's chunk, equal to HERE's. */
+static void pass_over(const struct chunk *chunk, const char *here, char *there, uint64_t at, uint64_t bytes) {
+    for (uint64_t i = at; i < at + bytes; i++)
+        if (i - chunk->at < chunk->bytes)
+            there[i - chunk->at] = here[i - chunk->at];
+}
+
+/* An image's headers say where in the image everything is: these fields are another file's.  What else they say is
+   compared like everything. */
+static void pass_over_offsets(const struct comparison *c, const struct chunk *chunk, const char *here,
+                              char *there) {
+    uint64_t table = c->header + c->loaded->file->header.e_phoff;
+    if (c->header == 0)
+        return;
+    pass_over(chunk, here, there, c->header + offsetof(Elf64_Ehdr, e_shoff), sizeof(Elf64_Off));
+    for (size_t i = 0; i < c->loaded->file->phnum; i++) {
+        uint64_t at = table + i * sizeof(Elf64_Phdr);
+        pass_over(chunk, here, there, at + offsetof(Elf64_Phdr, p_offset), sizeof(Elf64_Off));
+        pass_over(chunk, here, there, at + offsetof(Elf64_Phdr, p_align), sizeof(Elf64_Xword));
+    }
+}
+
+/* The file's bytes of CHUNK, in ROOM if need be; NULL: it has not got them. */
+static const char *read_file(const struct comparison *c, const struct chunk *chunk, char *room) {
+    if (c->mapped != NULL)
+        return chunk->offset + chunk->bytes <= c->file_bytes ? c->mapped + chunk->offset : NULL;
+    return pread(c->file, room, chunk->bytes, (off_t)chunk->offset) == (ssize_t)chunk->bytes ? room : NULL;
+}
+
+static int compare_chunk(const struct comparison *c, const struct chunk *chunk, char *room, char *there) {
+    const char *here = read_file(c, chunk, room);
+    if (here == NULL)
+        return HL_SKIP_SOURCE_UNREADABLE;
+    int result = hl_read_tracee(&c->process, chunk->at, there, chunk->bytes);
+    if (result != 0)
+        return result;
+    pass_over_offsets(c, chunk, here, there);
+    return memcmp(here, there, chunk->bytes) == 0 ? 0 : HL_SKIP_ATTACH_DIFFERS;
+}
+
+static void *compare_some(void *data) {
+    struct comparison *c = data;
+    char *room = hl_allocate(2 * CHUNK_BYTES);
+    for (size_t i; atomic_load(&c->result) == 0 && (i = atomic_fetch_add(&c->next, 1)) < c->n;) {
+        int result = compare_chunk(c, &c->chunk[i], room, room + CHUNK_BYTES);
+        if (result != 0)
+            atomic_store(&c->result, result);
+    }
+    free(room);
+    return NULL;
+}
+
+/* --- what there is to compare --- */
+
+static void add_chunks(struct comparison *c, uint64_t at, uint64_t end, uint64_t offset) {
+    c->chunk = hl_resize(c->chunk, (c->n + (end - at) / CHUNK_BYTES + 1) * sizeof *c->chunk);
+    for (uint64_t bytes; at < end; at += bytes, offset += bytes) {
+        bytes = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
+        c->chunk[c->n++] = (struct chunk){at, bytes, offset};
+    }
+}
+
+/* What lies between segments is nobody's. */
+static void add_piece(struct comparison *c, const struct hl_piece_of_text *piece) {
+    const struct hl_object *object = &c->loaded->object;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t start = segment->start > piece->start ? segment->start : piece->start;
+        uint64_t end = segment->file_end < piece->end ? segment->file_end : piece->end;
+        if (start < end)
+            add_chunks(c, start, end, piece->offset + (start - piece->start));
+    }
+}
+
+static uint64_t find_header(const struct hl_object *object) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].offset == 0 && object->segment[i].file_end > object->segment[i].start)
+            return object->segment[i].first_page;
+    return 0;
+}
+
+/* An image is ours or root's: nobody else can truncate it while we read what we have mapped. */
+static void map_image(struct comparison *c) {
+    struct stat stat;
+    if (fstat(c->file, &stat) != 0 || stat.st_size <= 0)
+        return;
+    void *at = mmap(NULL, (size_t)stat.st_size, PROT_READ, MAP_SHARED | MAP_POPULATE, c->file, 0);
+    if (at == MAP_FAILED)
+        return;
+    c->mapped = at;
+    c->file_bytes = (uint64_t)stat.st_size;
+}
+
+int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+    struct comparison c = {.process.tid = attachment->process.pid,
+                           .file = text->file,
+                           .loaded = text->loaded,
+                           .header = find_header(&text->loaded->object)};
+    for (unsigned i = 0; i < text->n_pieces; i++)
+        add_piece(&c, &text->piece[i]);
+    if (text->is_huge)
+        map_image(&c);
+    hl_run_in_threads(compare_some, &c, c.n / CHUNKS_AT_LEAST);
+    if (c.mapped != NULL)
+        munmap((void *)c.mapped, c.file_bytes);
+    free(c.chunk);
+    return atomic_load(&c.result);
+}

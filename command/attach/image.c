@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* An image for a process that runs already, where no store has one that fits.
+
+   It is no ELF file: only the ranges of text are in it, with the bytes that the process has there.  So it fits a position-independent program at any address, and text in which the ELF header lies.  It has no name;
+   the kernel frees it when the last process that maps it ends.
+
+   Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; everybody else
+   makes it in a memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a descriptor that can
+   be read only, of a file system that is read-only or a file that is sealed: none can change what the others
+   execute. */
+#include "command/base/common.h"
+#include "command/attach/attachment.h"
+#include "elf/maps.h"
+#include "elf/memory-limit.h"
+#include "command/image/store.h"
+#include "command/trace/tracee.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* A copy that is larger than this is made only if one part of so many of the text is in memory. */
+#define ANY_USE_BYTES ((uint64_t)64 << 20)
+#define RESIDENT_SHARE 8
+
+/* What is written where, a unit at a time. */
+struct filling {
+    struct hl_tracee process;
+    uint64_t from, bytes, unit;
+    char *at;
+    atomic_uint_fast64_t next; /* nobody has taken the unit here yet */
+    atomic_int result;
+};
+
+static int fill_unit(const struct filling *f, uint64_t done) {
+    uint64_t bytes = f->bytes - done < f->unit ? f->bytes - done : f->unit;
+    bool has_pages = madvise(f->at + done, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
+    return has_pages ? hl_read_tracee(&f->process, f->from + done, f->at + done, bytes) : HL_SKIP_NO_MEMORY;
+}
+
+static void *fill_some(void *data) {
+    struct filling *f = data;
+    for (uint64_t done; atomic_load(&f->result) == 0;) {
+        done = atomic_fetch_add(&f->next, f->unit);
+        if (done >= f->bytes)
+            break;
+        int result = fill_unit(f, done);
+        if (result != 0)
+            atomic_store(&f->result, result);
+    }
+    return NULL;
+}
+
+/* Whether [at, at + bytes) of this process is on huge pages; false also where the kernel does not tell. */
+static bool is_on_huge_pages(const char *at, uint64_t bytes) {
+    int pagemap = (int)hl_open_pagemap();
+    if (pagemap < 0)
+        return false;
+    bool is_huge = hl_check_huge(pagemap, (uint64_t)at, (uint64_t)at + bytes) == 0;
+    close(pagemap);
+    return is_huge;
+}
+
+/* One piece, through a mapping that huge pages fit into.  *IS_HUGE becomes false if it was not seen to be on them. */
+static int write_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece, int out,
+                       uint64_t unit, bool *is_huge) {
+    uint64_t bytes = piece->end - piece->start;
+    char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return -errno;
+    char *at = (char *)hl_round_up((uint64_t)room, unit);
+    int result = HL_SKIP_NO_MEMORY;
+    if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
+        struct filling filling = {{.tid = attachment->process.pid}, piece->start, bytes, unit, at, 0, 0};
+        madvise(at, bytes, MADV_HUGEPAGE);
+        hl_run_in_threads(fill_some, &filling, bytes / unit);
+        result = atomic_load(&filling.result);
+        *is_huge = *is_huge && is_on_huge_pages(at, bytes);
+    }
+    munmap(room, bytes + unit);
+    return result;
+}
+
+static int write_pieces(const struct hl_attachment *attachment, const struct hl_attached_text *text, int out,
+                        const struct hl_geometry *geometry) {
+    uint64_t end = text->piece[text->n_pieces - 1].offset + text->piece[text->n_pieces - 1].end -
+                   text->piece[text->n_pieces - 1].start;
+    uint64_t pages, small = 0;
+    bool is_huge = true;
+    int result = ftruncate(out, (off_t)end) == 0 ? 0 : -errno;
+    for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
+        result = write_piece(attachment, &text->piece[i], out, geometry->huge_page_bytes, &is_huge);
+    if (result == 0 && fchmod(out, 0444) != 0)
+        result = -errno;
+    if (result != 0 || is_huge)
+        return result;
+    result = hl_prove_huge(geometry, out, true, &pages, &small);
+    return result != 0 || small > 0 ? HL_SKIP_THP_UNAVAILABLE : 0;
+}
+
+/* Nobody writes to OUT any more: *FILE is a descriptor for reading. */
+static int seal(int out, int *file) {
+    char *path = hl_format("/proc/self/fd/%d", out);
+    int result = fcntl(out, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
+    *file = result == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    free(path);
+    return *file >= 0 ? 0 : -errno;
+}
+
+static bool has_memory(uint64_t bytes) {
+    struct hl_status status;
+    struct hl_placement placement;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    return bytes <= hl_read_memory_headroom(&hl_system_roots, &placement);
+}
+
+static int write_memory_file(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                             const struct hl_geometry *geometry, const char *name, int *file) {
+    int out = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    int result = out < 0 ? -errno : write_pieces(attachment, text, out, geometry);
+    if (result == 0)
+        result = seal(out, file);
+    if (out >= 0)
+        close(out);
+    return result;
+}
+
+/* Writes to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, which nobody who writes may be
+   left for. */
+static int write_to_mount(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                          const struct hl_geometry *geometry, const char *name, int context, int folder,
+                          int *file) {
+    int out = openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
+    int result = out < 0 ? -errno : write_pieces(attachment, text, out, geometry);
+    int opened = result == 0 ? openat(folder, name, O_RDONLY | O_CLOEXEC) : -1;
+    if (out >= 0)
+        close(out);
+    if (opened >= 0 && fsconfig(context, FSCONFIG_SET_FLAG, "ro", NULL, 0) == 0 &&
+        fsconfig(context, FSCONFIG_CMD_RECONFIGURE, NULL, NULL, 0) == 0) {
+        *file = opened;
+        return 0;
+    }
+    if (opened >= 0)
+        close(opened);
+    return result != 0 ? result : -EROFS;
+}
+
+/* Negative: there can be no such file system for us. */
+static int write_own_tmpfs(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                           const struct hl_geometry *geometry, const char *name, int *file) {
+    int context = fsopen("tmpfs", FSOPEN_CLOEXEC), folder = -1, result = -EPERM;
+    if (context >= 0 && fsconfig(context, FSCONFIG_SET_STRING, "huge", "always", 0) == 0 &&
+        fsconfig(context, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        folder = fsmount(context, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV);
+    if (folder >= 0) {
+        result = write_to_mount(attachment, text, geometry, name, context, folder, file);
+        close(folder);
+    }
+    if (context >= 0)
+        close(context);
+    return result;
+}
+
+/* Whether so much of TEXT is in memory that a copy of all of it is worth its memory: a file can have holes of any size. */
+static bool is_in_use(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+    uint64_t bytes = 0, resident = 0;
+    for (size_t i = 0; i < attachment->process.n_regions; i++) {
+        const struct hl_region *region = &attachment->process.region[i];
+        bool is_copied = false;
+        for (unsigned j = 0; j < text->n_pieces; j++)
+            is_copied |= hl_overlap(region->start, region->end, text->piece[j].start, text->piece[j].end) > 0;
+        resident += is_copied ? region->resident_bytes : 0;
+    }
+    for (unsigned j = 0; j < text->n_pieces; j++)
+        bytes += text->piece[j].end - text->piece[j].start;
+    return bytes <= ANY_USE_BYTES || resident >= bytes / RESIDENT_SHARE;
+}
+
+static int write_image(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                       const struct hl_attach_request *request, int *file) {
+    if (!is_in_use(attachment, text))
+        return HL_SKIP_ATTACH_UNUSED;
+    if (!has_memory(text->huge_pages * request->geometry.huge_page_bytes))
+        return HL_SKIP_MEMORY_FULL;
+    char *name = hl_format(HL_OWN_IMAGE "%.200s", hl_base_name(text->loaded->object.path));
+    int result = write_own_tmpfs(attachment, text, &request->geometry, name, file);
+    if (result < 0)
+        result = write_memory_file(attachment, text, &request->geometry, name, file);
+    free(name);
+    return result;
+}
+
+static bool is_same_state(const struct hl_file_state *a, const struct hl_file_state *b) {
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           a->ctime_seconds == b->ctime_seconds && a->ctime_nanoseconds == b->ctime_nanoseconds;
+}
+
+/* Whether OWN has all that TEXT wants, where it wants it. */
+static bool has_pieces(const struct hl_own_image *own, const struct hl_attached_text *text) {
+    for (unsigned i = 0; i < own->n_pieces && own->n_pieces == text->n_pieces; i++)
+        if (own->piece[i].offset != text->piece[i].offset ||
+            own->piece[i].end - own->piece[i].start != text->piece[i].end - text->piece[i].start)
+            return false;
+    return own->n_pieces == text->n_pieces;
+}
+
+static bool find_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                           const struct hl_attach_request *request, const struct hl_file_state *state,
+                           uint64_t load_bias) {
+    for (size_t i = 0; i < request->n_own; i++) {
+        const struct hl_own_image *own = &request->own[i];
+        if (!is_same_state(&own->state, state) || own->load_bias != load_bias || !has_pieces(own, text))
+            continue;
+        text->file = own->file;
+        if (hl_compare_attached_text(attachment, text) == 0)
+            return true;
+    }
+    text->file = -1;
+    return false;
+}
+
+int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                      struct hl_attach_request *request) {
+    uint64_t load_bias = text->loaded->object.load_bias % request->geometry.huge_page_bytes;
+    struct hl_file_state state;
+    int result = hl_read_file_state(&state, text->loaded->file->fd);
+    if (result != 0 || find_own_image(attachment, text, request, &state, load_bias))
+        return result;
+    result = write_image(attachment, text, request, &text->file);
+    if (result != 0)
+        return result;
+    request->own = hl_resize(request->own, (request->n_own + 1) * sizeof *request->own);
+    struct hl_own_image *own = &request->own[request->n_own++];
+    *own = (struct hl_own_image){state, load_bias, text->file, text->n_pieces, {{0}}};
+    memcpy(own->piece, text->piece, sizeof own->piece);
+    return 0;
+}

@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Replaces the text of a process that runs, by system calls that one stopped thread of it makes.
+
+       socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd
+       mmap                   room for all pieces, at addresses that agree with theirs modulo a huge page,
+       mmap, madvise          and in it each piece of the file, with its page tables filled
+       mremap                 from there onto the old text: one call takes away the one and brings the other
+       munmap, close
+
+   All other threads run on, in the text that is replaced.  While mremap(2) works they wait for its lock if they
+   have to fault, so it moves a few huge pages at a time: that makes many short waits of a long one.
+
+   A library could be unloaded meanwhile, and something else be mapped in its place.  So all threads stand still
+   during the last look and the mremap where it is not the executable.
+
+   If a call fails before the first mremap, everything is given back.  If an mremap fails, what was moved before goes
+   back to what was mapped there.  Old kernels may have taken the text away by then; the new one is mapped there, which
+   is tried more than once, since there is nothing else left. */
+#include "command/attach/thread.h"
+#include "command/base/common.h"
+#include "elf/kernel.h"
+#include "command/attach/attachment.h"
+#include "elf/maps.h"
+#include "elf/sys.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/mman.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+#define MREMAP_TO_PLACE 3 /* MREMAP_MAYMOVE | MREMAP_FIXED */
+/* How many huge pages one mremap(2) moves. */
+#define PAGES_AT_ONCE 4
+/* How many libraries are replaced in one stop of all threads: until then each has a descriptor, and room. */
+#define LIBRARIES_AT_ONCE 4
+/* Mappings that the process may get meanwhile, beside ours: two of each piece, and the room. */
+#define SPARE_MAPPINGS 64
+
+struct mover {
+    struct hl_attachment *attachment;
+    const struct hl_geometry *geometry;
+    struct hl_attached_text *text;
+    struct hl_tracee *tracee;
+    uint64_t room, room_bytes;
+    uint64_t scratch[HL_PIECES_MAX]; /* of each piece, */
+    uint64_t gone[HL_PIECES_MAX];    /* and how much was moved away from there */
+    uint64_t moved_end;              /* of a piece all is in place up to here, */
+    unsigned moved_pieces;           /* and of so many before it */
+    int file;                        /* the process's number of text->file, or -1 */
+};
+
+/* Makes a call.  0: it succeeded with *RESULT; > 0, < 0: it was not made; HL_SKIP_ATTACH_CALL: it failed, and *RESULT
+   is the negated errno. */
+static int call(const struct mover *m, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
+                uint64_t d, uint64_t e, uint64_t f) {
+    const uint64_t argument[6] = {a, b, c, d, e, f};
+    int error = hl_call_in_tracee(m->tracee, result, number, argument);
+    if (error != 0)
+        return error;
+    return hl_is_error(*result) ? HL_SKIP_ATTACH_CALL : 0;
+}
+
+/* For what is given back: whatever becomes of it. */
+static void close_in_tracee(const struct mover *m, int file) {
+    long result;
+    if (file >= 0)
+        call(m, &result, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
+}
+
+/* --- the descriptor --- */
+
+/* What recvmsg(2) needs, in the process's memory. */
+struct passage {
+    int pair[2];
+    char byte;
+    struct iovec vector;
+    struct msghdr message;
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr header;
+    } control;
+};
+_Static_assert(sizeof(struct passage) <= HL_TRACEE_DATA_BYTES, "the thread has room for it");
+
+/* PASSAGE with addresses for where it lies at AT. */
+static void set_passage(struct passage *passage, uint64_t at) {
+    memset(passage, 0, sizeof *passage);
+    passage->vector = (struct iovec){(void *)(at + offsetof(struct passage, byte)), 1};
+    passage->message.msg_iov = (void *)(at + offsetof(struct passage, vector));
+    passage->message.msg_iovlen = 1;
+    passage->message.msg_control = (void *)(at + offsetof(struct passage, control));
+    passage->message.msg_controllen = sizeof passage->control;
+}
+
+/* Whether SOCKET is what was asked for: one end of a pair that the process made, not something that another thread
+   of it has put in its place. */
+static bool is_end_of_pair(int socket, pid_t pid) {
+    int domain = 0, type = 0;
+    struct ucred peer = {0, 0, 0};
+    socklen_t bytes = sizeof domain, type_bytes = sizeof type, peer_bytes = sizeof peer;
+    struct sockaddr_storage name;
+    socklen_t name_bytes = sizeof name;
+    return getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &domain, &bytes) == 0 && domain == AF_UNIX &&
+           getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &type_bytes) == 0 && type == SOCK_DGRAM &&
+           getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) == 0 && peer.pid == pid &&
+           getpeername(socket, (struct sockaddr *)&name, &name_bytes) == 0 &&
+           name_bytes <= sizeof(sa_family_t);
+}
+
+/* Sends FILE through SOCKET. */
+static int send_file(int socket, int file) {
+    struct passage passage;
+    set_passage(&passage, (uint64_t)&passage);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&passage.message);
+    *header = (struct cmsghdr){CMSG_LEN(sizeof file), SOL_SOCKET, SCM_RIGHTS};
+    memcpy(CMSG_DATA(header), &file, sizeof file);
+    return sendmsg(socket, &passage.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
+}
+
+/* Sends FILE through the process's own end NUMBER of its pair. */
+static int send_through(const struct mover *m, int number, int file) {
+    int process = (int)syscall(SYS_pidfd_open, m->attachment->process.pid, 0);
+    int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, number, 0) : -1;
+    int result = socket < 0                                           ? -errno
+                 : is_end_of_pair(socket, m->attachment->process.pid) ? send_file(socket, file)
+                                                                      : -EPERM;
+    if (socket >= 0)
+        close(socket);
+    if (process >= 0)
+        close(process);
+    return result == 0 ? 0 : HL_SKIP_ATTACH_DESCRIPTOR;
+}
+
+static int receive_file(struct mover *m, int socket) {
+    struct passage passage;
+    uint64_t at = m->tracee->data;
+    long received;
+    set_passage(&passage, at);
+    int result = hl_write_tracee(m->tracee, at, &passage, sizeof passage);
+    if (result == 0)
+        result = call(m, &received, SYS_recvmsg, (uint64_t)socket, at + offsetof(struct passage, message),
+                      MSG_DONTWAIT | MSG_CMSG_CLOEXEC, 0, 0, 0);
+    if (result == 0)
+        result = hl_read_tracee(m->tracee, at, &passage, sizeof passage);
+    if (result != 0)
+        return result;
+    if (passage.message.msg_controllen < CMSG_LEN(sizeof m->file) ||
+        passage.control.header.cmsg_type != SCM_RIGHTS)
+        return HL_SKIP_ATTACH_DESCRIPTOR; /* a policy, or a limit, has taken it out */
+    memcpy(&m->file, CMSG_DATA(&passage.control.header), sizeof m->file);
+    return 0;
+}
+
+/* Gives the process FILE, as its m->file. */
+static int pass_file(struct mover *m, int file) {
+    int pair[2];
+    long made;
+    int result = call(m, &made, SYS_socketpair, AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0, m->tracee->data, 0, 0);
+    if (result != 0)
+        return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_ATTACH_DESCRIPTOR : result;
+    result = hl_read_tracee(m->tracee, m->tracee->data, pair, sizeof pair);
+    if (result != 0)
+        return result;
+    result = send_through(m, pair[0], file);
+    if (result == 0)
+        result = receive_file(m, pair[1]);
+    close_in_tracee(m, pair[0]);
+    close_in_tracee(m, pair[1]);
+    return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_ATTACH_DESCRIPTOR : result;
+}
+
+/* --- the new text, aside --- */
+
+static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece->end - piece->start; }
+
+static int reserve_room(struct mover *m) {
+    uint64_t unit = m->geometry->huge_page_bytes, bytes = unit;
+    long room;
+    for (unsigned i = 0; i < m->text->n_pieces; i++)
+        bytes += hl_round_up(piece_bytes(&m->text->piece[i]), unit) + unit;
+    int result = call(m, &room, SYS_mmap, 0, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                      (uint64_t)-1, 0);
+    if (result != 0)
+        return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_NO_MEMORY : result;
+    m->room = (uint64_t)room;
+    m->room_bytes = bytes;
+    uint64_t at = hl_round_up(m->room, unit);
+    for (unsigned i = 0; i < m->text->n_pieces; i++) {
+        const struct hl_piece_of_text *piece = &m->text->piece[i];
+        m->scratch[i] = at + piece->start % unit;
+        at = hl_round_up(m->scratch[i] + piece_bytes(piece), unit);
+    }
+    return 0;
+}
+
+static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at, int more) {
+    long mapped;
+    int result = call(m, &mapped, SYS_mmap, at, piece_bytes(piece), (uint64_t)piece->prot,
+                      (uint64_t)(MAP_PRIVATE | MAP_FIXED | more), (uint64_t)m->file, piece->offset);
+    if (result == HL_SKIP_ATTACH_CALL)
+        return mapped == -EPERM    ? HL_SKIP_STORE_NOEXEC
+               : mapped == -EACCES ? HL_SKIP_EXEC_DENIED
+                                   : HL_SKIP_NO_MEMORY;
+    return result;
+}
+
+/* Maps a piece at its scratch address, with all its page tables (before Linux 5.14: as far as the kernel
+   likes). */
+static int prepare_piece(const struct mover *m, unsigned i) {
+    long done;
+    int result = map_piece(m, &m->text->piece[i], m->scratch[i], 0);
+    if (result != 0)
+        return result;
+    result = call(m, &done, SYS_madvise, m->scratch[i], piece_bytes(&m->text->piece[i]), MADV_POPULATE_READ,
+                  0, 0, 0);
+    if (result == HL_SKIP_ATTACH_CALL && done == -EINVAL)
+        return map_piece(m, &m->text->piece[i], m->scratch[i], MAP_POPULATE);
+    return result == HL_SKIP_ATTACH_CALL ? HL_SKIP_SOURCE_UNREADABLE : result;
+}
+
+/* Where pagemap doesn't tell. */
+static int check_huge_in_smaps(const struct mover *m, uint64_t start, uint64_t end) {
+    struct hl_process again = {.folder = -1};
+    int result = hl_open_process(&again, m->attachment->process.pid);
+    if (result == 0)
+        result = hl_read_process(&again);
+    const struct hl_region *region = result == 0 ? hl_find_region(&again, start) : NULL;
+    if (result == 0 && (region == NULL || region->shmem_pmd_bytes + region->file_pmd_bytes < end - start))
+        result = HL_SKIP_THP_UNAVAILABLE;
+    hl_close_process(&again);
+    return result;
+}
+
+static int check_huge(const struct mover *m, uint64_t start, uint64_t end) {
+    int pagemap = hl_open_process_file(&m->attachment->process, "pagemap");
+    if (pagemap < 0)
+        return pagemap;
+    int result = hl_check_huge(pagemap, start, end);
+    close(pagemap);
+    return result < 0 ? check_huge_in_smaps(m, start, end) : result;
+}
+
+/* Whether what is at the scratch addresses is the file that was sent, on huge pages where that is the point. */
+static int check_scratch(const struct mover *m, const struct hl_process *now) {
+    int result = 0;
+    for (unsigned i = 0; i < m->text->n_pieces && result == 0; i++) {
+        const struct hl_region *region = hl_find_region(now, m->scratch[i]);
+        uint64_t end = m->scratch[i] + piece_bytes(&m->text->piece[i]);
+        if (region == NULL || region->inode != m->text->inode || region->device != m->text->device ||
+            region->end < end || region->offset + (m->scratch[i] - region->start) != m->text->piece[i].offset)
+            return HL_SKIP_MAPPING_CHANGED;
+        if (m->text->is_huge)
+            result = check_huge(m, m->scratch[i], end);
+    }
+    return result;
+}
+
+static uint64_t read_map_count_limit(void) {
+    uint64_t limit;
+    return hl_read_setting("/proc/sys/vm/max_map_count", &limit) ? limit : 65530; /* the kernel's default */
+}
+
+/* The last look, at everything that could have changed since the process was planned. */
+static int check_again(const struct mover *m) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range range[HL_PIECES_MAX + 1];
+    size_t n = 0;
+    for (; n < m->text->n_pieces; n++)
+        range[n] = (struct hl_address_range){m->text->piece[n].start, m->text->piece[n].end};
+    range[n++] = (struct hl_address_range){m->room, m->room + m->room_bytes};
+    int result = hl_read_some_mappings(&now, &m->attachment->process, range, n);
+    if (result == 0)
+        result = check_scratch(m, &now);
+    if (result == 0)
+        result = hl_check_attached_text(m->attachment, m->text, &now, m->geometry);
+    hl_close_process(&now);
+    return result;
+}
+
+static int prepare(struct mover *m) {
+    int result = pass_file(m, m->text->file);
+    if (result == 0)
+        result = reserve_room(m);
+    for (unsigned i = 0; i < m->text->n_pieces && result == 0; i++)
+        result = prepare_piece(m, i);
+    return result;
+}
+
+/* --- into place --- */
+
+static bool is_mapped(const struct mover *m, uint64_t at) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range range = {at, at + 1};
+    bool is_there = hl_read_some_mappings(&now, &m->attachment->process, &range, 1) != 0 || now.n_regions > 0;
+    hl_close_process(&now);
+    return is_there;
+}
+
+/* Maps PIECE where it belongs. */
+static int map_in_place(const struct mover *m, const struct hl_piece_of_text *piece) {
+    int result = HL_SKIP_NO_MEMORY;
+    for (unsigned tries = 0; tries < HL_TRIES && result > 0; tries++)
+        result = map_piece(m, piece, piece->start, 0);
+    return result;
+}
+
+static int move_piece(struct mover *m, unsigned i) {
+    const struct hl_piece_of_text *piece = &m->text->piece[i];
+    uint64_t unit = PAGES_AT_ONCE * m->geometry->huge_page_bytes;
+    for (uint64_t at = piece->start, next; at < piece->end; at = next) {
+        long moved;
+        next = hl_round_down(at, unit) + unit;
+        next = next < piece->end ? next : piece->end;
+        int result = call(m, &moved, SYS_mremap, m->scratch[i] + (at - piece->start), next - at, next - at,
+                          MREMAP_TO_PLACE, at, 0);
+        if (result == HL_SKIP_ATTACH_CALL && !is_mapped(m, at))
+            return map_in_place(m, piece); /* all of it: the text is gone */
+        if (result != 0)
+            return result == HL_SKIP_ATTACH_CALL && moved == -EPERM ? HL_SKIP_SEALED : result;
+        m->moved_end = next;
+        m->gone[i] = next - piece->start;
+    }
+    return 0;
+}
+
+static int commit(struct mover *m) {
+    int result = 0;
+    while (m->moved_pieces < m->text->n_pieces && result == 0) {
+        m->moved_end = m->text->piece[m->moved_pieces].start;
+        result = move_piece(m, m->moved_pieces);
+        if (result == 0)
+            m->moved_pieces++;
+    }
+    return result;
+}
+
+static void unmap(const struct mover *m, uint64_t start, uint64_t end) {
+    long result;
+    if (start < end)
+        call(m, &result, SYS_munmap, start, end - start, 0, 0, 0, 0);
+}
+
+/* Gives back what is aside, and nothing else: where a piece was moved away from, another thread may have mapped
+   something since. */
+static void finish(struct mover *m) {
+    uint64_t at = m->room;
+    if (m->tracee->stage == HL_TRACEE_GONE)
+        return;
+    for (unsigned i = 0; m->room_bytes != 0 && i < m->text->n_pieces; i++) {
+        if (m->gone[i] == 0)
+            continue;
+        unmap(m, at, m->scratch[i]);
+        at = m->scratch[i] + m->gone[i];
+    }
+    unmap(m, at, m->room + m->room_bytes);
+    close_in_tracee(m, m->file);
+}
+
+/* What was mapped in [start, end) is mapped there again. */
+static void map_back(const struct mover *m, uint64_t start, uint64_t end) {
+    for (unsigned i = 0; i < m->text->n_back; i++) {
+        struct hl_piece_of_text piece = m->text->back[i];
+        uint64_t from = piece.start > start ? piece.start : start;
+        piece.end = piece.end < end ? piece.end : end;
+        piece.offset += from - piece.start;
+        piece.start = from;
+        if (piece.start < piece.end)
+            map_in_place(m, &piece);
+    }
+}
+
+/* What of the text was moved before something failed. */
+static void undo(struct mover *m) {
+    bool any = m->moved_pieces > 0 || m->moved_end > m->text->piece[0].start;
+    m->file = -1;
+    m->room = m->room_bytes = 0;
+    if (!any || m->tracee->stage == HL_TRACEE_GONE || m->text->back_file < 0 ||
+        pass_file(m, m->text->back_file) != 0)
+        return;
+    for (unsigned i = 0; i < m->moved_pieces; i++)
+        map_back(m, m->text->piece[i].start, m->text->piece[i].end);
+    if (m->moved_pieces < m->text->n_pieces)
+        map_back(m, m->text->piece[m->moved_pieces].start, m->moved_end);
+    finish(m);
+}
+
+/* Ends with M's text as it was. */
+static void give_up(struct mover *m, int result) {
+    m->text->skip = result;
+    finish(m);
+    undo(m);
+}
+
+/* Puts what is prepared into place. */
+static void replace(struct mover *m) {
+    int result = m->tracee->stage == HL_TRACEE_GONE ? -ESRCH : check_again(m);
+    if (result == 0)
+        result = commit(m);
+    if (result != 0)
+        give_up(m, result);
+}
+
+/* --- the process --- */
+
+struct work {
+    struct hl_attachment *attachment;
+    const struct hl_attach_request *request;
+};
+
+/* Prepares up to LIBRARIES_AT_ONCE of the texts from *NEXT on that are the executable's, or are not.  How many. */
+static size_t prepare_texts(struct mover *all, size_t *next, const struct work *work,
+                            struct hl_tracee *tracee, bool is_main) {
+    size_t n = 0;
+    while (n < LIBRARIES_AT_ONCE && *next < work->attachment->n_texts) {
+        struct hl_attached_text *text = &work->attachment->text[(*next)++];
+        if (text->skip != 0 || text->loaded->object.is_main != is_main)
+            continue;
+        all[n] = (struct mover){.attachment = work->attachment,
+                                .geometry = &work->request->geometry,
+                                .text = text,
+                                .tracee = tracee,
+                                .file = -1};
+        int result = tracee->stage == HL_TRACEE_GONE ? -ESRCH : prepare(&all[n]);
+        if (result == 0)
+            n++;
+        else
+            give_up(&all[n], result);
+    }
+    return n;
+}
+
+/* The other threads stand still while libraries are replaced, and no longer. */
+static void move_texts(const struct work *work, struct hl_threads *threads, struct hl_tracee *tracee,
+                       bool is_main) {
+    struct mover all[LIBRARIES_AT_ONCE];
+    for (size_t next = 0; next < work->attachment->n_texts;) {
+        unsigned n_others = 0;
+        size_t n = prepare_texts(all, &next, work, tracee, is_main);
+        int result = n > 0 && !is_main ? hl_stop_others(threads, tracee, &n_others) : 0;
+        for (size_t i = 0; i < n; i++)
+            if (result == 0)
+                replace(&all[i]);
+            else
+                give_up(&all[i], result);
+        hl_release_others(threads, tracee);
+        for (size_t i = 0; i < n; i++)
+            if (all[i].text->skip == 0)
+                finish(&all[i]);
+        if (n_others >= work->attachment->stopped_threads)
+            work->attachment->stopped_threads = n_others + 1;
+    }
+}
+
+/* The highest real-time priority that a thread of PROCESS has now; 0: none has one.  One with a deadline comes before all. */
+static int find_highest_priority(const struct hl_process *process) {
+    int fd = openat(process->folder, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC), highest = 0;
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        pid_t tid = hl_parse_pid(entry->d_name);
+        struct sched_param priority = {0};
+        if (tid == 0 || sched_getparam(tid, &priority) != 0)
+            continue;
+        bool has_deadline = (sched_getscheduler(tid) & ~SCHED_RESET_ON_FORK) == SCHED_DEADLINE;
+        int found = has_deadline ? sched_get_priority_max(SCHED_FIFO) : priority.sched_priority;
+        highest = found > highest ? found : highest;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return highest;
+}
+
+/* Between us and the stopped thread there are some thirty changes, each of which would wait until others leave a
+   processor; so we come first, where we may ask for that.  A real-time priority gains little more, and Linux 6.18 then
+   makes others wait for longer; but where a thread of the process has one and computes, we would not come at all for 0.95 of each
+   second (sched_rt_runtime_us), and the stopped thread would wait for us. */
+static int hurry(const struct hl_process *process) {
+    int highest = find_highest_priority(process);
+    const struct sched_param priority = {highest + 1};
+    setpriority(PRIO_PROCESS, (id_t)gettid(), -20);
+    return highest == 0 || sched_setscheduler(0, SCHED_FIFO, &priority) == 0 ? 0 : HL_SKIP_ATTACH_REALTIME;
+}
+
+/* Whose stack we let grow has a limit of its own, but the kernel holds it to ours. */
+static void allow_large_stacks(void) {
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_STACK, &limit) != 0)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    setrlimit(RLIMIT_STACK, &limit);
+}
+
+static void *work_in_thread(void *data) {
+    struct work *work = data;
+    struct hl_attachment *attachment = work->attachment;
+    struct hl_threads threads = {.process = &attachment->process,
+                                 .takes_running = work->request->takes_running,
+                                 .suspends_filters = work->request->suspends_filters,
+                                 .lock = -1};
+    struct hl_tracee *tracee = NULL;
+    attachment->skip = hurry(&attachment->process);
+    allow_large_stacks();
+    if (attachment->skip == 0 && attachment->process.n_regions + SPARE_MAPPINGS > read_map_count_limit())
+        attachment->skip = HL_SKIP_MAP_COUNT;
+    if (attachment->skip == 0)
+        attachment->skip = hl_take_thread(&threads, &tracee, &attachment->gadgets);
+    if (attachment->skip == 0) {
+        double stopped_ms = tracee->stopped_ms;
+        attachment->stopped_threads = 1;
+        move_texts(work, &threads, tracee, true);
+        move_texts(work, &threads, tracee, false);
+        hl_release_tracee(tracee);
+        attachment->stopped_us = (uint64_t)((hl_now_ms() - stopped_ms) * 1e3);
+    }
+    hl_release_threads(&threads);
+    return NULL;
+}
+
+/* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that.
+   That a thread has stopped is told by SIGCHLD, unless that is ignored. */
+void hl_move_attachment(struct hl_attachment *attachment, const struct hl_attach_request *request) {
+    struct work work = {attachment, request};
+    pthread_t thread;
+    sigset_t all, before;
+    bool any = false;
+    for (size_t i = 0; i < attachment->n_texts; i++)
+        any |= attachment->text[i].skip == 0;
+    if (attachment->skip != 0 || !any)
+        return;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before);
+    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
+    int error = pthread_create(&thread, NULL, work_in_thread, &work);
+    if (error == 0)
+        pthread_join(thread, NULL);
+    else
+        attachment->skip = -error;
+    signal(SIGCHLD, inherited);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}

@@ -1,0 +1,468 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Which text of a running process can be replaced, and by what.
+
+   Everything here only looks.  It takes most of the time of an attach, and the process runs meanwhile; so what is
+   mapped is looked at once more when a thread of it stands still (attach/move.c).
+
+   The process may be hostile, and we may be root.  Its files are opened through /proc/PID/exe and map_files,
+   which name what it has mapped, whatever its paths mean; nothing of what it says about itself decides more than
+   what becomes of itself.  Above all, the new text has to have the bytes of the old, one by one (attach/compare.c). */
+#include "command/base/common.h"
+#include "elf/image.h"
+#include "command/image/find.h"
+#include "command/attach/thread.h"
+#include "command/attach/attachment.h"
+#include "elf/maps.h"
+#include "elf/plan.h"
+#include "command/trace/tracee.h"
+#include "command/verdict/verdict.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Of the address space that a limit leaves, no more than one part of so many is reserved. */
+#define ROOM_SHARE 10
+
+/* --- the process --- */
+
+static int check_status_line(const char *line) {
+    unsigned long number;
+    char state;
+    if (sscanf(line, "State: %c", &state) == 1) {
+        if (state == 'T')
+            return HL_SKIP_ATTACH_STOPPED;
+        return state == 'Z' || state == 'X' ? -ENODATA : 0;
+    }
+    if (sscanf(line, "TracerPid: %lu", &number) == 1 && number != 0)
+        return HL_SKIP_ATTACH_TRACED;
+    if (strncmp(line, "x86_Thread_features:", strlen("x86_Thread_features:")) == 0 &&
+        strstr(line, "shstk") != NULL)
+        return HL_SKIP_ATTACH_SHADOW_STACK;
+    return 0;
+}
+
+/* What its status says against it. */
+static int check_status(const struct hl_attachment *attachment) {
+    char line[1024];
+    int result = 0, fd = hl_open_process_file(&attachment->process, "status");
+    FILE *status = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (status == NULL)
+        return fd < 0 ? fd : -errno;
+    while (result == 0 && fgets(line, sizeof line, status) != NULL)
+        result = check_status_line(line);
+    fclose(status);
+    return result;
+}
+
+/* --- its text --- */
+
+/* Flags of VmFlags that text has: readable and executable, may be made readable, writable and executable, is
+   advised to be on huge pages, was writable for a while (ac), is of a file that may not be written to while it runs (dw,
+   before Linux 5.15); sd is for those who look for changes. */
+static int check_flags(const struct hl_region *region) {
+    static const char usual[] = "rd ex mr mw me ac dw sd hg";
+    for (const char *at = region->vm_flags; at[0] != '\0' && at[1] != '\0'; at += at[2] == ' ' ? 3 : 2) {
+        char flag[3] = {at[0], at[1], '\0'};
+        if (strcmp(flag, "lo") == 0)
+            return HL_SKIP_ATTACH_LOCKED;
+        if (strcmp(flag, "sl") == 0)
+            return HL_SKIP_SEALED;
+        if (strstr(usual, flag) == NULL)
+            return HL_SKIP_ATTACH_FLAGS;
+    }
+    return 0;
+}
+
+/* The segment of OBJECT that has the page at AT. */
+static const struct hl_segment *find_segment(const struct hl_object *object, uint64_t at) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (at >= object->segment[i].first_page && at < object->segment[i].end_page)
+            return &object->segment[i];
+    return NULL;
+}
+
+/* Whether REGION maps LOADED's file as SEGMENT says; a part of it may lie in neighbours. */
+static int check_region(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
+                        const struct hl_segment *segment, const struct hl_region *region) {
+    if (region->of_image && !region->shared && !(region->flags & PF_W) &&
+        hl_answers(&attachment->process, region))
+        return 0; /* what an attach or detach has left that did not come to its end */
+    if (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
+        region->flags != segment->flags ||
+        region->offset - segment->offset != region->start - segment->first_page)
+        return HL_SKIP_MAPPING_CHANGED;
+    return check_flags(region);
+}
+
+/* Whether nothing but its own file, or an image, is mapped in SPAN, without a hole.  With edges=keep a span may
+   reach into the gap behind its segment; that part is cut off. */
+static int check_span(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
+                      struct hl_span *span, unsigned edges, uint64_t huge_page_bytes) {
+    uint64_t huge_bytes = 0;
+    for (uint64_t at = span->start, next; at < span->end; at = next) {
+        const struct hl_segment *segment = find_segment(&loaded->object, at);
+        const struct hl_region *region = hl_find_region(&attachment->process, at);
+        if (segment == NULL && edges == HL_EDGES_KEEP && at > span->start) {
+            span->end = hl_round_down(at, huge_page_bytes);
+            break;
+        }
+        if (segment == NULL || region == NULL || segment->file_end < segment->end)
+            return HL_SKIP_GAP_OCCUPIED;
+        int result = check_region(attachment, loaded, segment, region);
+        if (result != 0)
+            return result;
+        next = region->end < segment->end_page ? region->end : segment->end_page;
+        if (region->of_image)
+            huge_bytes += hl_overlap(at, next, span->start, span->end);
+        else if (region->start <= span->start && region->end >= span->end)
+            huge_bytes = region->file_pmd_bytes + region->shmem_pmd_bytes;
+    }
+    return huge_bytes > 0 && huge_bytes >= span->end - span->start ? HL_SKIP_HUGE_ALREADY : 0;
+}
+
+static int check_written(const struct hl_attachment *attachment, uint64_t start, uint64_t end,
+                         const struct hl_geometry *geometry) {
+    int pagemap = hl_open_process_file(&attachment->process, "pagemap");
+    if (pagemap < 0)
+        return pagemap;
+    int result = hl_check_unmodified(pagemap, start, end, geometry->page_bytes, true);
+    close(pagemap);
+    return result;
+}
+
+/* Adds [start, end) of a span to TEXT's pieces.  0, also where there is nothing to be moved; HL_SKIP_HUGE_ALREADY; or what
+   speaks against it. */
+static int add_piece(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                     const struct hl_geometry *geometry, unsigned edges, struct hl_span span) {
+    uint64_t base = hl_round_down(text->loaded->object.segment[0].start, geometry->huge_page_bytes);
+    int result = span.start < span.end
+                     ? check_span(attachment, text->loaded, &span, edges, geometry->huge_page_bytes)
+                     : 0;
+    if (result != 0 || span.end == span.start)
+        return result;
+    text->piece[text->n_pieces++] =
+        (struct hl_piece_of_text){span.start, span.end, span.start - base, PROT_READ | PROT_EXEC};
+    text->huge_pages += hl_span_bytes(&span) / geometry->huge_page_bytes;
+    return check_written(attachment, span.start, span.end, geometry);
+}
+
+/* Plans TEXT's pieces with EDGES, beside what is JOINED.  What speaks against one span speaks against the object, whose text
+   moves as a whole. */
+static int plan_pieces(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                       const struct hl_attach_request *request, const struct hl_range *joined,
+                       unsigned edges) {
+    const struct hl_geometry *geometry = &request->geometry;
+    struct hl_options options = request->options;
+    struct hl_plan plan;
+    options.sparse_text = HL_SPARSE_TEXT_ON; /* a page of an image costs nothing */
+    options.data = HL_DATA_OFF;
+    options.edges = edges;
+    int result = hl_plan_object(&plan, &text->loaded->object, &options, geometry);
+    unsigned already = joined->end > joined->start; /* parts that are on huge pages */
+    text->n_pieces = 0;
+    text->huge_pages = 0;
+    for (unsigned i = 0; i < plan.n_spans && result == 0; i++) {
+        struct hl_span part[2] = {plan.span[i], plan.span[i]};
+        if (plan.span[i].kind != HL_TEXT)
+            continue;
+        if (joined->start >= plan.span[i].start && joined->end <= plan.span[i].end) {
+            part[0].end = joined->start;
+            part[1].start = joined->end;
+        } else {
+            part[1].start = part[1].end;
+        }
+        for (unsigned j = 0; j < 2 && (result == 0 || result == HL_SKIP_HUGE_ALREADY); j++) {
+            result = add_piece(attachment, text, geometry, edges, part[j]);
+            already += result == HL_SKIP_HUGE_ALREADY;
+        }
+        result = result == HL_SKIP_HUGE_ALREADY ? 0 : result;
+    }
+    if (result != 0 || text->n_pieces > 0)
+        return result;
+    return already > 0 ? HL_SKIP_HUGE_ALREADY : HL_SKIP_TOO_SMALL;
+}
+
+/* --- what replaces it --- */
+
+/* Takes the image that a store has of TEXT's object, if it fits.  Any doubt makes it none. */
+static bool take_stored_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                              const struct hl_attach_request *request) {
+    struct hl_file_state state;
+    int own = text->loaded->file->fd;
+    long image = hl_read_file_state(&state, own) == 0 ? hl_open_image_of(&state, &request->options)
+                                                      : -HL_SKIP_NO_IMAGE;
+    if (image < 0)
+        return false;
+    text->file = (int)image;
+    if (hl_check_image(&text->loaded->object, (int)image, &request->geometry) == 0 &&
+        !hl_is_noexec((int)image) && hl_compare_attached_text(attachment, text) == 0) {
+        text->owns_file = true;
+        text->image = hl_find_file_path((int)image);
+        return true;
+    }
+    close((int)image);
+    text->file = -1;
+    return false;
+}
+
+/* Whether the process is limited in its address space so that what is reserved in it meanwhile could be missed. */
+static int check_address_space(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                               const struct hl_geometry *geometry) {
+    uint64_t limit = hl_read_limit(&attachment->process, "Max address space"), used = 0, room = 0;
+    for (size_t i = 0; i < attachment->process.n_regions; i++)
+        used += attachment->process.region[i].end - attachment->process.region[i].start;
+    for (unsigned i = 0; i < text->n_pieces; i++)
+        room += text->piece[i].end - text->piece[i].start + 2 * geometry->huge_page_bytes;
+    bool is_enough = limit == UINT64_MAX || (limit > used && (limit - used) / ROOM_SHARE >= room);
+    return is_enough ? 0 : HL_SKIP_NO_MEMORY;
+}
+
+static int find_source(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                       struct hl_attach_request *request) {
+    struct stat stat;
+    int result = 0;
+    text->is_huge = true;
+    if (!take_stored_image(attachment, text,
+                           request)) /* also for --dry-run, which promises nothing that fails */
+        result = hl_make_own_image(attachment, text, request);
+    if (text->file >= 0 && fstat(text->file, &stat) == 0) {
+        text->device = stat.st_dev;
+        text->inode = stat.st_ino;
+    }
+    return result;
+}
+
+/* --- there and back --- */
+
+/* Adds what OBJECT's read-only segments have in [from, to), as its own file has it. */
+static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const struct hl_object *object,
+                           uint64_t from, uint64_t to) {
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t start = segment->first_page > from ? segment->first_page : from;
+        uint64_t end = segment->end_page < to ? segment->end_page : to;
+        if (start >= end || (segment->flags & PF_W) || *n == HL_PIECES_MAX)
+            continue;
+        piece[(*n)++] = (struct hl_piece_of_text){start, end, segment->offset + (start - segment->first_page),
+                                                  (segment->flags & PF_R ? PROT_READ : 0) |
+                                                      (segment->flags & PF_X ? PROT_EXEC : 0)};
+    }
+}
+
+static int plan_with_edges(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                           const struct hl_attach_request *request, const struct hl_range *joined) {
+    int result = plan_pieces(attachment, text, request, joined, HL_EDGES_MERGE);
+    return result == HL_SKIP_GAP_OCCUPIED ? plan_pieces(attachment, text, request, joined, HL_EDGES_KEEP)
+                                          : result;
+}
+
+static int plan_attach(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                       struct hl_attach_request *request) {
+    if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
+        return text->now == HL_NOW_EXECUTED ? HL_SKIP_HUGE_ALREADY : HL_SKIP_ATTACH_COPY;
+    if (attachment->obstacle != HL_MOVED)
+        return (int)attachment->obstacle;
+    struct hl_range joined = {0, 0};
+    int result = plan_with_edges(attachment, text, request, &joined);
+    if (result == 0 && request->joins && !request->dry_run &&
+        hl_join_attached_text(attachment, text->loaded, request, &joined)) {
+        text->joined_pages = (joined.end - joined.start) / request->geometry.huge_page_bytes;
+        result = plan_with_edges(attachment, text, request, &joined);
+    }
+    text->back_file = text->loaded->file->fd;
+    for (unsigned i = 0; i < text->n_pieces; i++)
+        add_own_pieces(text->back, &text->n_back, &text->loaded->object, text->piece[i].start,
+                       text->piece[i].end);
+    return result == 0 ? find_source(attachment, text, request) : result;
+}
+
+/* Opens what REGION maps, by what it maps: with the right to, which root has. */
+static void open_region(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                        const struct hl_region *region) {
+    char *path = hl_format("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    text->back_file = hl_open_process_file(&attachment->process, path);
+    text->owns_back_file = text->back_file >= 0;
+    text->back_inode = region->inode;
+    free(path);
+}
+
+/* REGION maps an image where TEXT's object is. */
+static int plan_region_back(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                            const struct hl_region *region, const struct hl_geometry *geometry) {
+    unsigned before = text->n_pieces;
+    add_own_pieces(text->piece, &text->n_pieces, &text->loaded->object, region->start, region->end);
+    if (text->n_pieces == before)
+        return 0;
+    text->huge_pages += (region->end - region->start) / geometry->huge_page_bytes;
+    if (text->back_file < 0 && text->n_back == 0)
+        open_region(attachment, text, region);
+    if (text->n_back < HL_PIECES_MAX && text->back_inode == region->inode)
+        text->back[text->n_back++] = (struct hl_piece_of_text){region->start, region->end, region->offset,
+                                                               (region->flags & PF_R ? PROT_READ : 0) |
+                                                                   (region->flags & PF_X ? PROT_EXEC : 0)};
+    return check_written(attachment, region->start, region->end, geometry);
+}
+
+static int plan_detach(const struct hl_attachment *attachment, struct hl_attached_text *text,
+                       const struct hl_attach_request *request) {
+    const struct hl_loaded *loaded = text->loaded;
+    if (text->now == HL_NOW_EXECUTED || text->now == HL_NOW_MOVED)
+        return text->now == HL_NOW_EXECUTED ? HL_SKIP_ATTACH_EXECUTED : HL_SKIP_ATTACH_MOVED;
+    text->file = loaded->file->fd;
+    text->device = loaded->device;
+    text->inode = loaded->inode;
+    for (size_t i = 0; i < attachment->process.n_regions && !loaded->is_image; i++) {
+        const struct hl_region *region = &attachment->process.region[i];
+        if (!region->of_image || region->shared || (region->flags & PF_W) ||
+            !hl_answers(&attachment->process, region))
+            continue;
+        int result = plan_region_back(attachment, text, region, &request->geometry);
+        if (result != 0)
+            return result;
+    }
+    return text->n_pieces == 0 ? HL_SKIP_ATTACH_DETACHED : hl_compare_attached_text(attachment, text);
+}
+
+/* --- once more --- */
+
+/* Whether [start, end) is mapped in NOW as it was when LIVE was planned. */
+static bool is_as_planned(const struct hl_attachment *attachment, const struct hl_process *now,
+                          uint64_t start, uint64_t end) {
+    for (uint64_t at = start; at < end;) {
+        const struct hl_region *a = hl_find_region(&attachment->process, at), *b = hl_find_region(now, at);
+        if ((a == NULL) != (b == NULL))
+            return false;
+        if (a == NULL) {
+            at += (uint64_t)sysconf(_SC_PAGESIZE);
+            continue;
+        }
+        if (a->flags != b->flags || a->shared != b->shared || a->inode != b->inode ||
+            a->device != b->device || a->offset - a->start != b->offset - b->start)
+            return false;
+        at = a->end < b->end ? a->end : b->end;
+    }
+    return true;
+}
+
+int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                           const struct hl_process *now, const struct hl_geometry *geometry) {
+    int result = 0;
+    for (unsigned i = 0; i < text->n_pieces && result == 0; i++) {
+        const struct hl_piece_of_text *piece = &text->piece[i];
+        if (!is_as_planned(attachment, now, piece->start, piece->end))
+            return HL_SKIP_MAPPING_CHANGED;
+        result = check_written(attachment, piece->start, piece->end, geometry);
+    }
+    return result;
+}
+
+/* --- the whole --- */
+
+static void plan_text(struct hl_attachment *attachment, struct hl_attach_request *request,
+                      const struct hl_loaded *loaded) {
+    struct hl_attached_text *text = &attachment->text[attachment->n_texts++];
+    uint64_t huge_bytes;
+    *text = (struct hl_attached_text){.loaded = loaded, .file = -1, .back_file = -1};
+    text->now = hl_find_now(&attachment->process, loaded, &huge_bytes);
+    text->skip =
+        request->is_detach ? plan_detach(attachment, text, request) : plan_attach(attachment, text, request);
+    if (text->skip == 0)
+        text->skip = check_address_space(attachment, text, &request->geometry);
+}
+
+/* Its libraries would not be found either. */
+static int check_class(const struct hl_attachment *attachment) {
+    struct hl_elf_file file;
+    enum hl_elf_problem problem = hl_open_elf(&file, attachment->process.folder, "exe");
+    if (problem == HL_ELF_FINE)
+        hl_close_elf(&file);
+    return problem == HL_ELF_32_BIT ? HL_SKIP_ATTACH_32_BIT : 0;
+}
+
+static bool has_text(const struct hl_attachment *attachment, bool is_main) {
+    for (size_t i = 0; i < attachment->n_texts; i++)
+        if (attachment->text[i].skip == 0 && attachment->text[i].loaded->object.is_main == is_main)
+            return true;
+    return false;
+}
+
+static bool is_replaced(const void *data, const struct hl_region *region) {
+    const struct hl_attachment *attachment = data;
+    for (size_t i = 0; i < attachment->n_texts; i++)
+        for (unsigned j = 0; attachment->text[i].skip == 0 && j < attachment->text[i].n_pieces; j++)
+            if (hl_overlap(region->start, region->end, attachment->text[i].piece[j].start,
+                           attachment->text[i].piece[j].end) > 0)
+                return true;
+    return false;
+}
+
+/* Whether the threads can be stopped: one for the executable, all for libraries. */
+static int check_threads(struct hl_attachment *attachment, const struct hl_attach_request *request) {
+    bool has_main = has_text(attachment, true), has_libraries = has_text(attachment, false);
+    if (!has_main && !has_libraries)
+        return 0;
+    int result = hl_find_gadgets(&attachment->gadgets, &attachment->process, is_replaced, attachment);
+    if (result != 0)
+        return result;
+    int all = has_libraries ? hl_look_at_threads(&attachment->process, true, request->takes_running) : 0;
+    for (size_t i = 0; i < attachment->n_texts; i++)
+        if (attachment->text[i].skip == 0 && !attachment->text[i].loaded->object.is_main)
+            attachment->text[i].skip = all;
+    return has_main && (all != 0 || !has_libraries)
+               ? hl_look_at_threads(&attachment->process, false, request->takes_running)
+               : 0;
+}
+
+static bool selects_main_alone(const struct hl_attach_request *request) {
+    const struct hl_string *objects = &request->options.objects;
+    return objects->bytes == strlen("main") && memcmp(objects->at, "main", strlen("main")) == 0;
+}
+
+static int look_at(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
+    int result = hl_open_process(&attachment->process, pid);
+    if (result == 0)
+        result = hl_check_attach_machine();
+    if (result == 0)
+        result = check_status(attachment);
+    if (result == 0)
+        result = selects_main_alone(request) ? hl_read_process_for_main(&attachment->process)
+                                             : hl_read_process(&attachment->process);
+    if (result == 0)
+        result = check_class(attachment);
+    if (result != 0)
+        return result;
+    hl_find_loaded(&attachment->process, &request->geometry);
+    attachment->obstacle = hl_find_obstacle(&attachment->process);
+    attachment->text = hl_allocate(attachment->process.n_loaded * sizeof *attachment->text);
+    for (size_t i = 0; i < attachment->process.n_loaded; i++) {
+        const struct hl_loaded *loaded = &attachment->process.loaded[i];
+        if (hl_select_object(request->options.objects, &loaded->object) != HL_NOT_SELECTED)
+            plan_text(attachment, request, loaded);
+    }
+    return check_threads(attachment, request);
+}
+
+void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid) {
+    memset(attachment, 0, sizeof *attachment);
+    attachment->process.folder = -1;
+    attachment->process.pid = pid;
+    attachment->skip = look_at(attachment, request, pid);
+}
+
+void hl_free_attachment(struct hl_attachment *attachment) {
+    for (size_t i = 0; i < attachment->n_texts; i++) {
+        if (attachment->text[i].owns_file)
+            close(attachment->text[i].file);
+        if (attachment->text[i].owns_back_file)
+            close(attachment->text[i].back_file);
+        free(attachment->text[i].image);
+    }
+    free(attachment->text);
+    hl_close_process(&attachment->process);
+}

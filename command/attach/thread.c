@@ -1,0 +1,403 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Chooses the thread of a process that is to make calls, and stops it; and stops all others.
+
+   One that sleeps is not missed, and only one that sleeps in a call of trace/calls.c's is interrupted: the program would
+   see of others that they were.  PTRACE_INTERRUPT knows no such condition, so what a thread does is read again right
+   before; in the microseconds between these two it may still begin another call.  One that runs does that all the
+   time, so it is interrupted only where that is asked for.
+
+   io_uring and vhost have workers among the tasks of a process.  They are the kernel's: none of the program's
+   instructions runs in them, and what one does for the program ends with an error that no program may see if it is
+   stopped.  So they are no threads to us.
+
+   A thread that was seized cannot be let go before it has stopped, so all are kept in one list until the end. */
+#include "command/attach/thread.h"
+#include "command/base/common.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* So many are tried before the process counts as one without any. */
+#define TRIES_MAX 16
+/* How long threads are looked at until one is fit, or all are, with such pauses. */
+#define LOOK_MS 500.0
+#define PAUSE_NS 1000000L
+/* The same while threads stand still already. */
+#define STANDING_MS 20.0
+#define STANDING_PAUSE_NS 100000L
+/* How often all threads are looked for until none is new; who makes threads faster than that wants to hide. */
+#define ROUNDS_MAX 100
+/* include/linux/sched.h.  PF_USER_WORKER is there since Linux 6.4; in 5.16 and older the number says of modprobe(8)'s
+   thread that it loads a module. */
+#define PF_IO_WORKER 0x10u
+#define PF_USER_WORKER 0x4000u
+
+/* A thread, and how it was last seen. */
+struct hl_thread {
+    struct hl_tracee tracee;
+    unsigned round; /* the last in which it was there */
+    bool is_seen;
+    int unfit; /* why it is not interrupted, or 0 */
+    bool runs, has_filter;
+    enum hl_again again; /* the call in which it sleeps */
+    struct hl_call call;
+    char text[192]; /* what its file "syscall" says */
+};
+
+/* --- one thread --- */
+
+/* The bytes of the thread's file NAME in TEXT, with an end.  Whether there are any. */
+static bool read_of_thread(char *text, size_t bytes, const struct hl_process *process, pid_t tid,
+                           const char *name) {
+    char *path = hl_format("task/%d/%s", tid, name);
+    int fd = hl_open_process_file(process, path);
+    ssize_t n = fd >= 0 ? read(fd, text, bytes - 1) : -1;
+    free(path);
+    if (fd >= 0)
+        close(fd);
+    text[n > 0 ? n : 0] = '\0';
+    return n > 0;
+}
+
+/* Its state; 'X' if it is no thread of the program's own, or has ended. */
+static char read_state(const struct hl_process *process, pid_t tid) {
+    char text[1024], state;
+    unsigned flags;
+    read_of_thread(text, sizeof text, process, tid, "stat");
+    const char *at = strrchr(text, ')'); /* a name may hold newlines and parentheses */
+    if (at == NULL || sscanf(at, ") %c %*d %*d %*d %*d %*d %u", &state, &flags) != 2 ||
+        (flags & (PF_IO_WORKER | PF_USER_WORKER)))
+        return 'X';
+    return state;
+}
+
+static bool read_has_filter(const struct hl_process *process, pid_t tid) {
+    char text[4096];
+    read_of_thread(text, sizeof text, process, tid, "status");
+    const char *at = strstr(text, "\nSeccomp:");
+    return at == NULL || strtol(at + strlen("\nSeccomp:"), NULL, 10) != 0;
+}
+
+/* Whether it may be a supervisor that the thread waits for (seccomp's user notification), instead of what the call is. */
+static bool awaits_supervisor(const struct hl_process *process, pid_t tid) {
+    char text[128];
+    return !read_of_thread(text, sizeof text, process, tid, "wchan") || strcmp(text, "0") == 0 ||
+           strstr(text, "seccomp") != NULL;
+}
+
+/* Judges what the thread does by its text: "running", or "CALL ARGUMENTS SP PC", or "-1 SP PC" for one that waits outside
+   of a call. */
+static void judge(struct hl_thread *thread, const struct hl_threads *threads) {
+    const struct hl_process *process = threads->process;
+    pid_t tid = thread->tracee.tid;
+    uint64_t pc, *a = thread->call.argument;
+    int n = sscanf(thread->text, "%ld %lx %lx %lx %lx %lx %lx %*x %lx", &thread->call.number, &a[0], &a[1],
+                   &a[2], &a[3], &a[4], &a[5], &pc);
+    thread->runs = strncmp(thread->text, "running", strlen("running")) == 0;
+    thread->again = HL_AGAIN_UNKNOWN;
+    if (n == 8 && thread->call.number >= 0) {
+        bool is_continued = thread->call.number == SYS_restart_syscall;
+        if (is_continued)
+            thread->call.number = hl_find_restarted(tid, pc);
+        thread->again = hl_find_again_of(&thread->call, process, tid);
+        if (thread->has_filter &&
+            ((thread->again == HL_AGAIN_CONTINUED && !is_continued) || awaits_supervisor(process, tid)))
+            thread->again = HL_AGAIN_UNKNOWN;
+    }
+    bool is_fit = thread->again != HL_AGAIN_UNKNOWN || (thread->runs && threads->takes_running);
+    thread->unfit = is_fit ? 0 : HL_SKIP_ATTACH_UNFIT;
+}
+
+/* Looks at what it does.  It is not seen if it is none of the program's, or has ended. */
+static void look_at(struct hl_thread *thread, const struct hl_threads *threads) {
+    const struct hl_process *process = threads->process;
+    pid_t tid = thread->tracee.tid;
+    char state = read_state(process, tid);
+    thread->is_seen = state != 'Z' && state != 'X' &&
+                      read_of_thread(thread->text, sizeof thread->text, process, tid, "syscall");
+    if (!thread->is_seen)
+        return;
+    thread->has_filter = read_has_filter(process, tid);
+    judge(thread, threads);
+    if (state == 'T')
+        thread->unfit = HL_SKIP_ATTACH_STOPPED;
+    else if (state != 'S' && !thread->runs)
+        thread->unfit = HL_SKIP_ATTACH_UNFIT; /* it has just been woken, or waits for a disk */
+}
+
+/* Looks at it once more.  Whether it may be interrupted. */
+static bool is_fit_still(struct hl_thread *thread, const struct hl_threads *threads) {
+    char now[sizeof thread->text];
+    if (thread->unfit != 0 ||
+        !read_of_thread(now, sizeof now, threads->process, thread->tracee.tid, "syscall") ||
+        strcmp(now, thread->text) != 0)
+        look_at(thread, threads);
+    return thread->is_seen && thread->unfit == 0;
+}
+
+/* --- all threads --- */
+
+/* The thread TID in the list, which is ascending. */
+static struct hl_thread *find_thread(struct hl_threads *threads, pid_t tid) {
+    size_t low = 0, high = threads->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (threads->thread[middle]->tracee.tid < tid)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low < threads->n && threads->thread[low]->tracee.tid == tid)
+        return threads->thread[low];
+    threads->thread = hl_resize(threads->thread, (threads->n + 1) * sizeof(struct hl_thread *));
+    memmove(threads->thread + low + 1, threads->thread + low,
+            (threads->n - low) * sizeof(struct hl_thread *));
+    struct hl_thread *thread = threads->thread[low] = hl_allocate(sizeof *thread);
+    threads->n++;
+    thread->tracee = (struct hl_tracee){.pid = threads->process->pid, .tid = tid, .memory = -1};
+    return thread;
+}
+
+static bool is_there(const struct hl_thread *thread, const struct hl_threads *threads) {
+    return thread->is_seen && thread->round == threads->round;
+}
+
+/* Finds all threads that there are now, and looks at them; not ALL: at those that are new. */
+static void look_at_threads(struct hl_threads *threads, bool all) {
+    int fd = openat(threads->process->folder, "task", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    unsigned before = threads->round++;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        pid_t tid = hl_parse_pid(entry->d_name);
+        if (tid == 0)
+            continue;
+        struct hl_thread *thread = find_thread(threads, tid);
+        bool is_new = thread->round != before || before == 0;
+        thread->round = threads->round;
+        hl_serve_tracee(&thread->tracee);
+        if (thread->tracee.stage < HL_TRACEE_ASKED && (all || is_new))
+            look_at(thread, threads);
+    }
+    if (folder != NULL)
+        closedir(folder);
+}
+
+static bool is_first(const struct hl_thread *thread) { return thread->tracee.tid == thread->tracee.pid; }
+
+/* In the order in which they are taken.  The frame lies at the end of the first thread's stack (trace/tracee.c), which that could reach
+   meanwhile; so as long as that thread has not ended, it is the only one. */
+static int compare_threads(const void *a, const void *b) {
+    const struct hl_thread *x = *(struct hl_thread *const *)a, *y = *(struct hl_thread *const *)b;
+    bool x_unfit = x->unfit != 0, y_unfit = y->unfit != 0;
+    if (is_first(x) != is_first(y))
+        return is_first(y) - is_first(x);
+    return x_unfit != y_unfit ? x_unfit - y_unfit : (int)x->again - (int)y->again;
+}
+
+/* Those that are there, in that order: *N, which the caller frees. */
+static struct hl_thread **rank_threads(const struct hl_threads *threads, size_t *n) {
+    struct hl_thread **ranked = hl_allocate((threads->n + 1) * sizeof(struct hl_thread *));
+    *n = 0;
+    for (size_t i = 0; i < threads->n; i++)
+        if (is_there(threads->thread[i], threads))
+            ranked[(*n)++] = threads->thread[i];
+    if (*n > 1)
+        qsort(ranked, *n, sizeof(struct hl_thread *), compare_threads);
+    return ranked;
+}
+
+/* Why one of them is not interrupted, or 0. */
+static int find_unfit(struct hl_thread *const *thread, size_t n) {
+    int unfit = 0;
+    for (size_t i = 0; i < n && unfit == 0; i++)
+        unfit = thread[i]->unfit;
+    return unfit;
+}
+
+static void pause_for(long ns) { nanosleep(&(struct timespec){0, ns}, NULL); }
+
+int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_running) {
+    struct hl_threads threads = {.process = process, .takes_running = takes_running, .lock = -1};
+    int result = 0;
+    for (double begun = hl_now_ms();; pause_for(PAUSE_NS)) {
+        size_t n;
+        look_at_threads(&threads, true);
+        struct hl_thread **ranked = rank_threads(&threads, &n);
+        result = n == 0 ? -ESRCH : find_unfit(ranked, all ? n : 1);
+        free(ranked);
+        if (result != HL_SKIP_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
+            break;
+    }
+    hl_release_threads(&threads);
+    return result == HL_SKIP_ATTACH_UNFIT && all ? HL_SKIP_ATTACH_UNFIT_THREAD : result;
+}
+
+/* Makes the thread ours, and asks it to stop if it still may be. */
+static int interrupt(struct hl_thread *thread, const struct hl_threads *threads) {
+    struct hl_tracee *tracee = &thread->tracee;
+    int result = tracee->stage == HL_TRACEE_GONE ? hl_seize_tracee(tracee, tracee->pid, tracee->tid) : 0;
+    if (result != 0 || tracee->stage != HL_TRACEE_SEIZED)
+        return result;
+    if (!is_fit_still(thread, threads))
+        return thread->is_seen ? HL_SKIP_ATTACH_UNFIT : -ESRCH;
+    return hl_interrupt_tracee(tracee, thread->again != HL_AGAIN_UNKNOWN ? &thread->call : NULL);
+}
+
+/* Whether TID is a thread of PROCESS still, and its number is not another's now. */
+static bool is_of_process(const struct hl_process *process, pid_t tid) {
+    char *path = hl_format("task/%d", tid);
+    bool is_there = faccessat(process->folder, path, F_OK, 0) == 0;
+    free(path);
+    return is_there;
+}
+
+/* --- the one --- */
+
+/* What hl_arm_tracee has to know of. */
+static int read_mappings(struct hl_process *now, const struct hl_process *process,
+                         const struct hl_gadgets *gadgets) {
+    struct hl_address_range range[3] = {
+        {gadgets->call, gadgets->call + 1}, {gadgets->back, gadgets->back + 1}, {0, 0}};
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (strcmp(process->region[i].name, "[stack]") == 0)
+            range[2] = (struct hl_address_range){process->region[i].start, process->region[i].end};
+    return hl_read_some_mappings(now, process, range, 3);
+}
+
+static int take(struct hl_thread *thread, const struct hl_threads *threads,
+                const struct hl_gadgets *gadgets) {
+    struct hl_process now = {.folder = -1};
+    struct hl_tracee *tracee = &thread->tracee;
+    int result = interrupt(thread, threads);
+    if (result == 0)
+        result = hl_await_tracee(tracee);
+    if (result == 0 && !is_of_process(threads->process, tracee->tid))
+        result = -ESRCH;
+    if (result == 0)
+        result = read_mappings(&now, threads->process, gadgets);
+    if (result == 0)
+        result = hl_arm_tracee(tracee, gadgets, &now, threads->suspends_filters);
+    if (result != 0)
+        hl_release_tracee(tracee);
+    hl_close_process(&now);
+    return result;
+}
+
+/* Tries one after the other, where there is a choice. */
+static int take_one(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets) {
+    size_t n;
+    int first = -ESRCH;
+    look_at_threads(threads, true);
+    struct hl_thread **ranked = rank_threads(threads, &n);
+    size_t tries = n > 0 && is_first(ranked[0]) ? 1 : TRIES_MAX;
+    for (size_t i = 0; i < n && i < tries; i++) {
+        int result = ranked[i]->unfit != 0 ? ranked[i]->unfit : take(ranked[i], threads, gadgets);
+        if (first == -ESRCH || result == 0)
+            first = result;
+        *taken = &ranked[i]->tracee;
+        if (result == 0 || result == -EPERM || result == HL_SKIP_ATTACH_STOPPED ||
+            result == HL_SKIP_MAPPING_CHANGED)
+            break;
+    }
+    free(ranked);
+    return first;
+}
+
+/* Two calls of hugeld that change one process would have their frames in the same place.  Who may open its memory may
+   trace it, so nobody else can hold this. */
+static int lock(struct hl_threads *threads) {
+    threads->lock = hl_open_process_file(threads->process, "mem");
+    return threads->lock < 0 || flock(threads->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_SKIP_ATTACH_TRACED;
+}
+
+int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets) {
+    int result = lock(threads);
+    if (result != 0)
+        return result;
+    for (double begun = hl_now_ms();; pause_for(PAUSE_NS)) {
+        result = take_one(threads, taken, gadgets);
+        if (result != HL_SKIP_ATTACH_UNFIT || hl_now_ms() - begun > LOOK_MS)
+            return result;
+    }
+}
+
+/* --- the others --- */
+
+/* Asks those to stop that may be.  *LEFT: how many may not. */
+static int ask_others(const struct hl_threads *threads, const struct hl_tracee *taken, size_t *left) {
+    *left = 0;
+    for (size_t i = 0; i < threads->n; i++) {
+        struct hl_thread *thread = threads->thread[i];
+        if (!is_there(thread, threads) || &thread->tracee == taken)
+            continue;
+        int result = interrupt(thread, threads);
+        *left += result == HL_SKIP_ATTACH_UNFIT;
+        if (result != 0 && result != -ESRCH && result != HL_SKIP_ATTACH_UNFIT)
+            return result;
+    }
+    return 0;
+}
+
+static int await_others(const struct hl_threads *threads) {
+    for (size_t i = 0; i < threads->n; i++) {
+        struct hl_tracee *tracee = &threads->thread[i]->tracee;
+        int result = tracee->stage == HL_TRACEE_ASKED ? hl_await_tracee(tracee) : 0;
+        if (result != 0 && result != -ESRCH)
+            return result;
+    }
+    return 0;
+}
+
+static unsigned count_stopped(const struct hl_threads *threads) {
+    unsigned n = 0;
+    for (size_t i = 0; i < threads->n; i++)
+        n += threads->thread[i]->tracee.stage == HL_TRACEE_STOPPED;
+    return n;
+}
+
+/* Threads may come while threads are being stopped, until none is left that could make one; and one that cannot be
+   interrupted may soon be in another call, since those that it waits for are still there. */
+int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
+    double begun = hl_now_ms();
+    size_t left = 0;
+    *n = 0;
+    for (unsigned round = 0; round < ROUNDS_MAX; round++) {
+        look_at_threads(threads, false);
+        int result = ask_others(threads, taken, &left);
+        if (result == 0)
+            result = await_others(threads);
+        unsigned before = *n;
+        *n = count_stopped(threads);
+        if (result != 0 || (left == 0 && *n == before))
+            return result;
+        if (left > 0 && hl_now_ms() - begun > STANDING_MS)
+            return HL_SKIP_ATTACH_UNFIT_THREAD;
+        if (left > 0)
+            pause_for(STANDING_PAUSE_NS);
+    }
+    return left > 0 ? HL_SKIP_ATTACH_UNFIT_THREAD : HL_SKIP_ATTACH_BUSY;
+}
+
+void hl_release_others(struct hl_threads *threads, const struct hl_tracee *taken) {
+    for (size_t i = 0; i < threads->n; i++)
+        if (&threads->thread[i]->tracee != taken)
+            hl_release_tracee(&threads->thread[i]->tracee);
+}
+
+void hl_release_threads(struct hl_threads *threads) {
+    for (size_t i = 0; i < threads->n; i++) {
+        hl_release_tracee(&threads->thread[i]->tracee);
+        free(threads->thread[i]);
+    }
+    free(threads->thread);
+    if (threads->lock >= 0)
+        close(threads->lock);
+}

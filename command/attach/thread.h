@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Which thread of a process makes calls for us, and how the others are held. */
+#ifndef HL_ATTACH_THREAD_H
+#define HL_ATTACH_THREAD_H
+
+#include "command/trace/tracee.h"
+
+struct hl_thread;
+
+/* The threads of a process, for as long as that is changed. */
+struct hl_threads {
+    const struct hl_process *process; /* with its regions */
+    bool takes_running;               /* also threads that run are interrupted */
+    bool suspends_filters;
+    int lock;       /* against other calls of hugeld */
+    unsigned round; /* of looking for all of them */
+    size_t n;
+    struct hl_thread **thread; /* ascending */
+};
+
+/* Whether a thread of PROCESS could make calls now, or with ALL whether all of its threads could be stopped; looks for
+   half a second.  Nothing is stopped.  0, HL_SKIP_ATTACH_UNFIT, HL_SKIP_ATTACH_UNFIT_THREAD, HL_SKIP_ATTACH_STOPPED,
+   or -ESRCH. */
+int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_running);
+
+/* Stops the thread that is missed least, and makes it one that can make calls: *TAKEN.  0, or why none could be taken;
+   then all run on. */
+int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets);
+
+/* Stops all others than TAKEN.  0, or why not; either way hl_release_others lets them run.  *N: how many. */
+int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n);
+void hl_release_others(struct hl_threads *threads, const struct hl_tracee *taken);
+
+/* Lets all go, but for those that do not stop: the end of the calling thread does that. */
+void hl_release_threads(struct hl_threads *threads);
+
+#endif

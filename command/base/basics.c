@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* One line per error, memory, texts. */
+#include "command/base/basics.h"
+
+#include <inttypes.h>
+#include <linux/limits.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <time.h>
+#include <unistd.h>
+
+/* PREFIX and the text in one line, ended by a newline; malloc'ed. */
+static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
+    char *text, *line;
+    if (vasprintf(&text, format, arguments) < 0 || asprintf(&line, "%s%s", prefix, text) < 0)
+        abort(); /* no memory even for saying so */
+    free(text);
+    size_t length = strlen(line);
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)line[i], next = (unsigned char)line[i + 1];
+        /* U+0080 to U+009F are control characters too: c2 80 to c2 9f in UTF-8. */
+        if (c < ' ' || c == 0x7f || (c == 0xc2 && next >= 0x80 && next < 0xa0))
+            line[i] = '?';
+    }
+    line[length] = '\n'; /* in the place of the terminator */
+    *bytes = length + 1;
+    return line;
+}
+
+void hl_say(const char *format, ...) {
+    size_t bytes;
+    va_list arguments;
+    va_start(arguments, format);
+    char *line = make_line(&bytes, "hugeld: ", format, arguments);
+    va_end(arguments);
+    fflush(stdout); /* so that what was said before stands before it */
+    if (write(STDERR_FILENO, line, bytes) < 0)
+        (void)0; /* nowhere to say it */
+    free(line);
+}
+
+void hl_print(const char *format, ...) {
+    size_t bytes;
+    va_list arguments;
+    va_start(arguments, format);
+    char *line = make_line(&bytes, "", format, arguments);
+    va_end(arguments);
+    fwrite(line, 1, bytes, stdout);
+    free(line);
+}
+
+static void *check_memory(void *at) {
+    if (at == NULL) {
+        hl_say("out of memory; free some and try again");
+        exit(HL_EXIT_NO);
+    }
+    return at;
+}
+
+void *hl_allocate(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes : 1)); }
+
+void *hl_resize(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
+
+char *hl_format(const char *format, ...) {
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    if (vasprintf(&text, format, arguments) < 0)
+        text = NULL;
+    va_end(arguments);
+    return check_memory(text);
+}
+
+char *hl_find_file_path(int file) {
+    char path[PATH_MAX] = "", *link = hl_format("/proc/self/fd/%d", file);
+    ssize_t bytes = readlink(link, path, sizeof path - 1);
+    free(link);
+    return bytes > 0 && path[0] == '/' ? hl_format("%s", path) : NULL;
+}
+
+/* The folder of the running command; without /proc, of what was executed; empty where neither is known. */
+static void find_own_folder(char folder[PATH_MAX]) {
+    memset(folder, 0, PATH_MAX);
+    if (readlink("/proc/self/exe", folder, PATH_MAX - 1) <= 0 &&
+        realpath((const char *)getauxval(AT_EXECFN), folder) == NULL)
+        folder[0] = '\0';
+    char *slash = strrchr(folder, '/');
+    if (slash != NULL)
+        *slash = '\0';
+}
+
+char *hl_find_part(const char *name, const char *built, int mode) {
+    char folder[PATH_MAX], *found = NULL;
+    find_own_folder(folder);
+    char *places[] = {hl_format("%s/%s", folder, built != NULL ? built : name),
+                      hl_format("%s/%s", folder, name), hl_format("%s/../lib/hugeld/%s", folder, name),
+                      hl_format("%s/%s", HL_LIBDIR, name)};
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        if (found == NULL && access(places[i], mode) == 0)
+            found = realpath(places[i], NULL);
+        free(places[i]);
+    }
+    return found;
+}
+
+char *hl_join_options(const char *a, const char *b) {
+    a = a != NULL ? a : "";
+    b = b != NULL ? b : "";
+    return hl_format("%s%s%s", a, a[0] != '\0' && b[0] != '\0' ? "," : "", b);
+}
+
+static void tell_mistake(void *data, struct hl_string option, const char *what) {
+    (void)data;
+    hl_say("-o %.*s: %s; 'hugeld run --help' lists names and values",
+           (int)(option.bytes < 200 ? option.bytes : 200), option.at, what);
+}
+
+int hl_add_options(char **joined, const char *text) {
+    struct hl_options options;
+    const struct hl_complaints complaints = {tell_mistake, NULL};
+    hl_default_options(&options);
+    if (hl_parse_options(&options, text, &complaints) != 0)
+        return EINVAL;
+    char *both = hl_join_options(*joined, text);
+    free(*joined);
+    *joined = both;
+    return 0;
+}
+
+const char *hl_flags_text(uint32_t flags) {
+    static const char *const texts[8] = {"---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx"};
+    return texts[flags & (PF_R | PF_W | PF_X)];
+}
+
+unsigned hl_permille(uint64_t part, uint64_t whole) {
+    return whole == 0 ? 0 : (unsigned)((long double)part * 1000 / (long double)whole);
+}
+
+bool hl_read_setting(const char *path, uint64_t *number) {
+    FILE *file = fopen(path, "re");
+    if (file == NULL)
+        return false;
+    bool found = fscanf(file, "%" SCNu64, number) == 1;
+    fclose(file);
+    return found;
+}
+
+double hl_now_ms(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What all parts of the hugeld command share, the one that starts programs (start.c) included: it is linked with nothing
+   but a libc, which may be another one.
+
+   Exit codes: 0 done, 1 the answer is no, 2 wrong use; `run` adds 126 and 127 as env(1) does. */
+#ifndef HL_BASICS_H
+#define HL_BASICS_H
+
+#include "elf/hugeld.h"
+#include "elf/options.h"
+
+#include <errno.h>
+#include <sys/types.h>
+
+enum {
+    HL_EXIT_DONE = 0,
+    HL_EXIT_NO = 1,
+    HL_EXIT_USAGE = 2,
+    HL_EXIT_CANNOT_RUN = 126,
+    HL_EXIT_NOT_FOUND = 127
+};
+
+/* One line "hugeld: ..." on stderr, in one write; hl_print: one line on stdout.  A newline is added, and
+   control characters (which names from files and /proc may hold) become '?'. */
+void hl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* malloc and realloc that end the command when there is no memory; hl_format the same for asprintf. */
+void *hl_allocate(size_t bytes);
+void *hl_resize(void *at, size_t bytes);
+char *hl_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Where the open FILE lies, without symbolic links; NULL where that is unknown.  The caller frees it. */
+char *hl_find_file_path(int file);
+
+#ifndef HL_LIBDIR
+#define HL_LIBDIR "/usr/local/lib/hugeld"
+#endif
+
+/* The file NAME of hugeld's own that may be accessed in MODE (access(2)): beside the running command, in ../lib/hugeld, or where
+   it was installed; where BUILT is not NULL, first at this path from the command's folder, as it is built.  NULL if it is in
+   none of them; else without symbolic links, and the caller frees it. */
+char *hl_find_part(const char *name, const char *built, int mode);
+
+/* "A,B"; either may be NULL or empty.  Frees nothing; the caller owns the result, which is never NULL. */
+char *hl_join_options(const char *a, const char *b);
+
+/* Adds what the user gave with one -o to those before it, *JOINED, which the caller frees.  Every mistake in
+   it is told in one line each, and the result is EINVAL. */
+int hl_add_options(char **joined, const char *text);
+
+/* "r-x" for PF_R | PF_X; static. */
+const char *hl_flags_text(uint32_t flags);
+
+/* PART of WHOLE in tenths of a percent, rounded down, so that 100.0 means all; 0 of 0 is 0. */
+unsigned hl_permille(uint64_t part, uint64_t whole);
+
+/* The number that the file at PATH begins with.  False, and *NUMBER may be anything: it cannot be read, or has none. */
+bool hl_read_setting(const char *path, uint64_t *number);
+
+/* Milliseconds of CLOCK_MONOTONIC, for differences. */
+double hl_now_ms(void);
+
+#endif

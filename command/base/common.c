@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the sub-commands share: options, JSON, threads. */
+#include "command/base/common.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdio.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#define WIDTH_USUAL 80
+
+/* Levenshtein's distance, of short words. */
+size_t hl_count_edits(const char *a, const char *b) {
+    size_t n = strlen(b), row[HL_WORD_MAX + 1];
+    if (n > HL_WORD_MAX)
+        return SIZE_MAX;
+    for (size_t j = 0; j <= n; j++)
+        row[j] = j;
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t before = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= n; j++) {
+            size_t other = before + (a[i - 1] != b[j - 1]);
+            before = row[j];
+            row[j] = row[j] < row[j - 1] ? row[j] + 1 : row[j - 1] + 1;
+            row[j] = other < row[j] ? other : row[j];
+        }
+    }
+    return row[n];
+}
+
+bool hl_is_near(const char *word, const char *other) {
+    size_t edits = hl_count_edits(word, other);
+    return edits <= 2 && edits < strlen(other) / 2 + 1;
+}
+
+void hl_add_word(char **text, const char *word) {
+    char *quoted = hl_allocate(2 * strlen(word) + 1), *to = quoted;
+    for (; *word != '\0'; word++) {
+        if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%", *word) ==
+                NULL &&
+            !((unsigned char)*word & 0x80))
+            *to++ = '\\';
+        *to++ = *word;
+    }
+    char *longer = hl_format("%s%s%s", *text, (*text)[0] != '\0' ? " " : "", quoted);
+    free(quoted);
+    free(*text);
+    *text = longer;
+}
+
+static void describe_options(void) {
+    puts("\nNAME=VALUE, the default first:");
+    for (size_t i = 0; i < hl_option_row_count; i++) {
+        const struct hl_option_row *row = &hl_option_rows[i];
+        printf("  %s=%s", row->name,
+               row->type == HL_NUMBER   ? "N"
+               : row->type == HL_GLOB   ? "GLOB"
+               : row->type == HL_FOLDER ? "FOLDER"
+                                        : "");
+        for (size_t j = 0; row->values != NULL && row->values[j] != NULL; j++)
+            printf("%s%s", j > 0 ? "|" : "", row->values[j]);
+        printf("\n      %s\n", row->help);
+    }
+}
+
+/* The option of OPTIONS that WORD, without dashes, may have been meant to be; NULL where it is one, or is like none. */
+static const char *find_near_option(const struct argp_option *options, const char *word) {
+    const char *best = NULL;
+    for (const struct argp_option *at = options; at->name != NULL || at->key != 0 || at->doc != NULL; at++) {
+        if (at->name == NULL || (at->flags & OPTION_HIDDEN))
+            continue;
+        if (strncmp(at->name, word, strlen(word)) == 0)
+            return NULL;
+        if (best == NULL || hl_count_edits(word, at->name) < hl_count_edits(word, best))
+            best = at->name;
+    }
+    return best != NULL && hl_is_near(word, best) ? best : NULL;
+}
+
+/* Ends the command where a long option is one with a mistake in it: getopt would only say that it knows none of this name. */
+static void find_misspelled(const struct argp_state *state) {
+    for (int i = 1; i < state->argc; i++) {
+        const char *word = state->argv[i];
+        bool is_option = strncmp(word, "--", 2) == 0;
+        if (strcmp(word, "--") == 0 || (!is_option && word[0] != '-' && (state->flags & ARGP_IN_ORDER)))
+            return;
+        char *name = hl_format("%.*s", (int)strcspn(word, "="), word);
+        const char *near = is_option ? find_near_option(state->root_argp->options, name + 2) : NULL;
+        if (near != NULL) {
+            hl_say("unrecognized option '%s'; did you mean '--%s'?", name, near);
+            exit(HL_EXIT_USAGE);
+        }
+        free(name);
+    }
+}
+
+error_t hl_parse_common(int key, struct argp_state *state, const char *name, bool takes_options) {
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->err_stream = NULL; /* getopt has said what is wrong; argp would add "Try ..." */
+        find_misspelled(state);
+        return 0;
+    case 'h':
+        state->name = (char *)name;
+        argp_state_help(state, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK);
+        if (takes_options)
+            describe_options();
+        exit(HL_EXIT_DONE);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what) {
+    if (*taken != NULL) {
+        hl_say("%s: %s is one too many; give %s", command, argument, what);
+        return EINVAL;
+    }
+    *taken = argument;
+    return 0;
+}
+
+double hl_parse_seconds(const char *text, const char *command) {
+    char *end;
+    double seconds = strtod(text, &end);
+    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && seconds >= 0.1 && seconds <= HL_SECONDS_MAX)
+        return seconds;
+    hl_say("%s: --seconds %s: give a number from 0.1 to %d", command, text, HL_SECONDS_MAX);
+    return 0;
+}
+
+pid_t hl_parse_pid(const char *text) {
+    char *end;
+    if (text[0] < '1' || text[0] > '9')
+        return 0;
+    errno = 0;
+    long pid = strtol(text, &end, 10);
+    return errno == 0 && *end == '\0' && pid <= INT32_MAX ? (pid_t)pid : 0;
+}
+
+size_t hl_hidden_bytes(const char *text) {
+    const unsigned char *at = (const unsigned char *)text;
+    if (at[0] < ' ' || at[0] == 0x7f)
+        return at[0] != '\0';
+    if (at[0] == 0xc2 && at[1] >= 0x80 && at[1] < 0xa0) /* U+0080 to U+009F */
+        return 2;
+    if (at[0] == 0xd8 && at[1] == 0x9c) /* U+061C */
+        return 2;
+    if (at[0] == 0xe2 && at[1] == 0x80 &&
+        ((at[2] >= 0x8b && at[2] <= 0x8f) || (at[2] >= 0xa8 && at[2] <= 0xae)))
+        return 3; /* U+200B to U+200F, U+2028 to U+202E */
+    if (at[0] == 0xe2 && at[1] == 0x81 && at[2] >= 0xa0 && at[2] <= 0xaf) /* U+2060 to U+206F */
+        return 3;
+    return at[0] == 0xef && at[1] == 0xbb && at[2] == 0xbf ? 3 : 0; /* U+FEFF */
+}
+
+json_t *hl_json_text(const char *text) {
+    json_t *value = json_string(text);
+    if (value != NULL)
+        return value;
+    char *clean = hl_format("%s", text);
+    for (char *p = clean; *p != '\0'; p++)
+        if ((unsigned char)*p >= 0x80)
+            *p = '?';
+    value = json_string(clean);
+    free(clean);
+    return value;
+}
+
+json_t *hl_json_hex(uint64_t number) { return json_sprintf("0x%" PRIx64, number); }
+
+json_t *hl_json_share(uint64_t part, uint64_t whole) {
+    uint64_t millionths = whole == 0 ? 0 : (uint64_t)((long double)part * 1e6L / (long double)whole);
+    return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
+}
+
+char *hl_read_processor(void) {
+    char *line = NULL, *name = NULL;
+    size_t size = 0;
+    FILE *file = fopen("/proc/cpuinfo", "re");
+    while (file != NULL && name == NULL && getline(&line, &size, file) >= 0)
+        if (strncmp(line, "model name", 10) == 0 && strstr(line, ": ") != NULL)
+            name = hl_format("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
+    if (file != NULL)
+        fclose(file);
+    free(line);
+    return name;
+}
+
+void hl_print_json(json_t *value) {
+    if (value == NULL || json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0)
+        hl_say("the answer cannot be written as JSON; try without --json");
+    else
+        putchar('\n');
+    json_decref(value);
+}
+
+struct beside {
+    void *(*work)(void *);
+    void *data;
+};
+
+/* Threads that were made for speed give way to whoever is busy. */
+static void *run_beside(void *beside_) {
+    const struct beside *beside = beside_;
+    setpriority(PRIO_PROCESS, (id_t)gettid(), 19);
+    return beside->work(beside->data);
+}
+
+/* The kernel likes to put a new thread behind the one that has made it, and to move it only milliseconds later.  So
+   the others may not run where this one does. */
+void hl_run_in_threads(void *(*work)(void *), void *data, size_t n) {
+    struct beside beside = {work, data};
+    pthread_t thread[HL_THREADS_MAX];
+    pthread_attr_t elsewhere;
+    cpu_set_t cpus;
+    CPU_ZERO(&cpus);
+    size_t most = sched_getaffinity(0, sizeof cpus, &cpus) == 0 ? (size_t)CPU_COUNT(&cpus) : 1, n_more = 0;
+    most = most < HL_THREADS_MAX ? most : HL_THREADS_MAX;
+    n = n < most ? n : most;
+    int here = sched_getcpu();
+    if (here >= 0)
+        CPU_CLR(here, &cpus);
+    pthread_attr_init(&elsewhere);
+    pthread_attr_setaffinity_np(&elsewhere, sizeof cpus, &cpus);
+    while (n_more + 1 < n && pthread_create(&thread[n_more], &elsewhere, run_beside, &beside) == 0)
+        n_more++;
+    pthread_attr_destroy(&elsewhere);
+    work(data);
+    for (size_t i = 0; i < n_more; i++)
+        pthread_join(thread[i], NULL);
+}
+
+unsigned hl_find_width(void) {
+    struct winsize window;
+    const char *columns = getenv("COLUMNS");
+    unsigned width = 0;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0)
+        width = window.ws_col;
+    else if (columns != NULL)
+        width = (unsigned)strtoul(columns, NULL, 10);
+    if (width == 0)
+        width = WIDTH_USUAL;
+    return width < HL_WIDTH_MAX ? width : HL_WIDTH_MAX;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the parts of the hugeld command share beside basics.h: how they read options, and write JSON. */
+#ifndef HL_COMMON_H
+#define HL_COMMON_H
+
+#include "command/base/basics.h"
+
+#include <argp.h>
+#include <jansson.h>
+#include <sys/types.h>
+
+/* How many letters have to be added, removed or replaced to make B, of at most HL_WORD_MAX bytes, of A. */
+#define HL_WORD_MAX 64
+size_t hl_count_edits(const char *a, const char *b);
+
+/* Whether WORD may be OTHER with a mistake or two. */
+bool hl_is_near(const char *word, const char *other);
+
+/* Adds WORD to *TEXT, from malloc, as a shell reads it, after a space if there is something before it. */
+void hl_add_word(char **text, const char *word);
+
+/* What every sub-command's parser does with a key that it doesn't know: --help under NAME ("hugeld run"), and
+   a mistake costs one line, not two.  TAKES_OPTIONS: --help ends with the rows of option.def.  The row of
+   argp_options for it is HL_HELP_OPTION, the flag for argp_parse ARGP_NO_HELP. */
+error_t hl_parse_common(int key, struct argp_state *state, const char *name, bool takes_options);
+#define HL_HELP_OPTION                                                                                       \
+    { "help", 'h', NULL, 0, "Print this help", -1 }
+
+/* For a command that takes one argument, WHAT ("one PID"): keeps ARGUMENT in *TAKEN, or says that it is one
+   too many for COMMAND; then the result is EINVAL. */
+error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what);
+
+/* What --seconds takes: a number from 0.1 to HL_SECONDS_MAX, which may have decimals.  0 if TEXT is none; COMMAND has
+   said so then. */
+#define HL_SECONDS_MAX 86400
+double hl_parse_seconds(const char *text, const char *command);
+
+/* A process ID: digits only, and in range.  0 if TEXT is none. */
+pid_t hl_parse_pid(const char *text);
+
+/* How many bytes the character at TEXT has if it is one that shows nothing, or changes how others are shown: control
+   characters, and those of Unicode that turn the direction of writing or have no width.  0: it is none of these. */
+size_t hl_hidden_bytes(const char *text);
+
+/* For --json.  hl_json_text: a byte that is not UTF-8 becomes '?'.  hl_json_hex: "0x...".  hl_json_share:
+   PART of WHOLE, 0 to 1.  hl_print_json writes VALUE to stdout and drops it. */
+json_t *hl_json_text(const char *text);
+json_t *hl_json_hex(uint64_t number);
+json_t *hl_json_share(uint64_t part, uint64_t whole);
+void hl_print_json(json_t *value);
+
+/* What /proc/cpuinfo calls the first processor; NULL where it has no such line (AArch64).  The caller frees it. */
+char *hl_read_processor(void);
+
+/* Calls WORK(DATA) in this thread and in others, at most N in all and one for each processor; returns when all have.  The
+   others have the lowest priority.  Where no thread can be made, this one does it alone. */
+#define HL_THREADS_MAX 16
+void hl_run_in_threads(void *(*work)(void *), void *data, size_t n);
+
+/* How many columns standard output has: its terminal's, else those of COLUMNS, else 80. */
+#define HL_WIDTH_MAX 1024
+unsigned hl_find_width(void);
+
+#endif

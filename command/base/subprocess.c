@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Runs a program for what it prints.
+
+   Both of its streams go to memory files: nothing has to be read while it runs, and it can't block. */
+#include "command/base/subprocess.h"
+#include "command/base/common.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <poll.h>
+#include <pwd.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SECONDS_MAX 30
+
+/* For good: real, effective and saved IDs, and the groups. */
+static bool become_user(uid_t uid) {
+    const struct passwd *user = getpwuid(uid);
+    if (user == NULL)
+        return setgroups(0, NULL) == 0 && setgid((gid_t)uid) == 0 && setuid(uid) == 0;
+    return initgroups(user->pw_name, user->pw_gid) == 0 && setgid(user->pw_gid) == 0 && setuid(uid) == 0;
+}
+
+static void run_child(const char *path, char *const *argv, uid_t owner, int output, int errors) {
+    int input = open("/dev/null", O_RDONLY);
+    if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0 ||
+        (owner != (uid_t)-1 && !become_user(owner)))
+        _exit(HL_EXIT_CANNOT_RUN);
+    setenv("LD_HUGEPAGES", "", 1);
+    setenv("LC_ALL", "C", 1);
+    alarm(SECONDS_MAX);
+    execv(path, argv);
+    dprintf(STDERR_FILENO, "%s\n", strerror(errno));
+    _exit(HL_EXIT_CANNOT_RUN);
+}
+
+/* All of the file FD, as a string; closes it. */
+static char *read_all(int fd) {
+    struct stat stat_buffer;
+    size_t size = fd >= 0 && fstat(fd, &stat_buffer) == 0 ? (size_t)stat_buffer.st_size : 0;
+    char *text = hl_allocate(size + 1);
+    ssize_t bytes = size > 0 ? pread(fd, text, size, 0) : 0;
+    text[bytes > 0 ? bytes : 0] = '\0';
+    if (fd >= 0)
+        close(fd);
+    return text;
+}
+
+/* Returns when CHILD has ended.  It may be of another user, whose processes can stop it, and an alarm doesn't end one that is
+   stopped. */
+static void end_in_time(pid_t child) {
+    int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
+    struct pollfd ends = {pidfd, POLLIN, 0};
+    if (pidfd >= 0 && poll(&ends, 1, (SECONDS_MAX + 1) * 1000) <= 0)
+        kill(child, SIGKILL); /* nobody has waited for it, so the number is still its own */
+    if (pidfd >= 0)
+        close(pidfd);
+}
+
+void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner) {
+    /* Inherited as ignored, it would take the exit status away. */
+    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
+    int output = memfd_create("output", MFD_CLOEXEC), errors = memfd_create("errors", MFD_CLOEXEC),
+        status = -1;
+    pid_t child = output >= 0 && errors >= 0 ? fork() : -1;
+    if (child == 0)
+        run_child(path, argv, owner, output, errors);
+    if (child > 0)
+        end_in_time(child);
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    signal(SIGCHLD, inherited);
+    answer->succeeded = status == 0;
+    answer->output = read_all(output);
+    answer->errors = read_all(errors);
+}
+
+void hl_free_answer(struct hl_answer *answer) {
+    free(answer->output);
+    free(answer->errors);
+}

@@ -1,0 +1,567 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench: is it worth it?
+
+   The program runs plainly and on huge pages in turns, so that whatever else the machine does falls on both
+   alike, or, with --at-once, at the same time.  Two runs of each side come first and don't count.  They are
+   traced once each: smaps, read as the program exits, says what really was on huge pages.  Each later run on
+   huge pages must have reported some, and write what the plain one wrote.
+
+   With --against both sides are on huge pages, with different options: what is called plain here is the side
+   that the other one is compared with. */
+#include "command/bench/bench.h"
+#include "command/command.h"
+#include "command/base/html.h"
+#include "command/file/program.h"
+#include "elf/skip.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define PAIRS_DEFAULT 20
+/* With fewer the 95 % interval of a median is wider than all of them. */
+#define PAIRS_MIN 6
+#define PAIRS_MAX 10000
+/* --precision gives up after that. */
+#define PRECISION_SECONDS 300
+/* Between two lines of progress where no terminal shows it. */
+#define PROGRESS_SECONDS 10
+
+struct request {
+    struct hl_subject subject;
+    size_t pairs;
+    double precision;
+    bool json, ignore_failure, has_pairs, at_once;
+    const char *report;
+    pid_t pid;
+    double seconds; /* 0: not given */
+    bool toggles;
+    struct hl_toggle_wishes wishes;
+    int program; /* the index of PROGRAM in argv, or 0 */
+};
+
+enum {
+    OPTION_PID = 0x100,
+    OPTION_SECONDS,
+    OPTION_REPORT,
+    OPTION_AGAINST,
+    OPTION_AT_ONCE,
+    OPTION_PRECISION,
+    OPTION_TOGGLE,
+    OPTION_METRIC,
+    OPTION_KEEP,
+    OPTION_RUNNING_THREADS
+};
+
+static const struct argp_option argp_options[] = {
+    {"pairs", 'n', "N", 0, "Measure N runs of each side (20)", 0},
+    {"precision", OPTION_PRECISION, "PERCENT", 0, "Measure until the interval is that narrow to each side",
+     0},
+    {"at-once", OPTION_AT_ONCE, NULL, 0, "Run both sides of a pair at the same time", 0},
+    HL_RUN_OPTIONS,
+    {"against", OPTION_AGAINST, "NAME=VALUE,...", 0, "Compare with these options, not with plain runs", 0},
+    {"ignore-failure", 'i', NULL, 0, "Accept a non-zero exit status", 0},
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"report", OPTION_REPORT, "FILE.html", 0, "Write a page with a plot of all runs", 0},
+    {"pid", OPTION_PID, "PID", 0, "Run nothing; count in a running process", 0},
+    {"seconds", OPTION_SECONDS, "S", 0, "With --pid: for S seconds (10)", 0},
+    {"toggle", OPTION_TOGGLE, NULL, 0, "With --pid: attach and detach in turns, every S seconds", 0},
+    {"metric", OPTION_METRIC, "COMMAND", 0, "With --toggle: it prints the work done so far", 0},
+    {"keep", OPTION_KEEP, NULL, 0, "With --toggle: leave it attached", 0},
+    {"running-threads", OPTION_RUNNING_THREADS, NULL, 0, "With --toggle: interrupt threads that run, too", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+/* A whole number from MIN to MAX, or 0. */
+static size_t parse_number(const char *text, size_t min, size_t max) {
+    char *end;
+    errno = 0;
+    unsigned long number = strtoul(text, &end, 10);
+    bool is_number = text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
+    return is_number && number >= min && number <= max ? number : 0;
+}
+
+/* Per cent, from 0.01 to 100, or 0. */
+static double parse_precision(const char *text) {
+    char *end;
+    double number = strtod(text, &end);
+    bool is_number = text[0] >= '0' && text[0] <= '9' && (*end == '\0' || strcmp(end, "%") == 0);
+    return is_number && number >= 0.01 && number <= 100 ? number : 0;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'n':
+        request->pairs = parse_number(argument, PAIRS_MIN, PAIRS_MAX);
+        request->has_pairs = true;
+        if (request->pairs == 0)
+            hl_say("bench: -n %s: give a number of pairs from %d to %d", argument, PAIRS_MIN, PAIRS_MAX);
+        return request->pairs == 0 ? EINVAL : 0;
+    case OPTION_PRECISION:
+        request->precision = parse_precision(argument);
+        if (request->precision == 0)
+            hl_say("bench: --precision %s: give per cent from 0.01 to 100", argument);
+        return request->precision == 0 ? EINVAL : 0;
+    case OPTION_AT_ONCE:
+        request->at_once = true;
+        return 0;
+    case 'i':
+        request->ignore_failure = true;
+        return 0;
+    case 'j':
+        request->json = true;
+        return 0;
+    case OPTION_AGAINST:
+        return hl_add_options(&request->subject.against, argument);
+    case OPTION_REPORT:
+        request->report = argument;
+        return 0;
+    case OPTION_PID:
+        request->pid = hl_parse_pid(argument);
+        if (request->pid == 0)
+            hl_say("bench: '%s' is not a process ID; give a number as ps prints it", argument);
+        return request->pid == 0 ? EINVAL : 0;
+    case OPTION_SECONDS:
+        request->seconds = hl_parse_seconds(argument, "bench");
+        return request->seconds > 0 ? 0 : EINVAL;
+    case OPTION_TOGGLE:
+        request->toggles = true;
+        return 0;
+    case OPTION_METRIC:
+        request->wishes.metric = argument;
+        return 0;
+    case OPTION_KEEP:
+        request->wishes.keep = true;
+        return 0;
+    case OPTION_RUNNING_THREADS:
+        request->wishes.takes_running = true;
+        return 0;
+    case ARGP_KEY_ARG: /* what follows is the program's */
+        request->program = state->next - 1;
+        state->next = state->argc;
+        return 0;
+    default:
+        break;
+    }
+    error_t result = hl_parse_run(&request->subject.run, key, argument);
+    return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld bench", true) : result;
+}
+
+/* --- what each run must be --- */
+
+static char *describe_status(int status) {
+    if (WIFSIGNALED(status))
+        return hl_format("signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return hl_format("exit status %d", WEXITSTATUS(status));
+}
+
+static bool says(const char *line, size_t bytes, enum hl_skip skip) {
+    const char *sentence = hl_skip_sentence(skip);
+    return memmem(line, bytes, sentence, strlen(sentence)) != NULL;
+}
+
+/* Whether LINE says that a process has no object of some name. */
+static bool is_about_name(const char *line) {
+    static const char start[] = "hugeld: LD_HUGEPAGES: ";
+    return strncmp(line, start, strlen(start)) == 0;
+}
+
+/* The line of hugeld's that says most about TRIAL, without its prefix, or what there is to say instead; the
+   caller frees it. */
+static char *choose_line(const struct hl_trial *trial) {
+    const char *line = trial->said, *first = line;
+    if (line[0] == '\0')
+        return hl_format("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or only= leaves this "
+                         "program out, or its standard error is redirected");
+    while (*line != '\0') { /* wrappers and small children have nothing to move, and not the libraries */
+        size_t bytes = strcspn(line, "\n");
+        if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT) &&
+            (is_about_name(first) || !is_about_name(line)))
+            first = line;
+        line += bytes + (line[bytes] == '\n');
+    }
+    const char *more = is_about_name(first) ? ", or its standard error is redirected" : "";
+    first += strlen("hugeld: ");
+    return hl_format("%.*s%s", (int)strcspn(first, "\n"), first, more);
+}
+
+static bool same_bytes(const struct hl_bytes *a, const struct hl_bytes *b) {
+    return a->bytes == b->bytes && memcmp(a->at, b->at, a->bytes) == 0;
+}
+
+static const char *find_difference(const struct hl_trial *a, const struct hl_trial *b) {
+    if (!same_bytes(&a->stream[0], &b->stream[0]))
+        return "standard output";
+    return same_bytes(&a->stream[1], &b->stream[1]) ? NULL : "standard error";
+}
+
+/* 0, or the exit code after one line. */
+static int check_status(const struct hl_bench *bench, enum hl_side side, const struct hl_trial *trial) {
+    const char *name = bench->subject->argv[0];
+    if (trial->status == bench->reference.status)
+        return 0;
+    char *plain = describe_status(bench->reference.status), *now = describe_status(trial->status);
+    char *line = side == HL_ON_HUGE ? choose_line(trial) : NULL;
+    const char *plainly = bench->subject->against != NULL ? "with --against's options" : "plainly";
+    if (side == HL_PLAIN)
+        hl_say("%s: it ends differently from run to run (%s, then %s); give it work that can be repeated",
+               name, plain, now);
+    else
+        hl_say("%s: %s on huge pages, %s %s; hugeld said: %s", name, now, plain, plainly, line);
+    free(plain);
+    free(now);
+    free(line);
+    return HL_EXIT_NO;
+}
+
+static int check_output(struct hl_bench *bench, enum hl_side side, const struct hl_trial *trial) {
+    const char *different = find_difference(&bench->reference, trial);
+    if (side == HL_PLAIN && different != NULL)
+        bench->comparable = false;
+    if (side == HL_PLAIN || different == NULL || !bench->comparable)
+        return 0;
+    hl_say("%s: %s differs on huge pages; plainly it is the same from run to run: this is a bug of hugeld's "
+           "or a "
+           "program that looks at its own memory",
+           bench->subject->argv[0], different);
+    return HL_EXIT_NO;
+}
+
+/* The program may have redirected its standard error before hugeld was loaded; what it had on huge pages as
+   it exited it cannot take away. */
+static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, const struct hl_trial *trial) {
+    uint64_t huge = hl_count_mapped_pages(maps), plain = hl_count_mapped_pages(bench->maps[HL_PLAIN]);
+    bench->unsaid_pages = trial->value[HL_PAGES] == 0 && huge > plain ? huge - plain : 0;
+}
+
+static int check_pages(const struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
+    if (side == HL_ON_HUGE && trial->value[HL_PAGES] == 0)
+        trial->value[HL_PAGES] = (double)bench->unsaid_pages;
+    if (hl_is_plain(bench->subject, side) || trial->value[HL_PAGES] > 0)
+        return 0;
+    char *line = choose_line(trial);
+    hl_say("%s: nothing to measure, nothing moved: %s; 'hugeld inspect %s' says what is best",
+           bench->subject->argv[0], line, bench->subject->path);
+    free(line);
+    return HL_EXIT_NO;
+}
+
+/* That nothing ran, for the reason ERROR; the exit code. */
+static int refuse_start(const struct hl_bench *bench, int error) {
+    hl_say("%s: cannot be started: %s; free memory or processes", bench->subject->argv[0], strerror(error));
+    return HL_EXIT_NO;
+}
+
+/* Whether TRIAL is what SIDE's has to be.  0, or the exit code after one line. */
+static int check_trial(struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
+    int code = check_status(bench, side, trial);
+    if (code == 0)
+        code = check_pages(bench, side, trial);
+    return code != 0 ? code : check_output(bench, side, trial);
+}
+
+/* Runs SIDE once.  0, or the exit code after one line. */
+static int try_side(struct hl_bench *bench, enum hl_side side, json_t *maps, struct hl_trial *trial) {
+    int result = hl_try_program(bench->subject, side, maps, -1, trial);
+    if (result != 0)
+        return refuse_start(bench, -result);
+    if (bench->reference.said == NULL) /* this is the first */
+        return 0;
+    if (side == HL_ON_HUGE && maps != NULL)
+        look_for_unsaid_pages(bench, maps, trial);
+    return check_trial(bench, side, trial);
+}
+
+/* The first plain run, with which all others are compared. */
+static int try_first(struct hl_bench *bench, bool ignore_failure) {
+    struct hl_trial trial;
+    int code = try_side(bench, HL_PLAIN, bench->maps[HL_PLAIN], &trial);
+    bench->reference = trial;
+    if (code != 0 || trial.status == 0 || (ignore_failure && WIFEXITED(trial.status)))
+        return code;
+    char *how = describe_status(trial.status);
+    hl_say("%s: %s when run plainly; give it work that succeeds, or --ignore-failure",
+           bench->subject->argv[0], how);
+    free(how);
+    return HL_EXIT_NO;
+}
+
+static int warm_up(struct hl_bench *bench, bool ignore_failure) {
+    static const enum hl_side sides[] = {HL_PLAIN, HL_ON_HUGE, HL_ON_HUGE};
+    int code = try_first(bench, ignore_failure);
+    bench->comparable = true;
+    for (size_t i = 0; code == 0 && i < sizeof sides / sizeof sides[0]; i++) {
+        struct hl_trial trial;
+        code = try_side(bench, sides[i], i == 1 ? bench->maps[HL_ON_HUGE] : NULL, &trial);
+        hl_free_trial(&trial);
+    }
+    return code;
+}
+
+/* --- measuring --- */
+
+/* When the pairs began and when a line was last printed, in ms. */
+struct progress {
+    double started, told;
+};
+
+/* After DONE pairs. */
+static void tell_progress(const struct hl_bench *bench, struct progress *progress, size_t done) {
+    bool terminal = isatty(STDERR_FILENO);
+    double now = hl_now_ms(), rest = (now - progress->started) / (double)done * (double)(bench->pairs - done);
+    if (!terminal && now - progress->told < PROGRESS_SECONDS * 1e3)
+        return;
+    double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
+    double ratio = hl_median(bench->value[HL_ON_HUGE][HL_WALL], done) / (plain > 0 ? plain : 1);
+    char *line = bench->precision > 0 ? hl_format("pair %zu, %.3f of the time so far", done, ratio)
+                                      : hl_format("pair %zu of %zu, %.3f of the time so far, %.0f s to go",
+                                                  done, bench->pairs, ratio, rest / 1e3);
+    if (terminal)
+        fprintf(stderr, "\r\033[K%s", line);
+    else
+        hl_say("%s", line);
+    free(line);
+    progress->told = now;
+}
+
+static void clear_progress(void) {
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+}
+
+static void keep_values(struct hl_bench *bench, enum hl_side side, size_t pair,
+                        const struct hl_trial *trial) {
+    for (unsigned metric = 0; metric < HL_METRICS; metric++)
+        bench->value[side][metric][pair] = trial->value[metric];
+}
+
+/* One pair, the sides taking turns in going first. */
+static int measure_in_turns(struct hl_bench *bench, size_t pair) {
+    int code = 0;
+    for (unsigned i = 0; code == 0 && i < HL_SIDES; i++) {
+        enum hl_side side = (pair + i) % 2 == 0 ? HL_PLAIN : HL_ON_HUGE;
+        struct hl_trial trial;
+        code = try_side(bench, side, NULL, &trial);
+        if (code == 0)
+            keep_values(bench, side, pair, &trial);
+        hl_free_trial(&trial);
+    }
+    return code;
+}
+
+/* One pair at the same time: the sides swap processors each time, and each second time who is first. */
+static int measure_at_once(struct hl_bench *bench, size_t pair) {
+    int processors[HL_SIDES] = {bench->processors[pair % 2], bench->processors[(pair + 1) % 2]};
+    struct hl_trial trials[HL_SIDES];
+    int result = hl_try_pair(bench->subject, pair / 2 % 2 == 0 ? HL_PLAIN : HL_ON_HUGE, processors, trials);
+    int code = result != 0 ? refuse_start(bench, -result) : 0;
+    for (int side = 0; side < HL_SIDES; side++) {
+        if (code == 0)
+            code = check_trial(bench, (enum hl_side)side, &trials[side]);
+        if (code == 0)
+            keep_values(bench, (enum hl_side)side, pair, &trials[side]);
+        hl_free_trial(&trials[side]);
+    }
+    return code;
+}
+
+/* Whether the first DONE pairs are as precise as asked for.  NEXT is the number of pairs at which it is worth
+   another look, which takes time. */
+static bool is_precise(const struct hl_bench *bench, size_t done, size_t *next) {
+    if (bench->precision == 0 || done < *next)
+        return false;
+    *next = done + done / 4 + 1;
+    struct hl_ratio wall =
+        hl_compare_pairs(bench->value[HL_PLAIN][HL_WALL], bench->value[HL_ON_HUGE][HL_WALL], done);
+    return wall.known && hl_half_width(&wall) <= bench->precision;
+}
+
+static int measure_pairs(struct hl_bench *bench) {
+    int code = 0;
+    size_t done = 0, next = PAIRS_MIN;
+    double now = hl_now_ms();
+    struct progress progress = {now, now};
+    while (code == 0 && done < bench->pairs && !is_precise(bench, done, &next) &&
+           (bench->precision == 0 || done < PAIRS_MIN || hl_now_ms() - now < PRECISION_SECONDS * 1e3)) {
+        code = bench->at_once ? measure_at_once(bench, done) : measure_in_turns(bench, done);
+        if (code == 0)
+            tell_progress(bench, &progress, ++done);
+    }
+    clear_progress();
+    bench->pairs = done;
+    return code;
+}
+
+/* The processors that two sides at once have; 0, or the exit code after one line. */
+static int find_processors(struct hl_bench *bench) {
+    cpu_set_t set;
+    int n = 0;
+    CPU_ZERO(&set);
+    sched_getaffinity(0, sizeof set, &set);
+    for (int i = 0; i < CPU_SETSIZE && n < HL_SIDES; i++)
+        if (CPU_ISSET((size_t)i, &set))
+            bench->processors[n++] = i;
+    if (n == HL_SIDES)
+        return 0;
+    hl_say("bench: --at-once needs two processors; leave it out, and both sides take turns");
+    return HL_EXIT_NO;
+}
+
+/* Where the measured runs could not say what they moved: whether the program still is on huge pages. */
+static int look_again(struct hl_bench *bench) {
+    struct hl_trial trial;
+    if (bench->unsaid_pages == 0)
+        return 0;
+    json_t *maps = json_array();
+    int code = try_side(bench, HL_ON_HUGE, maps, &trial);
+    hl_free_trial(&trial);
+    json_decref(maps);
+    return code;
+}
+
+static void count_sides(struct hl_bench *bench) {
+    hl_find_counters(&bench->counters);
+    if (bench->counters.events == NULL)
+        return;
+    for (unsigned side = 0; side < HL_SIDES; side++)
+        bench->counts[side] = hl_count_run(&bench->counters, bench->subject, (enum hl_side)side);
+    if (bench->counts[HL_PLAIN] == NULL || bench->counts[HL_ON_HUGE] == NULL)
+        bench->counters.reason = hl_format("perf stat failed");
+}
+
+static int measure_program(struct request *request) {
+    struct hl_bench bench = {
+        .subject = &request->subject,
+        .pairs = request->pairs,
+        .at_once = request->at_once,
+        .precision = request->precision,
+    };
+    if (bench.at_once && find_processors(&bench) != 0)
+        return HL_EXIT_NO;
+    for (unsigned side = 0; side < HL_SIDES; side++) {
+        bench.maps[side] = json_array();
+        for (unsigned metric = 0; metric < HL_METRICS; metric++)
+            bench.value[side][metric] = hl_allocate(request->pairs * sizeof(double));
+    }
+    char *asked = request->subject.run.options, *against = request->subject.against;
+    request->subject.run.options = hl_join_options(asked, "verbose=2");
+    request->subject.against = against != NULL ? hl_join_options(against, "verbose=2") : NULL;
+    int code = warm_up(&bench, request->ignore_failure);
+    if (code == 0)
+        code = measure_pairs(&bench);
+    if (code == 0)
+        code = look_again(&bench);
+    free(request->subject.run.options);
+    free(request->subject.against);
+    request->subject.run.options = asked;
+    request->subject.against = against;
+    if (code == 0) {
+        count_sides(&bench);
+        code = hl_tell_answer(&bench, request->report, request->json);
+    }
+    for (unsigned side = 0; side < HL_SIDES; side++) {
+        json_decref(bench.maps[side]);
+        json_decref(bench.counts[side]);
+        for (unsigned metric = 0; metric < HL_METRICS; metric++)
+            free(bench.value[side][metric]);
+    }
+    hl_free_counters(&bench.counters);
+    hl_free_trial(&bench.reference);
+    return code;
+}
+
+/* --- wrong use --- */
+
+/* 0, or the exit code after one line. */
+static int check_request(const struct request *request) {
+    bool toggle = request->has_pairs || request->subject.run.patterns != NULL;
+    bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
+               request->subject.run.use_ldso || request->subject.run.use_image ||
+               request->subject.against != NULL || request->at_once || request->precision > 0;
+    if (request->program == 0 && request->pid == 0)
+        hl_say("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
+    else if (request->program != 0 && request->pid != 0)
+        hl_say("bench: give a program or --pid, not both");
+    else if (request->pid != 0 && (run || (toggle && !request->toggles)))
+        hl_say(
+            "bench: --pid runs nothing: it goes with --seconds and --json alone, and with --toggle also with "
+            "-n, -p, --metric, --running-threads and --keep");
+    else if ((request->wishes.metric != NULL || request->wishes.keep || request->wishes.takes_running) &&
+             !request->toggles)
+        hl_say("bench: --metric, --running-threads and --keep go with --toggle");
+    else if (request->toggles && request->pid == 0)
+        hl_say("bench: --toggle goes with --pid");
+    else if (request->program != 0 && request->seconds > 0)
+        hl_say("bench: --seconds goes with --pid; -n says how many runs");
+    else
+        return 0;
+    return HL_EXIT_USAGE;
+}
+
+/* Every run reads the same: a file is read from where it stands, of anything else there is only one. */
+static void take_input(struct hl_subject *subject) {
+    struct stat stat_buffer;
+    subject->input = -1;
+    if (fstat(STDIN_FILENO, &stat_buffer) != 0 || !S_ISREG(stat_buffer.st_mode))
+        return;
+    subject->input = STDIN_FILENO;
+    subject->input_from = lseek(STDIN_FILENO, 0, SEEK_CUR);
+}
+
+int hl_measure_program(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "[--] PROGRAM [ARGUMENT...]",
+        "Runs PROGRAM plainly and on huge pages in turns, and says whether it is faster.\v"
+        "Its standard input is read anew for each run if it is a file, and is empty otherwise; its output is "
+        "compared, "
+        "not shown.  Exit status: 0 when it is faster, 1 when it isn't or nothing could be measured.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {.pairs = PAIRS_DEFAULT};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+        goto out;
+    code = check_request(&request);
+    if (code != 0)
+        goto out;
+    if (request.precision > 0 && !request.has_pairs)
+        request.pairs = PAIRS_MAX;
+    if (request.toggles) {
+        request.wishes.pairs = request.pairs;
+        request.wishes.seconds = request.seconds > 0 ? request.seconds : 10;
+        request.wishes.patterns =
+            request.subject.run.patterns != NULL ? request.subject.run.patterns : "main";
+        code = hl_bench_toggle(request.pid, &request.wishes, request.json);
+        goto out;
+    }
+    if (request.pid != 0) {
+        code = hl_bench_process(request.pid, request.seconds > 0 ? request.seconds : 10, request.json);
+        goto out;
+    }
+    request.subject.argv = argv + request.program;
+    request.subject.path = hl_find_program(request.subject.argv[0]);
+    code = request.subject.path == NULL ? hl_refuse_program(request.subject.argv[0])
+                                        : hl_check_page(request.report);
+    if (code == 0) {
+        take_input(&request.subject);
+        code = measure_program(&request);
+    }
+out:
+    free(request.subject.path);
+    free(request.subject.run.options);
+    free(request.subject.against);
+    return code;
+}

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench: one run of the program.
+
+   The child makes its environment, takes the time and its own usage so far, and becomes the program; so
+   nothing that hugeld does before counts, and both sides have done the same.  What the program writes goes to
+   memory files: nobody has to read while it runs.  The run on huge pages says on standard error what it moved
+   (verbose=2), which is taken out again before the outputs are compared.
+
+   With --at-once both sides run at the same time, each on a processor of its own.  A process of ours waits on
+   the same processor, which is free when the program ends: one that waited for both elsewhere would have to
+   push the other program aside first, and would see both end at once. */
+#include "command/bench/bench.h"
+#include "command/file/elf-file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static const char prefix[] = "hugeld: ";
+
+/* Shared by the processes that have part in one run. */
+#define PAUSE_US 50 /* between two looks at a child that prepares itself */
+
+struct stamp {
+    struct timespec start, end;
+    struct rusage before, after; /* of the child when it became the program, and at the end */
+    int status;                  /* as waitpid(2) has it */
+    int error;                   /* what kept it from running, or 0 */
+    atomic_bool is_prepared;     /* it waits at its gate */
+};
+
+/* One run, until it has been read. */
+struct effort {
+    int stream[2];
+    struct stamp *stamp;
+};
+
+static double milliseconds(const struct timespec *time) {
+    return (double)time->tv_sec * 1e3 + (double)time->tv_nsec / 1e6;
+}
+
+static double milliseconds_used(const struct timeval *time) {
+    return (double)time->tv_sec * 1e3 + (double)time->tv_usec / 1e3;
+}
+
+/* Takes libhugeld.so out of LD_PRELOAD, and leaves one that comes from /etc/ld.so.preload nothing to do. */
+static void make_plain(void) {
+    const char *inherited = getenv("LD_PRELOAD");
+    char *list = hl_format("%s", inherited != NULL ? inherited : ""), *kept = hl_format("%s", "");
+    for (char *rest = list, *name = strsep(&rest, ": "); name != NULL; name = strsep(&rest, ": ")) {
+        if (name[0] == '\0' || strcmp(hl_base_name(name), "libhugeld.so") == 0)
+            continue;
+        char *longer = hl_format("%s%s%s", kept, kept[0] != '\0' ? ":" : "", name);
+        free(kept);
+        kept = longer;
+    }
+    if (kept[0] != '\0')
+        setenv("LD_PRELOAD", kept, 1);
+    else
+        unsetenv("LD_PRELOAD");
+    setenv("LD_HUGEPAGES", "", 1);
+    free(list);
+    free(kept);
+}
+
+/* The file is opened anew, since two runs at once must not share a position. */
+static void redirect(int input, off_t input_from, const int *stream) {
+    char path[32] = "/dev/null";
+    if (input >= 0)
+        snprintf(path, sizeof path, "/proc/self/fd/%d", input);
+    int own = open(path, O_RDONLY | O_CLOEXEC);
+    input = own >= 0 ? own : input;
+    lseek(input, input_from, SEEK_SET);
+    if (dup2(input, STDIN_FILENO) < 0 || dup2(stream[0], STDOUT_FILENO) < 0 ||
+        dup2(stream[1], STDERR_FILENO) < 0)
+        _exit(HL_EXIT_CANNOT_RUN);
+}
+
+__attribute__((noreturn)) static void run_child(const struct hl_subject *subject, enum hl_side side,
+                                                const int *stream, int log, int go, struct stamp *stamp) {
+    struct hl_way way = {0};
+    char byte;
+    int code = 0;
+    redirect(subject->input, subject->input_from, stream);
+    if (log >= 0)
+        fcntl(log, F_SETFD, 0);
+    const struct hl_run run = hl_run_of_side(subject, side);
+    if (hl_is_plain(subject, side))
+        make_plain();
+    else if (side != HL_AS_IS)
+        code = hl_prepare_run(&run, subject->argv, subject->path, &way);
+    atomic_store(&stamp->is_prepared, true);
+    while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
+        ;
+    getrusage(RUSAGE_SELF, &stamp->before);
+    clock_gettime(CLOCK_MONOTONIC, &stamp->start);
+    if (code == 0)
+        code = hl_become_program(&way, subject->path, subject->argv);
+    _exit(code);
+}
+
+static struct hl_bytes read_stream(int fd) {
+    struct stat stat_buffer;
+    struct hl_bytes read = {NULL, fstat(fd, &stat_buffer) == 0 ? (size_t)stat_buffer.st_size : 0};
+    read.at = hl_allocate(read.bytes + 1);
+    size_t got = 0;
+    for (ssize_t n = 1; got < read.bytes && n > 0; got += n > 0 ? (size_t)n : 0)
+        n = pread(fd, read.at + got, read.bytes - got, (off_t)got);
+    read.bytes = got;
+    return read;
+}
+
+/* Moves hugeld's lines from STREAM to the end of *SAID. */
+static void take_lines(struct hl_bytes *stream, char **said) {
+    char *to = stream->at, *end = stream->at + stream->bytes;
+    for (char *from = stream->at, *line; from < end;) {
+        line = memmem(from, (size_t)(end - from), prefix, strlen(prefix));
+        size_t kept = (size_t)((line != NULL ? line : end) - from);
+        memmove(to, from, kept);
+        to += kept;
+        if (line == NULL)
+            break;
+        char *newline = memchr(line, '\n', (size_t)(end - line));
+        from = newline != NULL ? newline + 1 : end;
+        char *longer = hl_format("%s%.*s", *said, (int)(from - line), line);
+        free(*said);
+        *said = longer;
+    }
+    stream->bytes = (size_t)(to - stream->at);
+}
+
+/* The pages in "... 12 pages hugetlb, rodata 1 page thp"; advised ones are none. */
+static uint64_t count_pages(const char *said) {
+    static const char *const backends[] = {"hugetlb", "thp", "shared", "file"};
+    uint64_t sum = 0;
+    unsigned long pages;
+    char backend[8];
+    for (const char *at = strchr(said, ' '); at != NULL; at = strchr(at + 1, ' ')) {
+        int end = 0;
+        if (sscanf(at, " %lu page%*1[s] %7[a-z]%n", &pages, backend, &end) != 2 &&
+            sscanf(at, " %lu page %7[a-z]%n", &pages, backend, &end) != 2)
+            continue;
+        for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++)
+            if (strcmp(backend, backends[i]) == 0 && at[end] != ' ')
+                sum += pages;
+    }
+    return sum;
+}
+
+static void fill_values(struct hl_trial *trial, const struct stamp *stamp) {
+    const struct rusage *before = &stamp->before, *after = &stamp->after;
+    trial->value[HL_WALL] = milliseconds(&stamp->end) - milliseconds(&stamp->start);
+    trial->value[HL_USER] = milliseconds_used(&after->ru_utime) - milliseconds_used(&before->ru_utime);
+    trial->value[HL_SYSTEM] = milliseconds_used(&after->ru_stime) - milliseconds_used(&before->ru_stime);
+    trial->value[HL_MINOR_FAULTS] = (double)(after->ru_minflt - before->ru_minflt);
+    trial->value[HL_MAJOR_FAULTS] = (double)(after->ru_majflt - before->ru_majflt);
+    trial->value[HL_PEAK_RSS] = (double)after->ru_maxrss;
+    trial->value[HL_PAGES] = (double)count_pages(trial->said);
+}
+
+/* 0, or a negated errno; close_effort in either case. */
+static int open_effort(struct effort *effort) {
+    effort->stream[0] = memfd_create("output", MFD_CLOEXEC);
+    effort->stream[1] = memfd_create("errors", MFD_CLOEXEC);
+    effort->stamp =
+        mmap(NULL, sizeof *effort->stamp, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    bool is_open = effort->stream[0] >= 0 && effort->stream[1] >= 0 && effort->stamp != MAP_FAILED;
+    return is_open ? 0 : -errno;
+}
+
+static void close_effort(struct effort *effort) {
+    if (effort->stamp != MAP_FAILED)
+        munmap(effort->stamp, sizeof *effort->stamp);
+    for (int i = 0; i < 2; i++)
+        if (effort->stream[i] >= 0)
+            close(effort->stream[i]);
+}
+
+/* GATE: the child waits until its second end is closed everywhere; -1: it does not wait. */
+static pid_t start_child(const struct hl_subject *subject, enum hl_side side, const struct effort *effort,
+                         int log, const int gate[2]) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        if (gate[1] >= 0)
+            close(gate[1]);
+        run_child(subject, side, effort->stream, log, gate[0], effort->stamp);
+    }
+    if (child < 0)
+        effort->stamp->error = errno;
+    return child;
+}
+
+static void wait_for_child(pid_t child, struct stamp *stamp) {
+    while (wait4(child, &stamp->status, 0, &stamp->after) < 0 && errno == EINTR)
+        ;
+    clock_gettime(CLOCK_MONOTONIC, &stamp->end);
+}
+
+/* Until CHILD waits at its gate, or has ended. */
+static void await_prepared(pid_t child, struct stamp *stamp) {
+    siginfo_t end = {0};
+    while (!atomic_load(&stamp->is_prepared) &&
+           waitid(P_PID, (id_t)child, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid == 0)
+        usleep(PAUSE_US);
+}
+
+/* What the run left. */
+static void read_effort(const struct effort *effort, struct hl_trial *trial) {
+    trial->status = effort->stamp->status;
+    for (int i = 0; i < 2; i++) {
+        trial->stream[i] = read_stream(effort->stream[i]);
+        take_lines(&trial->stream[i], &trial->said);
+    }
+    fill_values(trial, effort->stamp);
+}
+
+static void clear_trial(struct hl_trial *trial) {
+    memset(trial, 0, sizeof *trial);
+    trial->said = hl_format("%s", "");
+}
+
+int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
+                   struct hl_trial *trial) {
+    struct effort effort;
+    int gate[2] = {-1, -1}, result = open_effort(&effort);
+    clear_trial(trial);
+    if (result == 0 && maps != NULL && pipe2(gate, O_CLOEXEC) != 0)
+        result = -errno;
+    if (result == 0) {
+        pid_t child = start_child(subject, side, &effort, log, gate);
+        result = -effort.stamp->error;
+        if (gate[0] >= 0)
+            close(gate[0]);
+        if (child > 0 && maps != NULL) {
+            await_prepared(child, effort.stamp);
+            effort.stamp->status = hl_trace_program(child, gate[1], maps, &effort.stamp->after);
+            clock_gettime(CLOCK_MONOTONIC, &effort.stamp->end);
+        } else if (gate[1] >= 0) {
+            close(gate[1]);
+        }
+        if (child > 0 && maps == NULL)
+            wait_for_child(child, effort.stamp);
+        if (child > 0)
+            read_effort(&effort, trial);
+    }
+    close_effort(&effort);
+    return result;
+}
+
+/* Starts SIDE on PROCESSOR, and a process that waits for it there.  Its process ID, or -1. */
+static pid_t start_keeper(const struct hl_subject *subject, enum hl_side side, int processor,
+                          const struct effort *effort, const int gate[2]) {
+    cpu_set_t set;
+    fflush(stdout);
+    pid_t keeper = fork();
+    if (keeper < 0)
+        effort->stamp->error = errno;
+    if (keeper != 0)
+        return keeper;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)processor, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) {
+        effort->stamp->error = errno;
+        _exit(HL_EXIT_NO);
+    }
+    pid_t child = start_child(subject, side, effort, -1, gate);
+    close(gate[1]);
+    if (child > 0)
+        wait_for_child(child, effort->stamp);
+    _exit(HL_EXIT_DONE);
+}
+
+int hl_try_pair(const struct hl_subject *subject, enum hl_side first, const int processor[HL_SIDES],
+                struct hl_trial trial[HL_SIDES]) {
+    struct effort effort[HL_SIDES];
+    int gate[2], result = 0;
+    pid_t keeper[HL_SIDES] = {-1, -1};
+    bool has_gate = pipe2(gate, O_CLOEXEC) == 0;
+    if (!has_gate)
+        result = -errno;
+    for (int side = 0; side < HL_SIDES; side++) {
+        int error = open_effort(&effort[side]);
+        result = result == 0 ? error : result;
+        clear_trial(&trial[side]);
+    }
+    for (int turn = 0; turn < HL_SIDES && result == 0; turn++) {
+        enum hl_side side = turn == 0 ? first : (enum hl_side)(HL_ON_HUGE - first);
+        keeper[side] = start_keeper(subject, side, processor[side], &effort[side], gate);
+    }
+    for (int i = 0; i < 2 && has_gate; i++)
+        close(gate[i]);
+    for (int side = 0; side < HL_SIDES; side++) {
+        while (keeper[side] > 0 && waitpid(keeper[side], NULL, 0) < 0 && errno == EINTR)
+            ;
+        if (result == 0)
+            result = -effort[side].stamp->error;
+    }
+    for (int side = 0; side < HL_SIDES; side++) {
+        if (result == 0)
+            read_effort(&effort[side], &trial[side]);
+        close_effort(&effort[side]);
+    }
+    return result;
+}
+
+void hl_free_trial(struct hl_trial *trial) {
+    free(trial->stream[0].at);
+    free(trial->stream[1].at);
+    free(trial->said);
+    memset(trial, 0, sizeof *trial);
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench --pid --toggle: is it worth it for a process that runs?
+
+   Its text is attached and detached in turns, and each time the processor time that it takes for a unit of work is
+   measured.  A pair is one block of each, and which comes first is drawn, so that whatever grows in the process or the
+   machine falls on both.  The process does what its users want from it meanwhile, so a unit of work has to be counted:
+   by the number that a command prints, such as transactions so far.  Without one it is an instruction, if perf can
+   count them, and what that takes is cycles.  Else context switches have to do, which depend on more than work.
+
+   The process is left as it was found, unless it is to stay attached. */
+#include "command/bench/bench.h"
+#include "elf/kernel.h"
+#include "command/attach/attachment.h"
+#include "elf/skip.h"
+#include "command/base/subprocess.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+/* After a toggle the first touches of the new pages are no block's. */
+#define SETTLE_NS 200000000L
+/* So many units of work are the least that a block can be judged by. */
+#define UNITS_MIN 10
+
+struct toggle {
+    const struct hl_toggle_wishes *wishes;
+    struct hl_attach_request request;
+    pid_t pid;
+    clockid_t clock;
+    struct hl_counters counters; /* only if instructions are the units of work */
+    bool was_attached, is_attached;
+    double *value[HL_SIDES];
+};
+
+static volatile sig_atomic_t interrupted;
+
+static void note_interruption(int number) { interrupted = number; }
+
+/* --- on and off --- */
+
+/* Why nothing of LIVE moved; 0: something did, or was there. */
+static int find_obstacle(const struct hl_attachment *attachment) {
+    int skip = attachment->skip != 0 ? attachment->skip : HL_SKIP_NO_IMAGE;
+    for (size_t i = 0; i < attachment->n_texts && attachment->skip == 0; i++) {
+        if (attachment->text[i].skip == 0 || attachment->text[i].skip == HL_SKIP_HUGE_ALREADY ||
+            attachment->text[i].skip == HL_SKIP_ATTACH_DETACHED)
+            return 0;
+        skip = attachment->text[i].skip;
+    }
+    return skip;
+}
+
+/* Attaches or detaches.  A thread may be in the wrong call at that moment, so it is tried more than once. */
+static bool set(struct toggle *toggle, bool attach) {
+    int skip = 0;
+    toggle->request.is_detach = !attach;
+    for (unsigned tries = 0; tries < 5; tries++) {
+        struct hl_attachment attachment;
+        hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
+        hl_move_attachment(&attachment, &toggle->request);
+        skip = find_obstacle(&attachment);
+        hl_free_attachment(&attachment);
+        if (skip == 0) {
+            toggle->is_attached = attach;
+            return true;
+        }
+        nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
+    }
+    if (skip < 0)
+        hl_say_unreadable(toggle->pid, skip);
+    else
+        hl_say("%d: text %s: %s", toggle->pid, attach ? "stays" : "does not go back",
+               hl_skip_sentence((enum hl_skip)skip));
+    return false;
+}
+
+/* Whether it was attached when we came: it cannot be detached otherwise. */
+static bool is_attached(struct toggle *toggle) {
+    struct hl_attachment attachment;
+    bool any = false;
+    toggle->request.is_detach = toggle->request.dry_run = true;
+    hl_plan_attachment(&attachment, &toggle->request, toggle->pid);
+    for (size_t i = 0; i < attachment.n_texts; i++)
+        any |= attachment.text[i].skip == 0;
+    hl_free_attachment(&attachment);
+    toggle->request.dry_run = false;
+    return any;
+}
+
+/* --- work --- */
+
+static bool read_processor_ms(const struct toggle *toggle, double *ms) {
+    struct timespec time;
+    if (clock_gettime(toggle->clock, &time) != 0)
+        return false;
+    *ms = (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
+    return true;
+}
+
+/* The number that the command prints. */
+static bool run_metric(const char *command, double *units) {
+    char *const argv[] = {(char *)"sh", (char *)"-c", (char *)command, NULL};
+    struct hl_answer answer;
+    char *end;
+    hl_ask_program(&answer, "/bin/sh", argv, (uid_t)-1);
+    *units = strtod(answer.output, &end);
+    bool fine = answer.succeeded && end != answer.output && isfinite(*units);
+    if (!fine && !interrupted)
+        hl_say("bench: --metric: the command printed no number; it has to print the work done so far");
+    hl_free_answer(&answer);
+    return fine;
+}
+
+/* Context switches of all threads that there are. */
+static bool read_switches(pid_t pid, double *units) {
+    char *path = hl_format("/proc/%d/task", pid), line[256];
+    DIR *folder = opendir(path);
+    double number;
+    *units = 0;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        char *name = hl_format("%s/%s/status", path, entry->d_name);
+        FILE *status = hl_parse_pid(entry->d_name) != 0 ? fopen(name, "re") : NULL;
+        while (status != NULL && fgets(line, sizeof line, status) != NULL)
+            if (sscanf(line, "voluntary_ctxt_switches: %lf", &number) == 1)
+                *units += number;
+        if (status != NULL)
+            fclose(status);
+        free(name);
+    }
+    if (folder != NULL)
+        closedir(folder);
+    free(path);
+    return folder != NULL;
+}
+
+static bool read_units(const struct toggle *toggle, double *units) {
+    return toggle->wishes->metric != NULL ? run_metric(toggle->wishes->metric, units)
+                                          : read_switches(toggle->pid, units);
+}
+
+static void sleep_for(double seconds) {
+    struct timespec time = {(time_t)seconds, (long)((seconds - floor(seconds)) * 1e9)};
+    while (!interrupted && nanosleep(&time, &time) != 0 && errno == EINTR)
+        continue;
+}
+
+/* Keeps of COUNTERS what an instruction takes, or nothing. */
+static void find_counters(struct hl_counters *counters) {
+    static const char wanted[] = "cycles,instructions"; /* in this order they are looked for */
+    hl_find_counters(counters);
+    bool any = counters->events != NULL && strstr(counters->events, wanted) != NULL;
+    free(counters->events);
+    counters->events = any ? hl_format("%s", wanted) : NULL;
+}
+
+/* Cycles for each instruction. */
+static bool measure_instructions(const struct toggle *toggle, double *value) {
+    json_t *counts = hl_count_process(&toggle->counters, toggle->pid, toggle->wishes->seconds);
+    double instructions = json_number_value(json_object_get(counts, "instructions"));
+    *value = instructions > 0 ? json_number_value(json_object_get(counts, "cycles")) / instructions : 0;
+    json_decref(counts);
+    if (instructions > 0 || interrupted)
+        return !interrupted;
+    hl_say("bench: perf has counted nothing in %d; --metric COMMAND prints the work done so far",
+           toggle->pid);
+    return false;
+}
+
+/* Who waits for nothing switches seldom: such a process is busy, and has to say itself what it does. */
+static void say_too_few(const struct toggle *toggle, double units, double ms) {
+    double seconds = toggle->wishes->seconds;
+    bool counts_switches = toggle->wishes->metric == NULL, is_busy = ms > seconds * 1000 / 2;
+    const char *remedy =
+        !counts_switches ? "give it more time (--seconds), or let --metric count smaller units"
+        : is_busy ? "it computes and waits for nothing, so say by --metric=COMMAND what it has done so far"
+                  : "give it work or more time (--seconds), or say by --metric=COMMAND what it has "
+                    "done so far";
+    hl_say("bench: %d did %.0f %s in %g s, too few to measure by; %s", toggle->pid, units,
+           counts_switches ? "context switches" : "units of work", seconds, remedy);
+}
+
+/* Processor time for each unit. */
+static bool measure_work(const struct toggle *toggle, double *value) {
+    double ms[2], units[2];
+    bool fine = read_units(toggle, &units[0]) && read_processor_ms(toggle, &ms[0]);
+    if (fine)
+        sleep_for(toggle->wishes->seconds);
+    fine = fine && !interrupted && read_processor_ms(toggle, &ms[1]) && read_units(toggle, &units[1]);
+    if (fine && units[1] - units[0] < UNITS_MIN) {
+        say_too_few(toggle, units[1] - units[0], ms[1] - ms[0]);
+        return false;
+    }
+    if (fine)
+        *value = (ms[1] - ms[0]) / (units[1] - units[0]);
+    else if (!interrupted && kill(toggle->pid, 0) != 0)
+        hl_say("%d: it has ended", toggle->pid);
+    return fine;
+}
+
+/* What a unit of work takes, in a block on SIDE. */
+static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair) {
+    double *value = &toggle->value[side][pair];
+    if (interrupted || !set(toggle, side == HL_ON_HUGE))
+        return false;
+    nanosleep(&(struct timespec){0, SETTLE_NS}, NULL);
+    return toggle->counters.events != NULL ? measure_instructions(toggle, value)
+                                           : measure_work(toggle, value);
+}
+
+static bool measure_pairs(struct toggle *toggle) {
+    for (size_t i = 0; i < toggle->wishes->pairs; i++) {
+        unsigned char first = 0;
+        if (getentropy(&first, 1) != 0)
+            first = (unsigned char)i;
+        enum hl_side side = first & 1 ? HL_ON_HUGE : HL_PLAIN;
+        if (!measure_block(toggle, side, i) ||
+            !measure_block(toggle, side == HL_PLAIN ? HL_ON_HUGE : HL_PLAIN, i))
+            return false;
+    }
+    return true;
+}
+
+/* --- the answer --- */
+
+static const char *unit_name(const struct toggle *toggle) {
+    if (toggle->wishes->metric != NULL)
+        return "metric";
+    return toggle->counters.events != NULL ? "instructions" : "context-switches";
+}
+
+static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) {
+    json_t *values = json_array();
+    for (size_t i = 0; i < toggle->wishes->pairs; i++)
+        json_array_append_new(values, json_real(toggle->value[side][i]));
+    return values;
+}
+
+static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio, const char *verdict) {
+    json_t *interval = ratio->known ? json_pack("{s:f, s:f, s:f}", "ratio", ratio->ratio, "low", ratio->low,
+                                                "high", ratio->high)
+                                    : json_null();
+    hl_print_json(json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid,
+                            "pairs", (json_int_t)toggle->wishes->pairs, "seconds", toggle->wishes->seconds,
+                            "unit", unit_name(toggle), "verdict", verdict, "attached", toggle->is_attached,
+                            "ratio", interval, "for_each_unit", "plain", make_json_values(toggle, HL_PLAIN),
+                            "huge", make_json_values(toggle, HL_ON_HUGE)));
+}
+
+static int tell(const struct toggle *toggle, bool json) {
+    struct hl_ratio ratio =
+        hl_compare_pairs(toggle->value[HL_PLAIN], toggle->value[HL_ON_HUGE], toggle->wishes->pairs);
+    bool faster = ratio.known && ratio.high < 1, slower = ratio.known && ratio.low > 1;
+    const char *verdict = faster ? "faster" : slower ? "slower" : "no difference";
+    bool cycles = toggle->counters.events != NULL;
+    if (toggle->wishes->metric == NULL && !cycles)
+        hl_say("bench: work was counted by context switches, which is weak; --metric COMMAND prints the work "
+               "done so far");
+    if (json)
+        print_json(toggle, &ratio, verdict);
+    else if (ratio.known)
+        hl_print("%s%s in %zu pairs: on huge pages %s takes %.3f times the %s, 95 %% interval %.3f to %.3f",
+                 verdict, faster || slower ? "" : " seen", toggle->wishes->pairs,
+                 cycles ? "an instruction" : "a unit of work", ratio.ratio,
+                 cycles ? "cycles" : "processor time", ratio.low, ratio.high);
+    else
+        hl_print("no difference seen: it took no processor time");
+    return faster ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json) {
+    struct toggle toggle = {.wishes = wishes, .pid = pid};
+    struct sigaction action = {.sa_handler = note_interruption};
+    int error = clock_getcpuclockid(pid, &toggle.clock);
+    if (error != 0) {
+        hl_say_unreadable(pid, -error);
+        return HL_EXIT_NO;
+    }
+    hl_set_geometry(&toggle.request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_default_options(&toggle.request.options);
+    toggle.request.takes_running = wishes->takes_running;
+    toggle.request.suspends_filters = true;
+    toggle.request.options.objects = (struct hl_string){wishes->patterns, strlen(wishes->patterns)};
+    for (unsigned side = 0; side < HL_SIDES; side++)
+        toggle.value[side] = hl_allocate(wishes->pairs * sizeof(double));
+    if (wishes->metric == NULL)
+        find_counters(&toggle.counters);
+    static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
+        sigaction(ends[i], &action, NULL);
+    toggle.was_attached = toggle.is_attached = is_attached(&toggle);
+    bool done = measure_pairs(&toggle);
+    bool wanted = toggle.was_attached || (done && wishes->keep);
+    bool restored = toggle.is_attached == wanted || kill(pid, 0) != 0 || set(&toggle, wanted);
+    int code = done && restored ? tell(&toggle, json) : HL_EXIT_NO;
+    for (unsigned side = 0; side < HL_SIDES; side++)
+        free(toggle.value[side]);
+    hl_free_counters(&toggle.counters);
+    return code;
+}

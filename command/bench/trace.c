@@ -1,0 +1,250 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld bench: looks at a run with the kernel's eyes.
+
+   The warm-up runs are traced: as a process exits it stops once more (PTRACE_EVENT_EXIT), with its memory as
+   it was, and smaps says what is on huge pages.  The runs that are measured are not traced. */
+#include "command/bench/bench.h"
+#include "elf/kernel.h"
+#include "command/proc/process.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* As many executables as a page can show. */
+#define MAPS_MAX 16
+/* Between two tries to trace what is traced. */
+#define PAUSE_US 20
+
+static uint64_t huge_bytes(const struct hl_region *region) {
+    return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
+           region->shmem_pmd_bytes;
+}
+
+/* The bytes of [start, end) in OBJECT's executable segments. */
+static uint64_t text_bytes(const struct hl_object *object, uint64_t start, uint64_t end) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].flags & PF_X)
+            bytes += hl_overlap(start, end, object->segment[i].start, object->segment[i].end);
+    return bytes;
+}
+
+static json_t *backend_of(const struct hl_region *region) {
+    if (region->anon_huge_bytes > 0)
+        return json_string("thp");
+    if (region->of_image && huge_bytes(region) > 0)
+        return json_string("shared");
+    if (hl_hugetlb_bytes(region) > 0)
+        return json_string("hugetlb");
+    return huge_bytes(region) > 0 ? json_string("file") : json_null();
+}
+
+/* One object's row, or NULL if it has nothing huge and is not the executable. */
+static json_t *map_object(const struct hl_process *process, const struct hl_object *object) {
+    uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
+    uint64_t text = text_bytes(object, start, end), text_huge = 0, huge = 0;
+    json_t *ranges = json_array();
+    for (size_t i = 0; i < process->n_regions; i++) {
+        const struct hl_region *region = &process->region[i];
+        uint64_t from = region->start > start ? region->start : start,
+                 to = region->end < end ? region->end : end;
+        if (from >= to || region->flags == 0)
+            continue;
+        uint64_t bytes = huge_bytes(region), size = region->end - region->start;
+        long double share = bytes >= size ? 1 : (long double)bytes / (long double)size;
+        huge += bytes;
+        text_huge += (uint64_t)((long double)text_bytes(object, from, to) * share);
+        json_array_append_new(ranges,
+                              json_pack("{s:o, s:o, s:s, s:o, s:I}", "start", hl_json_hex(from), "end",
+                                        hl_json_hex(to), "flags", hl_flags_text(region->flags), "backend",
+                                        backend_of(region), "huge_bytes", (json_int_t)bytes));
+    }
+    if (huge == 0 && !object->is_main) {
+        json_decref(ranges);
+        return NULL;
+    }
+    return json_pack("{s:o, s:b, s:I, s:I, s:o}", "path", hl_json_text(object->path), "is_main",
+                     object->is_main, "text_bytes", (json_int_t)text, "text_huge_bytes",
+                     (json_int_t)text_huge, "ranges", ranges);
+}
+
+json_t *hl_map_process(pid_t pid) {
+    struct hl_process process;
+    struct hl_geometry geometry;
+    json_t *objects = json_array(), *map = NULL;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    if (hl_open_process(&process, pid) == 0) {
+        if (hl_read_process(&process) == 0 && process.executable != NULL) {
+            hl_find_loaded(&process, &geometry);
+            for (size_t i = 0; i < process.n_loaded; i++) {
+                json_t *object = map_object(&process, &process.loaded[i].object);
+                if (object != NULL)
+                    json_array_append_new(objects, object);
+            }
+            map = json_pack("{s:o, s:O}", "executable", hl_json_text(process.executable), "objects", objects);
+        }
+        hl_close_process(&process);
+    }
+    json_decref(objects);
+    return map;
+}
+
+uint64_t hl_count_mapped_pages(const json_t *maps) {
+    struct hl_geometry geometry;
+    uint64_t bytes = 0;
+    size_t i, j, k;
+    json_t *map, *object, *range;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    json_array_foreach((json_t *)maps, i, map) {
+        json_array_foreach(json_object_get(map, "objects"), j, object) {
+            json_array_foreach(json_object_get(object, "ranges"), k, range) {
+                bytes += (uint64_t)json_integer_value(json_object_get(range, "huge_bytes"));
+            }
+        }
+    }
+    return bytes / geometry.huge_page_bytes;
+}
+
+static bool has_map(const json_t *maps, const json_t *map) {
+    size_t i;
+    const json_t *other;
+    json_array_foreach((json_t *)maps, i,
+                       other) if (json_equal(json_object_get(other, "executable"),
+                                             json_object_get(map, "executable"))) return true;
+    return false;
+}
+
+/* A process of several threads exits once for each. */
+static bool is_process(pid_t tid) {
+    char *path = hl_format("/proc/%d/status", tid), line[256];
+    FILE *status = fopen(path, "re");
+    int tgid = 0;
+    free(path);
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        if (sscanf(line, "Tgid: %d", &tgid) == 1)
+            break;
+    if (status != NULL)
+        fclose(status);
+    return tgid == tid;
+}
+
+/* Whether MAP is of a process that only prepared the program's start. */
+static bool is_own(const json_t *map) {
+    char *self = realpath("/proc/self/exe", NULL);
+    bool own = self != NULL && strcmp(self, json_string_value(json_object_get(map, "executable"))) == 0;
+    free(self);
+    return own;
+}
+
+static void look_at(pid_t pid, json_t *maps) {
+    json_t *map = is_process(pid) && json_array_size(maps) < MAPS_MAX ? hl_map_process(pid) : NULL;
+    if (map != NULL && !is_own(map) && !has_map(maps, map))
+        json_array_append(maps, map);
+    json_decref(map);
+}
+
+/* Everything that is traced. */
+struct tracees {
+    pid_t *pid;
+    size_t n;
+};
+
+static void add_tracee(struct tracees *tracees, pid_t pid) {
+    for (size_t i = 0; i < tracees->n; i++)
+        if (tracees->pid[i] == pid)
+            return;
+    tracees->pid = hl_resize(tracees->pid, (tracees->n + 1) * sizeof *tracees->pid);
+    tracees->pid[tracees->n++] = pid;
+}
+
+static void drop_tracee(struct tracees *tracees, pid_t pid) {
+    for (size_t i = 0; i < tracees->n; i++)
+        if (tracees->pid[i] == pid)
+            tracees->pid[i--] = tracees->pid[--tracees->n];
+}
+
+/* Lets PID go on after it stopped with STATUS.  A child is known from its parent's stop: its own may come
+   only after the program has ended. */
+static void let_go_on(pid_t pid, int status, json_t *maps, struct tracees *tracees) {
+    int event = status >> 16, signal = WSTOPSIG(status);
+    unsigned long child;
+    bool forked = event == PTRACE_EVENT_FORK || event == PTRACE_EVENT_VFORK || event == PTRACE_EVENT_CLONE;
+    if (event == PTRACE_EVENT_EXIT)
+        look_at(pid, maps);
+    if (forked && ptrace(PTRACE_GETEVENTMSG, pid, 0, &child) == 0)
+        add_tracee(tracees, (pid_t)child);
+    if (event == PTRACE_EVENT_STOP && signal != SIGTRAP) /* stopped as by a terminal: it stays */
+        ptrace(PTRACE_LISTEN, pid, 0, 0);
+    else
+        ptrace(PTRACE_CONT, pid, 0, event != 0 ? 0 : signal);
+}
+
+/* What the program left running goes on alone. */
+static void release_all(const struct tracees *tracees) {
+    for (size_t i = 0; i < tracees->n; i++) {
+        int status;
+        pid_t pid = tracees->pid[i];
+        if (ptrace(PTRACE_INTERRUPT, pid, 0, 0) == 0 && waitpid(pid, &status, __WALL) == pid &&
+            WIFSTOPPED(status))
+            ptrace(PTRACE_DETACH, pid, 0, status >> 16 != 0 ? 0 : WSTOPSIG(status));
+    }
+    free(tracees->pid);
+}
+
+/* Whether CHILD runs, and is traced already. */
+static bool has_tracer(pid_t child) {
+    char line[256], state = 'X', *path = hl_format("/proc/%d/status", child);
+    int tracer = 0;
+    FILE *status = fopen(path, "re");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        sscanf(line, "State: %c", &state);
+        sscanf(line, "TracerPid: %d", &tracer);
+    }
+    if (status != NULL)
+        fclose(status);
+    free(path);
+    return tracer != 0 && state != 'Z' && state != 'X';
+}
+
+/* Traces CHILD, which goes on when GO is closed.  At its exec stop a helper of its own may trace it, which lets go before
+   the program's first instruction. */
+static bool start_tracing(pid_t child, int go, unsigned long options) {
+    bool traced = ptrace(PTRACE_SEIZE, child, 0, options) == 0;
+    bool waits = !traced && errno == EPERM && has_tracer(child);
+    close(go);
+    while (waits && !traced) {
+        usleep(PAUSE_US);
+        waits = has_tracer(child);
+        traced = ptrace(PTRACE_SEIZE, child, 0, options) == 0;
+    }
+    return traced;
+}
+
+int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage) {
+    static const unsigned long options =
+        PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACECLONE;
+    struct tracees tracees = {0};
+    bool traced = start_tracing(child, go, options);
+    int status = 0;
+    for (pid_t pid = 0; pid != child || WIFSTOPPED(status);) {
+        pid = wait4(traced ? -1 : child, &status, __WALL, usage);
+        if (pid < 0 && errno != EINTR)
+            break;
+        if (pid > 0 && WIFSTOPPED(status)) {
+            add_tracee(&tracees, pid);
+            let_go_on(pid, status, maps, &tracees);
+        } else if (pid > 0) {
+            drop_tracee(&tracees, pid);
+        }
+    }
+    release_all(&tracees);
+    return status;
+}

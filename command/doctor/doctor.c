@@ -1,0 +1,460 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld doctor: what this machine can do for a process started from here, and the command that fixes what it
+   can't.
+
+   Everything is asked of the same functions that decide at run time, so a container, a cpuset or a service's
+   sandbox shows what a program inside it will meet. */
+#include "command/proc/breakpoints.h"
+#include "command/command.h"
+#include "command/base/common.h"
+#include "command/doctor/program.h"
+#include "command/doctor/store.h"
+#include "elf/memory-limit.h"
+#include "command/run/run.h"
+#include "elf/skip.h"
+#include "elf/thp.h"
+#include "command/tlb/tlb.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+/* What linkers, interpreters and databases need beside ours: the kernel's own default. */
+#define MAP_COUNT_USUAL 65530
+/* Pages that a large program's text takes (design: 128 MiB is the largest measured). */
+#define PAGES_SUGGESTED 128
+#define HEADROOM_SMALL_BYTES ((uint64_t)256 << 20)
+
+/* The key of an option that has no letter. */
+enum { OWN_PAGES = 256, COPY };
+
+enum state { OK, WARN, BAD };
+static const char *const state_names[] = {"ok", "warn", "bad"};
+
+struct machine {
+    struct utsname system;
+    struct hl_geometry geometry;
+    struct hl_kernel kernel;
+    struct hl_status status;
+    struct hl_placement placement;
+    struct hl_pool pool;
+    uint64_t available[HL_NUMA_INTERLEAVE + 1]; /* for each numa= */
+    int pool_skip, thp_skip;
+    uint64_t available_pages, headroom_bytes, max_map_count;
+    bool knows_map_count;
+    char *library;
+    bool can_hugetlb, can_thp;
+    enum hl_answer_of_kernel breakpoints;
+    struct hl_store_state store[HL_STORES_MAX];
+    unsigned n_stores;
+    struct hl_tlb tlb;
+};
+
+struct request {
+    bool json;
+    json_t *findings;
+    char *options; /* every -o, joined; or NULL */
+    struct hl_needs_request program;
+};
+
+static const struct argp_option argp_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"objects", 'p', "PATTERNS", 0, "Which objects of PROGRAM, as for 'hugeld run'", 0},
+    {"options", 'o', "NAME=VALUE,...", 0, "How PROGRAM will run, as for 'hugeld run'", 0},
+    {"copy", COPY, NULL, 0, "PROGRAM will run with 'hugeld run --copy'", 0},
+    {"own-pages", OWN_PAGES, "N", 0, "Huge pages that PROGRAM takes for itself, where doctor can't know", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t set_own_pages(struct request *request, const char *text) {
+    size_t digits = strspn(text, "0123456789");
+    request->program.own_pages = text;
+    if (digits > 0 && digits < 10 && text[digits] == '\0')
+        return 0;
+    hl_say("--own-pages=%s: give a number of huge pages", text);
+    return EINVAL;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case 'p':
+        request->program.patterns = argument;
+        return 0;
+    case 'o':
+        return hl_add_options(&request->options, argument);
+    case COPY:
+        request->program.makes_copy = true;
+        return 0;
+    case OWN_PAGES:
+        return set_own_pages(request, argument);
+    case ARGP_KEY_ARG: /* what follows is the program's */
+        request->program.program = state->argv + state->next - 1;
+        state->next = state->argc;
+        return 0;
+    default:
+        return hl_parse_common(key, state, "hugeld doctor", true);
+    }
+}
+
+/* Those that a process started from here looks into. */
+static void examine_stores(struct machine *machine) {
+    struct hl_options options;
+    const char *text = getenv("LD_HUGEPAGES_OPTIONS");
+    hl_default_options(&options);
+    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    machine->n_stores = hl_examine_stores(machine->store, &options, &machine->geometry);
+}
+
+static void examine(struct machine *machine) {
+    const struct hl_kernel *kernel = &machine->kernel;
+    uname(&machine->system);
+    hl_set_geometry(&machine->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_read_status(&machine->status, &hl_system_roots);
+    hl_probe_kernel(&machine->kernel, &machine->geometry, machine->status.filters != 0);
+    for (unsigned numa = HL_NUMA_INTERLEAVE + 1; numa-- > 0;) { /* HL_NUMA_ANY is what stays */
+        hl_read_placement(&machine->placement, &machine->status, numa);
+        machine->pool_skip =
+            hl_read_pool(&machine->pool, &hl_system_roots, &machine->geometry, &machine->placement);
+        machine->available[numa] = machine->pool_skip == 0 ? hl_pool_available(&machine->pool, 0) : 0;
+    }
+    machine->available_pages = machine->available[HL_NUMA_ANY];
+    machine->thp_skip = hl_check_thp_policy(&hl_system_roots, &machine->geometry, &machine->status);
+    if (machine->thp_skip == 0)
+        machine->thp_skip = hl_check_memory_limit(&hl_system_roots, &machine->placement, 0);
+    machine->headroom_bytes = hl_read_memory_headroom(&hl_system_roots, &machine->placement);
+    machine->knows_map_count = hl_read_setting("/proc/sys/vm/max_map_count", &machine->max_map_count);
+    machine->breakpoints = hl_try_breakpoint(&machine->geometry);
+    hl_measure_tlb(&machine->tlb);
+    machine->library = hl_find_library();
+    examine_stores(machine);
+    machine->can_hugetlb = machine->available_pages > 0 && kernel->hugetlb &&
+                           ((kernel->hugetlb_mremap && kernel->executable_memory) || kernel->hugetlb_memfd);
+    machine->can_thp = machine->thp_skip == 0 && kernel->executable_memory;
+}
+
+/* Adds a finding and takes SENTENCE over.  REMEDY is NULL if nothing has to be fixed. */
+static void add_finding(struct request *request, const char *name, enum state state, char *sentence,
+                        const char *remedy) {
+    if (!request->json)
+        hl_print("%-4s  %-18s %s%s%s", state_names[state], name, sentence, remedy != NULL ? "; fix: " : "",
+                 remedy != NULL ? remedy : "");
+    json_array_append_new(request->findings,
+                          json_pack("{s:s, s:s, s:o, s:o}", "name", name, "state", state_names[state],
+                                    "sentence", hl_json_text(sentence), "remedy",
+                                    remedy != NULL ? hl_json_text(remedy) : json_null()));
+    free(sentence);
+}
+
+static void find_pool(struct request *request, const struct machine *machine) {
+    const struct hl_pool *pool = &machine->pool;
+    if (machine->pool_skip != 0) {
+        add_finding(request, "pool", BAD, hl_format("%s", hl_skip_sentence((enum hl_skip)machine->pool_skip)),
+                    hl_skip_remedy((enum hl_skip)machine->pool_skip));
+        return;
+    }
+    char *remedy = hl_format("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
+    add_finding(request, "pool", machine->available_pages > 0 ? OK : BAD,
+                hl_format("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
+                          " reserved; %" PRIu64 " available for this process",
+                          pool->total_pages, machine->geometry.huge_page_bytes / 1024, pool->free_pages,
+                          pool->reserved_pages, machine->available_pages),
+                machine->available_pages > 0 ? NULL : remedy);
+    add_finding(request, "overcommit", OK,
+                hl_format("the pool may grow by %" PRIu64
+                          " pages when it is empty (vm.nr_overcommit_hugepages)",
+                          pool->overcommit_pages),
+                NULL);
+    free(remedy);
+}
+
+static void find_nodes(struct request *request, const struct machine *machine) {
+    const struct hl_pool *pool = &machine->pool;
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        const struct hl_pool_node *node = &pool->node[i];
+        char *name = hl_format("node%u", node->node);
+        char *remedy = hl_format(
+            "echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
+            "kB/nr_hugepages",
+            node->total_pages + PAGES_SUGGESTED, node->node, machine->geometry.huge_page_bytes / 1024);
+        static const char *const why[] = {"", "; not in the cpuset of this process",
+                                          "; not in the memory policy of this process", ""};
+        bool lacks = node->use == HL_NODE_USABLE && node->free_pages == 0 && pool->free_pages > 0;
+        add_finding(request, name, lacks ? WARN : OK,
+                    hl_format("%" PRIu64 " huge pages, %" PRIu64 " free, %" PRIu64 " surplus%s",
+                              node->total_pages, node->free_pages, node->surplus_pages, why[node->use]),
+                    lacks ? remedy : NULL);
+        free(remedy);
+        free(name);
+    }
+}
+
+static void find_thp(struct request *request, const struct machine *machine) {
+    if (machine->thp_skip == 0)
+        add_finding(request, "thp", OK, hl_format("transparent huge pages stand in where the pool is short"),
+                    NULL);
+    else
+        add_finding(request, "thp", WARN, hl_format("%s", hl_skip_sentence((enum hl_skip)machine->thp_skip)),
+                    hl_skip_remedy((enum hl_skip)machine->thp_skip));
+}
+
+static void find_memory(struct request *request, const struct machine *machine) {
+    uint64_t bytes = machine->headroom_bytes;
+    if (bytes == UINT64_MAX)
+        add_finding(request, "memory", WARN, hl_format("neither MemAvailable nor a memory limit can be read"),
+                    "mount /proc and /sys/fs/cgroup");
+    else
+        add_finding(request, "memory", bytes < HEADROOM_SMALL_BYTES ? WARN : OK,
+                    hl_format("%" PRIu64
+                              " MiB can still be charged; with backend=thp a span needs twice its size",
+                              bytes >> 20),
+                    bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory" : NULL);
+}
+
+/* Each ability: what it means when it is there and when not. */
+static void find_abilities(struct request *request, const struct hl_kernel *kernel, bool has_filter) {
+    const char *untried = "none: under a filter of system calls (seccomp) hugeld does not try it";
+    bool can_map = kernel->hugetlb_mremap || kernel->hugetlb_memfd;
+    const struct {
+        const char *name;
+        bool there;
+        enum state state; /* if it is not */
+        const char *yes, *no, *remedy;
+    } abilities[] = {
+        {"hugetlb", kernel->hugetlb, BAD, "the kernel maps huge pages",
+         kernel->hugetlb_denied ? "a policy forbids huge pages" : "the kernel maps no huge pages",
+         kernel->hugetlb_denied ? "give the AppArmor profile flags=(attach_disconnected) and the rule / rwm"
+                                : "boot a kernel with CONFIG_HUGETLBFS, or use backend=thp"},
+        {"hugetlb_mremap", kernel->hugetlb_mremap, can_map ? WARN : BAD,
+         "huge pages can be moved onto the program",
+         can_map ? "huge pages cannot be moved; a memfd stands in"
+                 : "huge pages can neither be moved nor come from a memfd",
+         "boot Linux 5.16 or newer"},
+        {"hugetlb_memfd", kernel->hugetlb_memfd, WARN, "a memfd can hold huge pages",
+         has_filter ? "whether a memfd can hold huge pages was not tried" : "no memfd can hold huge pages",
+         has_filter ? "backend=hugetlb tries it under a filter of system calls (seccomp), too"
+                    : "boot Linux 4.14 or newer"},
+        {"executable_memory", kernel->executable_memory, WARN, "written memory may become executable",
+         "a policy forbids making written memory executable: no thp, and hugetlb only by memfd",
+         "systemctl edit the unit: MemoryDenyWriteExecute=no"},
+        {"userfaultfd", kernel->userfaultfd, WARN, "pages are filled without zeroing them first",
+         "pages are zeroed before they are filled: starts are slower",
+         has_filter ? untried : "boot Linux 5.11 or newer"},
+        {"read_by_call", kernel->read_by_call, WARN, "the program's bytes are read by a system call",
+         "the program's bytes cannot be read by a system call",
+         has_filter ? untried : "boot a kernel with CONFIG_CROSS_MEMORY_ATTACH"},
+        {"populate", kernel->populate, WARN, "MADV_POPULATE_READ and _WRITE work",
+         "no MADV_POPULATE_READ and _WRITE", "boot Linux 5.14 or newer"},
+        {"collapse", kernel->collapse, WARN, "MADV_COLLAPSE works: thp do not depend on luck",
+         "no MADV_COLLAPSE: thp come only when memory is not fragmented", "boot Linux 6.1 or newer"},
+    };
+    for (size_t i = 0; i < sizeof abilities / sizeof abilities[0]; i++)
+        add_finding(request, abilities[i].name, abilities[i].there ? OK : abilities[i].state,
+                    hl_format("%s", abilities[i].there ? abilities[i].yes : abilities[i].no),
+                    abilities[i].there ? NULL : abilities[i].remedy);
+}
+
+static void find_breakpoints(struct request *request, enum hl_answer_of_kernel answer) {
+    static const char *const sentences[] = {
+        [HL_UNKNOWN] =
+            "whether a debugger can set breakpoints in hugetlb text was not tried: no huge page is "
+            "free, or nothing may be traced",
+        [HL_NO] = "a debugger that attaches later cannot set breakpoints in hugetlb text; a program that one "
+                  "starts gets thp (backend=auto)",
+        [HL_YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
+    };
+    add_finding(request, "breakpoints", answer == HL_NO ? WARN : OK, hl_format("%s", sentences[answer]),
+                answer == HL_NO ? "run what is to be debugged with backend=thp, or boot Linux 6.18 or newer"
+                                : NULL);
+}
+
+/* No more than a warning: the host may be somebody else's. */
+static void find_tlb(struct request *request, const struct machine *machine) {
+    const char *remedy = hl_find_tlb_remedy(&machine->tlb);
+    add_finding(request, "tlb", remedy == NULL ? OK : WARN, hl_describe_tlb(&machine->tlb), remedy);
+}
+
+static void find_map_count(struct request *request, const struct machine *machine) {
+    if (!machine->knows_map_count) {
+        add_finding(request, "max_map_count", WARN, hl_format("vm.max_map_count cannot be read"),
+                    "mount /proc");
+        return;
+    }
+    bool low = machine->max_map_count < MAP_COUNT_USUAL;
+    add_finding(request, "max_map_count", low ? WARN : OK,
+                hl_format("a process may have %" PRIu64 " mappings", machine->max_map_count),
+                low ? "sysctl vm.max_map_count=65530" : NULL);
+}
+
+static void find_stores(struct request *request, const struct machine *machine) {
+    for (unsigned i = 0; i < machine->n_stores; i++) {
+        char *remedy, *sentence = hl_describe_store(&machine->store[i], &machine->geometry, &remedy);
+        add_finding(request, "store", remedy == NULL ? OK : WARN, sentence, remedy);
+        free(remedy);
+    }
+}
+
+static void find_library(struct request *request, const struct machine *machine) {
+    if (machine->library != NULL)
+        add_finding(request, "libhugeld", OK, hl_format("%s", machine->library), NULL);
+    else
+        add_finding(request, "libhugeld", BAD,
+                    hl_format("libhugeld.so was not found: 'hugeld run' cannot work"), "make");
+}
+
+static void find_everything(struct request *request, const struct machine *machine) {
+    add_finding(
+        request, "kernel", OK,
+        hl_format("%s %s on %s", machine->system.sysname, machine->system.release, machine->system.machine),
+        NULL);
+    find_pool(request, machine);
+    find_nodes(request, machine);
+    find_thp(request, machine);
+    find_memory(request, machine);
+    find_abilities(request, &machine->kernel, machine->status.filters != 0);
+    find_breakpoints(request, machine->breakpoints);
+    find_tlb(request, machine);
+    find_map_count(request, machine);
+    find_stores(request, machine);
+    find_library(request, machine);
+    if (!request->json)
+        hl_print("now: hugetlb %s, thp %s", machine->can_hugetlb ? "yes" : "no",
+                 machine->can_thp ? "yes" : "no");
+}
+
+static json_t *make_json_pool(const struct machine *machine) {
+    const struct hl_pool *pool = &machine->pool;
+    json_t *nodes = json_array();
+    for (unsigned i = 0; i < pool->n_nodes; i++) {
+        const struct hl_pool_node *node = &pool->node[i];
+        json_array_append_new(nodes, json_pack("{s:i, s:s, s:I, s:I, s:I}", "node", (int)node->node, "use",
+                                               hl_node_use_name(node->use), "total_pages",
+                                               (json_int_t)node->total_pages, "free_pages",
+                                               (json_int_t)node->free_pages, "surplus_pages",
+                                               (json_int_t)node->surplus_pages));
+    }
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:{s:I, s:I, s:I}, s:o}", "total_pages",
+        (json_int_t)pool->total_pages, "free_pages", (json_int_t)pool->free_pages, "reserved_pages",
+        (json_int_t)pool->reserved_pages, "surplus_pages", (json_int_t)pool->surplus_pages,
+        "overcommit_pages", (json_int_t)pool->overcommit_pages, "usable_free_pages",
+        (json_int_t)hl_pool_usable_free(pool), "growth_pages", (json_int_t)hl_pool_growth(pool),
+        "available_pages", (json_int_t)machine->available_pages, "available", "any",
+        (json_int_t)machine->available[HL_NUMA_ANY], "local", (json_int_t)machine->available[HL_NUMA_LOCAL],
+        "interleave", (json_int_t)machine->available[HL_NUMA_INTERLEAVE], "nodes", nodes);
+}
+
+static json_t *make_json_abilities(const struct hl_kernel *kernel) {
+    return json_pack("{s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b}", "hugetlb", kernel->hugetlb, "hugetlb_mremap",
+                     kernel->hugetlb_mremap, "hugetlb_memfd", kernel->hugetlb_memfd, "executable_memory",
+                     kernel->executable_memory, "userfaultfd", kernel->userfaultfd, "read_by_call",
+                     kernel->read_by_call, "populate", kernel->populate, "collapse", kernel->collapse);
+}
+
+static json_t *make_json(const struct request *request, const struct machine *machine) {
+    json_t *json = json_pack("{s:{s:b, s:b}, s:s, s:I, s:I, s:o}", "usable", "hugetlb", machine->can_hugetlb,
+                             "thp", machine->can_thp, "kernel", machine->system.release, "page_bytes",
+                             (json_int_t)machine->geometry.page_bytes, "huge_page_bytes",
+                             (json_int_t)machine->geometry.huge_page_bytes, "pool", make_json_pool(machine));
+    json_object_set_new(json, "numa",
+                        json_pack("{s:i, s:b}", "local_node", (int)machine->placement.local_node, "binds",
+                                  machine->placement.binds));
+    json_object_set_new(json, "thp_skip",
+                        machine->thp_skip == 0 ? json_null()
+                                               : json_string(hl_skip_name((enum hl_skip)machine->thp_skip)));
+    json_object_set_new(json, "memory_headroom_bytes",
+                        machine->headroom_bytes == UINT64_MAX
+                            ? json_null()
+                            : json_integer((json_int_t)machine->headroom_bytes));
+    json_object_set_new(json, "max_map_count",
+                        machine->knows_map_count ? json_integer((json_int_t)machine->max_map_count)
+                                                 : json_null());
+    json_object_set_new(json, "abilities", make_json_abilities(&machine->kernel));
+    json_object_set_new(json, "breakpoints",
+                        machine->breakpoints == HL_UNKNOWN ? json_null()
+                                                           : json_boolean(machine->breakpoints == HL_YES));
+    json_object_set_new(json, "tlb", hl_json_tlb(&machine->tlb));
+    json_t *stores = json_array();
+    for (unsigned i = 0; i < machine->n_stores; i++)
+        json_array_append_new(stores, hl_json_store(&machine->store[i]));
+    json_object_set_new(json, "stores", stores);
+    json_object_set_new(json, "libhugeld",
+                        machine->library != NULL ? hl_json_text(machine->library) : json_null());
+    json_object_set(json, "findings", request->findings);
+    return json;
+}
+
+/* doctor without a program; NEEDS is NULL then. */
+static int report_machine(struct request *request, const struct hl_needs *needs) {
+    struct machine machine = {0};
+    request->findings = json_array();
+    examine(&machine);
+    find_everything(request, &machine);
+    if (request->json) {
+        json_t *json = make_json(request, &machine);
+        if (needs != NULL)
+            json_object_set_new(json, "program", hl_json_needs(needs));
+        hl_print_json(json);
+    }
+    json_decref(request->findings);
+    free(machine.library);
+    for (unsigned i = 0; i < machine.n_stores; i++)
+        hl_free_store_state(&machine.store[i]);
+    return machine.can_hugetlb || machine.can_thp ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+/* doctor -- PROGRAM: the machine is only in the JSON. */
+static int report_program(struct request *request) {
+    struct hl_needs needs;
+    int code = hl_find_needs(&needs, &request->program);
+    if (code == 0) {
+        if (request->json)
+            report_machine(request, &needs);
+        else
+            hl_print_needs(&needs);
+        code = needs.enough ? HL_EXIT_DONE : HL_EXIT_NO;
+    }
+    hl_free_needs(&needs);
+    return code;
+}
+
+int hl_examine_machine(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "[-- PROGRAM [ARGUMENT...]]\nPID",
+        "Prints what this machine can do, and the command that fixes what it cannot.\v"
+        "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
+        "those (postgres -C, mariadbd --help), not started.  With PID: for the program that this process "
+        "runs.\n"
+        "Exit status: 0 when hugetlb or thp would be taken now, with PROGRAM when the pool can serve it; "
+        "else "
+        "1. "
+        "2: wrong use, or no such PROGRAM.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+        goto out;
+    request.program.options = request.options;
+    if (request.program.program != NULL)
+        code = report_program(&request);
+    else if (request.options != NULL || request.program.patterns != NULL || request.program.own_pages != NULL)
+        hl_say("doctor: -o, -p and --own-pages are for a program; give one behind --");
+    else
+        code = report_machine(&request, NULL);
+out:
+    free(request.options);
+    return code;
+}

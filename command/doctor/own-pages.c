@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Asks databases how many huge pages they will take for themselves.
+
+   No configuration file is read here: the program is asked with its own arguments, and reads what it would
+   read.
+
+   PostgreSQL 15 and later tell the number exactly (shared_memory_size_in_huge_pages), while they are not
+   running and not as root: then the owner of the data directory asks.
+
+   MariaDB only tells its buffers' sizes.  What became of them was measured with 10.11.19 (strace and smaps;
+   tests/pool proves it again): with large-pages
+
+     InnoDB's buffer pool   its size rounded up to 8 MiB, in one mapping that is filled at once; up to 6 MiB
+                            more where the kernel's address is no multiple of 8 MiB
+     InnoDB's log           two buffers, each rounded up to the page
+     MyISAM's, Aria's cache less than its size by what describes its blocks (of 128 MiB: 124 and 106 left),
+                            rounded up to the page; reserved at start, filled later
+
+   A buffer smaller than a huge page takes none.  Where there are not enough for the buffer pool, InnoDB
+   stays on small pages altogether, silently.  So the sum of the sizes is what it takes at most; index builds
+   take more for a while, if there are any.  Servers without the variable innodb_buffer_pool_size_max (MySQL,
+   older MariaDB) allocate the pool in chunks by other rules, which were not measured: for them nothing is
+   guessed. */
+#include "command/doctor/own-pages.h"
+#include "command/base/subprocess.h"
+#include "command/base/common.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define POOL_EXTENT_BYTES ((uint64_t)8 << 20)
+
+static void set_problem(struct hl_own_pages *own, char *problem) {
+    own->pages = 0;
+    free(own->problem);
+    own->problem = problem;
+}
+
+/* The first line of TEXT, as a printf precision. */
+static int line_bytes(const char *text) { return (int)strcspn(text, "\n"); }
+
+/* PROGRAM's arguments with MORE: behind the name (AT_END false), or behind all.  The caller frees the
+   array. */
+static char **add_arguments(char *const *program, const char *const *more, bool at_end) {
+    size_t n = 0, n_more = 0;
+    while (program[n] != NULL)
+        n++;
+    while (more[n_more] != NULL)
+        n_more++;
+    char **argv = hl_allocate((n + n_more + 1) * sizeof *argv);
+    size_t first = at_end ? n : 1;
+    memcpy(argv, program, first * sizeof *argv);
+    memcpy(argv + first, more, n_more * sizeof *argv);
+    memcpy(argv + first + n_more, program + first, (n - first) * sizeof *argv);
+    return argv;
+}
+
+/* --- PostgreSQL --- */
+
+/* The data directory that PROGRAM names; NULL if it names none. */
+static const char *find_data_directory(char *const *program) {
+    static const char setting[] = "data_directory=";
+    for (char *const *at = program + 1; *at != NULL; at++) {
+        if (strcmp(*at, "-D") == 0 && at[1] != NULL)
+            return at[1];
+        if (strncmp(*at, "-D", 2) == 0)
+            return *at + 2;
+        const char *value = strstr(*at, setting);
+        if (value != NULL)
+            return value + strlen(setting);
+    }
+    return getenv("PGDATA");
+}
+
+/* Who may ask: ourselves, or for root, whom the server refuses, the owner of the data directory.  False:
+   there is no such folder. */
+static bool find_asker(uid_t *asker, char *const *program) {
+    struct stat stat_buffer;
+    const char *folder = find_data_directory(program);
+    *asker = (uid_t)-1;
+    if (geteuid() != 0)
+        return true;
+    if (folder == NULL || stat(folder, &stat_buffer) != 0)
+        return false;
+    *asker = stat_buffer.st_uid;
+    return true;
+}
+
+/* The value of SETTING, which the caller frees; NULL, and the problem is set. */
+static char *ask_postgres(struct hl_own_pages *own, const char *executable, char *const *program, uid_t asker,
+                          const char *setting) {
+    const char *const more[] = {"-C", setting, NULL};
+    char **argv = add_arguments(program, more, false);
+    struct hl_answer answer;
+    char *value = NULL;
+    hl_ask_program(&answer, executable, argv, asker);
+    if (answer.succeeded)
+        value = hl_format("%.*s", line_bytes(answer.output), answer.output);
+    else
+        set_problem(
+            own, hl_format("postgres -C %s fails: %.*s", setting, line_bytes(answer.errors), answer.errors));
+    hl_free_answer(&answer);
+    free(argv);
+    return value;
+}
+
+/* The size of the kernel's default huge page, which mmap gives when none is named; 0 if it can't be read. */
+static uint64_t read_default_size(void) {
+    char line[128];
+    uint64_t kib = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
+    while (file != NULL && kib == 0 && fgets(line, sizeof line, file) != NULL)
+        if (sscanf(line, "Hugepagesize: %" SCNu64, &kib) != 1)
+            kib = 0;
+    if (file != NULL)
+        fclose(file);
+    return kib * 1024;
+}
+
+static void find_postgres(struct hl_own_pages *own, const char *executable, char *const *program,
+                          const struct hl_geometry *geometry) {
+    char *wanted = NULL, *size = NULL, *pages = NULL;
+    uid_t asker;
+    if (!find_asker(&asker, program)) {
+        set_problem(
+            own, hl_format("postgres does not answer root, and no data directory (-D, PGDATA) says who its "
+                           "user is; run hugeld doctor as that user"));
+        return;
+    }
+    wanted = ask_postgres(own, executable, program, asker, "huge_pages");
+    if (wanted == NULL)
+        goto out;
+    if (strcmp(wanted, "off") == 0) {
+        own->source = hl_format("huge_pages=off");
+        goto out;
+    }
+    size = ask_postgres(own, executable, program, asker, "huge_page_size");
+    if (size == NULL)
+        goto out;
+    uint64_t bytes = strtoull(size, NULL, 10) * 1024;
+    bytes = bytes != 0 ? bytes : read_default_size();
+    if (bytes != geometry->huge_page_bytes) {
+        own->source = hl_format("huge_pages=%s, but in pages of %" PRIu64 " KiB, from another pool", wanted,
+                                bytes / 1024);
+        goto out;
+    }
+    pages = ask_postgres(own, executable, program, asker, "shared_memory_size_in_huge_pages");
+    if (pages == NULL)
+        goto out;
+    own->pages = pages[0] == '-' ? 0 : strtoull(pages, NULL, 10);
+    own->source = hl_format("huge_pages=%s, shared_memory_size_in_huge_pages=%s", wanted, pages);
+out:
+    free(wanted);
+    free(size);
+    free(pages);
+}
+
+/* --- MariaDB --- */
+
+/* The value of the variable NAME in what --verbose --help prints: "name   value" in a line of its own.  NULL
+   if there is none. */
+static const char *find_variable(const char *text, const char *name) {
+    size_t bytes = strlen(name);
+    for (const char *line = text; line != NULL; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, name, bytes) == 0 && line[bytes] == ' ')
+            return line + bytes + strspn(line + bytes, " ");
+    }
+    return NULL;
+}
+
+static uint64_t find_number(const char *text, const char *name) {
+    const char *value = find_variable(text, name);
+    return value != NULL ? strtoull(value, NULL, 10) : 0;
+}
+
+/* Pages for PARTS mappings that share BYTES; 0 stands for 1. */
+static uint64_t count_parts(uint64_t bytes, uint64_t parts, const struct hl_geometry *geometry) {
+    parts = parts > 0 ? parts : 1;
+    uint64_t part = bytes / parts, page = geometry->huge_page_bytes;
+    return page == 0 || part < page ? 0 : parts * (hl_round_up(part, page) / page);
+}
+
+/* Where the address the kernel gives does not fit, the pool is that much larger. */
+static uint64_t count_pool(uint64_t bytes, const struct hl_geometry *geometry) {
+    uint64_t whole = count_parts(hl_round_up(bytes, POOL_EXTENT_BYTES), 1, geometry);
+    return whole > 0 && geometry->huge_page_bytes < POOL_EXTENT_BYTES
+               ? whole + POOL_EXTENT_BYTES / geometry->huge_page_bytes - 1
+               : whole;
+}
+
+static void count_mariadb(struct hl_own_pages *own, const char *text, const struct hl_geometry *geometry) {
+    uint64_t pool = count_pool(find_number(text, "innodb-buffer-pool-size"), geometry);
+    uint64_t log = 2 * count_parts(find_number(text, "innodb-log-buffer-size"), 1, geometry);
+    uint64_t myisam =
+        count_parts(find_number(text, "key-buffer-size"), find_number(text, "key-cache-segments"), geometry);
+    uint64_t aria = count_parts(find_number(text, "aria-pagecache-buffer-size"),
+                                find_number(text, "aria-pagecache-segments"), geometry);
+    own->pages = pool + log + myisam + aria;
+    own->source = hl_format("large-pages: at most %" PRIu64 " for InnoDB's buffer pool, %" PRIu64
+                            " for its log, %" PRIu64 " for MyISAM's and %" PRIu64 " for Aria's cache",
+                            pool, log, myisam, aria);
+}
+
+static void find_mariadb(struct hl_own_pages *own, const char *executable, char *const *program,
+                         const struct hl_geometry *geometry) {
+    const char *const more[] = {"--verbose", "--help", NULL};
+    char **argv = add_arguments(program, more, true);
+    struct hl_answer answer;
+    hl_ask_program(&answer, executable, argv, (uid_t)-1);
+    const char *wanted = find_variable(answer.output, "large-pages");
+    if (!answer.succeeded || wanted == NULL)
+        set_problem(own, hl_format("%s --verbose --help fails: %.*s", hl_base_name(executable),
+                                   line_bytes(answer.errors), answer.errors));
+    else if (strncmp(wanted, "TRUE", 4) != 0)
+        own->source = hl_format("large-pages is off");
+    else if (find_variable(answer.output, "innodb-buffer-pool-size-max") == NULL)
+        set_problem(own,
+                    hl_format("large-pages is on, and of this version it is not known how many it takes"));
+    else
+        count_mariadb(own, answer.output, geometry);
+    hl_free_answer(&answer);
+    free(argv);
+}
+
+/* --- */
+
+void hl_find_own_pages(struct hl_own_pages *own, const char *executable, char *const *program,
+                       const struct hl_geometry *geometry) {
+    const char *name = hl_base_name(executable);
+    *own = (struct hl_own_pages){0};
+    if (strcmp(name, "postgres") == 0)
+        find_postgres(own, executable, program, geometry);
+    else if (strcmp(name, "mariadbd") == 0 || strcmp(name, "mysqld") == 0)
+        find_mariadb(own, executable, program, geometry);
+    else
+        own->source = hl_format("not known of this program; --own-pages tells");
+}
+
+void hl_free_own_pages(struct hl_own_pages *own) {
+    free(own->source);
+    free(own->problem);
+}

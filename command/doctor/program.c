@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld doctor -- PROGRAM: can the pool serve this program now?
+
+   It answers for what `hugeld run` does: that takes pages of the pool only for private copies, which it makes where --copy or a
+   backend asks for them.  libhugeld.so preloaded by hand makes them, too.
+
+   hugeld comes first in a process, so a program that insists on huge pages (postgres with huge_pages=on does
+   not start without) would find them taken.  The answer is the sum: what the planner gives for the objects
+   that the preloader would select, at the load address that takes most, and what the program takes for
+   itself; or, where it is more than that, what reserve_pages= leaves alone.  It is compared with what this
+   process could get, whose cpuset, memory policy and cgroup the program inherits: in a unit, ExecStartPre=
+   runs in the service's.
+
+   The objects are the executable and, when the patterns can mean others, what the dynamic linker lists.
+
+   What is mapped from an image takes nothing from the pool.  For what has none it is said whether one would fit
+   into the store, and the command that makes it.
+
+   The exit code is 0 when the pool serves it, 1 when not (or when that can't be found out), 2 when there is
+   no such program. */
+#include "command/doctor/program.h"
+#include "command/file/elf-file.h"
+#include "command/file/forecast.h"
+#include "command/file/launcher.h"
+#include "command/file/libraries.h"
+#include "command/file/program.h"
+#include "command/run/way.h"
+#include "elf/skip.h"
+#include "command/image/store.h"
+#include "command/trace/tracee.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* --- the objects --- */
+
+/* Takes IMAGE and VERDICT over. */
+static void add_object(struct hl_needs *needs, const char *path, const struct hl_starts *starts,
+                       const struct hl_found_image *image, const struct hl_verdict *verdict) {
+    struct hl_need *need;
+    bool takes_pool =
+        needs->makes_copy && image->use != HL_IMAGE_USED && needs->options.backend != HL_BACKEND_SHARED;
+    needs->object = hl_resize(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
+    need = &needs->object[needs->n_objects++];
+    *need = (struct hl_need){hl_format("%s", path), takes_pool ? starts->pages_min : 0,
+                             takes_pool ? starts->pages_max : 0, *image, *verdict};
+    if (takes_pool && image->use == HL_IMAGE_DEPENDS)
+        need->pages_min = 0;
+    needs->fits = needs->fits || starts->pages_max > 0 || verdict->best != HL_WAY_NOTHING;
+    needs->our_pages_min += need->pages_min;
+    needs->our_pages_max += need->pages_max;
+    needs->shared_pages += image->use == HL_IMAGE_USED ? hl_count_pages(&image->plan) : 0;
+}
+
+/* OPTIONS such that only what goes to hugetlb is planned. */
+static struct hl_options plan_hugetlb_only(const struct hl_options *options) {
+    struct hl_options only = *options;
+    only.data = HL_DATA_OFF;
+    only.bss = HL_BSS_OFF;
+    return only;
+}
+
+/* Counts the object at PATH if it is selected. */
+static void count_object(struct hl_needs *needs, const char *path, bool is_main) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    struct hl_starts starts;
+    struct hl_found_image image;
+    struct hl_verdict verdict;
+    uint64_t tried = 0;
+    const struct hl_options options = plan_hugetlb_only(&needs->options);
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return;
+    hl_forecast_file(&forecast, path, &file, &options, 0);
+    forecast.object.is_main = is_main;
+    if (hl_select_object(options.objects, &forecast.object) != HL_NOT_SELECTED) {
+        hl_measure_starts(&starts, &forecast, &options);
+        bool is_known = !hl_is_position_independent(&file) || hl_try_load_bias(&tried, &forecast);
+        if (is_known && hl_is_position_independent(&file))
+            hl_forecast_file(&forecast, path, &file, &options, tried);
+        hl_find_image(&image, &forecast, &options, is_known);
+        hl_judge_file(&verdict, path, &file, is_main, &options);
+        add_object(needs, path, &starts, &image, &verdict);
+    }
+    hl_close_elf(&file);
+}
+
+static void count_libraries(struct hl_needs *needs) {
+    struct hl_libraries libraries;
+    hl_list_libraries(&libraries, needs->executable);
+    if (libraries.problem != NULL)
+        needs->reason = hl_format("%s, so only the executable is counted", libraries.problem);
+    for (size_t i = 0; i < libraries.n; i++)
+        count_object(needs, libraries.path[i], false);
+    hl_free_libraries(&libraries);
+}
+
+/* Why hugeld does nothing in this program; NULL if it may.  The caller frees it. */
+static char *explain_idleness(const struct hl_needs *needs) {
+    if (needs->options.objects.bytes == 0)
+        return hl_format("LD_HUGEPAGES selects nothing");
+    if (!hl_match_only(&needs->options, needs->executable))
+        return hl_format("only= does not match it");
+    const char *reason = hl_explain_plain_run(needs->executable);
+    return reason != NULL ? hl_format("it is %s", reason) : NULL;
+}
+
+static bool selects_just_main(const struct hl_needs *needs) {
+    const struct hl_string *objects = &needs->options.objects;
+    return objects->bytes == strlen("main") && memcmp(objects->at, "main", objects->bytes) == 0;
+}
+
+static void count_our_pages(struct hl_needs *needs) {
+    needs->reason = explain_idleness(needs);
+    needs->idle = needs->reason != NULL;
+    if (!needs->idle && needs->options.backend == HL_BACKEND_THP)
+        needs->reason = hl_format("backend=thp takes nothing from the pool");
+    if (needs->reason != NULL)
+        return;
+    count_object(needs, needs->executable, true);
+    if (!selects_just_main(needs))
+        count_libraries(needs);
+    if (needs->options.backend == HL_BACKEND_SHARED && needs->reason == NULL)
+        needs->reason = hl_format("backend=shared takes nothing from the pool");
+    if (!needs->makes_copy && needs->fits && needs->reason == NULL)
+        needs->reason = hl_format("hugeld run makes no private copy without --copy");
+}
+
+/* The store that `hugeld share` would put images into. */
+static void look_at_store(struct hl_needs *needs) {
+    char *path = hl_choose_store(&needs->options);
+    hl_examine_store(&needs->store, path != NULL ? path : HL_SYSTEM_STORE, &needs->geometry);
+    free(path);
+}
+
+/* --- the pool --- */
+
+static char *format_remedy(const struct hl_needs *needs) {
+    const struct hl_pool *pool = &needs->pool;
+    const struct hl_pool_node *node = hl_find_node_to_fill(pool);
+    uint64_t missing = needs->needed_pages - needs->available_pages;
+    /* Surplus pages are in use, and a larger pool takes them in first (set_max_huge_pages, Linux, mm/hugetlb.c). */
+    if (node == NULL)
+        return hl_format("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + missing);
+    return hl_format("echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
+                     "kB/nr_hugepages",
+                     node->total_pages + missing, node->node, needs->geometry.huge_page_bytes / 1024);
+}
+
+static void compare_with_pool(struct hl_needs *needs) {
+    struct hl_placement placement;
+    struct hl_status status;
+    uint64_t own = needs->own.pages, reserve = needs->options.reserve_pages;
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, needs->options.numa);
+    int skip = hl_read_pool(&needs->pool, &hl_system_roots, &needs->geometry, &placement);
+    needs->available_pages = skip == 0 ? hl_pool_available(&needs->pool, 0) : 0;
+    needs->needed_pages = needs->our_pages_max + (own > reserve ? own : reserve);
+    /* By default hugeld leaves what is reserved alone and takes other pages where the pool has too few, so only the program can
+       be short of them. */
+    needs->falls_back =
+        needs->options.backend == HL_BACKEND_AUTO && own <= reserve && reserve <= needs->available_pages;
+    needs->enough =
+        needs->own.problem == NULL && (needs->needed_pages <= needs->available_pages || needs->falls_back);
+    if (needs->own.problem != NULL)
+        needs->remedy = hl_format("--own-pages N");
+    else if (!needs->enough)
+        needs->remedy =
+            skip != 0 ? hl_format("%s", hl_skip_remedy((enum hl_skip)skip)) : format_remedy(needs);
+}
+
+/* --- all of it --- */
+
+/* Whether libhugeld.so is preloaded into what starts from here, which copies what is not shared. */
+static bool is_preloaded(void) {
+    const char *preload = getenv("LD_PRELOAD");
+    return preload != NULL && strstr(preload, "libhugeld.so") != NULL;
+}
+
+/* The options as `run` would have them. */
+static void read_options(struct hl_needs *needs, const struct hl_needs_request *request) {
+    const char *objects = request->patterns != NULL ? request->patterns : getenv("LD_HUGEPAGES");
+    objects = objects != NULL ? objects : "main";
+    needs->options_text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options);
+    hl_default_options(&needs->options);
+    hl_parse_options(&needs->options, needs->options_text,
+                     NULL); /* libhugeld.so warns of what was inherited */
+    needs->options.objects = (struct hl_string){objects, strlen(objects)};
+    const struct hl_run run = {.makes_no_copy = !request->makes_copy};
+    needs->makes_copy = is_preloaded() || !hl_shares_only(&run, &needs->options, needs->options_text);
+}
+
+/* Whether NAME is a process's number: then its executable is judged, as it would be started again. */
+static bool take_process(struct hl_needs *needs, const char *name) {
+    char path[PATH_MAX], *link;
+    pid_t pid = hl_parse_pid(name);
+    if (pid == 0)
+        return false;
+    link = hl_format("/proc/%d/exe", pid);
+    ssize_t bytes = readlink(link, path, sizeof path);
+    free(link);
+    if (bytes <= 0)
+        return false;
+    needs->path = hl_format("%.*s", (int)bytes, path);
+    needs->executable = hl_find_executable(needs->path);
+    needs->is_running = needs->executable != NULL;
+    return needs->is_running;
+}
+
+/* 0, or the exit code. */
+static int find_executable(struct hl_needs *needs, char *const *program) {
+    struct hl_target target;
+    const char *name = program[0];
+    needs->path = hl_find_program(name);
+    if (needs->path == NULL && take_process(needs, name))
+        return 0;
+    if (needs->path == NULL) {
+        hl_say("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(errno));
+        return HL_EXIT_USAGE;
+    }
+    hl_follow_launchers(&target, needs->path, program);
+    needs->executable = target.executable;
+    needs->starts_other = target.followed;
+    needs->is_unknown = target.is_unknown;
+    needs->program = target.program;
+    if (needs->executable == NULL) {
+        hl_say("%s: neither an ELF file nor a script that names one as its interpreter", name);
+        return HL_EXIT_USAGE;
+    }
+    return 0;
+}
+
+static void find_own_pages(struct hl_needs *needs, const struct hl_needs_request *request) {
+    if (request->own_pages != NULL) {
+        needs->own.pages = strtoull(request->own_pages, NULL, 10);
+        needs->own.source = hl_format("--own-pages");
+    } else if (needs->is_running) {
+        needs->own.source = hl_format("not asked: a running process; --own-pages tells");
+    } else if (hl_is_privileged(needs->executable)) {
+        needs->own.source = hl_format("not asked: a privileged program; --own-pages tells");
+    } else {
+        hl_find_own_pages(&needs->own, needs->executable, needs->program, &needs->geometry);
+    }
+}
+
+int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request) {
+    memset(needs, 0, sizeof *needs);
+    int code = find_executable(needs, request->program);
+    if (code != 0)
+        return code;
+    read_options(needs, request);
+    hl_set_geometry(&needs->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    look_at_store(needs);
+    count_our_pages(needs);
+    find_own_pages(needs, request);
+    compare_with_pool(needs);
+    return 0;
+}
+
+static void free_need(struct hl_need *need) {
+    free(need->path);
+    hl_free_verdict(&need->verdict);
+    hl_free_found_image(&need->image);
+}
+
+void hl_free_needs(struct hl_needs *needs) {
+    for (size_t i = 0; i < needs->n_objects; i++)
+        free_need(&needs->object[i]);
+    free(needs->object);
+    hl_free_store_state(&needs->store);
+    free(needs->path);
+    free(needs->executable);
+    free(needs->reason);
+    free(needs->options_text);
+    free(needs->remedy);
+    hl_free_own_pages(&needs->own);
+}
+
+/* --- the answer --- */
+
+static const char *plural(uint64_t pages) { return pages == 1 ? "page" : "pages"; }
+
+static void print_row(const char *name, uint64_t min, uint64_t max, const char *words) {
+    char *least = min < max ? hl_format("%" PRIu64 " to ", min) : hl_format("%s", "");
+    char *pages = hl_format("%s%" PRIu64, least, max);
+    hl_print("  %-10s %12s %-5s  %s", name, pages, plural(max), words);
+    free(pages);
+    free(least);
+}
+
+/* What hugeld does not do, if that is the answer. */
+static bool print_idleness(const struct hl_needs *needs) {
+    if (needs->is_unknown)
+        hl_print("which programs %s starts is not known; name one of them", needs->path);
+    else if (needs->idle)
+        hl_print("hugeld does nothing here, because %s", needs->reason);
+    else if (!needs->fits && needs->reason == NULL)
+        hl_print("hugeld moves no text here, because no whole huge page lies inside what is selected%s",
+                 selects_just_main(needs) ? "; see all of its libraries with -p '*'" : "");
+    else
+        return false;
+    return true;
+}
+
+static void print_verdict(const struct hl_needs *needs) {
+    uint64_t missing = hl_subtract(needs->needed_pages, needs->available_pages);
+    if (print_idleness(needs) && needs->enough && needs->own.pages == 0)
+        return;
+    if (needs->enough && missing > 0)
+        hl_print("yes: the pool has %" PRIu64
+                 " %s fewer than hugeld could take; it takes other memory, or leaves the text "
+                 "where it is",
+                 missing, plural(missing));
+    else if (needs->enough)
+        hl_print("yes");
+    else if (needs->own.problem != NULL)
+        hl_print("no: what the program takes for itself cannot be found out; state it with %s",
+                 needs->remedy);
+    else
+        hl_print("no: %" PRIu64 " %s missing; fix: %s", missing, plural(missing), needs->remedy);
+    if (needs->our_pages_max > 0 && needs->own.pages > needs->options.reserve_pages)
+        hl_print("set reserve_pages=%" PRIu64 ", so that hugeld never takes the program's own",
+                 needs->own.pages);
+}
+
+/* Whether an image of NEED, which has none, fits into the store as it is. */
+static bool fits_store(const struct hl_needs *needs, const struct hl_need *need) {
+    return needs->store.result == 0 &&
+           need->image.needed_pages <= needs->store.free_bytes / needs->geometry.huge_page_bytes;
+}
+
+/* "; /run/hugeld has no room for it", or nothing.  The caller frees it. */
+static char *explain_room(const struct hl_needs *needs, const struct hl_need *need) {
+    const struct hl_store_state *store = &needs->store;
+    if (need->verdict.best != HL_WAY_IMAGE || need->verdict.is_made || store->result == -ENOENT)
+        return hl_format("%s", "");
+    if (store->result != 0)
+        return hl_format("; %s", hl_skip_sentence(HL_SKIP_STORE_UNSAFE));
+    if (fits_store(needs, need))
+        return hl_format("; %s has room for it", store->path);
+    return hl_format("; %s has no room for it; fix: hugeld share --store=%s remove --unused, or add "
+                     "--size=BYTES",
+                     store->path, store->path);
+}
+
+/* The verdict on each object for which there is another way than the pool. */
+static void print_images(const struct hl_needs *needs) {
+    for (size_t i = 0; i < needs->n_objects; i++) {
+        const struct hl_need *need = &needs->object[i];
+        const struct hl_found_image *image = &need->image;
+        if (image->is_unwanted || need->verdict.best == HL_WAY_NOTHING)
+            continue;
+        if (image->use == HL_IMAGE_USED) {
+            char *words = hl_format("%s, from its image", need->path);
+            print_row("shared", hl_count_pages(&image->plan), hl_count_pages(&image->plan), words);
+            free(words);
+            continue;
+        }
+        char *words = hl_format_verdict(&need->verdict), *room = explain_room(needs, need);
+        hl_print("  best for %s: %s%s", need->path, words, room);
+        free(room);
+        free(words);
+    }
+}
+
+/* As `run` does at verbose=1. */
+static void print_larger_library(const struct hl_needs *needs) {
+    struct hl_verdict verdict;
+    if (needs->is_unknown || needs->idle || !selects_just_main(needs) ||
+        !hl_judge_larger_library(&verdict, needs->executable, &needs->options))
+        return;
+    char *words = hl_format_verdict(&verdict);
+    hl_print("  best for %s, which has more text: %s", verdict.path, words);
+    free(words);
+    hl_free_verdict(&verdict);
+}
+
+void hl_print_needs(const struct hl_needs *needs) {
+    if (needs->starts_other)
+        hl_print("%s starts another program: %" PRIu64 " %s for each process of it", needs->path,
+                 needs->our_pages_max, plural(needs->our_pages_max));
+    hl_print("%s, huge pages of %" PRIu64 " KiB", needs->executable, needs->geometry.huge_page_bytes / 1024);
+    for (size_t i = 0; i < needs->n_objects; i++)
+        if (needs->object[i].pages_max > 0)
+            print_row("hugeld", needs->object[i].pages_min, needs->object[i].pages_max,
+                      needs->object[i].path);
+    print_images(needs);
+    print_larger_library(needs);
+    if ((needs->our_pages_max == 0 && needs->shared_pages == 0) || needs->reason != NULL)
+        print_row("hugeld", needs->our_pages_min, needs->our_pages_max,
+                  needs->reason != NULL ? needs->reason : "no whole huge page lies inside what is selected");
+    if (needs->own.problem != NULL)
+        hl_print("  %-10s %12s %-5s  %s", "own", "?", "pages", needs->own.problem);
+    else
+        print_row("own", needs->own.pages, needs->own.pages, needs->own.source);
+    if (needs->options.reserve_pages > needs->own.pages)
+        print_row("reserved", needs->options.reserve_pages, needs->options.reserve_pages,
+                  "reserve_pages, own included");
+    if (needs->own.problem == NULL)
+        print_row("needed", needs->needed_pages, needs->needed_pages, "at most");
+    print_row("available", needs->available_pages, needs->available_pages, "for a process started from here");
+    print_verdict(needs);
+}
+
+static json_t *make_json_image(const struct hl_needs *needs, const struct hl_need *need) {
+    const struct hl_found_image *image = &need->image;
+    char *remedy = hl_format_image_remedy(image, need->path);
+    json_t *json =
+        json_pack("{s:o, s:o, s:I, s:o, s:o, s:o}", "path",
+                  image->path != NULL ? hl_json_text(image->path) : json_null(), "used",
+                  image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
+                  "needed_pages", (json_int_t)image->needed_pages, "fits",
+                  image->needed_pages > 0 ? json_boolean(fits_store(needs, need)) : json_null(), "skip",
+                  image->skip != HL_MOVED ? json_string(hl_skip_name(image->skip)) : json_null(), "remedy",
+                  remedy != NULL ? hl_json_text(remedy) : json_null());
+    free(remedy);
+    return json;
+}
+
+json_t *hl_json_needs(const struct hl_needs *needs) {
+    const struct hl_own_pages *own = &needs->own;
+    json_t *objects = json_array();
+    for (size_t i = 0; i < needs->n_objects; i++)
+        json_array_append_new(objects, json_pack("{s:o, s:I, s:I, s:o, s:o}", "path",
+                                                 hl_json_text(needs->object[i].path), "pages_min",
+                                                 (json_int_t)needs->object[i].pages_min, "pages_max",
+                                                 (json_int_t)needs->object[i].pages_max, "image",
+                                                 make_json_image(needs, &needs->object[i]), "verdict",
+                                                 hl_json_verdict(&needs->object[i].verdict)));
+    json_t *json = json_pack(
+        "{s:o, s:I, s:I, s:o, s:I, s:I, s:I, s:b}", "path", hl_json_text(needs->executable), "our_pages_min",
+        (json_int_t)needs->our_pages_min, "our_pages_max", (json_int_t)needs->our_pages_max, "objects",
+        objects, "reserve_pages", (json_int_t)own->pages, "needed_pages", (json_int_t)needs->needed_pages,
+        "available_pages", (json_int_t)needs->available_pages, "enough", needs->enough);
+    json_object_set_new(json, "own_pages",
+                        own->problem != NULL ? json_null() : json_integer((json_int_t)own->pages));
+    json_object_set_new(json, "own_source", hl_json_text(own->problem != NULL ? own->problem : own->source));
+    json_object_set_new(json, "shared_pages", json_integer((json_int_t)needs->shared_pages));
+    json_object_set_new(json, "store", hl_json_text(needs->store.path));
+    json_object_set_new(json, "launcher", needs->starts_other ? hl_json_text(needs->path) : json_null());
+    json_object_set_new(json, "does_nothing", json_boolean(needs->idle));
+    json_object_set_new(json, "starts_unknown", json_boolean(needs->is_unknown));
+    json_object_set_new(json, "reason", needs->reason != NULL ? hl_json_text(needs->reason) : json_null());
+    json_object_set_new(json, "remedy", needs->remedy != NULL ? hl_json_text(needs->remedy) : json_null());
+    return json;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the pool must hold for one program: hugeld's pages and the program's own. */
+#ifndef HL_DOCTOR_PROGRAM_H
+#define HL_DOCTOR_PROGRAM_H
+
+#include "command/base/common.h"
+#include "command/doctor/store.h"
+#include "command/image/find.h"
+#include "command/doctor/own-pages.h"
+#include "elf/pool.h"
+#include "command/verdict/verdict.h"
+
+/* What was asked for. */
+struct hl_needs_request {
+    const char *patterns;  /* -p, or NULL */
+    const char *options;   /* every -o, joined, without a mistake; or NULL */
+    const char *own_pages; /* --own-pages, or NULL */
+    bool makes_copy;       /* --copy */
+    char *const *program;  /* its argv, NULL-terminated */
+};
+
+/* A selected object. */
+struct hl_need {
+    char *path;
+    uint64_t pages_min, pages_max; /* on hugetlb, over its load addresses */
+    struct hl_found_image image;   /* where it is used, nothing is taken from the pool */
+    struct hl_verdict verdict;
+};
+
+struct hl_needs {
+    char *path;        /* what was named, */
+    char *executable;  /* and what runs: another one if STARTS_OTHER */
+    bool starts_other; /* PATH is a launcher, which starts EXECUTABLE */
+    bool is_unknown;   /* it is a shell script, and what that starts cannot be told */
+    bool is_running;   /* a process was named */
+    bool makes_copy;   /* of what is not shared: that was asked for, or libhugeld.so is preloaded by hand */
+    char *const *program;
+    char *reason; /* why hugeld takes nothing at all, or takes not all into account; or NULL */
+    bool idle;    /* hugeld does nothing at all in it */
+    bool fits;    /* a whole huge page lies inside of something that is selected */
+    struct hl_options options;
+    char *options_text;
+    struct hl_geometry geometry;
+    struct hl_pool pool;
+    size_t n_objects;
+    struct hl_need *object;
+    struct hl_own_pages own;
+    uint64_t our_pages_min, our_pages_max, needed_pages, available_pages;
+    uint64_t shared_pages;       /* mapped from images */
+    struct hl_store_state store; /* the one that images are made in */
+    bool falls_back;             /* what the pool lacks, only hugeld does without */
+    bool enough;  /* the pool has NEEDED_PAGES for a process started from here, now, or hugeld falls back */
+    char *remedy; /* the command or option that fixes it; NULL if ENOUGH */
+};
+
+/* Finds all of that out.  0, or the exit code for wrong use, and it was said what is wrong.  hl_free_needs
+   frees NEEDS in both cases. */
+int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request);
+void hl_free_needs(struct hl_needs *needs);
+
+void hl_print_needs(const struct hl_needs *needs);
+json_t *hl_json_needs(const struct hl_needs *needs);
+
+#endif

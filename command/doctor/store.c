@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld doctor: the stores of images.  Whether a process would use one is asked of the same code as there; what
+   the file system is like stands in mountinfo, and whether an image is still good is store.c's to say. */
+#include "command/doctor/store.h"
+#include "command/image/store.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* "42 23 0:31 / /run/hugeld rw,nosuid - tmpfs hugeld rw,huge=always,noswap": type and options of the mount that
+   the open FOLDER is on. */
+static void read_mount(struct hl_store_state *state, int folder) {
+    struct statx status;
+    FILE *text = fopen("/proc/self/mountinfo", "re");
+    char *line = NULL;
+    size_t size = 0;
+    bool known =
+        statx(folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) == 0 && (status.stx_mask & STATX_MNT_ID) != 0;
+    while (known && text != NULL && state->type == NULL && getline(&line, &size, text) >= 0) {
+        char *rest = strstr(line, " - ");
+        if (strtoull(line, NULL, 10) != status.stx_mnt_id || rest == NULL)
+            continue;
+        rest += strlen(" - ");
+        rest[strcspn(rest, "\n")] = '\0';
+        state->type = hl_format("%s", strsep(&rest, " "));
+        strsep(&rest, " "); /* the source */
+        for (char *option = NULL; rest != NULL && (option = strsep(&rest, ",")) != NULL;) {
+            state->noswap = state->noswap || strcmp(option, "noswap") == 0;
+            if (strncmp(option, "huge=", strlen("huge=")) == 0 && state->huge == NULL)
+                state->huge = hl_format("%s", option + strlen("huge="));
+        }
+    }
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    if (state->type == NULL)
+        state->type = hl_format("a file system of unknown type");
+    if (state->huge == NULL && strcmp(state->type, "tmpfs") == 0)
+        state->huge = hl_format("never"); /* which is not written */
+}
+
+static void read_size(struct hl_store_state *state, int folder) {
+    struct statvfs fs;
+    state->bytes = UINT64_MAX;
+    if (fstatvfs(folder, &fs) != 0)
+        return;
+    state->noexec = (fs.f_flag & ST_NOEXEC) != 0;
+    if (fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
+        return;
+    state->bytes = (uint64_t)fs.f_blocks * fs.f_frsize;
+}
+
+static void look_through(struct hl_store_state *state, int folder, uint64_t owner,
+                         const struct hl_geometry *geometry) {
+    struct hl_store store = {
+        .path = state->path, .folder = folder, .lock = -1, .owner = owner, .geometry = *geometry};
+    struct hl_stored *stored = NULL;
+    struct stat status;
+    if (fstat(folder, &status) == 0)
+        store.device = status.st_dev;
+    state->free_bytes = hl_store_room(&store);
+    size_t n;
+    hl_read_store(&store, &stored, &n);
+    state->images = hl_count_images(stored, n);
+    for (size_t i = 0; i < n; i++)
+        state->stale += stored[i].freshness != HL_FRESH;
+    hl_free_stored(stored, n);
+}
+
+void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry) {
+    uint64_t owner = hl_find_store_owner();
+    *state = (struct hl_store_state){.path = hl_format("%s", path)};
+    state->is_system = strcmp(path, HL_SYSTEM_STORE) == 0;
+    long pinned = hl_open_store(path, owner);
+    if (pinned < 0) {
+        state->result = (int)pinned;
+        return;
+    }
+    int folder = openat((int)pinned, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    state->result = folder < 0 ? -errno : 0;
+    close((int)pinned);
+    if (folder < 0)
+        return;
+    struct stat status;
+    if (fstat(folder, &status) == 0)
+        state->device = status.st_dev;
+    read_mount(state, folder);
+    read_size(state, folder);
+    look_through(state, folder, owner, geometry);
+    close(folder);
+}
+
+void hl_free_store_state(struct hl_store_state *state) {
+    free(state->path);
+    free(state->type);
+    free(state->huge);
+}
+
+unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options *options,
+                           const struct hl_geometry *geometry) {
+    char *own = hl_choose_store(options);
+    bool is_system = own == NULL || strcmp(own, HL_SYSTEM_STORE) == 0;
+    unsigned n = 0;
+    if (!is_system)
+        hl_examine_store(&state[n++], own, geometry);
+    hl_examine_store(&state[n], HL_SYSTEM_STORE, geometry);
+    /* Who has named another one need not hear of this one if it is not there. */
+    if (options->store.bytes > 0 && !is_system && state[n].result == -ENOENT)
+        hl_free_store_state(&state[n]);
+    else
+        n++;
+    free(own);
+    return n;
+}
+
+/* Whether the process PID has the namespace NAME that this one has; true where that cannot be read. */
+static bool shares_namespace(const char *pid, const char *name) {
+    char *theirs = hl_format("/proc/%s/ns/%s", pid, name), *ours = hl_format("/proc/self/ns/%s", name);
+    struct stat a, b;
+    bool same =
+        stat(theirs, &a) != 0 || stat(ours, &b) != 0 || (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
+    free(theirs);
+    free(ours);
+    return same;
+}
+
+/* Whether / of the process PID is this one's; true where that cannot be read. */
+static bool shares_root(const char *pid) {
+    char *theirs = hl_format("/proc/%s/root", pid);
+    struct stat a, b;
+    bool same = stat(theirs, &a) != 0 || stat("/", &b) != 0 || (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
+    free(theirs);
+    return same;
+}
+
+/* Whether the process PID has a mount of DEVICE that may be written to. */
+static bool has_writable_mount(const char *pid, dev_t device) {
+    char *path = hl_format("/proc/%s/mountinfo", pid), *line = NULL;
+    FILE *text = fopen(path, "re");
+    size_t size = 0;
+    bool found = false;
+    while (text != NULL && !found && getline(&line, &size, text) >= 0) {
+        unsigned device_major, device_minor;
+        char options[64];
+        found = sscanf(line, "%*d %*d %u:%u %*s %*s %63s", &device_major, &device_minor, options) == 3 &&
+                makedev(device_major, device_minor) == device && strncmp(options, "rw", 2) == 0;
+    }
+    free(line);
+    free(path);
+    if (text != NULL)
+        fclose(text);
+    return found;
+}
+
+/* A service with mounts of its own has this machine's processes around it, its / is this machine's, and its root is, too. */
+pid_t hl_find_writing_container(const struct hl_store_state *state) {
+    DIR *folder = state->result == 0 && state->is_system && geteuid() == 0 ? opendir("/proc") : NULL;
+    pid_t found = 0;
+    for (struct dirent *entry; folder != NULL && found == 0 && (entry = readdir(folder)) != NULL;) {
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid != 0 && !shares_namespace(entry->d_name, "mnt") &&
+            (!shares_namespace(entry->d_name, "pid") || !shares_root(entry->d_name)) &&
+            shares_namespace(entry->d_name, "user") && has_writable_mount(entry->d_name, state->device))
+            found = pid;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return found;
+}
+
+/* "tmpfs, huge=always, noswap, 366 of 400 MiB free" */
+static char *describe_room(const struct hl_store_state *state) {
+    char *size = state->bytes == UINT64_MAX ? hl_format("%s", "")
+                                            : hl_format(", %" PRIu64 " of %" PRIu64 " MiB free",
+                                                        state->free_bytes >> 20, state->bytes >> 20);
+    char *text = hl_format("%s%s%s%s%s", state->type, state->huge != NULL ? ", huge=" : "",
+                           state->huge != NULL ? state->huge : "",
+                           state->huge == NULL ? ""
+                           : state->noswap     ? ", noswap"
+                                               : ", may be swapped",
+                           size);
+    free(size);
+    return text;
+}
+
+/* What is wrong with a store that is there; NULL if nothing is. */
+static char *find_remedy(const struct hl_store_state *state, const struct hl_geometry *geometry) {
+    const char *path = state->path;
+    if (state->noexec)
+        return hl_format("mount -o remount,exec %s", path);
+    if (state->huge == NULL)
+        return hl_format("remove it, so that hugeld share makes it on tmpfs");
+    if (state->is_system && strcmp(state->huge, "always") != 0)
+        return hl_format("mount -o remount,huge=always %s; hugeld share refresh", path);
+    if (state->stale > 0)
+        return hl_format("hugeld share --store=%s refresh", path);
+    if (state->free_bytes < geometry->huge_page_bytes)
+        return hl_format("hugeld share --store=%s remove --unused", path);
+    return NULL;
+}
+
+char *hl_describe_store(const struct hl_store_state *state, const struct hl_geometry *geometry,
+                        char **remedy) {
+    *remedy = NULL;
+    if (state->result == -ENOENT)
+        return hl_format("%s is not there: no text is shared; hugeld share makes it", state->path);
+    if (state->result == -EACCES) {
+        *remedy = hl_format("rm -r %s; hugeld share add FILE", state->path);
+        return hl_format("%s is used by no process: another user owns it, or can write to it", state->path);
+    }
+    if (state->result == -EOVERFLOW)
+        return hl_format(
+            "%s is used by no process: it belongs to a user that this user namespace does not map",
+            state->path);
+    if (state->result == -EOPNOTSUPP)
+        return hl_format("%s is used by no process: it does not lie on tmpfs", state->path);
+    if (state->result != 0) {
+        *remedy = hl_format("rm -r %s; hugeld share add FILE", state->path);
+        return hl_format("%s cannot be used: %s", state->path, strerror(-state->result));
+    }
+    char *room = describe_room(state);
+    char *text = hl_format("%s: %" PRIu64 " %s, %" PRIu64 " stale; %s%s", state->path, state->images,
+                           state->images == 1 ? "image" : "images", state->stale, room,
+                           state->noexec ? ", noexec: no process can map text from it" : "");
+    free(room);
+    *remedy = find_remedy(state, geometry);
+    pid_t container = hl_find_writing_container(state);
+    if (container == 0)
+        return text;
+    char *both = hl_format("%s; the container of process %d can write to it", text, container);
+    free(text);
+    free(*remedy);
+    *remedy = hl_format("start that container with %s:%s:ro", state->path, state->path);
+    return both;
+}
+
+static json_t *limit(uint64_t bytes) {
+    return bytes == UINT64_MAX ? json_null() : json_integer((json_int_t)bytes);
+}
+
+json_t *hl_json_store(const struct hl_store_state *state) {
+    bool there = state->result == 0;
+    json_t *json = json_pack("{s:o, s:b, s:b, s:b, s:b, s:I, s:I}", "path", hl_json_text(state->path),
+                             "exists", state->result != -ENOENT, "safe", there, "executable",
+                             there && !state->noexec, "noswap", state->noswap, "images",
+                             (json_int_t)state->images, "stale_images", (json_int_t)state->stale);
+    json_object_set_new(json, "type", there ? hl_json_text(state->type) : json_null());
+    json_object_set_new(json, "huge", state->huge != NULL ? hl_json_text(state->huge) : json_null());
+    json_object_set_new(json, "bytes", there ? limit(state->bytes) : json_null());
+    json_object_set_new(json, "free_bytes", there ? limit(state->free_bytes) : json_null());
+    return json;
+}

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Reads an ELF file: any ELF64 of either byte order, of any architecture.
+
+   The file may be anything that somebody's PATH or another process's maps name, so it is read and never
+   mapped (a mapped file that shrinks is SIGBUS), every offset is compared with its size, and strings end where
+   their table does.  No library is used: this is also in the part of the command that starts programs, which
+   must start fast itself (start.c). */
+#include "command/file/elf-file.h"
+#include "elf/segments.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+/* No path is longer. */
+#define STRING_MAX 4096
+
+static const char *const sentences[HL_ELF_PROBLEMS] = {
+    [HL_ELF_FINE] = "nothing is wrong",
+    [HL_ELF_DIRECTORY] = "is a directory; name a program or a library",
+    [HL_ELF_SPECIAL] = "is no regular file; name a program or a library",
+    [HL_ELF_EMPTY] = "is empty; build or install it again",
+    [HL_ELF_SCRIPT] = "is a script; name the program that it runs, which hugeld doctor finds",
+    [HL_ELF_OTHER] = "is no ELF file; name a program or a library",
+    [HL_ELF_32_BIT] = "is a 32-bit file; only ELF64 can be planned",
+    [HL_ELF_TRUNCATED] = "is truncated: its headers name bytes past its end; build or install it again",
+    [HL_ELF_BROKEN] = "has a broken ELF header; check it with readelf -hlW",
+    [HL_ELF_RELOCATABLE] = "is a relocatable object; link it first",
+    [HL_ELF_CORE] = "is a core file; name the program that left it",
+    [HL_ELF_NO_SEGMENTS] = "has no PT_LOAD segment; name a program or a library",
+};
+
+const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
+    if (problem == HL_ELF_UNREADABLE && errno == ENOENT)
+        return "No such file or directory; check the name and PATH";
+    return problem == HL_ELF_UNREADABLE ? strerror(errno) : sentences[problem];
+}
+
+/* Opens and stats, regular files only: opening a device can do things, opening a FIFO waits. */
+static enum hl_elf_problem open_file(struct hl_elf_file *file, int directory, const char *path) {
+    struct stat stat;
+    if (fstatat(directory, path, &stat, 0) != 0)
+        return HL_ELF_UNREADABLE;
+    if (S_ISDIR(stat.st_mode))
+        return HL_ELF_DIRECTORY;
+    if (!S_ISREG(stat.st_mode))
+        return HL_ELF_SPECIAL;
+    file->fd = openat(directory, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (file->fd < 0 || fstat(file->fd, &file->stat) != 0)
+        return HL_ELF_UNREADABLE;
+    return HL_ELF_FINE;
+}
+
+/* What the first bytes say, which are the header. */
+static enum hl_elf_problem check_magic(struct hl_elf_file *file) {
+    const unsigned char *head = (const unsigned char *)&file->header;
+    ssize_t n = pread(file->fd, &file->header, sizeof file->header, 0);
+    if (n < 0)
+        return HL_ELF_UNREADABLE;
+    if (n == 0)
+        return HL_ELF_EMPTY;
+    if (n >= 2 && memcmp(head, "#!", 2) == 0)
+        return HL_ELF_SCRIPT;
+    if (n < SELFMAG || memcmp(head, ELFMAG, SELFMAG) != 0)
+        return HL_ELF_OTHER;
+    if (n > EI_CLASS && head[EI_CLASS] == ELFCLASS32)
+        return HL_ELF_32_BIT;
+    return n < (ssize_t)sizeof file->header ? HL_ELF_TRUNCATED : HL_ELF_FINE;
+}
+
+/* --- the other byte order --- */
+
+static uint16_t swap_2(uint16_t x) { return __builtin_bswap16(x); }
+static uint32_t swap_4(uint32_t x) { return __builtin_bswap32(x); }
+static uint64_t swap_8(uint64_t x) { return __builtin_bswap64(x); }
+
+static void swap_header(Elf64_Ehdr *h) {
+    h->e_type = swap_2(h->e_type);
+    h->e_machine = swap_2(h->e_machine);
+    h->e_version = swap_4(h->e_version);
+    h->e_entry = swap_8(h->e_entry);
+    h->e_phoff = swap_8(h->e_phoff);
+    h->e_shoff = swap_8(h->e_shoff);
+    h->e_flags = swap_4(h->e_flags);
+    h->e_ehsize = swap_2(h->e_ehsize);
+    h->e_phentsize = swap_2(h->e_phentsize);
+    h->e_phnum = swap_2(h->e_phnum);
+    h->e_shentsize = swap_2(h->e_shentsize);
+    h->e_shnum = swap_2(h->e_shnum);
+    h->e_shstrndx = swap_2(h->e_shstrndx);
+}
+
+static void swap_program_header(Elf64_Phdr *ph) {
+    ph->p_type = swap_4(ph->p_type);
+    ph->p_flags = swap_4(ph->p_flags);
+    ph->p_offset = swap_8(ph->p_offset);
+    ph->p_vaddr = swap_8(ph->p_vaddr);
+    ph->p_paddr = swap_8(ph->p_paddr);
+    ph->p_filesz = swap_8(ph->p_filesz);
+    ph->p_memsz = swap_8(ph->p_memsz);
+    ph->p_align = swap_8(ph->p_align);
+}
+
+static bool is_swapped(const struct hl_elf_file *file) {
+    const uint16_t one = 1;
+    return file->header.e_ident[EI_DATA] != (*(const uint8_t *)&one == 1 ? ELFDATA2LSB : ELFDATA2MSB);
+}
+
+/* --- */
+
+/* BYTES of the file from OFFSET.  False: they are not all there, or cannot be read. */
+static bool read_exactly(const struct hl_elf_file *file, uint64_t offset, void *to, size_t bytes) {
+    size_t done = 0;
+    if (offset > INT64_MAX - bytes)
+        return false;
+    while (done < bytes) {
+        ssize_t n = pread(file->fd, (char *)to + done, bytes - done, (off_t)(offset + done));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return false;
+        done += (size_t)n;
+    }
+    return true;
+}
+
+static enum hl_elf_problem read_header(struct hl_elf_file *file) {
+    const unsigned char *ident = file->header.e_ident;
+    if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_VERSION] != EV_CURRENT ||
+        (ident[EI_DATA] != ELFDATA2LSB && ident[EI_DATA] != ELFDATA2MSB))
+        return HL_ELF_BROKEN;
+    if (is_swapped(file))
+        swap_header(&file->header);
+    switch (file->header.e_type) {
+    case ET_EXEC:
+    case ET_DYN:
+        return HL_ELF_FINE;
+    case ET_REL:
+        return HL_ELF_RELOCATABLE;
+    case ET_CORE:
+        return HL_ELF_CORE;
+    default:
+        return HL_ELF_BROKEN;
+    }
+}
+
+/* Where there are too many for the header, section 0 has their number. */
+static bool count_program_headers(struct hl_elf_file *file) {
+    Elf64_Shdr first;
+    file->phnum = file->header.e_phnum;
+    if (file->phnum != PN_XNUM || file->header.e_shoff == 0)
+        return true;
+    if (!read_exactly(file, file->header.e_shoff, &first, sizeof first))
+        return false;
+    file->phnum = is_swapped(file) ? swap_4(first.sh_info) : first.sh_info;
+    return true;
+}
+
+static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
+    uint64_t bytes = (uint64_t)file->stat.st_size;
+    bool any = false;
+    if (file->header.e_phoff == 0)
+        return HL_ELF_NO_SEGMENTS;
+    if (!count_program_headers(file) || file->header.e_phoff > bytes ||
+        file->phnum > (bytes - file->header.e_phoff) / sizeof(Elf64_Phdr))
+        return HL_ELF_TRUNCATED;
+    file->phdr = calloc(file->phnum + 1, sizeof *file->phdr);
+    if (file->phdr == NULL)
+        return HL_ELF_UNREADABLE;
+    if (!read_exactly(file, file->header.e_phoff, file->phdr, file->phnum * sizeof *file->phdr))
+        return HL_ELF_TRUNCATED;
+    for (size_t i = 0; i < file->phnum; i++) {
+        Elf64_Phdr *ph = &file->phdr[i];
+        if (is_swapped(file))
+            swap_program_header(ph);
+        if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
+            (ph->p_offset > bytes || ph->p_filesz > bytes - ph->p_offset))
+            return HL_ELF_TRUNCATED;
+        any |= ph->p_type == PT_LOAD && ph->p_memsz > 0;
+        file->has_interpreter |= ph->p_type == PT_INTERP;
+    }
+    return any ? HL_ELF_FINE : HL_ELF_NO_SEGMENTS;
+}
+
+/* At most BYTES of the file from OFFSET, as many as there are: *GOT.  NULL: none, or they cannot be read; the caller frees
+   the rest. */
+static void *read_chunk(const struct hl_elf_file *file, uint64_t offset, uint64_t bytes, size_t *got) {
+    uint64_t size = (uint64_t)file->stat.st_size;
+    if (offset >= size || bytes == 0)
+        return NULL;
+    *got = (size_t)(bytes < size - offset ? bytes : size - offset);
+    void *chunk = malloc(*got);
+    if (chunk != NULL && read_exactly(file, offset, chunk, *got))
+        return chunk;
+    free(chunk);
+    return NULL;
+}
+
+/* Where the bytes of virtual ADDRESS are in the file; UINT64_MAX if nowhere. */
+static uint64_t find_offset(const struct hl_elf_file *file, uint64_t address) {
+    for (size_t i = 0; i < file->phnum; i++) {
+        const Elf64_Phdr *ph = &file->phdr[i];
+        if (ph->p_type == PT_LOAD && address - ph->p_vaddr < ph->p_filesz)
+            return ph->p_offset + (address - ph->p_vaddr);
+    }
+    return UINT64_MAX;
+}
+
+static uint64_t find_dynamic(const struct hl_elf_file *file, Elf64_Sxword tag) {
+    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++)
+        if (file->dyn[i].d_tag == tag)
+            return file->dyn[i].d_un.d_val;
+    return 0;
+}
+
+/* Of the dynamic string table, which may be megabytes, only this string is read.  The caller frees it. */
+static char *find_string(const struct hl_elf_file *file, uint64_t offset) {
+    size_t bytes;
+    if (offset >= file->strings_bytes || file->strings_at > UINT64_MAX - offset)
+        return NULL;
+    uint64_t most = file->strings_bytes - offset < STRING_MAX ? file->strings_bytes - offset : STRING_MAX;
+    char *string = read_chunk(file, file->strings_at + offset, most, &bytes);
+    if (string != NULL && memchr(string, '\0', bytes) != NULL)
+        return string;
+    free(string);
+    return NULL;
+}
+
+/* What is missing here only means that there is no name and no text relocation to know of. */
+static void read_dynamic(struct hl_elf_file *file) {
+    struct hl_object object = {0};
+    uint64_t strtab, soname;
+    size_t bytes;
+    for (size_t i = 0; i < file->phnum && file->dyn == NULL; i++) {
+        const Elf64_Phdr *ph = &file->phdr[i];
+        if (ph->p_type != PT_DYNAMIC)
+            continue;
+        uint64_t whole = ph->p_filesz - ph->p_filesz % sizeof(Elf64_Dyn);
+        file->dyn = read_chunk(file, ph->p_offset, whole, &bytes);
+        file->n_dyn = file->dyn != NULL ? bytes / sizeof(Elf64_Dyn) : 0;
+    }
+    for (size_t i = 0; file->dyn != NULL && i < file->n_dyn && is_swapped(file); i++) {
+        file->dyn[i].d_tag = (Elf64_Sxword)swap_8((uint64_t)file->dyn[i].d_tag);
+        file->dyn[i].d_un.d_val = swap_8(file->dyn[i].d_un.d_val);
+    }
+    hl_read_dynamic(&object, file->dyn, file->n_dyn, &strtab, &soname);
+    file->text_relocations = object.text_relocations;
+    file->strings_at = find_offset(file, strtab);
+    file->strings_bytes = find_dynamic(file, DT_STRSZ);
+    file->soname = soname != 0 ? find_string(file, soname) : NULL;
+}
+
+enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path) {
+    memset(file, 0, sizeof *file);
+    file->fd = -1;
+    enum hl_elf_problem problem = open_file(file, directory, path);
+    if (problem == HL_ELF_FINE)
+        problem = check_magic(file);
+    if (problem == HL_ELF_FINE)
+        problem = read_header(file);
+    if (problem == HL_ELF_FINE)
+        problem = read_program_headers(file);
+    if (problem == HL_ELF_FINE)
+        read_dynamic(file);
+    else
+        hl_close_elf(file);
+    return problem;
+}
+
+void hl_close_elf(struct hl_elf_file *file) {
+    int error = errno; /* hl_elf_problem_sentence speaks of it */
+    free(file->phdr);
+    free(file->dyn);
+    free(file->soname);
+    if (file->fd >= 0)
+        close(file->fd);
+    file->phdr = NULL;
+    file->dyn = NULL;
+    file->soname = NULL;
+    file->fd = -1;
+    errno = error;
+}
+
+int hl_load_object(struct hl_object *object, const struct hl_elf_file *file, const char *path,
+                   uint64_t load_bias, const struct hl_geometry *geometry) {
+    memset(object, 0, sizeof *object);
+    object->path = path;
+    object->soname = file->soname;
+    int result = hl_read_segments(object, file->phdr, file->phnum, load_bias, geometry);
+    object->text_relocations = file->text_relocations;
+    return result;
+}
+
+bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
+    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++) {
+        if (file->dyn[i].d_tag != DT_NEEDED)
+            continue;
+        char *name = find_string(file, file->dyn[i].d_un.d_val);
+        bool is_it = name != NULL && strncmp(name, prefix, strlen(prefix)) == 0;
+        free(name);
+        if (is_it)
+            return true;
+    }
+    return false;
+}
+
+bool hl_is_position_independent(const struct hl_elf_file *file) { return file->header.e_type == ET_DYN; }
+
+uint64_t hl_load_alignment(const struct hl_elf_file *file, uint64_t page_bytes) {
+    uint64_t alignment = page_bytes;
+    for (size_t i = 0; i < file->phnum; i++) {
+        uint64_t align = file->phdr[i].p_align;
+        if (file->phdr[i].p_type == PT_LOAD && align > alignment && (align & (align - 1)) == 0)
+            alignment = align;
+    }
+    return alignment;
+}
+
+bool hl_gets_any_address(const struct hl_elf_file *file, const struct hl_geometry *geometry) {
+    return hl_is_position_independent(file) &&
+           hl_load_alignment(file, geometry->page_bytes) < geometry->huge_page_bytes;
+}
+
+bool hl_has_privileges(const struct hl_elf_file *file) {
+    return (file->stat.st_mode & (S_ISUID | S_ISGID)) != 0 ||
+           fgetxattr(file->fd, "security.capability", NULL, 0) >= 0;
+}
+
+/* This command's own header, as the linker left it in memory. */
+extern const Elf64_Ehdr __ehdr_start __attribute__((visibility("hidden")));
+
+bool hl_is_native(const struct hl_elf_file *file) {
+    return file->header.e_machine == __ehdr_start.e_machine &&
+           file->header.e_ident[EI_DATA] == __ehdr_start.e_ident[EI_DATA];
+}
+
+const char *hl_elf_type(const struct hl_elf_file *file) {
+    if (file->header.e_type == ET_EXEC)
+        return "exec";
+    if (find_dynamic(file, DT_FLAGS_1) & DF_1_PIE)
+        return "pie";
+    return file->has_interpreter && file->soname == NULL ? "pie" : "dso";
+}

@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* An ELF file on disk, as far as the planner needs it. */
+#ifndef HL_ELF_FILE_H
+#define HL_ELF_FILE_H
+
+#include "elf/hugeld.h"
+
+#include <elf.h>
+#include <sys/stat.h>
+
+/* Why a file cannot be planned. */
+enum hl_elf_problem {
+    HL_ELF_FINE = 0,
+    HL_ELF_UNREADABLE, /* errno says why */
+    HL_ELF_DIRECTORY,
+    HL_ELF_SPECIAL,
+    HL_ELF_EMPTY,
+    HL_ELF_SCRIPT,
+    HL_ELF_OTHER,
+    HL_ELF_32_BIT,
+    HL_ELF_TRUNCATED,
+    HL_ELF_BROKEN,
+    HL_ELF_RELOCATABLE,
+    HL_ELF_CORE,
+    HL_ELF_NO_SEGMENTS,
+    HL_ELF_PROBLEMS
+};
+
+struct hl_elf_file {
+    int fd;
+    struct stat stat;
+    Elf64_Ehdr header;
+    size_t phnum;
+    Elf64_Phdr *phdr; /* phnum of them, in this machine's byte order */
+    Elf64_Dyn *dyn;   /* n_dyn of them, likewise; NULL if there are none */
+    size_t n_dyn;
+    uint64_t strings_at, strings_bytes; /* the dynamic string table in the file */
+    char *soname;                       /* DT_SONAME, or NULL */
+    bool has_interpreter;               /* PT_INTERP: the dynamic linker runs */
+    bool text_relocations;
+};
+
+/* Opens PATH (relative to the folder DIRECTORY, or AT_FDCWD) and reads its headers, which may be hostile.
+   Only a regular file is ever opened.  HL_ELF_FINE: FILE is to be closed with hl_close_elf.  Else there is
+   nothing to close, and FILE->header is filled as far as that is known for HL_ELF_32_BIT. */
+enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path);
+void hl_close_elf(struct hl_elf_file *file);
+
+/* "is a script; ...", static; for HL_ELF_UNREADABLE it speaks of errno. */
+const char *hl_elf_problem_sentence(enum hl_elf_problem problem);
+
+/* The object that FILE becomes at LOAD_BIAS: hl_read_segments with its results, and the text relocations.
+   OBJECT keeps PATH and FILE's soname. */
+int hl_load_object(struct hl_object *object, const struct hl_elf_file *file, const char *path,
+                   uint64_t load_bias, const struct hl_geometry *geometry);
+
+/* Whether a DT_NEEDED begins with PREFIX. */
+bool hl_needs_library(const struct hl_elf_file *file, const char *prefix);
+
+/* Whether it is loaded wherever there is room (PIE, DSO), and at multiples of what: the largest p_align, at
+   least PAGE_BYTES. */
+bool hl_is_position_independent(const struct hl_elf_file *file);
+uint64_t hl_load_alignment(const struct hl_elf_file *file, uint64_t page_bytes);
+
+/* Whether its address modulo a huge page can be one of many. */
+bool hl_gets_any_address(const struct hl_elf_file *file, const struct hl_geometry *geometry);
+
+/* Whether it is set-user-ID, set-group-ID or has file capabilities, whoever runs it. */
+bool hl_has_privileges(const struct hl_elf_file *file);
+
+/* Whether this machine runs it. */
+bool hl_is_native(const struct hl_elf_file *file);
+
+/* "exec", "pie", "dso"; static. */
+const char *hl_elf_type(const struct hl_elf_file *file);
+
+#endif

@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Plans a file for the addresses that it may get.
+
+   A position-independent object gets another address in every start, and how much of it whole huge pages
+   cover depends on that address modulo the huge page.  So the planner, the same that decides at run time,
+   runs once for each such offset: 512 of them for an object linked at 4 KiB, one for one linked at 2 MiB.
+
+   Kernels that put a library on a boundary of huge pages leave one of them.  Which ones do depends on the
+   version, the file system and the file's size, so that is tried out rather than known. */
+#include "command/file/forecast.h"
+#include "elf/kernel.h"
+#include "elf/plan.h"
+
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* Without that rule the second one or the third is elsewhere. */
+#define ATTEMPTS 4
+
+uint64_t hl_count_pages(const struct hl_plan *plan) {
+    uint64_t pages = 0;
+    for (unsigned i = 0; i < HL_KINDS; i++)
+        pages += plan->pages[i];
+    return pages;
+}
+
+static void plan_at(struct hl_forecast *forecast, const struct hl_options *options, uint64_t load_bias) {
+    forecast->skip =
+        hl_load_object(&forecast->object, forecast->file, forecast->path, load_bias, &forecast->geometry);
+    if (forecast->skip != 0) {
+        memset(&forecast->plan, 0, sizeof forecast->plan);
+        forecast->object.n_segments = 0;
+        return;
+    }
+    forecast->skip = hl_plan_object(&forecast->plan, &forecast->object, options, &forecast->geometry);
+}
+
+void hl_forecast_file(struct hl_forecast *forecast, const char *path, const struct hl_elf_file *file,
+                      const struct hl_options *options, uint64_t load_bias) {
+    forecast->path = path;
+    forecast->file = file;
+    /* Another machine's page sizes are not known; these are the common ones. */
+    forecast->geometry = (struct hl_geometry){4096, (uint64_t)2 << 20};
+    if (hl_is_native(file))
+        hl_set_geometry(&forecast->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    plan_at(forecast, options, load_bias);
+}
+
+void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forecast,
+                       const struct hl_options *options) {
+    struct hl_forecast at = *forecast;
+    uint64_t step = hl_load_alignment(forecast->file, forecast->geometry.page_bytes);
+    uint64_t end = hl_is_position_independent(forecast->file) ? forecast->geometry.huge_page_bytes : 1;
+    *starts = (struct hl_starts){.pages_min = UINT64_MAX, .covered_min = UINT64_MAX};
+    for (uint64_t bias = 0; bias < end; bias += step) {
+        plan_at(&at, options, bias);
+        uint64_t pages = hl_count_pages(&at.plan), covered = at.plan.text_covered_bytes;
+        starts->starts++;
+        starts->full_starts += covered > 0 && covered == at.plan.text_bytes;
+        starts->pages_min = pages < starts->pages_min ? pages : starts->pages_min;
+        starts->pages_max = pages > starts->pages_max ? pages : starts->pages_max;
+        starts->covered_sum += covered;
+        starts->covered_min = covered < starts->covered_min ? covered : starts->covered_min;
+        starts->covered_max = covered > starts->covered_max ? covered : starts->covered_max;
+        if (at.plan.made_executable_bytes > starts->made_executable_max)
+            starts->made_executable_max = at.plan.made_executable_bytes;
+    }
+}
+
+bool hl_try_load_bias(uint64_t *load_bias, const struct hl_forecast *forecast) {
+    const struct hl_object *object = &forecast->object;
+    const struct hl_geometry *geometry = &forecast->geometry;
+    struct {
+        void *at;
+        uint64_t bytes;
+    } mapped[2 * ATTEMPTS];
+    unsigned n = 0;
+    if (strcmp(hl_elf_type(forecast->file), "dso") != 0 || !hl_is_native(forecast->file) ||
+        object->n_segments == 0 ||
+        hl_load_alignment(forecast->file, geometry->page_bytes) != geometry->page_bytes)
+        return false;
+    const struct hl_segment *first = &object->segment[0];
+    uint64_t bytes = object->segment[object->n_segments - 1].end_page - first->first_page;
+    bool same = true;
+    /* Between two attempts the file is mapped in another length each time, so that only a rule can make their
+       addresses agree. */
+    while (same && n < 2 * ATTEMPTS) {
+        mapped[n].bytes = n % 2 == 0 ? bytes : bytes + n * geometry->page_bytes;
+        mapped[n].at =
+            mmap(NULL, mapped[n].bytes, PROT_READ, MAP_PRIVATE, forecast->file->fd, (off_t)first->offset);
+        if (mapped[n].at == MAP_FAILED)
+            break;
+        uint64_t bias = ((uint64_t)(uintptr_t)mapped[n].at - (first->first_page - object->load_bias)) %
+                        geometry->huge_page_bytes;
+        if (n == 0)
+            *load_bias = bias;
+        same = n % 2 != 0 || bias == *load_bias;
+        n++;
+    }
+    bool tried = n == 2 * ATTEMPTS;
+    while (n-- > 0)
+        munmap(mapped[n].at, mapped[n].bytes);
+    return tried && same;
+}

@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What a file's plan is, and how it changes with the load address. */
+#ifndef HL_FORECAST_H
+#define HL_FORECAST_H
+
+#include "command/file/elf-file.h"
+#include "elf/options.h"
+
+/* What is known of one file. */
+struct hl_forecast {
+    const char *path;
+    const struct hl_elf_file *file;
+    struct hl_geometry geometry;
+    struct hl_object object; /* n_segments is 0 if its headers were refused */
+    struct hl_plan plan;
+    int skip; /* why the whole object stays, or 0 */
+};
+
+/* Over all load addresses. */
+struct hl_starts {
+    uint64_t starts, full_starts; /* how many addresses there are; with all text covered */
+    uint64_t pages_min, pages_max, covered_min, covered_max, made_executable_max;
+    uint64_t covered_sum; /* divided by STARTS it is the average */
+};
+
+/* Plans FILE at LOAD_BIAS, with its machine's page sizes.  FORECAST keeps PATH and FILE. */
+void hl_forecast_file(struct hl_forecast *forecast, const char *path, const struct hl_elf_file *file,
+                      const struct hl_options *options, uint64_t load_bias);
+
+/* After hl_forecast_file: plans for every load address that differs modulo the huge page; an executable that
+   is linked to one address has just that. */
+void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forecast,
+                       const struct hl_options *options);
+
+/* After hl_forecast_file: whether this kernel puts FILE, a library of this machine, at one address modulo
+   the huge page whatever else is mapped, as Linux 5.18 and later do on ext4, xfs and btrfs.  It is tried out:
+   FILE is mapped as a dynamic linker does it, several times, and unmapped.  True: LOAD_BIAS is the load bias
+   modulo the huge page. */
+bool hl_try_load_bias(uint64_t *load_bias, const struct hl_forecast *forecast);
+
+/* Huge pages of all kinds. */
+uint64_t hl_count_pages(const struct hl_plan *plan);
+
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What a program is linked with, as its dynamic linker lists it.
+
+   Only the system's own is asked, the one that runs this command: a file's PT_INTERP could name anything. */
+#include "command/file/libraries.h"
+#include "command/base/subprocess.h"
+#include "command/base/common.h"
+#include "command/file/elf-file.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <link.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Finds in the first object, this command, its PT_INTERP. */
+static int find_own_interpreter(struct dl_phdr_info *info, size_t size, void *data) {
+    (void)size;
+    for (size_t i = 0; i < info->dlpi_phnum; i++)
+        if (info->dlpi_phdr[i].p_type == PT_INTERP)
+            *(const char **)data = (const char *)(info->dlpi_addr + info->dlpi_phdr[i].p_vaddr);
+    return 1;
+}
+
+/* The dynamic linker of the program at PATH, if it is this command's too; else NULL.  The string is
+   static. */
+static const char *find_linker(const char *path) {
+    struct hl_elf_file file;
+    char name[PATH_MAX] = "";
+    const char *own = NULL;
+    dl_iterate_phdr(find_own_interpreter, &own);
+    if (own == NULL || hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return NULL;
+    for (size_t i = 0; i < file.phnum; i++)
+        if (file.phdr[i].p_type == PT_INTERP && file.phdr[i].p_filesz < sizeof name &&
+            pread(file.fd, name, file.phdr[i].p_filesz, (off_t)file.phdr[i].p_offset) < 0)
+            name[0] = '\0';
+    hl_close_elf(&file);
+    return strcmp(name, own) == 0 ? own : NULL;
+}
+
+/* "\tlibc.so.6 => /lib/libc.so.6 (0x...)": the path in it, terminated in place; NULL if it names no file. */
+static char *find_listed(char *line) {
+    char *arrow = strstr(line, " => "), *end = strstr(line, " (0x");
+    char *path = arrow != NULL ? arrow + strlen(" => ") : line + strspn(line, "\t");
+    if (end == NULL || strchr(path, '/') == NULL)
+        return NULL;
+    *end = '\0';
+    return path;
+}
+
+static void add_library(struct hl_libraries *libraries, const char *path) {
+    libraries->path = hl_resize(libraries->path, (libraries->n + 1) * sizeof *libraries->path);
+    libraries->path[libraries->n++] = hl_format("%s", path);
+}
+
+void hl_list_libraries(struct hl_libraries *libraries, const char *executable) {
+    const char *linker = find_linker(executable);
+    const char *const argv[] = {linker, "--list", executable, NULL};
+    struct hl_answer answer;
+    char *rest;
+    memset(libraries, 0, sizeof *libraries);
+    if (linker == NULL) {
+        libraries->problem = hl_format("its dynamic linker is not the system's");
+        return;
+    }
+    hl_ask_program(&answer, linker, (char *const *)argv, (uid_t)-1);
+    if (!answer.succeeded)
+        libraries->problem = hl_format("its libraries cannot be listed (%.*s)",
+                                       (int)strcspn(answer.errors, "\n"), answer.errors);
+    for (char *line = strtok_r(answer.output, "\n", &rest); line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        char *path = find_listed(line);
+        if (path != NULL && strcmp(path, linker) != 0)
+            add_library(libraries, path);
+    }
+    hl_free_answer(&answer);
+}
+
+void hl_free_libraries(struct hl_libraries *libraries) {
+    for (size_t i = 0; i < libraries->n; i++)
+        free(libraries->path[i]);
+    free(libraries->path);
+    free(libraries->problem);
+}

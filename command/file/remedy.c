@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Which remedy helps a segment of a file is not a question of the reason alone: another value of an option
+   may be set already, and would not help where the segment is too short.  So each remedy is tried, by
+   planning again, and the first one that covers more of the segment is named. */
+#include "command/file/remedy.h"
+#include "elf/plan.h"
+#include "elf/skip.h"
+
+#include <string.h>
+
+/* Each for segments with that flag. */
+static const struct {
+    uint32_t flag;
+    const char *words;
+} settings[] = {
+    {PF_X, "set edges=merge"}, {PF_X, "set sparse_text=on"}, {PF_R, "set segments=text+rodata"},
+    {PF_W, "set data=thp"},    {PF_W, "set bss=thp"},
+};
+
+const char *hl_remedy_of(enum hl_skip skip) {
+    const char *remedy = hl_skip_remedy(skip);
+    return strcmp(remedy, "none") == 0 ? NULL : remedy;
+}
+
+static uint64_t count_covered(const struct hl_forecast *forecast, const struct hl_object *object, unsigned i,
+                              const struct hl_options *options) {
+    struct hl_plan plan;
+    hl_plan_object(&plan, object, options, &forecast->geometry);
+    return plan.covered_bytes[i];
+}
+
+/* OBJECT as it would be, linked with -z max-page-size=HUGE: each segment begins on a boundary. */
+static void relink(struct hl_object *object, uint64_t huge) {
+    uint64_t end = object->segment[0].first_page;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        struct hl_segment *segment = &object->segment[i];
+        uint64_t shift = hl_round_up(end, huge) - segment->first_page;
+        segment->start += shift;
+        segment->end += shift;
+        segment->file_end += shift;
+        segment->first_page += shift;
+        segment->end_page += shift;
+        end = segment->end_page;
+    }
+    object->relro_start = object->relro_end = 0; /* part of a writable segment, which is not asked about */
+    object->alignment = huge;
+}
+
+/* Text that does not fill a huge page is better off beside its neighbours. */
+static bool helps_to_relink(const struct hl_forecast *forecast, unsigned i,
+                            const struct hl_options *options) {
+    const struct hl_segment *segment = &forecast->object.segment[i];
+    struct hl_object relinked = forecast->object;
+    uint64_t huge = forecast->geometry.huge_page_bytes;
+    if (segment->flags & PF_W || segment->end - segment->start < huge || forecast->object.alignment >= huge)
+        return false;
+    relink(&relinked, huge);
+    return count_covered(forecast, &relinked, i, options) > forecast->plan.covered_bytes[i];
+}
+
+static const char *try_remedies(const struct hl_forecast *forecast, unsigned i,
+                                const struct hl_options *options) {
+    for (size_t j = 0; j < sizeof settings / sizeof settings[0]; j++) {
+        struct hl_options with = *options;
+        hl_parse_options(&with, settings[j].words + strlen("set "), NULL);
+        if (forecast->object.segment[i].flags & settings[j].flag &&
+            count_covered(forecast, &forecast->object, i, &with) > forecast->plan.covered_bytes[i])
+            return settings[j].words;
+    }
+    return helps_to_relink(forecast, i, options) ? "link it with -z max-page-size=0x200000" : NULL;
+}
+
+const char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options) {
+    switch (forecast->plan.skip[i]) {
+    case HL_MOVED:
+    case HL_SKIP_TOO_SMALL:
+    case HL_SKIP_OPTION_SEGMENTS:
+    case HL_SKIP_OPTION_DATA:
+    case HL_SKIP_OPTION_BSS:
+        return try_remedies(forecast, i, options);
+    default:
+        return hl_remedy_of(forecast->plan.skip[i]);
+    }
+}
+
+const char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options) {
+    for (unsigned i = 0; forecast->skip != 0 && i < forecast->object.n_segments; i++)
+        if (forecast->object.segment[i].flags & PF_X)
+            return hl_find_remedy(forecast, i, options);
+    return hl_remedy_of((enum hl_skip)forecast->skip);
+}

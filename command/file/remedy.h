@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the user can do for a part of a file that stays on small pages. */
+#ifndef HL_REMEDY_H
+#define HL_REMEDY_H
+
+#include "command/file/forecast.h"
+
+/* All of these are NULL where nothing would help; the strings are static. */
+
+/* What skip.def says about SKIP. */
+const char *hl_remedy_of(enum hl_skip skip);
+
+/* What would put more of segment I onto huge pages.  FORECAST was made with OPTIONS. */
+const char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options);
+
+/* The same for an object that stays as a whole: what would help its text. */
+const char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options);
+
+#endif

@@ -1,0 +1,668 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Makes the image of a file in a store.
+
+   The file is opened once, and everything is asked of that descriptor: what it is, who can write to it, where it
+   lies, in which state it is before and after its bytes were copied.  So whoever replaces or overwrites it
+   meanwhile gets at most an image that no process finds.  The image has no name while it is written, so that the
+   memory of one whose maker is killed is free at once; it becomes visible by one rename of its folder, when it is
+   whole and proved to be huge.  Nothing in it is a hole: a user who reads one through a mapping would have it filled. */
+#include "command/base/common.h"
+#include "command/image/eligible.h"
+#include "command/image/find.h"
+#include "command/file/forecast.h"
+#include "command/image/image.h"
+#include "command/image/in-place.h"
+#include "elf/memory-limit.h"
+#include "command/file/remedy.h"
+#include "elf/skip.h"
+#include "command/image/store.h"
+#include "elf/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/mempolicy.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The kernel stamps files with the time of its last tick, so two changes within a tick look the same: a state must be
+   older than that.  A file system that keeps whole seconds cuts the time off besides. */
+#define TICKS_NEEDED 2
+#define SECONDS_NEEDED 2
+/* For a program that is about to run: what was built just now may run only once. */
+#define SETTLED_SECONDS 300
+#define IMAGE_MODE 0555
+
+struct making {
+    struct hl_addition *addition;
+    const struct hl_store *store;
+    const struct hl_elf_file *file;
+    struct hl_file_state state;
+    struct hl_image image;
+    unsigned flags;    /* HL_ADD_* */
+    bool has_no_lease; /* nobody can tell whether the file has a writer */
+    const char *name;  /* the image's: the original's base name */
+    char digest[HL_DIGEST_TEXT];
+    int folder;       /* .new in the store */
+    unsigned n_nodes; /* 0: one image, wherever its pages are */
+    struct hl_nodes nodes;
+};
+
+/* Notes why there is no image, once; takes SENTENCE over.  The result is always false. */
+static bool fail(struct making *making, enum hl_share_result result, char *sentence) {
+    making->addition->result = result;
+    free(making->addition->sentence);
+    making->addition->sentence = sentence;
+    return false;
+}
+
+static bool refuse(struct making *making, enum hl_skip skip) {
+    bool gains_nothing =
+        skip == HL_SKIP_TOO_SMALL || skip == HL_SKIP_SPARSE_TEXT || skip == HL_SKIP_IMAGE_USELESS;
+    making->addition->reason = hl_skip_name(skip);
+    const char *remedy = gains_nothing && skip != HL_SKIP_IMAGE_USELESS ? NULL : hl_remedy_of(skip);
+    return fail(making, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
+                hl_format("%s%s%s", hl_skip_sentence(skip), remedy != NULL ? "; " : "",
+                          remedy != NULL ? remedy : ""));
+}
+
+/* --- what the file is --- */
+
+/* Whether another process has the file open for writing: a lease for reading is refused then.  A mapping that was made
+   for writing before counts too, whose stores need not show in ctime.  Only the file's owner and CAP_LEASE may ask
+   (fs.leases-enable). */
+enum writer { NO_WRITER, WRITER, WRITER_UNKNOWN };
+static enum writer find_writer(int file) {
+    struct sigaction inherited, ignore = {.sa_handler = SIG_IGN};
+    sigaction(SIGIO, &ignore, &inherited); /* what a writer would send who comes just now */
+    bool granted = fcntl(file, F_SETLEASE, F_RDLCK) == 0;
+    enum writer writer = granted ? NO_WRITER : errno == EAGAIN ? WRITER : WRITER_UNKNOWN;
+    if (granted)
+        fcntl(file, F_SETLEASE, F_UNLCK);
+    sigaction(SIGIO, &inherited, NULL);
+    return writer;
+}
+
+/* Where it is not known whether the file has a writer, each change must show in ctime: a page that a process has mapped for
+   writing and that is clean does that at the next store (which no change of a page that is dirty does), and a write(2) that
+   takes long has set ctime when it began, so await_age waits for longer than that.  False: it cannot be had. */
+static bool make_changes_show(struct making *making) {
+    making->has_no_lease = find_writer(making->file->fd) == WRITER_UNKNOWN;
+    return !making->has_no_lease || fsync(making->file->fd) == 0 || errno == EROFS || errno == EINVAL ||
+           fail(making, HL_SHARE_FAILED,
+                hl_format("it cannot be written back: %s; try again", strerror(errno)));
+}
+
+static bool check_file(struct making *making) {
+    const struct hl_elf_file *file = making->file;
+    struct stat now;
+    if (!S_ISREG(file->stat.st_mode))
+        return fail(making, HL_SHARE_FAILED, hl_format("it is no regular file"));
+    if (!hl_is_native(file))
+        return fail(making, HL_SHARE_NOTHING, hl_format("it is for another machine"));
+    if (hl_has_privileges(file))
+        return refuse(making, HL_SKIP_PRIVILEGED);
+    making->addition->path = hl_find_file_path(file->fd);
+    if (making->addition->path == NULL || fstat(file->fd, &now) != 0 || now.st_nlink == 0)
+        return fail(making, HL_SHARE_FAILED, hl_format("it has been removed or replaced; name it again"));
+    making->name = strrchr(making->addition->path, '/') + 1;
+    char *sentence = hl_explain_unsteady(file->fd, making->flags & HL_ADD_ANY_DISK);
+    if (sentence == NULL && making->store->for_all)
+        sentence = hl_explain_private(file->fd, making->addition->path);
+    return sentence == NULL || fail(making, HL_SHARE_FAILED, sentence);
+}
+
+static bool has_enough_text(struct making *making) {
+    struct hl_object object;
+    uint64_t bytes = 0;
+    if (hl_load_object(&object, making->file, "", 0, &making->store->geometry) != 0)
+        return true; /* the plan says what is wrong */
+    for (unsigned i = 0; i < object.n_segments; i++)
+        if (object.segment[i].flags & PF_X)
+            bytes += object.segment[i].file_end - object.segment[i].start;
+    return bytes >= HL_TEXT_WORTH || refuse(making, HL_SKIP_SPARSE_TEXT);
+}
+
+/* Nanoseconds since the state that was read; negative in the future.  By the clock that stamps files. */
+static int64_t find_age(const struct making *making) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME_COARSE, &now);
+    return ((int64_t)now.tv_sec - (int64_t)making->state.ctime_seconds) * 1000000000 +
+           ((int64_t)now.tv_nsec - (int64_t)making->state.ctime_nanoseconds);
+}
+
+/* How old a state must be, for a later change to have another ctime. */
+static int64_t find_age_needed(const struct making *making) {
+    struct timespec tick;
+    clock_getres(CLOCK_REALTIME_COARSE, &tick);
+    int64_t needed = TICKS_NEEDED * ((int64_t)tick.tv_sec * 1000000000 + tick.tv_nsec);
+    return making->state.ctime_nanoseconds == 0 ? needed + SECONDS_NEEDED * INT64_C(1000000000) : needed;
+}
+
+/* Waits until a change of the file would show in its state. */
+static bool await_age(struct making *making) {
+    int64_t age = find_age(making), needed = find_age_needed(making);
+    if (age < -needed)
+        return fail(making, HL_SHARE_FAILED,
+                    hl_format("its ctime is in the future; fix the clock, then touch it"));
+    bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
+    making->addition->is_too_young = (making->flags & HL_ADD_UNASKED) && is_young;
+    if (is_young && making->has_no_lease)
+        return fail(
+            making, HL_SHARE_FAILED,
+            hl_format("it changed in the last %d minutes, and only its owner and root can see whether it is "
+                      "still being written to; add it later, or let one of them do it",
+                      SETTLED_SECONDS / 60));
+    if (making->addition->is_too_young)
+        return fail(
+            making, HL_SHARE_FAILED,
+            hl_format("it changed in the last %d minutes; run hugeld share add", SETTLED_SECONDS / 60));
+    while (age <= needed) {
+        int64_t left = needed - age + 1000000;
+        nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
+        age = find_age(making);
+    }
+    return true;
+}
+
+static bool is_unchanged(struct making *making) {
+    struct hl_file_state state;
+    if (find_writer(making->file->fd) != WRITER && hl_read_file_state(&state, making->file->fd) == 0 &&
+        state.device == making->state.device && state.inode == making->state.inode &&
+        state.bytes == making->state.bytes && state.ctime_seconds == making->state.ctime_seconds &&
+        state.ctime_nanoseconds == making->state.ctime_nanoseconds)
+        return true;
+    return fail(
+        making, HL_SHARE_FAILED,
+        hl_format("it is being written to, or was changed or replaced meanwhile; add it again when that "
+                  "is done"));
+}
+
+/* --- room --- */
+
+static bool fail_for_room(struct making *making, const char *of_what, uint64_t needed, uint64_t there,
+                          const char *remedy) {
+    return fail(making, HL_SHARE_FAILED,
+                hl_format("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64 " MiB; %s",
+                          needed >> 20, of_what, there >> 20, remedy));
+}
+
+/* What an image takes: all of it, since none of it is a hole. */
+static uint64_t find_bytes_needed(const struct making *making) {
+    return (making->n_nodes > 0 ? making->n_nodes : 1) *
+           hl_round_up(making->image.bytes, making->store->geometry.huge_page_bytes);
+}
+
+/* Removes images that were made for programs that ran, the least recently used first and none that a process maps, until
+   there is room for NEEDED bytes. */
+static void make_room(const struct making *making, uint64_t needed) {
+    const struct hl_store *store = making->store;
+    struct hl_stored *stored;
+    size_t n;
+    hl_read_store(store, &stored, &n);
+    hl_count_processes(stored, n);
+    while (hl_store_room(store) < needed) {
+        struct hl_stored *oldest = NULL;
+        for (size_t i = 0; i < n; i++)
+            if ((stored[i].marks & HL_ADD_EVICTABLE) && stored[i].processes == 0 &&
+                (oldest == NULL || stored[i].last_use < oldest->last_use))
+                oldest = &stored[i];
+        if (oldest == NULL)
+            break;
+        hl_remove_stored(store, oldest->key);
+        oldest->marks = 0;
+    }
+    hl_free_stored(stored, n);
+}
+
+/* Before anything is written, since memory that is not there is killed for. */
+static bool check_room(struct making *making) {
+    const struct hl_store *store = making->store;
+    const char *remedy = "remove what no process uses: hugeld share remove --unused, or give it more: --size";
+    uint64_t needed = find_bytes_needed(making);
+    struct hl_status status;
+    struct hl_placement placement;
+    if (needed > 2 * making->image.huge_pages * store->geometry.huge_page_bytes *
+                     (making->n_nodes > 0 ? making->n_nodes : 1))
+        return refuse(making, HL_SKIP_TOO_SPARSE);
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    if (making->flags & HL_ADD_UNASKED) {
+        int skip = hl_check_memory_limit(&hl_system_roots, &placement, needed);
+        if (skip != 0)
+            return fail(making, HL_SHARE_FAILED,
+                        hl_format("%s; run hugeld share add outside of the limit",
+                                  hl_skip_sentence((enum hl_skip)skip)));
+        make_room(making, needed);
+    }
+    if (needed > hl_store_room(store))
+        return fail_for_room(making, "the store", needed, hl_store_room(store), remedy);
+    uint64_t there = hl_read_memory_headroom(&hl_system_roots, &placement);
+    return needed <= there || fail_for_room(making, "the machine or a memory limit", needed, there,
+                                            "free memory, or raise the limit");
+}
+
+/* --- writing --- */
+
+/* Pages come from NODE alone until hl_free_policy. */
+static int bind_to_node(unsigned node) {
+    unsigned long mask[HL_NODE_NUMBERS / (8 * sizeof(unsigned long))] = {0};
+    mask[node / (8 * sizeof mask[0])] |= 1UL << node % (8 * sizeof mask[0]);
+    return syscall(SYS_set_mempolicy, MPOL_BIND, mask, (unsigned long)HL_NODE_NUMBERS + 1) == 0 ? 0 : -errno;
+}
+
+static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); }
+
+/* Makes .new in the store, which is locked. */
+static bool make_folder(struct making *making) {
+    unsigned marks = making->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
+    making->folder = hl_make_new_folder(making->store, marks);
+    return making->folder >= 0 ||
+           fail(making, HL_SHARE_FAILED,
+                hl_format("the store cannot be written to: %s; make it writable, or name another: --store",
+                          strerror(-making->folder)));
+}
+
+/* An empty file in FOLDER: without a name where the file system has that, else *NAMED. */
+static int create_file(int folder, const char *name, bool *named) {
+    int out = openat(folder, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    *named = out < 0;
+    return out >= 0 ? out : openat(folder, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+}
+
+static bool fail_to_write(struct making *making, int result) {
+    if (result > 0)
+        return refuse(making, (enum hl_skip)result);
+    if (result == -ENOSPC || result == -EDQUOT)
+        return fail(
+            making, HL_SHARE_FAILED,
+            hl_format("the store is full; remove what no process uses: hugeld share remove --unused, or "
+                      "give it more: --size"));
+    return fail(making, HL_SHARE_FAILED,
+                hl_format("its image cannot be written: %s; free memory and try again", strerror(-result)));
+}
+
+/* All of OUT is on huge pages now, or there is no image. */
+static bool prove(struct making *making, int out) {
+    uint64_t pages = 0, small = 0;
+    int result = hl_prove_huge(&making->store->geometry, out, true, &pages, &small);
+    making->addition->huge_pages += pages;
+    if (result == -EOPNOTSUPP)
+        return fail(
+            making, HL_SHARE_FAILED,
+            hl_format("this kernel makes no huge pages in such a folder (Linux 6.12 and newer do); let root "
+                      "make the system's store: hugeld share add"));
+    if (result == 0 && small > 0)
+        result = -ENOMEM;
+    if (result == -ENOMEM)
+        return fail(making, HL_SHARE_FAILED,
+                    hl_format("%" PRIu64 " of its %" PRIu64
+                              " pages did not become huge; free or compact memory: echo "
+                              "1 > /proc/sys/vm/compact_memory",
+                              small, pages));
+    return result == 0 || fail(making, HL_SHARE_FAILED,
+                               hl_format("cannot verify that the image is on huge pages: %s; mount /proc",
+                                         strerror(-result)));
+}
+
+static bool give_name(struct making *making, int out, int folder) {
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/fd/%d", out);
+    return linkat(AT_FDCWD, path, folder, making->name, AT_SYMLINK_FOLLOW) == 0 ||
+           fail_to_write(making, -errno);
+}
+
+/* Writes one image into FOLDER. */
+static bool write_image(struct making *making, int folder) {
+    bool named, done = false;
+    int out = create_file(folder, making->name, &named);
+    if (out < 0)
+        return fail_to_write(making, -errno);
+    const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, making->file->stat.st_mtim};
+    int result = fallocate(out, 0, 0, (off_t)making->image.bytes) != 0 ? -errno : 0;
+    if (result == 0)
+        result = hl_write_image(&making->image, making->file, out);
+    if (result == 0 && futimens(out, times) != 0)
+        result = -errno;
+    if (result == 0 && fchmod(out, IMAGE_MODE) != 0)
+        result = -errno;
+    if (result == 0)
+        result = hl_digest_image(making->digest, out);
+    if (result != 0)
+        fail_to_write(making, result);
+    else
+        done = prove(making, out) && (named || give_name(making, out, folder));
+    close(out);
+    return done;
+}
+
+static bool link_to(struct making *making, const char *target, const char *name) {
+    return symlinkat(target, making->folder, name) == 0 || fail_to_write(making, -errno);
+}
+
+/* Node NODE's replica, in a folder of its own. */
+static bool write_replica(struct making *making, unsigned node, bool first) {
+    char *folder_name = hl_format("node%u", node), *target = hl_format("node%u/%s", node, making->name),
+         *link = hl_format(HL_IMAGE_LINK "-%u", node);
+    bool done = false;
+    int folder = -1, result = bind_to_node(node);
+    if (result == 0 && mkdirat(making->folder, folder_name, 0755) == 0)
+        folder = openat(making->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (result != 0)
+        fail(making, HL_SHARE_FAILED,
+             hl_format("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
+                       node, strerror(-result)));
+    else if (folder < 0 || fchmod(folder, 0755) != 0)
+        fail_to_write(making, -errno);
+    else
+        done = write_image(making, folder) && link_to(making, target, link) &&
+               (!first || link_to(making, target, HL_IMAGE_LINK));
+    unbind();
+    if (folder >= 0)
+        close(folder);
+    free(folder_name);
+    free(target);
+    free(link);
+    return done;
+}
+
+static bool write_all(struct making *making) {
+    bool first = true;
+    if (making->n_nodes == 0)
+        return write_image(making, making->folder) && link_to(making, making->name, HL_IMAGE_LINK);
+    for (unsigned node = 0; node < HL_NODE_NUMBERS; node++) {
+        if ((making->nodes.bits[node / 64] >> node % 64 & 1) == 0)
+            continue;
+        if (!write_replica(making, node, first))
+            return false;
+        first = false;
+    }
+    return true;
+}
+
+/* One rename makes it visible. */
+static bool publish(struct making *making) {
+    int result = hl_publish_folder(making->store, making->addition->key.at);
+    if (result == 0)
+        making->addition->result = HL_SHARE_MADE;
+    return result == 0 || fail_to_write(making, result);
+}
+
+static void make_image(struct making *making) {
+    if (!make_folder(making)) {
+        hl_remove_leftovers(making->store);
+        return;
+    }
+    if (!write_all(making) || !is_unchanged(making) || !link_to(making, making->digest, HL_DIGEST_LINK) ||
+        !link_to(making, making->addition->path, ".origin") || !publish(making))
+        hl_remove_leftovers(making->store);
+    close(making->folder);
+}
+
+/* --- in place --- */
+
+/* Whether the store says already that the file is kept in place, or was before it changed; with REMOVES_OLD the latter are
+   forgotten. */
+static bool is_recorded(const struct making *making, bool removes_old) {
+    const struct hl_addition *addition = making->addition;
+    struct hl_stored *stored;
+    size_t n;
+    hl_read_store(making->store, &stored, &n);
+    bool found = false;
+    for (size_t i = 0; i < n; i++) {
+        if (!stored[i].is_in_place || strcmp(stored[i].origin, addition->path) != 0)
+            continue;
+        if (strcmp(stored[i].key, addition->key.at) == 0)
+            found = true;
+        else if (removes_old)
+            hl_remove_stored(making->store, stored[i].key);
+    }
+    hl_free_stored(stored, n);
+    return found;
+}
+
+/* Notes in the store that the file is kept in place, instead of an image that it may have there. */
+static bool record(struct making *making) {
+    if (is_recorded(making, true)) {
+        making->addition->result = HL_SHARE_MADE;
+        return true;
+    }
+    making->flags |= HL_ADD_IN_PLACE;
+    if (!make_folder(making))
+        return false;
+    bool done = link_to(making, making->addition->path, ".origin") && publish(making);
+    if (!done)
+        hl_remove_leftovers(making->store);
+    close(making->folder);
+    return done;
+}
+
+static void note_place(struct making *making, const struct hl_place *place) {
+    struct hl_addition *addition = making->addition;
+    addition->is_in_place = true;
+    addition->text_bytes = place->text_bytes;
+    addition->text_huge_bytes = hl_huge_text_bytes(place);
+    addition->huge_pages = addition->text_huge_bytes / place->chunk_bytes;
+}
+
+/* Makes the chunks of PLACE huge, and notes that they are to be.  False: too little of it became so. */
+static bool put_in_place(struct making *making, struct hl_place *place) {
+    struct hl_addition *addition = making->addition;
+    bool forced = (making->flags & HL_ADD_IN_PLACE) != 0;
+    bool was_huge = hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
+    char *why = hl_make_huge_in_place(making->store->placer, place, making->file, addition->path);
+    uint64_t huge_bytes = hl_huge_text_bytes(place);
+    if (huge_bytes == 0 || !(forced || hl_is_place_enough(huge_bytes, place->text_bytes))) {
+        if (forced)
+            fail(making, HL_SHARE_FAILED, why);
+        else
+            addition->not_in_place = why;
+        return forced;
+    }
+    bool was_recorded = is_recorded(making, false);
+    if (record(making)) {
+        note_place(making, place);
+        addition->sentence = why;
+        if (was_recorded && was_huge)
+            addition->result = HL_SHARE_PRESENT;
+    } else {
+        free(why);
+    }
+    return true;
+}
+
+/* The mildest way.  True: it serves, or the file has to go in place or not at all; ADDITION says what became of it. */
+static bool add_in_place(struct making *making) {
+    struct hl_addition *addition = making->addition;
+    struct hl_place place;
+    bool forced = (making->flags & HL_ADD_IN_PLACE) != 0, done = forced;
+    if (making->flags & HL_ADD_IMAGE)
+        return false;
+    if (making->store->placer == NULL)
+        return forced && !fail(making, HL_SHARE_FAILED,
+                               hl_format("this puts nothing in place; run hugeld share refresh"));
+    int result = hl_look_in_place(&place, making->file, &making->store->geometry);
+    if (result != 0) {
+        if (result > 0 && forced)
+            refuse(making, (enum hl_skip)result);
+        else if (forced)
+            fail(making, HL_SHARE_FAILED,
+                 hl_format("its pages cannot be looked at: %s; run it as root", strerror(-result)));
+        if (result == -EPERM)
+            hl_free_place(&place);
+        return forced;
+    }
+    addition->text_in_place_bytes = place.n_chunks * place.chunk_bytes;
+    if (forced || hl_is_place_enough(addition->text_in_place_bytes, place.text_bytes))
+        done = put_in_place(making, &place);
+    hl_free_place(&place);
+    return done;
+}
+
+/* Whether the image of STORED is what would be made now, and huge. */
+static bool is_as_made_now(struct making *making, const struct hl_stored *stored) {
+    char *path = hl_format("%s/" HL_IMAGE_LINK, stored->key);
+    uint64_t pages, small;
+    int image = openat(making->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    bool same = image >= 0 && hl_compare_written(&making->image, making->file, image) == 0 &&
+                hl_prove_huge(&making->store->geometry, image, true, &pages, &small) == 0 && small == 0;
+    if (image >= 0)
+        close(image);
+    free(path);
+    return same;
+}
+
+/* Where only the ctime of the file has changed since its image was made: gives the image its new key.  The state was read
+   before the bytes are compared, and is the same after that, as if they had been copied. */
+static bool give_new_key(struct making *making) {
+    const struct hl_store *store = making->store;
+    struct hl_stored *stored;
+    size_t n;
+    hl_read_store(store, &stored, &n);
+    bool done = false;
+    for (size_t i = 0; i < n && !done; i++)
+        done = stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, making->addition->path) == 0 &&
+               stored[i].replicas == making->n_nodes && is_as_made_now(making, &stored[i]) &&
+               is_unchanged(making) &&
+               renameat(store->folder, stored[i].key, store->folder, making->addition->key.at) == 0;
+    hl_free_stored(stored, n);
+    if (done)
+        making->addition->result = HL_SHARE_PRESENT;
+    return done;
+}
+
+/* The nodes with memory that this process may use. */
+static void find_nodes(struct making *making) {
+    struct hl_status status;
+    char text[4096];
+    uint64_t first, last;
+    long bytes = hl_read_file("/sys/devices/system/node/has_memory", text, sizeof text);
+    const char *at = text, *end = text + (bytes > 0 ? bytes : 0);
+    hl_read_status(&status, &hl_system_roots);
+    while (hl_scan_range(&at, end, &first, &last)) {
+        for (uint64_t node = first; node <= last && node < HL_NODE_NUMBERS; node++) {
+            if ((status.nodes.bits[node / 64] >> node % 64 & 1) == 0)
+                continue;
+            making->nodes.bits[node / 64] |= UINT64_C(1) << node % 64;
+            making->n_nodes++;
+        }
+    }
+}
+
+/* Whether the store has what is asked for already. */
+static bool is_present(const struct making *making) {
+    struct hl_line path;
+    long image = hl_open_stored_image(making->store->folder, making->store->owner, 0, &making->state, &path);
+    if (image < 0)
+        return false;
+    close((int)image);
+    if (making->n_nodes == 0)
+        return true;
+    struct hl_stored *stored;
+    size_t n;
+    hl_read_store(making->store, &stored, &n);
+    bool whole = false;
+    for (size_t i = 0; i < n; i++)
+        whole |=
+            strcmp(stored[i].key, making->addition->key.at) == 0 && stored[i].replicas == making->n_nodes;
+    hl_free_stored(stored, n);
+    return whole;
+}
+
+/* How much of FILE's text a private copy brings onto huge pages wherever the kernel puts it, by default. */
+static uint64_t find_copied_bytes(const struct hl_elf_file *file) {
+    struct hl_options options;
+    struct hl_forecast forecast;
+    struct hl_starts starts;
+    hl_default_options(&options);
+    hl_forecast_file(&forecast, "", file, &options, 0);
+    hl_measure_starts(&starts, &forecast, &options);
+    return starts.covered_min;
+}
+
+/* How much of the text the image brings onto huge pages, by the way of starting that brings most.  False: nothing, by none. */
+static bool note_reach(struct making *making) {
+    struct hl_addition *addition = making->addition;
+    struct hl_reach reach;
+    if (hl_find_reach(&reach, making->file, &making->store->geometry) != 0)
+        return true; /* the plan says what is wrong */
+    addition->is_to_be_executed = reach.executed_bytes > reach.mapped_bytes;
+    addition->text_bytes = reach.text_bytes;
+    addition->text_huge_bytes = addition->is_to_be_executed ? reach.executed_bytes : reach.mapped_bytes;
+    if (addition->is_to_be_executed) {
+        uint64_t copied_bytes = find_copied_bytes(making->file);
+        addition->text_copied_bytes = copied_bytes > addition->text_huge_bytes ? copied_bytes : 0;
+    }
+    return addition->text_huge_bytes > 0;
+}
+
+void hl_add_image(struct hl_addition *addition, const struct hl_store *store, const struct hl_elf_file *file,
+                  unsigned flags) {
+    struct making making = {.addition = addition, .store = store, .file = file, .flags = flags, .folder = -1};
+    memset(addition, 0, sizeof *addition);
+    if (!make_changes_show(&making))
+        return;
+    int result = hl_read_file_state(&making.state, file->fd);
+    if (result != 0) {
+        fail(&making, HL_SHARE_FAILED, hl_format("it cannot be examined: %s; try again", strerror(-result)));
+        return;
+    }
+    hl_set_image_key(&addition->key, &making.state);
+    if (flags & HL_ADD_PER_NODE)
+        find_nodes(&making);
+    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)) || !check_file(&making))
+        return;
+    bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&making);
+    if (has_image && !(flags & HL_ADD_REPLACE)) {
+        addition->result = HL_SHARE_PRESENT;
+        note_reach(&making);
+        return;
+    }
+    /* A program that is about to run gains nothing from an image of what is in place. */
+    if ((flags & HL_ADD_UNASKED) && is_recorded(&making, false)) {
+        addition->result = HL_SHARE_PRESENT;
+        return;
+    }
+    if (!has_image && add_in_place(&making))
+        return;
+    bool reaches = note_reach(&making);
+    result = hl_plan_image(&making.image, file, &store->geometry);
+    if (result > 0)
+        refuse(&making, (enum hl_skip)result);
+    else if (result < 0)
+        fail_to_write(&making, result);
+    else if (!reaches)
+        refuse(&making, HL_SKIP_IMAGE_USELESS);
+    else if (((flags & HL_ADD_IMAGE) || has_enough_text(&making)) && await_age(&making) &&
+             is_unchanged(&making) && !give_new_key(&making) && making.addition->sentence == NULL &&
+             check_room(&making))
+        make_image(&making);
+    if (result == 0)
+        hl_free_image(&making.image);
+}
+
+void hl_add_path(struct hl_addition *addition, const struct hl_store *store, const char *path,
+                 unsigned flags) {
+    struct hl_elf_file file;
+    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
+    if (problem == HL_ELF_FINE) {
+        hl_add_image(addition, store, &file, flags);
+        hl_close_elf(&file);
+        return;
+    }
+    bool no_object = problem != HL_ELF_UNREADABLE && problem != HL_ELF_TRUNCATED && problem != HL_ELF_BROKEN;
+    memset(addition, 0, sizeof *addition);
+    addition->result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED;
+    addition->sentence = hl_format("%s", hl_elf_problem_sentence(problem));
+}
+
+void hl_free_addition(struct hl_addition *addition) {
+    free(addition->path);
+    free(addition->sentence);
+    free(addition->not_in_place);
+}

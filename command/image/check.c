@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Whether an image is what it should be: on huge pages, and the same as its original. */
+#include "command/base/common.h"
+#include "command/image/eligible.h"
+#include "command/image/image.h"
+#include "command/image/in-place.h"
+#include "command/proc/process.h"
+#include "elf/skip.h"
+#include "command/image/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#define COLLAPSE_TRIES 20
+
+int64_t hl_read_huge_bytes(uint64_t start, uint64_t end) {
+    struct hl_process process;
+    int64_t bytes = 0;
+    int result = hl_open_process(&process, getpid());
+    if (result != 0)
+        return result;
+    result = hl_read_process(&process);
+    for (size_t i = 0; result == 0 && i < process.n_regions; i++) {
+        const struct hl_region *region = &process.region[i];
+        if (region->start >= start && region->end <= end)
+            bytes += (int64_t)(region->shmem_pmd_bytes + region->file_pmd_bytes);
+    }
+    hl_close_process(&process);
+    return result != 0 ? result : bytes;
+}
+
+/* Makes the huge page at AT of one that are small.  0, or a negated errno. */
+static int collapse(char *at, uint64_t bytes) {
+    for (unsigned try = 0; try < COLLAPSE_TRIES; try++) {
+        if (madvise(at, bytes, MADV_COLLAPSE) == 0)
+            return 0;
+        if (errno != EAGAIN && errno != EBUSY)
+            return errno == EINVAL ? -EOPNOTSUPP : -errno;
+        nanosleep(
+            &(struct timespec) { 0, 1000000L << (try < 6 ? try : 6) }, NULL);
+    }
+    return -ENOMEM;
+}
+
+/* Maps each huge page of FILE, which is mapped at AT, that holds anything, and makes it huge if COLLAPSES; their number is
+   *PAGES then.  0, or the first negated errno. */
+static int visit_pages(int file, char *at, uint64_t bytes, uint64_t unit, bool collapses, uint64_t *pages) {
+    int first = 0;
+    off_t data = 0;
+    *pages = 0;
+    errno = 0;
+    while ((uint64_t)data < bytes && (data = lseek(file, data, SEEK_DATA)) >= 0) {
+        off_t page = (off_t)hl_round_down((uint64_t)data, unit);
+        int result = collapses ? collapse(at + page, unit) : 0;
+        first = first != 0 ? first : result;
+        (void)*(volatile char *)(at + page);
+        ++*pages;
+        data = page + (off_t)unit;
+    }
+    return data < 0 && errno != ENXIO ? -errno : first; /* ENXIO: there is no more */
+}
+
+int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, uint64_t *pages,
+                  uint64_t *small) {
+    uint64_t unit = geometry->huge_page_bytes;
+    struct stat stat;
+    if (fstat(file, &stat) != 0)
+        return -errno;
+    if (unit == 0)
+        return -EINVAL;
+    uint64_t whole = hl_round_up((uint64_t)stat.st_size, unit);
+    *small = *pages = 0;
+    char *room = mmap(NULL, whole + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return -errno;
+    char *at = (char *)hl_round_up((uint64_t)room, unit);
+    int64_t huge = -ENOMEM;
+    int result = 0;
+    if (mmap(at, whole, PROT_READ, MAP_SHARED | MAP_FIXED, file, 0) == at) {
+        result = visit_pages(file, at, whole, unit, false, pages);
+        huge = result != 0 ? result : hl_read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
+        if (huge >= 0 && (uint64_t)huge < *pages * unit && collapses) {
+            result = visit_pages(file, at, whole, unit, true, pages);
+            huge = hl_read_huge_bytes((uint64_t)at, (uint64_t)at + whole);
+        }
+    }
+    munmap(room, whole + unit);
+    if (huge < 0)
+        return (int)huge;
+    *small = hl_subtract(*pages * unit, (uint64_t)huge) / unit;
+    return *small > 0 ? result : 0;
+}
+
+/* What an image is compared with. */
+struct expected {
+    const struct hl_store *store;
+    const struct hl_elf_file *file;
+    struct hl_image image;
+    bool repairs;
+};
+
+/* Whether the open IMAGE is still as it was made; *PROBLEM says it if not.  0, or a negated errno. */
+static int check_digest(const struct hl_stored *stored, int image, char **problem) {
+    char digest[HL_DIGEST_TEXT];
+    int result = hl_digest_image(digest, image);
+    if (result == 0 && stored->digest[0] == '\0')
+        *problem = hl_format("it has no digest, as no image of an older hugeld has");
+    else if (result == 0 && strcmp(digest, stored->digest) != 0)
+        *problem = hl_format("it is damaged: its bytes are not those that it was made with");
+    return result;
+}
+
+/* The one image in the folder of STORED that LINK leads to.  NULL, or what is wrong. */
+static char *check_replica(const struct expected *expected, const struct hl_stored *stored, const char *link,
+                           bool *only_small) {
+    char *path = hl_format("%s/%s", stored->key, link), *problem = NULL;
+    uint64_t pages = 0, small = 0;
+    int image = openat(expected->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    free(path);
+    if (image < 0)
+        return hl_format("it cannot be opened: %s", strerror(errno));
+    int result = check_digest(stored, image, &problem);
+    if (result == 0 && problem == NULL)
+        result = hl_compare_written(&expected->image, expected->file, image);
+    if (result == 0 && problem == NULL)
+        result = hl_prove_huge(&expected->store->geometry, image, expected->repairs, &pages, &small);
+    else if (result == HL_SKIP_IMAGE_MISMATCH)
+        problem = hl_format("its bytes are not those that the file has now");
+    *only_small = problem == NULL && small > 0;
+    if (*only_small)
+        problem = hl_format("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
+    else if (problem == NULL && result != 0)
+        problem = hl_format("it cannot be read: %s",
+                            result < 0 ? strerror(-result) : hl_skip_sentence((enum hl_skip)result));
+    close(image);
+    return problem;
+}
+
+static char *check_replicas(const struct expected *expected, const struct hl_stored *stored,
+                            bool *only_small) {
+    char *problem = check_replica(expected, stored, HL_IMAGE_LINK, only_small);
+    for (unsigned node = 0, found = 0; problem == NULL && found < stored->replicas && node < HL_NODE_NUMBERS;
+         node++) {
+        char *link = hl_format(HL_IMAGE_LINK "-%u", node), *path = hl_format("%s/%s", stored->key, link);
+        if (faccessat(expected->store->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
+            found++;
+            problem = check_replica(expected, stored, link, only_small);
+        }
+        free(path);
+        free(link);
+    }
+    return problem;
+}
+
+/* What of a file in place is not huge.  Which pages are cached is told to its owner alone. */
+static char *check_in_place(const struct hl_store *store, const struct hl_stored *stored, bool *only_small) {
+    struct hl_stored measured = *stored;
+    hl_measure_stored(store, &measured);
+    *only_small = measured.freshness == HL_FRESH && measured.huge_pages < measured.pages;
+    return *only_small ? hl_format("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
+                                   measured.pages - measured.huge_pages, measured.pages)
+                       : NULL;
+}
+
+static void measure_in_place(const struct hl_store *store, struct hl_stored *stored,
+                             const struct hl_elf_file *file) {
+    struct hl_place place;
+    int result = hl_look_in_place(&place, file, &store->geometry);
+    if (result != 0 && result != -EPERM)
+        return;
+    if (result == 0) {
+        stored->pages = place.n_chunks;
+        stored->text_bytes = place.text_bytes;
+        stored->text_huge_bytes = hl_huge_text_bytes(&place);
+        stored->huge_pages = stored->text_huge_bytes / place.chunk_bytes;
+    }
+    hl_free_place(&place);
+}
+
+void hl_measure_stored(const struct hl_store *store, struct hl_stored *stored) {
+    struct hl_elf_file file;
+    struct hl_reach reach;
+    bool is_there = stored->freshness == HL_FRESH || stored->freshness == HL_TOUCHED;
+    if (!is_there || hl_open_elf(&file, AT_FDCWD, stored->origin) != HL_ELF_FINE)
+        return;
+    if (stored->is_in_place) {
+        measure_in_place(store, stored, &file);
+    } else if (hl_find_reach(&reach, &file, &store->geometry) == 0) {
+        stored->pages = stored->huge_pages;
+        stored->text_bytes = reach.text_bytes;
+        stored->text_huge_bytes =
+            reach.mapped_bytes > reach.executed_bytes ? reach.mapped_bytes : reach.executed_bytes;
+    }
+    hl_close_elf(&file);
+}
+
+char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, bool repairs,
+                      bool *only_small) {
+    static const char *const sentences[] = {
+        [HL_CHANGED] = "the file has changed since",
+        [HL_TOUCHED] = "the file's attributes have changed since (a hard link, chmod), so no process uses it",
+        [HL_GONE] = "the file is gone",
+        [HL_BROKEN] = "it is incomplete, or another user could write to it",
+        [HL_PENDING] = "the file has changed, and its new image could not be made yet",
+        [HL_UNREADABLE] = "the file, or the image's folder, cannot be read now"};
+    struct hl_elf_file file;
+    struct expected expected = {.store = store, .file = &file, .repairs = repairs};
+    *only_small = false;
+    if (stored->freshness != HL_FRESH)
+        return hl_format("%s", sentences[stored->freshness]);
+    if (stored->is_in_place)
+        return check_in_place(store, stored, only_small);
+    enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, stored->origin);
+    if (elf_problem != HL_ELF_FINE)
+        return hl_format("the file %s", hl_elf_problem_sentence(elf_problem));
+    char *problem = hl_explain_unsteady(file.fd, stored->marks & HL_ADD_ANY_DISK);
+    if (problem == NULL && store->for_all)
+        problem = hl_explain_private(file.fd, stored->origin);
+    if (problem != NULL) {
+        hl_close_elf(&file);
+        return problem;
+    }
+    int result = hl_plan_image(&expected.image, &file, &store->geometry);
+    if (result == 0) {
+        problem = check_replicas(&expected, stored, only_small);
+        hl_free_image(&expected.image);
+    } else {
+        problem = hl_format("it cannot be made again: %s",
+                            result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result));
+    }
+    hl_close_elf(&file);
+    return problem;
+}
+
+/* Makes the image of STORED, with which something is wrong, again.  The old one goes first, because there may not be room
+   for both, and because nobody may use it any more; if the new one cannot be made now, the next refresh tries again.  One of
+   which pages are ONLY_SMALL stays until there is a better one. */
+static void make_again(struct hl_addition *addition, const struct hl_store *store,
+                       const struct hl_stored *stored, unsigned flags, bool only_small) {
+    flags |= stored->marks | (stored->is_in_place ? 0 : HL_ADD_IMAGE);
+    if (only_small)
+        flags |= HL_ADD_REPLACE;
+    else if (stored->freshness != HL_TOUCHED && stored->freshness != HL_PENDING)
+        hl_set_pending(store, stored);
+    hl_add_path(addition, store, stored->origin, flags);
+    bool has_other_key = addition->key.bytes > 0 && strcmp(addition->key.at, stored->key) != 0;
+    if (addition->result == HL_SHARE_NOTHING || (addition->result != HL_SHARE_FAILED && has_other_key))
+        hl_remove_stored(store, stored->key); /* not there any more if it only got another key */
+    else if (addition->result == HL_SHARE_FAILED && !only_small)
+        hl_set_pending(store, stored);
+}
+
+enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
+                                  const struct hl_stored *stored, unsigned flags) {
+    bool only_small;
+    char *problem = hl_check_stored(store, stored, true, &only_small);
+    if (problem == NULL)
+        return HL_REFRESH_FINE;
+    if (stored->freshness == HL_UNREADABLE) {
+        memset(addition, 0, sizeof *addition);
+        addition->result = HL_SHARE_FAILED;
+        addition->sentence = problem;
+        return HL_REFRESH_TRIED;
+    }
+    free(problem);
+    if (stored->freshness == HL_GONE || stored->origin[0] != '/') {
+        hl_remove_stored(store, stored->key);
+        return HL_REFRESH_REMOVED;
+    }
+    make_again(addition, store, stored, flags, only_small);
+    return HL_REFRESH_TRIED;
+}

@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Of which files images may be made, and which root puts on huge pages in place.
+
+   A process finds the image of a file by numbers (elf/store.h), and all of these repeat: two file systems made from the
+   same files have the same inodes, sizes and times, and the second one mounted gets the device number of the first.  So
+   the superblock must be one that cannot be exchanged while the store is there.  overlayfs tells nothing of the layer that
+   a file lies in, a store through a shared mapping changes no time on tmpfs, and FUSE and servers of network file systems
+   say what they like.
+
+   An image for all users makes its file readable for all.  Mode bits alone don't say who can read a file: folders, groups
+   and access control lists may keep users out. */
+#include "command/image/eligible.h"
+#include "command/base/common.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <inttypes.h>
+#include <linux/capability.h>
+#include <linux/limits.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#define NOBODY 65534
+#define INITIAL_PID_NAMESPACE 0xeffffffc /* PROC_PID_INIT_INO (Linux, include/linux/proc_ns.h) */
+#define READABLE (S_IRGRP | S_IROTH)
+#define ENTERABLE (S_IXGRP | S_IXOTH)
+
+/* --- versions --- */
+
+static bool sets_ctime(int file) {
+    static const unsigned types[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC};
+    struct statfs fs;
+    bool found = false;
+    int result = fstatfs(file, &fs);
+    for (size_t i = 0; result == 0 && i < sizeof types / sizeof types[0]; i++)
+        found |= (unsigned)fs.f_type == types[i];
+    return found;
+}
+
+/* The device number of the file system of a mount, as MOUNTINFO (proc(5)) has it: of the mount NUMBER, or where that is 0 of
+   the last one at POINT.  stat(2) gives another one for a subvolume of btrfs. */
+static bool find_device(const char *mountinfo, uint64_t number, const char *point, dev_t *device) {
+    FILE *text = fopen(mountinfo, "re");
+    char *line = NULL, at[PATH_MAX];
+    size_t size = 0;
+    uint64_t mount;
+    unsigned device_major, device_minor;
+    bool found = false;
+    while (text != NULL && getline(&line, &size, text) >= 0) {
+        if (strlen(line) >= sizeof at ||
+            sscanf(line, "%" SCNu64 " %*u %u:%u %*s %s", &mount, &device_major, &device_minor, at) != 4)
+            continue;
+        if (number != 0 ? mount != number : strcmp(at, point) != 0)
+            continue;
+        *device = makedev(device_major, device_minor);
+        found = true;
+    }
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return found;
+}
+
+/* Whether the open FILE lies on what is mounted at / or /usr for process 1 of the machine, which stay as long as it runs.  Any
+   user may ask that; what is mounted at this process's own / may be exchanged (chroot(2)), and so may the / of a
+   container. */
+static bool is_pinned(int file) {
+    struct statx status;
+    struct stat space;
+    dev_t own, other;
+    bool is_outermost = stat("/proc/self/ns/pid", &space) == 0 && space.st_ino == INITIAL_PID_NAMESPACE;
+    if (!is_outermost || statx(file, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) != 0 ||
+        (status.stx_mask & STATX_MNT_ID) == 0 ||
+        !find_device("/proc/self/mountinfo", status.stx_mnt_id, "", &own))
+        return false;
+    return (find_device("/proc/1/mountinfo", 0, "/", &other) && other == own) ||
+           (find_device("/proc/1/mountinfo", 0, "/usr", &other) && other == own);
+}
+
+char *hl_explain_unsteady(int file, bool any_disk) {
+    if (!sets_ctime(file))
+        return hl_format(
+            "its file system does not tell every change of a file (only ext4, xfs, btrfs and f2fs do); use "
+            "hugeld attach, which compares all bytes");
+    if (any_disk || is_pinned(file))
+        return NULL;
+    return hl_format(
+        "it lies on another file system than the machine's / and /usr; if that were unmounted and another "
+        "one "
+        "mounted, a file there could be taken for this one; accept that with hugeld share add --any-disk");
+}
+
+/* --- users --- */
+
+/* Gives up everything that this process may do and other users may not.  In a child only.  The real and the saved user stay
+   root: whose processes have these numbers may send signals. */
+static bool become_nobody(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    return setgroups(0, NULL) == 0 && setresgid((gid_t)-1, NOBODY, (gid_t)-1) == 0 &&
+           setresuid((uid_t)-1, NOBODY, (uid_t)-1) == 0 && syscall(SYS_capset, &header, none) == 0;
+}
+
+/* Whether a user without groups and capabilities can open at PATH what WANTED is. */
+static bool can_anybody_read(const char *path, const struct stat *wanted) {
+    void (*inherited)(int) =
+        signal(SIGCHLD, SIG_DFL); /* inherited as ignored, it would take the exit status away */
+    int status = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        struct stat now;
+        int file = become_nobody() ? open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC) : -1;
+        _exit(file < 0 || fstat(file, &now) != 0 || now.st_dev != wanted->st_dev ||
+              now.st_ino != wanted->st_ino);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    signal(SIGCHLD, inherited);
+    return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+/* Whether the open FILE, an O_PATH descriptor, has an access control list, or may have one. */
+static bool has_acl(int file) {
+    char *path = hl_format("/proc/self/fd/%d", file);
+    bool none =
+        getxattr(path, "system.posix_acl_access", NULL, 0) < 0 && (errno == ENODATA || errno == EOPNOTSUPP);
+    free(path);
+    return !none;
+}
+
+/* What is wrong with one part of a path, which is open as PART: NULL if nothing is. */
+static const char *examine_part(int part, struct stat *at) {
+    if (part < 0 || fstat(part, at) != 0 || S_ISLNK(at->st_mode))
+        return "changed while it was looked at";
+    if (at->st_uid != 0 || (at->st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return "can be written by users other than root";
+    unsigned needed = S_ISDIR(at->st_mode) ? ENTERABLE : READABLE;
+    if ((at->st_mode & needed) != needed || has_acl(part))
+        return "cannot be read by all users";
+    return NULL;
+}
+
+/* Walks to PATH from the root.  NULL, or what is wrong with the part up to which PATH is cut off then.  A sticky folder
+   does not help: who owns the file in it may be another user tomorrow. */
+static const char *examine_path(char *path, const struct stat *wanted) {
+    struct stat at = {0};
+    int folder = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    const char *problem = examine_part(folder, &at);
+    for (char *part = path + 1, *end; problem == NULL && part != NULL; part = end != NULL ? end + 1 : NULL) {
+        end = strchr(part, '/');
+        if (end != NULL)
+            *end = '\0';
+        int next = openat(folder, part, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+        close(folder);
+        folder = next;
+        problem = examine_part(folder, &at);
+        if (problem == NULL && end == NULL && (at.st_dev != wanted->st_dev || at.st_ino != wanted->st_ino))
+            problem = "changed while it was looked at";
+        if (problem == NULL && end != NULL)
+            *end = '/';
+    }
+    if (folder >= 0)
+        close(folder);
+    return problem;
+}
+
+char *hl_explain_exposed(int file, const char *path) {
+    struct stat wanted;
+    char *walked = hl_format("%s", path);
+    const char *problem = fstat(file, &wanted) != 0 ? "cannot be examined" : examine_path(walked, &wanted);
+    if (problem == NULL && !can_anybody_read(path, &wanted))
+        problem = "cannot be read by all users";
+    char *sentence = problem == NULL ? NULL : hl_format("%s %s", walked[0] != '\0' ? walked : "/", problem);
+    free(walked);
+    return sentence;
+}
+
+char *hl_explain_private(int file, const char *path) {
+    char *problem = hl_explain_exposed(file, path);
+    char *sentence =
+        problem == NULL
+            ? NULL
+            : hl_format("%s, and this store is for all users; keep the file where only root can write and "
+                        "all users can read, or name a store of your own with --store",
+                        problem);
+    free(problem);
+    return sentence;
+}

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The image of a file is looked for and checked by the same code as in a process.  What a process knows and a
+   file does not say is the load address: an image goes with it only at multiples of a huge page. */
+#include "command/image/find.h"
+#include "command/base/basics.h"
+#include "command/image/eligible.h"
+#include "elf/image.h"
+#include "command/image/layout.h"
+#include "elf/plan.h"
+#include "command/file/remedy.h"
+#include "elf/status.h"
+#include "command/image/store.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+struct hl_options hl_options_for_image(const struct hl_options *options) {
+    struct hl_options all = *options;
+    hl_set_image_options(&all);
+    return all;
+}
+
+/* OPTIONS with the store that `hugeld run` would name for this user, whose path the caller frees. */
+static struct hl_options name_store(const struct hl_options *options, char **path) {
+    struct hl_options all = *options;
+    *path = hl_choose_store(options);
+    if (*path != NULL && strcmp(*path, HL_SYSTEM_STORE) != 0)
+        all.store = (struct hl_string){*path, strlen(*path)};
+    return all;
+}
+
+bool hl_has_stores(const struct hl_status *status, const struct hl_options *options) {
+    struct hl_context context = {.status = *status};
+    struct hl_stores stores;
+    char *path;
+    context.options = name_store(options, &path);
+    bool found = hl_open_stores(&stores, &context);
+    if (found)
+        hl_close_stores(&stores);
+    free(path);
+    return found;
+}
+
+long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
+                      const struct hl_options *options) {
+    static struct hl_context context; /* hl_open_image looks at the options, the user and the filters */
+    char *path;
+    context.options = name_store(options, &path);
+    context.status = *status;
+    struct hl_stores stores;
+    long image = -HL_SKIP_NO_IMAGE;
+    context.has_no_store = false;
+    if (hl_open_stores(&stores, &context)) {
+        image = hl_open_image(&stores, &context, state);
+        hl_close_stores(&stores);
+    }
+    free(path);
+    return image;
+}
+
+long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    return hl_open_image_as(&status, state, options);
+}
+
+bool hl_is_noexec(int file) {
+    struct statvfs fs;
+    return fstatvfs(file, &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0;
+}
+
+/* Why the open IMAGE would not be mapped; HL_MOVED: it would, as far as the address is known. */
+static enum hl_skip check_image(const struct hl_forecast *forecast, int image, bool knows_address) {
+    struct hl_object object = forecast->object;
+    if (!knows_address && hl_gets_any_address(forecast->file, &forecast->geometry))
+        hl_load_object(&object, forecast->file, forecast->path, 0, &forecast->geometry);
+    int result = hl_check_image(&object, image, &forecast->geometry);
+    return result == 0 && hl_is_noexec(image) ? HL_SKIP_STORE_NOEXEC : (enum hl_skip)result;
+}
+
+/* Whether `hugeld share add` would take FILE into the store that this user fills. */
+static bool is_eligible(const struct hl_elf_file *file, const struct hl_options *options) {
+    char *store = hl_choose_store(options), *path = hl_find_file_path(file->fd);
+    char *problem = path != NULL ? hl_explain_unsteady(file->fd, false) : hl_format("%s", "");
+    if (problem == NULL && store != NULL && strcmp(store, HL_SYSTEM_STORE) == 0)
+        problem = hl_explain_private(file->fd, path);
+    bool is = problem == NULL;
+    free(problem);
+    free(path);
+    free(store);
+    return is;
+}
+
+enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file,
+                               const struct hl_options *options, const struct hl_geometry *geometry,
+                               uint64_t *pages) {
+    struct hl_image image;
+    struct hl_reach reach;
+    *pages = 0;
+    int result = hl_has_privileges(file) ? HL_SKIP_PRIVILEGED : hl_plan_image(&image, file, geometry);
+    if (result != 0)
+        return (enum hl_skip)result;
+    if (hl_find_reach(&reach, file, geometry) != 0 || reach.mapped_bytes + reach.executed_bytes == 0)
+        result = HL_SKIP_IMAGE_USELESS;
+    else if (reach.text_bytes < HL_TEXT_WORTH)
+        result = HL_SKIP_SPARSE_TEXT;
+    else if (skip == HL_SKIP_STORE_FOREIGN) /* where no image of any file can be used */
+        result = skip;
+    else if (!is_eligible(file, options))
+        result = HL_SKIP_IMAGE_INELIGIBLE;
+    else
+        *pages = image.huge_pages;
+    hl_free_image(&image);
+    return result != 0 ? (enum hl_skip)result : skip;
+}
+
+void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forecast,
+                   const struct hl_options *options, bool knows_address) {
+    struct hl_file_state state, image_state;
+    bool is_anywhere = !knows_address && hl_gets_any_address(forecast->file, &forecast->geometry);
+    struct hl_options all = hl_options_for_image(options);
+    *found = (struct hl_found_image){.skip = (enum hl_skip)forecast->skip};
+    if (forecast->object.n_segments == 0 || !hl_is_native(forecast->file))
+        return;
+    found->is_placed_anywhere = is_anywhere && strcmp(hl_elf_type(forecast->file), "pie") == 0;
+    hl_plan_object(&found->plan, &forecast->object, &all, &forecast->geometry);
+    long image = hl_read_file_state(&state, forecast->file->fd) == 0 ? hl_open_image_of(&state, options)
+                                                                     : -HL_SKIP_NO_IMAGE;
+    if (image < 0) {
+        found->skip = hl_consider_image((enum hl_skip) - image, forecast->file, options, &forecast->geometry,
+                                        &found->needed_pages);
+        return;
+    }
+    found->path = hl_find_file_path((int)image);
+    if (found->path == NULL)
+        found->path = hl_format("?");
+    found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
+    found->skip =
+        found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(forecast, (int)image, knows_address);
+    found->is_unwanted = options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED;
+    if (found->is_unwanted)
+        found->skip = HL_MOVED;
+    else if (found->skip == HL_MOVED)
+        found->use = is_anywhere ? HL_IMAGE_DEPENDS : HL_IMAGE_USED;
+    close((int)image);
+}
+
+void hl_free_found_image(struct hl_found_image *found) {
+    free(found->path);
+    found->path = NULL;
+}
+
+char *hl_name_file(const char *remedy, const char *path) {
+    const char *word = strstr(remedy, "FILE");
+    return word == NULL ? hl_format("%s", remedy)
+                        : hl_format("%.*s%s%s", (int)(word - remedy), remedy, path, word + strlen("FILE"));
+}
+
+char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
+    if (found->is_unwanted)
+        return hl_format("set backend=shared");
+    const char *remedy = found->skip != HL_MOVED ? hl_remedy_of(found->skip) : NULL;
+    return remedy != NULL ? hl_name_file(remedy, path) : NULL;
+}

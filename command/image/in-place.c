@@ -1,0 +1,633 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Puts a file's text on huge pages of its own page cache, where every process that maps it has them.
+
+   Address and offset must agree modulo a huge page, and only whole huge pages inside an executable segment count:
+
+       file         r r T T T T T T T T r w
+       huge pages  |     |chunk|chunk|     |
+
+   Two ways.  collapse: MADV_COLLAPSE of a mapping of our own joins what is cached, also while processes run it (ext4 and xfs
+   since Linux 7.2).  Read anew: what is cached is dropped and read again by MADV_HUGEPAGE, which takes large folios at once
+   (xfs; ext4 since 6.16); that is for files that no process maps.  Which of them a file system has is tried, the latter with one
+   chunk, and never guessed from a version.
+
+   Who may read a file may do either to it, for everybody, so what is asked for others' sake is limited:
+
+   - A collapse stalls all processes that map the chunk, in proportion to their number.  There is a budget.
+   - Dropping pages makes who uses them wait for the disk.  Pages that are mapped stay anyway, but then nothing is gained.
+   - Only root outside of containers sees every process.  And root does it only to files that root alone can write: no user
+     makes root drop the pages of a database's file.
+
+   Which pages are cached is asked of mincore(2), which tells it to who owns the file and says "all" to everybody else.
+   preadv2(RWF_NOWAIT) tells it to everybody, but begins to read what is not there, as a small page in the midst of what
+   shall become a huge one (seen on 6.18). */
+#include "command/image/in-place.h"
+#include "command/base/common.h"
+#include "command/image/eligible.h"
+#include "elf/kernel.h"
+#include "elf/maps.h"
+#include "elf/memory-limit.h"
+#include "command/file/remedy.h"
+#include "elf/skip.h"
+#include "command/image/store.h"
+#include "elf/thp.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/capability.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+#ifndef MADV_POPULATE_READ
+#define MADV_POPULATE_READ 22
+#endif
+
+/* One mapper more makes a collapse stall all of them for so much longer (6.18, 4 KiB folios). */
+#define MICROSECONDS_PER_MAPPER 170
+#define PAUSE_BUDGET_MICROSECONDS 2000
+#define TRIES_TO_COLLAPSE 3
+#define TRIES_TO_READ 2
+/* Percent of the last ten seconds in which something waited. */
+#define PRESSURE_MAX 5.0
+/* As long as it is watched whether something still waits. */
+#define WATCH_MS 300
+/* What stat(2) says of the first user and PID namespace (include/uapi/linux/nsfs.h). */
+#define FIRST_USER_NAMESPACE 0xeffffffdu
+#define FIRST_PID_NAMESPACE 0xeffffffcu
+
+enum { UNTRIED, CAN, CANNOT };
+
+/* What was found out about a mounted file system. */
+struct hl_superblock {
+    dev_t device;
+    int reads_anew; /* UNTRIED, CAN, CANNOT */
+};
+
+/* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst). */
+#define PRESENT (UINT64_C(1) << 63)
+#define FRAME_NUMBER ((UINT64_C(1) << 55) - 1)
+
+/* One file being looked at or made huge. */
+struct work {
+    struct hl_place *place;
+    int file;
+    char *room, *window; /* a huge page of addresses, inside of more of them */
+    int pagemap;
+    int joined_prot; /* with which a mapping of the file can be collapsed, or PROT_NONE */
+    uint64_t page_bytes;
+    size_t pages; /* of 4 KiB, say, in a chunk */
+};
+
+void hl_free_placer(struct hl_placer *placer) {
+    free(placer->superblock);
+    memset(placer, 0, sizeof *placer);
+}
+
+void hl_free_place(struct hl_place *place) {
+    free(place->chunk);
+    memset(place, 0, sizeof *place);
+}
+
+uint64_t hl_huge_text_bytes(const struct hl_place *place) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < place->n_chunks; i++)
+        bytes += place->chunk[i].is_huge ? place->chunk_bytes : 0;
+    return bytes;
+}
+
+bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes) {
+    return place_bytes > 0 && place_bytes >= text_bytes / 4 * 3;
+}
+
+/* --- what can be huge --- */
+
+/* Where the kernel puts the library OBJECT of FILE if it is asked as a dynamic linker does: modulo a huge page, what is to be
+   added to its addresses.  UINT64_MAX: anywhere. */
+static uint64_t find_load_bias(const struct hl_object *object, int file, uint64_t huge) {
+    const struct hl_segment *first = &object->segment[0], *last = &object->segment[object->n_segments - 1];
+    size_t bytes = last->end_page - first->first_page;
+    char *at[2], *page = MAP_FAILED;
+    uint64_t bias[2] = {0, 1};
+    for (unsigned i = 0; i < 2; i++) {
+        at[i] = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, (off_t)first->offset);
+        bias[i] = at[i] != MAP_FAILED ? ((uint64_t)at[i] - first->first_page) % huge : i;
+        /* So that the second one is not beside the first. */
+        if (i == 0)
+            page = mmap(NULL, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    }
+    for (unsigned i = 0; i < 2; i++)
+        if (at[i] != MAP_FAILED)
+            munmap(at[i], bytes);
+    if (page != MAP_FAILED)
+        munmap(page, 1);
+    return bias[0] == bias[1] ? bias[0] : UINT64_MAX;
+}
+
+static void add_chunks(struct hl_place *place, const struct hl_segment *segment, uint64_t bias,
+                       uint64_t page) {
+    uint64_t huge = place->chunk_bytes, first = segment->first_page + bias,
+             end = hl_round_up(segment->file_end + bias, page);
+    if ((first - segment->offset) % huge != 0)
+        return;
+    for (uint64_t at = hl_round_up(first, huge); at + huge <= end; at += huge) {
+        place->chunk = hl_resize(place->chunk, (place->n_chunks + 1) * sizeof *place->chunk);
+        place->chunk[place->n_chunks++] = (struct hl_chunk){.offset = segment->offset + (at - first)};
+    }
+}
+
+static bool is_executable(const struct hl_segment *segment) {
+    return (segment->flags & (PF_X | PF_W)) == PF_X && segment->file_end > segment->start;
+}
+
+/* Whether a chunk of the size of a huge page would fit into OBJECT's text. */
+static bool has_large_text(const struct hl_object *object, uint64_t huge) {
+    bool found = false;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        found |= is_executable(&object->segment[i]) &&
+                 object->segment[i].file_end - object->segment[i].first_page >= huge;
+    return found;
+}
+
+static int find_chunks(struct hl_place *place, const struct hl_elf_file *file,
+                       const struct hl_geometry *geometry) {
+    struct hl_object object;
+    uint64_t bias = 0;
+    *place = (struct hl_place){.chunk_bytes = geometry->huge_page_bytes};
+    int result = hl_load_object(&object, file, "", 0, geometry);
+    if (result != 0)
+        return result;
+    for (unsigned i = 0; i < object.n_segments; i++)
+        if (is_executable(&object.segment[i]))
+            place->text_bytes += object.segment[i].file_end - object.segment[i].start;
+    if (!has_large_text(&object, geometry->huge_page_bytes))
+        return HL_SKIP_TOO_SMALL;
+    if (hl_gets_any_address(file, geometry)) {
+        /* The kernel puts a PIE at any multiple of its alignment. */
+        bias = strcmp(hl_elf_type(file), "dso") == 0
+                   ? find_load_bias(&object, file->fd, geometry->huge_page_bytes)
+                   : UINT64_MAX;
+        if (bias == UINT64_MAX)
+            return HL_SKIP_FILE_PLACE;
+    }
+    for (unsigned i = 0; i < object.n_segments; i++)
+        if (is_executable(&object.segment[i]))
+            add_chunks(place, &object.segment[i], bias, geometry->page_bytes);
+    return place->n_chunks > 0 ? 0 : HL_SKIP_FILE_PLACE;
+}
+
+/* --- looking --- */
+
+static int begin_work(struct work *work, struct hl_place *place, int file) {
+    uint64_t huge = place->chunk_bytes;
+    *work = (struct work){.place = place, .file = file, .page_bytes = (uint64_t)sysconf(_SC_PAGESIZE)};
+    work->pages = huge / work->page_bytes;
+    work->room = mmap(NULL, 2 * huge, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (work->room == MAP_FAILED)
+        return -errno;
+    work->window = (char *)hl_round_up((uint64_t)work->room, huge);
+    work->pagemap = (int)hl_open_pagemap();
+    return 0;
+}
+
+static void end_work(struct work *work) {
+    munmap(work->room, 2 * work->place->chunk_bytes);
+    if (work->pagemap >= 0)
+        close(work->pagemap);
+}
+
+/* Maps CHUNK into the window, in which nothing else is then. */
+static bool map_chunk(const struct work *work, const struct hl_chunk *chunk) {
+    return mmap(work->window, work->place->chunk_bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, work->file,
+                (off_t)chunk->offset) == work->window;
+}
+
+/* Which pages of the mapped chunk are cached: a byte for each, whose lowest bit says it; the caller frees them. */
+static unsigned char *list_cached(const struct work *work) {
+    unsigned char *state = hl_allocate(work->pages);
+    if (mincore(work->window, work->place->chunk_bytes, state) != 0)
+        memset(state, 0, work->pages);
+    return state;
+}
+
+static bool is_cached(const struct work *work) {
+    unsigned char *state = list_cached(work);
+    bool all = true;
+    for (size_t i = 0; i < work->pages; i++)
+        all &= state[i] & 1;
+    free(state);
+    return all;
+}
+
+/* Whether one entry maps the chunk in the window, after one page of it was touched. */
+static bool is_mapped_huge(const struct work *work) {
+    uint64_t start = (uint64_t)work->window, end = start + work->place->chunk_bytes;
+    if (madvise(work->window, work->page_bytes, MADV_POPULATE_READ) != 0)
+        return false;
+    int result = work->pagemap >= 0 ? hl_check_huge(work->pagemap, start, end) : -1;
+    return result >= 0 ? result == 0 : hl_read_huge_bytes(start, end) == (int64_t)work->place->chunk_bytes;
+}
+
+static bool look_at(const struct work *work, struct hl_chunk *chunk) {
+    chunk->is_huge = map_chunk(work, chunk) && is_cached(work) && is_mapped_huge(work);
+    return chunk->is_huge;
+}
+
+static bool is_first_namespace(const char *path, ino_t inode) {
+    struct stat at;
+    return stat(path, &at) == 0 && at.st_ino == inode;
+}
+
+/* Whether other users' processes are shown to this one, and not hidden (hidepid of proc(5)). */
+static bool may_look_at_all(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {{0}};
+    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective >> CAP_SYS_PTRACE & 1) != 0;
+}
+
+/* Whether this is root outside of containers, with the /proc that has all processes. */
+static bool is_real_root(void) {
+    return geteuid() == 0 && may_look_at_all() &&
+           is_first_namespace("/proc/self/ns/user", FIRST_USER_NAMESPACE) &&
+           is_first_namespace("/proc/self/ns/pid", FIRST_PID_NAMESPACE);
+}
+
+/* Whether mincore tells this process the truth about the file of STAT. */
+static bool is_told(const struct stat *stat) { return stat->st_uid == geteuid() || is_real_root(); }
+
+int hl_look_in_place(struct hl_place *place, const struct hl_elf_file *file,
+                     const struct hl_geometry *geometry) {
+    struct work work;
+    int result = find_chunks(place, file, geometry);
+    if (result != 0) {
+        hl_free_place(place);
+        return result;
+    }
+    if (!is_told(&file->stat))
+        return -EPERM;
+    result = begin_work(&work, place, file->fd);
+    if (result != 0) {
+        hl_free_place(place);
+        return result;
+    }
+    for (size_t i = 0; i < place->n_chunks; i++)
+        look_at(&work, &place->chunk[i]);
+    end_work(&work);
+    return 0;
+}
+
+/* --- who maps it --- */
+
+/* A line of maps, "start-end perm offset MM:mm inode  name". */
+struct line {
+    uint64_t start, end, offset, inode;
+    unsigned device_major, device_minor;
+};
+
+static bool read_line(struct line *line, const char *text) {
+    return sscanf(text, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %x:%x %" SCNu64, &line->start, &line->end,
+                  &line->offset, &line->device_major, &line->device_minor, &line->inode) == 6;
+}
+
+/* How maps calls the file that the window shows: not as stat does, on some file systems. */
+static bool find_own_line(const struct work *work, struct line *own) {
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char *text = NULL;
+    size_t size = 0;
+    bool found = false;
+    while (maps != NULL && !found && getline(&text, &size, maps) >= 0)
+        found = read_line(own, text) && own->start == (uint64_t)work->window && own->inode != 0;
+    free(text);
+    if (maps != NULL)
+        fclose(maps);
+    return found;
+}
+
+/* Notes which chunks the process whose maps these are has mapped. */
+static void count_process(struct hl_place *place, FILE *maps, const struct line *own) {
+    bool *seen = hl_allocate(place->n_chunks * sizeof *seen);
+    char *text = NULL;
+    size_t size = 0;
+    struct line line;
+    while (getline(&text, &size, maps) >= 0) {
+        if (!read_line(&line, text) || line.inode != own->inode || line.device_major != own->device_major ||
+            line.device_minor != own->device_minor)
+            continue;
+        place->is_mapped = true;
+        for (size_t i = 0; i < place->n_chunks; i++)
+            seen[i] |= hl_overlap(line.offset, line.offset + (line.end - line.start), place->chunk[i].offset,
+                                  place->chunk[i].offset + place->chunk_bytes) > 0;
+    }
+    for (size_t i = 0; i < place->n_chunks; i++)
+        place->chunk[i].mappers += seen[i];
+    free(text);
+    free(seen);
+}
+
+/* Makes this process map what is cached of CHUNK, and nothing else, and reads what pagemap says of it. */
+static bool read_entries(const struct work *work, const struct hl_chunk *chunk, uint64_t *entry) {
+    if (work->pagemap < 0 || !map_chunk(work, chunk))
+        return false;
+    unsigned char *state = list_cached(work);
+    for (size_t i = 0, end; i < work->pages; i = end + 1) {
+        for (end = i; end < work->pages && (state[end] & 1); end++)
+            ;
+        if (end > i)
+            madvise(work->window + i * work->page_bytes, (end - i) * work->page_bytes, MADV_POPULATE_READ);
+    }
+    free(state);
+    size_t bytes = work->pages * sizeof *entry;
+    return pread(work->pagemap, entry, bytes,
+                 (off_t)((uint64_t)work->window / work->page_bytes * sizeof *entry)) == (ssize_t)bytes;
+}
+
+/* The same for processes that even root cannot look at, as one that a security module guards: how often the kernel says
+   (kpagecount) that others map one of the cached pages of CHUNK at most.  Negative: it does not. */
+static int64_t count_hidden(const struct work *work, const struct hl_chunk *chunk) {
+    uint64_t *entry = hl_allocate(work->pages * sizeof *entry), mapped;
+    int counts = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC);
+    int64_t most = counts >= 0 && read_entries(work, chunk, entry) ? 0 : -1;
+    for (size_t i = 0; i < work->pages && most >= 0; i++) {
+        uint64_t frame = entry[i] & FRAME_NUMBER;
+        if (!(entry[i] & PRESENT))
+            continue;
+        if (frame == 0 ||
+            pread(counts, &mapped, sizeof mapped, (off_t)(frame * sizeof mapped)) != sizeof mapped)
+            most = -1;
+        else if ((int64_t)mapped - 1 > most) /* this process maps it once */
+            most = (int64_t)mapped - 1;
+    }
+    if (counts >= 0)
+        close(counts);
+    free(entry);
+    return most;
+}
+
+static bool add_hidden(const struct work *work) {
+    for (size_t i = 0; i < work->place->n_chunks; i++) {
+        struct hl_chunk *chunk = &work->place->chunk[i];
+        int64_t mapped = count_hidden(work, chunk);
+        if (mapped < 0)
+            return false;
+        chunk->mappers = mapped > chunk->mappers ? (unsigned)mapped : chunk->mappers;
+        work->place->is_mapped |= mapped > 0;
+    }
+    return true;
+}
+
+/* Counts the other processes that map each chunk.  False: that cannot be known. */
+static bool count_mappers(const struct work *work) {
+    struct hl_place *place = work->place;
+    struct line own;
+    DIR *folder = map_chunk(work, &place->chunk[0]) && find_own_line(work, &own) ? opendir("/proc") : NULL;
+    bool is_hidden = false;
+    place->is_mapped = false;
+    for (size_t i = 0; i < place->n_chunks; i++)
+        place->chunk[i].mappers = 0;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid == 0 || pid == getpid())
+            continue;
+        char *path = hl_format("/proc/%s/maps", entry->d_name);
+        FILE *maps = fopen(path, "re");
+        free(path);
+        is_hidden |= maps == NULL && (errno == EACCES || errno == EPERM);
+        if (maps != NULL) {
+            count_process(place, maps, &own);
+            fclose(maps);
+        }
+    }
+    if (folder == NULL)
+        return false;
+    closedir(folder);
+    return !is_hidden || add_hidden(work);
+}
+
+/* --- pressure --- */
+
+struct pressure {
+    double percent;        /* of the last ten seconds in which something waited */
+    uint64_t microseconds; /* in which something waited since the machine was started */
+};
+
+/* False: the kernel does not tell. */
+static bool read_pressure(struct pressure *pressure, const char *what) {
+    char *path = hl_format("/proc/pressure/%s", what);
+    FILE *file = fopen(path, "re");
+    bool known = file != NULL && fscanf(file, "some avg10=%lf avg60=%*f avg300=%*f total=%" SCNu64,
+                                        &pressure->percent, &pressure->microseconds) == 2;
+    if (file != NULL)
+        fclose(file);
+    free(path);
+    return known;
+}
+
+/* Whether something waits for the disks now.  What was read just before, for the file before this one, is still in the average
+   of ten seconds. */
+static bool is_waited_for(const struct pressure *before) {
+    const struct timespec pause = {0, WATCH_MS * 1000000L};
+    struct pressure now;
+    double began = hl_now_ms();
+    nanosleep(&pause, NULL);
+    double most = (hl_now_ms() - began) * 1000 * PRESSURE_MAX / 100;
+    return !read_pressure(&now, "io") || (double)(now.microseconds - before->microseconds) > most;
+}
+
+/* What the machine is short of; NULL: nothing, or that is not known.  Reading is I/O itself, so only WITH_IO asks for that. */
+static char *explain_pressure(struct hl_placer *placer, bool with_io) {
+    static const char *const resources[] = {"memory", "io"};
+    for (unsigned i = 0; i < 1u + with_io; i++) {
+        struct pressure pressure = {0};
+        placer->is_pressure_unknown |= !read_pressure(&pressure, resources[i]);
+        if (pressure.percent > PRESSURE_MAX && (i == 0 || is_waited_for(&pressure)))
+            return hl_format(
+                "programs have waited for %s in %.0f %% of the last ten seconds; try again later",
+                i == 0 ? "memory" : "disks", pressure.percent);
+    }
+    return NULL;
+}
+
+/* --- the two ways --- */
+
+static struct hl_superblock *find_superblock(struct hl_placer *placer, dev_t device) {
+    for (size_t i = 0; i < placer->n_superblocks; i++)
+        if (placer->superblock[i].device == device)
+            return &placer->superblock[i];
+    placer->superblock =
+        hl_resize(placer->superblock, (placer->n_superblocks + 1) * sizeof *placer->superblock);
+    struct hl_superblock *superblock = &placer->superblock[placer->n_superblocks++];
+    *superblock = (struct hl_superblock){.device = device};
+    return superblock;
+}
+
+/* With which protection the kernel joins pages of the file: of less than a huge page there are none to be joined, but it looks
+   at the mapping first.  Older kernels want it to be executable.  Such mappings are refused on noexec, and IMA notes them. */
+static int find_joined_prot(const struct work *work) {
+    static const int prots[] = {PROT_READ, PROT_READ | PROT_EXEC};
+    bool is_mapped = map_chunk(work, &work->place->chunk[0]);
+    for (unsigned i = 0; is_mapped && i < 2; i++)
+        if (mprotect(work->window, work->place->chunk_bytes, prots[i]) == 0 &&
+            madvise(work->window, work->page_bytes, MADV_COLLAPSE) == 0)
+            return prots[i];
+    return PROT_NONE;
+}
+
+/* Joins the pages of CHUNK, if it can. */
+static void collapse(const struct work *work, const struct hl_chunk *chunk) {
+    int result = -EAGAIN;
+    if (!map_chunk(work, chunk) || mprotect(work->window, work->place->chunk_bytes, work->joined_prot) != 0)
+        return;
+    for (unsigned try = 0; try < TRIES_TO_COLLAPSE && (result == -EAGAIN || result == -EBUSY); try++)
+        result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
+}
+
+/* Reads CHUNK into the page cache, as large as the kernel does that. */
+static void read_chunk(const struct work *work, const struct hl_chunk *chunk) {
+    char buffer[1 << 16];
+    madvise(work->window, work->place->chunk_bytes, MADV_HUGEPAGE);
+    if (madvise(work->window, work->place->chunk_bytes, MADV_POPULATE_READ) == 0)
+        return;
+    for (uint64_t at = 0; at < work->place->chunk_bytes; at += sizeof buffer)
+        if (pread(work->file, buffer, sizeof buffer, (off_t)(chunk->offset + at)) <= 0)
+            return;
+}
+
+/* Why a chunk did not become huge. */
+enum obstacle { NONE, IN_USE, TOO_MANY, NO_PAGE, FILE_SYSTEM };
+
+static const char *const sentences[] = {
+    [NONE] = NULL,
+    [IN_USE] =
+        "processes map the file, and this kernel makes its text huge only while none does; end them, then "
+        "hugeld share refresh",
+    [TOO_MANY] =
+        "so many processes map the file that they would all wait for more than 2 ms; when there are fewer, "
+        "hugeld share refresh",
+    [NO_PAGE] =
+        "the kernel had no huge page for it; free or compact memory: echo 1 > /proc/sys/vm/compact_memory",
+    [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld share add --way=image",
+};
+
+/* Joins the pages of CHUNK, if the kernel does that and not too many processes would wait for it. */
+static enum obstacle try_collapse(const struct work *work, struct hl_chunk *chunk) {
+    if (work->joined_prot == PROT_NONE)
+        return IN_USE;
+    if (chunk->mappers * MICROSECONDS_PER_MAPPER > PAUSE_BUDGET_MICROSECONDS)
+        return TOO_MANY;
+    collapse(work, chunk);
+    return look_at(work, chunk) ? NONE : NO_PAGE;
+}
+
+/* Drops what is cached of CHUNK.  False: some of it stayed, because somebody uses it all the same. */
+static bool drop(const struct work *work, const struct hl_chunk *chunk) {
+    bool is_empty = true;
+    fdatasync(work->file);
+    posix_fadvise(work->file, (off_t)chunk->offset, (off_t)work->place->chunk_bytes, POSIX_FADV_DONTNEED);
+    unsigned char *state = list_cached(work);
+    for (size_t i = 0; i < work->pages; i++)
+        is_empty &= !(state[i] & 1);
+    free(state);
+    return is_empty;
+}
+
+/* Drops what is cached of CHUNK and reads it again.  It is cached afterwards, whatever became of it. */
+static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) {
+    enum obstacle obstacle = NO_PAGE;
+    for (unsigned try = 0; try < TRIES_TO_READ && obstacle != NONE && map_chunk(work, chunk); try++) {
+        bool is_dropped = drop(work, chunk);
+        read_chunk(work, chunk);
+        obstacle = look_at(work, chunk) ? NONE : is_dropped ? NO_PAGE : IN_USE;
+    }
+    return obstacle;
+}
+
+/* The first chunk of a SUPERBLOCK decides whether it has large folios at all. */
+static enum obstacle try_reading(const struct work *work, struct hl_superblock *superblock,
+                                 struct hl_chunk *chunk) {
+    if (superblock->reads_anew == CANNOT)
+        return FILE_SYSTEM;
+    enum obstacle obstacle = read_anew(work, chunk);
+    if (obstacle == NONE)
+        superblock->reads_anew = CAN;
+    else if (obstacle == NO_PAGE && superblock->reads_anew == UNTRIED)
+        superblock->reads_anew = CANNOT;
+    return superblock->reads_anew == CANNOT ? FILE_SYSTEM : obstacle;
+}
+
+static enum obstacle make_huge(const struct hl_placer *placer, const struct work *work,
+                               struct hl_superblock *superblock, struct hl_chunk *chunk) {
+    enum obstacle obstacle = try_collapse(work, chunk);
+    return obstacle == NONE || work->place->is_mapped || placer->only_joins
+               ? obstacle
+               : try_reading(work, superblock, chunk);
+}
+
+char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes) {
+    struct hl_status status;
+    struct hl_placement placement;
+    struct hl_geometry geometry;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_read_status(&status, &hl_system_roots);
+    int policy = hl_check_thp_policy(&hl_system_roots, &geometry, &status);
+    if (policy != 0)
+        return hl_format("%s; %s", hl_skip_sentence((enum hl_skip)policy),
+                         hl_remedy_of((enum hl_skip)policy));
+    if (!is_real_root())
+        return hl_format("only root outside of containers and of services that are shut in sees which "
+                         "processes map the file; run it there");
+    char *sentence = hl_explain_unsteady(file->fd, true);
+    char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path) : NULL;
+    if (problem != NULL)
+        sentence = hl_format("%s; keep the file where only root can write and all users can read", problem);
+    free(problem);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    if (sentence == NULL && bytes > hl_read_memory_headroom(&hl_system_roots, &placement))
+        sentence =
+            hl_format("the machine or a memory limit has no room for it; free memory, or raise the limit");
+    return sentence;
+}
+
+char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
+                            const char *path) {
+    struct work work;
+    enum obstacle obstacle = NONE;
+    uint64_t bytes = place->n_chunks * place->chunk_bytes;
+    if (hl_huge_text_bytes(place) == bytes)
+        return NULL;
+    char *sentence = hl_explain_not_in_place(file, path, bytes);
+    if (sentence == NULL)
+        sentence = explain_pressure(placer, true);
+    if (sentence != NULL)
+        return sentence;
+    if (begin_work(&work, place, file->fd) != 0)
+        return hl_format("there is no room for a mapping; raise RLIMIT_AS");
+    work.joined_prot = find_joined_prot(&work);
+    if (placer->only_joins && work.joined_prot == PROT_NONE)
+        sentence = hl_format("%s", sentences[IN_USE]);
+    else if (!count_mappers(&work))
+        sentence = hl_format("it cannot be known which processes map the file; mount /proc, and run it as "
+                             "root with all capabilities");
+    struct hl_superblock *superblock = find_superblock(placer, file->stat.st_dev);
+    for (size_t i = 0; i < place->n_chunks && sentence == NULL; i++) {
+        if (look_at(&work, &place->chunk[i])) /* read ahead with the one before */
+            continue;
+        sentence = explain_pressure(placer, false);
+        enum obstacle found =
+            sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
+        obstacle = obstacle == NONE ? found : obstacle;
+    }
+    /* What was read while a process began to map it stays as that process found it. */
+    if (obstacle == NO_PAGE && !place->is_mapped && count_mappers(&work) && place->is_mapped)
+        obstacle = IN_USE;
+    end_work(&work);
+    return sentence != NULL || obstacle == NONE ? sentence : hl_format("%s", sentences[obstacle]);
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A file's text on huge pages of its own page cache: no copy, no image, and nothing of hugeld in any process. */
+#ifndef HL_IN_PLACE_H
+#define HL_IN_PLACE_H
+
+#include "command/file/elf-file.h"
+
+/* A huge page of a file that all processes map as a whole. */
+struct hl_chunk {
+    uint64_t offset; /* in the file */
+    bool is_huge;    /* one entry maps it, as far as anybody can know: a number read is already old */
+    unsigned mappers;
+};
+
+struct hl_place {
+    uint64_t text_bytes; /* of the file */
+    size_t n_chunks;
+    struct hl_chunk *chunk; /* ascending; hl_free_place frees them */
+    uint64_t chunk_bytes;
+    bool is_mapped; /* known after hl_make_huge_in_place: some process maps the file */
+};
+
+/* What one command, or the service, has found out about this machine; zero at first. */
+struct hl_placer {
+    bool only_joins;          /* set by the caller: what is cached is joined, and no file is read anew */
+    bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
+    size_t n_superblocks;
+    struct hl_superblock *superblock; /* hl_free_placer frees them */
+};
+void hl_free_placer(struct hl_placer *placer);
+
+/* Finds the parts of FILE's text that can be on huge pages of the page cache, and which of them are.  Reads nothing from the
+   disk and changes nothing.  0; HL_SKIP_FILE_PLACE or HL_SKIP_TOO_SMALL where there are none; another enum hl_skip where its
+   headers are malformed; -EPERM: only who owns the file is told which pages are cached; or another negated errno.  PLACE is
+   to be freed after 0 and -EPERM, and has all but is_huge then. */
+int hl_look_in_place(struct hl_place *place, const struct hl_elf_file *file,
+                     const struct hl_geometry *geometry);
+void hl_free_place(struct hl_place *place);
+
+/* How many bytes of the text are on huge pages. */
+uint64_t hl_huge_text_bytes(const struct hl_place *place);
+
+/* Whether so many bytes of a text in place are enough to do without an image, which reaches more, but takes memory. */
+bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes);
+
+/* Why BYTES of FILE, which lies at PATH, cannot be put in place by this user, whatever the machine is busy with now; NULL if
+   they can, or the reason and what to do, which the caller frees. */
+char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes);
+
+/* Makes those chunks huge that are not, after hl_look_in_place.  FILE lies at PATH, which has no symbolic links.  The file's
+   pages are in the page cache afterwards, huge or not.  NULL: all chunks are huge; or why some are not and what to do, which
+   the caller frees. */
+char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
+                            const char *path);
+
+#endif

@@ -1,0 +1,670 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Plans an image: an ELF file laid out anew, so that the page cache can have its text in huge pages.
+
+   An image is flat: the byte at address A is at the file's offset A - base, where base is the first address
+   rounded down to a huge page.  So a huge page of the file is a huge page of memory, wherever the kernel puts
+   the object by multiples of 2 MiB, and what two segments share one huge page is one piece of the file, which
+   edges=merge can map as a whole:
+
+       original    h rrrrrrTTTTTTTTTTTTTTTTrrrrwwwww d d d s
+       image       h rrrrrr..TTTTTTTTTTTTTTTT.....rrrr      wwwww  d d d s
+       huge pages  |         |         |         |         |         |
+
+   h: the ELF and program headers, bytes of the first segment; r, T, w: segments; d: sections that are not
+   loaded; s: the section headers.  Dots are trap instructions, since hugeld maps a huge page that holds text
+   executable as a whole; other room is a hole.  Addresses, symbols and all bytes of segments stay as they are.
+
+   hl_read_segments refuses hostile segments.  All other numbers of the file are checked here against the
+   file's length before anything is added to them. */
+#include "command/image/layout.h"
+#include "command/base/common.h"
+#include "elf/image.h"
+#include "elf/plan.h"
+
+#include <gelf.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The largest alignment of a section that is kept. */
+#define ALIGN_MAX ((uint64_t)64 << 10)
+/* An image's length beyond its original's.  Programs reach over 2 GiB only in the large code model. */
+#define HOLES_MAX ((uint64_t)4 << 30)
+
+/* Bytes of the original that no segment has: a section's, or a program header's. */
+struct extent {
+    uint64_t from, bytes, align;
+    Elf64_Off *offset; /* of the header that names them, to be set */
+};
+
+/* A range of the original that something names. */
+struct range {
+    uint64_t start, end;
+};
+
+struct planner {
+    struct hl_image *image;
+    const struct hl_elf_file *file;
+    Elf *elf; /* the same file, for its sections */
+    const struct hl_geometry *geometry;
+    struct hl_object object;
+    uint64_t file_bytes;
+    uint64_t end; /* of what the image has so far */
+    size_t n_extents, n_ranges;
+    struct extent *extent;
+    struct range *range;
+    uint64_t appended_bytes;
+};
+
+/* Where in the original SEGMENT's bytes begin. */
+static uint64_t file_start(const struct hl_segment *segment) {
+    return segment->offset + (segment->start - segment->first_page);
+}
+
+static uint64_t in_image(const struct planner *p, uint64_t address) { return address - p->image->base; }
+
+static bool is_inside(const struct planner *p, uint64_t offset, uint64_t bytes) {
+    return offset <= p->file_bytes && bytes <= p->file_bytes - offset;
+}
+
+static void add_piece(struct planner *p, uint64_t to, uint64_t bytes, uint64_t from) {
+    p->image->piece[p->image->n_pieces++] = (struct hl_piece){to, bytes, from};
+    if (to + bytes > p->end)
+        p->end = to + bytes;
+}
+
+static void add_range(struct planner *p, uint64_t start, uint64_t bytes) {
+    p->range[p->n_ranges++] = (struct range){start, start + bytes};
+}
+
+/* --- reading --- */
+
+/* Trap instructions of each machine that hugeld runs on, as four bytes in its byte order. */
+static uint32_t find_trap(unsigned machine) {
+    if (machine == EM_X86_64)
+        return 0xcccccccc;                         /* int3 */
+    return machine == EM_AARCH64 ? 0xd4200000 : 0; /* brk #0 */
+}
+
+/* Whether a PT_LOAD of no bytes, which hl_read_segments passes over, is one for the kernel and ld.so, too: they
+   map the page that its address is in, unless that is the page's first. */
+static bool maps_nothing(const Elf64_Phdr *ph, const struct hl_geometry *geometry) {
+    return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
+}
+
+/* The program headers and what they make of the object: hl_skip, or 0. */
+static int read_object(struct planner *p) {
+    const Elf64_Ehdr *header = &p->file->header;
+    struct hl_options options;
+    struct hl_plan plan;
+    const uint16_t one = 1;
+    if (header->e_ident[EI_DATA] != (*(const uint8_t *)&one == 1 ? ELFDATA2LSB : ELFDATA2MSB))
+        return HL_SKIP_FOREIGN;
+    if (header->e_phentsize != sizeof(Elf64_Phdr))
+        return HL_SKIP_MALFORMED;
+    int result = hl_load_object(&p->object, p->file, "", 0, p->geometry);
+    if (result != 0)
+        return result;
+    for (size_t i = 0; i < p->file->phnum; i++) {
+        const Elf64_Phdr *ph = &p->file->phdr[i];
+        if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
+            (ph->p_offset - ph->p_vaddr) % p->geometry->page_bytes != 0)
+            return HL_SKIP_MALFORMED;
+        if (ph->p_type == PT_LOAD && ph->p_memsz == 0 && !maps_nothing(ph, p->geometry))
+            return HL_SKIP_MALFORMED;
+        if (ph->p_type != PT_LOAD && ph->p_filesz > 0 && !is_inside(p, ph->p_offset, ph->p_filesz))
+            return HL_SKIP_SOURCE_UNREADABLE;
+    }
+    hl_default_options(&options);
+    options.segments = HL_SEGMENTS_ALL;
+    options.sparse_text = HL_SPARSE_TEXT_ON;
+    options.data = HL_DATA_OFF;
+    return hl_plan_object(&plan, &p->object, &options, p->geometry);
+}
+
+/* The section headers, of which a file need not have any. */
+static int read_sections(struct planner *p) {
+    struct hl_image *image = p->image;
+    const Elf64_Ehdr *header = &p->file->header;
+    if (header->e_shoff == 0 && header->e_shnum == 0)
+        return 0;
+    if (elf_getshdrnum(p->elf, &image->shnum) != 0 || image->shnum == 0 ||
+        !is_inside(p, header->e_shoff, 0) ||
+        image->shnum > (p->file_bytes - header->e_shoff) / sizeof(Elf64_Shdr)) {
+        image->shnum = 0;
+        return header->e_shoff == 0 ? HL_SKIP_MALFORMED : HL_SKIP_SOURCE_UNREADABLE;
+    }
+    if (header->e_shentsize != sizeof(Elf64_Shdr))
+        return HL_SKIP_MALFORMED;
+    image->shdr = hl_allocate(image->shnum * sizeof *image->shdr);
+    for (size_t i = 0; i < image->shnum; i++) {
+        Elf64_Shdr *sh = &image->shdr[i];
+        if (gelf_getshdr(elf_getscn(p->elf, i), sh) == NULL)
+            return HL_SKIP_SOURCE_UNREADABLE;
+        if (sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS && !is_inside(p, sh->sh_offset, sh->sh_size))
+            return HL_SKIP_SOURCE_UNREADABLE;
+    }
+    return 0;
+}
+
+/* --- data that nobody names --- */
+
+static int compare_ranges(const void *a, const void *b) {
+    const struct range *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* Whether the original has a byte that is not zero in [start, end): 1, 0, or a negative number. */
+static int has_data(const struct planner *p, uint64_t start, uint64_t end) {
+    static const char zeros[1 << 14];
+    char buffer[sizeof zeros];
+    while (start < end) {
+        size_t most = end - start < sizeof buffer ? (size_t)(end - start) : sizeof buffer;
+        ssize_t got = pread(p->file->fd, buffer, most, (off_t)start);
+        if (got <= 0)
+            return -1;
+        if (memcmp(buffer, zeros, (size_t)got) != 0)
+            return 1;
+        start += (uint64_t)got;
+    }
+    return 0;
+}
+
+/* Programs read what is appended to them by its offset, or by its distance from the end: in an image it would
+   lie elsewhere.  Linkers leave zeros between what they name (all of 3,806 files in /usr of a Debian 12). */
+static int look_for_data(struct planner *p) {
+    uint64_t at = 0;
+    add_range(p, p->file_bytes, 0);
+    qsort(p->range, p->n_ranges, sizeof *p->range, compare_ranges);
+    for (size_t i = 0; i < p->n_ranges; i++) {
+        const struct range *range = &p->range[i];
+        int data = range->start > at ? has_data(p, at, range->start) : 0;
+        if (data != 0)
+            return data > 0 ? HL_SKIP_APPENDED_DATA : HL_SKIP_SOURCE_UNREADABLE;
+        at = range->end > at ? range->end : at;
+    }
+    return 0;
+}
+
+/* Whether TEXT is one of the N NAMES, or begins with one that ends in "." or "_". */
+static bool has_name(const char *text, const char *const *names, size_t n) {
+    for (size_t i = 0; text != NULL && i < n; i++) {
+        size_t bytes = strlen(names[i]);
+        if (strcmp(text, names[i]) == 0 ||
+            (strchr("._", names[i][bytes - 1]) != NULL && strncmp(text, names[i], bytes) == 0))
+            return true;
+    }
+    return false;
+}
+
+/* Whether section NUMBER is the string table of the section headers or of a symbol table. */
+static bool is_string_table(const struct planner *p, size_t number, size_t names) {
+    bool found = number == names;
+    for (size_t i = 0; i < p->image->shnum && !found; i++)
+        found = p->image->shdr[i].sh_type == SHT_SYMTAB && p->image->shdr[i].sh_link == number;
+    return found;
+}
+
+/* Whether section NUMBER, which is not loaded, is one that is only found by the section headers.  A program may carry others
+   for itself and know their offsets (PyInstaller, game engines).  The names are those of compilers and linkers, and of all
+   executables in /usr of a Debian 12; neither a type nor the beginning of a name tells a payload from them. */
+static bool is_found_by_headers(const struct planner *p, size_t number, size_t names) {
+    static const char *const known[] = {".debug_",
+                                        ".zdebug_",
+                                        ".gnu_debuglink",
+                                        ".gnu_debugaltlink",
+                                        ".gnu_debugdata",
+                                        ".gdb_index",
+                                        ".stab",
+                                        ".stabstr",
+                                        ".stab.",
+                                        ".comment",
+                                        ".annobin",
+                                        ".rustc",
+                                        ".gnu.warning.",
+                                        ".gnu.build.attributes",
+                                        ".gnu.build.attributes.",
+                                        ".gnu.lto_",
+                                        ".BTF",
+                                        ".BTF.ext",
+                                        ".note.gnu.gold-version",
+                                        ".GCC.command.line",
+                                        ".ctf",
+                                        ".llvmbc",
+                                        ".llvmcmd",
+                                        ".llvm_bb_addr_map",
+                                        ".note.gnu.build-id",
+                                        ".note.stapsdt",
+                                        ".note.bolt_info"};
+    const Elf64_Shdr *sh = &p->image->shdr[number];
+    const char *name = elf_strptr(p->elf, names, sh->sh_name);
+    switch (sh->sh_type) {
+    case SHT_SYMTAB:
+        return name != NULL && strcmp(name, ".symtab") == 0;
+    case SHT_SYMTAB_SHNDX:
+        return name != NULL && strcmp(name, ".symtab_shndx") == 0;
+    case SHT_STRTAB:
+        return is_string_table(p, number, names) || has_name(name, known, sizeof known / sizeof known[0]);
+    case SHT_REL:
+    case SHT_RELA: /* of a section, kept by the linker (--emit-relocs) */
+        return sh->sh_info > 0 && sh->sh_info < p->image->shnum && name != NULL &&
+               strncmp(name, ".rel", strlen(".rel")) == 0;
+    default:
+        return has_name(name, known, sizeof known / sizeof known[0]);
+    }
+}
+
+/* Whether all of the section SH lies in a segment that is loaded. */
+static bool is_loaded(const struct planner *p, const Elf64_Shdr *sh) {
+    bool found = false;
+    for (size_t i = 0; i < p->file->phnum && !found; i++) {
+        const Elf64_Phdr *ph = &p->file->phdr[i];
+        found = ph->p_type == PT_LOAD && sh->sh_offset >= ph->p_offset && sh->sh_size <= ph->p_filesz &&
+                sh->sh_offset - ph->p_offset <= ph->p_filesz - sh->sh_size;
+    }
+    return found;
+}
+
+/* Whether an executable carries data in a section of its own. */
+static bool has_payload(const struct planner *p) {
+    size_t names;
+    if (strcmp(hl_elf_type(p->file), "dso") == 0 || elf_getshdrstrndx(p->elf, &names) != 0)
+        return false;
+    for (size_t i = 0; i < p->image->shnum; i++) {
+        const Elf64_Shdr *sh = &p->image->shdr[i];
+        bool has_bytes = sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS && sh->sh_size > 0;
+        if (has_bytes && !is_loaded(p, sh) && !is_found_by_headers(p, i, names))
+            return true;
+    }
+    return false;
+}
+
+static int check_original(struct planner *p) {
+    const Elf64_Ehdr *header = &p->file->header;
+    for (unsigned i = 0; i < p->object.n_segments; i++) {
+        const struct hl_segment *segment = &p->object.segment[i];
+        if (segment->file_end > segment->start)
+            add_range(p, file_start(segment), segment->file_end - segment->start);
+    }
+    for (size_t i = 0; i < p->image->shnum; i++) {
+        const Elf64_Shdr *sh = &p->image->shdr[i];
+        if (sh->sh_type != SHT_NULL && sh->sh_type != SHT_NOBITS)
+            add_range(p, sh->sh_offset, sh->sh_size);
+    }
+    add_range(p, 0, sizeof(Elf64_Ehdr));
+    add_range(p, header->e_phoff, p->file->phnum * sizeof(Elf64_Phdr));
+    if (p->image->shnum > 0)
+        add_range(p, header->e_shoff, p->image->shnum * sizeof(Elf64_Shdr));
+    return has_payload(p) ? HL_SKIP_APPENDED_DATA : look_for_data(p);
+}
+
+/* --- what is loaded --- */
+
+static uint64_t largest_alignment(const struct planner *p) {
+    return hl_load_alignment(p->file, p->geometry->huge_page_bytes);
+}
+
+/* Finds the base, and where the segment that has the ELF header puts it.  The bytes before such a segment's
+   own, in its first page, are mapped with it, so they are taken for its own. */
+static void choose_base(struct planner *p) {
+    struct hl_image *image = p->image;
+    struct hl_segment *first = &p->object.segment[0], *holder = NULL;
+    uint64_t unit = largest_alignment(p);
+    image->base = hl_round_down(first->start, unit);
+    for (unsigned i = 0; i < p->object.n_segments && holder == NULL; i++) {
+        struct hl_segment *segment = &p->object.segment[i];
+        if (segment->offset == 0 && segment->file_end > segment->start)
+            holder = segment;
+    }
+    if (holder != NULL)
+        holder->start = holder->first_page;
+    /* The first bytes are the ELF header's, so text may not be there. */
+    if (first->first_page == image->base && holder != first)
+        image->base -= unit;
+    image->has_loaded_header = holder != NULL;
+    image->loaded_header = holder != NULL ? in_image(p, holder->first_page) : 0;
+}
+
+static int place_segments(struct planner *p) {
+    uint64_t longest = p->file_bytes + HOLES_MAX;
+    p->end = sizeof(Elf64_Ehdr);
+    for (unsigned i = 0; i < p->object.n_segments; i++) {
+        const struct hl_segment *segment = &p->object.segment[i];
+        uint64_t to = in_image(p, segment->start), bytes = segment->file_end - segment->start;
+        if (bytes > 0 && (to > longest || bytes > longest - to))
+            return HL_SKIP_TOO_SPARSE;
+        if (bytes > 0)
+            add_piece(p, to, bytes, file_start(segment));
+        /* The kernel maps the page in which a segment begins, even if nothing of it is in the file. */
+        else if (to % p->geometry->page_bytes != 0 && to <= longest && to > p->end)
+            p->end = to;
+    }
+    return 0;
+}
+
+/* Whether the huge page at address START holds text and nothing writable. */
+static bool is_text_page(const struct planner *p, uint64_t start) {
+    uint64_t end = start + p->geometry->huge_page_bytes;
+    bool text = false;
+    for (unsigned i = 0; i < p->object.n_segments; i++) {
+        const struct hl_segment *segment = &p->object.segment[i];
+        if (hl_segment_overlap(segment, start, end) == 0)
+            continue;
+        if (segment->flags & PF_W)
+            return false;
+        text |= (segment->flags & PF_X) && segment->file_end > segment->start;
+    }
+    return text;
+}
+
+/* Fills what is between START and END in the huge page that holds START. */
+static void fill_page(struct planner *p, uint64_t start, uint64_t end) {
+    uint64_t page = hl_round_down(start, p->geometry->huge_page_bytes);
+    end = end - page < p->geometry->huge_page_bytes ? end : page + p->geometry->huge_page_bytes;
+    if (start < end && p->image->trap != 0 && is_text_page(p, page))
+        add_piece(p, in_image(p, start), end - start, HL_TRAPS);
+}
+
+/* Fills the room [start, end) between two segments, where it is in the huge pages of either. */
+static void fill_room(struct planner *p, uint64_t start, uint64_t end) {
+    uint64_t last = hl_round_down(end - 1, p->geometry->huge_page_bytes);
+    if (start >= end)
+        return;
+    fill_page(p, start, end);
+    if (last > start)
+        fill_page(p, last, end);
+}
+
+static void fill_with_traps(struct planner *p) {
+    const struct hl_object *object = &p->object;
+    const struct hl_segment *first = &object->segment[0], *last = &object->segment[object->n_segments - 1];
+    uint64_t page = hl_round_down(first->start, p->geometry->huge_page_bytes);
+    fill_room(p, page == p->image->base ? page + sizeof(Elf64_Ehdr) : page, first->start);
+    for (const struct hl_segment *segment = first; segment < last; segment++)
+        fill_room(p, segment->end, segment[1].start);
+    fill_room(p, last->end, hl_round_up(last->end, p->geometry->huge_page_bytes));
+}
+
+/* --- what is not loaded --- */
+
+/* Where the BYTES at OFFSET of the original are in the image, if a segment has them all.  ADDRESS decides
+   between two segments that have them. */
+static bool find_loaded(const struct planner *p, uint64_t offset, uint64_t bytes, uint64_t address,
+                        uint64_t *to) {
+    bool found = false;
+    for (unsigned i = 0; i < p->object.n_segments; i++) {
+        const struct hl_segment *segment = &p->object.segment[i];
+        uint64_t start = file_start(segment), length = segment->file_end - segment->start;
+        if (offset < start || offset - start > length || bytes > length - (offset - start) || length == 0)
+            continue;
+        uint64_t at = segment->start + (offset - start);
+        if (!found || at == address)
+            *to = in_image(p, at);
+        found = true;
+    }
+    return found;
+}
+
+/* The segment that has ADDRESS, or ends there; NULL: none. */
+static const struct hl_segment *find_segment(const struct planner *p, uint64_t address) {
+    const struct hl_segment *found = NULL;
+    for (unsigned i = 0; i < p->object.n_segments; i++) {
+        const struct hl_segment *segment = &p->object.segment[i];
+        if (address - segment->start <= segment->end - segment->start)
+            found = segment;
+    }
+    return found;
+}
+
+/* Whether the byte at OFFSET of the original is loaded at ADDRESS.  (RELRO may end behind the bytes that its
+   segment has in the file.) */
+static bool goes_with(const struct planner *p, uint64_t offset, uint64_t address) {
+    const struct hl_segment *segment = find_segment(p, address);
+    return segment != NULL && segment->file_end > segment->start &&
+           offset - file_start(segment) == address - segment->start;
+}
+
+static void add_extent(struct planner *p, uint64_t bytes, uint64_t align, Elf64_Off *offset) {
+    bool usual = align != 0 && (align & (align - 1)) == 0 && align <= ALIGN_MAX;
+    p->extent[p->n_extents++] = (struct extent){*offset, bytes, usual ? align : 1, offset};
+}
+
+static void place_program_headers(struct planner *p) {
+    struct hl_image *image = p->image;
+    bool moves = hl_is_position_independent(p->file);
+    for (size_t i = 0; i < image->phnum; i++) {
+        Elf64_Phdr *ph = &image->phdr[i];
+        if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
+            ph->p_offset = in_image(p, ph->p_vaddr);
+            if (moves && ph->p_align < p->geometry->huge_page_bytes)
+                ph->p_align = p->geometry->huge_page_bytes;
+        } else if (ph->p_filesz > 0 && !goes_with(p, ph->p_offset, ph->p_vaddr)) {
+            if (!find_loaded(p, ph->p_offset, ph->p_filesz, ph->p_vaddr, &ph->p_offset))
+                add_extent(p, ph->p_filesz, ph->p_align, &ph->p_offset);
+        } else if (find_segment(p, ph->p_vaddr) != NULL && (ph->p_vaddr != 0 || ph->p_memsz > 0)) {
+            ph->p_offset = in_image(p, ph->p_vaddr);
+        }
+    }
+}
+
+static void place_sections(struct planner *p) {
+    for (size_t i = 0; i < p->image->shnum; i++) {
+        Elf64_Shdr *sh = &p->image->shdr[i];
+        bool nothing = sh->sh_type == SHT_NOBITS || sh->sh_size == 0;
+        if (sh->sh_type == SHT_NULL)
+            continue;
+        if (nothing && (sh->sh_flags & SHF_ALLOC) && find_segment(p, sh->sh_addr) != NULL)
+            sh->sh_offset = in_image(p, sh->sh_addr);
+        else if (nothing || !find_loaded(p, sh->sh_offset, sh->sh_size, sh->sh_addr, &sh->sh_offset))
+            add_extent(p, nothing ? 0 : sh->sh_size, sh->sh_addralign, &sh->sh_offset);
+    }
+}
+
+/* By their place in the original, and what holds others before these. */
+static int compare_extents(const void *a, const void *b) {
+    const struct extent *x = a, *y = b;
+    if (x->from != y->from)
+        return x->from < y->from ? -1 : 1;
+    return x->bytes > y->bytes ? -1 : x->bytes < y->bytes;
+}
+
+/* Appends what is not loaded, in the original's order.  What lies in something else goes with it. */
+static int append_extents(struct planner *p) {
+    const struct extent *last = NULL;
+    uint64_t last_to = 0;
+    if (p->n_extents > 0)
+        qsort(p->extent, p->n_extents, sizeof *p->extent, compare_extents);
+    p->end = hl_round_up(p->end, p->geometry->page_bytes);
+    for (size_t i = 0; i < p->n_extents; i++) {
+        const struct extent *extent = &p->extent[i];
+        if (last != NULL && extent->from - last->from <= last->bytes &&
+            extent->bytes <= last->bytes - (extent->from - last->from)) {
+            *extent->offset = last_to + (extent->from - last->from);
+            continue;
+        }
+        uint64_t to = hl_round_up(p->end, extent->align);
+        *extent->offset = to;
+        if (extent->bytes == 0)
+            continue;
+        last = extent;
+        last_to = to;
+        /* Sections that overlap would be in the image more than once each. */
+        p->appended_bytes += extent->bytes;
+        if (p->appended_bytes > p->file_bytes)
+            return HL_SKIP_MALFORMED;
+        add_piece(p, to, extent->bytes, extent->from);
+    }
+    return 0;
+}
+
+static void place_tables(struct planner *p) {
+    struct hl_image *image = p->image;
+    uint64_t bytes = image->phnum * sizeof(Elf64_Phdr);
+    if (!find_loaded(p, image->header.e_phoff, bytes, 0, &image->header.e_phoff)) {
+        image->header.e_phoff = hl_round_up(p->end, sizeof(uint64_t));
+        p->end = image->header.e_phoff + bytes;
+    }
+    if (image->shnum > 0) {
+        image->header.e_shoff = hl_round_up(p->end, sizeof(uint64_t));
+        p->end = image->header.e_shoff + image->shnum * sizeof(Elf64_Shdr);
+    } else {
+        image->header.e_shoff = 0;
+    }
+    image->bytes = hl_round_up(p->end, p->geometry->page_bytes);
+}
+
+/* --- the whole --- */
+
+static int compare_pieces(const void *a, const void *b) {
+    const struct hl_piece *x = a, *y = b;
+    return x->to < y->to ? -1 : x->to > y->to;
+}
+
+/* Counts the huge pages of [start, end) from offset COUNTED on; the end of what is counted now. */
+static uint64_t count_range(struct planner *p, uint64_t counted, uint64_t start, uint64_t end) {
+    uint64_t huge = p->geometry->huge_page_bytes;
+    start = hl_round_down(start, huge) > counted ? hl_round_down(start, huge) : counted;
+    if (start >= end)
+        return counted;
+    end = hl_round_up(end, huge);
+    p->image->huge_pages += (end - start) / huge;
+    return end;
+}
+
+/* Sorts the pieces, and counts the huge pages that they, the header and the tables behind them take. */
+static void count_pages(struct planner *p) {
+    struct hl_image *image = p->image;
+    uint64_t counted = count_range(p, 0, 0, sizeof(Elf64_Ehdr)), end = 0;
+    qsort(image->piece, image->n_pieces, sizeof *image->piece, compare_pieces);
+    for (size_t i = 0; i < image->n_pieces; i++) {
+        end = image->piece[i].to + image->piece[i].bytes;
+        counted = count_range(p, counted, image->piece[i].to, end);
+    }
+    count_range(p, counted, end, p->end);
+}
+
+/* Whether the huge page at address START has no writable segment, so that it may be mapped as a whole. */
+static bool is_read_only_page(const struct planner *p, uint64_t start) {
+    for (unsigned i = 0; i < p->object.n_segments; i++)
+        if ((p->object.segment[i].flags & PF_W) &&
+            hl_segment_overlap(&p->object.segment[i], start, start + p->geometry->huge_page_bytes) > 0)
+            return false;
+    return true;
+}
+
+/* Appends the huge page with the headers once more, where they are as in the original.  At the exec stop it is mapped in the
+   place of the other: whoever reads the headers in memory takes them for the original's. */
+static void append_header_page(struct planner *p) {
+    struct hl_image *image = p->image;
+    uint64_t huge = p->geometry->huge_page_bytes, from = hl_round_down(image->loaded_header, huge);
+    uint64_t to = hl_round_up(p->end, huge);
+    if (strcmp(hl_elf_type(p->file), "dso") == 0 || !image->has_loaded_header ||
+        !is_read_only_page(p, image->base + from))
+        return;
+    for (size_t i = 0, n = image->n_pieces; i < n; i++) {
+        const struct hl_piece piece = image->piece[i];
+        uint64_t start = piece.to > from ? piece.to : from;
+        uint64_t end = piece.to + piece.bytes < from + huge ? piece.to + piece.bytes : from + huge;
+        if (start < end)
+            add_piece(p, start - from + to, end - start,
+                      piece.from == HL_TRAPS ? HL_TRAPS : piece.from + (start - piece.to));
+    }
+    image->bytes = to + huge;
+    image->huge_pages++;
+}
+
+static int plan(struct planner *p) {
+    struct hl_image *image = p->image;
+    int result = read_object(p);
+    if (result == 0)
+        result = read_sections(p);
+    if (result != 0)
+        return result;
+    /* Each segment has bytes and at most two pieces of traps before it, and two more are behind the last one. */
+    size_t headers = image->phnum + image->shnum;
+    size_t pieces = 3 * HL_SEGMENTS_MAX + 2 + headers; /* and some of them twice */
+    image->piece = hl_allocate(2 * pieces * sizeof *image->piece);
+    p->extent = hl_allocate((headers + 1) * sizeof *p->extent);
+    p->range = hl_allocate((HL_SEGMENTS_MAX + 4 + headers) * sizeof *p->range);
+    image->phdr = hl_allocate(image->phnum * sizeof *image->phdr);
+    memcpy(image->phdr, p->file->phdr, image->phnum * sizeof *image->phdr);
+
+    result = check_original(p);
+    if (result != 0)
+        return result;
+    choose_base(p);
+    result = place_segments(p);
+    if (result != 0)
+        return result;
+    fill_with_traps(p);
+    place_program_headers(p);
+    place_sections(p);
+    result = append_extents(p);
+    if (result != 0)
+        return result;
+    place_tables(p);
+    count_pages(p);
+    append_header_page(p);
+    return 0;
+}
+
+int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file,
+                  const struct hl_geometry *geometry) {
+    struct planner p = {.image = image, .file = file, .geometry = geometry};
+    memset(image, 0, sizeof *image);
+    p.file_bytes = (uint64_t)file->stat.st_size;
+    elf_version(EV_CURRENT);
+    p.elf = elf_begin(file->fd, ELF_C_READ, NULL);
+    image->header = file->header;
+    image->trap = find_trap(file->header.e_machine);
+    image->phnum = file->phnum;
+    int result = plan(&p);
+    elf_end(p.elf);
+    free(p.extent);
+    free(p.range);
+    if (result != 0)
+        hl_free_image(image);
+    return result;
+}
+
+void hl_free_image(struct hl_image *image) {
+    free(image->piece);
+    free(image->phdr);
+    free(image->shdr);
+    memset(image, 0, sizeof *image);
+}
+
+/* --- how much of the text it reaches --- */
+
+/* Bytes of SEGMENT in whole huge pages of its own. */
+static uint64_t count_whole(const struct hl_segment *segment, const struct hl_geometry *geometry) {
+    uint64_t start = hl_round_up(segment->first_page, geometry->huge_page_bytes),
+             end = hl_round_down(hl_round_up(segment->file_end, geometry->page_bytes),
+                                 geometry->huge_page_bytes);
+    return hl_overlap(start, end, segment->start, segment->file_end);
+}
+
+int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file,
+                  const struct hl_geometry *geometry) {
+    struct hl_object object;
+    struct hl_options options;
+    struct hl_plan plan = {0};
+    *reach = (struct hl_reach){0};
+    int result = hl_load_object(&object, file, "", 0, geometry);
+    if (result != 0)
+        return result;
+    hl_default_options(&options);
+    hl_set_image_options(&options);
+    hl_plan_object(&plan, &object, &options, geometry);
+    const char *type = hl_elf_type(file);
+    bool is_placed = strcmp(type, "pie") != 0 || !hl_gets_any_address(file, geometry);
+    reach->mapped_bytes = is_placed || file->header.e_machine == EM_X86_64 ? plan.text_covered_bytes : 0;
+    for (unsigned i = 0; i < object.n_segments; i++) {
+        const struct hl_segment *segment = &object.segment[i];
+        if ((segment->flags & PF_X) == 0)
+            continue;
+        reach->text_bytes += segment->file_end - segment->start;
+        reach->executed_bytes += strcmp(type, "dso") != 0 ? count_whole(segment, geometry) : 0;
+    }
+    return 0;
+}

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What a program that starts needs to know of stores. */
+#include "command/image/store.h"
+#include "command/base/basics.h"
+#include "elf/status.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+char *hl_default_store(void) {
+    const char *folder = getenv("XDG_RUNTIME_DIR");
+    if (geteuid() == 0)
+        return hl_format("%s", HL_SYSTEM_STORE);
+    return folder != NULL && folder[0] == '/' ? hl_format("%s/hugeld", folder) : NULL;
+}
+
+char *hl_choose_store(const struct hl_options *options) {
+    const struct hl_string *named = &options->store;
+    return named->bytes > 0 ? hl_format("%.*s", (int)named->bytes, named->at) : hl_default_store();
+}
+
+uint64_t hl_find_store_owner(void) {
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    return hl_find_trusted_user(&status);
+}
+
+static bool has_place(const char *path, uint64_t owner, const char *key) {
+    long store = hl_open_store(path, owner);
+    if (store < 0)
+        return false;
+    char *mark = hl_format("%s/" HL_IN_PLACE_MARK, key);
+    bool has = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    free(mark);
+    close((int)store);
+    return has;
+}
+
+bool hl_is_kept_in_place(int file, const struct hl_options *options) {
+    struct hl_file_state state;
+    struct hl_line key;
+    if (hl_read_file_state(&state, file) != 0)
+        return false;
+    hl_set_image_key(&key, &state);
+    char *named = hl_format("%.*s", (int)options->store.bytes, options->store.at);
+    bool is_kept = has_place(HL_SYSTEM_STORE, 0, key.at) ||
+                   (named[0] != '\0' && has_place(named, hl_find_store_owner(), key.at));
+    free(named);
+    return is_kept;
+}
+
+/* Whether the store at PATH, which may be NULL, has a folder for the file KEY.  That says who may go on, not what to trust. */
+static bool has_folder(const char *path, const struct hl_line *key) {
+    int store = path != NULL ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    bool found = store >= 0 && faccessat(store, key->at, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    if (store >= 0)
+        close(store);
+    return found;
+}
+
+bool hl_is_in_store(int file, const struct hl_options *options) {
+    struct hl_file_state state;
+    struct hl_line key;
+    if (hl_read_file_state(&state, file) != 0)
+        return false;
+    hl_set_image_key(&key, &state);
+    if (has_folder(HL_SYSTEM_STORE, &key))
+        return true;
+    char *own = hl_choose_store(options);
+    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 && has_folder(own, &key);
+    free(own);
+    return found;
+}
+
+enum hl_way_name hl_find_made(int file, const struct hl_options *options) {
+    if (!hl_is_in_store(file, options))
+        return HL_WAY_NOTHING;
+    bool is_placed = options->backend == HL_BACKEND_AUTO && hl_is_kept_in_place(file, options);
+    return is_placed ? HL_WAY_PLACE : HL_WAY_IMAGE;
+}

@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Finds, makes, mounts, locks, lists and empties a store.
+
+   A folder under a name that lasts is complete: it is made as .new and renamed, and renamed to .old before anything in it
+   is removed.  Who changes a store holds its lock, the one file .lock, which only the store's owner can open; so what lies
+   in .new and .old when the lock is taken is what a process left that was killed. */
+#include "command/image/store.h"
+#include "command/base/common.h"
+#include "elf/kernel.h"
+#include "elf/status.h"
+#include "elf/sys.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+#include <sys/statvfs.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define MOUNT_SOURCE "hugeld"
+#define DEFAULT_SIZE "25%"
+#define KEY_BEGINS "0x"
+
+/* Empty folders in the folder of an image. */
+static const struct {
+    unsigned flag; /* HL_ADD_* */
+    const char *name;
+} mark_names[] = {{HL_ADD_PER_NODE, ".per-node"},
+                  {HL_ADD_ANY_DISK, ".any-disk"},
+                  {HL_ADD_EVICTABLE, ".unasked"},
+                  {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
+
+/* Says why there is no store at PATH, which may be NULL, for this user. */
+static bool has_path(const char *path) {
+    if (path == NULL)
+        hl_say("XDG_RUNTIME_DIR is not set, so there is no place for a store of your own; log in with "
+               "pam_systemd, or name "
+               "a folder on tmpfs with --store");
+    return path != NULL;
+}
+
+static bool is_system_store(const char *path) { return geteuid() == 0 && strcmp(path, HL_SYSTEM_STORE) == 0; }
+
+/* Why the folder at PATH could not be opened. */
+static void say_unusable(const char *path, int result) {
+    switch (-result) {
+    case EACCES:
+        hl_say("%s: not used as a store: it must be owned and writable by you alone, and readable; remove "
+               "it, or name "
+               "another with --store",
+               path);
+        break;
+    case EOVERFLOW:
+        hl_say("%s: not used as a store: it belongs to a user that this user namespace does not map; name "
+               "another with "
+               "--store",
+               path);
+        break;
+    case EOPNOTSUPP:
+        hl_say("%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
+               "let root mount "
+               "a store: hugeld share add",
+               path);
+        break;
+    case ENOTDIR:
+    case ELOOP:
+        hl_say(
+            "%s: a store is a folder, and no symbolic link to one; remove it, or name another with --store",
+            path);
+        break;
+    default:
+        hl_say("%s: the store cannot be opened: %s; name another with --store", path, strerror(-result));
+    }
+}
+
+/* What the open folder lies on, and for whom it is. */
+static int examine_folder(struct hl_store *store) {
+    struct statvfs flags;
+    struct stat stat;
+    if (fstatvfs(store->folder, &flags) != 0 || fstat(store->folder, &stat) != 0) {
+        int error = errno;
+        hl_say("%s: the store cannot be examined: %s; name another with --store", store->path,
+               strerror(error));
+        return -error;
+    }
+    store->device = stat.st_dev;
+    store->for_all = geteuid() == 0 && (stat.st_mode & (S_IRWXG | S_IRWXO)) != 0;
+    if (flags.f_flag & ST_NOEXEC) {
+        hl_say(
+            "%s: it is mounted noexec, so no program can use what is in it; mount -o remount,exec its file "
+            "system, or name another store with --store",
+            store->path);
+        return -EPERM;
+    }
+    return 0;
+}
+
+/* Opens what is at PATH, of whatever file system.  Nothing is said. */
+static int open_folder(struct hl_store *store, const char *path) {
+    memset(store, 0, sizeof *store);
+    store->folder = store->lock = -1;
+    store->owner = hl_find_store_owner();
+    long pinned = hl_open_store(path, store->owner);
+    if (pinned < 0)
+        return (int)pinned;
+    store->folder = openat((int)pinned, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int error = errno;
+    close((int)pinned);
+    if (store->folder < 0)
+        return -error;
+    store->path = hl_format("%s", path);
+    hl_set_geometry(&store->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    return 0;
+}
+
+void hl_close_store(struct hl_store *store) {
+    if (store->folder >= 0)
+        close(store->folder);
+    if (store->lock >= 0)
+        close(store->lock);
+    free(store->path);
+    store->folder = store->lock = -1;
+    store->path = NULL;
+}
+
+/* Whether something is mounted at the open FOLDER: 1, 0, or a negated errno. */
+static int is_mount(int folder) {
+    struct statx status;
+    if (statx(folder, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) != 0)
+        return -errno;
+    return (status.stx_attributes & STATX_ATTR_MOUNT_ROOT) != 0;
+}
+
+/* Opens the folder at PATH, which only root can write to, on whatever file system. */
+static int open_mount_point(struct hl_store *store, const char *path) {
+    struct stat stat;
+    int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (folder < 0)
+        return -errno;
+    if (fstat(folder, &stat) != 0 || stat.st_uid != 0 || (stat.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+        close(folder);
+        return -EACCES;
+    }
+    store->folder = folder;
+    store->path = hl_format("%s", path);
+    return 0;
+}
+
+/* Whether PATH still leads to the open STORE: another process may have mounted a store over the folder meanwhile. */
+static bool is_at(const struct hl_store *store, const char *path) {
+    struct stat a, b;
+    return fstat(store->folder, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev &&
+           a.st_ino == b.st_ino;
+}
+
+/* Whether the system's store is only the empty folder that a mount was on. */
+static bool is_bare(const struct hl_store *store) {
+    return is_system_store(store->path) && is_mount(store->folder) == 0;
+}
+
+int hl_find_store(struct hl_store *store, const char *path) {
+    int result = path != NULL ? open_folder(store, path) : -ENOENT;
+    if (result == -ENOENT || (result == -EOPNOTSUPP && is_system_store(path)))
+        return -ENOENT; /* an ordinary folder is where the system's store was mounted, or will be */
+    if (result != 0) {
+        say_unusable(path, result);
+        return result;
+    }
+    result = is_bare(store) ? -ENOENT : examine_folder(store);
+    if (result != 0)
+        hl_close_store(store);
+    return result;
+}
+
+/* --- making one --- */
+
+/* mount(2) at the open FOLDER, whatever its path means by now. */
+static int mount_at(int folder, const char *type, unsigned long flags, const char *data) {
+    char target[64];
+    snprintf(target, sizeof target, "/proc/self/fd/%d", folder);
+    /* strictatime: the time of the last use, for those that go first when the store is full. */
+    return mount(MOUNT_SOURCE, target, type, MS_NOSUID | MS_NODEV | MS_STRICTATIME | flags, data) == 0
+               ? 0
+               : -errno;
+}
+
+static int say_no_mount(const struct hl_store *store, int result) {
+    if (result == -EPERM)
+        hl_say("%s: a store cannot be mounted here: %s; run it as root, outside of containers", store->path,
+               strerror(EPERM));
+    else if (result != 0)
+        hl_say("%s: a tmpfs with huge pages cannot be mounted there: %s; boot a kernel with "
+               "CONFIG_TRANSPARENT_HUGEPAGE",
+               store->path, strerror(-result));
+    return result;
+}
+
+/* Mounts a tmpfs of SIZE with huge pages at the open STORE; swapped text stalls, so without swap (Linux 6.4). */
+static int mount_tmpfs(const struct hl_store *store, const char *size) {
+    const char *mode = is_system_store(store->path) ? "0755" : "0700";
+    char *data = hl_format("mode=%s,huge=always,size=%s", mode, size), *noswap = hl_format("%s,noswap", data);
+    int result = mount_at(store->folder, "tmpfs", 0, noswap);
+    if (result == -EINVAL)
+        result = mount_at(store->folder, "tmpfs", 0, data);
+    free(noswap);
+    free(data);
+    return say_no_mount(store, result);
+}
+
+/* Gives the mounted STORE the size that is wanted. */
+static int resize(const struct hl_store *store, const char *size) {
+    char *data = hl_format("size=%s", size);
+    int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
+    free(data);
+    if (result != 0)
+        hl_say("%s: cannot resize to %s: %s; remove images first: hugeld share remove", store->path, size,
+               strerror(-result));
+    return result;
+}
+
+/* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
+static int take_lock(struct hl_store *store, bool waits) {
+    int result = 0, lock = openat(store->folder, ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (lock < 0)
+        return -errno;
+    while (flock(lock, LOCK_EX | (waits ? 0 : LOCK_NB)) != 0 && result == 0)
+        result = errno == EINTR ? 0 : -errno;
+    if (result != 0)
+        close(lock);
+    else
+        store->lock = lock;
+    return result;
+}
+
+static int say_no_lock(const struct hl_store *store, int result) {
+    if (result != 0 && result != -EWOULDBLOCK)
+        hl_say("%s: the store cannot be locked: %s; make it writable, or name another with --store",
+               store->path, strerror(-result));
+    return result;
+}
+
+int hl_lock_store(struct hl_store *store, bool waits) {
+    int result = say_no_lock(store, take_lock(store, waits));
+    if (result == 0)
+        hl_remove_leftovers(store);
+    return result;
+}
+
+/* Opens and locks what is at PATH, and mounts a tmpfs there first if MOUNTS.  -ESTALE: it is another folder by now. */
+static int open_and_lock(struct hl_store *store, const char *path, const char *size, bool mounts,
+                         bool waits) {
+    int result = open_folder(store, path);
+    if (result != 0)
+        /* An ordinary folder on a disk is where a tmpfs is mounted. */
+        result = result == -EOPNOTSUPP && mounts ? open_mount_point(store, path) : result;
+    if (result != 0) {
+        say_unusable(path, result);
+        return result;
+    }
+    result = say_no_lock(store, take_lock(store, waits));
+    if (result == 0 && !is_at(store, path))
+        result = -ESTALE;
+    if (result == 0 && mounts && is_mount(store->folder) == 0) {
+        result = mount_tmpfs(store, size != NULL ? size : DEFAULT_SIZE);
+        result = result == 0 ? -ESTALE : result;
+    } else if (result == 0 && size != NULL) {
+        result = resize(store, size);
+    }
+    if (result != 0)
+        hl_close_store(store);
+    return result;
+}
+
+static bool wants_mount(const char *path, const char *size) { return is_system_store(path) || size != NULL; }
+
+int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits) {
+    int result = -ESTALE;
+    if (!has_path(path))
+        return -ENOENT;
+    if (size != NULL && geteuid() != 0) {
+        hl_say("%s: only root can mount a store, so --size is for root; leave it out", path);
+        return -EPERM;
+    }
+    while (result == -ESTALE) {
+        if (mkdir(path, is_system_store(path) ? 0755 : 0700) != 0 && errno != EEXIST) {
+            int error = errno;
+            hl_say("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
+            return -error;
+        }
+        result = open_and_lock(store, path, size, wants_mount(path, size), waits);
+    }
+    if (result != 0)
+        return result;
+    hl_remove_leftovers(store);
+    result = examine_folder(store);
+    if (result != 0)
+        hl_close_store(store);
+    return result;
+}
+
+uint64_t hl_store_room(const struct hl_store *store) {
+    struct statvfs fs;
+    if (fstatvfs(store->folder, &fs) != 0 || fs.f_blocks == 0 || fs.f_blocks == (fsblkcnt_t)-1)
+        return UINT64_MAX;
+    /* Of a file system that others use, too, half is left to them. */
+    uint64_t others = is_mount(store->folder) == 1 ? 0 : fs.f_blocks / 2;
+    return hl_subtract((uint64_t)fs.f_bavail, others) * fs.f_frsize;
+}
+
+/* --- removing --- */
+
+/* Removes everything in the folder NAME of FOLDER, one folder deep, and itself. */
+static int remove_tree(int folder, const char *name, bool deep) {
+    int inside = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (inside < 0)
+        return -errno;
+    DIR *entries = fdopendir(inside);
+    int result = 0;
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (unlinkat(inside, entry->d_name, 0) != 0) {
+            int error = errno;
+            int below = deep && (error == EISDIR || error == EPERM)
+                            ? remove_tree(inside, entry->d_name, false)
+                            : -error;
+            result = result != 0 ? result : below;
+        }
+    }
+    if (entries != NULL)
+        closedir(entries);
+    if (unlinkat(folder, name, AT_REMOVEDIR) != 0 && errno != ENOENT && result == 0)
+        result = -errno;
+    return result;
+}
+
+/* What the symbolic link NAME in FOLDER points to; "" if there is none, NULL if that cannot be read.  The caller frees it. */
+static char *read_link(int folder, const char *name) {
+    char target[PATH_MAX];
+    ssize_t bytes = readlinkat(folder, name, target, sizeof target - 1);
+    if (bytes < 0 && errno != ENOENT && errno != EINVAL)
+        return NULL;
+    target[bytes > 0 ? bytes : 0] = '\0';
+    return hl_format("%s", target);
+}
+
+void hl_remove_leftovers(const struct hl_store *store) {
+    remove_tree(store->folder, HL_NEW_FOLDER, true);
+    remove_tree(store->folder, HL_OLD_FOLDER, true);
+}
+
+int hl_publish_folder(const struct hl_store *store, const char *key) {
+    int folder = store->folder;
+    if (renameat(folder, HL_NEW_FOLDER, folder, key) == 0)
+        return 0;
+    if ((errno != EEXIST && errno != ENOTEMPTY) ||
+        renameat2(folder, HL_NEW_FOLDER, folder, key, RENAME_EXCHANGE) != 0)
+        return -errno;
+    return remove_tree(folder, HL_NEW_FOLDER, true);
+}
+
+int hl_remove_stored(const struct hl_store *store, const char *key) {
+    if (renameat(store->folder, key, store->folder, HL_OLD_FOLDER) != 0)
+        return -errno;
+    return remove_tree(store->folder, HL_OLD_FOLDER, true);
+}
+
+/* Makes what MARKS say in the folder .new. */
+static int put_marks(const struct hl_store *store, unsigned marks) {
+    int result = 0;
+    for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0] && result == 0; i++) {
+        char *path = hl_format(HL_NEW_FOLDER "/%s", mark_names[i].name);
+        if ((marks & mark_names[i].flag) && mkdirat(store->folder, path, 0755) != 0)
+            result = -errno;
+        free(path);
+    }
+    return result;
+}
+
+int hl_make_new_folder(const struct hl_store *store, unsigned marks) {
+    if (mkdirat(store->folder, HL_NEW_FOLDER, 0755) != 0)
+        return -errno;
+    int folder = openat(store->folder, HL_NEW_FOLDER, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    int result = folder < 0 || fchmod(folder, 0755) != 0 ? -errno : put_marks(store, marks); /* umask(2) */
+    if (result == 0)
+        return folder;
+    if (folder >= 0)
+        close(folder);
+    return result;
+}
+
+int hl_set_pending(const struct hl_store *store, const struct hl_stored *stored) {
+    int folder = hl_make_new_folder(store, stored->marks);
+    int result = folder < 0 ? folder : 0;
+    if (result == 0 && symlinkat(stored->origin, folder, ".origin") != 0)
+        result = -errno;
+    if (result == 0)
+        result = hl_publish_folder(store, stored->key);
+    if (result != 0)
+        hl_remove_leftovers(store);
+    if (folder >= 0)
+        close(folder);
+    return result;
+}
+
+/* --- looking through it --- */
+
+const char *hl_freshness_name(enum hl_freshness freshness) {
+    static const char *const names[] = {"fresh", "changed", "ctime", "gone", "broken", "pending", "unknown"};
+    return names[freshness];
+}
+
+/* Whether KEY is STATE's but for the ctime. */
+static bool is_same_inode(const char *key, const struct hl_file_state *state) {
+    uint64_t device, inode, bytes;
+    return sscanf(key, "0x%" SCNx64 "-0x%" SCNx64 "-0x%" SCNx64 "-", &device, &inode, &bytes) == 3 &&
+           device == state->device && inode == state->inode && bytes == state->bytes;
+}
+
+/* IMAGE_TIME: the modification time of the original when its image was made, which the image has kept. */
+static enum hl_freshness compare_origin(const struct hl_stored *stored, const struct timespec *image_time) {
+    struct hl_file_state state;
+    struct hl_line key;
+    struct stat stat;
+    int file = open(stored->origin, O_PATH | O_CLOEXEC);
+    if (file < 0)
+        return errno == ENOENT || errno == ENOTDIR ? HL_GONE : HL_UNREADABLE;
+    int result = hl_read_file_state(&state, file);
+    bool is_unwritten = fstat(file, &stat) == 0 && stat.st_mtim.tv_sec == image_time->tv_sec &&
+                        stat.st_mtim.tv_nsec == image_time->tv_nsec;
+    close(file);
+    if (result != 0)
+        return HL_UNREADABLE;
+    hl_set_image_key(&key, &state);
+    if (strcmp(key.at, stored->key) == 0)
+        return HL_FRESH;
+    return is_same_inode(stored->key, &state) && is_unwritten ? HL_TOUCHED : HL_CHANGED;
+}
+
+/* Adds the image that LINK in FOLDER points to.  False: there is none, or it is not to be trusted. */
+static bool add_replica(const struct hl_store *store, struct hl_stored *stored, int folder, const char *link,
+                        struct timespec *time) {
+    struct stat stat;
+    if (fstatat(folder, link, &stat, 0) != 0 || !S_ISREG(stat.st_mode) ||
+        (stat.st_mode & (S_IWGRP | S_IWOTH)) || (stat.st_uid != store->owner && stat.st_uid != 0))
+        return false;
+    *time = stat.st_mtim;
+    stored->last_use = stat.st_atime;
+    stored->bytes = (uint64_t)stat.st_size;
+    stored->huge_pages += (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
+    stored->inode = hl_resize(stored->inode, (stored->n_inodes + 1) * sizeof *stored->inode);
+    stored->inode[stored->n_inodes++] = stat.st_ino;
+    return true;
+}
+
+/* Reads the names in the folder of an image.  False: that is not possible. */
+static bool read_names(const struct hl_store *store, struct hl_stored *stored, int folder, bool *whole,
+                       struct timespec *time) {
+    int again = openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = again >= 0 ? fdopendir(again) : NULL;
+    if (entries == NULL && again >= 0)
+        close(again);
+    if (entries == NULL)
+        return false;
+    errno = 0;
+    for (struct dirent *entry; (entry = readdir(entries)) != NULL; errno = 0) {
+        for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0]; i++)
+            if (strcmp(entry->d_name, mark_names[i].name) == 0)
+                stored->marks |= mark_names[i].flag;
+        if (strncmp(entry->d_name, HL_IMAGE_LINK "-", strlen(HL_IMAGE_LINK "-")) != 0)
+            continue;
+        stored->replicas++;
+        *whole &= add_replica(store, stored, folder, entry->d_name, time);
+    }
+    bool read_all = errno == 0;
+    closedir(entries);
+    return read_all;
+}
+
+/* Whether the users of STORE can look into the open FOLDER. */
+static bool is_open_to_users(const struct hl_store *store, int folder) {
+    struct stat stat;
+    return !store->for_all || (fstat(folder, &stat) == 0 && (stat.st_mode & S_IXOTH) != 0);
+}
+
+static enum hl_freshness read_image(const struct hl_store *store, struct hl_stored *stored, int folder,
+                                    bool is_pending) {
+    bool whole = true;
+    struct timespec time = {0};
+    if (!read_names(store, stored, folder, &whole, &time))
+        return HL_UNREADABLE;
+    if (is_pending)
+        return compare_origin(stored, &time) == HL_GONE ? HL_GONE : HL_PENDING;
+    if (stored->replicas == 0)
+        whole = add_replica(store, stored, folder, HL_IMAGE_LINK, &time);
+    return whole && is_open_to_users(store, folder) ? compare_origin(stored, &time) : HL_BROKEN;
+}
+
+/* A file in place is its path, whatever version of it is there. */
+static void read_file_in_place(struct hl_stored *stored) {
+    struct stat stat_;
+    stored->freshness = stored->origin[0] == '/' && stat(stored->origin, &stat_) == 0 ? HL_FRESH : HL_GONE;
+    if (stored->freshness != HL_FRESH)
+        return;
+    stored->inode = hl_allocate(sizeof *stored->inode);
+    stored->inode[0] = stat_.st_ino;
+    stored->n_inodes = 1;
+    stored->device = stat_.st_dev;
+}
+
+static void read_stored(const struct hl_store *store, struct hl_stored *stored, const char *key) {
+    memset(stored, 0, sizeof *stored);
+    stored->key = hl_format("%s", key);
+    stored->device = store->device;
+    int folder = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    char *origin = folder >= 0 ? read_link(folder, ".origin") : NULL;
+    char *image = folder >= 0 ? read_link(folder, HL_IMAGE_LINK) : NULL;
+    char *digest = folder >= 0 ? read_link(folder, HL_DIGEST_LINK) : NULL;
+    bool is_known = origin != NULL && image != NULL;
+    stored->origin = origin != NULL ? origin : hl_format("%s", "");
+    stored->image = hl_format("%s/%s/%s", store->path, key, image != NULL ? image : "");
+    stored->digest = digest != NULL ? digest : hl_format("%s", "");
+    stored->freshness = HL_UNREADABLE;
+    if (is_known)
+        stored->freshness =
+            origin[0] != '/' ? HL_BROKEN : read_image(store, stored, folder, image[0] == '\0');
+    stored->is_in_place = is_known && image[0] == '\0' && (stored->marks & HL_ADD_IN_PLACE) != 0;
+    if (stored->is_in_place && stored->freshness != HL_UNREADABLE)
+        read_file_in_place(stored);
+    free(image);
+    if (folder >= 0)
+        close(folder);
+}
+
+static int compare_stored(const void *a, const void *b) {
+    const struct hl_stored *x = a, *y = b;
+    int order = strcmp(x->origin, y->origin);
+    return order != 0 ? order : strcmp(x->key, y->key);
+}
+
+bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n) {
+    int again = openat(store->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = again >= 0 ? fdopendir(again) : NULL;
+    *stored = NULL;
+    *n = 0;
+    errno = entries != NULL ? 0 : errno;
+    for (struct dirent *entry; entries != NULL && (entry = readdir(entries)) != NULL; errno = 0) {
+        if (strncmp(entry->d_name, KEY_BEGINS, strlen(KEY_BEGINS)) != 0)
+            continue;
+        if (*n % 64 == 0)
+            *stored = hl_resize(*stored, (*n + 64) * sizeof **stored);
+        read_stored(store, &(*stored)[(*n)++], entry->d_name);
+    }
+    int error = errno;
+    if (entries != NULL)
+        closedir(entries);
+    else if (again >= 0)
+        close(again);
+    if (*n > 0)
+        qsort(*stored, *n, sizeof **stored, compare_stored);
+    if (error != 0)
+        hl_say("%s: the store cannot be read: %s", store->path, strerror(error));
+    return error == 0;
+}
+
+size_t hl_count_images(const struct hl_stored *stored, size_t n) {
+    size_t images = 0;
+    for (size_t i = 0; i < n; i++)
+        images += !stored[i].is_in_place;
+    return images;
+}
+
+void hl_free_stored(struct hl_stored *stored, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        free(stored[i].key);
+        free(stored[i].origin);
+        free(stored[i].image);
+        free(stored[i].digest);
+        free(stored[i].inode);
+    }
+    free(stored);
+}
+
+/* --- who uses it --- */
+
+/* The image or file in place that a line of maps is of; NULL: none of these, or it is only held (keep.h). */
+static struct hl_stored *find_mapped(struct hl_stored *stored, size_t n, const char *line) {
+    unsigned device_major, device_minor;
+    uint64_t inode;
+    char flags[5];
+    if (sscanf(line, "%*x-%*x %4s %*x %x:%x %" SCNu64, flags, &device_major, &device_minor, &inode) != 4 ||
+        strcmp(flags, "r--s") == 0)
+        return NULL;
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < stored[i].n_inodes; j++)
+            if (stored[i].inode[j] == inode && stored[i].device == makedev(device_major, device_minor))
+                return &stored[i];
+    return NULL;
+}
+
+static void count_process(struct hl_stored *stored, size_t n, FILE *maps) {
+    bool *seen = hl_allocate(n * sizeof *seen);
+    char *line = NULL;
+    size_t size = 0;
+    while (getline(&line, &size, maps) >= 0) {
+        struct hl_stored *found = find_mapped(stored, n, line);
+        if (found == NULL || seen[found - stored])
+            continue;
+        seen[found - stored] = true;
+        found->processes++;
+    }
+    free(line);
+    free(seen);
+}
+
+void hl_count_processes(struct hl_stored *stored, size_t n) {
+    DIR *folder = n > 0 ? opendir("/proc") : NULL;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        if (hl_parse_pid(entry->d_name) == 0)
+            continue;
+        char *path = hl_format("/proc/%s/maps", entry->d_name);
+        FILE *maps = fopen(path, "re");
+        free(path);
+        if (maps == NULL)
+            continue;
+        count_process(stored, n, maps);
+        fclose(maps);
+    }
+    if (folder != NULL)
+        closedir(folder);
+}

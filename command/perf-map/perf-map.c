@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld perf-map: names the moved functions of a process that runs already.
+
+   Moved text is anonymous, and a profiler that comes later finds no file for it.  The map says what is where:
+   it is the one that perf_map=on writes from inside, with more names, because here are libraries that read
+   debug files.  Forked children have the same text and other numbers: --children writes a map for each. */
+#include "command/command.h"
+#include "command/base/common.h"
+#include "elf/kernel.h"
+#include "command/perf-map/perf-map.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct request {
+    pid_t *asked; /* the PIDs given, and those of the names given */
+    size_t n_asked;
+    pid_t pid; /* of these, the one that is mapped now, with its children */
+    bool append, children, clean, force, keep_mangled, has_names;
+    const char *output;
+    struct hl_geometry geometry;
+    unsigned written, failed;
+    /* The last map made, for children that have the same. */
+    struct hl_map_text text;
+    char *signature; /* which objects, where; NULL: none yet */
+};
+
+static const struct argp_option argp_options[] = {
+    {"append", 'a', NULL, 0, "Add to the map that is there (a JIT writes one too) instead of replacing it",
+     0},
+    {"children", 'c', NULL, 0, "Also for each child, and theirs, that has moved text", 0},
+    {"clean", 'C', NULL, 0, "Remove the maps in /tmp that hugeld wrote for processes that are gone", 0},
+    {"force", 'f', NULL, 0, "Also replace a map that hugeld did not write", 0},
+    {"no-demangle", 'm', NULL, 0, "Leave C++ and Rust names as they are in the file", 0},
+    {"output", 'O', "FILE", 0, "Write the map to FILE (- for standard output)", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+/* A process ID, or a name, of which there may be several processes. */
+static error_t take_process(struct request *request, const char *text) {
+    pid_t pid = hl_parse_pid(text), *named = NULL;
+    if (pid == 0 && hl_is_number(text)) {
+        hl_say("perf-map: '%s' is not a process ID; give a number as ps prints it, or a name", text);
+        return EINVAL;
+    }
+    size_t n = pid != 0 ? 1 : hl_find_named(&named, text);
+    if (n == 0) {
+        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
+        request->failed++;
+    }
+    request->has_names |= pid == 0;
+    request->asked = hl_resize(request->asked, (request->n_asked + n + 1) * sizeof pid);
+    for (size_t i = 0; i < n; i++)
+        request->asked[request->n_asked++] = pid != 0 ? pid : named[i];
+    free(named);
+    return 0;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'a':
+        request->append = true;
+        return 0;
+    case 'c':
+        request->children = true;
+        return 0;
+    case 'C':
+        request->clean = true;
+        return 0;
+    case 'f':
+        request->force = true;
+        return 0;
+    case 'm':
+        request->keep_mangled = true;
+        return 0;
+    case 'O':
+        request->output = argument;
+        return 0;
+    case ARGP_KEY_ARG:
+        return take_process(request, argument);
+    default:
+        return hl_parse_common(key, state, "hugeld perf-map", false);
+    }
+}
+
+/* What a map depends on. */
+static char *make_signature(const struct hl_moved *moved, size_t n) {
+    char *signature = NULL;
+    size_t size = 0;
+    FILE *text = open_memstream(&signature, &size);
+    for (size_t i = 0; text != NULL && i < n; i++) {
+        const struct hl_loaded *loaded = moved[i].loaded;
+        fprintf(text, "%ju:%ju %" PRIx64, (uintmax_t)loaded->device, (uintmax_t)loaded->inode,
+                loaded->object.load_bias);
+        for (size_t j = 0; j < moved[i].n_ranges; j++)
+            fprintf(text, " %" PRIx64 "-%" PRIx64, moved[i].range[j].start, moved[i].range[j].end);
+        fprintf(text, "\n");
+    }
+    if (text == NULL || fclose(text) != 0) {
+        hl_say("out of memory; free some and try again");
+        exit(HL_EXIT_NO);
+    }
+    return signature;
+}
+
+/* Makes the text for these objects, unless it is there.  0, or a negated errno. */
+static int make_text(struct request *request, const struct hl_process *process, const struct hl_moved *moved,
+                     size_t n) {
+    char *signature = make_signature(moved, n);
+    if (request->signature != NULL && strcmp(request->signature, signature) == 0) {
+        free(signature);
+        return request->text.result;
+    }
+    if (request->signature != NULL)
+        hl_free_map(&request->text);
+    free(request->signature);
+    request->signature = signature;
+    hl_begin_map(&request->text, -1);
+    for (size_t i = 0; i < n && request->text.result == 0; i++)
+        hl_add_names(&request->text, process, &moved[i], !request->keep_mangled);
+    return hl_finish_map(&request->text);
+}
+
+static const char *error_sentence(int result) {
+    switch (-result) {
+    case EPERM:
+    case EACCES:
+    case ELOOP:
+        return "a file or link of another user is in the way; remove it, or use --output";
+    case EBUSY:
+        return "hugeld did not write what is there (a JIT did?); add to it with --append, or use --force";
+    case EISDIR:
+        return "a folder has its name; remove it";
+    case ENOSPC:
+    case EDQUOT:
+        return "there is no room; make some, or use --output";
+    case EFBIG:
+        return "it is larger than the limit for files; raise ulimit -f";
+    case ENXIO:
+        return "a pipe or device has its name; remove it";
+    default:
+        return NULL;
+    }
+}
+
+static void say_unwritten(const char *path, int result) {
+    const char *sentence = error_sentence(result);
+    if (sentence != NULL)
+        hl_say("%s is not written: %s", path, sentence);
+    else
+        hl_say("%s is not written: %s; use --output", path, strerror(-result));
+}
+
+/* To where the user says. */
+static int write_output(const struct request *request) {
+    if (strcmp(request->output, "-") == 0)
+        return hl_write_all(STDOUT_FILENO, request->text.at, request->text.filled);
+    int fd = open(request->output, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return -errno;
+    int result = hl_write_all(fd, request->text.at, request->text.filled);
+    return close(fd) != 0 && result == 0 ? -errno : result;
+}
+
+static int write_place(const struct request *request, const struct hl_process *process,
+                       const struct hl_moved *moved, size_t n, char **path, bool *known) {
+    struct hl_map_place place;
+    int result = hl_find_place(&place, process);
+    *path = hl_format("/tmp/perf-%d.map", place.inner_pid);
+    *known = false;
+    if (result == 0)
+        result = request->append
+                     ? hl_append_map(&place, process, &request->text, known)
+                     : hl_replace_map(&place, process, request->force ? NULL : moved, n, &request->text);
+    hl_leave_place(&place);
+    return result;
+}
+
+static void write_map(struct request *request, const struct hl_process *process, const struct hl_moved *moved,
+                      size_t n) {
+    char *path = NULL;
+    bool known = false;
+    int result;
+    if (request->output != NULL) {
+        path = hl_format("%s", request->output);
+        result = write_output(request);
+    } else {
+        result = write_place(request, process, moved, n, &path, &known);
+    }
+    if (result != 0) {
+        say_unwritten(path, result);
+        request->failed++;
+    } else {
+        request->written++;
+        if (request->output == NULL)
+            hl_print("%d: %s: %" PRIu64 " functions%s", process->pid, path, request->text.lines,
+                     known ? ", there already" : "");
+    }
+    free(path);
+}
+
+/* Whether some text of PROCESS is mapped from an image; after hl_find_loaded. */
+static bool has_shared_text(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (process->region[i].of_image && process->region[i].flags & PF_X)
+            return true;
+    return false;
+}
+
+/* Whether PROCESS was attached, and has a copy that lies under no path (attach.h). */
+static bool has_nameless_copy(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (process->region[i].flags & PF_X && hl_is_own_image(&process->region[i]))
+            return true;
+    return false;
+}
+
+static void say_not_moved(const struct hl_process *process) {
+    if (has_nameless_copy(process))
+        hl_say(
+            "%d: nothing is written: it was attached with a copy of its own, in which perf finds no names, "
+            "with "
+            "a map or without; profile it after hugeld detach %d, or start it on an image (hugeld share add, "
+            "hugeld run)",
+            process->pid, process->pid);
+    else if (has_shared_text(process))
+        hl_say("%d: nothing is written: perf needs no map file for what is mapped from images, and no other "
+               "text "
+               "was moved",
+               process->pid);
+    else
+        hl_say("%d: none of its text was moved, perf names it without a map; 'hugeld status %d' shows more",
+               process->pid, process->pid);
+}
+
+/* What is said of one without moved text is said of PID itself only. */
+static void map_process(struct request *request, pid_t pid) {
+    struct hl_process process;
+    struct hl_moved *moved = NULL;
+    size_t n = 0;
+    int result = hl_open_process(&process, pid);
+    if (result != 0) {
+        if (pid == request->pid)
+            hl_say_unreadable(pid, result);
+        return;
+    }
+    result = hl_read_process(&process);
+    if (result == 0) {
+        hl_find_loaded(&process, &request->geometry);
+        moved = hl_find_moved(&process, &n);
+        if (n > 0)
+            result = make_text(request, &process, moved, n);
+    }
+    if (result != 0 && (pid == request->pid || n > 0))
+        hl_say_unreadable(pid, result);
+    else if (result == 0 && n == 0 && pid == request->pid)
+        say_not_moved(&process);
+    else if (result == 0 && n > 0 && request->text.lines > 0)
+        write_map(request, &process, moved, n);
+    for (size_t i = 0; i < n; i++)
+        free(moved[i].range);
+    free(moved);
+    hl_close_process(&process);
+}
+
+/* A process and its parent. */
+struct kinship {
+    pid_t pid, parent;
+    bool wanted;
+};
+
+static pid_t read_parent(pid_t pid) {
+    int parent = 0;
+    char *path = hl_format("/proc/%d/stat", pid), line[1024];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t bytes = fd >= 0 ? read(fd, line, sizeof line - 1) : -1;
+    if (fd >= 0)
+        close(fd);
+    free(path);
+    if (bytes <= 0)
+        return 0;
+    line[bytes] = '\0';
+    const char *behind = strrchr(line, ')'); /* the name may hold anything */
+    return behind != NULL && sscanf(behind, ") %*c %d", &parent) == 1 ? parent : 0;
+}
+
+static struct kinship *read_kinship(size_t *n) {
+    struct kinship *all = NULL;
+    DIR *folder = opendir("/proc");
+    *n = 0;
+    for (struct dirent *entry = NULL; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid == 0)
+            continue;
+        if (*n % 256 == 0)
+            all = hl_resize(all, (*n + 256) * sizeof *all);
+        all[(*n)++] = (struct kinship){pid, read_parent(pid), false};
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return all;
+}
+
+static void map_children(struct request *request) {
+    size_t n;
+    struct kinship *all = read_kinship(&n);
+    bool more = true;
+    for (size_t i = 0; i < n; i++)
+        all[i].wanted = all[i].parent == request->pid;
+    while (more) {
+        more = false;
+        for (size_t i = 0; i < n; i++) {
+            for (size_t j = 0; j < n && !all[i].wanted; j++) {
+                all[i].wanted = all[j].wanted && all[i].parent == all[j].pid;
+                more |= all[i].wanted;
+            }
+        }
+    }
+    for (size_t i = 0; i < n; i++)
+        if (all[i].wanted && all[i].pid != request->pid && all[i].pid != getpid())
+            map_process(request, all[i].pid);
+    free(all);
+}
+
+/* A file that is truncated while libdw has it mapped. */
+static void end_on_truncation(int signal) {
+    static const char line[] = "hugeld: perf-map: a file was truncated while it was read; try again\n";
+    (void)signal;
+    if (write(STDERR_FILENO, line, sizeof line - 1) < 0)
+        (void)0;
+    _exit(HL_EXIT_NO);
+}
+
+/* The exit code. */
+static int map_all(struct request *request) {
+    signal(SIGBUS, end_on_truncation);
+    signal(SIGXFSZ, SIG_IGN); /* EFBIG says it */
+    hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    for (size_t i = 0; i < request->n_asked; i++) {
+        unsigned before = request->written;
+        request->pid = request->asked[i];
+        map_process(request, request->pid);
+        if (request->children)
+            map_children(request);
+        request->failed += request->written == before;
+    }
+    if (request->signature != NULL)
+        hl_free_map(&request->text);
+    free(request->signature);
+    return request->failed == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+static int clean_up(void) {
+    long removed = hl_remove_stale_maps();
+    if (removed < 0) {
+        hl_say("perf-map: --clean: %s; check /tmp and /proc", strerror((int)-removed));
+        return HL_EXIT_NO;
+    }
+    hl_print("%ld %s removed from /tmp", removed, removed == 1 ? "map" : "maps");
+    return HL_EXIT_DONE;
+}
+
+/* 0, or the exit code for wrong use. */
+static int check_request(const struct request *request) {
+    bool is_asked = request->n_asked > 0 || request->has_names;
+    bool alone =
+        !is_asked && !request->append && !request->children && !request->force && request->output == NULL;
+    if (request->clean && !alone)
+        hl_say("perf-map: --clean stands alone; it removes the maps of processes that are gone");
+    else if (request->output != NULL && (request->append || request->children || request->force))
+        hl_say("perf-map: --output takes one process's map; leave out --append, --children and --force");
+    else if (request->append && request->force)
+        hl_say("perf-map: --append replaces nothing; leave out --force");
+    else if (request->output != NULL && request->n_asked > 1)
+        hl_say("perf-map: --output takes one process's map; give one PID");
+    else if (!is_asked && !request->clean)
+        hl_say("perf-map: give PIDs or NAMEs; 'hugeld status --all' lists processes with huge pages");
+    else
+        return 0;
+    return HL_EXIT_USAGE;
+}
+
+int hl_map_functions(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "PID|NAME...",
+        "Writes /tmp/perf-PID.map, so that perf names the moved functions of running processes.\v"
+        "NAME is a process's name or the base name of its executable.  The map goes to the /tmp of the "
+        "process's mount namespace, under its number in its PID namespace, and "
+        "belongs to its user.  Names come from the program's file, from separate debug files (by build ID or "
+        ".gnu_debuglink) and from .gnu_debugdata.  Exit status: 1 when there is nothing to name in one of "
+        "them.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
+        code = check_request(&request);
+    if (code == 0)
+        code = request.clean ? clean_up() : map_all(&request);
+    free(request.asked);
+    return code;
+}

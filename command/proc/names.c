@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Processes by their names. */
+#include "command/base/common.h"
+#include "command/proc/process.h"
+
+#include <dirent.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+bool hl_has_name(const struct hl_process *process, const char *name) {
+    char path[PATH_MAX];
+    static const char deleted[] = " (deleted)";
+    if (process->name != NULL && strcmp(process->name, name) == 0)
+        return true;
+    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
+    if (bytes <= 0)
+        return false;
+    path[bytes] = '\0';
+    if ((size_t)bytes > strlen(deleted) && strcmp(path + bytes - strlen(deleted), deleted) == 0)
+        path[(size_t)bytes - strlen(deleted)] = '\0';
+    return strcmp(hl_base_name(path), name) == 0;
+}
+
+size_t hl_find_named(pid_t **pids, const char *name) {
+    DIR *folder = opendir("/proc");
+    size_t n = 0;
+    *pids = NULL;
+    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+        struct hl_process process = {0};
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid == 0 || pid == getpid() || hl_open_process(&process, pid) != 0)
+            continue;
+        if (hl_has_name(&process, name)) {
+            *pids = hl_resize(*pids, (n + 1) * sizeof **pids);
+            (*pids)[n++] = pid;
+        }
+        hl_close_process(&process);
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return n;
+}
+
+bool hl_is_number(const char *text) { return text[0] != '\0' && strspn(text, "0123456789") == strlen(text); }

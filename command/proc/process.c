@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Reads the texts of /proc/PID: smaps, numa_maps, auxv, comm, exe.
+
+   What they hold is chosen by the process that is looked at (file names, its own name), so lines have no
+   length limit and a line that doesn't parse is skipped.  Everything is opened relative to one descriptor of
+   /proc/PID, so that a number which is reused meanwhile gives ESRCH and never two processes in one answer. */
+#include "command/proc/process.h"
+#include "command/base/basics.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/capability.h>
+#include <linux/limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+int hl_open_process_file(const struct hl_process *process, const char *name) {
+    int fd = openat(process->folder, name, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 ? fd : -errno;
+}
+
+/* One text at a time: the kernel makes a page of it in each call, and stdio would ask for a quarter of that. */
+static FILE *open_text(const struct hl_process *process, const char *name) {
+    static _Thread_local char buffer[4096];
+    int fd = hl_open_process_file(process, name);
+    if (fd < 0)
+        return NULL;
+    FILE *text = fdopen(fd, "r");
+    if (text == NULL)
+        close(fd);
+    else
+        setvbuf(text, buffer, _IOFBF, sizeof buffer);
+    return text;
+}
+
+int hl_open_process(struct hl_process *process, pid_t pid) {
+    memset(process, 0, sizeof *process);
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d", pid);
+    process->pid = pid;
+    process->folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (process->folder < 0)
+        return -errno;
+    process->name = hl_format("?");
+    FILE *text = open_text(process, "comm");
+    if (text == NULL)
+        return 0;
+    size_t size = 0;
+    char *line = NULL;
+    ssize_t bytes =
+        getdelim(&line, &size, '\0', text); /* a name may hold newlines; the last one is the kernel's */
+    if (bytes > 0 && line[bytes - 1] == '\n')
+        line[bytes - 1] = '\0';
+    if (bytes > 0) {
+        free(process->name);
+        process->name = line;
+    } else {
+        free(line);
+    }
+    fclose(text);
+    return 0;
+}
+
+char *hl_read_variable(const struct hl_process *process, const char *name) {
+    FILE *text = open_text(process, "environ");
+    char *line = NULL, *value = NULL;
+    size_t size = 0, length = strlen(name);
+    while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
+        if (strncmp(line, name, length) == 0 && line[length] == '=')
+            value = hl_format("%s", line + length + 1);
+    free(line);
+    if (text != NULL)
+        fclose(text);
+    return value;
+}
+
+/* Reads a number and what has to be behind it, if that is no '\0'; AT is behind that then. */
+static bool read_number(uint64_t *number, char **at, int base, char behind) {
+    char *end;
+    if (!isxdigit((unsigned char)**at))
+        return false;
+    *number = strtoull(*at, &end, base);
+    *at = end + (behind != '\0');
+    return behind == '\0' || *end == behind;
+}
+
+/* "00400000-00452000 r-xp 00000000 08:02 173521   /usr/bin/x" */
+static bool parse_region(struct hl_region *region, char *line) {
+    char *at = line;
+    uint64_t major, minor, inode;
+    memset(region, 0, sizeof *region);
+    if (!read_number(&region->start, &at, 16, '-') || !read_number(&region->end, &at, 16, ' ') ||
+        strcspn(at, " ") != 4 || at[4] != ' ')
+        return false;
+    const char *permissions = at;
+    at += 5;
+    if (!read_number(&region->offset, &at, 16, ' ') || !read_number(&major, &at, 16, ':') ||
+        !read_number(&minor, &at, 16, ' ') || !read_number(&inode, &at, 10, '\0') ||
+        region->start >= region->end)
+        return false;
+    region->flags = (permissions[0] == 'r' ? PF_R : 0) | (permissions[1] == 'w' ? PF_W : 0) |
+                    (permissions[2] == 'x' ? PF_X : 0);
+    region->shared = permissions[3] == 's';
+    region->device = makedev((unsigned)major, (unsigned)minor);
+    region->inode = (ino_t)inode;
+    region->name = strdup(at + strspn(at, " "));
+    return region->name != NULL;
+}
+
+/* "AnonHugePages:      2048 kB" */
+static void parse_field(struct hl_region *region, const char *line) {
+    static const struct {
+        const char *name;
+        size_t offset;
+    } fields[] = {
+        {"KernelPageSize:", offsetof(struct hl_region, page_bytes)},
+        {"Rss:", offsetof(struct hl_region, resident_bytes)},
+        {"Referenced:", offsetof(struct hl_region, referenced_bytes)},
+        {"Private_Hugetlb:", offsetof(struct hl_region, private_hugetlb_bytes)},
+        {"Shared_Hugetlb:", offsetof(struct hl_region, shared_hugetlb_bytes)},
+        {"AnonHugePages:", offsetof(struct hl_region, anon_huge_bytes)},
+        {"FilePmdMapped:", offsetof(struct hl_region, file_pmd_bytes)},
+        {"ShmemPmdMapped:", offsetof(struct hl_region, shmem_pmd_bytes)},
+    };
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        size_t length = strlen(fields[i].name);
+        if (strncmp(line, fields[i].name, length) == 0) {
+            uint64_t bytes = strtoull(line + length, NULL, 10) * 1024;
+            memcpy((char *)region + fields[i].offset, &bytes, sizeof bytes);
+        }
+    }
+    if (strncmp(line, "VmFlags: ", strlen("VmFlags: ")) == 0)
+        snprintf(region->vm_flags, sizeof region->vm_flags, "%s", line + strlen("VmFlags: "));
+}
+
+static bool is_huge(const struct hl_region *region) {
+    return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
+               region->shmem_pmd_bytes >
+           0;
+}
+
+bool hl_has_huge_pages(const struct hl_process *process) {
+    struct hl_region sum = {0};
+    size_t size = 0;
+    char *line = NULL;
+    FILE *text = open_text(process, "smaps_rollup");
+    if (text == NULL)
+        return false;
+    while (getline(&line, &size, text) >= 0)
+        parse_field(&sum, line);
+    free(line);
+    fclose(text);
+    return is_huge(&sum);
+}
+
+static int read_text_of_regions(struct hl_process *process, const char *name) {
+    FILE *text = open_text(process, name);
+    if (text == NULL)
+        return -errno;
+    size_t size = 0, room = 0;
+    char *line = NULL;
+    while (getline(&line, &size, text) >= 0) {
+        struct hl_region region;
+        line[strcspn(line, "\n")] = '\0';
+        if (!parse_region(&region, line)) {
+            if (process->n_regions > 0)
+                parse_field(&process->region[process->n_regions - 1], line);
+            continue;
+        }
+        if (process->n_regions == room) {
+            room = room > 0 ? 2 * room : 64;
+            process->region = hl_resize(process->region, room * sizeof region);
+        }
+        process->region[process->n_regions++] = region;
+    }
+    int result = ferror(text) ? -EIO : process->n_regions == 0 ? -ENODATA : 0;
+    free(line);
+    fclose(text);
+    return result;
+}
+
+int hl_read_regions(struct hl_process *process) { return read_text_of_regions(process, "smaps"); }
+
+/* " N0=3 N1=9 kernelpagesize_kB=2048": pages of that size on each node. */
+static void parse_nodes(struct hl_region *region, const char *line) {
+    uint64_t kib = 0;
+    const char *size = strstr(line, " kernelpagesize_kB=");
+    if (size == NULL || sscanf(size, " kernelpagesize_kB=%" SCNu64, &kib) != 1)
+        return;
+    region->node_bytes = hl_allocate(HL_PROCESS_NODES * sizeof *region->node_bytes);
+    for (const char *at = strstr(line, " N"); at != NULL; at = strstr(at + 1, " N")) {
+        unsigned node;
+        uint64_t pages;
+        if (sscanf(at, " N%u=%" SCNu64, &node, &pages) == 2 && node < HL_PROCESS_NODES)
+            region->node_bytes[node] = pages * kib * 1024;
+    }
+}
+
+static bool any_is_huge(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (is_huge(&process->region[i]))
+            return true;
+    return false;
+}
+
+/* Only of huge pages.  A kernel without NUMA has no numa_maps, and then no node is named. */
+static void read_nodes(struct hl_process *process) {
+    FILE *text = any_is_huge(process) ? open_text(process, "numa_maps") : NULL;
+    if (text == NULL)
+        return;
+    size_t size = 0, next = 0;
+    char *line = NULL;
+    while (getline(&line, &size, text) >= 0) {
+        uint64_t start;
+        if (sscanf(line, "%" SCNx64, &start) != 1)
+            continue;
+        while (next < process->n_regions && process->region[next].start < start)
+            next++;
+        if (next < process->n_regions && process->region[next].start == start &&
+            is_huge(&process->region[next]) && process->region[next].node_bytes == NULL)
+            parse_nodes(&process->region[next], line);
+    }
+    free(line);
+    fclose(text);
+}
+
+static void read_auxv(struct hl_process *process) {
+    Elf64_auxv_t entry;
+    FILE *auxv = open_text(process, "auxv");
+    if (auxv == NULL)
+        return;
+    while (fread(&entry, sizeof entry, 1, auxv) == 1 && entry.a_type != AT_NULL)
+        if (entry.a_type == AT_ENTRY)
+            process->entry = entry.a_un.a_val;
+    fclose(auxv);
+}
+
+uint64_t hl_read_limit(const struct hl_process *process, const char *name) {
+    char line[256];
+    uint64_t limit = 0;
+    size_t length = strlen(name);
+    FILE *limits = open_text(process, "limits");
+    while (limits != NULL && fgets(line, sizeof line, limits) != NULL)
+        if (strncmp(line, name, length) == 0 && sscanf(line + length, " %" SCNu64, &limit) != 1)
+            limit = UINT64_MAX; /* "unlimited" */
+    if (limits != NULL)
+        fclose(limits);
+    return limit;
+}
+
+static void read_executable(struct hl_process *process) {
+    char path[PATH_MAX];
+    ssize_t bytes = readlinkat(process->folder, "exe", path, sizeof path - 1);
+    if (bytes < 0)
+        return;
+    path[bytes] = '\0';
+    process->executable = hl_format("%s", path);
+}
+
+int hl_read_process(struct hl_process *process) {
+    int result = hl_read_regions(process);
+    if (result != 0)
+        return result;
+    read_nodes(process);
+    read_auxv(process);
+    read_executable(process);
+    return 0;
+}
+
+int hl_read_process_map(struct hl_process *process) {
+    int result = read_text_of_regions(process, "maps");
+    if (result != 0)
+        return result;
+    read_auxv(process);
+    read_executable(process);
+    return 0;
+}
+
+/* Where what may be mapped of the executable ends: at the first large hole. */
+static uint64_t find_end_of_main(const struct hl_process *process) {
+    static const uint64_t hole = 64 << 20;
+    const struct hl_region *region = hl_find_region(process, process->entry);
+    const struct hl_region *end = process->region + process->n_regions;
+    if (region == NULL)
+        return UINT64_MAX;
+    while (region + 1 < end && region[1].start - region->end < hole)
+        region++;
+    return region->end;
+}
+
+/* Adds what smaps has of the regions that begin before END. */
+static int read_details(struct hl_process *process, uint64_t end) {
+    FILE *text = open_text(process, "smaps");
+    struct hl_region *known = NULL, region;
+    size_t size = 0;
+    char *line = NULL;
+    if (text == NULL)
+        return -errno;
+    while (getline(&line, &size, text) >= 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (parse_region(&region, line)) {
+            free(region.name);
+            if (region.start >= end)
+                break;
+            known = (struct hl_region *)hl_find_region(process, region.start);
+        } else if (known != NULL) {
+            parse_field(known, line);
+        }
+    }
+    free(line);
+    fclose(text);
+    return 0;
+}
+
+int hl_read_process_for_main(struct hl_process *process) {
+    int result = hl_read_process_map(process);
+    return result == 0 ? read_details(process, find_end_of_main(process)) : result;
+}
+
+int hl_read_mappings(struct hl_process *process, const struct hl_process *opened) {
+    memset(process, 0, sizeof *process);
+    process->pid = opened->pid;
+    process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
+    return process->folder < 0 ? -errno : read_text_of_regions(process, "maps");
+}
+
+/* include/uapi/linux/fs.h of Linux 6.11. */
+struct query {
+    uint64_t size, query_flags, address, start, end, flags, page_bytes, offset, inode;
+    uint32_t major, minor, name_bytes, build_id_bytes;
+    uint64_t name, build_id;
+};
+#define PROCMAP_QUERY _IOWR('f', 17, struct query)
+enum { MAP_READABLE = 1, MAP_WRITABLE = 2, MAP_EXECUTABLE = 4, MAP_IS_SHARED = 8, MAP_OR_NEXT = 16 };
+
+static void add_region(struct hl_process *process, const struct hl_region *region) {
+    process->region = hl_resize(process->region, (process->n_regions + 1) * sizeof *region);
+    process->region[process->n_regions++] = *region;
+}
+
+static void add_answer(struct hl_process *process, const struct hl_process *opened,
+                       const struct query *answer) {
+    const struct hl_region *before = hl_find_region(opened, answer->end - 1);
+    struct hl_region region = {
+        .start = answer->start,
+        .end = answer->end,
+        .flags = (answer->flags & MAP_READABLE ? PF_R : 0) | (answer->flags & MAP_WRITABLE ? PF_W : 0) |
+                 (answer->flags & MAP_EXECUTABLE ? PF_X : 0),
+        .shared = (answer->flags & MAP_IS_SHARED) != 0,
+        .offset = answer->offset,
+        .device = makedev(answer->major, answer->minor),
+        .inode = (ino_t)answer->inode,
+        .name = hl_format("%s", before != NULL && before->end == answer->end ? before->name : ""),
+    };
+    add_region(process, &region);
+}
+
+static uint64_t end_of(const struct hl_process *process) {
+    return process->n_regions > 0 ? process->region[process->n_regions - 1].end : 0;
+}
+
+/* Asks for one after the other.  -ENOTTY: the kernel does not answer. */
+static int query_range(struct hl_process *process, const struct hl_process *opened, int maps,
+                       const struct hl_address_range *range) {
+    uint64_t at = end_of(process) > range->start ? end_of(process) : range->start;
+    while (at < range->end) {
+        struct query query = {.size = sizeof query, .query_flags = MAP_OR_NEXT, .address = at};
+        if (ioctl(maps, PROCMAP_QUERY, &query) != 0)
+            return errno == ENOENT ? 0 : -errno;
+        if (query.start >= range->end)
+            break;
+        add_answer(process, opened, &query);
+        at = query.end;
+    }
+    return 0;
+}
+
+/* Reads the text as far as that is needed. */
+static int search_ranges(struct hl_process *process, const struct hl_address_range *range, size_t n) {
+    FILE *text = open_text(process, "maps");
+    struct hl_region region;
+    size_t size = 0, i = 0;
+    char *line = NULL;
+    if (text == NULL)
+        return -errno;
+    while (i < n && getline(&line, &size, text) >= 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (!parse_region(&region, line))
+            continue;
+        while (i < n && range[i].end <= region.start)
+            i++;
+        if (i < n && region.end > range[i].start)
+            add_region(process, &region);
+        else
+            free(region.name);
+    }
+    free(line);
+    fclose(text);
+    return 0;
+}
+
+static int compare_ranges(const void *a, const void *b) {
+    const struct hl_address_range *x = a, *y = b;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
+                          struct hl_address_range *range, size_t n) {
+    qsort(range, n, sizeof *range, compare_ranges);
+    memset(process, 0, sizeof *process);
+    process->pid = opened->pid;
+    process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
+    int maps = process->folder >= 0 ? hl_open_process_file(process, "maps") : -errno, result = 0;
+    if (maps < 0)
+        return maps;
+    for (size_t i = 0; i < n && result == 0; i++)
+        result = query_range(process, opened, maps, &range[i]);
+    close(maps);
+    return result == -ENOTTY ? search_ranges(process, range, n) : result;
+}
+
+const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at) {
+    size_t low = 0, high = process->n_regions;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (process->region[middle].end <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < process->n_regions && process->region[low].start <= at ? &process->region[low] : NULL;
+}
+
+int hl_read_usage(pid_t pid, struct hl_usage *usage) {
+    char *path = hl_format("/proc/%d/stat", pid), *line = NULL;
+    unsigned long user = 0, kernel = 0;
+    size_t size = 0;
+    int result = -ESRCH;
+    FILE *file = fopen(path, "re");
+    free(path);
+    if (file == NULL)
+        return errno == ENOENT ? -ESRCH : -errno;
+    ssize_t bytes = getdelim(&line, &size, '\0', file); /* a name may hold newlines and parentheses */
+    const char *at = bytes > 0 ? strrchr(line, ')') : NULL;
+    if (at != NULL && sscanf(at,
+                             ") %c %d %*d %*d %*d %*d %u %lu %*u %lu %*u %lu %lu %*d %*d %*d %*d %*d %*d "
+                             "%" SCNu64 " %*u %ld",
+                             &usage->state, &usage->parent, &usage->flags, &usage->minor_faults,
+                             &usage->major_faults, &user, &kernel, &usage->started, &usage->rss_pages) == 9)
+        result = 0;
+    double tick_ms = 1e3 / (double)sysconf(_SC_CLK_TCK);
+    usage->user_ms = (double)user * tick_ms;
+    usage->system_ms = (double)kernel * tick_ms;
+    free(line);
+    fclose(file);
+    return result;
+}
+
+/* The effective user of the process, or -1. */
+static long read_owner(pid_t pid) {
+    char *path = hl_format("/proc/%d/status", pid), line[256];
+    FILE *status = fopen(path, "re");
+    long owner = -1;
+    free(path);
+    while (status != NULL && owner < 0 && fgets(line, sizeof line, status) != NULL)
+        sscanf(line, "Uid: %*d %ld", &owner);
+    if (status != NULL)
+        fclose(status);
+    return owner;
+}
+
+static bool may_trace(void) {
+    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
+    struct __user_cap_data_struct data[_LINUX_CAPABILITY_U32S_3] = {0};
+    return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & CAP_TO_MASK(CAP_SYS_PTRACE)) != 0;
+}
+
+/* Why PID may not be read, and what to do. */
+static const char *explain_denial(pid_t pid) {
+    if (geteuid() != 0)
+        return read_owner(pid) == (long)geteuid()
+                   ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
+                     "root"
+                   : "the process belongs to someone else; run hugeld as its owner or as root";
+    if (!may_trace())
+        return "root may not read it without CAP_SYS_PTRACE; give it to the container (--cap-add=SYS_PTRACE)";
+    return "root may not read it: a security policy or a user namespace forbids it; run hugeld outside of "
+           "that";
+}
+
+void hl_say_unreadable(pid_t pid, int result) {
+    switch (-result) {
+    case ENOENT:
+    case ESRCH:
+        hl_say("%d: no such process, or it has ended; 'hugeld status --all' lists those with huge pages",
+               pid);
+        break;
+    case EACCES:
+    case EPERM:
+        hl_say("%d: %s", pid, explain_denial(pid));
+        break;
+    case ENODATA:
+        hl_say("%d: the process has no memory: it is a kernel thread, or has just ended; name another", pid);
+        break;
+    default:
+        hl_say("%d: the process cannot be read: %s; try again", pid, strerror(-result));
+    }
+}

@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Another process: its memory as /proc/PID shows it, and the ELF objects that it has loaded. */
+#ifndef HL_PROCESS_H
+#define HL_PROCESS_H
+
+#include "command/file/elf-file.h"
+
+#include <sys/types.h>
+
+/* As many node numbers as the kernel can be built for (NODES_SHIFT is 10 at most). */
+#define HL_PROCESS_NODES 1024
+
+/* There are less than thirty flags of two letters. */
+#define HL_VM_FLAGS_BYTES 96
+
+/* One mapping: a paragraph of /proc/PID/smaps. */
+struct hl_region {
+    uint64_t start, end;
+    uint32_t flags; /* PF_R, PF_W, PF_X */
+    bool shared;
+    uint64_t offset;
+    dev_t device;
+    ino_t inode;               /* 0: anonymous */
+    char *name;                /* as the kernel writes it, so a newline is \012; "" if it has none */
+    uint64_t page_bytes;       /* KernelPageSize */
+    uint64_t resident_bytes;   /* without hugetlb */
+    uint64_t referenced_bytes; /* likewise; accessed since that was last cleared (clear_refs of proc(5)) */
+    uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes, shmem_pmd_bytes;
+    bool of_image; /* mapped from an image, a store's or one made for it; known after hl_find_loaded */
+    char vm_flags[HL_VM_FLAGS_BYTES]; /* as in smaps: "rd ex mr mw me" */
+    uint64_t
+        *node_bytes; /* resident bytes on each of HL_PROCESS_NODES nodes; NULL where nothing huge is mapped */
+};
+
+struct hl_loaded;
+
+struct hl_process {
+    pid_t pid;
+    int folder; /* /proc/PID: whatever is read through it is this process and no later one with its number */
+    char *name; /* comm */
+    char *executable; /* what /proc/PID/exe names; NULL if that can't be read */
+    uint64_t entry;   /* AT_ENTRY, or 0 */
+    size_t n_regions;
+    struct hl_region *region; /* ascending */
+    size_t n_loaded;
+    struct hl_loaded *loaded; /* from hl_find_loaded */
+    size_t n_files;
+    struct hl_process_file *file;
+};
+
+/* An ELF object of a process. */
+struct hl_loaded {
+    struct hl_object object; /* at its load bias; path is a region's name or the executable */
+    const struct hl_elf_file *file;
+    bool
+        is_image; /* FILE is an image, which is mapped as a whole; path is then the original's, if it is known */
+    dev_t device; /* as the regions say, which on some file systems is not what stat says */
+    ino_t inode;
+};
+
+/* Where the text of an object of a process is. */
+enum hl_now {
+    HL_NOW_UNKNOWN,  /* no process was asked */
+    HL_NOW_SMALL,    /* on small pages of its file */
+    HL_NOW_CACHED,   /* on huge pages of its file, in the page cache */
+    HL_NOW_MOVED,    /* copied at startup, by the preloader or the patched linker */
+    HL_NOW_MAPPED,   /* on an image that was mapped over it: at the exec stop, at startup or by attach */
+    HL_NOW_EXECUTED, /* the image was executed, or mapped by the dynamic linker, in the place of the file */
+    HL_NOWS
+};
+
+/* Opens /proc/PID.  0, or a negated errno. */
+int hl_open_process(struct hl_process *process, pid_t pid);
+void hl_close_process(struct hl_process *process);
+
+/* Whether NAME is the process's name (comm) or the base name of its executable. */
+bool hl_has_name(const struct hl_process *process, const char *name);
+
+/* The processes that have this name, but not this one: how many, and *PIDS, which the caller frees. */
+size_t hl_find_named(pid_t **pids, const char *name);
+
+/* Whether TEXT consists of digits, so that it means a process ID and no name. */
+bool hl_is_number(const char *text);
+
+/* Whether anything huge is mapped, cheaply (smaps_rollup): false also when it may not be read. */
+bool hl_has_huge_pages(const struct hl_process *process);
+
+/* Reads regions (with nodes), executable and entry.  0, or a negated errno: -EACCES for someone else's,
+   -ENOENT or -ESRCH for one that has ended, -ENODATA for one without memory (a kernel thread, or about to
+   end). */
+int hl_read_process(struct hl_process *process);
+
+/* The same of maps, which walks no page tables: without nodes, and of regions without their bytes.  hl_find_loaded does not
+   see then which files are images that are mounted over others. */
+int hl_read_process_map(struct hl_process *process);
+
+/* The same without nodes, and of regions that lie behind the executable only what /proc/PID/maps has: while the kernel counts
+   what is resident in one, as it does for smaps, the process cannot change its mappings. */
+int hl_read_process_for_main(struct hl_process *process);
+
+/* The regions alone, without nodes. */
+int hl_read_regions(struct hl_process *process);
+
+/* What /proc/PID/stat says. */
+struct hl_usage {
+    char state;
+    int parent;
+    unsigned flags; /* PF_* of the kernel */
+    unsigned long minor_faults, major_faults;
+    double user_ms, system_ms;
+    uint64_t started; /* ticks since boot: with the process ID it names one process */
+    long rss_pages;
+};
+
+/* The kernel's own threads have this in their flags (include/linux/sched.h). */
+#define HL_KERNEL_THREAD 0x00200000
+
+/* 0, -ESRCH or another negated errno. */
+int hl_read_usage(pid_t pid, struct hl_usage *usage);
+/* Reads regions alone, and of them what /proc/PID/maps has, which takes the kernel no time, of the process that
+   OPENED is; hl_close_process frees PROCESS.  The same results. */
+int hl_read_mappings(struct hl_process *process, const struct hl_process *opened);
+
+/* Reads the regions that overlap the N RANGEs, which it sorts, of the process that OPENED is, and of these what
+   /proc/PID/maps has.  It takes the time that these take, however much else is mapped (before Linux 6.11: that all takes that
+   lies below the last one's end).  The name of a region is the one that it had in OPENED.  0, or a negated errno. */
+struct hl_address_range {
+    uint64_t start, end;
+};
+int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
+                          struct hl_address_range *range, size_t n);
+
+/* The soft limit that /proc/PID/limits has under NAME, "Max ...": UINT64_MAX if there is none, 0 if it is not known. */
+uint64_t hl_read_limit(const struct hl_process *process, const char *name);
+
+/* An open file of /proc/PID, or a negated errno. */
+int hl_open_process_file(const struct hl_process *process, const char *name);
+
+/* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the
+   executable first. */
+void hl_find_loaded(struct hl_process *process, const struct hl_geometry *geometry);
+
+/* Whether what REGION maps can be read without waiting for another process, which may not answer: the server of a FUSE, that any
+   user can be, or who handles the faults of a userfaultfd (VmFlags "um", "ui").  The files of what hl_find_loaded has found could be
+   opened; others have to be in memory.  For who may not look, true: the process is their own. */
+bool hl_answers(const struct hl_process *process, const struct hl_region *region);
+
+/* The value of the variable NAME in the environment that PROCESS was started with; NULL if it has none or may
+   not be asked.  The caller owns it. */
+char *hl_read_variable(const struct hl_process *process, const char *name);
+
+/* Says in one line why PROCESS could not be read, RESULT being the negated errno. */
+void hl_say_unreadable(pid_t pid, int result);
+
+/* The region that holds the address AT; NULL if there is none. */
+const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at);
+
+/* How the name of an image begins that was made for a process (attach/image.c): it has no path, but maps shows its name
+   as one. */
+#define HL_OWN_IMAGE "hugeld:"
+bool hl_is_own_image(const struct hl_region *region);
+
+/* The bytes of REGION that are on huge pages of hugetlb. */
+static inline uint64_t hl_hugetlb_bytes(const struct hl_region *region) {
+    return region->private_hugetlb_bytes + region->shared_hugetlb_bytes;
+}
+
+#endif

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Executing a program's image in the program's place: mounted over the file, so that /proc/self/exe, $ORIGIN
+   and everything that looks for itself find what they always find.
+
+   The kernel then maps the image as it maps any program, and nothing of hugeld is in the process.  So all of it
+   is looked at before: the store and the image as in the process (elf/store.c, elf/image.c), and every header
+   that the kernel and the dynamic linker act on. */
+#include "command/run/image.h"
+#include "command/base/common.h"
+#include "command/file/elf-file.h"
+#include "elf/image.h"
+#include "command/image/find.h"
+#include "elf/kernel.h"
+#include "command/image/layout.h"
+#include "command/run/mount.h"
+#include "command/file/program.h"
+#include "elf/skip.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void read_geometry(struct hl_geometry *geometry) {
+    hl_set_geometry(geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+}
+
+/* Whether A and B differ in nothing but where the image has its bytes. */
+static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_file *b) {
+    if (a->header.e_type != b->header.e_type || a->header.e_machine != b->header.e_machine ||
+        a->header.e_entry != b->header.e_entry || a->header.e_flags != b->header.e_flags ||
+        memcmp(a->header.e_ident, b->header.e_ident, EI_NIDENT) != 0 || a->phnum != b->phnum)
+        return false;
+    for (size_t i = 0; i < a->phnum; i++) {
+        const Elf64_Phdr *x = &a->phdr[i], *y = &b->phdr[i];
+        if (x->p_type != y->p_type || x->p_flags != y->p_flags || x->p_vaddr != y->p_vaddr ||
+            x->p_paddr != y->p_paddr || x->p_filesz != y->p_filesz || x->p_memsz != y->p_memsz ||
+            (x->p_type != PT_LOAD && x->p_align != y->p_align))
+            return false;
+    }
+    return true;
+}
+
+static int compare_headers(const struct hl_elf_file *file, int image) {
+    struct hl_elf_file laid_out;
+    char *path = hl_format("/proc/self/fd/%d", image);
+    int result = HL_SKIP_IMAGE_MISMATCH;
+    if (hl_open_elf(&laid_out, AT_FDCWD, path) == HL_ELF_FINE) {
+        result = have_same_headers(file, &laid_out) ? 0 : HL_SKIP_IMAGE_MISMATCH;
+        hl_close_elf(&laid_out);
+    }
+    free(path);
+    return result;
+}
+
+/* Whether IMAGE may be executed in FILE's place: 0, or the reason why not. */
+static int check_image(const struct hl_elf_file *file, const char *path, int image) {
+    struct hl_object object;
+    struct hl_geometry geometry;
+    read_geometry(&geometry);
+    int result = hl_load_object(&object, file, path, 0, &geometry);
+    if (result == 0)
+        result = hl_check_image(&object, image, &geometry);
+    if (result == 0)
+        result = compare_headers(file, image);
+    return result == 0 && hl_is_noexec(image) ? HL_SKIP_STORE_NOEXEC : result;
+}
+
+/* Opens the image of the open FILE.  A descriptor, or the negated reason why there is none. */
+static long find_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options) {
+    struct hl_file_state state;
+    if (hl_has_privileges(file)) /* the image would be executed without them */
+        return -HL_SKIP_PRIVILEGED;
+    if (hl_read_file_state(&state, file->fd) != 0)
+        return -HL_SKIP_SOURCE_UNREADABLE;
+    long image = hl_open_image_of(&state, options);
+    if (image < 0) {
+        struct hl_geometry geometry;
+        uint64_t pages;
+        read_geometry(&geometry);
+        return -(long)hl_consider_image((enum hl_skip) - image, file, options, &geometry, &pages);
+    }
+    int result = check_image(file, path, (int)image);
+    if (result != 0) {
+        close((int)image);
+        image = -result;
+    }
+    return image;
+}
+
+/* "not from an image: there is none of it (make one: hugeld share add /bin/x)" */
+static char *explain(int skip, const char *path) {
+    const char *remedy = hl_skip_remedy((enum hl_skip)skip), *sentence = hl_skip_sentence((enum hl_skip)skip);
+    if (strcmp(remedy, "none") == 0)
+        return hl_format("not from an image: %s", sentence);
+    char *named = hl_name_file(remedy, path);
+    char *reason = hl_format("not from an image: %s (%s)", sentence, named);
+    free(named);
+    return reason;
+}
+
+/* Whether executing the image itself brings text onto huge pages: nobody merges or moves it then. */
+static bool is_of_use(const struct hl_elf_file *file) {
+    struct hl_geometry geometry;
+    struct hl_reach reach;
+    read_geometry(&geometry);
+    return hl_find_reach(&reach, file, &geometry) != 0 || reach.executed_bytes > 0;
+}
+
+/* Opens EXECUTABLE as FILE, and its image as *IMAGE.  NULL, or the reason why not; then nothing is open. */
+static char *open_both(const char *executable, const struct hl_options *options, struct hl_elf_file *file,
+                       int *image) {
+    if (executable == NULL || hl_open_elf(file, AT_FDCWD, executable) != HL_ELF_FINE)
+        return hl_format("not from an image: what it runs cannot be found or read");
+    long found = find_image(file, executable, options);
+    *image = (int)found;
+    if (found >= 0 && is_of_use(file))
+        return NULL;
+    char *reason = found < 0
+                       ? explain((int)-found, executable)
+                       : hl_format("not from an image: no whole huge page lies inside the text where the "
+                                   "kernel maps it by itself (start it with hugeld run and without "
+                                   "--via=image, which puts it where one does)");
+    if (found >= 0)
+        close((int)found);
+    hl_close_elf(file);
+    return reason;
+}
+
+char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image) {
+    struct hl_elf_file file = {.fd = -1};
+    int found = -1;
+    char *reason = open_both(executable, options, &file, &found);
+    *image = NULL;
+    if (reason != NULL)
+        return reason;
+    *image = hl_find_file_path(found);
+    close(found);
+    hl_close_elf(&file);
+    return NULL;
+}
+
+char *hl_mount_image(const char *executable, const struct hl_options *options, char **image) {
+    struct hl_elf_file file = {.fd = -1};
+    int from = -1;
+    char *reason = open_both(executable, options, &file, &from);
+    *image = NULL;
+    if (reason != NULL)
+        return reason;
+    *image = hl_find_file_path(from); /* its mount is another namespace's afterwards */
+    bool is_shared = hl_sees_later_mounts(file.fd);
+    int result = is_shared ? hl_mount_over(from, file.fd) : 0;
+    if (!is_shared)
+        reason = hl_format(
+            "not from an image: mounts are private here, so the program would not see later ones, and "
+            "would keep file systems busy that are unmounted (mount --make-rshared / changes that)");
+    else if (result != 0)
+        reason = hl_format("not from an image: it cannot be mounted here (%s)", strerror(-result));
+    if (reason != NULL) {
+        free(*image);
+        *image = NULL;
+    }
+    close(from);
+    hl_close_elf(&file);
+    return reason;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The patched dynamic linker, and how a program gets it that names another one. */
+#ifndef HL_LDSO_H
+#define HL_LDSO_H
+
+#include "command/file/elf-file.h"
+
+/* The build ID of the dynamic linker that FILE may stand in for: glibc-patches/build writes it into a section
+   of its own, when the comparison of the two found nothing.  NULL if there is none, as in any file that is no
+   patched linker; else the caller owns it. */
+char *hl_read_origin(const struct hl_elf_file *file);
+
+/* ld.so: in ldso/ beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
+   none of them; else the caller owns the path. */
+char *hl_find_linker(void);
+
+/* Why LINKER cannot run the program whose file is EXECUTABLE (hl_find_executable): it must be made for the
+   dynamic linker that EXECUTABLE names, since that one and libc are halves of one library.  NULL if it can;
+   else the caller owns the sentence.  *INTERPRETER is what EXECUTABLE names, if that is known; the caller
+   owns it. */
+char *hl_explain_no_linker(const char *linker, const char *executable, char **interpreter);
+
+/* Puts LINKER over INTERPRETER for this process and its children: a bind mount in a mount namespace of their
+   own, which an unprivileged process gets with a user namespace in which nobody's IDs change.  0, or a
+   negated errno, and nothing changed. */
+int hl_mount_linker(const char *linker, const char *interpreter);
+
+#endif

@@ -1,0 +1,437 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld run: sets LD_PRELOAD, LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS, then becomes the program.
+
+   The program's file is looked at first, because there are programs in which a preloaded library never runs,
+   and one kind (AddressSanitizer) that refuses to start with any.  They run as they would without hugeld,
+   with one line that says so; with strict=on they don't run.
+
+   A program that has an image begins on it at the exec stop, with nothing of hugeld in it (stop/stop.c).  Then
+   libhugeld.so is preloaded only where other objects are named.
+
+   --via=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
+   names. Where there is none that fits the installed libc, libhugeld.so is preloaded after all, with one
+   line.
+
+   --via=image: the image of the program's file is put over the file, and nothing is preloaded unless other
+   objects are asked for.  That takes a mount namespace, which a program can notice, so it is done only for those
+   who ask for it. */
+#include "command/command.h"
+#include "command/base/common.h"
+#include "command/file/elf-file.h"
+#include "command/stop/stop.h"
+#include "elf/kernel.h"
+#include "command/file/launcher.h"
+#include "command/file/libraries.h"
+#include "command/run/ldso.h"
+#include "command/file/program.h"
+#include "command/run/image.h"
+#include "command/run/share.h"
+#include "command/image/store.h"
+#include "command/run/run.h"
+#include "command/run/way.h"
+#include "command/file/forecast.h"
+#include "elf/skip.h"
+#include "command/verdict/verdict.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SHARE = 256, COPY };
+
+struct request {
+    struct hl_run run;
+    bool shares; /* --share */
+    bool copies; /* --copy */
+    int program; /* the index of PROGRAM in argv, or 0 */
+};
+
+static const struct argp_option argp_options[] = {
+    HL_RUN_OPTIONS,
+    {"share", SHARE, NULL, 0, "Make the images that are missing first (hugeld share)", 0},
+    {"copy", COPY, NULL, 0, "Make a private copy of what is not shared", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+const char *hl_loader_name(const struct hl_run *run) {
+    return run->use_image ? "image" : run->use_ldso ? "ldso" : run->use_preload ? "preload" : "auto";
+}
+
+static error_t set_way(struct hl_run *run, const char *name) {
+    run->use_ldso = strcmp(name, "ldso") == 0;
+    run->use_image = strcmp(name, "image") == 0;
+    run->use_preload = strcmp(name, "preload") == 0;
+    if (run->use_ldso || run->use_image || run->use_preload || strcmp(name, "auto") == 0)
+        return 0;
+    hl_say("--via=%s: there is no such way in; use auto, preload, ldso or image", name);
+    return EINVAL;
+}
+
+error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
+    switch (key) {
+    case 'p':
+        run->patterns = argument;
+        return 0;
+    case 'o':
+        return hl_add_options(&run->options, argument);
+    case 'l':
+        return set_way(run, argument);
+    case HL_RUN_OLD_NAME:
+        hl_say("--loader=%s: the option is called --via now", argument);
+        return EINVAL;
+    case 'L':
+        run->use_ldso = true;
+        run->use_image = false;
+        run->linker = argument;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    if (key == ARGP_KEY_ARG) { /* what follows is the program's */
+        request->program = state->next - 1;
+        state->next = state->argc;
+        return 0;
+    }
+    if (key == SHARE) {
+        request->shares = true;
+        return 0;
+    }
+    if (key == COPY) {
+        request->copies = true;
+        return 0;
+    }
+    error_t result = hl_parse_run(&request->run, key, argument);
+    return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld run", true) : result;
+}
+
+int hl_refuse_program(const char *name) {
+    int error = errno;
+    const char *remedy = error == ENOENT    ? "check the name and PATH"
+                         : error == EACCES  ? "make it an executable file (chmod +x)"
+                         : error == ENOEXEC ? "it is no program for this machine"
+                                            : "check the file";
+    hl_say("%s: %s; %s", name[0] != '\0' ? name : "''", strerror(error), remedy);
+    return error == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
+}
+
+/* Tries the patched dynamic linker for the program at PATH, called NAME. */
+static void choose_linker(struct hl_way *way, const struct hl_run *run, const char *name, const char *path) {
+    char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker();
+    char *executable = hl_find_executable(path), *real = realpath(path, NULL), *interpreter = NULL;
+    char *reason = hl_explain_no_linker(linker, executable, &interpreter);
+    int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
+    bool is_script = executable == NULL || real == NULL || strcmp(executable, real) != 0;
+    if (reason == NULL && result != 0 && is_script)
+        reason = hl_format("%s cannot be mounted here (%s)", linker, strerror(-result));
+    if (reason == NULL && result != 0) {
+        hl_say(
+            "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
+            name, linker, path, strerror(-result));
+        way->linker = linker;
+        linker = NULL;
+    }
+    if (reason != NULL) {
+        hl_choose_preload(way, path);
+        if (way->reason == NULL)
+            hl_say("%s: %s; libhugeld.so is preloaded instead", name, reason);
+    } else if (getenv("LD_HUGEPAGES") == NULL) {
+        setenv("LD_HUGEPAGES", "main", 1); /* by itself that one takes nothing */
+    }
+    free(reason);
+    free(linker);
+    free(executable);
+    free(real);
+    free(interpreter);
+}
+
+/* Executes the image of what the program at PATH runs in the end, if there is one, and preloads for other objects.
+   Without an image it preloads. */
+static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                         const char *path, char *const *program) {
+    struct hl_string patterns = hl_find_patterns(run->patterns);
+    struct hl_target target;
+    bool others = hl_selects_other_objects(patterns);
+    hl_follow_launchers(&target, path, program);
+    if (hl_is_privileged(path))
+        way->no_image = hl_format("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+    else if (target.executable != NULL && !hl_selects_main(patterns, target.executable))
+        way->no_image =
+            hl_format("not from an image: the objects that were named leave out the program itself");
+    else
+        way->no_image = hl_mount_image(target.executable, options, &way->image);
+    if (way->image != NULL && others)
+        hl_leave_out_main(patterns);
+    if (way->image == NULL || others)
+        hl_choose_preload(way, path);
+    if (way->image != NULL)
+        way->reason = NULL;
+    free(target.executable);
+}
+
+/* One line about a program that does not run as it should; the exit code. */
+static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
+    const char *reason = way->no_image != NULL ? way->no_image : way->reason;
+    bool is_refused = strict && reason != NULL;
+    if (reason != NULL && acts)
+        hl_say("%s: %s; %s", name, reason,
+               is_refused            ? "strict=on, so it does not run: leave that out"
+               : way->reason != NULL ? "it runs on small pages"
+                                     : "libhugeld.so is preloaded instead");
+    return is_refused ? HL_EXIT_NOT_FOUND : 0;
+}
+
+/* What is best for a program that was started as it is. */
+static void tell_of_best(const char *name, const char *executable, const struct hl_options *options) {
+    struct hl_verdict verdict;
+    if (!hl_judge_path(&verdict, executable, true, options)) {
+        hl_say("%s: started as it is, because nothing of it is shared", name);
+        return;
+    }
+    char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
+    if (verdict.best == HL_WAY_NOTHING)
+        hl_say("%s: started as it is: %s", name, hl_explain_nothing(&verdict));
+    else if (verdict.is_made)
+        hl_say("%s: started as it is, because its image is of use only at the exec stop", name);
+    else
+        hl_say("%s: started as it is, because nothing of it is shared; best: %s%s%s", name, words,
+               commands != NULL ? "; " : "", commands != NULL ? commands : "");
+    free(commands);
+    free(words);
+    hl_free_verdict(&verdict);
+}
+
+/* The same for PROGRAM at PATH, which may be a script. */
+static void tell_of_start(const char *path, char *const *program, struct hl_string patterns,
+                          const struct hl_options *options) {
+    struct hl_target target;
+    hl_follow_launchers(&target, path, program);
+    if (hl_selects_other_objects(patterns))
+        hl_say(
+            "%s: started as it is, because nothing of it is shared; 'hugeld doctor -p %.*s -- %s' says what "
+            "is best for each object",
+            program[0], (int)patterns.bytes, patterns.at, program[0]);
+    else if (target.executable == NULL || target.is_unknown)
+        hl_say("%s: started as it is: which programs it starts is not known; 'hugeld survey' shows what they "
+               "execute",
+               program[0]);
+    else
+        tell_of_best(program[0], target.executable, options);
+    free(target.executable);
+}
+
+/* For a program of which nothing is shared. */
+static void start_as_it_is(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
+                           const char *path, char *const *program) {
+    if (options->strict)
+        way->reason = "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
+    else if (options->verbose >= 1)
+        tell_of_start(path, program, patterns, options);
+}
+
+/* strict=on, for PROGRAM at PATH: why nothing of what it runs in the end can be on huge pages, wherever the kernel loads it; NULL:
+   something may be, or that is not known.  A program that has a whole huge page only at some of its addresses is not refused, nor
+   is a small one that it starts: both would end a service by chance. */
+static const char *explain_never(const struct hl_options *options, const char *path, char *const *program) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    struct hl_starts starts = {.pages_max = 1};
+    struct hl_target target;
+    hl_follow_launchers(&target, path, program);
+    bool is_known =
+        target.executable != NULL && !target.is_unknown && hl_match_only(options, target.executable);
+    if (is_known && hl_open_elf(&file, AT_FDCWD, target.executable) == HL_ELF_FINE) {
+        hl_forecast_file(&forecast, target.executable, &file, options, 0);
+        hl_measure_starts(&starts, &forecast, options);
+        hl_close_elf(&file);
+    }
+    free(target.executable);
+    return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;
+}
+
+int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
+    const char *name = program[0];
+    struct hl_options options;
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL); /* libhugeld.so warns of what was inherited */
+    bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
+    bool may_be_bare = acts && !run->use_ldso && !run->use_image;
+    struct hl_string patterns = hl_find_patterns(run->patterns);
+    bool others = hl_selects_other_objects(patterns);
+    bool shares_only = acts && hl_shares_only(run, &options, text);
+
+    /* With nothing of hugeld in it a program needs no variables either. */
+    if (may_be_bare && !others && hl_choose_bare(way, run, &options, path, name)) {
+    } else if (shares_only && !hl_may_preload_shared(way, patterns, &options, path)) {
+        start_as_it_is(way, &options, patterns, path, program);
+    } else {
+        hl_set_variables(run, &options, text);
+        if (run->use_ldso && !hl_is_privileged(path))
+            choose_linker(way, run, name, path);
+        else if (acts && run->use_image)
+            choose_image(way, run, &options, path, program);
+        else if (!may_be_bare || !others || !hl_choose_bare(way, run, &options, path, name))
+            hl_choose_preload(way, path);
+    }
+    if (way->image != NULL && options.verbose >= 1)
+        hl_say("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
+               "not seen outside",
+               name, way->image);
+    if (acts && options.verbose >= 1 && way->image == NULL)
+        hl_tell_of_attributes(path, &options);
+    if (strict && !others && way->reason == NULL && way->stop == NULL && way->image == NULL &&
+        way->library != NULL)
+        way->reason = explain_never(&options, path, program);
+    int code = tell(way, name, acts, strict);
+    free(text);
+    return code;
+}
+
+/* Becomes ld.so with the program at PATH as its argument.  Returns only when that fails. */
+static int become_linker(const char *linker, const char *path, char **program) {
+    size_t n = 0;
+    while (program[n] != NULL)
+        n++;
+    char **arguments = hl_allocate((n + 4) * sizeof *arguments);
+    const char *first[] = {linker, "--argv0", program[0], path};
+    memcpy(arguments, first, sizeof first);
+    memcpy(arguments + 4, program + 1, n * sizeof *arguments);
+    execv(linker, arguments);
+    free(arguments);
+    return hl_refuse_program(program[0]);
+}
+
+/* Only what is no ELF file may be a script without "#!", which execvp gives to the shell: another machine's
+   program ends there in syntax errors. */
+int hl_become_program(struct hl_way *way, const char *path, char **program) {
+    struct hl_elf_file file;
+    if (way->linker != NULL)
+        return become_linker(way->linker, path, program);
+    execv(path, program);
+    if (way->stop != NULL) { /* a security module may have been against its being traced */
+        hl_cancel_exec_stop(way->stop);
+        way->stop = NULL;
+        execv(path, program);
+    }
+    if (errno == ENOEXEC) {
+        if (hl_open_elf(&file, AT_FDCWD, path) == HL_ELF_OTHER)
+            execvp(program[0], program);
+        errno = ENOEXEC;
+    }
+    return hl_refuse_program(program[0]);
+}
+
+void hl_free_way(struct hl_way *way) {
+    free(way->library);
+    free(way->linker);
+    free(way->image);
+    free(way->no_image);
+    if (way->stop != NULL)
+        hl_cancel_exec_stop(way->stop);
+}
+
+/* What is best for the library with most text, where that is more than the program's, called NAME, at EXECUTABLE. */
+static void tell_of_larger_library(const char *name, const char *executable,
+                                   const struct hl_options *options) {
+    struct hl_verdict verdict;
+    if (!hl_judge_larger_library(&verdict, executable, options))
+        return;
+    char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
+    hl_say("%s: more text is in %s than in the program; best for that: %s%s%s", name,
+           hl_base_name(verdict.path), words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
+    free(commands);
+    free(words);
+    hl_free_verdict(&verdict);
+}
+
+/* Where only main was asked for, and a line is wanted: the program at PATH may have its text where the
+   default does not look for it. */
+static void advise_library(const struct hl_run *run, const char *path, char *const *program) {
+    const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    struct hl_options options;
+    struct hl_target target = {0};
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL);
+    if (options.verbose >= 1 && (patterns == NULL || strcmp(patterns, "main") == 0))
+        hl_follow_launchers(&target, path, program);
+    if (target.executable != NULL && !target.is_unknown && hl_match_only(&options, target.executable) &&
+        hl_explain_plain_run(target.executable) == NULL)
+        tell_of_larger_library(program[0], target.executable, &options);
+    free(target.executable);
+    free(text);
+}
+
+/* The patched linker puts each object where its image fits; at the exec stop the executable is put there. */
+static enum hl_use_of_images find_use(const struct hl_run *run) {
+    if (run->use_ldso)
+        return HL_USE_ANYWHERE;
+    return run->use_image || (!run->use_preload && hl_check_attach_machine() == 0) ? HL_USE_MAIN_ANYWHERE
+                                                                                   : HL_USE_ON_BOUNDARY;
+}
+
+/* What the program at PATH runs in the end, and its libraries. */
+static void share_missing(const struct hl_run *run, const char *path, char *const *program) {
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    struct hl_options options;
+    struct hl_target target;
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL);
+    hl_follow_launchers(&target, path, program);
+    if (hl_match_only(&options, path) &&
+        (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_SHARED))
+        hl_share_program(target.executable, hl_find_patterns(run->patterns), &options, find_use(run));
+    free(target.executable);
+    free(text);
+}
+
+int hl_run_program(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "[--] PROGRAM [ARGUMENT...]",
+        "Runs PROGRAM with its text and data on huge pages.\v"
+        "PATTERNS are shell globs, separated by colons, against an object's base name, its soname, or its "
+        "path where "
+        "the pattern has a slash; 'main' is the executable; a leading '!' excludes.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    struct hl_way way = {0};
+    char *path = NULL;
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+        goto out;
+    if (request.program == 0) {
+        hl_say("run: no program given; try 'hugeld run ls'");
+        goto out;
+    }
+    char **program = argv + request.program;
+    path = hl_find_program(program[0]);
+    if (path == NULL) {
+        code = hl_refuse_program(program[0]);
+        goto out;
+    }
+    request.run.makes_no_copy = !request.copies;
+    advise_library(&request.run, path, program);
+    if (request.shares)
+        share_missing(&request.run, path, program);
+    code = hl_prepare_run(&request.run, program, path, &way);
+    if (code == 0)
+        code = hl_become_program(&way, path, program);
+out:
+    hl_free_way(&way);
+    free(path);
+    free(request.run.options);
+    return code;
+}

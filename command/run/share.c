@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld run --share: images of what is about to run. */
+#include "command/run/share.h"
+#include "command/image/store.h"
+#include "command/base/common.h"
+#include "command/image/find.h"
+#include "command/file/forecast.h"
+#include "command/file/libraries.h"
+#include "command/image/slice.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool is_selected(const char *path, bool is_main, struct hl_string patterns) {
+    struct hl_elf_file file;
+    struct hl_object object = {.path = path, .is_main = is_main};
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    object.soname = file.soname;
+    bool selected = hl_select_object(patterns, &object) != HL_NOT_SELECTED;
+    hl_close_elf(&file);
+    return selected;
+}
+
+/* Whether a store that the program's process looks into has the image of the file at PATH already. */
+static bool is_shared(const char *path, const struct hl_options *options) {
+    struct hl_file_state state;
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    long image = file >= 0 && hl_read_file_state(&state, file) == 0 ? hl_open_image_of(&state, options) : -1;
+    if (file >= 0)
+        close(file);
+    if (image >= 0)
+        close((int)image);
+    return image >= 0;
+}
+
+static void add_list_entry(struct hl_libraries *wanted, const char *path) {
+    wanted->path = hl_resize(wanted->path, (wanted->n + 1) * sizeof *wanted->path);
+    wanted->path[wanted->n++] = hl_format("%s", path);
+}
+
+static void add_missing(const struct hl_store *store, const char *path, bool tells) {
+    struct hl_addition addition;
+    hl_add_path(&addition, store, path, HL_ADD_UNASKED | HL_ADD_EVICTABLE | HL_ADD_IF_WORTH);
+    if (addition.result == HL_SHARE_FAILED && (tells || !addition.is_too_young))
+        hl_say("%s: no image: %s", path, addition.sentence);
+    hl_free_addition(&addition);
+}
+
+/* Whether an image of the file at PATH would be mapped where the dynamic linker or the kernel puts the file by itself. */
+static bool is_put_on_boundary(const char *path) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    struct hl_options options;
+    uint64_t bias = 0;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    hl_default_options(&options);
+    hl_forecast_file(&forecast, path, &file, &options, 0);
+    bool is_put =
+        !hl_gets_any_address(&file, &forecast.geometry) || (hl_try_load_bias(&bias, &forecast) && bias == 0);
+    hl_close_elf(&file);
+    return is_put;
+}
+
+/* What is selected of EXECUTABLE and its libraries, would be used, and has no image yet. */
+static void list_wanted(struct hl_libraries *wanted, const char *executable, struct hl_string patterns,
+                        const struct hl_options *options, enum hl_use_of_images use) {
+    struct hl_libraries libraries = {0};
+    if (is_selected(executable, true, patterns) && !is_shared(executable, options) &&
+        (use != HL_USE_ON_BOUNDARY || is_put_on_boundary(executable)))
+        add_list_entry(wanted, executable);
+    if (hl_selects_other_objects(patterns))
+        hl_list_libraries(&libraries, executable);
+    for (size_t i = 0; i < libraries.n; i++)
+        if (is_selected(libraries.path[i], false, patterns) && !is_shared(libraries.path[i], options) &&
+            (use == HL_USE_ANYWHERE || is_put_on_boundary(libraries.path[i])))
+            add_list_entry(wanted, libraries.path[i]);
+    hl_free_libraries(&libraries);
+}
+
+static void add_wanted(const struct hl_libraries *wanted, const char *executable,
+                       const struct hl_options *options) {
+    struct hl_store store;
+    bool tells = options->verbose >= 1;
+    char *path = hl_choose_store(options);
+    int result = hl_make_store(&store, path, NULL, false);
+    for (size_t i = 0; i < wanted->n && result == 0; i++)
+        add_missing(&store, wanted->path[i], tells);
+    if (result == 0)
+        hl_close_store(&store);
+    else if (result == -EWOULDBLOCK && tells)
+        hl_say("%s: no image this time: another process is changing the store", executable);
+    free(path);
+}
+
+/* Where the images can be charged to a slice of their own, by another process, since this one becomes the program. */
+static void add_in_slice(const struct hl_libraries *wanted, const char *executable,
+                         const struct hl_options *options) {
+    pid_t child = hl_has_slice() ? fork() : -1;
+    if (child == 0)
+        hl_enter_slice();
+    if (child <= 0)
+        add_wanted(wanted, executable, options);
+    if (child == 0)
+        _exit(0);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
+        ;
+}
+
+void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
+                      enum hl_use_of_images use) {
+    struct hl_libraries wanted = {0};
+    if (executable == NULL)
+        return;
+    list_wanted(&wanted, executable, patterns, options, use);
+    if (wanted.n > 0)
+        add_in_slice(&wanted, executable, options);
+    hl_free_libraries(&wanted);
+}
+
+void hl_tell_of_attributes(const char *executable, const struct hl_options *options) {
+    struct hl_store store;
+    struct hl_stored *stored;
+    size_t n;
+    char *path = hl_choose_store(options), *found = realpath(executable, NULL);
+    long pinned = path != NULL && found != NULL && !is_shared(found, options)
+                      ? hl_open_store(path, hl_find_store_owner())
+                      : -ENOENT; /* says nothing */
+    if (pinned >= 0)
+        close((int)pinned);
+    if (pinned >= 0 && hl_find_store(&store, path) == 0) {
+        hl_read_store(&store, &stored, &n);
+        for (size_t i = 0; i < n; i++)
+            if (stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, found) == 0)
+                hl_say("%s: its image is not used, because its attributes changed since (a hard link, "
+                       "chmod); run hugeld "
+                       "share refresh",
+                       found);
+        hl_free_stored(stored, n);
+        hl_close_store(&store);
+    }
+    free(found);
+    free(path);
+}

@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld run --share: images of what is about to run. */
+#ifndef HL_RUN_SHARE_H
+#define HL_RUN_SHARE_H
+
+#include "elf/options.h"
+
+/* Which images a program can use: those of all objects; those of its executable and of what lies on a boundary of huge pages;
+   or of the latter alone. */
+enum hl_use_of_images { HL_USE_ANYWHERE, HL_USE_MAIN_ANYWHERE, HL_USE_ON_BOUNDARY };
+
+/* Adds what is missing of EXECUTABLE and of the libraries that it is linked with, as far as PATTERNS select
+   them and as the program will USE images, to the store that OPTIONS name, else to the one that this user fills.  What cannot be added is told in
+   one line; what would gain nothing is not. */
+void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
+                      enum hl_use_of_images use);
+
+/* Says it if a store has an image of EXECUTABLE that is not used because only attributes of the file have changed. */
+void hl_tell_of_attributes(const char *executable, const struct hl_options *options);
+
+#endif

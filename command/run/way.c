@@ -1,0 +1,212 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Starting a program with nothing of hugeld in it, in place or on its image at the exec stop, or with libhugeld.so. */
+#include "command/run/way.h"
+#include "command/base/basics.h"
+#include "command/stop/stop.h"
+#include "command/image/find.h"
+#include "command/file/program.h"
+#include "command/image/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct hl_string hl_find_patterns(const char *given) {
+    const char *text = given != NULL ? given : getenv("LD_HUGEPAGES");
+    text = text != NULL ? text : "main";
+    return (struct hl_string){text, strlen(text)};
+}
+
+bool hl_selects_main(struct hl_string patterns, const char *path) {
+    struct hl_object object = {.path = path, .is_main = true};
+    return hl_select_object(patterns, &object) != HL_NOT_SELECTED;
+}
+
+static struct hl_exec_stop *start_exec_stop(const char *executable, const struct hl_options *options,
+                                            const char *path, const char *name) {
+    struct hl_exec_stop *stop = NULL;
+    if (options->bss != HL_BSS_OFF || hl_is_privileged(path))
+        return NULL;
+    char *reason = hl_start_exec_stop(&stop, executable, options);
+    if (reason != NULL && options->verbose >= 1)
+        hl_say("%s: not at the exec stop: %s", name, reason);
+    free(reason);
+    return stop;
+}
+
+char *hl_find_library(void) { return hl_find_part("libhugeld.so", NULL, R_OK); }
+
+/* Why LIBRARY, as hl_find_library found it, can't be preloaded; NULL if it can. */
+static const char *explain_no_library(const char *library) {
+    if (library == NULL)
+        return "libhugeld.so is neither beside this command nor in " HL_LIBDIR ", build it with 'make'";
+    if (strpbrk(library, " :") != NULL)
+        return "LD_PRELOAD cannot name libhugeld.so by a path with a space or a colon, move it elsewhere";
+    return NULL;
+}
+
+/* The folder LIBRARY is in, as a printf precision. */
+static int folder_bytes(const char *library) { return (int)(hl_base_name(library) - library); }
+
+/* Puts LIBRARY first in LD_PRELOAD.  Beside it may be a folder "preload" with one library for each kind of
+   program, and each dynamic linker takes its own ($LIB): 32-bit children complain of nothing. */
+static void set_preload(const char *library) {
+    const char *inherited = getenv("LD_PRELOAD");
+    char *folder = hl_format("%.*spreload", folder_bytes(library), library);
+    char *name =
+        access(folder, X_OK) == 0 ? hl_format("%s/$LIB/libhugeld.so", folder) : hl_format("%s", library);
+    char *both = hl_format("%s%s%s", name, inherited != NULL && inherited[0] != '\0' ? ":" : "",
+                           inherited != NULL ? inherited : "");
+    setenv("LD_PRELOAD", both, 1);
+    free(both);
+    free(name);
+    free(folder);
+}
+
+void hl_choose_preload(struct hl_way *way, const char *path) {
+    way->library = hl_find_library();
+    way->reason = hl_explain_plain_run(path);
+    if (way->reason == NULL)
+        way->reason = explain_no_library(way->library);
+    if (way->reason == NULL)
+        set_preload(way->library);
+}
+
+void hl_leave_out_main(struct hl_string patterns) {
+    char *without = hl_format("%.*s:!main", (int)patterns.bytes, patterns.at);
+    setenv("LD_HUGEPAGES", without, 1);
+    free(without);
+}
+
+/* Whether a process with OPTIONS would find a store. */
+static bool has_store(const struct hl_options *options) {
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    return hl_has_stores(&status, options);
+}
+
+/* Whether a store knows EXECUTABLE, and libhugeld.so could map its image, since it is always at the same address.  Where it
+   is to be said why it cannot, also if none can be preloaded. */
+static bool is_preloadable(const char *executable, const struct hl_options *options) {
+    struct hl_elf_file file;
+    struct hl_geometry geometry;
+    if (hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
+        return false;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    bool is_quiet = options->verbose == 0 && options->strict == 0;
+    bool is = !hl_gets_any_address(&file, &geometry) && hl_is_in_store(file.fd, options) &&
+              (!is_quiet || hl_explain_plain_file(&file) == NULL);
+    hl_close_elf(&file);
+    return is;
+}
+
+bool hl_may_preload_shared(const struct hl_way *way, struct hl_string patterns,
+                           const struct hl_options *options, const char *path) {
+    if (hl_selects_other_objects(patterns))
+        return has_store(options);
+    char *executable = way->is_unknown ? NULL : hl_find_executable(path);
+    bool may =
+        executable != NULL && hl_selects_main(patterns, executable) && is_preloadable(executable, options);
+    free(executable);
+    return may;
+}
+
+/* The executable of the program at PATH, and what there is of it already.  NULL: nothing; else the caller frees it. */
+static char *find_made_executable(enum hl_way_name *made, const struct hl_options *options,
+                                  const char *path) {
+    char first[2], *executable = NULL;
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool is_script = file >= 0 && pread(file, first, sizeof first, 0) == sizeof first &&
+                     memcmp(first, "#!", sizeof first) == 0;
+    if (is_script) {
+        close(file);
+        executable = hl_find_executable(path);
+        file = executable != NULL ? open(executable, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    }
+    *made = file >= 0 ? hl_find_made(file, options) : HL_WAY_NOTHING;
+    if (file >= 0)
+        close(file);
+    if (*made != HL_WAY_NOTHING)
+        return is_script ? executable : hl_find_executable(path);
+    free(executable);
+    return NULL;
+}
+
+static bool choose_bare_main(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
+                             const char *path, const char *name) {
+    enum hl_way_name made = HL_WAY_NOTHING;
+    if (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED)
+        return false;
+    char *executable = find_made_executable(&made, options, path);
+    way->is_unknown = executable == NULL;
+    bool is_selected = executable != NULL && hl_selects_main(patterns, executable);
+    bool is_in_place = is_selected && made == HL_WAY_PLACE;
+    if (is_in_place && options->verbose >= 1)
+        hl_say("%s: started as it is, because its file is kept on huge pages in place", name);
+    if (is_selected && made == HL_WAY_IMAGE)
+        way->stop = start_exec_stop(executable, options, path, name);
+    free(executable);
+    return is_in_place || way->stop != NULL;
+}
+
+bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                    const char *path, const char *name) {
+    struct hl_string patterns = hl_find_patterns(run->patterns);
+    if (run->use_preload || !choose_bare_main(way, options, patterns, path, name))
+        return false;
+    if (hl_selects_other_objects(patterns)) {
+        hl_leave_out_main(patterns);
+        hl_choose_preload(way, path);
+        if (way->stop != NULL)
+            way->reason = NULL;
+    }
+    return true;
+}
+
+static bool names_option(const char *text, const char *name) {
+    size_t bytes = strlen(name);
+    for (const char *at = text; *at != '\0'; at += strcspn(at, ","), at += *at == ',')
+        if (strncmp(at, name, bytes) == 0 && at[bytes] == '=')
+            return true;
+    return false;
+}
+
+bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text) {
+    return run->makes_no_copy && !run->use_preload && !run->use_ldso && !run->use_image &&
+           options->bss == HL_BSS_OFF && !names_option(text, "backend");
+}
+
+/* TEXT with store= for the store of this user, which no process looks into by itself.  NULL: it names another one, or there
+   is none; the caller frees it. */
+static char *name_own_store(const struct hl_options *options, const char *text) {
+    char *path = options->store.bytes == 0 ? hl_default_store() : NULL, *both = NULL;
+    long store = path != NULL && strcmp(path, HL_SYSTEM_STORE) != 0 && strchr(path, ',') == NULL &&
+                         strlen(path) < HL_FOLDER_BYTES
+                     ? hl_open_store(path, hl_find_store_owner())
+                     : -ENOENT;
+    if (store >= 0) {
+        char *option = hl_format("store=%s", path);
+        both = hl_join_options(text, option);
+        free(option);
+        close((int)store);
+    }
+    free(path);
+    return both;
+}
+
+void hl_set_variables(const struct hl_run *run, const struct hl_options *options, const char *text) {
+    char *named = name_own_store(options, text);
+    bool shares_only = hl_shares_only(run, options, text);
+    if (shares_only) {
+        char *both = hl_join_options(named != NULL ? named : text, "backend=shared");
+        free(named);
+        named = both;
+    }
+    if (run->patterns != NULL)
+        setenv("LD_HUGEPAGES", run->patterns, 1);
+    if (run->options != NULL || named != NULL)
+        setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : text, 1);
+    free(named);
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* How a program is started, as far as that takes no library: what `run`, `bench` and start.c share. */
+#ifndef HL_RUN_WAY_H
+#define HL_RUN_WAY_H
+
+#include "command/base/basics.h"
+#include "command/image/store.h"
+
+struct hl_exec_stop;
+
+/* What the user said about how. */
+struct hl_run {
+    const char *patterns; /* -p, or NULL */
+    char *options;        /* every -o, joined; or NULL */
+    bool use_ldso, use_image, use_preload;
+    bool makes_no_copy; /* where no backend is named, nothing but what is shared is used */
+    const char *linker; /* --ld-so, or NULL */
+};
+
+/* How the program is started, and why not otherwise. */
+struct hl_way {
+    const char *reason;        /* why it runs on small pages; or NULL */
+    char *library;             /* to be preloaded, or NULL */
+    char *linker;              /* to be called with the program as its argument, or NULL */
+    char *image;               /* mounted over the program's file, or NULL */
+    struct hl_exec_stop *stop; /* what is executed next begins on its image, or NULL */
+    char *no_image;            /* why none is, where it was asked for; or NULL */
+    bool is_unknown;           /* hl_choose_bare has seen that no store knows the program's file */
+};
+
+/* libhugeld.so: beside the running command, in ../lib/hugeld, or where it was installed.  NULL if it is in
+   none of them; else the caller owns the path. */
+char *hl_find_library(void);
+
+/* The objects that are asked for: GIVEN (-p), else LD_HUGEPAGES, else the executable alone.  It lives as long as they. */
+struct hl_string hl_find_patterns(const char *given);
+
+/* Whether PATTERNS select the executable at PATH. */
+bool hl_selects_main(struct hl_string patterns, const char *path);
+
+/* Whether nothing may be used but what is shared: no copy was asked for by any name.  TEXT is what OPTIONS were read from. */
+bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);
+
+/* Puts the executable of the program at PATH, called NAME, on huge pages without anything of hugeld in it: its file is kept so
+   in place, or it begins on its image (way->stop).  Where other objects are named, libhugeld.so is preloaded for these.
+   False: it has neither, and nothing is changed.  At verbose=1 one line says that it is in place, or why its image is not used. */
+bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                    const char *path, const char *name);
+
+/* Puts libhugeld.so into LD_PRELOAD, unless way->reason says why not. */
+void hl_choose_preload(struct hl_way *way, const char *path);
+
+/* For a program at PATH that hl_choose_bare does nothing for: whether libhugeld.so may find an image of what PATTERNS select. */
+bool hl_may_preload_shared(const struct hl_way *way, struct hl_string patterns,
+                           const struct hl_options *options, const char *path);
+
+/* Takes the executable out of the objects: libhugeld.so would not know it again. */
+void hl_leave_out_main(struct hl_string patterns);
+
+/* Sets what libhugeld.so is told, and what the program's children inherit.  TEXT is what OPTIONS were read from. */
+void hl_set_variables(const struct hl_run *run, const struct hl_options *options, const char *text);
+
+#endif

@@ -1,0 +1,483 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Holds and watches images.
+
+   A process finds an image by numbers that every change of the original's attributes changes, and a hard link is such a
+   change.  So each original is watched, and the folders above it, whose mode decides who can read it.  What is seen there is
+   only the reason to look: hl_refresh_stored opens the file and asks everything anew.  Each original has its turn at most
+   every three seconds, and one at a time, since a backup touches all of them. */
+#include "command/service/keep.h"
+#include "command/base/common.h"
+#include "command/image/in-place.h"
+#include "command/image/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define ORIGIN_EVENTS (IN_ATTRIB | IN_MODIFY | IN_DELETE_SELF | IN_MOVE_SELF)
+#define FOLDER_EVENTS (IN_ATTRIB | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR)
+#define STORE_EVENTS (IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR)
+
+/* Milliseconds: until a change is looked at, since it seldom comes alone; between two looks at one file; until a file that
+   is gone, or whose image could not be made, is tried again; between two files. */
+#define SETTLES 200
+#define REST 3000
+#define PATIENCE 60000
+#define PACE 100
+
+#define NOT_DUE INFINITY
+#define FOLDERS_MAX 64
+
+struct held {
+    ino_t inode;
+    void *at;
+    uint64_t bytes;
+};
+
+struct kept {
+    bool is_there; /* in the store */
+    char *origin, *key;
+    int watch; /* of the original, or -1 */
+    size_t n_folders;
+    int folder[FOLDERS_MAX];
+    size_t n_held;
+    struct held *held;
+    double due, done;  /* hl_now_ms */
+    double gone_since; /* the original; 0: it is there */
+    char *said;        /* what was wrong with it, which is not said again */
+};
+
+struct hl_keeper {
+    char *path;
+    int events;
+    int store; /* the watch of the store's folder, or -1 */
+    bool changed;
+    size_t n;
+    struct kept *kept;
+    double next; /* no file before that */
+    struct hl_placer placer;
+    struct hl_keeper_counts counts;
+};
+
+/* --- holding --- */
+
+static void release(struct kept *kept) {
+    for (size_t i = 0; i < kept->n_held; i++)
+        munmap(kept->held[i].at, kept->held[i].bytes);
+    free(kept->held);
+    kept->held = NULL;
+    kept->n_held = 0;
+}
+
+/* Maps all of IMAGE, and each page of it by an entry of its own. */
+static void hold_file(struct kept *kept, const struct hl_geometry *geometry, int image) {
+    uint64_t unit = geometry->huge_page_bytes;
+    struct stat stat;
+    if (fstat(image, &stat) != 0 || stat.st_size == 0 || unit == 0)
+        return;
+    uint64_t bytes = hl_round_up((uint64_t)stat.st_size, unit);
+    char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (room == MAP_FAILED)
+        return;
+    char *at = (char *)hl_round_up((uint64_t)room, unit);
+    if (at > room)
+        munmap(room, (size_t)(at - room));
+    munmap(at + bytes, (size_t)(room + unit - at));
+    /* Shared and not executable, by which hl_count_processes knows it. */
+    if (mmap(at, bytes, PROT_READ, MAP_SHARED | MAP_FIXED, image, 0) != at) {
+        munmap(at, bytes);
+        return;
+    }
+    for (uint64_t page = 0; page < (uint64_t)stat.st_size; page += unit)
+        (void)*(volatile char *)(at + page);
+    kept->held = hl_resize(kept->held, (kept->n_held + 1) * sizeof *kept->held);
+    kept->held[kept->n_held++] = (struct held){stat.st_ino, at, bytes};
+}
+
+/* Whether what is held is what the store has. */
+static bool holds(const struct kept *kept, const struct hl_stored *stored) {
+    bool same = kept->n_held == stored->n_inodes;
+    for (size_t i = 0; same && i < kept->n_held; i++) {
+        bool found = false;
+        for (size_t j = 0; j < stored->n_inodes; j++)
+            found |= stored->inode[j] == kept->held[i].inode;
+        same = found;
+    }
+    return same;
+}
+
+static void hold_link(struct kept *kept, const struct hl_store *store, const char *link) {
+    char *path = hl_format("%s/%s", kept->key, link);
+    int image = openat(store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    free(path);
+    if (image < 0)
+        return;
+    hold_file(kept, &store->geometry, image);
+    close(image);
+}
+
+static void hold(struct kept *kept, const struct hl_store *store, const struct hl_stored *stored) {
+    if (holds(kept, stored)) /* of a file in place: nothing */
+        return;
+    release(kept);
+    if (stored->replicas == 0)
+        hold_link(kept, store, HL_IMAGE_LINK);
+    for (unsigned node = 0; stored->replicas > 0 && node < HL_NODE_NUMBERS; node++) {
+        char *link = hl_format(HL_IMAGE_LINK "-%u", node);
+        hold_link(kept, store, link);
+        free(link);
+    }
+}
+
+/* --- watching --- */
+
+/* Takes SENTENCE over; NULL: nothing is wrong any more. */
+static void say_once(struct kept *kept, char *sentence) {
+    if (sentence != NULL && (kept->said == NULL || strcmp(kept->said, sentence) != 0))
+        hl_say("%s: %s", kept->origin, sentence);
+    free(kept->said);
+    kept->said = sentence;
+}
+
+static void watch_origin(struct hl_keeper *keeper, struct kept *kept) {
+    if (kept->origin[0] != '/')
+        return;
+    kept->watch = inotify_add_watch(keeper->events, kept->origin, ORIGIN_EVENTS | IN_DONT_FOLLOW);
+    if (kept->watch < 0 && errno == ENOSPC)
+        say_once(kept, hl_format("it cannot be watched; raise fs.inotify.max_user_watches"));
+    char *path = hl_format("%s", kept->origin);
+    kept->n_folders = 0;
+    for (char *end; (end = strrchr(path, '/')) != NULL && kept->n_folders < FOLDERS_MAX;) {
+        *end = '\0';
+        int watch = inotify_add_watch(keeper->events, path[0] != '\0' ? path : "/", FOLDER_EVENTS);
+        if (watch >= 0)
+            kept->folder[kept->n_folders++] = watch;
+    }
+    free(path);
+}
+
+static void unwatch(const struct hl_keeper *keeper, struct kept *kept) {
+    /* The folders stay watched: others have them too, and they are few. */
+    if (kept->watch >= 0)
+        inotify_rm_watch(keeper->events, kept->watch);
+    kept->watch = -1;
+    kept->n_folders = 0;
+}
+
+static bool is_about(const struct kept *kept, int watch) {
+    bool found = kept->watch == watch;
+    for (size_t i = 0; i < kept->n_folders && !found; i++)
+        found = kept->folder[i] == watch;
+    return found;
+}
+
+static void set_due(struct kept *kept, double wait) {
+    double at = hl_now_ms() + wait, earliest = kept->done + REST;
+    if (at < earliest)
+        at = earliest;
+    if (at < kept->due)
+        kept->due = at;
+}
+
+/* The file system with the original is gone, and its numbers may be another's next. */
+static void drop(struct hl_keeper *keeper, struct kept *kept) {
+    struct hl_store store;
+    if (hl_find_store(&store, keeper->path) != 0)
+        return;
+    if (hl_lock_store(&store, false) == 0 && hl_remove_stored(&store, kept->key) == 0)
+        keeper->counts.removed++;
+    else
+        set_due(kept, 0);
+    hl_close_store(&store);
+    keeper->changed = true;
+}
+
+/* An event with a name is of what lies in a folder.  In /tmp any user makes these, and all that is asked of the folders above an
+   original is about themselves. */
+static void take_event(struct hl_keeper *keeper, const struct inotify_event *event) {
+    if (event->len > 0 && event->wd != keeper->store)
+        return;
+    if (event->wd == keeper->store || (event->mask & IN_Q_OVERFLOW)) {
+        keeper->changed = true;
+        if (event->mask & (IN_IGNORED | IN_UNMOUNT))
+            keeper->store = -1;
+    }
+    for (size_t i = 0; i < keeper->n; i++) {
+        struct kept *kept = &keeper->kept[i];
+        if (!(event->mask & IN_Q_OVERFLOW) && !is_about(kept, event->wd))
+            continue;
+        set_due(kept, SETTLES);
+        if (event->wd == kept->watch && (event->mask & IN_UNMOUNT))
+            drop(keeper, kept);
+        if (event->wd == kept->watch && (event->mask & (IN_IGNORED | IN_MOVE_SELF | IN_DELETE_SELF)))
+            keeper->changed = true; /* the path may lead to another file now */
+        if (event->wd == kept->watch && (event->mask & IN_IGNORED))
+            kept->watch = -1;
+    }
+}
+
+static void read_events(struct hl_keeper *keeper) {
+    char buffer[16 * (sizeof(struct inotify_event) + NAME_MAX + 1)]
+        __attribute__((aligned(__alignof__(struct inotify_event))));
+    ssize_t bytes;
+    while ((bytes = read(keeper->events, buffer, sizeof buffer)) > 0) {
+        const struct inotify_event *event;
+        for (char *at = buffer; at < buffer + bytes; at += sizeof *event + event->len) {
+            event = (const struct inotify_event *)(const void *)at;
+            take_event(keeper, event);
+        }
+    }
+}
+
+/* --- following the store --- */
+
+static void forget(const struct hl_keeper *keeper, struct kept *kept) {
+    release(kept);
+    unwatch(keeper, kept);
+    free(kept->origin);
+    free(kept->key);
+    free(kept->said);
+}
+
+/* The one whose image STORED is, by its KEY, or else by its original, for one that got a new key; a new one is added. */
+static struct kept *find_kept(struct hl_keeper *keeper, const struct hl_stored *stored) {
+    for (size_t i = 0; i < keeper->n; i++)
+        if (strcmp(keeper->kept[i].key, stored->key) == 0)
+            return &keeper->kept[i];
+    for (size_t i = 0; i < keeper->n; i++)
+        if (!keeper->kept[i].is_there && strcmp(keeper->kept[i].origin, stored->origin) == 0)
+            return &keeper->kept[i];
+    keeper->kept = hl_resize(keeper->kept, (keeper->n + 1) * sizeof *keeper->kept);
+    struct kept *kept = &keeper->kept[keeper->n++];
+    *kept = (struct kept){.origin = hl_format("%s", stored->origin),
+                          .key = hl_format("%s", stored->key),
+                          .watch = -1,
+                          .due = NOT_DUE,
+                          .done = -REST};
+    return kept;
+}
+
+/* Sets when KEPT has to be looked at; its image was just found as FRESHNESS says. */
+static void judge(struct kept *kept, enum hl_freshness freshness) {
+    if (freshness != HL_GONE)
+        kept->gone_since = 0;
+    switch (freshness) {
+    case HL_FRESH:
+        break;
+    case HL_GONE: /* it may be about to come back */
+    case HL_PENDING:
+    case HL_UNREADABLE:
+        set_due(kept, PATIENCE);
+        break;
+    default:
+        set_due(kept, SETTLES);
+    }
+}
+
+static void follow_image(struct hl_keeper *keeper, const struct hl_store *store,
+                         const struct hl_stored *stored) {
+    struct kept *kept = find_kept(keeper, stored);
+    if (strcmp(kept->key, stored->key) != 0) {
+        free(kept->key);
+        kept->key = hl_format("%s", stored->key);
+        unwatch(keeper, kept); /* of another file, perhaps */
+    }
+    kept->is_there = true;
+    if (kept->watch < 0)
+        watch_origin(keeper, kept);
+    hold(kept, store, stored);
+    keeper->counts.huge_pages += stored->huge_pages;
+    judge(kept, stored->freshness);
+}
+
+/* Which of those that are kept STORED has by their own key. */
+static void mark_present(struct hl_keeper *keeper, const struct hl_stored *stored, size_t n) {
+    for (size_t i = 0; i < keeper->n; i++) {
+        keeper->kept[i].is_there = false;
+        for (size_t j = 0; j < n; j++)
+            keeper->kept[i].is_there |= strcmp(keeper->kept[i].key, stored[j].key) == 0;
+    }
+}
+
+/* Holds and watches what the open STORE has by now, and nothing else. */
+static void follow_store(struct hl_keeper *keeper, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n, left = 0;
+    if (!hl_read_store(store, &stored, &n)) {
+        hl_free_stored(stored, n);
+        return; /* what is there stays */
+    }
+    keeper->counts.huge_pages = 0;
+    mark_present(keeper, stored, n);
+    for (size_t i = 0; i < n; i++)
+        follow_image(keeper, store, &stored[i]);
+    for (size_t i = 0; i < keeper->n; i++) {
+        if (keeper->kept[i].is_there)
+            keeper->kept[left++] = keeper->kept[i];
+        else
+            forget(keeper, &keeper->kept[i]);
+    }
+    keeper->n = left;
+    keeper->counts.images = (unsigned)left;
+    hl_free_stored(stored, n);
+}
+
+/* Twice: what changed before its watch was there shows in what is read after that. */
+static void follow(struct hl_keeper *keeper) {
+    struct hl_store store;
+    keeper->changed = false;
+    if (hl_find_store(&store, keeper->path) != 0) {
+        for (size_t i = 0; i < keeper->n; i++)
+            forget(keeper, &keeper->kept[i]);
+        keeper->n = 0;
+        return;
+    }
+    if (keeper->store < 0)
+        keeper->store = inotify_add_watch(keeper->events, keeper->path, STORE_EVENTS);
+    follow_store(keeper, &store);
+    follow_store(keeper, &store);
+    hl_close_store(&store);
+}
+
+/* --- making right --- */
+
+static void note_addition(struct hl_keeper *keeper, struct kept *kept, struct hl_addition *addition) {
+    bool failed = addition->result == HL_SHARE_FAILED;
+    keeper->counts.failed += failed;
+    keeper->counts.refreshed += !failed;
+    say_once(kept, addition->sentence != NULL ? hl_format("%s", addition->sentence) : NULL);
+    hl_free_addition(addition);
+}
+
+/* Whether the original has been gone for a moment only: who replaces a file by hand removes it first. */
+static bool may_come_back(struct kept *kept, enum hl_freshness freshness) {
+    double now = hl_now_ms();
+    if (freshness != HL_GONE)
+        return false;
+    if (kept->gone_since == 0)
+        kept->gone_since = now;
+    return now - kept->gone_since < PATIENCE;
+}
+
+static void refresh_stored(struct hl_keeper *keeper, struct kept *kept, const struct hl_store *store,
+                           const struct hl_stored *stored) {
+    struct hl_addition addition;
+    if (may_come_back(kept, stored->freshness))
+        return;
+    switch (hl_refresh_stored(&addition, store, stored, 0)) {
+    case HL_REFRESH_FINE:
+        break;
+    case HL_REFRESH_REMOVED:
+        keeper->counts.removed++;
+        break;
+    case HL_REFRESH_TRIED:
+        note_addition(keeper, kept, &addition);
+    }
+}
+
+static void refresh_key(struct hl_keeper *keeper, struct kept *kept, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n;
+    hl_read_store(store, &stored, &n);
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(stored[i].key, kept->key) == 0)
+            refresh_stored(keeper, kept, store, &stored[i]);
+    hl_free_stored(stored, n);
+}
+
+static void refresh(struct hl_keeper *keeper, struct kept *kept) {
+    struct hl_store store;
+    kept->done = hl_now_ms();
+    kept->due = NOT_DUE;
+    if (hl_find_store(&store, keeper->path) != 0)
+        return;
+    store.placer = &keeper->placer;
+    if (hl_lock_store(&store, false) == 0)
+        refresh_key(keeper, kept, &store);
+    else
+        set_due(kept, REST);
+    hl_close_store(&store);
+    keeper->changed = true;
+}
+
+static struct kept *find_next(const struct hl_keeper *keeper) {
+    struct kept *first = NULL;
+    for (size_t i = 0; i < keeper->n; i++)
+        if (first == NULL || keeper->kept[i].due < first->due)
+            first = &keeper->kept[i];
+    return first;
+}
+
+/* Nothing is due before it has rested once more. */
+static void put_off(struct hl_keeper *keeper) {
+    double rested = hl_now_ms() + REST;
+    for (size_t i = 0; i < keeper->n; i++)
+        if (keeper->kept[i].due < rested)
+            keeper->kept[i].due = rested;
+}
+
+/* --- the interface --- */
+
+struct hl_keeper *hl_start_keeping(const char *path) {
+    int events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    if (events < 0) {
+        hl_say("files cannot be watched: %s; raise fs.inotify.max_user_instances", strerror(errno));
+        return NULL;
+    }
+    struct hl_keeper *keeper = hl_allocate(sizeof *keeper);
+    *keeper =
+        (struct hl_keeper){.path = hl_format("%s", path), .events = events, .store = -1, .next = -INFINITY};
+    follow(keeper);
+    return keeper;
+}
+
+void hl_stop_keeping(struct hl_keeper *keeper) {
+    for (size_t i = 0; i < keeper->n; i++)
+        forget(keeper, &keeper->kept[i]);
+    close(keeper->events);
+    hl_free_placer(&keeper->placer);
+    free(keeper->kept);
+    free(keeper->path);
+    free(keeper);
+}
+
+int hl_keeper_events(const struct hl_keeper *keeper) { return keeper->events; }
+
+int hl_keeper_timeout(const struct hl_keeper *keeper) {
+    const struct kept *first = find_next(keeper);
+    if (keeper->changed)
+        return 0;
+    if (first == NULL || first->due == NOT_DUE)
+        return -1;
+    double at = first->due > keeper->next ? first->due : keeper->next, wait = at - hl_now_ms();
+    return wait > 0 ? (int)wait + 1 : 0;
+}
+
+void hl_keep(struct hl_keeper *keeper, bool makes) {
+    read_events(keeper);
+    if (keeper->changed)
+        follow(keeper);
+    struct kept *first = find_next(keeper);
+    double now = hl_now_ms();
+    if (!makes)
+        put_off(keeper);
+    if (!makes || first == NULL || first->due > now || keeper->next > now)
+        return;
+    refresh(keeper, first);
+    keeper->next = hl_now_ms() + PACE;
+}
+
+void hl_keep_all_anew(struct hl_keeper *keeper) {
+    keeper->changed = true;
+    for (size_t i = 0; i < keeper->n; i++)
+        set_due(&keeper->kept[i], 0);
+}
+
+void hl_read_keeper(const struct hl_keeper *keeper, struct hl_keeper_counts *counts) {
+    *counts = keeper->counts;
+}

@@ -1,0 +1,16 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What the service did and has seen, as the textfile collector of Prometheus' node_exporter reads it. */
+#ifndef HL_METRICS_H
+#define HL_METRICS_H
+
+#include "command/service/keep.h"
+#include "command/service/observe.h"
+
+/* The whole text.  The caller frees it. */
+char *hl_format_metrics(const struct hl_keeper_counts *kept, const struct hl_observer *observer,
+                        bool is_stopped);
+
+/* Puts it at PATH, where a reader sees the old one or the new one.  0 or a negated errno. */
+int hl_write_metrics(const char *path, const char *text);
+
+#endif

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What could be done in place about a file that was observed. */
+#include "command/service/observe.h"
+#include "command/base/common.h"
+#include "command/file/elf-file.h"
+#include "command/image/in-place.h"
+#include "elf/kernel.h"
+#include "command/file/remedy.h"
+#include "elf/skip.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void note_place(struct hl_observed_file *file, const struct hl_place *place) {
+    file->text_bytes = place->text_bytes;
+    file->huge_bytes = hl_huge_text_bytes(place);
+    file->possible_bytes = place->n_chunks * place->chunk_bytes;
+    for (size_t i = 0; i < file->n_chunks; i++)
+        for (size_t j = 0; j < place->n_chunks; j++)
+            file->chunk[i].can_be_huge |= place->chunk[j].offset == file->chunk[i].offset;
+}
+
+static void examine(struct hl_observed_file *file, const struct hl_elf_file *elf) {
+    struct hl_geometry geometry;
+    struct hl_place place;
+    if (elf->stat.st_dev != file->device || elf->stat.st_ino != file->inode) {
+        file->obstacle = hl_format("it is another file now");
+        return;
+    }
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    int result = hl_look_in_place(&place, elf, &geometry);
+    if (result == 0 || result == -EPERM) {
+        note_place(file, &place);
+        file->obstacle = hl_explain_not_in_place(elf, file->path, file->possible_bytes - file->huge_bytes);
+        hl_free_place(&place);
+    } else if (result > 0) {
+        file->obstacle = hl_format("%s", hl_skip_sentence((enum hl_skip)result));
+    } else {
+        file->obstacle = hl_format("%s", strerror(-result));
+    }
+}
+
+void hl_examine_observed(struct hl_observed_file *file) {
+    struct hl_elf_file elf;
+    free(file->obstacle);
+    file->obstacle = NULL;
+    file->is_examined = true;
+    file->text_bytes = file->huge_bytes = file->possible_bytes = 0;
+    for (size_t i = 0; i < file->n_chunks; i++)
+        file->chunk[i].can_be_huge = false;
+    if (hl_open_elf(&elf, AT_FDCWD, file->path) != 0) {
+        file->obstacle = hl_format("it is no ELF file of this machine");
+        return;
+    }
+    examine(file, &elf);
+    hl_close_elf(&elf);
+}

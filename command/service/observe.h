@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Finds out which files' text runs, and on which pages, by samples in windows (sample.h), and changes nothing.
+
+   An entry is only ever made for a file that root owns and no other user may write, whose path the configuration has, and
+   that is the same file under this path here: so no user can fill the table, and no name in it is a user's choice. */
+#ifndef HL_OBSERVE_H
+#define HL_OBSERVE_H
+
+#include "command/share/configuration.h"
+
+#include <jansson.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* Samples in a huge page of a file. */
+struct hl_observed_chunk {
+    uint64_t offset;
+    double samples, huge; /* the latter: on huge pages */
+    bool can_be_huge;     /* set by hl_examine_observed */
+};
+
+/* One file.  Counts of earlier windows are halved with each new one. */
+struct hl_observed_file {
+    dev_t device; /* with the inode and the generation it is one file (hl_file_id) */
+    ino_t inode;
+    uint64_t generation;
+    char *path;
+    double samples, huge;
+    size_t n_chunks;
+    struct hl_observed_chunk *chunk;
+    /* From hl_examine_observed. */
+    bool is_examined;
+    uint64_t text_bytes, huge_bytes, possible_bytes; /* of it; huge now; what could be huge in place */
+    char *obstacle;                                  /* why nothing of it can be put in place, or NULL */
+};
+
+/* Since the service was started. */
+struct hl_observed_counts {
+    uint64_t windows, windows_lost; /* the latter: so many samples were lost that nothing was counted */
+    uint64_t windows_cut;           /* they were ended early, because looking took too long */
+    uint64_t samples, lost;         /* all of them */
+    uint64_t huge;                  /* on huge pages, whatever they belong to */
+    uint64_t ended, refused;        /* the process had ended, or may not be looked at */
+    uint64_t memory;                /* in text that no file has */
+    uint64_t ineligible,
+        unlisted; /* of files that are none of those above; for which the table had no room */
+};
+
+struct hl_observer;
+
+struct hl_observer *hl_start_observing(void);
+void hl_stop_observing(struct hl_observer *observer);
+
+/* Milliseconds until hl_observe has something to do, under CONFIGURATION; -1: it never has. */
+int hl_observer_timeout(const struct hl_observer *observer, const struct hl_configuration *configuration);
+
+/* Does what is due, in some 10 ms.  MAY: no kill switch is there; otherwise a window ends, and none begins.  True: a window has
+   just ended.  What keeps it from sampling is said once. */
+bool hl_observe(struct hl_observer *observer, const struct hl_configuration *configuration, bool may);
+
+/* One window, now, to its end. */
+void hl_observe_once(struct hl_observer *observer, const struct hl_configuration *configuration);
+
+const struct hl_observed_counts *hl_read_observed(const struct hl_observer *observer);
+
+/* All of them, the most samples first, until the next hl_observe. */
+const struct hl_observed_file *hl_list_observed(const struct hl_observer *observer, size_t *n);
+
+/* The same as JSON. */
+json_t *hl_json_observed(const struct hl_observer *observer);
+
+/* Finds out what could be done about FILE, by its headers and what is cached of it. */
+void hl_examine_observed(struct hl_observed_file *file);
+
+#endif

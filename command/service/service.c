@@ -1,0 +1,386 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld service: stays, and keeps what the configuration enables as it should be.
+
+   It makes the images of what is enabled, as `hugeld share refresh` does and by that command, and then holds and watches
+   all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself. */
+#include "command/command.h"
+#include "command/base/common.h"
+#include "command/image/eligible.h"
+#include "command/service/keep.h"
+#include "command/service/metrics.h"
+#include "command/service/observe.h"
+#include "command/service/service.h"
+#include "command/image/store.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/limits.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define HOUR 3600000.0
+#define METRICS_MS 60000.0
+#define SECONDS_TO_UNDO 60
+
+enum { ONCE = 256, KEEP_ONLY, DRY_RUN, CONFIG, SECONDS };
+
+struct service {
+    bool once, keeps_only, only_says, json;
+    double seconds;
+    const char *action, *path; /* of the configuration */
+    struct hl_configuration configuration;
+    int lock, signals, switches; /* the last: inotify, of the kill switch's folder */
+    struct hl_keeper *keeper;
+    struct hl_observer *observer;
+    int metrics_said;    /* why they cannot be written; it is not said again */
+    double next_metrics; /* hl_now_ms */
+    int (*sd_notify)(int unset_environment,
+                     const char *state); /* sd_notify(3); NULL: systemd did not start it */
+    double next_round;                   /* hl_now_ms */
+};
+
+static const struct argp_option argp_options[] = {
+    {"once", ONCE, NULL, 0, "Make what is enabled, and end", 0},
+    {"dry-run", DRY_RUN, NULL, 0, "Say what would be made, change nothing, and end", 0},
+    {"config", CONFIG, "FILE", 0, "This configuration, not " HL_CONFIGURATION, 0},
+    {"json", 'j', NULL, 0, "status: print JSON", 0},
+    {"seconds", SECONDS, "N", 0, "undo: wait so long at most (60)", 0},
+    {"keep-only", KEEP_ONLY, NULL, 0, "Only hold and watch: share refresh is run by something else", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct service *service = state->input;
+    switch (key) {
+    case ONCE:
+        service->once = true;
+        return 0;
+    case DRY_RUN:
+        service->only_says = true;
+        return 0;
+    case CONFIG:
+        service->path = argument;
+        return 0;
+    case 'j':
+        service->json = true;
+        return 0;
+    case SECONDS:
+        service->seconds = hl_parse_seconds(argument, "service");
+        return service->seconds > 0 ? 0 : EINVAL;
+    case KEEP_ONLY:
+        service->keeps_only = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        return hl_take_one(&service->action, argument, "service", "one action");
+    default:
+        return hl_parse_common(key, state, "hugeld service", false);
+    }
+}
+
+/* Tells systemd, where that started it.  libsystemd brings six other libraries, and `hugeld run` must not wait for those,
+   so only this command loads it. */
+static void notify(const struct service *service, const char *state) {
+    struct hl_keeper_counts counts = {0};
+    if (service->sd_notify == NULL)
+        return;
+    if (service->keeper != NULL)
+        hl_read_keeper(service->keeper, &counts);
+    char *text = hl_format("%s\nSTATUS=%s%u images on %" PRIu64
+                           " huge pages; %u made anew, %u removed, %u could not be made",
+                           state, hl_is_service_stopped() ? "stopped by " HL_SERVICE_STOP "; " : "",
+                           counts.images, counts.huge_pages, counts.refreshed, counts.removed, counts.failed);
+    service->sd_notify(0, text);
+    free(text);
+}
+
+static void load_systemd(struct service *service) {
+    void *library = getenv("NOTIFY_SOCKET") != NULL ? dlopen("libsystemd.so.0", RTLD_NOW) : NULL;
+    if (library != NULL)
+        *(void **)&service->sd_notify = dlsym(library, "sd_notify");
+}
+
+/* Only one can be there.  Only root can open the file, so nobody else can hold it.  0 or a negated errno. */
+static int take_lock(struct service *service) {
+    service->lock = open(HL_SERVICE_LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (service->lock >= 0 && flock(service->lock, LOCK_EX | LOCK_NB) == 0)
+        return 0;
+    return -errno;
+}
+
+/* `hugeld share refresh`, unless the kill switch is there, in a process of its own, whose lines go where this one's go.  False: something went wrong. */
+static bool refresh_all(const struct service *service) {
+    int status = -1;
+    sigset_t none;
+    if (hl_is_service_stopped()) {
+        hl_say("service: " HL_SERVICE_STOP " is there, so nothing is made; remove it");
+        return false;
+    }
+    pid_t child = fork();
+    if (child == 0) {
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        execl("/proc/self/exe", "hugeld", "share", "refresh", "--config", service->path, (char *)NULL);
+        hl_say("share refresh cannot be run: %s", strerror(errno));
+        _exit(HL_EXIT_NO);
+    }
+    while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
+        ;
+    notify(service, "");
+    return status == 0;
+}
+
+/* Reads the configuration again; with a mistake in it, which was said, the old one stays.  False then. */
+static bool read_configuration(struct service *service) {
+    struct hl_configuration fresh;
+    if (hl_read_configuration(&fresh, service->path) != 0)
+        return false;
+    hl_free_configuration(&service->configuration);
+    service->configuration = fresh;
+    return true;
+}
+
+/* --- what would be done --- */
+
+/* Why the file at PATH is in no store; NULL: it is in that which STORED are of, or would be.  The caller frees it. */
+static char *explain_file(const char *path, bool *is_there, const struct hl_stored *stored, size_t n) {
+    char real[PATH_MAX];
+    int file = realpath(path, real) != NULL ? open(real, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    *is_there = false;
+    if (file < 0)
+        return hl_format("%s", strerror(errno));
+    for (size_t i = 0; i < n; i++)
+        *is_there |= strcmp(stored[i].origin, real) == 0 && stored[i].freshness == HL_FRESH;
+    char *sentence = *is_there ? NULL : hl_explain_unsteady(file, false);
+    if (!*is_there && sentence == NULL)
+        sentence = hl_explain_private(file, real);
+    close(file);
+    return sentence;
+}
+
+static void tell_file(const char *path, const struct hl_stored *stored, size_t n) {
+    bool is_there;
+    char *sentence = explain_file(path, &is_there, stored, n);
+    if (sentence != NULL)
+        hl_print("%s: nothing would be done: %s", path, sentence);
+    else
+        hl_print("%s: %s", path, is_there ? "it is shared already" : "it would be put on huge pages");
+    free(sentence);
+}
+
+/* One window. */
+static void tell_observed(const struct service *service) {
+    struct hl_observer *observer = hl_start_observing();
+    hl_observe_once(observer, &service->configuration);
+    json_t *observed = hl_json_observed(observer);
+    hl_print_observed(observed);
+    json_decref(observed);
+    hl_stop_observing(observer);
+}
+
+/* Nothing is changed, and nothing but headers is read.  The exit code. */
+static int tell(const struct service *service) {
+    const struct hl_texts *enabled = &service->configuration.enabled;
+    struct hl_stored *stored = NULL;
+    struct hl_store store;
+    size_t n = 0;
+    bool fine = true;
+    if (hl_find_store(&store, HL_SYSTEM_STORE) == 0) {
+        hl_read_store(&store, &stored, &n);
+        hl_close_store(&store);
+    }
+    for (size_t i = 0; i < enabled->n; i++) {
+        struct hl_texts files;
+        fine &= hl_expand_enabled(&files, enabled->text[i], service->path);
+        for (size_t j = 0; j < files.n; j++)
+            tell_file(files.text[j], stored, n);
+        hl_free_texts(&files);
+    }
+    if (enabled->n == 0)
+        hl_print("%s: nothing is enabled; enable programs: hugeld enable PROGRAM", service->path);
+    hl_free_stored(stored, n);
+    if (service->configuration.observes)
+        tell_observed(service);
+    return fine ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+/* --- staying --- */
+
+static bool prepare(struct service *service) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    signal(SIGCHLD, SIG_DFL);
+    sigprocmask(SIG_BLOCK, &signals, NULL);
+    service->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    /* Without this, the switch is looked at when something else happens. */
+    mkdir(HL_SERVICE_FOLDER, 0755);
+    service->switches = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
+    inotify_add_watch(service->switches, HL_SERVICE_FOLDER,
+                      IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR);
+    service->keeper = service->signals >= 0 ? hl_start_keeping(HL_SYSTEM_STORE) : NULL;
+    service->observer = service->keeper != NULL ? hl_start_observing() : NULL;
+    return service->observer != NULL;
+}
+
+/* False: it is to end. */
+static bool take_signals(struct service *service) {
+    struct signalfd_siginfo info;
+    bool goes_on = true;
+    while (read(service->signals, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo != SIGHUP) {
+            goes_on = false;
+            continue;
+        }
+        notify(service, "RELOADING=1");
+        bool is_read = read_configuration(service);
+        service->next_metrics = 0;
+        if (is_read && !service->keeps_only)
+            refresh_all(service);
+        hl_keep_all_anew(service->keeper);
+        notify(service, "READY=1");
+    }
+    return goes_on;
+}
+
+static void write_metrics(struct service *service) {
+    struct hl_keeper_counts counts;
+    const char *path = service->configuration.metrics;
+    service->next_metrics = hl_now_ms() + METRICS_MS;
+    if (path == NULL)
+        return;
+    hl_read_keeper(service->keeper, &counts);
+    char *text = hl_format_metrics(&counts, service->observer, hl_is_service_stopped());
+    int result = hl_write_metrics(path, text);
+    if (result != 0 && result != service->metrics_said)
+        hl_say("service: %s: the metrics cannot be written: %s", path, strerror(-result));
+    service->metrics_said = result;
+    free(text);
+}
+
+static int find_wait(const struct service *service) {
+    double left = service->next_round - hl_now_ms();
+    int wait = left > 0 ? (int)left + 1 : 0;
+    double metrics = service->configuration.metrics != NULL ? service->next_metrics - hl_now_ms() : HOUR;
+    const int others[] = {metrics > 0 ? (int)metrics + 1 : 0, hl_keeper_timeout(service->keeper),
+                          hl_observer_timeout(service->observer, &service->configuration)};
+    for (unsigned i = 0; i < 3; i++)
+        if (others[i] >= 0 && others[i] < wait)
+            wait = others[i];
+    return wait;
+}
+
+/* Where every user can read it, until the next window; what cannot be written is not there. */
+static void publish_observed(const struct service *service) {
+    json_t *observed = hl_json_observed(service->observer);
+    if (json_dump_file(observed, HL_SERVICE_OBSERVED ".new", JSON_COMPACT) == 0)
+        rename(HL_SERVICE_OBSERVED ".new", HL_SERVICE_OBSERVED);
+    json_decref(observed);
+}
+
+static int stay(struct service *service) {
+    notify(service, "READY=1");
+    service->next_round = hl_now_ms() + HOUR;
+    while (take_signals(service)) {
+        struct pollfd fds[] = {{service->signals, POLLIN, 0},
+                               {service->switches, POLLIN, 0},
+                               {hl_keeper_events(service->keeper), POLLIN, 0}};
+        char changes[sizeof(struct inotify_event) + NAME_MAX + 1];
+        poll(fds, 3, find_wait(service));
+        while (read(service->switches, changes, sizeof changes) > 0)
+            ;
+        if (hl_now_ms() >= service->next_round) {
+            hl_keep_all_anew(service->keeper);
+            service->next_round = hl_now_ms() + HOUR;
+        }
+        bool may = !hl_is_service_stopped();
+        hl_keep(service->keeper, may);
+        if (hl_observe(service->observer, &service->configuration, may))
+            publish_observed(service);
+        if (hl_now_ms() >= service->next_metrics)
+            write_metrics(service);
+        if (hl_observer_timeout(service->observer, &service->configuration) != 0)
+            notify(service, ""); /* not after each turn of a window */
+    }
+    notify(service, "STOPPING=1");
+    if (service->configuration.metrics != NULL)
+        unlink(service->configuration.metrics);
+    hl_stop_keeping(service->keeper);
+    hl_stop_observing(service->observer);
+    unlink(HL_SERVICE_OBSERVED);
+    return HL_EXIT_DONE;
+}
+
+static int serve(struct service *service) {
+    if (geteuid() != 0) {
+        hl_say("service: only root can keep the system's store; run it as root");
+        return HL_EXIT_NO;
+    }
+    if (!read_configuration(service))
+        return HL_EXIT_USAGE; /* which systemd does not start again */
+    if (service->only_says)
+        return tell(service);
+    int result = take_lock(service);
+    if (result == -EWOULDBLOCK)
+        hl_say("service: another one runs already; stop it first: systemctl stop hugeld");
+    else if (result != 0)
+        hl_say("service: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-result));
+    if (result != 0)
+        return HL_EXIT_NO;
+    load_systemd(service);
+    bool fine = service->keeps_only || refresh_all(service);
+    if (service->once)
+        return fine ? HL_EXIT_DONE : HL_EXIT_NO;
+    return prepare(service) ? stay(service) : HL_EXIT_NO;
+}
+
+int hl_serve(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "\nstatus\nundo",
+        "Keeps on huge pages what " HL_CONFIGURATION " enables.\v"
+        "It makes them at its start and at SIGHUP, holds them in memory, and watches the files that they "
+        "were made of: "
+        "a file that has changed gets a new image, and one that not all users can read any more loses its "
+        "image.  "
+        "hugeld.service runs it; it is off until you enable it.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct service service = {
+        .lock = -1, .signals = -1, .switches = -1, .path = HL_CONFIGURATION, .seconds = SECONDS_TO_UNDO};
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &service) != 0)
+        return HL_EXIT_USAGE;
+    if (service.action != NULL && strcmp(service.action, "undo") == 0)
+        return hl_undo_service(service.seconds);
+    if (service.action != NULL && strcmp(service.action, "status") == 0) {
+        if (!read_configuration(&service))
+            return HL_EXIT_USAGE;
+        int shown = hl_show_service(&service.configuration, service.path, service.json);
+        hl_free_configuration(&service.configuration);
+        return shown;
+    }
+    if (service.action != NULL) {
+        hl_say("service: %s: it is neither status nor undo", service.action);
+        return HL_EXIT_USAGE;
+    }
+    int code = serve(&service);
+    hl_free_configuration(&service.configuration);
+    if (service.lock >= 0)
+        close(service.lock);
+    return code;
+}

@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What hugeld service and those who ask about it share. */
+#ifndef HL_SERVICE_H
+#define HL_SERVICE_H
+
+#include "command/share/configuration.h"
+
+#include <jansson.h>
+#include <sys/types.h>
+
+/* As long as this file is there, the service does nothing but hold what it has. */
+#define HL_SERVICE_FOLDER "/run/hugeld-service"
+#define HL_SERVICE_OBSERVED HL_SERVICE_FOLDER "/observed.json" /* as hl_json_observed says */
+#define HL_SERVICE_STOP HL_SERVICE_FOLDER "/stop"
+
+bool hl_is_service_stopped(void);
+
+/* Prints what is enabled in CONFIGURATION, which was read from PATH, and what became of it.  The exit code. */
+int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json);
+
+/* Prints what hl_json_observed says. */
+void hl_print_observed(const json_t *observed);
+
+/* Stops the service from acting, removes all that it made, and waits for SECONDS at most until no process has any of it.
+   Says what is left.  The exit code. */
+int hl_undo_service(double seconds);
+
+#endif

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld service status, hugeld service undo. */
+#include "command/service/service.h"
+#include "command/base/common.h"
+#include "command/service/keep.h"
+#include "command/image/store.h"
+#include "command/base/subprocess.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <linux/limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LOOK_MS 200
+#define FILES_SHOWN 20
+
+bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
+
+/* --- what was observed --- */
+
+static json_int_t read_integer(const json_t *object, const char *name) {
+    return json_integer_value(json_object_get(object, name));
+}
+
+static double read_number(const json_t *object, const char *name) {
+    return json_number_value(json_object_get(object, name));
+}
+
+static void print_file(const json_t *file) {
+    const char *obstacle = json_string_value(json_object_get(file, "obstacle"));
+    double samples = read_number(file, "samples");
+    hl_print("%8.0f %4.0f%% %8" PRIu64 " %8" PRIu64 "  %s%s%s", samples,
+             samples > 0 ? 100 * read_number(file, "huge_samples") / samples : 0,
+             (uint64_t)read_integer(file, "huge_bytes") >> 10,
+             (uint64_t)read_integer(file, "possible_bytes") >> 10,
+             json_string_value(json_object_get(file, "path")), obstacle != NULL ? ": " : "",
+             obstacle != NULL ? obstacle : "");
+}
+
+void hl_print_observed(const json_t *observed) {
+    const json_t *files = json_object_get(observed, "files");
+    hl_print("observed in %lld windows: %lld samples, %lld on huge pages, %lld lost, %lld in files that are "
+             "not eligible",
+             read_integer(observed, "windows"), read_integer(observed, "samples"),
+             read_integer(observed, "huge"), read_integer(observed, "lost"),
+             read_integer(observed, "ineligible"));
+    if (json_array_size(files) > 0)
+        hl_print("%8s %5s %8s %8s  %s", "SAMPLES", "HUGE", "KIB HUGE", "POSSIBLE", "FILE");
+    for (size_t i = 0; i < json_array_size(files) && i < FILES_SHOWN; i++)
+        print_file(json_array_get(files, i));
+}
+
+/* --- status --- */
+
+/* The process that holds the service's lock, which every user may know; 0: none that this one sees. */
+static pid_t find_service(void) {
+    struct stat lock;
+    char *line = NULL;
+    size_t size = 0;
+    pid_t found = 0;
+    FILE *locks = stat(HL_SERVICE_LOCK, &lock) == 0 ? fopen("/proc/locks", "re") : NULL;
+    while (locks != NULL && found == 0 && getline(&line, &size, locks) >= 0) {
+        unsigned device_major, device_minor;
+        uint64_t inode;
+        pid_t pid;
+        if (sscanf(line, "%*u: FLOCK %*s WRITE %d %x:%x:%" SCNu64, &pid, &device_major, &device_minor,
+                   &inode) == 4 &&
+            inode == lock.st_ino && makedev(device_major, device_minor) == lock.st_dev && pid > 0)
+            found = pid;
+    }
+    free(line);
+    if (locks != NULL)
+        fclose(locks);
+    return found;
+}
+
+struct status {
+    pid_t process;
+    bool is_stopped;
+    size_t n;
+    struct hl_stored *stored;
+    json_t *observed; /* or null */
+};
+
+static void read_status(struct status *status) {
+    struct hl_store store;
+    *status = (struct status){.process = find_service(), .is_stopped = hl_is_service_stopped()};
+    status->observed = status->process != 0 ? json_load_file(HL_SERVICE_OBSERVED, 0, NULL) : NULL;
+    if (!json_is_object(status->observed)) {
+        json_decref(status->observed);
+        status->observed = json_null();
+    }
+    if (hl_find_store(&store, HL_SYSTEM_STORE) != 0)
+        return;
+    hl_read_store(&store, &status->stored, &status->n);
+    hl_count_processes(status->stored, status->n);
+    hl_close_store(&store);
+}
+
+static const char *name_way(const struct hl_stored *stored) {
+    return stored->is_in_place ? "place" : "image";
+}
+
+static json_t *make_json(const struct status *status, const struct hl_configuration *configuration,
+                         const char *path) {
+    json_t *enabled = json_array(), *files = json_array();
+    for (size_t i = 0; i < configuration->enabled.n; i++)
+        json_array_append_new(enabled, hl_json_text(configuration->enabled.text[i]));
+    for (size_t i = 0; i < status->n; i++) {
+        const struct hl_stored *stored = &status->stored[i];
+        json_array_append_new(
+            files, json_pack("{s:o, s:s, s:s, s:I, s:I}", "path", hl_json_text(stored->origin), "way",
+                             name_way(stored), "state", hl_freshness_name(stored->freshness), "huge_pages",
+                             (json_int_t)stored->huge_pages, "processes", (json_int_t)stored->processes));
+    }
+    return json_pack("{s:o, s:b, s:o, s:o, s:o, s:O}", "process",
+                     status->process != 0 ? json_integer(status->process) : json_null(), "stopped",
+                     status->is_stopped, "configuration", hl_json_text(path), "enabled", enabled, "files",
+                     files, "observed", status->observed);
+}
+
+static void print_status(const struct status *status, const struct hl_configuration *configuration,
+                         const char *path) {
+    if (status->process != 0)
+        hl_print("the service runs, process %d", status->process);
+    else
+        hl_print("the service does not run; start it: systemctl enable --now hugeld");
+    if (status->is_stopped)
+        hl_print("it does nothing as long as " HL_SERVICE_STOP " is there");
+    hl_print("%s: %zu enabled", path, configuration->enabled.n);
+    for (size_t i = 0; i < configuration->enabled.n; i++)
+        hl_print("    %s", configuration->enabled.text[i]);
+    if (status->n > 0)
+        hl_print("%-5s %-8s %10s %9s %s", "WAY", "STATE", "PAGES", "PROCESSES", "FILE");
+    for (size_t i = 0; i < status->n; i++) {
+        const struct hl_stored *stored = &status->stored[i];
+        hl_print("%-5s %-8s %10" PRIu64 " %9u %s", name_way(stored), hl_freshness_name(stored->freshness),
+                 stored->huge_pages, stored->processes, stored->origin);
+    }
+    if (json_is_object(status->observed))
+        hl_print_observed(status->observed);
+}
+
+int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json) {
+    struct status status;
+    read_status(&status);
+    if (json)
+        hl_print_json(make_json(&status, configuration, path));
+    else
+        print_status(&status, configuration, path);
+    hl_free_stored(status.stored, status.n);
+    json_decref(status.observed);
+    return status.process != 0 ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+/* --- undo --- */
+
+static bool stop_service(void) {
+    if (mkdir(HL_SERVICE_FOLDER, 0755) != 0 && errno != EEXIST) {
+        hl_say("service undo: " HL_SERVICE_FOLDER ": %s", strerror(errno));
+        return false;
+    }
+    int file = open(HL_SERVICE_STOP, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (file < 0)
+        hl_say("service undo: " HL_SERVICE_STOP ": %s", strerror(errno));
+    else
+        close(file);
+    return file >= 0;
+}
+
+static bool remove_images(void) {
+    const char *const argv[] = {"hugeld", "share", "remove", "--all", "--force", NULL};
+    struct hl_answer answer;
+    hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+    fputs(answer.output, stdout);
+    fputs(answer.errors, stderr);
+    bool fine = answer.succeeded;
+    hl_free_answer(&answer);
+    return fine;
+}
+
+/* Waits until the store can be unmounted: until no process, this service included, maps anything in it.  0 or a negated
+   errno. */
+static int unmount_store(double seconds) {
+    double end = hl_now_ms() + 1e3 * seconds;
+    const struct timespec pause = {0, LOOK_MS * 1000000L};
+    while (umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW) != 0) {
+        if (errno == EINVAL || errno == ENOENT) /* it is no mount, or not there */
+            break;
+        if (errno != EBUSY || hl_now_ms() >= end)
+            return -errno;
+        nanosleep(&pause, NULL);
+    }
+    unlink(HL_SYSTEM_STORE "/.lock"); /* of the time before the mount */
+    return rmdir(HL_SYSTEM_STORE) == 0 || errno == ENOENT ? 0 : -errno;
+}
+
+int hl_undo_service(double seconds) {
+    if (geteuid() != 0) {
+        hl_say("service undo: the service is the administrator's; run it as root");
+        return HL_EXIT_NO;
+    }
+    if (!stop_service())
+        return HL_EXIT_NO;
+    bool fine = remove_images();
+    int result = unmount_store(seconds);
+    if (result == -EBUSY)
+        hl_say("service undo: after %.0f s processes still have pages of removed images, or files of "
+               "them open; undo again when they have ended",
+               seconds);
+    else if (result != 0)
+        hl_say("service undo: " HL_SYSTEM_STORE ": %s", strerror(-result));
+    if (!fine || result != 0)
+        return HL_EXIT_NO;
+    hl_print("all is back: no process has a page of an image, and the store is unmounted");
+    hl_print("the service does nothing until you remove " HL_SERVICE_STOP " and reload it");
+    return HL_EXIT_DONE;
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include "command/share/configuration.h"
+#include "command/base/common.h"
+#include "command/share/unit.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FOLDER "/etc/hugeld"
+#define NEW HL_CONFIGURATION ".new"
+#define ENABLED "enabled"
+#define WINDOW_SECONDS 10
+#define INTERVAL_SECONDS 300
+
+/* Where nothing else is named: not what users and programs bring along. */
+static const char *const eligible[] = {"/usr/*", "/opt/*"};
+
+/* --- values --- */
+
+void hl_free_texts(struct hl_texts *texts) {
+    for (size_t i = 0; i < texts->n; i++)
+        free(texts->text[i]);
+    free(texts->text);
+    *texts = (struct hl_texts){0};
+}
+
+/* Takes TEXT, from malloc, over. */
+static void add_text(struct hl_texts *texts, char *text) {
+    texts->text = hl_resize(texts->text, (texts->n + 1) * sizeof *texts->text);
+    texts->text[texts->n++] = text;
+}
+
+static bool is_unit(const char *name) {
+    size_t length = strlen(name), suffix = strlen(".service");
+    return strchr(name, '/') == NULL && length > suffix && strcmp(name + length - suffix, ".service") == 0;
+}
+
+/* What is wrong with VALUE, or NULL. */
+static const char *take_enabled(struct hl_configuration *configuration, const char *value) {
+    if (value[0] != '/' && !is_unit(value))
+        return "it is neither an absolute path nor a unit of systemd, as in name.service";
+    add_text(&configuration->enabled, hl_format("%s", value));
+    return NULL;
+}
+
+static const char *take_observe(struct hl_configuration *configuration, const char *value) {
+    configuration->observes = strcmp(value, "yes") == 0;
+    return configuration->observes || strcmp(value, "no") == 0 ? NULL : "write yes or no";
+}
+
+/* A number from MIN to MAX, which may have decimals.  False: VALUE is none. */
+static bool parse_number(double *number, const char *value, double min, double max) {
+    char *end;
+    if (value[0] < '0' || value[0] > '9')
+        return false;
+    *number = strtod(value, &end);
+    return *end == '\0' && *number >= min && *number <= max;
+}
+
+static const char *take_window(struct hl_configuration *configuration, const char *value) {
+    return parse_number(&configuration->window_seconds, value, 0.1, 60) ? NULL
+                                                                        : "write seconds from 0.1 to 60";
+}
+
+static const char *take_interval(struct hl_configuration *configuration, const char *value) {
+    return parse_number(&configuration->interval_seconds, value, 1, 86400) ? NULL
+                                                                           : "write seconds from 1 to 86400";
+}
+
+static const char *take_pattern(struct hl_texts *patterns, const char *value) {
+    if (value[0] != '/')
+        return "it is not a pattern of absolute paths";
+    add_text(patterns, hl_format("%s", value));
+    return NULL;
+}
+
+static const char *take_eligible(struct hl_configuration *configuration, const char *value) {
+    return take_pattern(&configuration->eligible, value);
+}
+
+static const char *take_excluded(struct hl_configuration *configuration, const char *value) {
+    return take_pattern(&configuration->excluded, value);
+}
+
+static const char *take_metrics(struct hl_configuration *configuration, const char *value) {
+    size_t length = strlen(value), suffix = strlen(".prom");
+    if (value[0] != '/' || length <= suffix || strcmp(value + length - suffix, ".prom") != 0)
+        return "write the absolute path of a file NAME.prom";
+    free(configuration->metrics);
+    configuration->metrics = hl_format("%s", value);
+    return NULL;
+}
+
+static const struct setting {
+    const char *name;
+    const char *(*take)(struct hl_configuration *configuration, const char *value);
+} settings[] = {
+    {ENABLED, take_enabled},     {"observe", take_observe},   {"window", take_window},
+    {"interval", take_interval}, {"eligible", take_eligible}, {"excluded", take_excluded},
+    {"metrics", take_metrics},
+};
+#define N_SETTINGS (sizeof settings / sizeof settings[0])
+
+/* --- lines --- */
+
+static bool is_blank(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+
+/* TEXT without blanks around it. */
+static char *trim(char *text) {
+    while (is_blank(*text))
+        text++;
+    size_t length = strlen(text);
+    while (length > 0 && is_blank(text[length - 1]))
+        length--;
+    text[length] = '\0';
+    return text;
+}
+
+/* Cuts LINE into *NAME and *VALUE, which is NULL where the line has no '='.  False: it says nothing. */
+static bool cut_line(char *line, char **name, char **value) {
+    *name = trim(line);
+    *value = strchr(*name, '=');
+    if (**name == '\0' || **name == '#')
+        return false;
+    if (*value == NULL)
+        return true;
+    *(*value)++ = '\0';
+    *name = trim(*name);
+    *value = trim(*value);
+    return true;
+}
+
+static char *explain_unknown(const char *name) {
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, settings[i].name))
+            return hl_format("there is no such setting; did you mean %s?", settings[i].name);
+    return hl_format("there is no such setting; hugeld(1) names them all");
+}
+
+/* NULL, or what is wrong, which the caller frees. */
+static char *take_line(struct hl_configuration *configuration, const char *name, const char *value) {
+    const char *problem = NULL;
+    if (value == NULL)
+        return hl_format("the line has no =; write name = value, or begin a comment with #");
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        if (strcmp(settings[i].name, name) != 0)
+            continue;
+        problem =
+            value[0] == '\0' ? "there is no value behind the =" : settings[i].take(configuration, value);
+        return problem == NULL ? NULL : hl_format("%s", problem);
+    }
+    return explain_unknown(name);
+}
+
+/* Reads FILE up to its end, or to the first mistake.  0 or -EINVAL, which was said. */
+static int read_lines(struct hl_configuration *configuration, FILE *file, const char *path) {
+    char *line = NULL, *name, *value, *problem = NULL;
+    size_t size = 0;
+    ssize_t length;
+    for (unsigned number = 1; problem == NULL && (length = getline(&line, &size, file)) >= 0; number++) {
+        if (strlen(line) != (size_t)length) {
+            hl_say("%s:%u: the line holds a NUL byte; write the file anew as text", path, number);
+            free(line);
+            return -EINVAL;
+        }
+        if (cut_line(line, &name, &value))
+            problem = take_line(configuration, name, value);
+        if (problem != NULL)
+            hl_say("%s:%u: %s: %s", path, number, name, problem);
+    }
+    free(problem);
+    free(line);
+    return problem != NULL ? -EINVAL : 0;
+}
+
+/* Opens PATH, which tells root what to do.  NULL, and *ERROR: there is none (-ENOENT), or it was said what is wrong. */
+static FILE *open_configuration(const char *path, int *error) {
+    struct stat stat = {0};
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    *error = file < 0 || fstat(file, &stat) != 0 ? -errno : 0;
+    if (*error == 0 && !S_ISREG(stat.st_mode)) {
+        *error = -EINVAL;
+        hl_say("%s: it is not a regular file", path);
+    } else if (*error == 0 && ((stat.st_uid != 0 && stat.st_uid != geteuid()) ||
+                               (stat.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+        *error = -EPERM;
+        hl_say("%s: other users can write it, so it is not believed; chown root, chmod 644", path);
+    } else if (*error != 0 && *error != -ENOENT) {
+        hl_say("%s: it cannot be read: %s", path, strerror(-*error));
+    }
+    FILE *stream = *error == 0 ? fdopen(file, "r") : NULL;
+    if (stream == NULL && file >= 0)
+        close(file);
+    return stream;
+}
+
+int hl_read_configuration(struct hl_configuration *configuration, const char *path) {
+    struct hl_configuration fresh = {.window_seconds = WINDOW_SECONDS, .interval_seconds = INTERVAL_SECONDS};
+    int error;
+    FILE *file = open_configuration(path, &error);
+    if (file != NULL) {
+        error = read_lines(&fresh, file, path);
+        fclose(file);
+    }
+    if (error == 0 && fresh.interval_seconds < 2 * fresh.window_seconds) {
+        error = -EINVAL;
+        hl_say("%s: interval: it is shorter than two windows; write at least %g", path,
+               2 * fresh.window_seconds);
+    }
+    bool is_named = fresh.eligible.n > 0;
+    for (size_t i = 0; !is_named && i < sizeof eligible / sizeof eligible[0]; i++)
+        add_text(&fresh.eligible, hl_format("%s", eligible[i]));
+    if (error != 0 && error != -ENOENT) {
+        hl_free_configuration(&fresh);
+        return error;
+    }
+    *configuration = fresh;
+    return 0;
+}
+
+void hl_free_configuration(struct hl_configuration *configuration) {
+    free(configuration->metrics);
+    hl_free_texts(&configuration->enabled);
+    hl_free_texts(&configuration->eligible);
+    hl_free_texts(&configuration->excluded);
+}
+
+/* --- what is enabled --- */
+
+bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *configuration) {
+    glob_t found;
+    *files = (struct hl_texts){0};
+    if (is_unit(entry)) {
+        char *program = hl_find_unit_program(entry, "enable");
+        if (program != NULL)
+            add_text(files, program);
+        return program != NULL;
+    }
+    if (glob(entry, 0, NULL, &found) != 0) {
+        hl_say("%s: %s: there is no such file", configuration, entry);
+        return false;
+    }
+    for (size_t i = 0; i < found.gl_pathc; i++)
+        add_text(files, hl_format("%s", found.gl_pathv[i]));
+    globfree(&found);
+    return true;
+}
+
+/* --- changing it --- */
+
+/* Copies what is in OLD to NEW_FILE, but for lines that enable ENTRY, which *FOUND then says. */
+static void copy_without(FILE *old, FILE *new_file, const char *entry, bool *found) {
+    char *line = NULL, *name, *value;
+    size_t size = 0;
+    while (old != NULL && getline(&line, &size, old) >= 0) {
+        char *whole = hl_format("%s", line);
+        if (cut_line(line, &name, &value) && value != NULL && strcmp(name, ENABLED) == 0 &&
+            strcmp(value, entry) == 0)
+            *found = true;
+        else
+            fprintf(new_file, "%s%s", whole, strchr(whole, '\n') != NULL ? "" : "\n");
+        free(whole);
+    }
+    free(line);
+}
+
+/* Writes the file anew, with a line for ENTRY at its end if ADDS, else without it. */
+static int rewrite(const char *entry, bool adds, bool *changed) {
+    bool found = false;
+    FILE *old = fopen(HL_CONFIGURATION, "re");
+    if (old == NULL && errno != ENOENT)
+        return -errno;
+    FILE *new_file = fopen(NEW, "we");
+    int result = new_file == NULL ? -errno : 0;
+    if (result == 0) {
+        copy_without(old, new_file, entry, &found);
+        if (adds)
+            fprintf(new_file, ENABLED " = %s\n", entry);
+        fchmod(fileno(new_file), 0644);
+        if (fflush(new_file) != 0 || fsync(fileno(new_file)) != 0)
+            result = -errno;
+        fclose(new_file);
+    }
+    if (old != NULL)
+        fclose(old);
+    *changed = adds != found;
+    if (result == 0 && *changed && rename(NEW, HL_CONFIGURATION) != 0)
+        result = -errno;
+    if (result != 0 || !*changed)
+        unlink(NEW);
+    return result;
+}
+
+int hl_enable_entry(const char *entry, bool *changed) {
+    if (mkdir(FOLDER, 0755) != 0 && errno != EEXIST)
+        return -errno;
+    return rewrite(entry, true, changed);
+}
+
+int hl_disable_entry(const char *entry, bool *changed) { return rewrite(entry, false, changed); }

@@ -1,0 +1,796 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld share: one copy of a program's text for all processes, as images in a store (command/store.h). */
+#include "command/command.h"
+#include "command/base/common.h"
+#include "command/share/configuration.h"
+#include "command/image/in-place.h"
+#include "elf/kernel.h"
+#include "command/file/libraries.h"
+#include "command/file/program.h"
+#include "command/proc/process.h"
+#include "command/share/unit.h"
+#include "command/image/slice.h"
+#include "command/image/store.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <fts.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <linux/limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STORE = 256, WAY, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE, CONFIG };
+
+struct request {
+    bool json, running, any_disk, per_node, all, unused, force;
+    const char *store_path, *action, *configuration;
+    char *size;   /* of the store; NULL: as it is */
+    unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE or 0 */
+    size_t n_names;
+    const char **name;
+    struct hl_placer placer;
+    /* what comes out */
+    json_t *files;
+    bool failed;
+    unsigned made, in_place, present, nothing;
+    uint64_t huge_pages;
+    /* how far it is */
+    struct timespec began;
+    bool shows_progress;
+};
+
+static const struct argp_option argp_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"store", STORE, "FOLDER", 0, "This store, not the system's (root) or your own (everybody else)", 0},
+    {"way", WAY, "place|image", 0,
+     "add: in place, or as an image; by itself it takes the mildest that serves", 0},
+    {"any-disk", ANY_DISK, NULL, 0, "add, refresh: files on disks that may be exchanged, too", 0},
+    {"size", SIZE, "BYTES|PERCENT", 0, "add, refresh: how much root lets the store hold (25% of the memory)",
+     0},
+    {"per-node", PER_NODE, NULL, 0, "add: an image on each NUMA node", 0},
+    {"running", RUNNING, NULL, 0, "add: what processes of these names or PIDs have mapped", 0},
+    {"all", 'a', NULL, 0, "remove: everything", 0},
+    {"unused", UNUSED, NULL, 0, "remove: what no process maps", 0},
+    {"force", FORCE, NULL, 0, "remove: what processes map, too", 0},
+    {"config", CONFIG, "FILE", 0, "refresh: this configuration, not " HL_CONFIGURATION, 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+/* "64M", "2G", "1000000" or "25%", as mount(8) takes it; NULL if it is none. */
+static char *parse_size(const char *text) {
+    char *end;
+    errno = 0;
+    unsigned long long number = strtoull(text, &end, 10);
+    bool has_unit = *end != '\0' && strchr("kKmMgG%", *end) != NULL;
+    if (text[0] < '0' || text[0] > '9' || errno != 0 || number == 0 || end[has_unit] != '\0' ||
+        (*end == '%' && number > 100) || (*end != '%' && number > UINT64_MAX >> 30))
+        return NULL;
+    return hl_format("%s", text);
+}
+
+static error_t set_size(struct request *request, const char *text) {
+    free(request->size);
+    request->size = parse_size(text);
+    if (request->size != NULL)
+        return 0;
+    hl_say("--size=%s: give a number of bytes, as in 512M or 2G, or a share of the memory, as in 25%%", text);
+    return EINVAL;
+}
+
+static error_t set_way(struct request *request, const char *text) {
+    bool is_image = strcmp(text, "image") == 0;
+    if (is_image || strcmp(text, "place") == 0) {
+        request->way = is_image ? HL_ADD_IMAGE : HL_ADD_IN_PLACE;
+        return 0;
+    }
+    hl_say("--way=%s: give place or image", text);
+    return EINVAL;
+}
+
+static error_t take_argument(struct request *request, const char *argument) {
+    if (request->action == NULL) {
+        request->action = argument;
+        return 0;
+    }
+    request->name = hl_resize(request->name, (request->n_names + 1) * sizeof *request->name);
+    request->name[request->n_names++] = argument;
+    return 0;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case CONFIG:
+        request->configuration = argument;
+        return 0;
+    case 'a':
+        request->all = true;
+        return 0;
+    case STORE:
+        request->store_path = argument;
+        return 0;
+    case WAY:
+        return set_way(request, argument);
+    case ANY_DISK:
+        request->any_disk = true;
+        return 0;
+    case SIZE:
+        return set_size(request, argument);
+    case PER_NODE:
+        request->per_node = true;
+        return 0;
+    case RUNNING:
+        request->running = true;
+        return 0;
+    case UNUSED:
+        request->unused = true;
+        return 0;
+    case FORCE:
+        request->force = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        return take_argument(request, argument);
+    default:
+        return hl_parse_common(key, state, "hugeld share", false);
+    }
+}
+
+/* --- progress --- */
+
+/* Says what is being done, on a terminal, when it has taken a second. */
+static void show_progress(struct request *request, const char *path) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (!isatty(STDERR_FILENO) || now.tv_sec - request->began.tv_sec < 1)
+        return;
+    const char *base = strrchr(path, '/');
+    request->shows_progress = true;
+    fprintf(stderr, "\r\033[K%u images, %" PRIu64 " huge pages; %.60s", request->made, request->huge_pages,
+            base != NULL ? base + 1 : path);
+    fflush(stderr);
+}
+
+static void hide_progress(struct request *request) {
+    if (request->shows_progress)
+        fputs("\r\033[K", stderr);
+    fflush(stderr);
+    request->shows_progress = false;
+}
+
+/* --- what was done with a file --- */
+
+static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
+
+static const char *name_way(bool is_in_place) { return is_in_place ? "place" : "image"; }
+
+static void note(struct request *request, const struct hl_store *store, const char *path, const char *key,
+                 const char *result, bool is_in_place, uint64_t huge_pages, const char *reason,
+                 const char *sentence) {
+    json_array_append_new(request->files,
+                          json_pack("{s:o, s:o, s:o, s:s, s:s, s:I, s:o, s:o}", "store",
+                                    hl_json_text(store->path), "path", hl_json_text(path), "key",
+                                    json_or_null(key), "result", result, "way", name_way(is_in_place),
+                                    "huge_pages", (json_int_t)huge_pages, "reason", json_or_null(reason),
+                                    "sentence", json_or_null(sentence)));
+}
+
+static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
+
+/* "in place, 84.9 % of its text, 9 huge pages" */
+static void print_made(const char *name, const struct hl_addition *addition) {
+    unsigned share = hl_permille(addition->text_huge_bytes, addition->text_bytes),
+             in_place = hl_permille(addition->text_in_place_bytes, addition->text_bytes),
+             copied = hl_permille(addition->text_copied_bytes, addition->text_bytes);
+    char *more = hl_format("%s", "");
+    if (addition->is_in_place && addition->sentence != NULL)
+        more = hl_format("; the rest is not: %s", addition->sentence);
+    else if (addition->not_in_place != NULL)
+        more = hl_format("; not in place: %s", addition->not_in_place);
+    else if (!addition->is_in_place && in_place > 0)
+        more = hl_format("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
+    if (copied > share) {
+        char *before = more;
+        more = hl_format("; a private copy (hugeld run --copy) brings %u.%u %%%s", copied / 10, copied % 10,
+                         before);
+        free(before);
+    }
+    hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,
+             addition->is_in_place ? "in place" : "image", share / 10, share % 10,
+             addition->is_to_be_executed ? " when it is executed (hugeld run --via=image)" : "",
+             addition->huge_pages, plural(addition->huge_pages), more);
+    free(more);
+}
+
+/* Tells what became of PATH; QUIET: it was only met in a folder, where most files are no use as images. */
+static void report_addition(struct request *request, const struct hl_store *store, const char *path,
+                            const struct hl_addition *addition, bool quiet) {
+    static const char *const results[] = {"made", "present", "nothing", "failed"};
+    const char *name = addition->path != NULL ? addition->path : path;
+    bool is_made = addition->result == HL_SHARE_MADE;
+    hide_progress(request);
+    switch (addition->result) {
+    case HL_SHARE_MADE:
+        *(addition->is_in_place ? &request->in_place : &request->made) += 1;
+        request->huge_pages += addition->huge_pages;
+        if (!request->json)
+            print_made(name, addition);
+        break;
+    case HL_SHARE_PRESENT:
+        request->present++;
+        if (!request->json && !quiet)
+            hl_print("%s: there already", name);
+        break;
+    case HL_SHARE_NOTHING:
+        request->nothing++;
+        if (quiet)
+            return;
+        __attribute__((fallthrough));
+    case HL_SHARE_FAILED:
+        request->failed = true;
+        hl_say("%s: %s: %s", name, request->way == HL_ADD_IN_PLACE ? "not in place" : "no image",
+               addition->sentence);
+    }
+    note(request, store, name, addition->key.bytes > 0 ? addition->key.at : NULL, results[addition->result],
+         addition->is_in_place, is_made ? addition->huge_pages : 0, addition->reason, addition->sentence);
+    json_object_set_new(json_array_get(request->files, json_array_size(request->files) - 1), "text_share",
+                        addition->text_bytes > 0
+                            ? hl_json_share(addition->text_huge_bytes, addition->text_bytes)
+                            : json_null());
+}
+
+/* --- add --- */
+
+static unsigned find_flags(const struct request *request, bool per_node, bool if_worth) {
+    return (request->any_disk ? HL_ADD_ANY_DISK : 0) | (per_node ? HL_ADD_PER_NODE | HL_ADD_IMAGE : 0) |
+           (if_worth ? HL_ADD_IF_WORTH : 0) | request->way;
+}
+
+static void add_file(struct request *request, const struct hl_store *store, const char *path, bool quiet) {
+    struct hl_addition addition;
+    show_progress(request, path);
+    hl_add_path(&addition, store, path, find_flags(request, request->per_node, quiet));
+    report_addition(request, store, path, &addition, quiet);
+    hl_free_addition(&addition);
+}
+
+/* Every regular file below the folder PATH; symbolic links are not followed. */
+static void add_folder(struct request *request, const struct hl_store *store, const char *path) {
+    char *paths[] = {(char *)path, NULL};
+    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_COMFOLLOW, NULL);
+    for (FTSENT *entry; tree != NULL && (entry = fts_read(tree)) != NULL;) {
+        if (entry->fts_info == FTS_F) {
+            add_file(request, store, entry->fts_path, true);
+        } else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR) {
+            hide_progress(request);
+            hl_say("%s: cannot be read: %s; its files are left out", entry->fts_path,
+                   strerror(entry->fts_errno));
+            request->failed = true;
+        }
+    }
+    if (tree != NULL)
+        fts_close(tree);
+}
+
+static void add_path(struct request *request, const struct hl_store *store, const char *name) {
+    struct stat stat_;
+    char *path = hl_find_named_file(name);
+    if (stat(path, &stat_) == 0 && S_ISDIR(stat_.st_mode))
+        add_folder(request, store, path);
+    else
+        add_file(request, store, path, false);
+    free(path);
+}
+
+/* Where PROCESS's executable is; "" where that cannot be read. */
+static void read_executable(const struct hl_process *process, char path[PATH_MAX]) {
+    ssize_t bytes = readlinkat(process->folder, "exe", path, PATH_MAX - 1);
+    path[bytes > 0 ? bytes : 0] = '\0';
+}
+
+/* Whether NAME is the process's ID or the base name of its executable.  Its own name (comm) is what it likes. */
+static bool has_name(const struct hl_process *process, const char *name) {
+    char path[PATH_MAX];
+    read_executable(process, path);
+    const char *base = strrchr(path, '/');
+    return hl_parse_pid(name) == process->pid || (base != NULL && strcmp(base + 1, name) == 0);
+}
+
+/* Whether PATH is EXECUTABLE or linked with it. */
+static bool is_linked(const struct hl_libraries *libraries, const char *executable, const char *path) {
+    bool found = strcmp(executable, path) == 0;
+    for (size_t i = 0; i < libraries->n && !found; i++)
+        found = strcmp(libraries->path[i], path) == 0;
+    return found;
+}
+
+/* The objects that PROCESS has mapped; with ONLY_LINKED those that its executable is linked with.  Any user can start root's
+   programs and have them map other files of root's, so only a process that was named by its ID decides that. */
+static void add_objects(struct request *request, const struct hl_store *store, struct hl_process *process,
+                        bool only_linked) {
+    struct hl_libraries libraries = {0};
+    char executable[PATH_MAX];
+    read_executable(process, executable);
+    if (only_linked)
+        hl_list_libraries(&libraries, executable);
+    hl_find_loaded(process, &store->geometry);
+    for (size_t i = 0; i < process->n_loaded; i++) {
+        struct hl_addition addition;
+        const struct hl_loaded *loaded = &process->loaded[i];
+        char *path = hl_find_file_path(loaded->file->fd);
+        if (!only_linked || (path != NULL && is_linked(&libraries, executable, path))) {
+            show_progress(request, loaded->object.path);
+            hl_add_image(&addition, store, loaded->file, find_flags(request, request->per_node, true));
+            report_addition(request, store, loaded->object.path, &addition, true);
+            hl_free_addition(&addition);
+        }
+        free(path);
+    }
+    hl_free_libraries(&libraries);
+}
+
+/* Of the processes NAME, whatever may be read. */
+static void add_running(struct request *request, const struct hl_store *store, const char *name) {
+    glob_t folders;
+    unsigned found = 0;
+    int last = 0;
+    pid_t denied = 0;
+    if (glob("/proc/[1-9]*", GLOB_ONLYDIR, NULL, &folders) != 0)
+        folders.gl_pathc = 0;
+    for (size_t i = 0; i < folders.gl_pathc; i++) {
+        struct hl_process process = {0};
+        pid_t pid = hl_parse_pid(folders.gl_pathv[i] + strlen("/proc/"));
+        if (pid == 0 || pid == getpid() || hl_open_process(&process, pid) != 0)
+            continue;
+        if (has_name(&process, name)) {
+            int result = hl_read_process(&process);
+            if (result == 0) {
+                found++;
+                add_objects(request, store, &process, store->for_all && hl_parse_pid(name) == 0);
+            } else {
+                last = result;
+                denied = pid;
+            }
+        }
+        hl_close_process(&process);
+    }
+    if (folders.gl_pathc > 0)
+        globfree(&folders);
+    if (found > 0)
+        return;
+    request->failed = true;
+    if (last != 0)
+        hl_say_unreadable(denied, last);
+    else
+        hl_say("%s: no process has this name", name);
+}
+
+static void print_sum(const struct request *request) {
+    if (!request->json && request->made + request->in_place + request->present + request->nothing > 1)
+        hl_print("%u image%s made, %u file%s put in place, %" PRIu64
+                 " huge page%s; %u there already; %u file%s would gain nothing",
+                 request->made, plural(request->made), request->in_place, plural(request->in_place),
+                 request->huge_pages, plural(request->huge_pages), request->present, request->nothing,
+                 plural(request->nothing));
+    if (request->in_place > 0 && request->placer.is_pressure_unknown)
+        hl_say(
+            "this kernel does not say whether programs wait for memory or disks, so files were put in place "
+            "without regard to that; boot with psi=1");
+}
+
+static int add(struct request *request, const char *path) {
+    struct hl_store store;
+    hl_enter_slice();
+    if (hl_make_store(&store, path, request->size, true) != 0)
+        return HL_EXIT_NO;
+    store.placer = &request->placer;
+    for (size_t i = 0; i < request->n_names; i++) {
+        if (request->running)
+            add_running(request, &store, request->name[i]);
+        else
+            add_path(request, &store, request->name[i]);
+    }
+    hide_progress(request);
+    print_sum(request);
+    hl_close_store(&store);
+    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+/* --- list, check --- */
+
+static void print_stored(const struct hl_stored *stored) {
+    unsigned share = hl_permille(stored->text_huge_bytes, stored->text_bytes);
+    char *text = stored->text_bytes > 0 ? hl_format("%u.%u %%", share / 10, share % 10) : hl_format("-");
+    hl_print("%-5s %7s %10" PRIu64 " %10" PRIu64 " %9u %8u  %-8s %s  %s", name_way(stored->is_in_place), text,
+             stored->huge_pages, stored->bytes / 1024, stored->processes, stored->replicas,
+             hl_freshness_name(stored->freshness), stored->origin, stored->key);
+    free(text);
+}
+
+static void print_store(const struct hl_store *store, const struct hl_stored *stored, size_t n) {
+    uint64_t pages = 0, room = hl_store_room(store);
+    size_t images = hl_count_images(stored, n);
+    for (size_t i = 0; i < n; i++)
+        pages += stored[i].is_in_place ? 0 : stored[i].huge_pages;
+    char *left = room == UINT64_MAX ? hl_format("any number") : hl_format("%" PRIu64 " MiB", room >> 20);
+    hl_print("%s: tmpfs, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64
+             " KiB, room for %s; %zu file%s in place",
+             store->path, images, plural(images), pages, plural(pages),
+             store->geometry.huge_page_bytes / 1024, left, n - images, plural(n - images));
+    free(left);
+    if (n > 0)
+        hl_print("%-5s %7s %10s %10s %9s %8s  %-8s %s", "WAY", "TEXT", "PAGES", "KIB", "PROCESSES",
+                 "REPLICAS", "STATE", "FILE, KEY");
+    for (size_t i = 0; i < n; i++)
+        print_stored(&stored[i]);
+}
+
+static json_t *make_json_stored(const struct hl_stored *stored) {
+    json_t *share =
+        stored->text_bytes > 0 ? hl_json_share(stored->text_huge_bytes, stored->text_bytes) : json_null();
+    return json_pack("{s:o, s:s, s:s, s:o, s:I, s:I, s:o, s:I, s:s, s:I}", "path",
+                     hl_json_text(stored->origin), "key", stored->key, "way", name_way(stored->is_in_place),
+                     "image", stored->is_in_place ? json_null() : hl_json_text(stored->image), "bytes",
+                     (json_int_t)stored->bytes, "huge_pages", (json_int_t)stored->huge_pages, "text_share",
+                     share, "replicas", (json_int_t)stored->replicas, "state",
+                     hl_freshness_name(stored->freshness), "processes", (json_int_t)stored->processes);
+}
+
+static json_t *make_json_store(const struct hl_store *store, const struct hl_stored *stored, size_t n) {
+    json_t *images = json_array();
+    uint64_t room = hl_store_room(store);
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(images, make_json_stored(&stored[i]));
+    return json_pack("{s:o, s:I, s:o, s:b, s:o}", "path", hl_json_text(store->path), "huge_page_bytes",
+                     (json_int_t)store->geometry.huge_page_bytes, "room_bytes",
+                     room == UINT64_MAX ? json_null() : json_integer((json_int_t)room), "for_all",
+                     store->for_all, "images", images);
+}
+
+/* Calls VISIT for the named store, or for those that processes of this user look into.  False: one that should
+   be there is not. */
+static bool visit_stores(struct request *request, void (*visit)(struct request *, const struct hl_store *)) {
+    char *mine = hl_default_store();
+    const char *const paths[] = {request->store_path != NULL ? request->store_path : HL_SYSTEM_STORE,
+                                 request->store_path == NULL && geteuid() != 0 ? mine : NULL};
+    bool fine = true;
+    for (unsigned i = 0; i < 2 && paths[i] != NULL; i++) {
+        struct hl_store store;
+        int result = hl_find_store(&store, paths[i]);
+        if (result == 0) {
+            visit(request, &store);
+            hl_close_store(&store);
+        } else if (result != -ENOENT || request->store_path != NULL) {
+            fine = false;
+            if (result == -ENOENT)
+                hl_say("%s: there is no store; make one: hugeld share add FILE", paths[i]);
+        }
+    }
+    free(mine);
+    return fine;
+}
+
+static void list_store(struct request *request, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n;
+    request->failed |= !hl_read_store(store, &stored, &n);
+    hl_count_processes(stored, n);
+    for (size_t i = 0; i < n; i++)
+        hl_measure_stored(store, &stored[i]);
+    if (request->json)
+        json_array_append_new(request->files, make_json_store(store, stored, n));
+    else
+        print_store(store, stored, n);
+    hl_free_stored(stored, n);
+}
+
+static void print_fine(const struct hl_store *store, size_t images, size_t n) {
+    char *in_place =
+        n > images ? hl_format(", %zu file%s in place", n - images, plural(n - images)) : hl_format("%s", "");
+    hl_print("%s: %zu image%s%s, nothing is wrong", store->path, images, plural(images), in_place);
+    free(in_place);
+}
+
+static void check_store(struct request *request, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n;
+    request->failed |= !hl_read_store(store, &stored, &n);
+    for (size_t i = 0; i < n; i++) {
+        show_progress(request, stored[i].origin);
+        bool only_small;
+        char *problem = hl_check_stored(store, &stored[i], false, &only_small);
+        hide_progress(request);
+        if (problem != NULL) {
+            request->failed = true;
+            hl_say("%s: %s %s: %s; run hugeld share refresh", stored[i].origin,
+                   stored[i].is_in_place ? "in place," : "its image", stored[i].key, problem);
+        }
+        note(request, store, stored[i].origin, stored[i].key, problem != NULL ? "bad" : "fine",
+             stored[i].is_in_place, stored[i].huge_pages, NULL, problem);
+        free(problem);
+    }
+    if (!request->json && !request->failed)
+        print_fine(store, hl_count_images(stored, n), n);
+    hl_free_stored(stored, n);
+}
+
+static int list(struct request *request, const char *path) {
+    (void)path;
+    return visit_stores(request, list_store) && !request->failed ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+static int check(struct request *request, const char *path) {
+    (void)path;
+    return visit_stores(request, check_store) && !request->failed ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+/* --- remove --- */
+
+/* Whether NAME, of a file that may be gone, or of a key, means STORED. */
+static bool is_meant(const struct hl_stored *stored, const char *name) {
+    char path[PATH_MAX];
+    if (strcmp(stored->key, name) == 0 || strcmp(stored->origin, name) == 0)
+        return true;
+    char *file = hl_find_named_file(name);
+    bool is = realpath(file, path) != NULL && strcmp(stored->origin, path) == 0;
+    free(file);
+    return is;
+}
+
+static void remove_image(struct request *request, const struct hl_store *store,
+                         const struct hl_stored *stored) {
+    if (stored->processes > 0 && !stored->is_in_place && !request->force) {
+        char *why =
+            hl_format("%u process%s it, which would keep its memory until the last one ends; remove it all "
+                      "the same: --force",
+                      stored->processes, stored->processes == 1 ? " maps" : "es map");
+        hl_say("%s: its image stays: %s", stored->origin, why);
+        note(request, store, stored->origin, stored->key, "kept", stored->is_in_place, stored->huge_pages,
+             NULL, why);
+        request->failed = true;
+        free(why);
+        return;
+    }
+    int result = hl_remove_stored(store, stored->key);
+    if (result != 0 && result != -ENOENT) {
+        hl_say("%s: its image cannot be removed: %s", stored->origin, strerror(-result));
+        note(request, store, stored->origin, stored->key, "failed", stored->is_in_place, stored->huge_pages,
+             NULL, strerror(-result));
+        request->failed = true;
+        return;
+    }
+    note(request, store, stored->origin, stored->key, "removed", stored->is_in_place, stored->huge_pages,
+         NULL, NULL);
+    if (request->json)
+        return;
+    if (stored->processes > 0 && !stored->is_in_place)
+        hl_print("%s: image removed; its memory stays until %u process%s ended", stored->origin,
+                 stored->processes, stored->processes == 1 ? " has" : "es have");
+    else
+        hl_print("%s: %s", stored->origin, stored->is_in_place ? "no longer kept in place" : "image removed");
+}
+
+static void remove_images(struct request *request, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n;
+    request->failed |= !hl_read_store(store, &stored, &n);
+    hl_count_processes(stored, n);
+    for (size_t i = 0; i < n; i++)
+        if (request->all || (request->unused && stored[i].processes == 0 && !stored[i].is_in_place))
+            remove_image(request, store, &stored[i]);
+    for (size_t j = 0; j < request->n_names; j++) {
+        bool found = false;
+        for (size_t i = 0; i < n; i++) {
+            if (!is_meant(&stored[i], request->name[j]))
+                continue;
+            found = true;
+            remove_image(request, store, &stored[i]);
+        }
+        if (!found) {
+            hl_say("%s: the store has no image of it; 'hugeld share list' shows what it has",
+                   request->name[j]);
+            request->failed = true;
+        }
+    }
+    hl_free_stored(stored, n);
+}
+
+static int remove_some(struct request *request, const char *path) {
+    struct hl_store store;
+    int result = hl_find_store(&store, path);
+    if (result == -ENOENT && (request->all || request->unused))
+        return HL_EXIT_DONE;
+    if (result == -ENOENT)
+        hl_say("%s: there is no store, so nothing can be removed from it",
+               path != NULL ? path : "XDG_RUNTIME_DIR");
+    if (result != 0)
+        return HL_EXIT_NO;
+    result = hl_lock_store(&store, true);
+    if (result == 0)
+        remove_images(request, &store);
+    else
+        request->failed = true;
+    hl_close_store(&store);
+    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+/* --- refresh --- */
+
+static void report_removed(struct request *request, const struct hl_store *store,
+                           const struct hl_stored *stored) {
+    note(request, store, stored->origin, stored->key, "removed", stored->is_in_place, stored->huge_pages,
+         NULL, NULL);
+    if (!request->json)
+        hl_print("%s: removed, because the file is gone", stored->origin);
+}
+
+static void refresh_image(struct request *request, const struct hl_store *store,
+                          const struct hl_stored *stored) {
+    struct hl_addition addition;
+    switch (hl_refresh_stored(&addition, store, stored, find_flags(request, false, false))) {
+    case HL_REFRESH_FINE:
+        request->present++;
+        note(request, store, stored->origin, stored->key, "present", stored->is_in_place, 0, NULL, NULL);
+        break;
+    case HL_REFRESH_REMOVED:
+        report_removed(request, store, stored);
+        break;
+    case HL_REFRESH_TRIED:
+        report_addition(request, store, stored->origin, &addition, false);
+        hl_free_addition(&addition);
+    }
+}
+
+static void refresh_store(struct request *request, const struct hl_store *store) {
+    struct hl_stored *stored;
+    size_t n;
+    request->failed |= !hl_read_store(store, &stored, &n);
+    for (size_t i = 0; i < n; i++) {
+        show_progress(request, stored[i].origin);
+        refresh_image(request, store, &stored[i]);
+    }
+    hl_free_stored(stored, n);
+}
+
+/* What the configuration enables, which is about the system's store alone. */
+static void read_enabled(struct request *request, const char *path, struct hl_configuration *configuration) {
+    *configuration = (struct hl_configuration){0};
+    if (path != NULL && strcmp(path, HL_SYSTEM_STORE) == 0 &&
+        hl_read_configuration(configuration, request->configuration) != 0)
+        request->failed = true;
+}
+
+static void add_enabled(struct request *request, const struct hl_store *store, const char *entry) {
+    struct hl_texts files;
+    if (!hl_expand_enabled(&files, entry, request->configuration))
+        request->failed = true;
+    for (size_t i = 0; i < files.n; i++)
+        add_path(request, store, files.text[i]);
+    hl_free_texts(&files);
+}
+
+static int refresh(struct request *request, const char *path) {
+    struct hl_store store;
+    struct hl_configuration configuration;
+    hl_enter_slice();
+    read_enabled(request, path, &configuration);
+    size_t n = configuration.enabled.n;
+    int result = n > 0 ? hl_make_store(&store, path, request->size, true) : hl_find_store(&store, path);
+    if (result == 0 && n == 0)
+        result = hl_lock_store(&store, true);
+    if (result == 0) {
+        store.placer = &request->placer;
+        refresh_store(request, &store);
+        for (size_t i = 0; i < n; i++)
+            add_enabled(request, &store, configuration.enabled.text[i]);
+        hide_progress(request);
+        print_sum(request);
+        hl_close_store(&store);
+    }
+    hl_free_configuration(&configuration);
+    return (result != 0 && result != -ENOENT) || request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+/* --- the command --- */
+
+static const struct action {
+    const char *name;
+    int (*function)(struct request *request, const char *path);
+    const char *answer; /* the array of --json */
+} actions[] = {
+    {"add", add, "files"},         {"list", list, "stores"},
+    {"check", check, "files"},     {"remove", remove_some, "files"},
+    {"refresh", refresh, "files"},
+};
+
+static const struct action *find_action(const char *name) {
+    for (size_t i = 0; name != NULL && i < sizeof actions / sizeof actions[0]; i++)
+        if (strcmp(actions[i].name, name) == 0)
+            return &actions[i];
+    return NULL;
+}
+
+/* What is wrong with how it is called, or NULL. */
+static const char *find_misuse(const struct request *request, const struct action *action) {
+    bool adds = action->function == add, removes = action->function == remove_some;
+    if (!adds && (request->running || request->per_node || request->way != 0))
+        return "--running, --per-node and --way are for add";
+    if (request->per_node && request->way == HL_ADD_IN_PLACE)
+        return "--per-node makes images, so --way=place cannot be given with it";
+    if (!adds && action->function != refresh && (request->any_disk || request->size != NULL))
+        return "--any-disk and --size are for add and refresh";
+    if (action->function != refresh && request->configuration != NULL)
+        return "--config is for refresh";
+    if (!removes && (request->all || request->unused || request->force))
+        return "--all, --unused and --force are for remove";
+    if (adds && request->n_names == 0)
+        return "name a FILE or FOLDER, or --running and a process";
+    if (removes && (request->n_names > 0) + request->all + request->unused != 1)
+        return "name FILEs or KEYs, or --all, or --unused";
+    if (!adds && !removes && request->n_names > 0)
+        return "it takes no FILE";
+    return NULL;
+}
+
+static int act(struct request *request) {
+    const struct action *action = find_action(request->action);
+    if (action == NULL) {
+        hl_say("share: say what to do: add, list, check, remove or refresh; 'hugeld share --help' says more");
+        return HL_EXIT_USAGE;
+    }
+    const char *misuse = find_misuse(request, action);
+    if (misuse != NULL) {
+        hl_say("share %s: %s", action->name, misuse);
+        return HL_EXIT_USAGE;
+    }
+    char *path = request->store_path != NULL ? hl_format("%s", request->store_path) : hl_default_store();
+    if (request->configuration == NULL)
+        request->configuration = HL_CONFIGURATION;
+    request->files = json_array();
+    clock_gettime(CLOCK_MONOTONIC, &request->began);
+    int code = action->function(request, path);
+    if (request->json)
+        hl_print_json(json_pack("{s:O}", action->answer, request->files));
+    json_decref(request->files);
+    hl_free_placer(&request->placer);
+    free(path);
+    return code;
+}
+
+int hl_share_files(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "add FILE|FOLDER...\nadd --running NAME|PID...\nlist\ncheck\nremove "
+        "FILE|KEY...|--all|--unused\nrefresh\nunit NAME.service [FILE...]",
+        "Keeps one copy of a program's text on huge pages for all processes.\v"
+        "add puts programs and libraries on huge pages in place or makes images of them, list shows them, "
+        "check compares them with the files, remove removes them, and refresh makes anew those of files that "
+        "have changed, and those that " HL_CONFIGURATION
+        " enables; unit prints a drop-in with which a service of systemd runs from its image.  Root's are "
+        "for "
+        "everybody; everybody else has a store of their own.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    int code = HL_EXIT_USAGE;
+    if (argc > 1 && strcmp(argv[1], "unit") == 0) {
+        argv[1] = argv[0];
+        return hl_share_unit(argc - 1, argv + 1);
+    }
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
+        code = act(&request);
+    free(request.size);
+    free(request.name);
+    return code;
+}

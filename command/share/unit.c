@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld share unit: services of systemd that run from images.
+
+   systemd itself mounts the image over the program, by BindReadOnlyPaths=, as root and before it becomes the
+   service's user, so the service needs no privilege and no namespace of users.  But the drop-in cannot name the
+   image: after an upgrade of the package it would be one of another version, mounted over the new file.  And
+   whatever refreshes the store is too late, because the package restarts the service before that (dpkg runs
+   triggers last).  So the drop-in names a link that is only there while the service starts:
+
+       ExecStartPre   removes what is there, whether hugeld is installed or not
+       ExecStartPre   makes the link to the image, if the store has one of the file as it is now
+       (systemd)      mounts what the link leads to, if there is a link (the "-" before the path)
+       ExecStartPost  removes the link when the service's main process has its mounts
+
+   Without the last one, an ExecReload= after an upgrade would run the old program.  Without an image, without a
+   store and without hugeld the service runs as it always did. */
+#include "command/share/unit.h"
+#include "command/base/common.h"
+#include "command/file/launcher.h"
+#include "command/file/program.h"
+#include "command/run/image.h"
+#include "command/base/subprocess.h"
+
+#include <errno.h>
+#include <linux/limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINKS "/run/hugeld-units"
+#define WAIT_SECONDS 5
+#define LINKS_MAX 99
+
+struct request {
+    bool begins, ends;
+    char *unit;
+    size_t n_files;
+    char **file;
+};
+
+static const struct argp_option argp_options[] = {
+    {"begin", 'b', NULL, 0, "Link the images of FILEs (what the drop-in calls before the service starts)", 0},
+    {"end", 'e', NULL, 0, "Remove the links (what it calls when the service has started)", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static void add_file(struct request *request, const char *path) {
+    request->file = hl_resize(request->file, (request->n_files + 1) * sizeof *request->file);
+    request->file[request->n_files++] = hl_format("%s", path);
+}
+
+/* As systemctl reads a name: what has no type is a service.  The caller frees it. */
+static char *name_unit(const char *text) {
+    size_t bytes = strlen(text), suffix = strlen(".service");
+    bool is_whole = bytes > suffix && strcmp(text + bytes - suffix, ".service") == 0;
+    return hl_format("%s%s", text, is_whole || text[0] == '\0' ? "" : ".service");
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'b':
+        request->begins = true;
+        return 0;
+    case 'e':
+        request->ends = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        if (request->unit == NULL)
+            request->unit = name_unit(argument);
+        else
+            add_file(request, argument);
+        return 0;
+    default:
+        return hl_parse_common(key, state, "hugeld share unit", false);
+    }
+}
+
+/* --- the program of a unit --- */
+
+/* The path at TEXT, up to END's characters; NULL if it is no absolute one. */
+static char *take_path(const char *text, const char *end) {
+    return text[0] == '/' ? hl_format("%.*s", (int)strcspn(text, end), text) : NULL;
+}
+
+/* What systemd has under the name PROPERTY of UNIT; NULL: there is no systemd, or it does not say.  The caller frees it. */
+static char *ask_systemd(const char *unit, const char *property) {
+    char *systemctl = hl_find_program("systemctl"), *option = hl_format("--property=%s", property),
+         *text = NULL;
+    const char *const argv[] = {"systemctl", "show", option, "--value", "--", unit, NULL};
+    struct hl_answer answer;
+    if (systemctl != NULL) {
+        hl_ask_program(&answer, systemctl, (char *const *)argv, (uid_t)-1);
+        if (answer.succeeded)
+            text = hl_format("%s", answer.output);
+        hl_free_answer(&answer);
+    }
+    free(systemctl);
+    free(option);
+    return text;
+}
+
+/* "{ path=/usr/sbin/x ; argv[]=...". */
+static char *find_start(const char *unit) {
+    char *text = ask_systemd(unit, "ExecStart"), *found = NULL;
+    const char *path = text != NULL ? strstr(text, "path=") : NULL;
+    if (path != NULL)
+        found = take_path(path + strlen("path="), " ;");
+    free(text);
+    return found;
+}
+
+/* What the main process of UNIT executes, if it runs and that is a file still; the caller frees it. */
+static char *find_running(const char *unit) {
+    char *text = ask_systemd(unit, "MainPID"), *found = NULL;
+    if (text != NULL)
+        text[strcspn(text, "\n")] = '\0';
+    if (text != NULL && hl_parse_pid(text) != 0) {
+        char *link = hl_format("/proc/%s/exe", text);
+        found = realpath(link, NULL);
+        free(link);
+    }
+    free(text);
+    return found;
+}
+
+/* The last ExecStart= of the file at PATH that is not empty. */
+static char *read_unit_file(const char *path) {
+    char *line = NULL, *found = NULL;
+    size_t size = 0;
+    FILE *file = fopen(path, "re");
+    while (file != NULL && getline(&line, &size, file) >= 0) {
+        const char *name = line + strspn(line, " \t");
+        if (strncmp(name, "ExecStart=", strlen("ExecStart=")) != 0)
+            continue;
+        name += strlen("ExecStart=");
+        char *next = take_path(name + strspn(name, "-@:+! \t"), " \t\n");
+        if (next != NULL) {
+            free(found);
+            found = next;
+        }
+    }
+    free(line);
+    if (file != NULL)
+        fclose(file);
+    return found;
+}
+
+/* Where systemd does not run: from the unit's file.  "x@y.service" is in "x@.service". */
+static char *read_unit(const char *unit) {
+    static const char *const folders[] = {"/etc/systemd/system", "/run/systemd/system",
+                                          "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
+                                          "/lib/systemd/system"};
+    const char *at = strchr(unit, '@');
+    char *found = NULL;
+    char *name = at != NULL ? hl_format("%.*s@.service", (int)(at - unit), unit) : hl_format("%s", unit);
+    for (size_t i = 0; found == NULL && i < sizeof folders / sizeof folders[0]; i++) {
+        char *path = hl_format("%s/%s", folders[i], name);
+        found = read_unit_file(path);
+        free(path);
+    }
+    free(name);
+    return found;
+}
+
+/* --- the drop-in --- */
+
+/* The script at PATH does not tell which program it starts.  What UNIT runs now is the best guess that there is. */
+static void say_unknown(const char *path, const char *unit, const char *command) {
+    char *running = find_running(unit), *executable = hl_find_executable(path);
+    bool is_script = running == NULL || (executable != NULL && strcmp(running, executable) == 0);
+    if (is_script)
+        hl_say("%s: it is a script, and which program it starts cannot be told; name that: hugeld %s PROGRAM",
+               path, command);
+    else
+        hl_say("%s: it is a script; its service runs %s now, so name that: hugeld %s %s", path, running,
+               command, running);
+    free(executable);
+    free(running);
+}
+
+/* The file that is executed in the end for PATH of UNIT, if a drop-in can name it. */
+static bool resolve_file(char **path, const char *unit, const char *command) {
+    struct hl_target target;
+    char *const program[] = {*path, NULL};
+    hl_follow_launchers(&target, *path, program);
+    if (target.executable == NULL || target.is_unknown) {
+        say_unknown(*path, unit, command);
+        free(target.executable);
+        return false;
+    }
+    free(*path);
+    *path = target.executable;
+    return true;
+}
+
+/* The program that UNIT names, or NULL: it was said that it cannot be found. */
+static char *find_named_program(const char *unit, const char *command) {
+    char *program = find_start(unit);
+    if (program == NULL)
+        program = read_unit(unit);
+    if (program == NULL)
+        hl_say("%s: its ExecStart= cannot be found; name the program: hugeld %s FILE", unit, command);
+    return program;
+}
+
+char *hl_find_unit_program(const char *unit, const char *command) {
+    char *program = find_named_program(unit, command);
+    if (program == NULL || resolve_file(&program, unit, command))
+        return program;
+    free(program);
+    return NULL;
+}
+
+static bool can_be_named(const char *path) {
+    if (strpbrk(path, " \t:\"'\\$%;") == NULL)
+        return true;
+    hl_say("%s: a drop-in cannot name this path", path);
+    return false;
+}
+
+static void print_files(const struct request *request) {
+    for (size_t i = 0; i < request->n_files; i++)
+        printf(" %s", request->file[i]);
+    printf("\n");
+}
+
+/* Finds the program where no file was named, and for each what is executed in the end.  False: it was said what is wrong. */
+static bool resolve_files(struct request *request) {
+    char *command = hl_format("share unit %s", request->unit);
+    char *program = request->n_files == 0 ? find_named_program(request->unit, command) : NULL;
+    if (program != NULL)
+        add_file(request, program);
+    bool done = request->n_files > 0;
+    for (size_t i = 0; i < request->n_files && done; i++)
+        done = resolve_file(&request->file[i], request->unit, command) && can_be_named(request->file[i]);
+    free(program);
+    free(command);
+    return done;
+}
+
+static int print_unit(struct request *request) {
+    char self[PATH_MAX] = "";
+    if (!resolve_files(request) || readlink("/proc/self/exe", self, sizeof self - 1) < 0 ||
+        !can_be_named(self))
+        return HL_EXIT_NO;
+    printf("# /etc/systemd/system/%s.d/hugeld-image.conf\n[Service]\n", request->unit);
+    printf("ExecStartPre=+/bin/rm -rf " LINKS "/%%n\n");
+    printf("ExecStartPre=-+%s share unit --begin %%n", self);
+    print_files(request);
+    for (size_t i = 0; i < request->n_files; i++)
+        printf("BindReadOnlyPaths=-" LINKS "/%%n/%zu:%s\n", i, request->file[i]);
+    printf("ExecStartPost=-+%s share unit --end %%n", self);
+    print_files(request);
+    return HL_EXIT_DONE;
+}
+
+/* --- the links --- */
+
+static char *folder_of(const struct request *request) { return hl_format(LINKS "/%s", request->unit); }
+
+static char *link_of(const struct request *request, size_t i) {
+    return hl_format(LINKS "/%s/%zu", request->unit, i);
+}
+
+/* The folder of the links, empty.  In /run, where only root makes anything. */
+static bool make_folder(const struct request *request) {
+    char *folder = folder_of(request);
+    bool done = (mkdir(LINKS, 0755) == 0 || errno == EEXIST) && (mkdir(folder, 0755) == 0 || errno == EEXIST);
+    if (!done)
+        hl_say("%s: %s", folder, strerror(errno));
+    free(folder);
+    return done;
+}
+
+static int begin(const struct request *request) {
+    struct hl_options options;
+    int code = HL_EXIT_DONE;
+    hl_default_options(&options);
+    if (!make_folder(request))
+        return HL_EXIT_NO;
+    for (size_t i = 0; i < request->n_files; i++) {
+        char *link = link_of(request, i), *image, *executable = realpath(request->file[i], NULL);
+        char *reason = hl_look_for_image(executable, &options, &image);
+        unlink(link);
+        if (reason == NULL && symlink(image, link) != 0)
+            reason = hl_format("%s: %s", link, strerror(errno));
+        if (reason != NULL) {
+            hl_say("%s: %s", request->file[i], reason);
+            code = HL_EXIT_NO;
+        }
+        free(reason);
+        free(image);
+        free(executable);
+        free(link);
+    }
+    return code;
+}
+
+/* Whether the process sees at PATH what LINK leads to. */
+static bool has_mounted(pid_t pid, const char *path, const char *link) {
+    struct stat a, b;
+    char *inside = hl_format("/proc/%d/root%s", pid, path);
+    bool same = stat(inside, &a) == 0 && stat(link, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    free(inside);
+    return same;
+}
+
+/* systemd sets the mounts up in the new process, and for some types of services (simple) goes on before that. */
+static void wait_for_mount(const char *path, const char *link) {
+    const char *text = getenv("MAINPID");
+    pid_t pid = text != NULL ? hl_parse_pid(text) : 0;
+    const struct timespec pause = {0, 5000000};
+    for (int i = 0; i < WAIT_SECONDS * 200; i++) {
+        if (pid == 0 || access(link, F_OK) != 0 || kill(pid, 0) != 0 || has_mounted(pid, path, link))
+            return;
+        nanosleep(&pause, NULL);
+    }
+}
+
+static int end(const struct request *request) {
+    char *folder = folder_of(request);
+    for (size_t i = 0; i < request->n_files; i++) {
+        char *link = link_of(request, i);
+        wait_for_mount(request->file[i], link);
+        unlink(link);
+        free(link);
+    }
+    rmdir(folder);
+    free(folder);
+    return HL_EXIT_DONE;
+}
+
+/* What is wrong with how it is called, or NULL. */
+static const char *find_misuse(const struct request *request) {
+    if (request->unit == NULL)
+        return "name a service";
+    if (strchr(request->unit, '/') != NULL || request->unit[0] == '.' || request->unit[0] == '\0')
+        return "the service is named, not its file";
+    if (request->begins && request->ends)
+        return "--begin or --end";
+    if ((request->begins || request->ends) && request->n_files == 0)
+        return "--begin and --end take the FILEs of the service";
+    return request->n_files > LINKS_MAX ? "too many FILEs" : NULL;
+}
+
+int hl_share_unit(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "NAME[.service] [FILE...]",
+        "Prints a drop-in with which a service of systemd runs from the images of its program.\v"
+        "FILEs are the programs, where ExecStart= only starts them.  Put the drop-in where its first line "
+        "says, "
+        "then run 'systemctl daemon-reload'.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0) {
+        const char *misuse = find_misuse(&request);
+        if (misuse != NULL)
+            hl_say("share unit: %s; 'hugeld share unit --help' says more", misuse);
+        else
+            code = request.begins ? begin(&request) : request.ends ? end(&request) : print_unit(&request);
+    }
+    for (size_t i = 0; i < request.n_files; i++)
+        free(request.file[i]);
+    free(request.file);
+    free(request.unit);
+    return code;
+}

@@ -1,0 +1,545 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld inspect: prints the plan of a file, made by the same code that plans at run time.
+
+   A position-independent object gets another address in every start.  A library for which this kernel has a
+   rule (hl_try_load_bias) is planned where that puts it; for everything else the range over all addresses is
+   printed, and one of them as an example.  --pid takes the address that a process got.
+
+   Where an image would be mapped (image/find.c), the plan is made as it is made from that. */
+#include "command/command.h"
+#include "command/base/common.h"
+#include "command/show/draw.h"
+#include "command/image/find.h"
+#include "command/file/forecast.h"
+#include "elf/kernel.h"
+#include "elf/plan.h"
+#include "command/proc/process.h"
+#include "command/file/program.h"
+#include "command/file/remedy.h"
+#include "elf/rewrites.h"
+#include "elf/skip.h"
+#include "command/verdict/verdict.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* "x86-64", or NULL for one that is not known by name. */
+static const char *machine_name(unsigned machine) {
+    static const struct {
+        unsigned machine;
+        const char *name;
+    } names[] = {
+        {EM_X86_64, "x86-64"}, {EM_AARCH64, "aarch64"},     {EM_PPC64, "ppc64"}, {EM_S390, "s390x"},
+        {EM_RISCV, "riscv64"}, {EM_LOONGARCH, "loongarch"}, {EM_MIPS, "mips64"}, {EM_SPARCV9, "sparc64"},
+        {EM_ALPHA, "alpha"},   {EM_IA_64, "ia64"},
+    };
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (names[i].machine == machine)
+            return names[i].name;
+    return NULL;
+}
+
+struct request {
+    char *options_text;
+    struct hl_options options;
+    pid_t pid; /* 0: none */
+    struct hl_process process;
+    json_t *files; /* NULL: print text */
+    bool json, failed;
+    int first; /* the first FILE in argv, or 0 */
+};
+
+static const struct argp_option argp_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"pid", 'P', "PID", 0, "At the addresses that this process has; FILE may be left out: its executable", 0},
+    {"options", 'o', "NAME=VALUE,...", 0, "Plan with these options, as for 'hugeld run'", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case 'P':
+        request->pid = hl_parse_pid(argument);
+        if (request->pid == 0)
+            hl_say("--pid=%s: not a process ID; give a number, as ps prints it", argument);
+        return request->pid == 0 ? EINVAL : 0;
+    case 'o':
+        return hl_add_options(&request->options_text, argument);
+    case ARGP_KEY_ARGS: /* argp has moved the options to the front */
+        request->first = state->next;
+        return 0;
+    default:
+        return hl_parse_common(key, state, "hugeld inspect", true);
+    }
+}
+
+/* Whose load address is planned. */
+enum address { OWN, OF_PROCESS, OF_KERNEL, EXAMPLE };
+
+static bool is_static(const struct hl_elf_file *file) {
+    return !file->has_interpreter && strcmp(hl_elf_type(file), "dso") != 0;
+}
+
+static uint64_t to_kib(uint64_t bytes) { return bytes / 1024 + (bytes % 1024 != 0); }
+
+/* " (remedy)", or nothing where there is none.  The caller frees it. */
+static char *format_remedy(const char *remedy) {
+    return remedy == NULL ? hl_format("%s", "") : hl_format(" (%s)", remedy);
+}
+
+static void print_span(const struct hl_forecast *report, const struct hl_span *span) {
+    const struct hl_object *object = &report->object;
+    char *segments = hl_format("%s", "");
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        if (hl_segment_overlap(&object->segment[i], span->start, span->end) == 0)
+            continue;
+        char *longer = hl_format("%s%s%u", segments, segments[0] != '\0' ? "," : "", i);
+        free(segments);
+        segments = longer;
+    }
+    uint64_t pages = (span->end - span->start) / report->geometry.huge_page_bytes;
+    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %6" PRIu64 " %-5s of segment %s", span->start,
+             span->end, hl_flags_text(span->flags), hl_kind_name(span->kind), pages,
+             pages == 1 ? "page" : "pages", segments);
+    free(segments);
+}
+
+/* Whether sparse_text=on would take the rest of segment I. */
+static bool is_rest_sparse(const struct hl_forecast *report, unsigned i, const struct hl_options *options) {
+    const struct hl_segment *segment = &report->object.segment[i];
+    struct hl_options all = *options;
+    struct hl_plan plan;
+    all.sparse_text = HL_SPARSE_TEXT_ON;
+    hl_plan_object(&plan, &report->object, &all, &report->geometry);
+    return plan.covered_bytes[i] == segment->end - segment->start;
+}
+
+/* Why a part of segment I stays. */
+static const char *explain_part(const struct hl_forecast *report, unsigned i,
+                                const struct hl_options *options) {
+    const struct hl_segment *segment = &report->object.segment[i];
+    if (segment->flags & PF_W)
+        return "edges, RELRO, zero-initialised data";
+    if (segment->flags & PF_X && is_rest_sparse(report, i, options))
+        return hl_skip_sentence(HL_SKIP_SPARSE_TEXT);
+    if (segment->flags & PF_X || options->segments != HL_SEGMENTS_TEXT)
+        return "edges, outside whole huge pages";
+    return hl_skip_sentence(HL_SKIP_OPTION_SEGMENTS);
+}
+
+/* What of segment I stays, and why. */
+static void print_segment(const struct hl_forecast *report, unsigned i, const struct hl_options *options) {
+    const struct hl_segment *segment = &report->object.segment[i];
+    uint64_t bytes = segment->end - segment->start, covered = report->plan.covered_bytes[i];
+    enum hl_skip skip = report->plan.skip[i];
+    if (skip == HL_MOVED && covered >= bytes)
+        return;
+    char *head = hl_format("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64, i, hl_flags_text(segment->flags),
+                           segment->start, segment->end);
+    char *remedy = format_remedy(hl_find_remedy(report, i, options));
+    if (skip == HL_MOVED)
+        hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s%s", head, to_kib(bytes - covered),
+                 to_kib(bytes), explain_part(report, i, options), remedy);
+    else
+        hl_print("%s stays: %s%s", head, hl_skip_sentence(skip), remedy);
+    free(remedy);
+    free(head);
+}
+
+static void print_range(const struct hl_forecast *report, const struct hl_starts *range, const char *where) {
+    if (range->pages_max == 0)
+        return; /* it is the same at each of them */
+    unsigned least = hl_permille(range->covered_min, report->plan.text_bytes);
+    unsigned most = hl_permille(range->covered_max, report->plan.text_bytes);
+    unsigned full = hl_permille(range->full_starts, range->starts);
+    hl_print("  %s %" PRIu64 " load addresses: %" PRIu64 " to %" PRIu64
+             " pages, %u.%u to %u.%u %% of the text, "
+             "all of it in %u.%u %% of starts; up to %" PRIu64 " KiB of read-only data become executable",
+             where, range->starts, range->pages_min, range->pages_max, least / 10, least % 10, most / 10,
+             most % 10, full / 10, full % 10, to_kib(range->made_executable_max));
+}
+
+/* What the options want for a span of this KIND: its mark, and in words. */
+static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
+    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file", "shared"};
+    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE, HL_MARK_SHARED};
+    unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend : HL_BACKEND_THP;
+    *backend = names[choice];
+    return marks[choice];
+}
+
+/* The name of backend='s value. */
+static const char *backend_value(const struct hl_options *options) {
+    for (size_t i = 0; i < hl_option_row_count; i++)
+        if (strcmp(hl_option_rows[i].name, "backend") == 0)
+            return hl_option_rows[i].values[options->backend];
+    return "";
+}
+
+static void draw_plan(const struct hl_forecast *report, const struct hl_options *options) {
+    struct hl_drawing drawing = {.huge_page_bytes = report->geometry.huge_page_bytes};
+    for (unsigned i = 0; i < report->plan.n_spans; i++) {
+        const struct hl_span *span = &report->plan.span[i];
+        const char *backend;
+        char mark = plan_mark(options, span->kind, &backend);
+        char *words = hl_format("%s, %s", hl_kind_name(span->kind), backend);
+        hl_add_stretch(&drawing, span->start, span->end, mark, hl_span_bytes(span), words);
+        free(words);
+    }
+    hl_add_small_stretches(&drawing, &report->object, &report->plan, options);
+    hl_finish_drawing(&drawing);
+}
+
+/* Why there is no image and none can be made, where the verdict does not say it.  Most files are too small. */
+static bool is_lack_worth_a_line(const struct hl_found_image *image, const struct hl_verdict *verdict) {
+    return image->path == NULL && verdict->image_skip != HL_MOVED && image->skip != HL_MOVED &&
+           image->skip != HL_SKIP_TOO_SMALL && image->skip != HL_SKIP_SPARSE_TEXT;
+}
+
+static void print_image(const struct hl_forecast *report, const struct hl_found_image *image,
+                        const struct hl_starts *range, const struct hl_options *options,
+                        const struct hl_verdict *verdict) {
+    char *remedy = hl_format_image_remedy(image, report->path), *help = format_remedy(remedy);
+    uint64_t kib = report->geometry.huge_page_bytes / 1024;
+    if (is_lack_worth_a_line(image, verdict))
+        hl_print("  image: %s%s", hl_skip_sentence(image->skip), help);
+    else if (image->use == HL_IMAGE_USED)
+        hl_print("  image: text and read-only data are mapped from %s, of which all processes share one copy",
+                 image->path);
+    else if (image->use == HL_IMAGE_DEPENDS && range != NULL)
+        hl_print("  image: mapped from %s if it is loaded at a multiple of %" PRIu64
+                 " KiB: always by the patched linker, else at one of %" PRIu64 " load addresses",
+                 image->path, kib, range->starts);
+    else if (image->is_unwanted)
+        hl_print("  image: %s is not used with backend=%s%s", image->path, backend_value(options), help);
+    else if (image->path != NULL)
+        hl_print("  image: %s is not used: %s%s", image->path, hl_skip_sentence(image->skip), help);
+    free(help);
+    free(remedy);
+}
+
+static void print_verdict(const struct hl_verdict *verdict) {
+    char *words = hl_format_verdict(verdict);
+    if (verdict->now != HL_NOW_UNKNOWN)
+        hl_print("  now: %s", hl_now_sentence(verdict->now));
+    hl_print("  best: %s", words);
+    free(words);
+}
+
+/* How much a private copy, or the image that is there, brings onto huge pages. */
+static void print_plan(const struct hl_forecast *report, const struct hl_starts *range,
+                       enum address address) {
+    const struct hl_plan *plan = &report->plan;
+    unsigned share = hl_permille(plan->text_covered_bytes, plan->text_bytes);
+    uint64_t pages = hl_count_pages(plan);
+    const char *start = address == EXAMPLE     ? "as an example, loaded at a boundary of huge pages"
+                        : address == OF_KERNEL ? "where this kernel puts it in each start, tried out"
+                                               : "plan";
+    if (address == EXAMPLE && range != NULL)
+        print_range(report, range, "over its");
+    hl_print("  %s: %" PRIu64 " huge page%s of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
+             " KiB of read-only data become executable",
+             start, pages, pages == 1 ? "" : "s", report->geometry.huge_page_bytes / 1024, share / 10,
+             share % 10, to_kib(plan->made_executable_bytes));
+    if (address == OF_KERNEL && range != NULL)
+        print_range(report, range, "on other kernels and file systems, over its");
+}
+
+static void print_report(const struct hl_forecast *report, const struct hl_found_image *image,
+                         const struct hl_starts *range, enum address address,
+                         const struct hl_options *options, const struct hl_verdict *verdict) {
+    const struct hl_plan *plan = &report->plan;
+    const char *machine = machine_name(report->file->header.e_machine);
+    hl_print("%s: %s, %s, %" PRIu64 " KiB of text", report->path, hl_elf_type(report->file),
+             machine != NULL ? machine : "unknown machine", to_kib(plan->text_bytes));
+    if (is_static(report->file))
+        hl_print("  static: the dynamic linker never runs, so nothing moves (link it dynamically)");
+    const struct hl_mark *mark = hl_find_mark(report->file->fd);
+    if (mark != NULL)
+        hl_print(
+            "  it rewrites its own text, %s (section %s): text takes thp, and stays with backend=hugetlb "
+            "and under a memory limit",
+            mark->what, mark->section);
+    if (report->object.n_segments > 0 && hl_is_native(report->file))
+        print_verdict(verdict);
+    print_image(report, image, range, options, verdict);
+    if (verdict->best != HL_WAY_NOTHING || hl_count_pages(plan) > 0)
+        print_plan(report, range, address);
+    draw_plan(report, options);
+    for (unsigned i = 0; i < plan->n_spans; i++)
+        print_span(report, &plan->span[i]);
+    for (unsigned i = 0; i < report->object.n_segments; i++)
+        print_segment(report, i, options);
+    if (report->skip != 0 && report->object.n_segments == 0) {
+        char *remedy = format_remedy(hl_remedy_of((enum hl_skip)report->skip));
+        hl_print("    stays: %s%s", hl_skip_sentence((enum hl_skip)report->skip), remedy);
+        free(remedy);
+    }
+}
+
+/* Adds skip and sentence, null where nothing is in the way, and REMEDY, which may be NULL. */
+static void add_json_skip(json_t *to, enum hl_skip skip, const char *remedy) {
+    json_object_set_new(to, "skip", skip == HL_MOVED ? json_null() : json_string(hl_skip_name(skip)));
+    json_object_set_new(to, "sentence", skip == HL_MOVED ? json_null() : json_string(hl_skip_sentence(skip)));
+    json_object_set_new(to, "remedy", remedy == NULL ? json_null() : json_string(remedy));
+}
+
+static json_t *make_json_spans(const struct hl_forecast *report) {
+    json_t *spans = json_array();
+    for (unsigned i = 0; i < report->plan.n_spans; i++) {
+        const struct hl_span *span = &report->plan.span[i];
+        json_array_append_new(
+            spans, json_pack("{s:o, s:o, s:s, s:s, s:I}", "start", hl_json_hex(span->start), "end",
+                             hl_json_hex(span->end), "kind", hl_kind_name(span->kind), "flags",
+                             hl_flags_text(span->flags), "pages",
+                             (json_int_t)((span->end - span->start) / report->geometry.huge_page_bytes)));
+    }
+    return spans;
+}
+
+static json_t *make_json_segments(const struct hl_forecast *report, const struct hl_options *options) {
+    json_t *segments = json_array();
+    for (unsigned i = 0; i < report->object.n_segments; i++) {
+        const struct hl_segment *segment = &report->object.segment[i];
+        json_t *row = json_pack("{s:o, s:o, s:s, s:I}", "start", hl_json_hex(segment->start), "end",
+                                hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
+                                "covered_bytes", (json_int_t)report->plan.covered_bytes[i]);
+        add_json_skip(row, report->plan.skip[i], hl_find_remedy(report, i, options));
+        json_array_append_new(segments, row);
+    }
+    return segments;
+}
+
+static json_t *make_json_range(const struct hl_forecast *report, const struct hl_starts *range) {
+    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:I, s:o}", "starts", (json_int_t)range->starts, "pages_min",
+                     (json_int_t)range->pages_min, "pages_max", (json_int_t)range->pages_max,
+                     "text_share_min", hl_json_share(range->covered_min, report->plan.text_bytes),
+                     "text_share_max", hl_json_share(range->covered_max, report->plan.text_bytes),
+                     "made_executable_bytes_max", (json_int_t)range->made_executable_max, "starts_full_share",
+                     hl_json_share(range->full_starts, range->starts));
+}
+
+static json_t *make_json_image(const struct hl_forecast *report, const struct hl_found_image *image) {
+    char *remedy = hl_format_image_remedy(image, report->path);
+    json_t *json = json_pack(
+        "{s:o, s:o, s:o, s:I, s:I, s:o}", "path",
+        image->path != NULL ? hl_json_text(image->path) : json_null(), "bytes",
+        image->path != NULL ? json_integer((json_int_t)image->bytes) : json_null(), "used",
+        image->use == HL_IMAGE_DEPENDS ? json_null() : json_boolean(image->use == HL_IMAGE_USED),
+        "needed_pages", (json_int_t)image->needed_pages, "pages", (json_int_t)hl_count_pages(&image->plan),
+        "text_share", hl_json_share(image->plan.text_covered_bytes, image->plan.text_bytes));
+    add_json_skip(json, image->skip, remedy);
+    free(remedy);
+    return json;
+}
+
+static json_t *make_json(const struct hl_forecast *report, const struct hl_found_image *image,
+                         const struct hl_starts *range, enum address address,
+                         const struct hl_options *options, const struct hl_verdict *verdict) {
+    static const char *const names[] = {"own", "process", "kernel", "example"};
+    const char *machine = machine_name(report->file->header.e_machine);
+    const struct hl_plan *plan = &report->plan;
+    json_t *json_plan =
+        json_pack("{s:o, s:s, s:I, s:o, s:I}", "load_bias", hl_json_hex(report->object.load_bias),
+                  "load_bias_of", names[address], "pages", (json_int_t)hl_count_pages(plan), "text_share",
+                  hl_json_share(plan->text_covered_bytes, plan->text_bytes), "made_executable_bytes",
+                  (json_int_t)plan->made_executable_bytes);
+    add_json_skip(json_plan, (enum hl_skip)report->skip, hl_find_object_remedy(report, options));
+    json_object_set_new(json_plan, "spans", make_json_spans(report));
+    json_object_set_new(json_plan, "segments", make_json_segments(report, options));
+
+    json_t *json =
+        json_pack("{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o}", "path", hl_json_text(report->path), "type",
+                  hl_elf_type(report->file), "machine", machine != NULL ? machine : "unknown", "static",
+                  is_static(report->file), "page_bytes", (json_int_t)report->geometry.page_bytes,
+                  "huge_page_bytes", (json_int_t)report->geometry.huge_page_bytes, "text_bytes",
+                  (json_int_t)plan->text_bytes, "plan", json_plan);
+    const struct hl_mark *mark = hl_find_mark(report->file->fd);
+    json_object_set_new(json, "rewrites",
+                        mark == NULL ? json_null()
+                                     : json_pack("{s:s, s:s}", "section", mark->section, "what", mark->what));
+    json_object_set_new(json, "verdict", hl_json_verdict(verdict));
+    json_object_set_new(json, "image", make_json_image(report, image));
+    if (range != NULL)
+        json_object_set_new(json, "range", make_json_range(report, range));
+    return json;
+}
+
+/* A process maps the whole object from an image, which is the report's file. */
+static void take_mapped_image(struct hl_found_image *image, const struct hl_forecast *report,
+                              const struct hl_options *options) {
+    struct hl_options all = hl_options_for_image(options);
+    *image = (struct hl_found_image){.use = HL_IMAGE_USED,
+                                     .path = hl_format("%s", report->path),
+                                     .bytes = (uint64_t)report->file->stat.st_size};
+    hl_plan_object(&image->plan, &report->object, &all, &report->geometry);
+}
+
+/* FILE at its own address (ET_EXEC), where this kernel puts it or at an example of all addresses (the range
+   over them is printed, too), or as LOADED in a process. */
+static void report_file(struct request *request, const char *path, const struct hl_elf_file *file,
+                        const struct hl_loaded *loaded) {
+    struct hl_forecast report;
+    struct hl_found_image image;
+    struct hl_starts range;
+    struct hl_verdict verdict;
+    struct hl_options options = request->options;
+    const uint64_t *load_bias = loaded != NULL ? &loaded->object.load_bias : NULL;
+    uint64_t tried;
+    enum address address = load_bias != NULL ? OF_PROCESS : hl_is_position_independent(file) ? EXAMPLE : OWN;
+    hl_forecast_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
+    if (report.object.n_segments == 0)
+        request->failed = true;
+    if (address == EXAMPLE && hl_try_load_bias(&tried, &report)) {
+        address = OF_KERNEL;
+        hl_forecast_file(&report, path, file, &request->options, tried);
+    }
+    if (loaded != NULL && loaded->is_image)
+        take_mapped_image(&image, &report, &options);
+    else
+        hl_find_image(&image, &report, &options, address != EXAMPLE);
+    if (loaded != NULL)
+        hl_judge_loaded(&verdict, &request->process, loaded, &options);
+    else
+        hl_judge_file(&verdict, path, file, strcmp(hl_elf_type(file), "dso") != 0, &options);
+    bool ranges = (address == EXAMPLE || address == OF_KERNEL) && report.object.n_segments != 0;
+    if (ranges)
+        hl_measure_starts(&range, &report, &options);
+    if (image.use == HL_IMAGE_USED) {
+        options = hl_options_for_image(&options);
+        options.backend = HL_BACKEND_SHARED;
+        hl_forecast_file(&report, path, file, &options, report.object.load_bias);
+    }
+    if (request->json)
+        json_array_append_new(
+            request->files, make_json(&report, &image, ranges ? &range : NULL, address, &options, &verdict));
+    else
+        print_report(&report, &image, ranges ? &range : NULL, address, &options, &verdict);
+    hl_free_verdict(&verdict);
+    hl_free_found_image(&image);
+}
+
+static void report_problem(struct request *request, const char *path, const char *sentence) {
+    request->failed = true;
+    if (request->json)
+        json_array_append_new(request->files,
+                              json_pack("{s:o, s:s}", "path", hl_json_text(path), "error", sentence));
+    hl_say("%s: %s", path, sentence);
+}
+
+/* The object of the process that was loaded from the file at PATH; NULL if none was. */
+static const struct hl_loaded *find_in_process(const struct hl_process *process, const char *path) {
+    struct stat stat_buffer;
+    const struct hl_loaded *found = NULL;
+    char *real = realpath(path, NULL);
+    bool known = stat(path, &stat_buffer) == 0;
+    for (size_t i = 0; i < process->n_loaded && found == NULL; i++) {
+        const struct hl_loaded *loaded = &process->loaded[i];
+        if ((known && loaded->file->stat.st_dev == stat_buffer.st_dev &&
+             loaded->file->stat.st_ino == stat_buffer.st_ino) ||
+            (real != NULL && strcmp(real, loaded->object.path) == 0))
+            found = loaded;
+    }
+    free(real);
+    return found;
+}
+
+static void inspect_file(struct request *request, const char *name) {
+    struct hl_elf_file file;
+    char *path = hl_find_named_file(name);
+    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
+    if (problem != HL_ELF_FINE) {
+        report_problem(request, path, hl_elf_problem_sentence(problem));
+        free(path);
+        return;
+    }
+    const struct hl_loaded *loaded = request->pid != 0 ? find_in_process(&request->process, path) : NULL;
+    if (loaded != NULL)
+        report_file(request, path, loaded->file, loaded);
+    else if (request->pid != 0)
+        report_problem(request, path, "the process has not loaded it; 'hugeld status' lists what it has");
+    else
+        report_file(request, path, &file, NULL);
+    hl_close_elf(&file);
+    free(path);
+}
+
+static void inspect_executable(struct request *request) {
+    const struct hl_process *process = &request->process;
+    if (process->n_loaded > 0 && process->loaded[0].object.is_main)
+        report_file(request, process->loaded[0].object.path, process->loaded[0].file, &process->loaded[0]);
+    else
+        report_problem(request, process->executable != NULL ? process->executable : process->name,
+                       "the executable of this process is no ELF64 file that can be read; name a file");
+}
+
+/* 0, or the exit code. */
+static int read_process(struct request *request) {
+    struct hl_geometry geometry;
+    int result = hl_open_process(&request->process, request->pid);
+    if (result == 0)
+        result = hl_read_process(&request->process);
+    if (result != 0) {
+        hl_say_unreadable(request->pid, result);
+        return HL_EXIT_NO;
+    }
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_find_loaded(&request->process, &geometry);
+    return 0;
+}
+
+/* Options as a run in this environment would have them. */
+static void read_options(struct request *request) {
+    char *joined = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->options_text);
+    free(request->options_text);
+    request->options_text = joined;
+    hl_default_options(&request->options);
+    hl_parse_options(&request->options, joined, NULL);
+}
+
+int hl_inspect_files(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "FILE...",
+        "Prints the plan: which ranges of FILE go to huge pages, and why the rest stays.\v"
+        "FILE is an ELF64 program or library, of any machine.  Nothing is moved and no privilege is needed.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {.process.folder = -1};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
+        goto out;
+    if (request.first == 0 && request.pid == 0) {
+        hl_say("inspect: no file given; try 'hugeld inspect /usr/bin/python3'");
+        goto out;
+    }
+    read_options(&request);
+    code = request.pid != 0 ? read_process(&request) : 0;
+    if (code != 0)
+        goto out;
+    request.files = json_array();
+    for (int i = request.first; i > 0 && i < argc; i++)
+        inspect_file(&request, argv[i]);
+    if (request.first == 0)
+        inspect_executable(&request);
+    if (request.json)
+        hl_print_json(json_pack("{s:O}", "files", request.files));
+    json_decref(request.files);
+    code = request.failed ? HL_EXIT_NO : HL_EXIT_DONE;
+out:
+    hl_close_process(&request.process);
+    free(request.options_text);
+    return code;
+}

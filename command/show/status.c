@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld status: what is on huge pages now, per object, per backend, per NUMA node.
+
+   The numbers are the kernel's (smaps and numa_maps), never a plan's.  A moved range has lost its file's
+   name, so it is attributed by address: a huge mapping inside a PT_LOAD of an object is that object's; every
+   other huge page (heap, shared memory, JIT) is the program's own.  Where only a part of a mapping is on huge
+   pages (THP may be split), smaps doesn't say which, and the text's share counts the same part of the text in
+   it.
+
+   What is mapped from an image (elf/image.c) is a backend of its own, whatever pages the store has: all
+   processes share one copy, so it is no memory of this one.
+
+   The exit code is 0 when text, read-only data or initialised data of an object is on huge pages in a
+   process. */
+#include "command/command.h"
+#include "command/base/common.h"
+#include "command/show/draw.h"
+#include "elf/kernel.h"
+#include "command/run/ldso.h"
+#include "elf/plan.h"
+#include "command/proc/process.h"
+#include "elf/skip.h"
+#include "command/image/store.h"
+#include "command/verdict/verdict.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum backend { HUGETLB, THP, SHARED, FILE_CACHE, BACKENDS };
+static const char *const backend_names[BACKENDS] = {"hugetlb", "thp", "shared", "file"};
+
+/* One mapping of an object with huge pages in it. */
+struct range {
+    const struct hl_region *region;
+    enum hl_kind kind;
+    enum backend backend;
+    uint64_t huge_bytes, pages;
+};
+
+/* One object's share. */
+struct tally {
+    const struct hl_loaded *loaded;
+    struct hl_verdict verdict; /* of what has something on huge pages, and of the executable */
+    uint64_t text_bytes, text_huge_bytes;
+    uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes;
+    uint64_t image_bytes; /* of the same: those that an image has */
+    const char *image;    /* the name of what is mapped from one, or NULL */
+    uint64_t pages[BACKENDS];
+    uint64_t node_bytes[HL_PROCESS_NODES];
+    size_t n_ranges;
+    struct range *range;
+};
+
+/* One process's. */
+struct picture {
+    struct hl_process process;
+    struct hl_geometry geometry;
+    size_t n_tallies;
+    struct tally *tally; /* one for each loaded object, in their order */
+    uint64_t own_hugetlb_bytes, own_thp_bytes, own_file_bytes, own_shmem_bytes;
+    bool moved; /* something that is not zero-initialised data is on huge pages */
+};
+
+struct request {
+    bool json, all;
+    char **who; /* PIDs and names, */
+    size_t n_who;
+    struct hl_geometry geometry;
+    json_t *processes;
+    bool moved;
+};
+
+static const struct argp_option argp_options[] = {
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"all", 'a', NULL, 0, "A row for every process that has huge pages and may be read", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case 'a':
+        request->all = true;
+        return 0;
+    case ARGP_KEY_ARG:
+        request->who = hl_resize(request->who, (request->n_who + 1) * sizeof *request->who);
+        request->who[request->n_who++] = argument;
+        return 0;
+    default:
+        return hl_parse_common(key, state, "hugeld status", false);
+    }
+}
+
+/* Bytes of [start, end) in the segments of OBJECT that have all of FLAGS; only initialised if FILE_PART. */
+static uint64_t overlap_segments(const struct hl_object *object, const struct hl_region *region,
+                                 uint32_t flags, bool file_part) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        if ((segment->flags & flags) == flags)
+            bytes += hl_overlap(region->start, region->end, segment->start,
+                                file_part ? segment->file_end : segment->end);
+    }
+    return bytes;
+}
+
+/* Whether what is huge in REGION can have come from LOADED: no other file's page cache but its image's, and
+   neither heap nor stack. */
+static bool is_of_object(const struct hl_region *region, const struct hl_loaded *loaded) {
+    if (region->name[0] == '[')
+        return false;
+    if (hl_hugetlb_bytes(region) == 0 && region->inode != 0 && !region->of_image &&
+        (region->inode != loaded->inode || region->device != loaded->device))
+        return false;
+    return overlap_segments(&loaded->object, region, 0, false) > 0;
+}
+
+static enum hl_kind find_kind(const struct hl_region *region, const struct hl_object *object) {
+    if (region->flags & PF_X)
+        return HL_TEXT;
+    if (!(region->flags & PF_W))
+        return HL_RODATA;
+    return overlap_segments(object, region, PF_W, true) > 0 ? HL_DATA : HL_BSS;
+}
+
+static void add_range(struct tally *tally, const struct hl_region *region, enum backend backend,
+                      uint64_t huge_bytes, uint64_t page_bytes) {
+    if (huge_bytes == 0)
+        return;
+    const struct hl_object *object = &tally->loaded->object;
+    uint64_t text = overlap_segments(object, region, PF_X, false), size = region->end - region->start;
+    tally->text_huge_bytes +=
+        huge_bytes >= size ? text
+                           : (uint64_t)((long double)text * (long double)huge_bytes / (long double)size);
+    uint64_t pages = huge_bytes / page_bytes;
+    tally->pages[backend] += pages;
+    tally->range = hl_resize(tally->range, (tally->n_ranges + 1) * sizeof *tally->range);
+    tally->range[tally->n_ranges++] =
+        (struct range){region, find_kind(region, object), backend, huge_bytes, pages};
+}
+
+static void add_region(struct tally *tally, const struct hl_region *region, uint64_t huge_page_bytes) {
+    tally->private_hugetlb_bytes += region->private_hugetlb_bytes;
+    tally->shared_hugetlb_bytes += region->shared_hugetlb_bytes;
+    tally->anon_huge_bytes += region->anon_huge_bytes;
+    uint64_t file_bytes = region->file_pmd_bytes + region->shmem_pmd_bytes; /* on tmpfs it is the latter */
+    tally->file_pmd_bytes += file_bytes;
+    if (region->of_image) {
+        tally->image = region->name;
+        tally->image_bytes += hl_hugetlb_bytes(region) + file_bytes;
+    }
+    add_range(tally, region, region->of_image ? SHARED : HUGETLB, hl_hugetlb_bytes(region),
+              region->page_bytes > 0 ? region->page_bytes : huge_page_bytes);
+    add_range(tally, region, THP, region->anon_huge_bytes, huge_page_bytes);
+    add_range(tally, region, region->of_image ? SHARED : FILE_CACHE, file_bytes, huge_page_bytes);
+    for (unsigned node = 0; region->node_bytes != NULL && node < HL_PROCESS_NODES; node++)
+        tally->node_bytes[node] += region->node_bytes[node];
+}
+
+static void attribute_region(struct picture *picture, const struct hl_region *region,
+                             uint64_t huge_page_bytes) {
+    if (hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
+            region->shmem_pmd_bytes ==
+        0)
+        return;
+    for (size_t i = 0; i < picture->n_tallies; i++) {
+        if (is_of_object(region, picture->tally[i].loaded)) {
+            add_region(&picture->tally[i], region, huge_page_bytes);
+            return;
+        }
+    }
+    picture->own_hugetlb_bytes += hl_hugetlb_bytes(region);
+    picture->own_thp_bytes += region->anon_huge_bytes;
+    picture->own_file_bytes += region->file_pmd_bytes;
+    picture->own_shmem_bytes += region->shmem_pmd_bytes;
+}
+
+/* After hl_open_process.  0, or a negated errno. */
+static int take_picture(struct picture *picture, const struct hl_geometry *geometry) {
+    struct hl_process *process = &picture->process;
+    picture->geometry = *geometry;
+    int result = hl_read_process(process);
+    if (result != 0)
+        return result;
+    hl_find_loaded(process, geometry);
+    picture->n_tallies = process->n_loaded;
+    picture->tally = hl_allocate(process->n_loaded * sizeof *picture->tally);
+    for (size_t i = 0; i < process->n_loaded; i++) {
+        struct tally *tally = &picture->tally[i];
+        tally->loaded = &process->loaded[i];
+        for (unsigned j = 0; j < tally->loaded->object.n_segments; j++) {
+            const struct hl_segment *segment = &tally->loaded->object.segment[j];
+            tally->text_bytes += segment->flags & PF_X ? segment->end - segment->start : 0;
+        }
+    }
+    for (size_t i = 0; i < process->n_regions; i++)
+        attribute_region(picture, &process->region[i], geometry->huge_page_bytes);
+    for (size_t i = 0; i < picture->n_tallies; i++)
+        for (size_t j = 0; j < picture->tally[i].n_ranges; j++)
+            picture->moved |= picture->tally[i].range[j].kind != HL_BSS;
+    return 0;
+}
+
+static bool is_of_interest(const struct tally *tally) {
+    return tally->n_ranges > 0 || tally->loaded->object.is_main;
+}
+
+/* Judges the objects that are of interest, as they would be started with the process's own options. */
+static void judge(struct picture *picture) {
+    struct hl_options options;
+    char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
+    hl_default_options(&options);
+    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    for (size_t i = 0; i < picture->n_tallies; i++)
+        if (is_of_interest(&picture->tally[i]))
+            hl_judge_loaded(&picture->tally[i].verdict, &picture->process, picture->tally[i].loaded,
+                            &options);
+    free(text);
+}
+
+static void discard_picture(struct picture *picture) {
+    for (size_t i = 0; i < picture->n_tallies; i++) {
+        free(picture->tally[i].range);
+        hl_free_verdict(&picture->tally[i].verdict);
+    }
+    free(picture->tally);
+    hl_close_process(&picture->process);
+}
+
+/* Text and huge text of the objects that have anything on huge pages. */
+static void sum_text(const struct picture *picture, uint64_t *text_bytes, uint64_t *huge_bytes) {
+    *text_bytes = *huge_bytes = 0;
+    for (size_t i = 0; i < picture->n_tallies; i++) {
+        if (picture->tally[i].n_ranges > 0) {
+            *text_bytes += picture->tally[i].text_bytes;
+            *huge_bytes += picture->tally[i].text_huge_bytes;
+        }
+    }
+}
+
+/* NODE_BYTES may be NULL: no node is known. */
+static json_t *make_json_nodes(const uint64_t *node_bytes) {
+    json_t *nodes = json_array();
+    for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++)
+        if (node_bytes[node] > 0)
+            json_array_append_new(
+                nodes, json_pack("{s:i, s:I}", "node", (int)node, "bytes", (json_int_t)node_bytes[node]));
+    return nodes;
+}
+
+static json_t *make_json_ranges(const struct tally *tally) {
+    json_t *ranges = json_array();
+    for (size_t i = 0; i < tally->n_ranges; i++) {
+        const struct range *range = &tally->range[i];
+        json_array_append_new(
+            ranges,
+            json_pack("{s:o, s:o, s:s, s:s, s:s, s:I, s:I, s:o}", "start", hl_json_hex(range->region->start),
+                      "end", hl_json_hex(range->region->end), "flags", hl_flags_text(range->region->flags),
+                      "kind", hl_kind_name(range->kind), "backend", backend_names[range->backend],
+                      "huge_bytes", (json_int_t)range->huge_bytes, "pages", (json_int_t)range->pages, "nodes",
+                      make_json_nodes(range->region->node_bytes)));
+    }
+    return ranges;
+}
+
+static json_t *make_json_object(const struct tally *tally) {
+    const struct hl_object *object = &tally->loaded->object;
+    const uint64_t *pages = tally->pages;
+    uint64_t total = 0;
+    for (unsigned i = 0; i < BACKENDS; i++)
+        total += pages[i];
+    json_t *json = json_pack(
+        "{s:o, s:o, s:b, s:I, s:I, s:o, s:I}", "path", hl_json_text(object->path), "load_bias",
+        hl_json_hex(object->load_bias), "is_main", object->is_main, "text_bytes",
+        (json_int_t)tally->text_bytes, "text_huge_bytes", (json_int_t)tally->text_huge_bytes, "text_share",
+        hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages", (json_int_t)total);
+    json_t *bytes = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I}", "private_hugetlb_bytes", (json_int_t)tally->private_hugetlb_bytes,
+        "shared_hugetlb_bytes", (json_int_t)tally->shared_hugetlb_bytes, "anon_huge_bytes",
+        (json_int_t)tally->anon_huge_bytes, "file_pmd_bytes", (json_int_t)tally->file_pmd_bytes,
+        "image_bytes", (json_int_t)tally->image_bytes);
+    json_object_update(json, bytes);
+    json_decref(bytes);
+    json_object_set_new(json, "image", tally->image != NULL ? hl_json_text(tally->image) : json_null());
+    json_object_set_new(json, "backends",
+                        json_pack("{s:I, s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB],
+                                  "thp_pages", (json_int_t)pages[THP], "shared_pages",
+                                  (json_int_t)pages[SHARED], "file_pages", (json_int_t)pages[FILE_CACHE]));
+    json_object_set_new(json, "verdict",
+                        is_of_interest(tally) ? hl_json_verdict(&tally->verdict) : json_null());
+    json_object_set_new(json, "nodes", make_json_nodes(tally->node_bytes));
+    json_object_set_new(json, "ranges", make_json_ranges(tally));
+    return json;
+}
+
+static json_t *make_json(const struct picture *picture) {
+    const struct hl_process *process = &picture->process;
+    json_t *objects = json_array();
+    uint64_t text_bytes, huge_bytes;
+    sum_text(picture, &text_bytes, &huge_bytes);
+    for (size_t i = 0; i < picture->n_tallies; i++)
+        json_array_append_new(objects, make_json_object(&picture->tally[i]));
+    return json_pack("{s:i, s:o, s:o, s:o, s:o, s:{s:I, s:I, s:I, s:I}}", "pid", (int)process->pid, "name",
+                     hl_json_text(process->name), "executable",
+                     process->executable != NULL ? hl_json_text(process->executable) : json_null(),
+                     "text_share", hl_json_share(huge_bytes, text_bytes), "objects", objects, "own",
+                     "hugetlb_bytes", (json_int_t)picture->own_hugetlb_bytes, "thp_bytes",
+                     (json_int_t)picture->own_thp_bytes, "file_bytes", (json_int_t)picture->own_file_bytes,
+                     "shmem_bytes", (json_int_t)picture->own_shmem_bytes);
+}
+
+/* "node 0: 4096 KiB, node 1: 2048 KiB", or nothing where no node is known.  The caller frees it. */
+static char *format_nodes(const uint64_t *node_bytes) {
+    char *text = hl_format("%s", "");
+    for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++) {
+        if (node_bytes[node] == 0)
+            continue;
+        char *longer = hl_format("%s%snode %u: %" PRIu64 " KiB", text, text[0] != '\0' ? ", " : "", node,
+                                 node_bytes[node] / 1024);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static void print_range(const struct range *range) {
+    const struct hl_region *region = range->region;
+    char *nodes = format_nodes(region->node_bytes);
+    hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %-7s %6" PRIu64 " %-5s  %s", region->start,
+             region->end, hl_flags_text(region->flags), hl_kind_name(range->kind),
+             backend_names[range->backend], range->pages, range->pages == 1 ? "page" : "pages", nodes);
+    free(nodes);
+}
+
+/* What is mapped from an image comes as it is touched. */
+static const char *describe_rest(const struct range *range) {
+    const struct hl_region *region = range->region;
+    if (range->huge_bytes >= region->end - region->start)
+        return "";
+    bool untouched = range->backend == SHARED &&
+                     (hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= range->huge_bytes);
+    return untouched ? ", the rest of it not touched yet" : ", the rest of it small";
+}
+
+/* A mapping may hold more than the object's part of it: the heap, another object. */
+static void draw_range(struct hl_drawing *drawing, const struct hl_object *object,
+                       const struct range *range) {
+    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_SHARED, HL_MARK_FILE};
+    uint64_t page = drawing->huge_page_bytes;
+    uint64_t first = hl_round_down(object->segment[0].first_page, page),
+             last = hl_round_up(object->segment[object->n_segments - 1].end_page, page);
+    uint64_t start = range->region->start > first ? range->region->start : first,
+             end = range->region->end < last ? range->region->end : last;
+    char *words =
+        hl_format("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend], describe_rest(range));
+    hl_add_stretch(drawing, start, end, marks[range->backend],
+                   range->huge_bytes < end - start ? range->huge_bytes : end - start, words);
+    free(words);
+}
+
+static bool is_preloaded(const struct hl_process *process) {
+    for (size_t i = 0; i < process->n_regions; i++)
+        if (process->region[i].inode != 0 &&
+            strncmp(hl_base_name(process->region[i].name), "libhugeld.so", strlen("libhugeld.so")) == 0)
+            return true;
+    return false;
+}
+
+static bool has_patched_linker(const struct hl_process *process) {
+    bool found = false;
+    for (size_t i = 0; i < process->n_loaded && !found; i++) {
+        char *origin = hl_read_origin(process->loaded[i].file);
+        found = origin != NULL;
+        free(origin);
+    }
+    return found;
+}
+
+/* What could be done for OBJECT in PROCESS, which has nothing of it on huge pages by hugeld.  The caller frees it. */
+static char *explain_plain(const struct hl_process *process, const struct hl_verdict *verdict) {
+    char *commands = hl_format_commands(verdict), *why;
+    if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason != NULL)
+        why = hl_format("hugeld cannot move it: %s", verdict->plain_reason);
+    else if (verdict->best == HL_WAY_NOTHING)
+        why = hl_format("%s", hl_skip_sentence(verdict->skip));
+    else if (verdict->is_gone)
+        why = hl_format("its file was removed or replaced since; start it anew");
+    else if (process->executable != NULL && verdict->best == HL_WAY_PLACE && verdict->is_made)
+        why = hl_format("its file is kept in place; start it anew");
+    else if (verdict->image_skip == HL_SKIP_STORE_FOREIGN)
+        why = hl_format("could be on huge pages: %s; not on an image, because %s", commands,
+                        hl_skip_sentence(verdict->image_skip));
+    else
+        why = hl_format("could be on huge pages: %s", commands);
+    free(commands);
+    return why;
+}
+
+/* Why OBJECT, which could move, did not.  The caller frees it. */
+static char *explain_not_moved(const struct hl_process *process, const struct hl_object *object,
+                               const struct hl_options *options, const struct tally *tally) {
+    const struct hl_verdict *verdict = &tally->verdict;
+    bool preloaded = is_preloaded(process);
+    if (verdict->obstacle != HL_MOVED && verdict->now == HL_NOW_SMALL)
+        return hl_format("%s; %s", hl_skip_sentence(verdict->obstacle), hl_skip_remedy(verdict->obstacle));
+    if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
+        return hl_format("kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
+    if (verdict->now == HL_NOW_EXECUTED)
+        return hl_format("outside of the huge pages of its image");
+    if (!preloaded && !has_patched_linker(process))
+        return explain_plain(process, verdict);
+    if (process->executable != NULL && !hl_match_only(options, process->executable))
+        return hl_format("could be on huge pages; only= leaves this program out");
+    char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
+    if (patterns == NULL)
+        patterns = hl_format("%s", preloaded ? "main" : "");
+    bool named = hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
+    free(patterns);
+    if (!named)
+        return hl_format("could be on huge pages; name it in LD_HUGEPAGES");
+    return hl_format("could be on huge pages; %s", options->verbose > 0
+                                                       ? "a line at its start said why it is not"
+                                                       : "verbose=1 tells at start why it is not");
+}
+
+/* What is small and why is what the plan says, made with the options that the process was started with. */
+static void draw_tally(const struct picture *picture, const struct tally *tally) {
+    const struct hl_object *object = &tally->loaded->object;
+    struct hl_options options;
+    struct hl_plan plan;
+    char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
+    hl_default_options(&options);
+    hl_parse_options(&options, text != NULL ? text : "", NULL);
+    char *why = explain_not_moved(&picture->process, object, &options, tally);
+    struct hl_drawing drawing = {.huge_page_bytes = picture->geometry.huge_page_bytes, .why_not_moved = why};
+    hl_plan_object(&plan, object, &options, &picture->geometry);
+    for (size_t i = 0; i < tally->n_ranges; i++)
+        draw_range(&drawing, object, &tally->range[i]);
+    hl_add_small_stretches(&drawing, object, &plan, &options);
+    hl_finish_drawing(&drawing);
+    free(why);
+    free(text);
+}
+
+static void print_verdict(const struct hl_verdict *verdict) {
+    bool is_disabled = verdict->obstacle != HL_MOVED;
+    hl_print(
+        "    now: %s%s%s%s", hl_now_sentence(verdict->now), is_disabled ? "; " : "",
+        is_disabled ? hl_skip_sentence(verdict->obstacle) : "",
+        verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0
+            ? "; no whole huge page of text lies in the image; start it with hugeld run without --via=image"
+            : "");
+}
+
+static void print_tally(const struct picture *picture, const struct tally *tally) {
+    unsigned share = hl_permille(tally->text_huge_bytes, tally->text_bytes);
+    hl_print("  %s: %u.%u %% of the text on huge pages; hugetlb %" PRIu64 ", thp %" PRIu64 ", shared %" PRIu64
+             ", file %" PRIu64 " pages",
+             tally->loaded->object.path, share / 10, share % 10, tally->pages[HUGETLB], tally->pages[THP],
+             tally->pages[SHARED], tally->pages[FILE_CACHE]);
+    print_verdict(&tally->verdict);
+    draw_tally(picture, tally);
+    if (tally->n_ranges == 0)
+        return;
+    hl_print("    Private_Hugetlb %" PRIu64 " KiB, Shared_Hugetlb %" PRIu64 " KiB, AnonHugePages %" PRIu64
+             " KiB, FilePmdMapped %" PRIu64 " KiB",
+             tally->private_hugetlb_bytes / 1024, tally->shared_hugetlb_bytes / 1024,
+             tally->anon_huge_bytes / 1024, tally->file_pmd_bytes / 1024);
+    if (tally->image != NULL)
+        hl_print("    %" PRIu64
+                 " KiB of it belong to an image, of which all processes share one copy: it is no "
+                 "memory of this process (%s)",
+                 tally->image_bytes / 1024, tally->image);
+    char *nodes = format_nodes(tally->node_bytes);
+    if (nodes[0] != '\0')
+        hl_print("    %s", nodes);
+    free(nodes);
+    for (size_t i = 0; i < tally->n_ranges; i++)
+        print_range(&tally->range[i]);
+}
+
+static void print_picture(const struct picture *picture) {
+    hl_print("%d %s", picture->process.pid, picture->process.name);
+    for (size_t i = 0; i < picture->n_tallies; i++)
+        if (is_of_interest(&picture->tally[i]))
+            print_tally(picture, &picture->tally[i]);
+    hl_print("  the program's own: hugetlb %" PRIu64 " KiB, thp %" PRIu64 " KiB, files %" PRIu64
+             " KiB, shared memory %" PRIu64 " KiB",
+             picture->own_hugetlb_bytes / 1024, picture->own_thp_bytes / 1024, picture->own_file_bytes / 1024,
+             picture->own_shmem_bytes / 1024);
+}
+
+static void print_row(const struct picture *picture) {
+    uint64_t text_bytes, huge_bytes, pages[BACKENDS] = {0};
+    sum_text(picture, &text_bytes, &huge_bytes);
+    unsigned share = hl_permille(huge_bytes, text_bytes);
+    for (size_t i = 0; i < picture->n_tallies; i++)
+        for (unsigned j = 0; j < BACKENDS; j++)
+            pages[j] += picture->tally[i].pages[j];
+    hl_print("%8d  %-20s %4u.%u %% %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %12" PRIu64,
+             picture->process.pid, picture->process.name, share / 10, share % 10, pages[HUGETLB], pages[THP],
+             pages[SHARED], pages[FILE_CACHE],
+             (picture->own_hugetlb_bytes + picture->own_thp_bytes + picture->own_file_bytes +
+              picture->own_shmem_bytes) /
+                 1024);
+}
+
+/* Reports an opened process, and closes it.  One that can't be read is passed over in silence by --all. */
+static void report_process(struct request *request, struct picture *picture) {
+    pid_t pid = picture->process.pid;
+    int result = take_picture(picture, &request->geometry);
+    if (result != 0 && !request->all)
+        hl_say_unreadable(pid, result);
+    if (result != 0)
+        goto out;
+    request->moved |= picture->moved;
+    if (request->json || !request->all)
+        judge(picture);
+    if (request->json)
+        json_array_append_new(request->processes, make_json(picture));
+    else if (request->all)
+        print_row(picture);
+    else
+        print_picture(picture);
+out:
+    discard_picture(picture);
+}
+
+static void report_pid(struct request *request, pid_t pid) {
+    struct picture picture = {0};
+    int result = hl_open_process(&picture.process, pid);
+    if (result == 0)
+        report_process(request, &picture);
+    else
+        hl_say_unreadable(pid, result);
+}
+
+/* Reports every process that has huge pages. */
+static int report_huge(struct request *request) {
+    DIR *folder = opendir("/proc");
+    if (folder == NULL) {
+        hl_say("/proc cannot be read: %s; mount it", strerror(errno));
+        return HL_EXIT_NO;
+    }
+    for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
+        struct picture picture = {0};
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid == 0 || pid == getpid() || hl_open_process(&picture.process, pid) != 0)
+            continue;
+        if (hl_has_huge_pages(&picture.process))
+            report_process(request, &picture);
+        else
+            hl_close_process(&picture.process);
+    }
+    closedir(folder);
+    return 0;
+}
+
+static void report_named(struct request *request, const char *name) {
+    pid_t *pids;
+    size_t n = hl_find_named(&pids, name);
+    for (size_t i = 0; i < n; i++)
+        report_pid(request, pids[i]);
+    free(pids);
+    if (n == 0)
+        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
+}
+
+/* The exit code for wrong use, or 0. */
+static int check_numbers(const struct request *request) {
+    for (size_t i = 0; i < request->n_who; i++) {
+        if (!hl_is_number(request->who[i]) || hl_parse_pid(request->who[i]) != 0)
+            continue;
+        hl_say("status: '%s' is not a process ID; give a number as ps prints it, a name, or --all",
+               request->who[i]);
+        return HL_EXIT_USAGE;
+    }
+    return 0;
+}
+
+/* The exit code. */
+static int report_all(struct request *request) {
+    int code = check_numbers(request);
+    if (code != 0)
+        return code;
+    hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    request->processes = json_array();
+    if (request->all && !request->json)
+        hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "SHARED",
+                 "FILE", "OWN KiB");
+    if (request->all)
+        code = report_huge(request);
+    for (size_t i = 0; i < request->n_who; i++) {
+        if (hl_is_number(request->who[i]))
+            report_pid(request, hl_parse_pid(request->who[i]));
+        else
+            report_named(request, request->who[i]);
+    }
+    if (request->json)
+        hl_print_json(json_pack("{s:O}", "processes", request->processes));
+    json_decref(request->processes);
+    return code != 0 ? code : request->moved ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+int hl_show_status(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "PID|NAME...",
+        "Shows what is on huge pages now, as the kernel counts it.\v"
+        "NAME is a process's name or the base name of its executable.  Exit status: 0 when something of an "
+        "object is "
+        "on huge pages, 1 when nothing is.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {0};
+    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
+        return HL_EXIT_USAGE;
+    int code = HL_EXIT_USAGE;
+    if (request.all == (request.n_who > 0))
+        hl_say("status: give PIDs or NAMEs, or --all");
+    else
+        code = report_all(&request);
+    free(request.who);
+    return code;
+}

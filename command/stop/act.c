@@ -1,0 +1,421 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What is done to a program at its exec stop, where its image fits; where it does not, the program moves (stop/move.c):
+
+       open              the image, by its path
+       mmap, MAP_FIXED   each piece over what the kernel has mapped of the program's own file, text first: whether that may
+                         be executed at all is seen while nothing has changed
+       mmap, mremap      what is in the huge page with the headers: see hl_map_header_at_exec_stop
+       close
+
+   Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly,
+   because the program has not run: what is there is the file, and nothing else, which is looked at before.  Kernels before
+   6.12 can take the old text away and then find no memory for the new; then it is mapped from the program's own file. */
+#include "command/stop/stop.h"
+#include "command/base/basics.h"
+#include "elf/maps.h"
+#include "elf/sys.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct act {
+    struct hl_exec_plan *plan;
+    struct hl_exec_thread *thread;
+    struct hl_process opened;
+    struct hl_process process; /* what is mapped in it, as far as that is needed */
+    int file;                  /* its number of the image, or -1 */
+};
+
+/* --- whether it is what was planned --- */
+
+static int read_auxv(const struct act *act, uint64_t *linker, uint64_t *secure, uint64_t *entry) {
+    uint64_t pair[128];
+    int auxv = hl_open_process_file(&act->opened, "auxv");
+    if (auxv < 0)
+        return auxv;
+    ssize_t bytes = read(auxv, pair, sizeof pair);
+    close(auxv);
+    *linker = *entry = 0;
+    *secure = 1;
+    for (ssize_t i = 0; i + 1 < bytes / (ssize_t)sizeof *pair && pair[i] != AT_NULL; i += 2) {
+        *linker = pair[i] == AT_BASE ? pair[i + 1] : *linker;
+        *secure = pair[i] == AT_SECURE ? pair[i + 1] : *secure;
+        *entry = pair[i] == AT_ENTRY ? pair[i + 1] : *entry;
+    }
+    return bytes > 0 ? 0 : -EIO;
+}
+
+/* Whether the kernel has executed the file that was planned, and not another one in its place (a rename, binfmt_misc, the
+   shell for a script without "#!"). */
+static int check_executable(const struct act *act) {
+    struct hl_file_state state;
+    const struct hl_file_state *planned = &act->plan->file;
+    int file = openat(act->opened.folder, "exe", O_PATH | O_CLOEXEC);
+    if (file < 0)
+        return -errno;
+    int result = hl_read_file_state(&state, file);
+    close(file);
+    if (result != 0)
+        return result;
+    return state.device == planned->device && state.inode == planned->inode &&
+                   state.bytes == planned->bytes && state.ctime_seconds == planned->ctime_seconds &&
+                   state.ctime_nanoseconds == planned->ctime_nanoseconds
+               ? 0
+               : HL_SKIP_NO_IMAGE;
+}
+
+static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_bytes *expected) {
+    char found[sizeof expected->at];
+    const struct hl_region *region = hl_find_region(&act->process, at);
+    return region != NULL && (region->flags & PF_X) && region->inode != 0 &&
+           hl_read_exec_thread(act->thread, at, found, expected->n) == 0 &&
+           memcmp(found, expected->at, expected->n) == 0;
+}
+
+/* Where the instructions are, which were found in files. */
+static int place_codes(const struct act *act, uint64_t linker) {
+    const struct hl_exec_plan *plan = act->plan;
+    struct hl_gadgets code = {plan->call.at + (plan->call.is_of_linker ? linker : 0),
+                              plan->back.at + (plan->back.is_of_linker ? linker : 0)};
+    if (!has_code(act, code.call, plan->call.bytes) || !has_code(act, code.back, plan->back.bytes))
+        return HL_SKIP_ATTACH_INSTRUCTIONS;
+    act->thread->gadgets = code;
+    return 0;
+}
+
+/* The segment of the program that has the page at AT. */
+static const struct hl_segment *find_segment(const struct hl_object *object, uint64_t at) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (at >= object->segment[i].first_page && at < object->segment[i].end_page)
+            return &object->segment[i];
+    return NULL;
+}
+
+/* Whether REGION is the program's file, mapped as its headers say. */
+static bool is_own(const struct act *act, const struct hl_region *region, dev_t device) {
+    const struct hl_segment *segment = find_segment(&act->plan->object, region->start);
+    return segment != NULL && !region->shared && region->inode == act->plan->file.inode &&
+           region->device == device && region->flags == segment->flags && region->end <= segment->end_page &&
+           region->offset - segment->offset == region->start - segment->first_page;
+}
+
+/* Whether nothing but the program's file is mapped in PIECE, and of that all. */
+static int check_piece(const struct act *act, const struct hl_piece_of_text *piece) {
+    const struct hl_region *first = hl_find_region(&act->process, act->plan->object.segment[0].first_page);
+    uint64_t own = 0, expected = 0;
+    for (size_t i = 0; i < act->process.n_regions && first != NULL; i++) {
+        const struct hl_region *region = &act->process.region[i];
+        uint64_t bytes = hl_overlap(region->start, region->end, piece->start, piece->end);
+        if (bytes > 0 && !is_own(act, region, first->device))
+            return HL_SKIP_MAPPING_CHANGED;
+        own += bytes;
+    }
+    for (unsigned i = 0; i < act->plan->object.n_segments; i++)
+        expected += hl_segment_overlap(&act->plan->object.segment[i], piece->start, piece->end);
+    return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
+}
+
+/* A uprobe of the file is there already: a page that is not the file's any more. */
+static int check_pieces(const struct act *act, const struct hl_piece_of_text *piece, unsigned n) {
+    int result = 0, pagemap = hl_open_process_file(&act->process, "pagemap");
+    if (pagemap < 0)
+        return pagemap;
+    for (unsigned i = 0; i < n && result == 0; i++) {
+        result = check_piece(act, &piece[i]);
+        if (result == 0)
+            result = hl_check_unmodified(pagemap, piece[i].start, piece[i].end,
+                                         act->plan->geometry.page_bytes, true);
+    }
+    close(pagemap);
+    return result;
+}
+
+/* Whether REGION is the zeros of a segment, which no file has. */
+static bool is_zeros(const struct act *act, const struct hl_region *region) {
+    const struct hl_segment *segment = find_segment(&act->plan->object, region->start);
+    return segment != NULL && !region->shared && region->inode == 0 && region->flags == segment->flags &&
+           region->start >= segment->file_end && region->end <= segment->end_page;
+}
+
+/* Whether all of the program is mapped, and nothing else between its segments. */
+static int check_program(const struct act *act) {
+    const struct hl_object *object = &act->plan->object;
+    uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
+    const struct hl_region *first = hl_find_region(&act->process, start);
+    uint64_t own = 0, expected = 0;
+    for (size_t i = 0; i < act->process.n_regions && first != NULL; i++) {
+        const struct hl_region *region = &act->process.region[i];
+        uint64_t bytes = hl_overlap(region->start, region->end, start, end);
+        if (bytes > 0 && !is_own(act, region, first->device) && !is_zeros(act, region))
+            return HL_SKIP_MAPPING_CHANGED;
+        own += bytes;
+    }
+    for (unsigned i = 0; i < object->n_segments; i++)
+        expected += object->segment[i].end_page - object->segment[i].first_page;
+    return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
+}
+
+/* What would be lost where the image does not fit, so that all of the program moves. */
+static int check_move(const struct act *act) {
+    if (!act->plan->may_move) /* Linux before 5.10, and static ones before 6.1 */
+        return HL_SKIP_IMAGE_PLACE;
+    int result = check_program(act);
+    return result == 0 ? check_pieces(act, act->plan->rest, act->plan->n_rest) : result;
+}
+
+/* The plan gets the addresses that the program has. */
+static int place(const struct act *act, uint64_t entry) {
+    uint64_t bias = entry - act->plan->entry;
+    if (bias != 0 && !act->plan->is_position_independent)
+        return HL_SKIP_MAPPING_CHANGED;
+    hl_shift_exec_plan(act->plan, bias);
+    return 0;
+}
+
+/* Whether huge pages of the image can be where its pieces belong. */
+static bool is_congruent(const struct act *act) {
+    const struct hl_piece_of_text *piece = &act->plan->piece[0];
+    return (piece->start - piece->offset) % act->plan->geometry.huge_page_bytes == 0;
+}
+
+/* Where the program stays only it is looked at, and what the instructions are in. */
+static int read_mappings(struct act *act, uint64_t linker) {
+    const struct hl_exec_plan *plan = act->plan;
+    const struct hl_object *object = &plan->object;
+    uint64_t call = plan->call.at + (plan->call.is_of_linker ? linker : 0),
+             back = plan->back.at + (plan->back.is_of_linker ? linker : 0);
+    struct hl_address_range range[] = {
+        {object->segment[0].first_page, object->segment[object->n_segments - 1].end_page},
+        {call, call + 1},
+        {back, back + 1}};
+    return is_congruent(act) ? hl_read_some_mappings(&act->process, &act->opened, range, 3)
+                             : hl_read_mappings(&act->process, &act->opened);
+}
+
+static int check(struct act *act) {
+    uint64_t linker, secure, entry;
+    int result = read_auxv(act, &linker, &secure, &entry);
+    if (result != 0)
+        return result;
+    result = check_executable(act);
+    if (result == 0)
+        result = place(act, entry);
+    /* Another program has to wait for its helper, too. */
+    int placed = read_mappings(act, linker);
+    if (placed == 0)
+        placed = place_codes(act, linker);
+    if (result == 0)
+        result = placed;
+    if (result == 0 && secure != 0)
+        result = HL_SKIP_PRIVILEGED;
+    if (result == 0)
+        result = check_pieces(act, act->plan->piece, act->plan->n_pieces);
+    return result == 0 && !is_congruent(act) ? check_move(act) : result;
+}
+
+/* --- calls --- */
+
+int hl_call_at_exec_stop(const struct hl_exec_thread *thread, long *result, long number,
+                         const uint64_t argument[6]) {
+    int error = hl_call_in_exec_thread(thread, result, number, argument);
+    return error != 0 ? error : hl_is_error(*result) ? HL_SKIP_ATTACH_CALL : 0;
+}
+
+int hl_explain_exec_mapping(long error) {
+    return error == -EPERM    ? HL_SKIP_STORE_NOEXEC
+           : error == -EACCES ? HL_SKIP_EXEC_DENIED
+                              : HL_SKIP_NO_MEMORY;
+}
+
+static int call(const struct act *act, long *result, long number, uint64_t a, uint64_t b, uint64_t c,
+                uint64_t d, uint64_t e, uint64_t f) {
+    return hl_call_at_exec_stop(act->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
+}
+
+/* Opens PATH in the program, and waits for nobody: who owns a folder above a store may have put a FIFO there since it was looked
+   at.  0, and *FILE is its number. */
+static int open_in_program(const struct act *act, const char *path, int *file) {
+    long opened;
+    int result = hl_write_exec_thread(act->thread, act->thread->data, path, strlen(path) + 1);
+    if (result == 0)
+        result = call(act, &opened, SYS_openat, (uint64_t)AT_FDCWD, act->thread->data,
+                      O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0, 0, 0);
+    if (result == 0)
+        *file = (int)opened;
+    return result;
+}
+
+static void close_in_program(const struct act *act, int file) {
+    long closed;
+    if (file >= 0)
+        call(act, &closed, SYS_close, (uint64_t)file, 0, 0, 0, 0, 0);
+}
+
+/* Whether what it has opened is the image that was checked. */
+static int check_opened(const struct act *act) {
+    struct stat stat;
+    char *path = hl_format("fd/%d", act->file);
+    int result = fstatat(act->process.folder, path, &stat, 0) != 0 ? -errno : 0;
+    free(path);
+    if (result != 0)
+        return result;
+    return stat.st_dev == act->plan->image_stat.st_dev && stat.st_ino == act->plan->image_stat.st_ino
+               ? 0
+               : HL_SKIP_NO_IMAGE;
+}
+
+static int map_piece(const struct act *act, const struct hl_piece_of_text *piece, int file, long *mapped) {
+    return call(act, mapped, SYS_mmap, piece->start, piece->end - piece->start, (uint64_t)piece->prot,
+                MAP_PRIVATE | MAP_FIXED, (uint64_t)file, piece->offset);
+}
+
+/* A system call instruction of the vdso, for as long as the program's own text may not be there. */
+static int find_call_in_vdso(const struct act *act, uint64_t *at) {
+    char bytes[8192];
+    for (size_t i = 0; i < act->process.n_regions; i++) {
+        const struct hl_region *region = &act->process.region[i];
+        size_t n = region->end - region->start < sizeof bytes ? region->end - region->start : sizeof bytes;
+        if (strcmp(region->name, "[vdso]") != 0 ||
+            hl_read_exec_thread(act->thread, region->start, bytes, n) != 0)
+            continue;
+        const char *found = memmem(bytes, n, "\x0f\x05", 2);
+        if (found != NULL) {
+            *at = region->start + (uint64_t)(found - bytes);
+            return 0;
+        }
+    }
+    return HL_SKIP_ATTACH_INSTRUCTIONS;
+}
+
+/* Maps what SEGMENT has in PIECE from FILE, the program's own. */
+static int map_own(const struct act *act, const struct hl_segment *segment,
+                   const struct hl_piece_of_text *piece, int file) {
+    struct hl_piece_of_text own = {segment->first_page > piece->start ? segment->first_page : piece->start,
+                                   segment->end_page < piece->end ? segment->end_page : piece->end, 0,
+                                   (segment->flags & PF_R ? PROT_READ : 0) |
+                                       (segment->flags & PF_X ? PROT_EXEC : 0)};
+    own.offset = segment->offset + (own.start - segment->first_page);
+    long mapped;
+    int result = own.start < own.end ? HL_SKIP_ATTACH_CALL : 0;
+    for (unsigned tries = 0; result == HL_SKIP_ATTACH_CALL && tries < HL_TRIES; tries++)
+        result = map_piece(act, &own, file, &mapped);
+    return result;
+}
+
+/* PIECE could not be mapped.  If it is not as it was, it is mapped from the program's own file. */
+static int map_back(const struct act *act, const struct hl_piece_of_text *piece) {
+    struct act now = {act->plan, act->thread, {.folder = -1}, {.folder = -1}, -1};
+    const uint64_t usual = act->thread->gadgets.call;
+    int file = -1, result = hl_read_mappings(&now.process, &act->process);
+    bool is_lost = result == 0 && check_piece(&now, piece) != 0;
+    if (is_lost)
+        result = find_call_in_vdso(&now, &act->thread->gadgets.call);
+    if (is_lost && result == 0)
+        result = open_in_program(act, "/proc/self/exe", &file);
+    for (unsigned i = 0; i < act->plan->object.n_segments && result == 0 && file >= 0; i++)
+        result = map_own(act, &act->plan->object.segment[i], piece, file);
+    close_in_program(act, file);
+    act->thread->gadgets.call = usual;
+    hl_close_process(&now.process);
+    return result;
+}
+
+/* PIECE could not be mapped: it stays, or becomes again, what it was. */
+static int leave(const struct act *act, const struct hl_piece_of_text *piece) {
+    if (map_back(act, piece) != 0) {
+        hl_say("%s: its text is lost, so it is ended: no memory for mapping it again", act->plan->executable);
+        kill(act->thread->pid, SIGKILL);
+    }
+    return HL_SKIP_ATTACH_CALL;
+}
+
+/* A profiler that was there from the start (perf record) hears of mmap and not of mremap.  So it takes this page for the
+   image's first one, where the image's symbols are; the second one, which has the headers that debuggers expect, is mapped
+   elsewhere and moved over it. */
+int hl_map_header_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
+                               uint64_t distance, int file) {
+    const struct hl_piece_of_text *header = &plan->header;
+    const struct act act = {.thread = thread};
+    uint64_t bytes = header->end - header->start, to = header->start + distance;
+    uint64_t prot = (uint64_t)header->prot, number = (uint64_t)file;
+    long at, done;
+    if (bytes == 0)
+        return 0;
+    int result = call(&act, &at, SYS_mmap, 0, bytes, prot, MAP_PRIVATE, number, header->offset);
+    if (result == 0) {
+        result =
+            call(&act, &done, SYS_mremap, (uint64_t)at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, to, 0);
+        if (result == HL_SKIP_ATTACH_CALL)
+            call(&act, &done, SYS_munmap, (uint64_t)at, bytes, 0, 0, 0, 0);
+    }
+    if (result == HL_SKIP_ATTACH_CALL) /* a store on the pool before Linux 5.16; RLIMIT_AS */
+        result =
+            call(&act, &done, SYS_mmap, to, bytes, prot, MAP_PRIVATE | MAP_FIXED, number, header->offset);
+    return result;
+}
+
+/* With the headers, if it has these. */
+static int map_or_leave(const struct act *act, const struct hl_piece_of_text *piece) {
+    const struct hl_piece_of_text *header = &act->plan->header;
+    long mapped;
+    int result = map_piece(act, piece, act->file, &mapped);
+    if (result == HL_SKIP_ATTACH_CALL) {
+        leave(act, piece);
+        return hl_explain_exec_mapping(mapped);
+    }
+    if (result == 0 && header->start >= piece->start && header->start < piece->end)
+        result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);
+    return result == HL_SKIP_ATTACH_CALL ? leave(act, header) : result;
+}
+
+/* Text first. */
+static int map_over(const struct act *act) {
+    const struct hl_exec_plan *plan = act->plan;
+    int result = 0;
+    for (int prot = PROT_EXEC, pass = 0; pass < 2; pass++, prot = 0)
+        for (unsigned i = 0; i < plan->n_pieces && result == 0; i++)
+            if ((plan->piece[i].prot & PROT_EXEC) == prot)
+                result = map_or_leave(act, &plan->piece[i]);
+    return result;
+}
+
+static int change(struct act *act) {
+    int result = open_in_program(act, act->plan->image_path, &act->file);
+    if (result == 0)
+        result = check_opened(act);
+    if (result == 0 && !is_congruent(act))
+        result = hl_move_at_exec_stop(act->plan, act->thread, &act->process, act->file);
+    else if (result == 0)
+        result = map_over(act);
+    close_in_program(act, act->file);
+    return result;
+}
+
+int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d", thread->pid);
+    struct act act = {.plan = plan, .thread = thread, .process = {.folder = -1}, .file = -1};
+    act.opened =
+        (struct hl_process){.pid = thread->pid, .folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC)};
+    int result = act.opened.folder < 0 ? -errno : 0;
+    if (result == 0)
+        result = check(&act);
+    if (thread->gadgets.call != 0) {
+        int armed = hl_arm_exec_thread(thread);
+        result = result != 0 ? result : armed;
+    }
+    if (result == 0)
+        result = change(&act);
+    hl_close_process(&act.process);
+    hl_close_process(&act.opened);
+    return result;
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What is to be done at the exec stop: planned before the program is executed, from its file, so that little is left to be
+   done while it waits. */
+#include "command/stop/stop.h"
+#include "command/base/basics.h"
+#include "elf/image.h"
+#include "command/image/find.h"
+#include "elf/plan.h"
+#include "command/trace/tracee.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* --- instructions --- */
+
+static const struct hl_exec_bytes call_code = {3, "\x0f\x05\xc3"}; /* syscall; ret */
+/* mov $15, %rax; syscall (glibc, musl, Go), and mov $15, %eax; syscall */
+static const struct hl_exec_bytes back_codes[] = {{9, "\x48\xc7\xc0\x0f\0\0\0\x0f\x05"},
+                                                  {7, "\xb8\x0f\0\0\0\x0f\x05"}};
+/* As much is searched at once, from both ends in turn: a libc comes last in a static program and in a dynamic linker, Go's
+   runtime first. */
+#define WINDOW_BYTES ((size_t)32 << 10)
+
+/* 16 bytes, wherever they lie, compared at once on every machine. */
+typedef uint8_t lanes __attribute__((vector_size(16)));
+typedef uint64_t halves __attribute__((vector_size(16)));
+
+/* The first SYSCALL instruction, or what looks like one, in [at, end); END: there is none. */
+static const char *find_syscall(const char *at, const char *end) {
+    lanes first, second;
+    for (; end - at > (ptrdiff_t)sizeof first; at += sizeof first) {
+        memcpy(&first, at, sizeof first);
+        memcpy(&second, at + 1, sizeof second);
+        halves found = (halves)((first == 0x0f) & (second == 0x05));
+        if ((found[0] | found[1]) != 0)
+            break;
+    }
+    while (end - at >= 2 && memcmp(at, "\x0f\x05", 2) != 0)
+        at++;
+    return end - at >= 2 ? at : end;
+}
+
+/* memmem(3) for instructions with SYSCALL in them, in a tenth of its time: text has few of these. */
+static const char *find_code(const char *text, size_t bytes, const struct hl_exec_bytes *code) {
+    size_t before = (size_t)(find_syscall(code->at, code->at + code->n) - code->at);
+    const char *end = text + bytes;
+    for (const char *at = find_syscall(text, end); at != end; at = find_syscall(at + 1, end))
+        if ((size_t)(at - text) >= before && (size_t)(end - at) >= code->n - before &&
+            memcmp(at - before, code->at, code->n) == 0)
+            return at - before;
+    return NULL;
+}
+
+/* What sigreturn is called with, in [from, from + WINDOW_BYTES) of TEXT; *CODE is its bytes. */
+static const char *find_back(const char *text, size_t bytes, size_t from, const struct hl_exec_bytes **code) {
+    size_t n = bytes - from < WINDOW_BYTES + sizeof back_codes->at ? bytes - from
+                                                                   : WINDOW_BYTES + sizeof back_codes->at;
+    const char *found = NULL;
+    for (size_t i = 0; i < 2 && found == NULL; i++)
+        found = find_code(text + from, n, *code = &back_codes[i]);
+    return found;
+}
+
+/* Finds both in TEXT, which will be at ADDRESS. */
+static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
+                       bool is_of_linker) {
+    const char *back = NULL;
+    const struct hl_exec_bytes *code = NULL;
+    for (size_t front = 0, end = bytes; front < end && back == NULL; front += WINDOW_BYTES) {
+        back = find_back(text, bytes, front, &code);
+        end = end > WINDOW_BYTES ? end - WINDOW_BYTES : 0;
+        if (back == NULL)
+            back = find_back(text, bytes, end, &code);
+    }
+    if (back == NULL)
+        return false;
+    size_t at = (size_t)(back - text), from = at > WINDOW_BYTES ? at - WINDOW_BYTES : 0;
+    const char *call = find_code(text + from, bytes - from, &call_code);
+    if (call == NULL)
+        call = find_code(text, bytes, &call_code);
+    if (call == NULL)
+        return false;
+    plan->back = (struct hl_exec_code){address + at, is_of_linker, code};
+    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), is_of_linker, &call_code};
+    return true;
+}
+
+/* In [offset, offset + bytes) of FILE.  It stays mapped, like all that this process has, until it executes the program: to
+   unmap it would interrupt the helper on its processor. */
+static bool find_codes_in_file(struct hl_exec_plan *plan, int file, uint64_t offset, uint64_t bytes,
+                               uint64_t address, bool is_of_linker) {
+    uint64_t skew = offset % plan->geometry.page_bytes;
+    const char *text = mmap(NULL, bytes + skew, PROT_READ, MAP_PRIVATE, file, (off_t)(offset - skew));
+    return text != MAP_FAILED && find_codes(plan, text + skew, bytes, address, is_of_linker);
+}
+
+/* In the text of the executable, as its image has it, which is on huge pages. */
+static bool find_codes_in_image(struct hl_exec_plan *plan) {
+    uint64_t base = hl_round_down(plan->object.segment[0].start, plan->geometry.huge_page_bytes);
+    for (unsigned i = 0; i < plan->object.n_segments; i++) {
+        const struct hl_segment *segment = &plan->object.segment[i];
+        if ((segment->flags & PF_X) && !(segment->flags & PF_W) &&
+            find_codes_in_file(plan, plan->image, segment->start - base, segment->file_end - segment->start,
+                               segment->start, false))
+            return true;
+    }
+    return false;
+}
+
+/* In the text of the dynamic linker at PATH, which is the first that runs. */
+static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
+    struct hl_elf_file linker;
+    bool found = false;
+    if (hl_open_elf(&linker, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    for (size_t i = 0; i < linker.phnum && !found && hl_is_position_independent(&linker); i++) {
+        const Elf64_Phdr *ph = &linker.phdr[i];
+        if (ph->p_type == PT_LOAD && (ph->p_flags & PF_X) && !(ph->p_flags & PF_W) && ph->p_filesz > 0)
+            found = find_codes_in_file(plan, linker.fd, ph->p_offset, ph->p_filesz, ph->p_vaddr, true);
+    }
+    hl_close_elf(&linker);
+    return found;
+}
+
+static bool read_linker_path(const struct hl_elf_file *file, char path[PATH_MAX]) {
+    for (size_t i = 0; i < file->phnum; i++) {
+        const Elf64_Phdr *ph = &file->phdr[i];
+        if (ph->p_type == PT_INTERP && ph->p_filesz > 0 && ph->p_filesz < PATH_MAX &&
+            pread(file->fd, path, ph->p_filesz, (off_t)ph->p_offset) == (ssize_t)ph->p_filesz) {
+            path[ph->p_filesz] = '\0';
+            return true;
+        }
+    }
+    return false;
+}
+
+static int plan_codes(struct hl_exec_plan *plan, const struct hl_elf_file *file) {
+    char path[PATH_MAX];
+    if ((read_linker_path(file, path) && find_codes_in_linker(plan, path)) || find_codes_in_image(plan))
+        return 0;
+    return HL_SKIP_ATTACH_INSTRUCTIONS;
+}
+
+/* --- what is mapped --- */
+
+/* Zeros that no file has are not in the image either. */
+static bool has_zeros(const struct hl_exec_plan *plan, const struct hl_span *span) {
+    for (unsigned i = 0; i < plan->object.n_segments; i++) {
+        const struct hl_segment *segment = &plan->object.segment[i];
+        if (hl_overlap(segment->file_end, segment->end, span->start, span->end) > 0)
+            return true;
+    }
+    return false;
+}
+
+/* The offset at which the image has the huge page with the headers as FILE has them (layout.c); 0: it has none. */
+static uint64_t find_header_page(const struct hl_exec_plan *plan, const struct hl_elf_file *file,
+                                 uint64_t header) {
+    char own[4096], copy[sizeof own];
+    uint64_t huge = plan->geometry.huge_page_bytes, size = (uint64_t)plan->image_stat.st_size;
+    uint64_t bytes = file->header.e_phoff + file->phnum * sizeof(Elf64_Phdr);
+    if (size % huge != 0 || size <= huge || bytes > sizeof own ||
+        pread(file->fd, own, bytes, 0) != (ssize_t)bytes ||
+        pread(plan->image, copy, bytes, (off_t)(size - huge + header % huge)) != (ssize_t)bytes)
+        return 0;
+    return memcmp(own, copy, bytes) == 0 ? size - huge : 0;
+}
+
+/* Where the image has what. */
+struct source {
+    uint64_t base;                  /* the address of its first byte */
+    struct hl_address_range header; /* the huge page with the headers; empty: it has no second one */
+    uint64_t header_offset;         /* of the second one, with the headers as the file has them */
+};
+
+/* Adds [start, end), which the image has at OFFSET, to the *N pieces of LIST. */
+static void add_part(struct hl_piece_of_text *list, unsigned *n, uint64_t start, uint64_t end,
+                     uint64_t offset, uint32_t flags) {
+    if (start < end)
+        list[(*n)++] = (struct hl_piece_of_text){
+            start, end, offset, (flags & PF_R ? PROT_READ : 0) | (flags & PF_X ? PROT_EXEC : 0)};
+}
+
+/* Adds [start, end), and what of it is in the huge page with the headers from the second one. */
+static void add_parts(struct hl_piece_of_text *list, unsigned *n, const struct source *source, uint64_t start,
+                      uint64_t end, uint32_t flags) {
+    uint64_t from = source->header.start > start ? source->header.start : start;
+    uint64_t to = source->header.end < end ? source->header.end : end;
+    if (from >= to)
+        from = to = start;
+    add_part(list, n, start, from, start - source->base, flags);
+    add_part(list, n, from, to, source->header_offset + (from - source->header.start), flags);
+    add_part(list, n, to, end, to - source->base, flags);
+}
+
+/* Adds text.  The huge page with the headers is to be mapped twice. */
+static void add_text(struct hl_exec_plan *plan, const struct source *source, const struct hl_span *span) {
+    struct hl_piece_of_text part[3];
+    unsigned n = 0;
+    add_part(plan->piece, &plan->n_pieces, span->start, span->end, span->start - source->base, span->flags);
+    add_parts(part, &n, source, span->start, span->end, span->flags);
+    for (unsigned i = 0; i < n; i++)
+        if (part[i].offset != part[i].start - source->base)
+            plan->header = part[i];
+}
+
+/* Adds what of SEGMENT no piece has. */
+static void add_rest(struct hl_exec_plan *plan, const struct hl_segment *segment,
+                     const struct source *source) {
+    uint64_t at = segment->first_page, end = segment->end_page;
+    for (unsigned i = 0; i < plan->n_pieces && at < end; i++) {
+        const struct hl_piece_of_text *piece = &plan->piece[i];
+        add_parts(plan->rest, &plan->n_rest, source, at, piece->start < end ? piece->start : end,
+                  segment->flags);
+        at = piece->end > at ? piece->end : at;
+    }
+    add_parts(plan->rest, &plan->n_rest, source, at, end, segment->flags);
+}
+
+/* Position-independent, all of its headers have to be the file's when they move, and what is read-only a file's. */
+static void plan_move(struct hl_exec_plan *plan, const struct source *source) {
+    plan->may_move = plan->is_position_independent && source->header_offset != 0;
+    for (unsigned i = 0; i < plan->object.n_segments && plan->may_move; i++) {
+        const struct hl_segment *segment = &plan->object.segment[i];
+        if (segment->flags & PF_W)
+            continue;
+        plan->may_move = segment->file_end == segment->end;
+        add_rest(plan, segment, source);
+    }
+}
+
+static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file,
+                       const struct hl_options *options) {
+    struct hl_options all = hl_options_for_image(options);
+    struct hl_plan spans;
+    uint64_t huge = plan->geometry.huge_page_bytes;
+    struct source source = {.base = hl_round_down(plan->object.segment[0].start, huge)};
+    for (unsigned i = 0; i < plan->object.n_segments; i++)
+        if (plan->object.segment[i].offset == 0) {
+            uint64_t header = plan->object.segment[i].first_page, start = hl_round_down(header, huge);
+            source.header_offset = find_header_page(plan, file, header);
+            if (source.header_offset != 0)
+                source.header = (struct hl_address_range){start, start + huge};
+        }
+    int result = hl_plan_object(&spans, &plan->object, &all, &plan->geometry);
+    for (unsigned i = 0; i < spans.n_spans && result == 0; i++) {
+        const struct hl_span *span = &spans.span[i];
+        if (span->flags & PF_W)
+            continue;
+        if (has_zeros(plan, span) || span->end - source.base > (uint64_t)plan->image_stat.st_size)
+            return HL_SKIP_IMAGE_MISMATCH;
+        if (span->flags & PF_X)
+            add_text(plan, &source, span);
+        else
+            add_parts(plan->piece, &plan->n_pieces, &source, span->start, span->end, span->flags);
+        *(span->kind == HL_TEXT ? &plan->text_pages : &plan->rodata_pages) += hl_span_bytes(span) / huge;
+    }
+    if (result == 0 && plan->n_pieces == 0)
+        result = HL_SKIP_TOO_SMALL;
+    if (result == 0)
+        plan_move(plan, &source);
+    if (result == 0 && !plan->may_move && hl_gets_any_address(file, &plan->geometry))
+        result = HL_SKIP_IMAGE_PLACE;
+    return result;
+}
+
+static int check_file(const struct hl_exec_plan *plan, const struct hl_elf_file *file) {
+    if (!hl_is_native(file))
+        return HL_SKIP_FOREIGN;
+    if (hl_has_privileges(file)) /* the kernel gives none to a program that is traced */
+        return HL_SKIP_PRIVILEGED;
+    for (unsigned i = 0; i < plan->object.n_segments; i++)
+        if ((plan->object.segment[i].flags & (PF_W | PF_X)) == (PF_W | PF_X))
+            return HL_SKIP_WRITABLE_TEXT;
+    return 0;
+}
+
+static int open_image(struct hl_exec_plan *plan, const struct hl_elf_file *file,
+                      const struct hl_options *options) {
+    int result = hl_read_file_state(&plan->file, file->fd);
+    long image =
+        result == 0 ? hl_open_image_as(&plan->status, &plan->file, options) : -HL_SKIP_SOURCE_UNREADABLE;
+    if (image < 0)
+        return (int)-image;
+    plan->image = (int)image;
+    plan->image_path = hl_find_file_path(plan->image);
+    if (plan->image_path == NULL || strlen(plan->image_path) >= HL_EXEC_DATA_BYTES ||
+        fstat(plan->image, &plan->image_stat) != 0)
+        return HL_SKIP_NO_IMAGE;
+    result = hl_check_image(&plan->object, plan->image, &plan->geometry);
+    return result == 0 && hl_is_noexec(plan->image) ? HL_SKIP_STORE_NOEXEC : result;
+}
+
+static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
+                     const struct hl_options *options) {
+    int result = hl_load_object(&plan->object, file, plan->executable, 0, &plan->geometry);
+    plan->entry = file->header.e_entry;
+    plan->is_position_independent = hl_is_position_independent(file);
+    plan->has_linker = file->has_interpreter;
+    if (result == 0)
+        result = check_file(plan, file);
+    if (result == 0)
+        result = open_image(plan, file, options);
+    if (result == 0)
+        result = plan_pieces(plan, file, options);
+    return result == 0 ? plan_codes(plan, file) : result;
+}
+
+int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status, const char *executable,
+                      const struct hl_options *options) {
+    struct hl_elf_file file;
+    memset(plan, 0, sizeof *plan);
+    plan->image = -1;
+    plan->status = *status;
+    plan->executable = hl_format("%s", executable);
+    plan->verbose = options->verbose;
+    plan->is_strict = options->strict != 0;
+    hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    int result = hl_check_attach_machine();
+    if (result == 0 && hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
+        result = HL_SKIP_SOURCE_UNREADABLE;
+    if (result == 0) {
+        result = plan_file(plan, &file, options);
+        plan->object.soname = NULL; /* it is the file's */
+        hl_close_elf(&file);
+    }
+    return result;
+}
+
+void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
+    for (unsigned i = 0; i < plan->object.n_segments; i++) {
+        struct hl_segment *segment = &plan->object.segment[i];
+        segment->start += distance;
+        segment->end += distance;
+        segment->file_end += distance;
+        segment->first_page += distance;
+        segment->end_page += distance;
+    }
+    for (unsigned i = 0; i < plan->n_pieces; i++) {
+        plan->piece[i].start += distance;
+        plan->piece[i].end += distance;
+    }
+    plan->header.start += distance;
+    plan->header.end += distance;
+    for (unsigned i = 0; i < plan->n_rest; i++) {
+        plan->rest[i].start += distance;
+        plan->rest[i].end += distance;
+    }
+    plan->call.at += plan->call.is_of_linker ? 0 : distance;
+    plan->back.at += plan->back.is_of_linker ? 0 : distance;
+}
+
+void hl_free_exec_plan(struct hl_exec_plan *plan) {
+    free(plan->executable);
+    free(plan->image_path);
+    if (plan->image >= 0)
+        close(plan->image);
+}

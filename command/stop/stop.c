@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Executes a program with its text on its image, and with nothing of hugeld in it.
+
+   hugeld run becomes the program, so somebody else has to be there when it has: a helper, a process that shares hugeld's
+   memory until then and traces it.
+
+       run        starts the helper, plans, waits until it is traced, execve(2) ....... wait4: the helper   program
+       helper                      PTRACE_SEIZE ........................... the image, detach, ends
+
+   The helper is a child of the program's, and the program must not see that.  wait(2) without __WALL does not know it, its
+   signal is ignored, and the last call that the process makes on our behalf waits for it.  So there is no
+   orphan that process 1 would have to wait for, which in a container may be a program that never does.  What the helper took
+   is counted in RUSAGE_CHILDREN.  If it is killed, a zombie that only __WALL sees stays until the program ends.
+
+   If the program cannot be executed while it is traced (a security module forbids it), it is executed without. */
+#include "command/stop/stop.h"
+#include "command/base/basics.h"
+#include "command/image/find.h"
+#include "elf/skip.h"
+#include "elf/sys.h"
+
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define STACK_BYTES (256 << 10)
+#define ROOM_BYTES (16 << 20)
+
+/* What the helper has to say.  The kernel makes it ENDED when the helper ends and we share its memory still. */
+enum state { ENDED, STARTED, TRACES, ASKS, MAY, FAILED };
+
+struct hl_exec_stop {
+    struct hl_exec_plan plan;
+    pid_t pid, helper;
+    int processor; /* where the program's process was, or -1 */
+    _Atomic int state;
+    int error; /* why it FAILED */
+    char *stack;
+};
+
+static long call_futex(_Atomic int *word, int operation, int value) {
+    return HL_CALL(__NR_futex, word, operation, value, NULL, NULL, 0);
+}
+
+static void set_state(struct hl_exec_stop *stop, enum state state) {
+    atomic_store(&stop->state, (int)state);
+    call_futex(&stop->state, FUTEX_WAKE, 1);
+}
+
+/* Until the state is no longer STATE; what it is then. */
+static enum state await_other_state(struct hl_exec_stop *stop, enum state state) {
+    while (atomic_load(&stop->state) == (int)state)
+        call_futex(&stop->state, FUTEX_WAIT, (int)state);
+    return (enum state)atomic_load(&stop->state);
+}
+
+/* --- the helper --- */
+
+/* Yama may want to be asked (ptrace_scope 1). */
+static bool seize(struct hl_exec_stop *stop) {
+    int result = hl_seize_exec_thread(stop->pid);
+    if (result == -EPERM) {
+        set_state(stop, ASKS);
+        await_other_state(stop, ASKS);
+        result = hl_seize_exec_thread(stop->pid);
+    }
+    stop->error = result;
+    set_state(stop, result == 0 ? TRACES : FAILED);
+    return result == 0;
+}
+
+static char *count_pages(const char *kind, uint64_t pages) {
+    return pages == 0
+               ? hl_format("%s", "")
+               : hl_format("%s %llu page%s shared, ", kind, (unsigned long long)pages, pages == 1 ? "" : "s");
+}
+
+/* As libhugeld.so says it. */
+static void tell(const struct hl_exec_plan *plan, int result) {
+    char *text = count_pages("text", plan->text_pages), *rodata = count_pages("rodata", plan->rodata_pages);
+    bool refuses = result != 0 && plan->is_strict;
+    if (result == 0 && plan->verbose >= 2)
+        hl_say("%s: %s%sat the exec stop from %s", hl_base_name(plan->executable), text, rodata,
+               plan->image_path);
+    else if (result != 0 && (refuses || plan->verbose >= 1))
+        hl_say("%s: not on its image: %s; %s", plan->executable,
+               result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result),
+               refuses ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+    free(text);
+    free(rodata);
+}
+
+/* From the exec stop on the two run in turns only.  On one processor that takes 2 us for each turn; to wake the other one up
+   from its sleep takes ten times as long, and under a hypervisor more. */
+static void stay_beside(int processor) {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    if (processor >= 0 && processor < CPU_SETSIZE)
+        CPU_SET((size_t)processor, &one);
+    HL_CALL(__NR_sched_setaffinity, 0, sizeof one, &one, 0, 0, 0);
+}
+
+/* Whether this process ends with the one that is to be helped, which may have ended already: its pipes would stay open.  What
+   stops all of a process group is for that one alone: stopped as well, this one could not let it go on. */
+static bool stays_with(pid_t parent) {
+    HL_CALL(__NR_setpgid, 0, 0, 0, 0, 0, 0);
+    HL_CALL(__NR_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0, 0);
+    return HL_CALL(__NR_getppid, 0, 0, 0, 0, 0, 0) == parent;
+}
+
+/* Until the program is executed both run at the same time, with one errno. */
+static int help(void *data) {
+    struct hl_exec_stop *stop = data;
+    struct hl_exec_thread thread = {.pid = stop->pid};
+    if (!stays_with(stop->pid))
+        return 0;
+    if (!seize(stop))
+        return 0;
+    stay_beside(stop->processor);
+    int result = hl_await_exec_stop(&thread);
+    if (result == 0)
+        result = hl_act_at_exec_stop(&stop->plan, &thread);
+    if (result == -ESRCH)
+        return 0;
+    tell(&stop->plan, result);
+    if (result != 0 && stop->plan.is_strict)
+        hl_end_exec_thread(&thread, HL_EXIT_NOT_FOUND);
+    else
+        hl_leave_exec_thread(&thread, stop->helper);
+    return 0;
+}
+
+/* --- run --- */
+
+/* Children of this process will have other numbers than we know them by: they are in a PID namespace of their own. */
+static bool has_other_children(void) {
+    struct stat own, children;
+    return stat("/proc/self/ns/pid", &own) != 0 || stat("/proc/self/ns/pid_for_children", &children) != 0 ||
+           own.st_ino != children.st_ino; /* it is not there before the first of them is */
+}
+
+/* Whether the process may have as much memory as the helper needs, which would end without it. */
+static bool has_room(void) {
+    struct rlimit data, all;
+    return getrlimit(RLIMIT_DATA, &data) == 0 && getrlimit(RLIMIT_AS, &all) == 0 &&
+           data.rlim_cur >= ROOM_BYTES && all.rlim_cur >= ROOM_BYTES;
+}
+
+/* Why this process is left alone, whatever it executes. */
+static int check_self(const struct hl_status *status) {
+    if (status->filters != 0) /* which would see our calls, and may kill for them */
+        return HL_SKIP_RUN_FILTER;
+    if (status->is_traced)
+        return HL_SKIP_ATTACH_TRACED;
+    if (!has_room())
+        return HL_SKIP_NO_MEMORY;
+    if (status->thp_disabled)
+        return HL_SKIP_THP_DISABLED;
+    return has_other_children() ? HL_SKIP_ATTACH_DENIED : 0;
+}
+
+/* All signals are blocked in the helper: those that a terminal sends are for the program.  Not by sigprocmask(3), which
+   unblocks those that a libc has for itself, and one of them may be waiting for the program. */
+static int start_helper(struct hl_exec_stop *stop) {
+    const uint64_t all = UINT64_MAX;
+    uint64_t before = 0;
+    stop->pid = getpid();
+    stop->processor = sched_getcpu();
+    stop->stack = hl_allocate(STACK_BYTES);
+    atomic_store(&stop->state, (int)STARTED);
+    HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all, 0, 0);
+    stop->helper = clone(help, stop->stack + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop, NULL, NULL,
+                         &stop->state);
+    int error = errno;
+    HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before, 0, 0);
+    return stop->helper > 0 ? 0 : -error;
+}
+
+/* Waits until the helper traces this process. */
+static int await_helper(struct hl_exec_stop *stop) {
+    enum state state = await_other_state(stop, STARTED);
+    if (state == ASKS) {
+        prctl(PR_SET_PTRACER, stop->helper, 0, 0, 0);
+        set_state(stop, MAY);
+        state = await_other_state(stop, MAY);
+    }
+    /* One that failed may have ended since. */
+    return state == TRACES ? 0 : stop->error < 0 ? stop->error : -ESRCH;
+}
+
+static void free_stop(struct hl_exec_stop *stop) {
+    hl_free_exec_plan(&stop->plan);
+    free(stop->stack);
+    free(stop);
+}
+
+void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
+    int error = errno;
+    kill(stop->helper, SIGKILL); /* it traces nobody any more then */
+    while (waitpid(stop->helper, NULL, __WALL) < 0 && errno == EINTR)
+        ;
+    free_stop(stop);
+    errno = error;
+}
+
+static char *explain(int result, const char *executable) {
+    if (result == -EPERM || result == -EACCES)
+        result = HL_SKIP_ATTACH_DENIED;
+    if (result < 0)
+        return hl_format("%s", strerror(-result));
+    const char *remedy = hl_skip_remedy((enum hl_skip)result);
+    char *named = hl_name_file(remedy, executable);
+    char *reason = strcmp(remedy, "none") == 0
+                       ? hl_format("%s", hl_skip_sentence((enum hl_skip)result))
+                       : hl_format("%s (%s)", hl_skip_sentence((enum hl_skip)result), named);
+    free(named);
+    return reason;
+}
+
+/* Whether it is the store that no process here would use: a refusal, where no image is none. */
+static bool is_of_store(int result) {
+    return result == HL_SKIP_STORE_UNSAFE || result == HL_SKIP_STORE_FOREIGN ||
+           result == HL_SKIP_STORE_FILE_SYSTEM;
+}
+
+char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
+                         const struct hl_options *options) {
+    struct hl_exec_stop *new = hl_allocate(sizeof *new);
+    struct hl_status status;
+    *stop = NULL;
+    hl_read_status(&status, &hl_system_roots);
+    int self = check_self(&status), started = self == 0 ? start_helper(new) : self;
+    int result = hl_plan_exec_stop(&new->plan, &status, executable, options);
+    if (result == 0)
+        result = started == 0 ? await_helper(new) : started;
+    if (result == 0) {
+        *stop = new;
+        return NULL;
+    }
+    char *reason = new->plan.image >= 0 || is_of_store(result) ? explain(result, executable) : NULL;
+    if (started == 0)
+        hl_cancel_exec_stop(new);
+    else
+        free_stop(new);
+    return reason;
+}

@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A process between execve(2) and its first instruction, which makes system calls for its tracer.
+
+   It has one thread, no signal handlers, and registers and a stack as the kernel has just set them.  So it needs no stack
+   of others' and no saved state beside these registers.  Before its first call a signal frame is written below its stack
+   pointer, and each call begins at a syscall; ret with that frame as its stack (see trace/tracee.c, which does the same to threads
+   that run).  If its tracer dies, even by SIGKILL, the call under way ends and the frame begins the program.
+
+   Signals are not blocked: what comes either ends or stops the process, as it would have without a tracer, or is ignored.
+   No single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a
+   signal). */
+#include "command/stop/stop.h"
+#include "command/base/basics.h"
+#include "elf/sys.h"
+
+#include <errno.h>
+#include <string.h>
+
+#if defined __x86_64__
+
+#include <elf.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#define OPTIONS (PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD)
+#define RED_ZONE_BYTES 128
+#define CHILD_SIGNAL (UINT64_C(1) << (SIGCHLD - 1))
+#define USER_CS 0x33 /* arch/x86/include/asm/segment.h */
+/* arch/x86/include/uapi/asm/ucontext.h: UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.  Without UC_FP_XSTATE and a pointer the
+   vector registers become what they are after execve(2). */
+#define FRAME_HAS_SS 6
+/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
+#define NO_ALTERNATE_STACK 7
+
+/* What sigreturn reads: ucontext_t begins as the kernel's does. */
+struct frame {
+    uint64_t back;
+    ucontext_t context;
+};
+_Static_assert(offsetof(ucontext_t, uc_sigmask) == 296, "the kernel's struct ucontext");
+
+static int trace(pid_t pid, int request, uintptr_t data) {
+    return ptrace(request, pid, 0, data) >= 0 ? 0 : -errno;
+}
+
+/* The process runs, and may have this one's errno. */
+int hl_seize_exec_thread(pid_t pid) { return (int)HL_CALL(__NR_ptrace, PTRACE_SEIZE, pid, 0, OPTIONS, 0, 0); }
+
+/* Resumes PID by REQUEST until it is at the stop that is WANTED, with whatever signals it gets meanwhile. */
+static int run_to(pid_t pid, int request, int wanted) {
+    int status;
+    for (uintptr_t signal = 0;;) {
+        int result = trace(pid, request, signal);
+        while (result == 0 && waitpid(pid, &status, __WALL) != pid)
+            result = errno == EINTR ? 0 : -errno;
+        if (result != 0)
+            return result;
+        if (!WIFSTOPPED(status))
+            return -ESRCH;
+        if (status >> 8 == wanted)
+            return 0;
+        /* A stop for the whole process takes effect when it is let go. */
+        signal = status >> 16 != 0 || WSTOPSIG(status) == (SIGTRAP | 0x80) ? 0 : (uintptr_t)WSTOPSIG(status);
+    }
+}
+
+/* It runs meanwhile, so the first stop is waited for without a resumption. */
+int hl_await_exec_stop(struct hl_exec_thread *thread) {
+    const int wanted = SIGTRAP | PTRACE_EVENT_EXEC << 8;
+    int status;
+    while (waitpid(thread->pid, &status, __WALL) != thread->pid)
+        if (errno != EINTR)
+            return -errno;
+    if (!WIFSTOPPED(status))
+        return -ESRCH;
+    if (status >> 8 == wanted)
+        return 0;
+    uintptr_t signal = status >> 16 != 0 ? 0 : (uintptr_t)WSTOPSIG(status);
+    int result = trace(thread->pid, PTRACE_CONT, signal);
+    return result == 0 ? hl_await_exec_stop(thread) : result;
+}
+
+static int read_registers(pid_t pid, struct user_regs_struct *registers) {
+    struct iovec data = {registers, sizeof *registers};
+    return ptrace(PTRACE_GETREGSET, pid, NT_PRSTATUS, &data) == 0 ? 0 : -errno;
+}
+
+static int write_registers(pid_t pid, struct user_regs_struct *registers) {
+    struct iovec data = {registers, sizeof *registers};
+    return ptrace(PTRACE_SETREGSET, pid, NT_PRSTATUS, &data) == 0 ? 0 : -errno;
+}
+
+static int result_of(ssize_t done, size_t bytes) {
+    return done < 0 ? -errno : (size_t)done == bytes ? 0 : -EFAULT;
+}
+
+int hl_read_exec_thread(const struct hl_exec_thread *thread, uint64_t at, void *to, size_t bytes) {
+    struct iovec local = {to, bytes}, remote = {(void *)(uintptr_t)at, bytes};
+    return result_of(process_vm_readv(thread->pid, &local, 1, &remote, 1, 0), bytes);
+}
+
+int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes) {
+    struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)at, bytes};
+    return result_of(process_vm_writev(thread->pid, &local, 1, &remote, 1, 0), bytes);
+}
+
+/* FRAME restores REGISTERS, with which a program begins, and MASK. */
+static void fill_frame(struct frame *frame, uint64_t back, const struct user_regs_struct *registers,
+                       uint64_t mask) {
+    memset(frame, 0, sizeof *frame);
+    frame->back = back;
+    frame->context.uc_flags = FRAME_HAS_SS;
+    frame->context.uc_stack.ss_flags = NO_ALTERNATE_STACK;
+    greg_t *to = frame->context.uc_mcontext.gregs;
+    to[REG_R8] = (greg_t)registers->r8;
+    to[REG_R9] = (greg_t)registers->r9;
+    to[REG_R10] = (greg_t)registers->r10;
+    to[REG_R11] = (greg_t)registers->r11;
+    to[REG_R12] = (greg_t)registers->r12;
+    to[REG_R13] = (greg_t)registers->r13;
+    to[REG_R14] = (greg_t)registers->r14;
+    to[REG_R15] = (greg_t)registers->r15;
+    to[REG_RDI] = (greg_t)registers->rdi;
+    to[REG_RSI] = (greg_t)registers->rsi;
+    to[REG_RBP] = (greg_t)registers->rbp;
+    to[REG_RBX] = (greg_t)registers->rbx;
+    to[REG_RDX] = (greg_t)registers->rdx;
+    to[REG_RAX] = (greg_t)registers->rax;
+    to[REG_RCX] = (greg_t)registers->rcx;
+    to[REG_RSP] = (greg_t)registers->rsp;
+    to[REG_RIP] = (greg_t)registers->rip;
+    to[REG_EFL] = (greg_t)registers->eflags;
+    to[REG_CSGSFS] =
+        (greg_t)(registers->cs | registers->gs << 16 | registers->fs << 32 | registers->ss << 48);
+    memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
+}
+
+int hl_arm_exec_thread(struct hl_exec_thread *thread) {
+    struct user_regs_struct registers;
+    struct frame frame;
+    uint64_t mask = 0;
+    int result = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80); /* the end of execve(2) */
+    if (result == 0)
+        result = read_registers(thread->pid, &registers);
+    if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
+        result = -errno;
+    if (result == 0 && registers.cs != USER_CS)
+        result = HL_SKIP_ATTACH_32_BIT;
+    if (result != 0)
+        return result;
+    thread->registers = registers;
+    thread->start = registers.rip;
+    thread->arguments = registers.rsp;
+    fill_frame(&frame, thread->gadgets.back, &registers, mask);
+    thread->stack = hl_round_down(registers.rsp - RED_ZONE_BYTES - sizeof frame, 64);
+    thread->data = thread->stack - HL_EXEC_DATA_BYTES;
+    result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
+    thread->is_armed = result == 0;
+    return result;
+}
+
+int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
+    return hl_write_exec_thread(thread, thread->stack + offsetof(struct frame, back), &back, sizeof back);
+}
+
+int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start) {
+    return hl_write_exec_thread(thread,
+                                thread->stack + offsetof(struct frame, context.uc_mcontext.gregs[REG_RIP]),
+                                &start, sizeof start);
+}
+
+int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
+    return trace(thread->pid, PTRACE_SETOPTIONS, OPTIONS | (is_bound ? PTRACE_O_EXITKILL : 0));
+}
+
+/* The next that it does is this call; before, it runs nothing of its own. */
+static int set_call(const struct hl_exec_thread *thread, long number, const uint64_t argument[6]) {
+    struct user_regs_struct r = thread->registers;
+    r.rip = thread->gadgets.call;
+    r.rsp = thread->stack;
+    r.rax = (uint64_t)number;
+    r.orig_rax = (uint64_t)-1;
+    r.rdi = argument[0];
+    r.rsi = argument[1];
+    r.rdx = argument[2];
+    r.r10 = argument[3];
+    r.r8 = argument[4];
+    r.r9 = argument[5];
+    return write_registers(thread->pid, &r);
+}
+
+int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
+                           const uint64_t argument[6]) {
+    int error = set_call(thread, number, argument);
+    for (int i = 0; i < 2 && error == 0; i++) /* there, and back */
+        error = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80);
+    errno = 0;
+    *result = ptrace(PTRACE_PEEKUSER, thread->pid, offsetof(struct user_regs_struct, rax), 0);
+    return error != 0 ? error : -errno;
+}
+
+void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {
+    const uint64_t argument[6] = {(uint64_t)code};
+    long result;
+    if (!thread->is_armed || hl_call_in_exec_thread(thread, &result, SYS_exit_group, argument) != -ESRCH)
+        kill(thread->pid, SIGKILL);
+}
+
+/* Whether SIGCHLD waits for it. */
+static bool has_child_signal(pid_t pid) {
+    char line[256], *path = hl_format("/proc/%d/status", pid);
+    uint64_t pending = 0, one;
+    FILE *status = fopen(path, "re");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        if (sscanf(line, "SigPnd: %" SCNx64, &one) == 1 || sscanf(line, "ShdPnd: %" SCNx64, &one) == 1)
+            pending |= one;
+    if (status != NULL)
+        fclose(status);
+    free(path);
+    return (pending & CHILD_SIGNAL) != 0;
+}
+
+/* A child that was made before execve(2) sends SIGCHLD after it, whatever clone(2) was told.  Where it is blocked it would
+   stay; so until the frame restores the mask it is not. */
+static void unblock_child_signal(pid_t pid) {
+    uint64_t mask;
+    if (ptrace(PTRACE_GETSIGMASK, pid, sizeof mask, &mask) != 0 || !(mask & CHILD_SIGNAL) ||
+        has_child_signal(pid))
+        return;
+    mask &= ~CHILD_SIGNAL;
+    ptrace(PTRACE_SETSIGMASK, pid, sizeof mask, &mask);
+}
+
+void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child) {
+    const uint64_t argument[6] = {(uint64_t)child, 0, __WALL, 0, 0, 0};
+    char zeros[HL_EXEC_DATA_BYTES] = {0};
+    if (thread->is_armed) {
+        hl_write_exec_thread(thread, thread->data, zeros, sizeof zeros);
+        set_call(thread, SYS_wait4, argument);
+        unblock_child_signal(thread->pid);
+    }
+    trace(thread->pid, PTRACE_DETACH, 0);
+}
+
+#else /* another machine */
+
+int hl_seize_exec_thread(pid_t pid) {
+    (void)pid;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+int hl_await_exec_stop(struct hl_exec_thread *thread) {
+    (void)thread;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+int hl_arm_exec_thread(struct hl_exec_thread *thread) {
+    (void)thread;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
+                           const uint64_t argument[6]) {
+    (void)thread, (void)result, (void)number, (void)argument;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+int hl_read_exec_thread(const struct hl_exec_thread *thread, uint64_t at, void *to, size_t bytes) {
+    (void)thread, (void)at, (void)to, (void)bytes;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes) {
+    (void)thread, (void)at, (void)from, (void)bytes;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
+    (void)thread, (void)back;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start) {
+    (void)thread, (void)start;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
+    (void)thread, (void)is_bound;
+    return HL_SKIP_ATTACH_MACHINE;
+}
+
+void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) { (void)thread, (void)code; }
+
+void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child) { (void)thread, (void)child; }
+
+#endif

@@ -1,0 +1,322 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld survey: what hugeld would do for a program that runs.
+
+   Each object that one of its processes has loaded, the busiest, is judged (verdict/verdict.c), and what each way brings is weighed by
+   how much of what the program executes is in the object. */
+#include "command/survey/survey.h"
+#include "elf/kernel.h"
+#include "command/file/program.h"
+#include "elf/skip.h"
+#include "command/trace/tracee.h"
+
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* An object with a smaller part of the hot text is not worth naming. */
+#define PART_MIN 0.05
+/* How many other processes are tried where one has ended. */
+#define ATTEMPTS 4
+/* Of what stays on small pages, a smaller gain is none. */
+#define GAIN_MIN 0.002
+
+/* What each way would do with one object. */
+struct prospect {
+    struct hl_verdict verdict;
+    bool is_here;            /* at its path as that is seen from here */
+    double hot;              /* its part of the hot text */
+    double covered[HL_WAYS]; /* how much of its text each way covers, 0 to 1 */
+};
+
+struct prospects {
+    size_t n;
+    struct prospect *prospect;
+    const char *plain_reason; /* why neither the preloader nor the patched linker works in it; or NULL */
+    double covered[HL_WAYS];  /* of the hot text */
+};
+
+static double share(uint64_t part, uint64_t whole) { return whole > 0 ? (double)part / (double)whole : 0; }
+
+/* Whether a terminal shows PATH as what it is, so that a command with it can be copied. */
+static bool can_be_copied(const char *path) {
+    json_t *text = json_string(path); /* NULL: it is not UTF-8 */
+    bool can = text != NULL;
+    json_decref(text);
+    for (const char *at = path; *at != '\0'; at++)
+        can = can && hl_hidden_bytes(at) == 0;
+    return can;
+}
+
+/* Whether the file DEVICE, INODE is what PATH leads to, and PATH can be copied. */
+static bool is_at(const char *path, dev_t device, ino_t inode) {
+    struct stat status;
+    return can_be_copied(path) && stat(path, &status) == 0 && status.st_dev == device &&
+           status.st_ino == inode;
+}
+
+/* Objects that are named: those whose share of the hot text counts. */
+static bool is_named(const struct prospect *prospect, enum hl_way_name way) {
+    return prospect->covered[way] * prospect->hot >= PART_MIN;
+}
+
+static void add_prospect(struct prospects *prospects, const struct hl_process *process,
+                         const struct hl_loaded *loaded, double hot) {
+    struct hl_options options;
+    struct prospect prospect = {.hot = hot};
+    const char *path = loaded->object.path;
+    hl_default_options(&options);
+    hl_judge_loaded(&prospect.verdict, process, loaded, &options);
+    prospect.is_here = is_at(path, loaded->file->stat.st_dev, loaded->file->stat.st_ino);
+    for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
+        prospect.covered[way] = share(prospect.verdict.covered[way], prospect.verdict.text_bytes);
+    /* What hugeld share add makes is one way here; the executable of what nothing can be preloaded into is moved by no other. */
+    enum hl_way_name shared = hl_shared_way(&prospect.verdict);
+    prospect.covered[HL_WAY_IMAGE] = prospect.covered[shared];
+    prospect.covered[HL_WAY_PLACE] = 0;
+    if (prospects->plain_reason != NULL && !prospect.verdict.is_main)
+        memset(prospect.covered, 0, sizeof prospect.covered);
+    if (prospect.verdict.is_main)
+        prospect.covered[HL_WAY_LDSO] = prospect.covered[HL_WAY_PRELOAD];
+    for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
+        if (is_named(&prospect, (enum hl_way_name)way))
+            prospects->covered[way] += hot * prospect.covered[way];
+    prospects->prospect = hl_resize(prospects->prospect, (prospects->n + 1) * sizeof prospect);
+    prospects->prospect[prospects->n++] = prospect;
+}
+
+/* The huge pages that WAY takes for PROSPECT. */
+static uint64_t count_pages(const struct prospect *prospect, enum hl_way_name way) {
+    const struct hl_verdict *verdict = &prospect->verdict;
+    if (way == HL_WAY_IMAGE)
+        way = hl_shared_way(verdict);
+    if (way == HL_WAY_LDSO && verdict->is_main)
+        way = HL_WAY_PRELOAD;
+    return verdict->pages[way];
+}
+
+/* Whether what hugeld share add makes of PROSPECT's file is there. */
+static bool is_made(const struct prospect *prospect) {
+    const struct hl_verdict *verdict = &prospect->verdict;
+    return verdict->is_made && verdict->best == hl_shared_way(verdict);
+}
+
+/* --- the command --- */
+
+static char *format_share(const struct prospects *prospects) {
+    char *text = hl_format("hugeld share add");
+    bool any = false;
+    for (size_t i = 0; i < prospects->n; i++) {
+        const struct prospect *prospect = &prospects->prospect[i];
+        if (!is_named(prospect, HL_WAY_IMAGE) || is_made(prospect))
+            continue;
+        hl_add_word(&text, prospect->verdict.path);
+        any = true;
+    }
+    if (any)
+        return text;
+    free(text);
+    return NULL;
+}
+
+/* "hugeld run -p main:libLLVM-14.so.1 -- /usr/bin/clang": the arguments are the user's. */
+static char *format_run(const struct prospects *prospects, const char *executable, enum hl_way_name way) {
+    char *text = hl_format("hugeld run"), *patterns = hl_format("%s", "");
+    bool executes_image = false;
+    unsigned libraries = 0;
+    for (size_t i = 0; i < prospects->n; i++) {
+        const struct prospect *prospect = &prospects->prospect[i];
+        if (!is_named(prospect, way))
+            continue;
+        const struct hl_verdict *verdict = &prospect->verdict;
+        executes_image |= way == HL_WAY_IMAGE && hl_shared_way(verdict) == HL_WAY_IMAGE && verdict->is_main &&
+                          verdict->is_to_be_executed;
+        libraries += !verdict->is_main;
+        char *longer = hl_format("%s%s%s", patterns, patterns[0] != '\0' ? ":" : "",
+                                 verdict->is_main ? "main" : hl_base_name(verdict->path));
+        free(patterns);
+        patterns = longer;
+    }
+    if (executes_image)
+        hl_add_word(&text, "--via=image");
+    if (way == HL_WAY_LDSO)
+        hl_add_word(&text, "--via=ldso");
+    else if (way != HL_WAY_IMAGE)
+        hl_add_word(&text, "--copy");
+    if (libraries > 0) {
+        hl_add_word(&text, "-p");
+        hl_add_word(&text, patterns);
+    }
+    hl_add_word(&text, "--");
+    hl_add_word(&text, executable);
+    free(patterns);
+    return text;
+}
+
+/* --- all of it --- */
+
+static double hot_of(const struct hl_surveyed *program, const struct hl_loaded *loaded) {
+    for (size_t i = 0; i < program->n_objects; i++)
+        if (program->object[i].id.inode == loaded->inode && program->object[i].id.device == loaded->device)
+            return program->object[i].share;
+    return 0;
+}
+
+/* False: the process has ended, or may not be read. */
+static bool find_prospects(struct prospects *prospects, struct hl_surveyed *program) {
+    struct hl_process process;
+    struct hl_geometry geometry;
+    if (hl_open_process(&process, program->pid) != 0)
+        return false;
+    struct stat executable;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    bool known = fstatat(process.folder, "exe", &executable, 0) == 0 &&
+                 executable.st_ino == program->id.inode && executable.st_dev == program->id.device &&
+                 hl_read_process_map(&process) == 0;
+    if (known) {
+        char *path = hl_format("/proc/%d/exe", program->pid);
+        prospects->plain_reason = hl_explain_plain_run(path);
+        free(path);
+        hl_find_loaded(&process, &geometry);
+        for (size_t i = 0; i < process.n_loaded; i++) {
+            double hot = hot_of(program, &process.loaded[i]);
+            if (hot > 0 && !process.loaded[i].is_image)
+                add_prospect(prospects, &process, &process.loaded[i], hot);
+        }
+    }
+    hl_close_process(&process);
+    return known;
+}
+
+/* Another process of PROGRAM, where the one that was watched has ended: compilers are run again and again.  False: there
+   is none. */
+static bool find_another(struct hl_surveyed *program) {
+    DIR *folder = opendir("/proc");
+    bool found = false;
+    for (struct dirent *entry; !found && folder != NULL && (entry = readdir(folder)) != NULL;) {
+        struct stat executable;
+        pid_t pid = hl_parse_pid(entry->d_name);
+        char *path = hl_format("/proc/%d/exe", pid);
+        found = pid != 0 && pid != program->pid && stat(path, &executable) == 0 &&
+                executable.st_dev == program->id.device && executable.st_ino == program->id.inode;
+        free(path);
+        if (found)
+            program->pid = pid;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return found;
+}
+
+/* Why no way covers anything: what holds back the object that executes most. */
+static char *explain_nothing(const struct prospects *prospects) {
+    const struct prospect *most = NULL;
+    if (prospects->plain_reason != NULL)
+        return hl_format("it is %s", prospects->plain_reason);
+    for (size_t i = 0; i < prospects->n; i++)
+        if (most == NULL || prospects->prospect[i].hot > most->hot)
+            most = &prospects->prospect[i];
+    if (most == NULL)
+        return hl_format("its text belongs to no file that can be planned");
+    enum hl_skip skip = most->verdict.skip != HL_MOVED ? most->verdict.skip : HL_SKIP_TOO_SMALL;
+    return hl_format("%s: %s", hl_base_name(most->verdict.path), hl_skip_sentence(skip));
+}
+
+/* Whether the commands would name the files that the process has. */
+static bool is_here(const struct prospects *prospects, const struct hl_surveyed *program,
+                    enum hl_way_name way) {
+    for (size_t i = 0; i < prospects->n; i++)
+        if (is_named(&prospects->prospect[i], way) && !prospects->prospect[i].is_here)
+            return false;
+    return is_at(program->path, program->id.device, program->id.inode);
+}
+
+/* Whether what is shared of all objects that are named is in place, so that any start of the program has it. */
+static bool are_in_place(const struct prospects *prospects) {
+    for (size_t i = 0; i < prospects->n; i++)
+        if (is_named(&prospects->prospect[i], HL_WAY_IMAGE) &&
+            hl_shared_way(&prospects->prospect[i].verdict) != HL_WAY_PLACE)
+            return false;
+    return true;
+}
+
+static void take_way(struct hl_advice *advice, const struct prospects *prospects,
+                     const struct hl_surveyed *program) {
+    enum hl_way_name way = hl_choose_way(prospects->covered);
+    advice->way = way;
+    advice->share = way != HL_WAY_NOTHING ? prospects->covered[way] : 0;
+    if (way == HL_WAY_NOTHING) {
+        advice->reason = explain_nothing(prospects);
+        return;
+    }
+    for (size_t i = 0; i < prospects->n; i++)
+        if (is_named(&prospects->prospect[i], way))
+            advice->pages += count_pages(&prospects->prospect[i], way);
+    advice->all_pages = advice->pages * (way == HL_WAY_IMAGE ? 1 : program->processes);
+    if (!is_here(prospects, program, way)) {
+        advice->reason =
+            hl_format(can_be_copied(program->path) ? "its files are not found by their paths from here: they "
+                                                     "were replaced, or are in another mount "
+                                                     "namespace; start it anew, or ask hugeld there"
+                                                   : "its path holds characters that a terminal does not "
+                                                     "show, so there is no command to copy; rename it");
+        return;
+    }
+    if (way == HL_WAY_IMAGE && are_in_place(prospects))
+        advice->way = HL_WAY_PLACE;
+    if (prospects->plain_reason != NULL)
+        advice->reason = hl_format("nothing can be preloaded: it is %s", prospects->plain_reason);
+    char *share_command = way == HL_WAY_IMAGE ? format_share(prospects) : NULL;
+    unsigned n = 0;
+    if (share_command != NULL)
+        advice->command[n++] = share_command;
+    if (advice->way != HL_WAY_PLACE)
+        advice->command[n++] = format_run(prospects, program->path, way);
+    else if (share_command == NULL && advice->reason == NULL)
+        advice->reason =
+            hl_format("its files are kept in place; what runs since before that is to be started anew");
+}
+
+/* What the hot text that is on small pages costs, in the units of the estimate. */
+static double estimate(struct hl_advice *advice, const struct hl_surveyed *program,
+                       const struct hl_survey *survey, double covered) {
+    const struct hl_event_counts *counts = &program->counts;
+    advice->by_walks = counts->known && counts->has_walks && counts->cycles > 0;
+    if (!survey->exact && program->samples > 0)
+        covered *= share(program->samples - program->huge_samples, program->samples);
+    if (advice->by_walks)
+        return hl_estimate_from_walks(&survey->curve, (double)program->likely_bytes,
+                                      counts->walk_cycles / counts->cycles, covered);
+    return hl_estimate_gain(&survey->curve, (double)program->likely_bytes, covered);
+}
+
+void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
+    struct hl_advice *advice = &program->advice;
+    struct prospects prospects = {0};
+    if (survey->undecided) {
+        advice->reason = hl_format("too many samples were lost to decide anything");
+        return;
+    }
+    if (program->likely_bytes <= survey->limit_bytes) {
+        advice->already_huge = survey->exact ? program->huge_bytes > program->hot_bytes
+                                             : 2 * program->huge_samples > program->samples;
+        advice->reason = advice->already_huge ? hl_format("its text is on huge pages already")
+                                              : hl_format("it executes no more text than the TLB reaches");
+        return;
+    }
+    bool known = find_prospects(&prospects, program);
+    for (unsigned i = 0; !known && i < ATTEMPTS && find_another(program); i++)
+        known = find_prospects(&prospects, program);
+    if (known)
+        take_way(advice, &prospects, program);
+    else
+        advice->reason = hl_format("its processes have ended, or may not be read");
+    advice->gain = estimate(advice, program, survey, advice->share);
+    if (advice->way != HL_WAY_NOTHING && survey->curve.n > 0 && advice->gain < GAIN_MIN) {
+        free(advice->reason);
+        advice->reason = hl_format("little is to be gained on this machine");
+    }
+    for (size_t i = 0; i < prospects.n; i++)
+        hl_free_verdict(&prospects.prospect[i].verdict);
+    free(prospects.prospect);
+}

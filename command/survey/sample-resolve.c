@@ -1,0 +1,354 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Processes are kept by a descriptor of /proc/PID, which is that process's and no later one's.  What a process executes,
+   and what it has mapped, may change at any time, so only what took the kernel long (maps) is kept, and not for long.
+
+   Names, devices and numbers are what the process has chosen, or what its file systems say (FUSE).  So nothing here opens
+   a file for reading or asks a file system that may not answer: device and inode are in the kernel's answer, a handle is
+   made from the inode in memory, and statx is told not to ask (AT_STATX_DONT_SYNC). */
+#include "command/survey/sample-resolve.h"
+#include "command/base/common.h"
+#include "command/proc/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+/* So many processes are known at a time, with an open file for each. */
+#define PROCESSES_MAX 512
+/* What maps has said is believed for so long; and it is not read again before so many times as long as reading took, so
+   that a process with many mappings costs 1/20 of a processor at most. */
+#define MAPS_MS 1000
+#define MAPS_AGAIN_MS 50
+#define MAPS_REST 20
+
+#ifndef AT_HANDLE_FID /* Linux 6.5 */
+#define AT_HANDLE_FID AT_REMOVEDIR
+#endif
+
+/* <linux/fs.h> of Linux 6.11. */
+struct procmap_query {
+    uint64_t size, query_flags, query_addr;
+    uint64_t vma_start, vma_end, vma_flags, vma_page_size, vma_offset, inode;
+    uint32_t dev_major, dev_minor, vma_name_size, build_id_size;
+    uint64_t vma_name_addr, build_id_addr;
+};
+#define QUERY _IOWR('f', 17, struct procmap_query)
+#define QUERY_EXECUTABLE 4
+
+struct known {
+    pid_t pid;
+    struct hl_process process; /* its regions: of maps, if that was read; those that are executable */
+    uint64_t started;          /* ticks since boot */
+    uid_t owner;
+    uint64_t used; /* when it was asked for last, by a count */
+    double read_ms, again_ms;
+    struct hl_file_id program;
+    char *program_path;
+};
+
+struct hl_resolver {
+    bool uses_maps;
+    uint64_t uses;
+    size_t n;
+    struct known known[PROCESSES_MAX];
+    char path[PATH_MAX];
+    char escaped[4 * PATH_MAX];
+};
+
+/* One mapping. */
+struct mapping {
+    uint64_t start, end, offset, page_bytes; /* the last: 0 where it is not known */
+    dev_t device;
+    ino_t inode;
+    const char *name;
+};
+
+/* --- files --- */
+
+/* FNV-1a: names and handles are told apart, not protected. */
+static uint64_t hash(uint64_t value, const void *from, size_t bytes) {
+    for (const unsigned char *at = from; bytes-- > 0; at++)
+        value = (value ^ *at) * 0x100000001b3;
+    return value;
+}
+
+static uint64_t hash_begin(void) { return 0xcbf29ce484222325; }
+
+/* Sets ID's generation from FILE, an O_PATH descriptor; from NAME where the file system gives no handles, or FILE is
+   none. */
+static void read_generation(struct hl_file_id *id, int file, const char *name) {
+    char buffer[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+    struct file_handle *handle = (struct file_handle *)buffer;
+    int mount;
+    for (unsigned i = 0; file >= 0 && i < 2; i++) {
+        handle->handle_bytes = MAX_HANDLE_SZ;
+        if (name_to_handle_at(file, "", handle, &mount, AT_EMPTY_PATH | (i == 1 ? AT_HANDLE_FID : 0)) != 0)
+            continue;
+        id->generation = hash(hash(hash_begin(), &handle->handle_type, sizeof handle->handle_type),
+                              handle->f_handle, handle->handle_bytes);
+        id->is_sure = true;
+        return;
+    }
+    id->generation = hash(hash_begin(), name, strlen(name));
+    id->is_sure = false;
+}
+
+/* An O_PATH descriptor of what MAPPING maps, or -1: who may not follow map_files finds it by its name, if it still is
+   there. */
+static int open_mapped(const struct known *known, const struct mapping *mapping) {
+    char path[PATH_MAX + 8];
+    struct statx status;
+    snprintf(path, sizeof path, "map_files/%" PRIx64 "-%" PRIx64, mapping->start, mapping->end);
+    int file = openat(known->process.folder, path, O_PATH | O_CLOEXEC);
+    if (file >= 0 || errno != EPERM || geteuid() == 0 || mapping->name[0] != '/')
+        return file;
+    snprintf(path, sizeof path, "root%s", mapping->name);
+    file = openat(known->process.folder, path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (file < 0 || (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &status) == 0 &&
+                     status.stx_ino == mapping->inode &&
+                     makedev(status.stx_dev_major, status.stx_dev_minor) == mapping->device))
+        return file;
+    close(file);
+    return -1;
+}
+
+/* --- processes --- */
+
+static void forget(struct hl_resolver *resolver, struct known *known) {
+    hl_close_process(&known->process);
+    free(known->program_path);
+    *known = resolver->known[--resolver->n];
+}
+
+static struct known *find_oldest(struct hl_resolver *resolver) {
+    struct known *oldest = &resolver->known[0];
+    for (size_t i = 1; i < resolver->n; i++)
+        if (resolver->known[i].used < oldest->used)
+            oldest = &resolver->known[i];
+    return oldest;
+}
+
+/* Opens the process of SAMPLE.  NULL: it has ended; what has its number now has started since. */
+static struct known *meet(struct hl_resolver *resolver, const struct hl_sample *sample) {
+    struct known known = {.pid = sample->process};
+    struct hl_usage usage;
+    struct stat folder;
+    uint64_t tick_ns = 1000000000 / (uint64_t)sysconf(_SC_CLK_TCK);
+    known.process.folder = -1;
+    if (hl_open_process(&known.process, known.pid) != 0)
+        return NULL;
+    if (fstat(known.process.folder, &folder) != 0 || hl_read_usage(known.pid, &usage) != 0 ||
+        usage.started * tick_ns > sample->boot_ns + tick_ns) {
+        hl_close_process(&known.process);
+        return NULL;
+    }
+    known.started = usage.started;
+    known.owner = folder.st_uid;
+    if (resolver->n == PROCESSES_MAX)
+        forget(resolver, find_oldest(resolver));
+    resolver->known[resolver->n] = known;
+    return &resolver->known[resolver->n++];
+}
+
+int hl_read_file_id(struct hl_file_id *id, int folder, const char *name, const char *path) {
+    struct statx status;
+    int file = openat(folder, name, O_PATH | O_CLOEXEC);
+    if (file < 0)
+        return -errno;
+    int result = statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &status) == 0 ? 0 : -errno;
+    if (result == 0) {
+        *id = (struct hl_file_id){.device = makedev(status.stx_dev_major, status.stx_dev_minor),
+                                  .inode = status.stx_ino};
+        read_generation(id, file, path);
+    }
+    close(file);
+    return result;
+}
+
+/* What it executes now, since it may have called execve.  0, or a negated errno. */
+static int read_program(struct known *known) {
+    char path[PATH_MAX];
+    ssize_t bytes = readlinkat(known->process.folder, "exe", path, sizeof path - 1);
+    if (bytes < 0)
+        return -errno;
+    path[bytes] = '\0';
+    if (known->program_path == NULL || strcmp(known->program_path, path) != 0) {
+        free(known->program_path);
+        known->program_path = hl_format("%s", path);
+    }
+    return hl_read_file_id(&known->program, known->process.folder, "exe", path);
+}
+
+/* NULL: the process of SAMPLE has ended.  *RESULT: what read_program said. */
+static struct known *find_known(struct hl_resolver *resolver, const struct hl_sample *sample, int *result) {
+    struct known *found = NULL;
+    for (size_t i = 0; found == NULL && i < resolver->n; i++)
+        if (resolver->known[i].pid == sample->process)
+            found = &resolver->known[i];
+    *result = found != NULL ? read_program(found) : 0;
+    if (*result == -ESRCH || *result == -ENOENT) { /* the number may be another's now */
+        forget(resolver, found);
+        found = NULL;
+    }
+    if (found == NULL) {
+        found = meet(resolver, sample);
+        *result = found != NULL ? read_program(found) : -ESRCH;
+    }
+    if (found != NULL)
+        found->used = ++resolver->uses;
+    return found;
+}
+
+/* --- mappings --- */
+
+/* As the kernel does it in maps. */
+static void escape_newlines(char *to, const char *from) {
+    for (; *from != '\0'; from++) {
+        if (*from != '\n') {
+            *to++ = *from;
+            continue;
+        }
+        memcpy(to, "\\012", 4);
+        to += 4;
+    }
+    *to = '\0';
+}
+
+/* 0; -ENOENT: nothing executable is mapped there; -ENOTTY: this kernel cannot be asked; or another negated errno. */
+static int query(struct hl_resolver *resolver, const struct known *known, uint64_t address,
+                 struct mapping *mapping) {
+    struct procmap_query query = {.size = sizeof query,
+                                  .query_flags = QUERY_EXECUTABLE,
+                                  .query_addr = address,
+                                  .vma_name_size = sizeof resolver->path,
+                                  .vma_name_addr = (uint64_t)(uintptr_t)resolver->path};
+    int maps = hl_open_process_file(&known->process, "maps"), result = 0;
+    if (maps < 0)
+        return maps;
+    resolver->path[0] = '\0';
+    if (ioctl(maps, QUERY, &query) != 0)
+        result = -errno;
+    if (result == -ENAMETOOLONG) { /* it can be mapped, and has no name that a path could be */
+        query.vma_name_size = 0;
+        query.vma_name_addr = 0;
+        resolver->path[0] = '\0';
+        result = ioctl(maps, QUERY, &query) == 0 ? 0 : -errno;
+    }
+    close(maps);
+    if (result != 0)
+        return result;
+    escape_newlines(resolver->escaped, resolver->path);
+    *mapping = (struct mapping){query.vma_start,
+                                query.vma_end,
+                                query.vma_offset,
+                                query.vma_page_size,
+                                makedev(query.dev_major, query.dev_minor),
+                                query.inode,
+                                resolver->escaped};
+    return 0;
+}
+
+/* Reads maps into KNOWN.  0, or a negated errno. */
+static int read_maps(struct known *known) {
+    struct hl_process fresh;
+    double start = hl_now_ms();
+    int result = hl_read_mappings(&fresh, &known->process);
+    double took = hl_now_ms() - start;
+    if (result == 0) {
+        struct hl_process old = known->process;
+        known->process = fresh;
+        hl_close_process(&old);
+    } else {
+        hl_close_process(&fresh);
+    }
+    known->read_ms = hl_now_ms() + fmax(MAPS_MS, MAPS_REST * took);
+    known->again_ms = hl_now_ms() + fmax(MAPS_AGAIN_MS, MAPS_REST * took);
+    return result;
+}
+
+/* The same as query, from maps, which may have been read before. */
+static int look_up(struct known *known, uint64_t address, struct mapping *mapping) {
+    double now = hl_now_ms();
+    const struct hl_region *region = hl_find_region(&known->process, address);
+    if (now > known->read_ms || (region == NULL && now > known->again_ms)) {
+        int result = read_maps(known);
+        if (result != 0)
+            return result;
+        region = hl_find_region(&known->process, address);
+    }
+    if (region == NULL || !(region->flags & PF_X))
+        return -ENOENT;
+    *mapping = (struct mapping){region->start,  region->end,   region->offset, 0,
+                                region->device, region->inode, region->name};
+    return 0;
+}
+
+/* What hugetlb has for anonymous memory is a file without a name. */
+static bool is_memory(const struct mapping *mapping) {
+    static const char anonymous[] = "/anon_hugepage";
+    return mapping->inode == 0 || mapping->page_bytes > (uint64_t)sysconf(_SC_PAGESIZE) ||
+           strncmp(mapping->name, anonymous, sizeof anonymous - 1) == 0;
+}
+
+static int find_mapping(struct hl_resolver *resolver, struct known *known, uint64_t address,
+                        struct mapping *mapping) {
+    int result = resolver->uses_maps ? -ENOTTY : query(resolver, known, address, mapping);
+    if (result != -ENOTTY)
+        return result;
+    resolver->uses_maps = true;
+    return look_up(known, address, mapping);
+}
+
+void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample, struct hl_place *place) {
+    struct mapping mapping;
+    int result = -ESRCH;
+    struct known *known = sample->process > 0 ? find_known(resolver, sample, &result) : NULL;
+    *place = (struct hl_place){.kind = HL_PLACE_ENDED, .process = sample->process};
+    if (known == NULL)
+        return;
+    place->started = known->started;
+    place->owner = known->owner;
+    if (result == 0)
+        result = find_mapping(resolver, known, sample->address, &mapping);
+    if (result != 0) {
+        place->kind = result == -EACCES || result == -EPERM ? HL_PLACE_REFUSED : HL_PLACE_ENDED;
+        return;
+    }
+    place->program = known->program;
+    place->program_path = known->program_path;
+    place->start = mapping.start;
+    place->end = mapping.end;
+    place->mapping_offset = mapping.offset;
+    place->path = mapping.name;
+    place->offset = sample->address - mapping.start + mapping.offset;
+    place->kind = is_memory(&mapping) ? HL_PLACE_MEMORY : HL_PLACE_FILE;
+    if (place->kind != HL_PLACE_FILE)
+        return;
+    place->file = (struct hl_file_id){.device = mapping.device, .inode = mapping.inode};
+    int file = open_mapped(known, &mapping);
+    read_generation(&place->file, file, mapping.name);
+    if (file >= 0)
+        close(file);
+}
+
+struct hl_resolver *hl_open_resolver(bool uses_maps) {
+    struct hl_resolver *resolver = hl_allocate(sizeof *resolver);
+    memset(resolver, 0, sizeof *resolver);
+    resolver->uses_maps = uses_maps;
+    return resolver;
+}
+
+void hl_close_resolver(struct hl_resolver *resolver) {
+    while (resolver->n > 0)
+        forget(resolver, &resolver->known[resolver->n - 1]);
+    free(resolver);
+}

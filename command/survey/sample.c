@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The rings of sample.h.
+
+   Everything: one event for each processor (any thread, this processor), eight at a time; a turn opens them anew, which is
+   how processors that come and go are followed.  Threads: one event for each thread on each processor, inherited by what it
+   starts, since the kernel gives no ring to an inherited event that follows its thread from processor to processor; all
+   events of a processor write to one ring, that of an event which never ends. */
+#include "command/survey/sample.h"
+#include "command/base/common.h"
+#include "command/survey/sample-read.h"
+
+#include <errno.h>
+#include <linux/perf_event.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/* Newer than the headers of Debian 11. */
+#define SAMPLE_CODE_PAGE_SIZE (1U << 23)
+#define FORMAT_LOST (1U << 4)
+#define PROCESSORS_MAX 8192
+#define RING_PAGES 4
+/* Of the files that this process may open, so many are left for other uses. */
+#define FILES_LEFT 256
+
+struct ring {
+    unsigned processor;
+    int file; /* of the event that owns the ring */
+    struct perf_event_mmap_page *page;
+    size_t bytes;
+};
+
+struct hl_sampler {
+    unsigned hz;
+    bool all;
+    double turn_ms, turn_ends_ms;
+    unsigned next; /* the processor at which the next turn begins */
+    bool sampled[PROCESSORS_MAX];
+    size_t n_rings;
+    struct ring *ring;
+    size_t n_files; /* of threads' events, which have no ring of their own */
+    int *file;
+    bool
+        counts_lost; /* events say how many samples they have lost: Linux 6.0; else there are records of that */
+    uint64_t lost_for_good; /* by events that are closed, or as records say */
+    struct hl_sampler_counts counts;
+};
+
+/* --- processors --- */
+
+static void read_processors(const char *path, bool *set, bool value) {
+    FILE *file = fopen(path, "re");
+    char *line = NULL;
+    size_t size = 0;
+    if (file != NULL && getline(&line, &size, file) > 0)
+        hl_parse_processors(line, set, PROCESSORS_MAX, value);
+    free(line);
+    if (file != NULL)
+        fclose(file);
+}
+
+static unsigned count_processors(const bool *set) {
+    unsigned n = 0;
+    for (size_t i = 0; i < PROCESSORS_MAX; i++)
+        n += set[i];
+    return n;
+}
+
+/* Those that may be disturbed: who isolates a processor, or takes its tick away, wants no other timers there. */
+static void find_processors(struct hl_sampler *sampler, bool *set) {
+    memset(set, 0, PROCESSORS_MAX * sizeof *set);
+    read_processors("/sys/devices/system/cpu/online", set, true);
+    unsigned online = count_processors(set);
+    for (long i = 0; online == 0 && i < sysconf(_SC_NPROCESSORS_ONLN) && i < PROCESSORS_MAX; i++)
+        set[i] = true; /* without /sys */
+    read_processors("/sys/devices/system/cpu/isolated", set, false);
+    read_processors("/sys/devices/system/cpu/nohz_full", set, false);
+    read_processors("/sys/fs/cgroup/cpuset.cpus.isolated", set, false);
+    sampler->counts.left_out = online - count_processors(set);
+}
+
+/* --- events and rings --- */
+
+static int open_event(const struct hl_sampler *sampler, uint64_t what, pid_t thread, unsigned processor) {
+    struct perf_event_attr attr = {
+        .size = sizeof attr, .type = PERF_TYPE_SOFTWARE, .config = what, .clockid = CLOCK_BOOTTIME};
+    attr.sample_period = 1000000000 / sampler->hz;
+    attr.sample_type = PERF_SAMPLE_IP | PERF_SAMPLE_TID | PERF_SAMPLE_TIME;
+    if (sampler->counts.has_page_bytes)
+        attr.sample_type |= SAMPLE_CODE_PAGE_SIZE;
+    if (sampler->counts_lost)
+        attr.read_format = FORMAT_LOST;
+    attr.exclude_kernel = attr.exclude_hv = attr.exclude_guest = attr.exclude_idle = 1;
+    attr.use_clockid = 1;
+    attr.inherit = thread > 0 && what == PERF_COUNT_SW_CPU_CLOCK;
+    int file = (int)syscall(SYS_perf_event_open, &attr, thread, (int)processor, -1, PERF_FLAG_FD_CLOEXEC);
+    return file >= 0 ? file : -errno;
+}
+
+/* Adds a ring for what THREAD does on PROCESSOR; -1: any thread.  0, or a negated errno. */
+static int open_ring(struct hl_sampler *sampler, uint64_t what, pid_t thread, unsigned processor) {
+    size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    int file = open_event(sampler, what, thread, processor);
+    if (file == -EINVAL && sampler->counts_lost && sampler->counts.processors == 0) {
+        sampler->counts_lost = false; /* before Linux 6.0 */
+        file = open_event(sampler, what, thread, processor);
+    }
+    if (file == -EINVAL && sampler->counts.has_page_bytes && sampler->counts.processors == 0) {
+        sampler->counts.has_page_bytes = false; /* before Linux 5.11 */
+        file = open_event(sampler, what, thread, processor);
+    }
+    if (file < 0)
+        return file;
+    struct ring ring = {.processor = processor, .file = file, .bytes = (RING_PAGES + 1) * page_bytes};
+    ring.page = mmap(NULL, ring.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (ring.page == MAP_FAILED) {
+        int error = errno;
+        close(file);
+        return -error;
+    }
+    sampler->ring = hl_resize(sampler->ring, (sampler->n_rings + 1) * sizeof ring);
+    sampler->ring[sampler->n_rings++] = ring;
+    sampler->counts.processors += !sampler->sampled[processor];
+    sampler->sampled[processor] = true;
+    return 0;
+}
+
+static uint64_t read_lost(int file) {
+    uint64_t answer[2]; /* the value, and what was lost */
+    return read(file, answer, sizeof answer) == (ssize_t)sizeof answer ? answer[1] : 0;
+}
+
+/* A record of what was lost comes with the next sample only, and there may be none. */
+static void count_lost(struct hl_sampler *sampler) {
+    sampler->counts.lost = sampler->lost_for_good;
+    for (size_t i = 0; sampler->counts_lost && sampler->all && i < sampler->n_rings; i++)
+        sampler->counts.lost += read_lost(sampler->ring[i].file);
+    for (size_t i = 0; sampler->counts_lost && i < sampler->n_files; i++)
+        sampler->counts.lost += read_lost(sampler->file[i]);
+}
+
+static void close_rings(struct hl_sampler *sampler) {
+    for (size_t i = 0; i < sampler->n_rings; i++) {
+        munmap(sampler->ring[i].page, sampler->ring[i].bytes);
+        close(sampler->ring[i].file);
+    }
+    sampler->n_rings = 0;
+}
+
+static void read_rings(struct hl_sampler *sampler, void (*take)(void *, const struct hl_sample *),
+                       void *data) {
+    size_t page_bytes = (size_t)sysconf(_SC_PAGESIZE);
+    for (size_t i = 0; i < sampler->n_rings; i++) {
+        struct perf_event_mmap_page *page = sampler->ring[i].page;
+        uint64_t head = __atomic_load_n(&page->data_head, __ATOMIC_ACQUIRE), tail = page->data_tail;
+        const struct hl_ring_view view = {(const char *)page + page_bytes, RING_PAGES * page_bytes};
+        while (tail < head) {
+            struct hl_sample sample;
+            uint64_t lost = 0;
+            enum hl_record kind =
+                hl_read_record(&view, &tail, head, sampler->counts.has_page_bytes, &sample, &lost);
+            /* Room for the kernel before anything is done about the sample. */
+            __atomic_store_n(&page->data_tail, tail, __ATOMIC_RELEASE);
+            sampler->lost_for_good += kind == HL_RECORD_LOST && sampler->counts_lost ? 0 : lost;
+            sampler->counts.samples += kind == HL_RECORD_SAMPLE;
+            if (kind == HL_RECORD_SAMPLE && take != NULL)
+                take(data, &sample);
+        }
+    }
+}
+
+/* --- turns --- */
+
+/* It is the turn of the next processors.  0, or what is wrong with each of them. */
+static int begin_turn(struct hl_sampler *sampler) {
+    bool set[PROCESSORS_MAX];
+    int result = -ENODEV;
+    find_processors(sampler, set);
+    close_rings(sampler);
+    unsigned at = sampler->next;
+    for (unsigned i = 0; i < PROCESSORS_MAX && sampler->n_rings < HL_SAMPLER_PROCESSORS; i++) {
+        at = (sampler->next + i) % PROCESSORS_MAX;
+        int opened = set[at] ? open_ring(sampler, PERF_COUNT_SW_CPU_CLOCK, -1, at) : -ENODEV;
+        result = opened != -ENODEV ? opened : result;
+    }
+    sampler->next = (at + 1) % PROCESSORS_MAX;
+    sampler->turn_ends_ms = hl_now_ms() + sampler->turn_ms;
+    return sampler->n_rings > 0 ? 0 : result;
+}
+
+/* Where the first turn begins: short windows must not see the same processors each time. */
+static unsigned draw_processor(struct hl_sampler *sampler) {
+    bool set[PROCESSORS_MAX];
+    unsigned random = 0, n;
+    find_processors(sampler, set);
+    n = count_processors(set);
+    if (n <= HL_SAMPLER_PROCESSORS || getrandom(&random, sizeof random, GRND_NONBLOCK) < 0)
+        return 0;
+    for (unsigned i = 0, rest = random % n; i < PROCESSORS_MAX; i++)
+        if (set[i] && rest-- == 0)
+            return i;
+    return 0;
+}
+
+/* --- threads --- */
+
+/* Events of THREAD on all processors that have rings.  0, -ESRCH, or another negated errno. */
+static int add_thread(struct hl_sampler *sampler, pid_t thread, size_t files_max) {
+    for (size_t i = 0; i < sampler->n_rings; i++) {
+        int file = sampler->n_files < files_max
+                       ? open_event(sampler, PERF_COUNT_SW_CPU_CLOCK, thread, sampler->ring[i].processor)
+                       : -EMFILE;
+        if (file == -ENODEV) /* the processor has just gone */
+            continue;
+        if (file >= 0 && ioctl(file, PERF_EVENT_IOC_SET_OUTPUT, sampler->ring[i].file) != 0) {
+            int error = errno;
+            close(file);
+            file = -error;
+        }
+        if (file < 0)
+            return file;
+        if (sampler->n_files % 64 == 0)
+            sampler->file = hl_resize(sampler->file, (sampler->n_files + 64) * sizeof *sampler->file);
+        sampler->file[sampler->n_files++] = file;
+    }
+    return 0;
+}
+
+static int open_threads(struct hl_sampler *sampler, const struct hl_sampler_request *request) {
+    bool set[PROCESSORS_MAX];
+    struct rlimit files = {0};
+    int result = -ENODEV;
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    find_processors(sampler, set);
+    for (unsigned i = 0; i < PROCESSORS_MAX; i++) {
+        int opened = set[i] ? open_ring(sampler, PERF_COUNT_SW_DUMMY, 0, i) : -ENODEV;
+        result = opened != -ENODEV ? opened : result;
+    }
+    if (sampler->n_rings == 0)
+        return result;
+    size_t files_max =
+        files.rlim_cur > FILES_LEFT + sampler->n_rings ? files.rlim_cur - FILES_LEFT - sampler->n_rings : 0;
+    result = -ESRCH;
+    for (size_t i = 0; i < request->n_threads; i++) {
+        int added = add_thread(sampler, request->thread[i], files_max);
+        result = result != 0 && added != -ESRCH ? added : result;
+        sampler->counts.threads_refused += added != 0 && added != -ESRCH;
+    }
+    return result;
+}
+
+/* --- all of it --- */
+
+int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request *request) {
+    struct hl_sampler *sampler = hl_allocate(sizeof *sampler);
+    *sampler =
+        (struct hl_sampler){.hz = request->hz, .all = request->n_threads == 0, .turn_ms = request->turn_ms};
+    sampler->counts.has_page_bytes = sampler->counts_lost = true;
+    if (sampler->all)
+        sampler->next = draw_processor(sampler);
+    int result = sampler->all ? begin_turn(sampler) : open_threads(sampler, request);
+    if (result != 0) {
+        hl_close_sampler(sampler);
+        return result;
+    }
+    *opened = sampler;
+    return 0;
+}
+
+int hl_read_samples(struct hl_sampler *sampler, double ms, void (*take)(void *, const struct hl_sample *),
+                    void *data) {
+    double rest = fmin(ms, HL_SAMPLER_READ_MS);
+    if (sampler->all)
+        rest = fmin(rest, sampler->turn_ends_ms - hl_now_ms());
+    poll(NULL, 0, rest > 0 ? (int)ceil(rest) : 0);
+    read_rings(sampler, take, data);
+    if (!sampler->all || hl_now_ms() < sampler->turn_ends_ms)
+        return 0;
+    for (size_t i = 0; i < sampler->n_rings; i++)
+        ioctl(sampler->ring[i].file, PERF_EVENT_IOC_DISABLE, 0);
+    read_rings(sampler, take, data);
+    count_lost(sampler);
+    sampler->lost_for_good = sampler->counts.lost;
+    return begin_turn(sampler);
+}
+
+const struct hl_sampler_counts *hl_count_samples(struct hl_sampler *sampler) {
+    count_lost(sampler);
+    return &sampler->counts;
+}
+
+void hl_close_sampler(struct hl_sampler *sampler) {
+    if (sampler == NULL)
+        return;
+    for (size_t i = 0; i < sampler->n_files; i++)
+        close(sampler->file[i]);
+    close_rings(sampler);
+    free(sampler->file);
+    free(sampler->ring);
+    free(sampler);
+}
+
+/* --- reasons --- */
+
+char *hl_explain_no_samples(int error) {
+    uint64_t paranoid = 0;
+    hl_read_setting("/proc/sys/kernel/perf_event_paranoid", &paranoid);
+    switch (-error) {
+    case EACCES:
+    case EPERM:
+        if (geteuid() == 0)
+            return hl_format(
+                "a container or a policy forbids perf_event_open(2); give the container CAP_PERFMON");
+        if (paranoid > 2)
+            return hl_format(
+                "kernel.perf_event_paranoid is above 2, so only root may sample; run hugeld as root");
+        return hl_format(
+            "a container or a policy forbids perf_event_open(2), or RLIMIT_MEMLOCK is used up; run "
+            "hugeld as root, outside of it");
+    case ENOSYS:
+        return hl_format(
+            "there is no perf_event_open(2) here; boot a kernel with CONFIG_PERF_EVENTS, or let the "
+            "container call it");
+    case EMFILE:
+    case ENFILE:
+        return hl_format("too many files would have to be open; raise the limit (ulimit -n)");
+    case ENODEV:
+        return hl_format("all processors are isolated or without a tick (nohz_full); leave one for the rest");
+    default:
+        return hl_format("perf_event_open(2) fails: %s; try again", strerror(-error));
+    }
+}

@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld survey: which of the programs that run would gain from huge pages.
+
+   It watches processes for some seconds (survey/watch.c), by samples (survey/sampling.c) or exactly (survey/exact.c), asks
+   the planner what it would do with each program (survey/advice.c), and estimates what that would be worth (estimate.c).
+   It changes nothing in any process but, if exact, the notes about which pages of files were used. */
+#include "command/survey/survey.h"
+#include "command/command.h"
+#include "command/tlb/curve.h"
+#include "command/base/html.h"
+#include "command/file/program.h"
+#include "command/run/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SECONDS_DEFAULT 10
+/* How long a program that the survey has started may take to end. */
+#define END_SECONDS 5
+#define HUGE_PAGE ((uint64_t)2 << 20)
+
+struct request {
+    bool json, all_users, calibrate, exact;
+    double seconds;
+    pid_t pid;
+    const char *report;
+    size_t n_names;
+    const char **name; /* --program */
+    char **program;    /* what stands behind "--", or NULL */
+};
+
+enum {
+    OPTION_SECONDS = 0x100,
+    OPTION_ALL_USERS,
+    OPTION_REPORT,
+    OPTION_PROGRAM,
+    OPTION_CALIBRATE,
+    OPTION_PID,
+    OPTION_EXACT
+};
+
+static const struct argp_option argp_options[] = {
+    {"seconds", OPTION_SECONDS, "S", 0, "Watch for S seconds (10)", 0},
+    {"all-users", OPTION_ALL_USERS, NULL, 0, "Processes of other users too", 0},
+    {"program", OPTION_PROGRAM, "PATH", 0, "Only processes of this executable; may be repeated", 0},
+    {"pid", OPTION_PID, "PID", 0, "Only this process, with ten times as many samples", 0},
+    {"exact", OPTION_EXACT, NULL, 0, "Count pages, which makes processes wait", 0},
+    {"json", 'j', NULL, 0, "Print JSON", 0},
+    {"report", OPTION_REPORT, "FILE.html", 0, "Write a page", 0},
+    {"calibrate", OPTION_CALIBRATE, NULL, 0, "Measure what jumps cost on this machine, and keep that", 0},
+    HL_HELP_OPTION,
+    {NULL, 0, NULL, 0, NULL, 0},
+};
+
+static error_t set_seconds(struct request *request, const char *text) {
+    request->seconds = hl_parse_seconds(text, "survey");
+    return request->seconds > 0 ? 0 : EINVAL;
+}
+
+static error_t set_pid(struct request *request, const char *text) {
+    request->pid = hl_parse_pid(text);
+    if (request->pid != 0)
+        return 0;
+    hl_say("survey: --pid %s: give the ID of a process", text);
+    return EINVAL;
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    struct request *request = state->input;
+    switch (key) {
+    case 'j':
+        request->json = true;
+        return 0;
+    case OPTION_SECONDS:
+        return set_seconds(request, argument);
+    case OPTION_ALL_USERS:
+        request->all_users = true;
+        return 0;
+    case OPTION_REPORT:
+        request->report = argument;
+        return 0;
+    case OPTION_PID:
+        return set_pid(request, argument);
+    case OPTION_EXACT:
+        request->exact = true;
+        return 0;
+    case OPTION_CALIBRATE:
+        request->calibrate = true;
+        return 0;
+    case OPTION_PROGRAM:
+        request->name = hl_resize(request->name, (request->n_names + 1) * sizeof *request->name);
+        request->name[request->n_names++] = argument;
+        return 0;
+    case ARGP_KEY_ARG: /* what follows is the program's */
+        request->program = state->argv + state->next - 1;
+        state->next = state->argc;
+        return 0;
+    default:
+        return hl_parse_common(key, state, "hugeld survey", false);
+    }
+}
+
+/* --- the machine --- */
+
+static int calibrate(bool json) {
+    struct hl_curve curve;
+    const char *reason = hl_measure_curve(&curve);
+    char *path = hl_curve_path();
+    if (reason != NULL) {
+        hl_say("survey: jumps cannot be measured: %s", reason);
+        free(path);
+        return HL_EXIT_NO;
+    }
+    if (json)
+        hl_print_json(json_pack("{s:o}", "curve", hl_json_curve(&curve)));
+    for (size_t i = 0; !json && i < curve.n; i++)
+        hl_print("%4.0f MiB of text: a jump takes %6.1f ns on small pages, %6.1f on huge ones",
+                 curve.point[i].mib, curve.point[i].small_ns, curve.point[i].huge_ns);
+    int result = path != NULL ? hl_save_curve(&curve, path) : -ENOENT;
+    if (result != 0)
+        hl_say("%s: it cannot be kept: %s; set XDG_CACHE_HOME to a folder of your own",
+               path != NULL ? path : "no HOME", strerror(-result));
+    free(path);
+    return result == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
+}
+
+/* The calibrated curve, or a short one of what doctor measures. */
+static void find_curve(struct hl_survey *survey) {
+    char *path = hl_curve_path();
+    int result = path != NULL ? hl_load_curve(&survey->curve, path) : -ENOENT;
+    if (result != 0)
+        hl_take_curve(&survey->curve, &survey->tlb);
+    if (result == -EPERM || result == -ELOOP)
+        survey->curve_problem = hl_format("%s is not used, since others could have written it", path);
+    else if (result != 0 && result != -ENOENT)
+        survey->curve_problem = hl_format("%s is not used: it is damaged, or of another processor", path);
+    free(path);
+}
+
+static void examine_machine(struct hl_survey *survey) {
+    hl_measure_tlb(&survey->tlb);
+    hl_read_tlb_reach(&survey->reach);
+    survey->limit_bytes = hl_small_reach_bytes(&survey->reach);
+    if (survey->limit_bytes == 0)
+        survey->limit_bytes = HUGE_PAGE;
+    find_curve(survey);
+}
+
+/* --- the program --- */
+
+/* 0, or the exit code. */
+static int find_programs(struct hl_survey_filter *filter, const struct request *request) {
+    filter->program = hl_allocate(request->n_names * sizeof *filter->program);
+    for (size_t i = 0; i < request->n_names; i++) {
+        char *path = hl_find_program(request->name[i]),
+             *executable = path != NULL ? hl_find_executable(path) : NULL;
+        bool found = executable != NULL && stat(executable, &filter->program[i]) == 0;
+        if (!found)
+            hl_say("survey: --program %s: there is no such program; give its path", request->name[i]);
+        free(path);
+        free(executable);
+        if (!found)
+            return HL_EXIT_USAGE;
+        filter->n_programs++;
+    }
+    return 0;
+}
+
+/* Runs PROGRAM in a group of its own, as soon as *GO is closed; its output goes to standard error, since the answer goes to
+   standard output. */
+static pid_t start_program(char *const *program, const char *path, int *go) {
+    int ends[2];
+    char byte;
+    pid_t parent = getpid();
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return -1;
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    signal(SIGCHLD, SIG_DFL);
+    pid_t child = fork();
+    if (child != 0) {
+        close(ends[0]);
+        *go = ends[1];
+        return child;
+    }
+    close(ends[1]);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    dup2(STDERR_FILENO, STDOUT_FILENO);
+    int input = open("/dev/null", O_RDONLY);
+    if (input >= 0)
+        dup2(input, STDIN_FILENO);
+    while (read(ends[0], &byte, 1) < 0 && errno == EINTR)
+        ;
+    if (getppid() != parent) /* it was not let go, its parent has ended */
+        _exit(HL_EXIT_NO);
+    execv(path, program);
+    _exit(HL_EXIT_CANNOT_RUN);
+}
+
+/* Ends CHILD with its group, and takes in what it has left to this process. */
+static void end_program(pid_t child) {
+    int status;
+    kill(-child, SIGTERM);
+    for (unsigned i = 0; i < END_SECONDS * 100 && waitpid(child, &status, WNOHANG) == 0; i++)
+        usleep(10000);
+    kill(-child, SIGKILL);
+    while (waitpid(-child, &status, 0) > 0)
+        ;
+}
+
+/* --- the answer --- */
+
+static int compare_programs(const void *a, const void *b) {
+    const struct hl_surveyed *x = a, *y = b;
+    double x_saved = x->advice.gain * x->cpu_ms, y_saved = y->advice.gain * y->cpu_ms;
+    if (x_saved != y_saved)
+        return x_saved < y_saved ? 1 : -1;
+    if (x->advice.gain != y->advice.gain)
+        return x->advice.gain < y->advice.gain ? 1 : -1;
+    return (x->likely_bytes < y->likely_bytes) - (x->likely_bytes > y->likely_bytes);
+}
+
+static int tell(const struct hl_survey *survey, const struct request *request) {
+    json_t *answer = hl_json_survey(survey);
+    int result = request->report != NULL ? hl_write_survey_page(request->report, answer) : 0,
+        code = HL_EXIT_NO;
+    for (size_t i = 0; i < survey->n_programs; i++)
+        if (survey->program[i].advice.way != HL_WAY_NOTHING)
+            code = HL_EXIT_DONE;
+    if (result != 0) {
+        hl_say("%s: the page cannot be written: %s; name another file", request->report, strerror(-result));
+        code = HL_EXIT_NO;
+    }
+    if (request->json)
+        hl_print_json(json_incref(answer));
+    else
+        hl_print_survey(survey);
+    json_decref(answer);
+    return code;
+}
+
+/* Watches, and has each program judged.  PROGRAM is started, with the file PATH, if that is not NULL.  0, or the exit
+   code. */
+static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, double seconds,
+                 char *const *program, const char *path) {
+    if (path != NULL)
+        filter->child = start_program(program, path, &filter->go);
+    if (filter->child < 0) {
+        hl_say("%s: cannot be started: %s; free memory or processes", path, strerror(errno));
+        return HL_EXIT_NO;
+    }
+    int code = hl_watch_processes(survey, filter, seconds);
+    for (size_t i = 0; code == 0 && i < survey->n_programs; i++)
+        hl_advise(&survey->program[i], survey); /* while its processes are still there */
+    if (path != NULL)
+        end_program(filter->child);
+    if (code == 0 && path != NULL && survey->n_programs == 0) {
+        hl_say("%s: it ended before it could be looked at; give it longer work", path);
+        return HL_EXIT_NO;
+    }
+    if (survey->n_programs > 0)
+        qsort(survey->program, survey->n_programs, sizeof *survey->program, compare_programs);
+    return code;
+}
+
+static int survey_processes(const struct request *request) {
+    struct hl_survey survey = {.exact = request->exact};
+    struct hl_survey_filter filter = {.all_users = request->all_users, .pid = request->pid};
+    char *const *program = request->program;
+    char *path = NULL;
+    int code = find_programs(&filter, request);
+    if (code == 0 && program != NULL) {
+        path = hl_find_program(program[0]);
+        code = path == NULL ? hl_refuse_program(program[0]) : 0;
+    }
+    if (code == 0) {
+        examine_machine(&survey);
+        code = watch(&survey, &filter, request->seconds, program, path);
+    }
+    if (code == 0)
+        code = tell(&survey, request);
+    hl_free_survey(&survey);
+    free(filter.program);
+    free(path);
+    return code;
+}
+
+int hl_survey_programs(int argc, char **argv) {
+    static const struct argp argp = {
+        argp_options,
+        parse_argument,
+        "[-- PROGRAM [ARGUMENT...]]",
+        "Says which of the programs that run execute more text than the TLB reaches, and what hugeld would "
+        "do for "
+        "them.\v"
+        "With PROGRAM: it is started, and only it and what it starts are looked at; its output goes to "
+        "standard "
+        "error, and it is ended afterwards.  Exit status: 0 when hugeld would do something for a program, "
+        "else 1.",
+        NULL,
+        NULL,
+        NULL,
+    };
+    struct request request = {.seconds = SECONDS_DEFAULT};
+    int code = HL_EXIT_USAGE;
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) == 0) {
+        bool selects = request.program != NULL || request.all_users || request.n_names > 0,
+             surveys = selects || request.report != NULL || request.pid != 0 || request.exact;
+        if (request.calibrate && surveys)
+            hl_say("survey: --calibrate looks at no program; it goes with --json alone");
+        else if (request.pid != 0 && selects)
+            hl_say("survey: --pid looks at one process; leave --all-users, --program and PROGRAM away");
+        else if (request.calibrate)
+            code = calibrate(request.json);
+        else if ((code = hl_check_page(request.report)) == 0)
+            code = survey_processes(&request);
+    }
+    free(request.name);
+    return code;
+}

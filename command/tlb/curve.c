@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* hugeld survey --calibrate: what jumps from page to page cost on this machine, by how much text they go over.
+
+   The chains are those of chains.c, one line for each 4 KiB, on small pages and on transparent huge ones, or those of
+   the pool where there are none.  Both are measured in turns, and the fastest of several rounds counts.
+
+   The file in the cache is written anew and renamed, so a reader sees all of it or nothing.  What is read from it goes
+   into arithmetic alone; but another user must not be able to choose even that, so file and folder must belong to this
+   user and nobody else may write to them. */
+#include "command/tlb/curve.h"
+#include "command/tlb/chains.h"
+#include "command/base/common.h"
+#include "elf/mapping.h"
+#include "elf/memory-limit.h"
+#include "elf/pool.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25
+#endif
+
+#define VERSION 1
+#define FILE_BYTES_MAX 65536
+#define MIB ((uint64_t)1 << 20)
+#define PAGES_OF_MIB 256
+#define ROUNDS 5
+/* Jumps that are timed at once, at least. */
+#define LINES_AT_ONCE 65536
+/* A size is left out if more than this part of the free memory would go into it. */
+#define PART_OF_MEMORY 4
+
+/* --- measuring --- */
+
+/* Takes BYTES on huge pages. */
+static bool take_huge(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
+    if (hl_reserve_field(field, bytes, 0, geometry)) {
+        madvise(field->base, bytes, MADV_HUGEPAGE);
+        if (hl_fill_field(field, geometry->huge_page_bytes) == bytes) {
+            if (hl_count_huge_bytes(field) < bytes)
+                madvise(field->base, bytes, MADV_COLLAPSE);
+            if (hl_count_huge_bytes(field) >= bytes)
+                return true;
+        }
+        hl_release_field(field);
+    }
+    if (!hl_reserve_field(field, bytes, hl_hugetlb_flags(geometry), geometry))
+        return false;
+    if (hl_fill_field(field, geometry->huge_page_bytes) == bytes)
+        return true;
+    hl_release_field(field);
+    return false;
+}
+
+static bool take_small(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
+    if (!hl_reserve_field(field, bytes, 0, geometry))
+        return false;
+    madvise(field->base, bytes, MADV_NOHUGEPAGE);
+    if (hl_fill_field(field, geometry->page_bytes) == bytes)
+        return true;
+    hl_release_field(field);
+    return false;
+}
+
+/* The fastest of ROUNDS for both, in turns.  False: a policy forbids executable memory. */
+static bool time_point(struct hl_curve_point *point, const struct hl_field *field, unsigned mib) {
+    struct hl_chain chain[2];
+    uint64_t random = 0x9e3779b97f4a7c15;
+    double best[2] = {0, 0};
+    unsigned lines = mib * PAGES_OF_MIB, passes = (LINES_AT_ONCE + lines - 1) / lines;
+    for (unsigned i = 0; i < 2; i++) {
+        chain[i] = (struct hl_chain){.base = field[i].base, .lines = lines};
+        if (!hl_make_chain(&chain[i], &random) || !hl_seal_field(&field[i]))
+            return false;
+    }
+    for (unsigned round = 0; round < ROUNDS; round++)
+        for (unsigned i = 0; i < 2; i++) {
+            hl_time_jumps(&chain[i], 1);
+            double ns = hl_time_jumps(&chain[i], passes);
+            best[i] = best[i] == 0 || ns < best[i] ? ns : best[i];
+        }
+    *point = (struct hl_curve_point){mib, best[0], best[1]};
+    return true;
+}
+
+/* NULL, or why there is no point of MIB. */
+static const char *measure_point(struct hl_curve_point *point, unsigned mib,
+                                 const struct hl_geometry *geometry) {
+    struct hl_field field[2] = {{0}, {0}};
+    const char *reason = "no huge pages could be had; fix: enable transparent huge pages, or fill the pool";
+    if (take_small(&field[0], mib * MIB, geometry) && take_huge(&field[1], mib * MIB, geometry))
+        reason = time_point(point, field, mib) ? NULL : "a policy forbids executable memory here";
+    hl_release_field(&field[0]);
+    hl_release_field(&field[1]);
+    return reason;
+}
+
+const char *hl_measure_curve(struct hl_curve *curve) {
+    struct hl_geometry geometry;
+    struct hl_placement placement;
+    struct hl_status status;
+    const char *reason = NULL;
+    *curve = (struct hl_curve){.calibrated = true};
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_read_status(&status, &hl_system_roots);
+    hl_read_placement(&placement, &status, HL_NUMA_ANY);
+    if (geometry.page_bytes != 4096 || geometry.huge_page_bytes > 2 * MIB)
+        return "only pages of 4 KiB and 2 MiB are measured";
+    for (unsigned mib = 2; curve->n < HL_CURVE_POINTS && reason == NULL; mib *= 2) {
+        if (hl_read_memory_headroom(&hl_system_roots, &placement) / PART_OF_MEMORY < 2 * MIB * mib)
+            break;
+        reason = measure_point(&curve->point[curve->n], mib, &geometry);
+        curve->n += reason == NULL;
+    }
+    if (curve->n > 0)
+        return NULL; /* as far as it went */
+    return reason != NULL ? reason : "there is little memory left; free some";
+}
+
+void hl_take_curve(struct hl_curve *curve, const struct hl_tlb *tlb) {
+    const struct hl_tlb_figures *figures = tlb->figures[HL_TLB_TEXT];
+    *curve = (struct hl_curve){0};
+    for (unsigned size = 0; size < HL_TLB_SIZES; size++)
+        for (unsigned memory = HL_TLB_HUGETLB; memory < HL_TLB_MEMORIES; memory++) {
+            double small = figures[HL_TLB_SMALL].size[size].ns, huge = figures[memory].size[size].ns;
+            if (small == 0 || huge == 0)
+                continue;
+            curve->point[curve->n++] =
+                (struct hl_curve_point){hl_tlb_lines[size] / (double)PAGES_OF_MIB, small, huge};
+            break;
+        }
+}
+
+/* --- the cache --- */
+
+char *hl_curve_path(void) {
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    if (cache != NULL && cache[0] == '/')
+        return hl_format("%s/hugeld/tlb.json", cache);
+    if (geteuid() == 0)
+        return hl_format("/var/cache/hugeld/tlb.json"); /* sudo may keep the HOME of somebody else */
+    return home != NULL && home[0] == '/' ? hl_format("%s/.cache/hugeld/tlb.json", home) : NULL;
+}
+
+json_t *hl_json_curve(const struct hl_curve *curve) {
+    json_t *points = json_array();
+    for (size_t i = 0; i < curve->n; i++)
+        json_array_append_new(points,
+                              json_pack("{s:f, s:f, s:f}", "mib", curve->point[i].mib, "small_ns",
+                                        curve->point[i].small_ns, "huge_ns", curve->point[i].huge_ns));
+    return points;
+}
+
+/* False: VALUE is no curve of this processor. */
+static bool read_curve(struct hl_curve *curve, const json_t *value) {
+    const json_t *points = json_object_get(value, "points"), *point;
+    const char *processor = json_string_value(json_object_get(value, "processor"));
+    char *own = hl_read_processor();
+    bool is_own = processor != NULL && own != NULL && strcmp(processor, own) == 0 &&
+                  json_integer_value(json_object_get(value, "version")) == VERSION;
+    size_t i;
+    free(own);
+    *curve = (struct hl_curve){.calibrated = true};
+    if (!is_own || json_array_size(points) > HL_CURVE_POINTS)
+        return false;
+    json_array_foreach((json_t *)points, i, point) curve->point[curve->n++] =
+        (struct hl_curve_point){json_number_value(json_object_get(point, "mib")),
+                                json_number_value(json_object_get(point, "small_ns")),
+                                json_number_value(json_object_get(point, "huge_ns"))};
+    return hl_is_curve_sane(curve);
+}
+
+static bool is_own_alone(const struct stat *status) {
+    return status->st_uid == geteuid() && (status->st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+/* The folder of PATH, and its last component through NAME; or a negated errno. */
+static int open_folder(const char *path, const char **name) {
+    struct stat status;
+    const char *slash = strrchr(path, '/');
+    char *folder = hl_format("%.*s", (int)(slash - path), path);
+    int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), error = errno;
+    free(folder);
+    *name = slash + 1;
+    if (fd < 0)
+        return -error;
+    if (fstat(fd, &status) == 0 && is_own_alone(&status))
+        return fd;
+    close(fd);
+    return -EPERM;
+}
+
+int hl_load_curve(struct hl_curve *curve, const char *path) {
+    const char *name;
+    struct stat status;
+    int folder = open_folder(path, &name), result = -EINVAL;
+    if (folder < 0)
+        return folder;
+    int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), error = errno;
+    close(folder);
+    if (file < 0)
+        return -error;
+    if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || !is_own_alone(&status)) {
+        result = -EPERM;
+    } else if (status.st_size <= FILE_BYTES_MAX) {
+        char *text = hl_allocate(FILE_BYTES_MAX);
+        ssize_t bytes = pread(file, text, FILE_BYTES_MAX, 0);
+        json_t *value = bytes > 0 ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
+        result = value != NULL && read_curve(curve, value) ? 0 : -EINVAL;
+        json_decref(value);
+        free(text);
+    }
+    close(file);
+    if (result != 0)
+        *curve = (struct hl_curve){0};
+    return result;
+}
+
+/* Makes the folder of PATH, and the one above it. */
+static void make_folders(const char *path) {
+    char *folder = hl_format("%.*s", (int)(strrchr(path, '/') - path), path);
+    char *above = hl_format("%.*s", (int)(strrchr(folder, '/') - folder), folder);
+    mkdir(above, 0700);
+    mkdir(folder, geteuid() == 0 ? 0755 : 0700);
+    free(above);
+    free(folder);
+}
+
+int hl_save_curve(const struct hl_curve *curve, const char *path) {
+    const char *name;
+    make_folders(path);
+    int folder = open_folder(path, &name), result = 0;
+    if (folder < 0)
+        return folder;
+    char *processor = hl_read_processor(), *fresh = hl_format(".%s-%d", name, getpid());
+    json_t *value =
+        json_pack("{s:i, s:o, s:o}", "version", VERSION, "processor",
+                  hl_json_text(processor != NULL ? processor : ""), "points", hl_json_curve(curve));
+    unlinkat(folder, fresh, 0); /* of a process that had this number and died */
+    int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (file < 0 || json_dumpfd(value, file, JSON_INDENT(1)) != 0 || fsync(file) != 0 ||
+        renameat(folder, fresh, folder, name) != 0)
+        result = errno != 0 ? -errno : -EIO;
+    if (file >= 0)
+        close(file);
+    if (result != 0)
+        unlinkat(folder, fresh, 0);
+    json_decref(value);
+    free(processor);
+    free(fresh);
+    close(folder);
+    return result;
+}

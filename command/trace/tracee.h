@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* One thread of another process, stopped by ptrace(2), that makes system calls for us.
+
+   Results are 0, a reason (enum hl_skip) or a negated errno; -ESRCH: the thread is gone (it ended, or another
+   one executed a program).  All functions for one tracee are called by the same thread, and when that ends, in
+   whichever way, the kernel lets go of what it has stopped.  SIGCHLD is blocked and not ignored: it says that a thread
+   has stopped. */
+#ifndef HL_TRACEE_H
+#define HL_TRACEE_H
+
+#include "command/trace/calls.h"
+#include "command/proc/process.h"
+
+/* What the thread that makes calls has at hl_tracee.data. */
+#define HL_TRACEE_DATA_BYTES 1024
+
+/* Where a thread's calls begin, and what restores it if we die in the middle of one. */
+struct hl_gadgets {
+    uint64_t call; /* syscall; ret */
+    uint64_t back; /* mov $__NR_rt_sigreturn, %eax; syscall */
+};
+
+struct hl_tracee_state; /* the machine's */
+
+enum hl_tracee_stage {
+    HL_TRACEE_GONE,    /* it has ended, or is not ours any more */
+    HL_TRACEE_SEIZED,  /* it runs on, and nobody else can trace it; we let go of it when we end, not before */
+    HL_TRACEE_ASKED,   /* it is to stop */
+    HL_TRACEE_STOPPED, /* it has stopped because we wanted it to */
+    HL_TRACEE_ARMED,   /* it can make calls */
+    HL_TRACEE_IN_CALL, /* it was last seen in one of these */
+};
+
+struct hl_tracee {
+    pid_t pid, tid;
+    enum hl_tracee_stage stage;
+    double stopped_ms; /* when it stopped, as of hl_now_ms */
+    int memory;        /* an open /proc/TID/mem, after hl_arm_tracee: of no program that is executed later */
+    uint64_t data;     /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
+    struct hl_gadgets gadgets;
+    struct hl_tracee_state *state; /* from hl_arm_tracee on */
+    struct hl_call call;           /* in which it slept when it was asked to stop, */
+    uint64_t rest; /* and what was in memory where that writes the rest of its time; 0: nowhere */
+    char rest_bytes[HL_REST_BYTES];
+};
+
+/* Whether this machine's processes can be changed as they run: 0, or HL_SKIP_ATTACH_MACHINE. */
+int hl_check_attach_machine(void);
+
+/* Finds the instructions in PROCESS.  AVOID: not in the regions of which that is true, unless there are no
+   others.  0, HL_SKIP_ATTACH_INSTRUCTIONS, or -ESRCH. */
+int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
+                    bool (*avoid)(const void *data, const struct hl_region *region), const void *data);
+
+/* The number of the call that goes on as restart_syscall(2) in the thread TID with the instruction pointer PC, or
+   that of restart_syscall: it stands right before most calls. */
+long hl_find_restarted(pid_t tid, uint64_t pc);
+
+/* Makes the thread TID of PID ours, which it does not notice.  0, HL_SKIP_ATTACH_TRACED, or a negated errno. */
+int hl_seize_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid);
+
+/* Lets one that was seized, and not asked to stop, go on from where a signal has stopped it. */
+void hl_serve_tracee(struct hl_tracee *tracee);
+
+/* Wants it to stop.  CALL: it sleeps in that; NULL: it runs.  0, or a negated errno. */
+int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call);
+
+/* Waits until it has.  0, HL_SKIP_ATTACH_STOPPED, HL_SKIP_ATTACH_BUSY (not in time), or a negated errno. */
+int hl_await_tracee(struct hl_tracee *tracee);
+
+/* Makes the stopped thread one that can make calls.  PROCESS has what is mapped now where GADGETS are, and [stack].  SUSPENDS:
+   a filter of its system calls (seccomp) is suspended until it is let go; else one with a filter is refused.  The frame that
+   restores it lies at the low end of [stack], where nobody has ever been.  0, or why that cannot be. */
+int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
+                  const struct hl_process *process, bool suspends);
+
+/* Makes a system call.  0: *RESULT is what it returned.  HL_SKIP_ATTACH_TAMPERED: it was about to make another one, which the
+   thread did not make if that could have been forbidden to it; it has been let go. */
+int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
+
+/* Its memory, as far as itself could read it; it is written only after hl_arm_tracee.  0, or a negated errno. */
+int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes);
+int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
+
+/* Puts everything back and lets the thread run.  One that does not stop, or was not asked to, stays ours. */
+void hl_release_tracee(struct hl_tracee *tracee);
+
+#endif

@@ -1,0 +1,441 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What hugeld can do for an object, and what has been done.
+
+   Each way is asked by the code that goes it: in place by image/in-place.c, the image by layout.c and the check that a process
+   makes, a copy by the planner.  Then one rule chooses.  In place is taken where it reaches three quarters of the text, because
+   it costs no memory and nothing of hugeld is in any process.  Else it is the image, of which all processes share one copy, unless
+   a private copy reaches clearly more.  What is made already stays, since `hugeld run` takes it (hl_find_made). */
+#include "command/verdict/verdict.h"
+#include "command/image/find.h"
+#include "command/file/forecast.h"
+#include "command/image/in-place.h"
+#include "elf/kernel.h"
+#include "command/image/layout.h"
+#include "command/file/libraries.h"
+#include "elf/plan.h"
+#include "command/file/program.h"
+#include "elf/status.h"
+#include "command/image/store.h"
+#include "command/trace/tracee.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The next way has to cover so much more to be taken in the place of a milder one. */
+#define CLEARLY_MORE 1.25
+
+static const char *const way_names[HL_WAYS] = {"nothing", "place", "image", "preload", "ldso"};
+static const char *const now_names[HL_NOWS] = {"unknown", "small", "cached", "moved", "mapped", "executed"};
+static const char *const now_sentences[HL_NOWS] = {
+    "unknown",          "on small pages", "on huge pages in the page cache",
+    "moved at startup", "on its image",   "executed from its image",
+};
+
+const char *hl_way_name(enum hl_way_name way) { return way_names[way]; }
+
+const char *hl_now_sentence(enum hl_now now) { return now_sentences[now]; }
+
+/* --- the ways --- */
+
+/* What is judged. */
+struct judging {
+    struct hl_verdict *verdict;
+    const struct hl_elf_file *file;
+    const struct hl_options *options;
+    struct hl_forecast forecast; /* at 0, or where the kernel puts the file */
+    bool is_known;               /* that it puts it there */
+};
+
+/* A private copy, wherever the kernel puts the object. */
+static void consider_copy(struct judging *judging) {
+    struct hl_verdict *verdict = judging->verdict;
+    struct hl_starts starts;
+    hl_measure_starts(&starts, &judging->forecast, judging->options);
+    bool is_known = judging->is_known;
+    verdict->covered[HL_WAY_PRELOAD] =
+        is_known ? judging->forecast.plan.text_covered_bytes : starts.covered_sum / starts.starts;
+    verdict->pages[HL_WAY_PRELOAD] = is_known ? hl_count_pages(&judging->forecast.plan) : starts.pages_max;
+    if (verdict->is_main)
+        return;
+    verdict->covered[HL_WAY_LDSO] = starts.covered_max;
+    verdict->pages[HL_WAY_LDSO] = starts.pages_max;
+}
+
+/* Whether an image is of use at the address that the object gets. */
+static bool fits_address(const struct judging *judging) {
+    const struct hl_geometry *geometry = &judging->forecast.geometry;
+    return !hl_gets_any_address(judging->file, geometry) ||
+           (judging->is_known && judging->forecast.object.load_bias % geometry->huge_page_bytes == 0);
+}
+
+static uint64_t count_huge_pages(const struct judging *judging, uint64_t bytes) {
+    uint64_t huge = judging->forecast.geometry.huge_page_bytes;
+    return hl_round_up(bytes, huge) / huge;
+}
+
+/* The image, which is there, or which can be made. */
+static void consider_image(struct judging *judging, bool *is_there) {
+    struct hl_verdict *verdict = judging->verdict;
+    struct hl_found_image found;
+    struct hl_reach reach;
+    hl_find_image(&found, &judging->forecast, judging->options, judging->is_known);
+    bool can_be = found.path != NULL || found.needed_pages > 0;
+    bool is_refused = found.path != NULL && found.skip != HL_MOVED && found.skip != HL_SKIP_IMAGE_PLACE;
+    verdict->image_skip = can_be && !is_refused ? HL_MOVED : found.skip;
+    *is_there = found.path != NULL;
+    verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_attach_machine() != 0;
+    if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &judging->forecast.geometry) == 0) {
+        verdict->covered[HL_WAY_IMAGE] = verdict->is_to_be_executed ? reach.executed_bytes
+                                         : found.is_placed_anywhere || fits_address(judging)
+                                             ? reach.mapped_bytes
+                                             : 0;
+        verdict->pages[HL_WAY_IMAGE] =
+            found.path != NULL ? count_huge_pages(judging, found.bytes) : found.needed_pages;
+        if (verdict->covered[HL_WAY_IMAGE] == 0)
+            verdict->image_skip = HL_SKIP_IMAGE_USELESS;
+    }
+    hl_free_found_image(&found);
+}
+
+/* In place, where it is kept so, or this user may do it. */
+static void consider_place(struct judging *judging, bool is_kept) {
+    struct hl_verdict *verdict = judging->verdict;
+    struct hl_place place;
+    char *path = hl_find_file_path(judging->file->fd), *refusal = NULL;
+    int result = hl_is_native(judging->file)
+                     ? hl_look_in_place(&place, judging->file, &judging->forecast.geometry)
+                     : HL_SKIP_FOREIGN;
+    if (result == 0 || result == -EPERM) {
+        uint64_t bytes = place.n_chunks * place.chunk_bytes;
+        if (!is_kept)
+            refusal =
+                path != NULL ? hl_explain_not_in_place(judging->file, path, bytes) : hl_format("%s", "");
+        verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
+        verdict->pages[HL_WAY_PLACE] = refusal == NULL ? place.n_chunks : 0;
+        hl_free_place(&place);
+    }
+    free(refusal);
+    free(path);
+}
+
+/* --- the choice --- */
+
+enum hl_way_name hl_choose_way(const double covered[HL_WAYS]) {
+    double most = 0;
+    for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
+        most = covered[way] > most ? covered[way] : most;
+    for (unsigned way = HL_WAY_PLACE; most > 0 && way < HL_WAYS; way++)
+        if (covered[way] * CLEARLY_MORE >= most)
+            return (enum hl_way_name)way;
+    return HL_WAY_NOTHING;
+}
+
+enum hl_way_name hl_shared_way(const struct hl_verdict *verdict) {
+    if (hl_is_place_enough(verdict->covered[HL_WAY_PLACE], verdict->text_bytes))
+        return HL_WAY_PLACE;
+    return verdict->covered[HL_WAY_IMAGE] > 0 ? HL_WAY_IMAGE : HL_WAY_NOTHING;
+}
+
+static void choose(struct hl_verdict *verdict, enum hl_way_name made) {
+    double covered[HL_WAYS] = {0};
+    for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
+        covered[way] = (double)verdict->covered[way];
+    verdict->is_made = made != HL_WAY_NOTHING && verdict->covered[made] > 0;
+    verdict->best = verdict->is_made                         ? made
+                    : hl_shared_way(verdict) == HL_WAY_PLACE ? HL_WAY_PLACE
+                                                             : hl_choose_way(covered);
+}
+
+/* Why nothing of the text of FORECAST's object is moved; HL_MOVED where it is. */
+static enum hl_skip find_skip(const struct hl_forecast *forecast) {
+    if (forecast->skip != 0)
+        return (enum hl_skip)forecast->skip;
+    for (unsigned i = 0; i < forecast->object.n_segments; i++)
+        if (forecast->object.segment[i].flags & PF_X && forecast->plan.covered_bytes[i] == 0 &&
+            forecast->plan.skip[i] != HL_MOVED)
+            return forecast->plan.skip[i];
+    return HL_SKIP_TOO_SMALL;
+}
+
+void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl_elf_file *file, bool is_main,
+                   const struct hl_options *options) {
+    struct hl_options of_text = *options;
+    struct judging judging = {.verdict = verdict, .file = file, .options = &of_text};
+    enum hl_way_name made = hl_find_made(file->fd, options);
+    uint64_t tried = 0;
+    bool is_image_there = false;
+    of_text.data = HL_DATA_OFF; /* what is asked about is text */
+    of_text.bss = HL_BSS_OFF;
+    *verdict = (struct hl_verdict){.path = hl_format("%s", path),
+                                   .is_main = is_main,
+                                   .is_library = strcmp(hl_elf_type(file), "dso") == 0};
+    if (options->store.bytes > 0)
+        verdict->store = hl_format("%.*s", (int)options->store.bytes, options->store.at);
+    hl_forecast_file(&judging.forecast, path, file, &of_text, 0);
+    if (hl_is_position_independent(file))
+        judging.is_known = hl_try_load_bias(&tried, &judging.forecast);
+    else
+        judging.is_known = true;
+    if (tried != 0)
+        hl_forecast_file(&judging.forecast, path, file, &of_text, tried);
+    verdict->text_bytes = judging.forecast.plan.text_bytes;
+    verdict->plain_reason = is_main ? hl_explain_plain_file(file) : NULL;
+    if (judging.forecast.object.n_segments > 0) {
+        if (verdict->plain_reason == NULL && hl_is_native(file))
+            consider_copy(&judging);
+        consider_image(&judging, &is_image_there);
+        consider_place(&judging, made == HL_WAY_PLACE);
+    }
+    choose(verdict, made == HL_WAY_IMAGE && !is_image_there ? HL_WAY_NOTHING : made);
+    if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason == NULL)
+        verdict->skip =
+            verdict->image_skip == HL_SKIP_SPARSE_TEXT ? HL_SKIP_SPARSE_TEXT : find_skip(&judging.forecast);
+}
+
+bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
+                   const struct hl_options *options) {
+    struct hl_elf_file file;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    hl_judge_file(verdict, path, &file, is_main, options);
+    hl_close_elf(&file);
+    return true;
+}
+
+/* The bytes of text of the library at PATH, if something can be done for it, or 0. */
+static uint64_t find_worthwhile_text(const char *path, const struct hl_options *options) {
+    struct hl_verdict verdict;
+    if (!hl_judge_path(&verdict, path, false, options))
+        return 0;
+    uint64_t bytes = verdict.best != HL_WAY_NOTHING ? verdict.text_bytes : 0;
+    hl_free_verdict(&verdict);
+    return bytes;
+}
+
+bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
+                             const struct hl_options *options) {
+    struct hl_libraries libraries;
+    const char *larger = NULL;
+    if (!hl_judge_path(verdict, executable, true, options))
+        return false;
+    uint64_t most = verdict->text_bytes;
+    hl_free_verdict(verdict);
+    hl_list_libraries(&libraries, executable);
+    for (size_t i = 0; i < libraries.n; i++) {
+        uint64_t bytes = find_worthwhile_text(libraries.path[i], options);
+        larger = bytes > most ? libraries.path[i] : larger;
+        most = bytes > most ? bytes : most;
+    }
+    bool is_judged = larger != NULL && hl_judge_path(verdict, larger, false, options);
+    hl_free_libraries(&libraries);
+    if (!is_judged || verdict->best != HL_WAY_PLACE || !verdict->is_made)
+        return is_judged;
+    hl_free_verdict(verdict);
+    return false;
+}
+
+/* --- a process --- */
+
+static uint64_t find_text_overlap(const struct hl_object *object, const struct hl_region *region) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].flags & PF_X)
+            bytes += hl_overlap(region->start, region->end, object->segment[i].start, object->segment[i].end);
+    return bytes;
+}
+
+/* What REGION, in LOADED's text, says. */
+static enum hl_now find_now_of(const struct hl_region *region, const struct hl_loaded *loaded) {
+    uint64_t cached = region->file_pmd_bytes + region->shmem_pmd_bytes;
+    if (region->of_image)
+        return HL_NOW_MAPPED;
+    if (region->inode == loaded->inode && region->device == loaded->device)
+        return cached > 0 ? HL_NOW_CACHED : HL_NOW_SMALL;
+    return region->anon_huge_bytes + hl_hugetlb_bytes(region) > 0 ? HL_NOW_MOVED : HL_NOW_SMALL;
+}
+
+enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded,
+                        uint64_t *huge_bytes) {
+    enum hl_now now = HL_NOW_SMALL;
+    *huge_bytes = 0;
+    for (size_t i = 0; i < process->n_regions; i++) {
+        const struct hl_region *region = &process->region[i];
+        uint64_t text = region->flags & PF_X ? find_text_overlap(&loaded->object, region) : 0;
+        uint64_t huge = hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
+                        region->shmem_pmd_bytes;
+        if (text == 0)
+            continue;
+        *huge_bytes += huge < text ? huge : text;
+        enum hl_now of_region = find_now_of(region, loaded);
+        now = of_region > now ? of_region : now;
+    }
+    return loaded->is_image ? HL_NOW_EXECUTED : now;
+}
+
+/* Linux maps no file by huge entries into a process with PR_SET_THP_DISABLE, and MADV_COLLAPSE is EINVAL; huge entries that it
+   had before stay (6.18). */
+enum hl_skip hl_find_obstacle(const struct hl_process *process) {
+    char line[1024];
+    unsigned long number;
+    enum hl_skip skip = HL_MOVED;
+    int fd = hl_open_process_file(process, "status");
+    FILE *status = fd >= 0 ? fdopen(fd, "r") : NULL;
+    while (status != NULL && skip == HL_MOVED && fgets(line, sizeof line, status) != NULL)
+        if (sscanf(line, "THP_enabled: %lu", &number) == 1 && number == 0)
+            skip = HL_SKIP_ATTACH_THP_DISABLED;
+    if (status != NULL)
+        fclose(status);
+    else if (fd >= 0)
+        close(fd);
+    return skip;
+}
+
+/* LOADED's file is the image itself; what else could be done with the original is not asked. */
+static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *loaded) {
+    struct hl_geometry geometry;
+    struct hl_reach reach = {0};
+    bool is_main = loaded->object.is_main, is_pie = strcmp(hl_elf_type(loaded->file), "pie") == 0;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    *verdict = (struct hl_verdict){.path = hl_format("%s", loaded->object.path),
+                                   .is_main = is_main,
+                                   .is_library = !is_main,
+                                   .best = HL_WAY_IMAGE,
+                                   .is_made = true,
+                                   .is_to_be_executed = is_main && is_pie};
+    hl_find_reach(&reach, loaded->file, &geometry);
+    verdict->text_bytes = reach.text_bytes;
+    verdict->covered[HL_WAY_IMAGE] = is_main ? reach.executed_bytes : reach.mapped_bytes;
+    verdict->pages[HL_WAY_IMAGE] =
+        hl_round_up((uint64_t)loaded->file->stat.st_size, geometry.huge_page_bytes) /
+        geometry.huge_page_bytes;
+    if (verdict->covered[HL_WAY_IMAGE] > 0)
+        return;
+    verdict->best = HL_WAY_NOTHING;
+    verdict->skip = HL_SKIP_IMAGE_USELESS;
+}
+
+void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
+                     const struct hl_loaded *loaded, const struct hl_options *options) {
+    if (loaded->is_image)
+        judge_image(verdict, loaded);
+    else
+        hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
+    verdict->now = hl_find_now(process, loaded, &verdict->huge_bytes);
+    verdict->obstacle = hl_find_obstacle(process);
+    verdict->is_gone = loaded->file->stat.st_nlink == 0;
+}
+
+void hl_free_verdict(struct hl_verdict *verdict) {
+    free(verdict->path);
+    free(verdict->store);
+    verdict->path = verdict->store = NULL;
+}
+
+/* --- in words --- */
+
+const char *hl_explain_nothing(const struct hl_verdict *verdict) {
+    return verdict->plain_reason != NULL ? verdict->plain_reason : hl_skip_sentence(verdict->skip);
+}
+
+char *hl_describe_verdict(const struct hl_verdict *verdict) {
+    static const char *const names[HL_WAYS] = {"", "in place", "an image", "a private copy",
+                                               "a private copy"};
+    static const char *const costs[HL_WAYS] = {"", " of the page cache", " for all processes together",
+                                               " in each process", " in each process"};
+    unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
+    unsigned long long pages = verdict->pages[verdict->best];
+    if (verdict->best == HL_WAY_NOTHING)
+        return hl_format("leave it as it is: %s", hl_explain_nothing(verdict));
+    return hl_format("%s%s: %u.%u %% of its text on %llu huge page%s%s", names[verdict->best],
+                     verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
+                     pages == 1 ? "" : "s", costs[verdict->best]);
+}
+
+/* Adds "--store=/dev/shm/mine" to *TEXT, after BEFORE, where a store was named. */
+static void add_store(char **text, const char *before, const struct hl_verdict *verdict) {
+    if (verdict->store == NULL)
+        return;
+    char *word = hl_format("%s%s", before, verdict->store);
+    hl_add_word(text, word);
+    free(word);
+}
+
+/* "hugeld run --via=image -- /bin/x"; NULL: it runs on huge pages by itself. */
+static char *format_run(const struct hl_verdict *verdict) {
+    bool is_image = verdict->best == HL_WAY_IMAGE;
+    if (verdict->best == HL_WAY_PLACE)
+        return NULL;
+    char *text = hl_format("hugeld run");
+    if (is_image && verdict->is_to_be_executed)
+        hl_add_word(&text, "--via=image");
+    if (verdict->best == HL_WAY_LDSO)
+        hl_add_word(&text, "--via=ldso");
+    if (verdict->best == HL_WAY_PRELOAD)
+        hl_add_word(&text, "--copy");
+    if (is_image)
+        add_store(&text, "-ostore=", verdict);
+    if (verdict->is_library) {
+        char *patterns = hl_format("main:%s", hl_base_name(verdict->path));
+        hl_add_word(&text, "-p");
+        hl_add_word(&text, patterns);
+        free(patterns);
+    }
+    hl_add_word(&text, "--");
+    hl_add_word(&text, verdict->is_library ? "PROGRAM" : verdict->path);
+    return text;
+}
+
+char *hl_format_commands(const struct hl_verdict *verdict) {
+    bool is_added = (verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE) && !verdict->is_made;
+    if (verdict->best == HL_WAY_NOTHING || verdict->is_gone)
+        return NULL;
+    char *run = format_run(verdict);
+    if (!is_added)
+        return run;
+    char *add = hl_format("hugeld share");
+    add_store(&add, "--store=", verdict);
+    hl_add_word(&add, "add");
+    hl_add_word(&add, verdict->path);
+    if (run == NULL)
+        return add;
+    char *both = hl_format("%s, then %s", add, run);
+    free(run);
+    free(add);
+    return both;
+}
+
+char *hl_format_verdict(const struct hl_verdict *verdict) {
+    char *words = hl_describe_verdict(verdict), *commands = hl_format_commands(verdict);
+    char *line = hl_format("%s%s%s", words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
+    free(words);
+    free(commands);
+    if (verdict->best == HL_WAY_NOTHING || verdict->is_gone || !verdict->is_main)
+        return line;
+    char *name = hl_format("hugeld bench --");
+    hl_add_word(&name, verdict->path);
+    bool is_next = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
+    char *longer = hl_format("%s (the gain is not measured: %s%s)", line,
+                             is_next && !verdict->is_made ? "after that, " : "", name);
+    free(name);
+    free(line);
+    return longer;
+}
+
+json_t *hl_json_verdict(const struct hl_verdict *verdict) {
+    char *commands = hl_format_commands(verdict), *words = hl_describe_verdict(verdict);
+    json_t *json =
+        json_pack("{s:s, s:o, s:I, s:b, s:o, s:s, s:s}", "way", hl_way_name(verdict->best), "text_share",
+                  hl_json_share(verdict->covered[verdict->best], verdict->text_bytes), "pages",
+                  (json_int_t)verdict->pages[verdict->best], "is_made", verdict->is_made, "commands",
+                  commands != NULL ? hl_json_text(commands) : json_null(), "now", now_names[verdict->now],
+                  "sentence", words);
+    json_object_set_new(json, "obstacle",
+                        verdict->obstacle != HL_MOVED ? json_string(hl_skip_name(verdict->obstacle))
+                                                      : json_null());
+    free(words);
+    free(commands);
+    return json;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* What hugeld can do for an object, and what has been done: the one judgement that all commands print from. */
+#ifndef HL_VERDICT_H
+#define HL_VERDICT_H
+
+#include "command/base/common.h"
+#include "command/file/elf-file.h"
+#include "command/proc/process.h"
+#include "command/image/store.h"
+#include "elf/skip.h"
+
+struct hl_verdict {
+    char *path;
+    char *store; /* that the options name, or NULL */
+    bool is_main, is_library;
+    uint64_t text_bytes;
+    uint64_t covered
+        [HL_WAYS]; /* bytes of the text that each way brings onto huge pages; where the address is left to
+                                  chance, on average */
+    uint64_t pages[HL_WAYS]; /* the huge pages that it takes; of a private copy in each process, at most */
+    enum hl_way_name best;
+    bool is_made;             /* BEST is in place, and is kept so, or an image, and a store has it */
+    bool is_gone;             /* the file that a process has loaded was removed or replaced since */
+    bool is_to_be_executed;   /* the image helps only where it is executed itself (--via=image) */
+    const char *plain_reason; /* why nothing can be preloaded; or NULL */
+    enum hl_skip skip;        /* why BEST is nothing; HL_MOVED: the plain reason is why */
+    enum hl_skip
+        image_skip; /* why there is no image and none can be made, or it would not be used; or HL_MOVED */
+    enum hl_now now;
+    uint64_t huge_bytes;   /* of a process's text */
+    enum hl_skip obstacle; /* what keeps a process's text from other huge pages than it has; or HL_MOVED */
+};
+
+/* Judges FILE at PATH, an executable (IS_MAIN) or a library, as it would be started by this user with OPTIONS.  VERDICT is
+   to be freed with hl_free_verdict. */
+void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl_elf_file *file, bool is_main,
+                   const struct hl_options *options);
+
+/* The same, opens PATH.  False: it is no ELF file that can be read, and there is nothing to free. */
+bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
+                   const struct hl_options *options);
+
+/* Judges the library with most text of those that EXECUTABLE is linked with, if something can be done for it, and its text is more
+   than EXECUTABLE's.  False: there is none, or it is kept in place already, and there is nothing to free.  The dynamic linker is
+   asked for the libraries. */
+bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
+                             const struct hl_options *options);
+
+/* The same for LOADED in PROCESS, after hl_find_loaded, and finds what its text is on now. */
+void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
+                     const struct hl_loaded *loaded, const struct hl_options *options);
+void hl_free_verdict(struct hl_verdict *verdict);
+
+/* Where the text of LOADED is in PROCESS, after hl_find_loaded; *HUGE_BYTES of it are on huge pages. */
+enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded,
+                        uint64_t *huge_bytes);
+
+/* What the kernel says of PROCESS that keeps its text from huge pages: HL_SKIP_ATTACH_THP_DISABLED, or HL_MOVED. */
+enum hl_skip hl_find_obstacle(const struct hl_process *process);
+
+/* "moved at startup"; static. */
+const char *hl_now_sentence(enum hl_now now);
+
+/* What hugeld share add makes of the file: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
+enum hl_way_name hl_shared_way(const struct hl_verdict *verdict);
+
+/* The mildest way of which no other covers clearly more; COVERED may be in any unit. */
+enum hl_way_name hl_choose_way(const double covered[HL_WAYS]);
+
+/* "place", "image", "preload", "ldso", "nothing"; static. */
+const char *hl_way_name(enum hl_way_name way);
+
+/* Why VERDICT's best is HL_WAY_NOTHING; static, or lives as long as VERDICT. */
+const char *hl_explain_nothing(const struct hl_verdict *verdict);
+
+/* "an image, 98.1 % of its text on 6 huge pages for all processes"; the caller frees it. */
+char *hl_describe_verdict(const struct hl_verdict *verdict);
+
+/* The commands that do it, "hugeld share add /bin/x, then hugeld run -- /bin/x"; NULL: nothing is to be done.  The caller
+   frees it. */
+char *hl_format_commands(const struct hl_verdict *verdict);
+
+/* One line: both, and what is known of the gain.  The caller frees it. */
+char *hl_format_verdict(const struct hl_verdict *verdict);
+
+/* The same as JSON. */
+json_t *hl_json_verdict(const struct hl_verdict *verdict);
+
+#endif

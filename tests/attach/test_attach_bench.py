@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld bench --pid --toggle: what it says, and that the process is left as it was found."""
+
+import os
+import signal
+import time
+
+import helpers
+import attaching
+import pytest
+from test_json import compare
+
+METRIC = "awk '{{print $14}}' /proc/{}/stat"  # ticks of processor time: a unit of work takes 10 ms of it, whatever it runs on
+
+
+@pytest.mark.whole
+def test_toggle(targets, plain_output):
+    with attaching.running(targets["exec"], "compute") as target:
+        arguments = ["--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1, "--metric", METRIC.format(target.pid)]
+        answer = helpers.hugeld("bench", "--json", *arguments, timeout=120)
+        assert answer.returncode in (0, 1), answer.stderr
+        found = helpers.json.loads(answer.stdout)
+        compare("bench --toggle", [found])
+        assert found["unit"] == "metric" and found["pairs"] == 6 and not found["attached"]
+        values = found["for_each_unit"]
+        assert len(values["plain"]) == len(values["huge"]) == 6
+        assert all(5 < value < 20 for value in values["plain"] + values["huge"])
+        assert target.huge_bytes() == 0
+        assert target.finish() == plain_output
+
+
+# perf stat -x, [--log-fd N] -e LIST [-p PID] -- COMMAND: it counts nothing but these two; on huge pages fewer cycles.
+PERF = """#!/bin/sh
+shift 2
+out=2
+[ "$1" != --log-fd ] || { out=$2; shift 2; }
+case $2 in cycles | instructions | cycles,instructions) ;; *) echo "event syntax error" >&2; exit 129 ;; esac
+cycles=3000
+[ "$3" != -p ] || ! grep -q hugeld: /proc/$4/maps || cycles=1500
+echo "$cycles,,cycles:u,100,100.00,," >&$out
+echo "1000,,instructions:u,100,100.00,," >&$out
+while [ "$1" != -- ]; do shift; done
+shift
+[ "$1" != sleep ] || exec sleep 0.1
+exec "$@"
+"""
+
+
+def test_instructions(targets, plain_output, tmp_path):
+    """Where they can be counted, a unit of work is one of them."""
+    perf = tmp_path / "perf"
+    perf.write_text(PERF)
+    perf.chmod(0o755)
+    env = helpers.environment(PATH=f"{tmp_path}:{os.environ['PATH']}")
+    with attaching.running(targets["exec"], "compute") as target:
+        answer = helpers.hugeld("bench", "--json", "--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1, env=env)
+        assert answer.returncode == 0 and answer.stderr == "", answer.stderr
+        found = helpers.json.loads(answer.stdout)
+        assert found["unit"] == "instructions" and found["verdict"] == "faster"
+        assert found["for_each_unit"] == {"plain": [3] * 6, "huge": [1.5] * 6}
+        assert target.huge_bytes() == 0
+        assert target.finish() == plain_output
+
+
+@pytest.mark.whole
+def test_keep(targets, plain_output, tmp_path):
+    env = helpers.environment(PATH=tmp_path)  # without perf
+    with attaching.running(targets["exec"], "signals") as target:  # a thousand context switches in a second
+        arguments = ["--pid", target.pid, "--toggle", "--running-threads", "-n", 6, "--seconds", 1]
+        result = helpers.hugeld("bench", *arguments, "--keep", timeout=120, env=env)
+        assert "which is weak" in result.stderr and "times the processor time" in result.stdout
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_interrupted(targets, plain_output, attached):
+    with attaching.running(targets["exec"], "compute") as target:
+        if attached:
+            assert helpers.hugeld("attach", "--running-threads", target.pid).returncode == 0
+        bench = helpers.start([helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--running-threads", "--seconds", 1,
+                               "--metric", METRIC.format(target.pid)])
+        try:
+            state = target.huge_bytes() > 0
+            helpers.wait_until(lambda: (target.huge_bytes() > 0) != state or time.sleep(0.1), what="a change")
+            bench.send_signal(signal.SIGINT)
+            assert bench.wait(timeout=30) == 1
+        finally:
+            helpers.end_process(bench)
+        assert (target.huge_bytes() > 0) == attached
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("arguments", [["--toggle"], ["--toggle", "true"], ["--pid", "1", "--metric", "x"], ["--pid", "1", "--keep"],
+                                       ["--pid", "1", "--running-threads"]])
+def test_wrong_use(arguments):
+    assert helpers.hugeld("bench", *arguments).returncode == 2
+
+
+def test_too_little_work(targets, tmp_path):
+    """One that sleeps, or computes without a pause, switches contexts too seldom; what helps is said."""
+    env = helpers.environment(PATH=tmp_path)  # no perf
+    with attaching.running(targets["exec"], "futex") as target:
+        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--seconds", "0.2", env=env)
+        assert result.returncode == 1 and "context switches in 0.2 s" in result.stderr and "--metric" in result.stderr
+        assert target.huge_bytes() == 0
+
+
+def test_no_number(targets):
+    with attaching.running(targets["exec"], "compute") as target:
+        result = helpers.hugeld("bench", "--pid", target.pid, "--toggle", "--running-threads", "--metric", "echo no")
+        assert result.returncode == 1 and "printed no number" in result.stderr
+        assert target.huge_bytes() == 0

@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld attach and detach: the text is on huge pages and back, whatever the thread was doing, and nothing else has
+changed."""
+
+import contextlib
+import itertools
+import json
+import os
+import pathlib
+import shutil
+import signal
+import time
+
+import helpers
+import attaching
+import pytest
+from test_json import compare
+
+pytestmark = pytest.mark.beside
+
+WAITS = "futex nanosleep nanosleep_rest poll epoll sigsuspend for_eintr semtimedop wait4".split()
+RARER_WAITS = """futex_timed clock_nanosleep poll_timed ppoll select pselect epoll_pwait epoll_pwait2 futex_bitset pipe fifo accept accept4 inotify eventfd timerfd signalfd
+sigwait sigtimedwait semop msgrcv mq waitid""".split()
+
+
+def attach(*arguments, **options):
+    return helpers.hugeld("attach", *arguments, **options)
+
+
+def detach(*arguments, **options):
+    return helpers.hugeld("detach", *arguments, **options)
+
+
+def succeed(result):
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
+
+
+def check_there_and_back(target, *arguments):
+    """Moves TARGET's text there and back, and there again."""
+    before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+    succeed(attach(*arguments, target.pid))
+    assert target.huge_bytes() >= 2 * helpers.HUGE
+    assert target.descriptors() == descriptors
+    helpers.wait_until(lambda: target.masks() == masks, what="the signal masks of the call")
+    succeed(detach(*arguments, target.pid))
+    assert target.huge_bytes() == 0
+    assert target.layout() == before
+    assert target.descriptors() == descriptors
+    helpers.wait_until(lambda: target.masks() == masks, what="the signal masks of the call")
+    succeed(attach(*arguments, target.pid))
+
+
+@pytest.mark.parametrize("mode", [*WAITS, *[pytest.param(w, marks=pytest.mark.whole) for w in RARER_WAITS]])
+def test_waits(targets, plain_output, mode):
+    """From the wait the thread comes back as if nobody had interrupted it."""
+    with attaching.running(targets["exec"], mode) as target:
+        attaching.wait_in_call(target.pid)
+        check_there_and_back(target)
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("mode", ["compute", "handler", "handler_below", "handler_deep", "coroutine", "coroutine_deep", "vectors", "rseq", "memory", "signals", "churn", "forks"])
+def test_busy(targets, plain_output, mode):
+    with attaching.running(targets["exec"], mode) as target:
+        if mode in ("signals", "churn", "forks", "memory", "rseq"):  # what comes and goes has mappings and masks that do, too
+            for command in attach, detach, attach:
+                succeed(command("--running-threads", target.pid))
+        else:
+            if mode.startswith("handler"):
+                helpers.wait_until(lambda: target.masks() != ["0" * 16], what="the handler")
+            check_there_and_back(target, "--running-threads")
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain_output
+
+
+def test_running(targets, plain_output):
+    """A thread that runs, which has to be asked for.  Before Linux 5.13 nobody can tell whether it is in a critical section of
+    rseq(2), so it stays."""
+    with attaching.running(targets["exec"], "compute") as target:
+        can_tell = attaching.tells_rseq(target.pid)
+        for words, reason in ([], "attach-unfit"), (["--running-threads"], None if can_tell else "attach-rseq"):
+            (process,) = json.loads(attach("--json", *words, target.pid).stdout)["processes"]
+            assert process["reason"] == reason
+        assert (target.huge_bytes() > 0) == can_tell
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("kind", ["exec", "pie", "static", "static-pie", "aligned", "lld"])
+@pytest.mark.parametrize("threads", [0, 3])
+def test_kinds(targets, plain_output, kind, threads):
+    with attaching.running(targets[kind], "futex", threads) as target:
+        check_there_and_back(target)
+        assert target.finish() == plain_output
+
+
+def test_overlay(targets, plain_output, tmp_path, root):
+    """In a mount namespace of its own, on an overlay, as containers are."""
+    for name in "lower", "empty", "merged":
+        (tmp_path / name).mkdir()
+    program = tmp_path / "merged/overlaid"
+    shutil.copy(targets["exec"], tmp_path / "lower/overlaid")
+    mount = f'mount -t overlay -o lowerdir={tmp_path}/lower:{tmp_path}/empty none {tmp_path}/merged && exec "$@"'
+    with attaching.running(program, "futex", 2, prefix=["unshare", "--mount", "sh", "-c", mount, "sh"]) as target:
+        assert target.text() and not program.exists()
+        check_there_and_back(target)
+        assert target.finish() == plain_output
+
+
+def test_vfork(targets, plain_output):
+    """The parent of a vfork cannot be stopped, but its child has the same memory."""
+    with attaching.running(targets["exec"], "vfork") as target:
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "D", what="vfork")
+        result = attach(target.pid)
+        assert result.returncode == 1 and "restarted invisibly" in result.stderr
+        assert target.finish() == plain_output
+
+
+def niceness(pid):
+    """Of all threads (proc(5))."""
+    found = set()
+    for path in pathlib.Path(f"/proc/{pid}/task").glob("*/stat"):
+        with contextlib.suppress(OSError):
+            found.add(int(path.read_text().rpartition(")")[2].split()[16]))
+    return found
+
+
+def test_in_a_hurry(targets, plain_output, root):
+    """While a thread stands still, or is awaited, hugeld comes before what else the machine computes, and nobody else does."""
+    with attaching.running(targets["exec"], "futex") as target:
+        before, commands = niceness(target.pid), itertools.cycle(["attach", "detach"])
+
+        def is_seen():
+            hurried, process = False, helpers.start([helpers.HUGELD, next(commands), target.pid])
+            while process.poll() is None and not hurried:
+                hurried = -20 in niceness(process.pid)
+                assert niceness(target.pid) == before
+            process.communicate()
+            return hurried
+
+        helpers.wait_until(is_seen, what="the highest priority")
+        assert target.finish() == plain_output
+
+
+def test_signal_ignored(targets, plain_output):
+    """SIGCHLD is what a stop is awaited by."""
+    with attaching.running(targets["exec"], "futex") as target:
+        for command in "attach", "detach":
+            succeed(helpers.hugeld(command, target.pid, preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)))
+        assert target.finish() == plain_output
+
+
+LATER = """
+import os, time
+while True:
+    os.write(1, bytes(1 << 20))
+    time.sleep(1)
+"""
+
+
+def test_stop_begins_when_it_stops():
+    """Until it can be stopped it may be in the wrong call for long."""
+    process = helpers.start(["/usr/bin/python3", "-c", LATER])
+    try:
+        def stopped():
+            attaching.wait_in_call(process.pid)
+            is_writing = "1 0x1 " in pathlib.Path(f"/proc/{process.pid}/syscall").read_text()
+            began = time.monotonic()
+            command = helpers.start([helpers.HUGELD, "attach", "--json", process.pid])
+            time.sleep(0.2)
+            read = 0
+            while read < 1 << 20:
+                read += len(os.read(process.stdout.fileno(), 1 << 20))
+            out, err = command.communicate()
+            took_us = (time.monotonic() - began) * 1e6
+            if command.returncode != 0:
+                assert "try again" in err, out + err
+                return False
+            succeed(detach(process.pid))
+            return is_writing and (took_us, json.loads(out)["processes"][0]["stopped_us"])
+
+        took_us, stopped_us = helpers.wait_until(stopped, what="an attach during a write")
+        assert 0 < stopped_us < took_us - 150000
+    finally:
+        helpers.end_process(process)
+
+
+def test_store(targets, plain_output, images):
+    """What a store has is taken."""
+    image = images.add(targets["exec"])
+    with attaching.running(targets["exec"], "futex", 2) as target:
+        out = succeed(attach("--store", images.folder, target.pid))
+        assert f"of the image {image}" in out
+        assert any(m.name == str(image) for m in target.text())
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        succeed(detach(target.pid))
+        assert not any(m.name == str(image) for m in target.mappings())
+        assert target.finish() == plain_output
+
+
+def test_wrong_store(targets, plain_output, images):
+    """An image with other bytes under the right key is not taken."""
+    image = images.add(targets["exec"])
+    with open(image, "r+b") as file:
+        file.seek(3 << 20)
+        file.write(b"\0")
+    with attaching.running(targets["exec"], "futex", 2) as target:
+        assert "a copy made for it" in succeed(attach("--store", images.folder, target.pid))
+        assert target.finish() == plain_output
+
+
+def test_dry_run(targets, plain_output):
+    with attaching.running(targets["exec"], "futex") as target:
+        before = target.layout()
+        assert "would be on 3 huge pages" in succeed(attach("--dry-run", target.pid))
+        assert target.layout() == before
+        succeed(attach(target.pid))
+        assert "would be back" in succeed(detach("--dry-run", target.pid))
+        assert target.huge_bytes() > 0
+        assert target.finish() == plain_output
+
+
+def test_several_and_children(targets, plain_output):
+    """Processes of one file share the copy that is made for them."""
+    with attaching.running(targets["exec"], "forks") as one, attaching.running(targets["exec"], "wait4") as two:
+        result = attach("--children", one.pid, two.pid)
+        out = result.stdout
+        assert f"{one.pid} target-exec" in out and f"{two.pid} target-exec" in out
+        assert out.count("target-exec: ") >= 3, out  # the wakers are children
+        lines = [line.split() for t in (one, two) for line in pathlib.Path(f"/proc/{t.pid}/maps").read_text().splitlines()]
+        files = {(device, inode) for _, _, _, device, inode, *name in lines if "hugeld:" in "".join(name)}
+        assert len(files) == 1, files
+        assert one.finish() == plain_output
+        assert two.finish() == plain_output
+
+
+def test_json(targets):
+    with attaching.running(targets["exec"], "futex") as target:
+        found = json.loads(succeed(attach("--json", target.pid)))["processes"]
+        assert [p["pid"] for p in found] == [target.pid]
+        (main,) = found[0]["objects"]
+        assert main["path"] == target.path and main["is_main"] and main["moves"]
+        assert main["huge_pages"] == target.huge_bytes() // helpers.HUGE
+        assert main["image"] is None and main["reason"] is None
+        compare("attach, detach", [{"processes": found}], unseen=())
+        assert found[0]["stopped_threads"] == 1 and found[0]["stopped_us"] > 0
+        result = detach("--json", target.pid, target.pid + 100000)
+        assert result.returncode == 1
+        assert json.loads(result.stdout)["processes"][1]["reason"] == "attach-ended"
+
+
+def test_again(targets):
+    with attaching.running(targets["exec"], "futex") as target:
+        result = detach(target.pid)
+        assert result.returncode == 1 and "it is not attached" in result.stderr
+        succeed(attach(target.pid))
+        assert "on huge pages already" in succeed(attach(target.pid))
+
+
+@pytest.mark.parametrize("mode", ["epoll", "compute", "every_eintr"])
+def test_libraries(library_target, plain_output, mode):
+    """All threads stand still while a library moves, and none can tell."""
+    program, library = library_target
+    with attaching.running(program, mode, 3) as target:
+        target.path = str(library)
+        if mode == "every_eintr":  # its mask is another one in the call
+            for _ in range(10):
+                succeed(attach("--running-threads", "-p", "*", target.pid))
+                succeed(detach("--running-threads", target.pid))
+            succeed(attach("--running-threads", "-p", "*", target.pid))
+        else:
+            if mode == "epoll":
+                attaching.wait_in_call(target.pid)
+            check_there_and_back(target, "--running-threads", "-p", "*")
+        (process,) = json.loads(detach("--json", "--running-threads", target.pid).stdout)["processes"]
+        assert process["stopped_threads"] >= 4
+        assert target.finish() == plain_output
+
+
+def test_workers(library_target, plain_output):
+    """Threads that the kernel has made for io_uring are none of the program's, and what they wait for goes on."""
+    program, library = library_target
+    with attaching.running(program, "uring_worker", 1) as target:
+        target.path = str(library)
+
+        def n_workers():
+            names = [path.read_text() for path in pathlib.Path(f"/proc/{target.pid}/task").glob("*/comm")]
+            return sum(name.startswith("iou-") for name in names)
+
+        helpers.wait_until(n_workers, what="a worker")
+        attaching.wait_in_call(target.pid)
+        (process,) = json.loads(succeed(attach("--json", "--running-threads", "-p", "*", target.pid)))["processes"]
+        assert process["stopped_threads"] == 2 and n_workers()
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        succeed(detach("--running-threads", target.pid))
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("mode", ["signals", "memory", pytest.param("every_eintr", marks=pytest.mark.whole)])
+def test_many_times(targets, plain_output, mode):
+    """Also while other threads map memory wherever there is a hole."""
+    with attaching.running(targets["exec"], mode, 2) as target:
+        for _ in range(20):
+            succeed(attach("--running-threads", target.pid))
+            succeed(detach("--running-threads", target.pid))
+        assert target.finish() == plain_output
+
+
+def test_stop_and_go(targets, plain_output):
+    """SIGSTOP and SIGCONT at any moment: it is refused, or it works."""
+    with attaching.running(targets["exec"], "futex", 2) as target:
+        stormer = os.fork()
+        if stormer == 0:
+            for _ in range(3000):
+                os.kill(target.pid, signal.SIGSTOP)
+                os.kill(target.pid, signal.SIGCONT)
+            os._exit(0)
+        outcomes = set()
+        for _ in range(10):
+            outcomes.add(attach(target.pid).returncode)
+            outcomes.add(detach(target.pid).returncode)
+        os.waitpid(stormer, 0)
+        os.kill(target.pid, signal.SIGCONT)
+        assert outcomes <= {0, 1}
+        assert target.finish() == plain_output
+
+
+def test_names(targets, plain_output):
+    """A name stands for all processes that have it; status takes several, too."""
+    with attaching.running(targets["lld"], "futex") as one, attaching.running(targets["lld"], "futex") as other:
+        name = os.path.basename(targets["lld"])
+        assert helpers.hugeld("attach", name).returncode == 0 and one.huge_bytes() > 0 and other.huge_bytes() > 0
+        told = helpers.hugeld_json("status", one.pid, name, "no-such-process")["processes"]
+        pids = [p["pid"] for p in told]  # each has a child, too
+        assert pids[0] == one.pid and {one.pid, other.pid} <= set(pids[1:])
+        assert helpers.hugeld("detach", name).returncode == 0 and one.huge_bytes() == other.huge_bytes() == 0
+        assert one.finish() == other.finish() == plain_output

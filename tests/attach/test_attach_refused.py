@@ -1,0 +1,467 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""What is refused, with its reason, and goes on as if nobody had asked; and a process that attacks whoever attaches."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+
+import helpers
+import attaching
+import pytest
+
+pytestmark = pytest.mark.beside
+
+
+def refused(target, reason, *prefix, command="attach", words=()):
+    """The reason that attaching to TARGET gives, which changes nothing."""
+    before = target.layout()
+    result = helpers.run([*prefix, helpers.HUGELD, command, "--json", *words, target.pid])
+    assert result.returncode == 1, result.stdout
+    (process,) = json.loads(result.stdout)["processes"]
+    found = [process["reason"], *(o["reason"] for o in process["objects"])]
+    assert reason in found, result.stdout + result.stderr
+    assert target.layout() == before
+
+
+@pytest.mark.parametrize("mode, reason", [
+    ("locked", "attach-locked"), ("advised", "attach-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "attach-dispatch"), ("small", "attach-thp-disabled"),
+    ("pipe_write", "attach-unfit"), ("select_constant", "attach-unfit"), ("socket_lowat", "attach-unfit"), ("io_getevents", "attach-unfit"),
+    ("io_uring", "attach-unfit"), ("terminal", "attach-unfit"), ("supervised", "attach-unfit")])
+def test_modes(targets, plain_output, mode, reason):
+    with attaching.running(targets["exec"], mode) as target:
+        attaching.wait_in_call(target.pid)
+        refused(target, reason)
+        assert target.finish() == plain_output
+
+
+def test_no_stack(targets, plain_output, root):
+    """Its stack may not grow: where its memory ends, or because another mapping is near."""
+    with attaching.running(targets["exec"], "futex") as target:
+        (stack,) = [m for m in target.mappings() if m.name == "[stack]"]
+        subprocess.run(["prlimit", "--pid", str(target.pid), f"--stack={stack.end - stack.start}:"], check=True)
+        refused(target, "attach-stack")
+        subprocess.run(["prlimit", "--pid", str(target.pid), "--stack=unlimited:unlimited"], check=True)
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("backend", ["hugetlb", "thp"])
+def test_moved_at_startup(targets, plain_output, pool, thp, backend):
+    """There is nothing to do, and it says so."""
+    pool(16)
+    env = helpers.preload(helpers.LIBRARY, options=f"backend={backend}")
+    with attaching.running(targets["exec"], "futex", env=env) as target:
+        before = target.layout()
+        result = helpers.hugeld("attach", target.pid)
+        assert result.returncode == 0 and "on huge pages already" in result.stdout, result.stdout + result.stderr
+        assert target.layout() == before
+        (process,) = json.loads(helpers.hugeld("attach", "--json", target.pid).stdout)["processes"]
+        assert [o["reason"] for o in process["objects"]] == ["attach-copy"]
+        assert target.finish() == plain_output
+
+
+def test_library(library_target, plain_output):
+    """One thread is in a call that would show it: nothing is stopped for the library, and it is said before."""
+    program, library = library_target
+    with attaching.running(program, "pipe_write", 1) as target:
+        target.path = str(library)
+        attaching.wait_in_call(target.pid)
+        for words in ["--dry-run"], []:
+            result = helpers.hugeld("attach", "--json", "--running-threads", "-p", "*", *words, target.pid)
+            (process,) = json.loads(result.stdout)["processes"]
+            assert "attach-unfit-thread" in [o["reason"] for o in process["objects"]]
+            assert process["stopped_threads"] == 0 and target.huge_bytes() == 0
+        assert target.finish() == plain_output
+
+
+def test_differs(library_target, plain_output):
+    """The file has changed since, and does not come back."""
+    program, library = library_target
+    with attaching.running(program, "futex", 1) as target, open(library, "r+b") as file:
+        assert helpers.hugeld("attach", "--running-threads", "-p", "*", target.pid).returncode == 0
+        at = 3 << 20  # inside a huge page of it
+        file.seek(at)
+        (byte,) = file.read(1)
+        for value in byte ^ 1, byte:
+            file.seek(at)
+            file.write(bytes([value]))
+            file.flush()
+            if value != byte:
+                refused(target, "attach-differs", command="detach")
+        assert helpers.hugeld("detach", "--running-threads", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_traced(targets, plain_output, strace):
+    with attaching.running(targets["exec"], "futex", prefix=["strace", "-D", "-o", "/dev/null", "-e", "trace=none"]) as target:
+        refused(target, "attach-traced")
+        assert target.finish() == plain_output
+
+
+@pytest.fixture
+def gdbserver():
+    """gdbserver(pid): attaches to it; say(words) sends what gdb would, and hear() returns an answer."""
+    if not shutil.which("gdbserver"):
+        pytest.skip("gdbserver is not installed (gdbserver)")
+
+    @contextlib.contextmanager
+    def attached(pid):
+        server = helpers.start(["gdbserver", "--attach", "-", pid], stdin=subprocess.PIPE)
+
+        def say(words):
+            server.stdin.write(f"+${words}#{sum(words.encode()) & 255:02x}")
+            server.stdin.flush()
+
+        def hear():
+            answer = ""
+            while not re.search(r"\$[^#]*#..$", answer):
+                byte = server.stdout.read(1)
+                assert byte, answer + server.stderr.read()
+                answer += byte
+            return re.search(r"\$([^#]*)#", answer)[1]
+
+        try:
+            yield say, hear
+        finally:
+            helpers.end_process(server)
+    return attached
+
+
+def test_gdbserver(targets, plain_output, gdbserver):
+    """Under gdbserver, while that has stopped it and while it runs; gdbserver notices nothing either."""
+    with attaching.running(targets["exec"], "futex", 1) as target:
+        with gdbserver(target.pid) as (say, hear):
+            say("?")
+            assert hear().startswith("T")
+            for _ in range(2):
+                refused(target, "attach-traced")
+                say("vCont;c")
+                helpers.wait_until(lambda: helpers.state_of(target.pid) == "S", what="running on")
+                for words in [], ["-p", "*", "--running-threads"]:
+                    refused(target, "attach-traced", words=words)
+                os.kill(target.pid, signal.SIGUSR1)  # which the program ignores
+                assert hear().startswith("T1e")
+            say(f"D;{target.pid:x}")
+            assert hear() == "OK"
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "S", what="running on")
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_first_thread(targets, plain_output):
+    """The frame lies at the end of the first thread's stack: while that runs no other thread is taken instead."""
+    with attaching.running(targets["exec"], "compute_beside") as target:
+        refused(target, "attach-unfit")
+        result = helpers.hugeld("attach", "--running-threads", target.pid)
+        assert result.returncode == 0 or not attaching.tells_rseq(target.pid), result
+        assert target.finish() == plain_output
+
+
+def test_two_at_once(targets, plain_output):
+    """Another call of hugeld's is at it."""
+    with attaching.running(targets["exec"], "futex") as target:
+        with open(f"/proc/{target.pid}/mem", "rb", buffering=0) as memory:
+            fcntl.flock(memory, fcntl.LOCK_EX)
+            refused(target, "attach-traced")
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_stopped(targets, plain_output):
+    with attaching.running(targets["exec"], "futex", 2) as target:
+        os.kill(target.pid, signal.SIGSTOP)
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "T", what="the stop")
+        refused(target, "attach-stopped")
+        assert helpers.state_of(target.pid) == "T"
+        os.kill(target.pid, signal.SIGCONT)
+        assert target.finish() == plain_output
+
+
+def test_realtime(targets, plain_output, root):
+    """A thread that computes before all others do: hugeld comes before it, or leaves it alone."""
+    with attaching.running(targets["exec"], "compute", prefix=["chrt", "--fifo", 10]) as target:
+        refused(target, "attach-realtime", "prlimit", "--rtprio=0", "setpriv", "--bounding-set=-sys_nice", words=["--running-threads"])
+        stopped = []
+        while not stopped or (min(stopped) >= 400000 and len(stopped) < 3):  # another guest may have the processor
+            result = helpers.hugeld("attach", "--json", "--running-threads", target.pid)
+            stopped.append(json.loads(result.stdout)["processes"][0]["stopped_us"])
+            assert target.huge_bytes() >= 2 * helpers.HUGE
+            assert helpers.hugeld("detach", "--running-threads", target.pid).returncode == 0
+        assert min(stopped) < 400000, stopped
+        assert target.finish() == plain_output
+
+
+def test_shadow_stack(targets, plain_output, tmp_path, root):
+    """As the kernel would say it of a processor that has them."""
+    with attaching.running(targets["exec"], "futex") as target:
+        real, told = f"/proc/{target.pid}/status", tmp_path / "status"
+        lines = [line for line in pathlib.Path(real).read_text().splitlines() if not line.startswith("x86_Thread_features:")]
+        told.write_text("\n".join([*lines, "x86_Thread_features:\tshstk wrss", ""]))
+        refused(target, "attach-shadow-stack", "unshare", "--mount", "sh", "-c", f'mount --bind {told} {real} && exec "$@"', "sh")
+        assert target.finish() == plain_output
+
+
+def test_filtered(targets, plain_output, root):
+    """Root suspends the filter, which would have killed it."""
+    with attaching.running(targets["exec"], "filtered") as target:
+        attaching.wait_in_call(target.pid)
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain_output
+
+
+def test_filtered_meanwhile(targets, plain_output, root):
+    """A filter that comes while it is attached to does not see hugeld's calls."""
+    with attaching.running(targets["exec"], "filtered_late") as target:
+        attaching.wait_in_call(target.pid)
+        result = helpers.hugeld("attach", target.pid)
+        assert result.returncode == 0, result.stderr
+        assert target.finish() == plain_output
+
+
+def test_escape(targets, plain_output, root):
+    """A process makes a call of its own of one of hugeld's, for which its filter is suspended; it may come too late."""
+    def is_tampered():
+        with attaching.running(targets["exec"], "escape") as target:
+            attaching.wait_in_call(target.pid)
+            result = helpers.hugeld("attach", "--json", target.pid)
+            assert target.finish() == plain_output  # which has looked whether it was made
+            return "attach-tampered" in result.stdout
+    helpers.wait_until(is_tampered, what="another call")
+
+
+def test_filters_of_ours(targets, plain_output, root):
+    """Who has a filter, or is root of a user namespace only, may not suspend any."""
+    script = helpers.forbid_calls("acct") + "import os, sys; os.execv(sys.argv[1], sys.argv[1:])"
+    with attaching.running(targets["exec"], "filtered") as target:
+        attaching.wait_in_call(target.pid)
+        refused(target, "attach-filter-own", "/usr/bin/python3", "-c", script)
+        assert target.finish() == plain_output
+    with attaching.running(targets["exec"], "filtered", prefix=["unshare", "--user", "--map-root-user"]) as target:
+        attaching.wait_in_call(target.pid)
+        refused(target, "attach-filter-namespace", "nsenter", "--user", "--target", target.pid)
+        assert target.finish() == plain_output
+
+
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+
+
+@pytest.fixture(scope="session")
+def for_nobody(targets):
+    """The target and the command where every user can read them."""
+    folder = targets["exec"].parent
+    for parent in [folder, *folder.parents][:3]:
+        if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
+            parent.chmod(0o755)
+    for file in (helpers.HUGELD, helpers.COMMAND):
+        shutil.copy(file, folder / file.name)
+        (folder / file.name).chmod(0o755)
+    return folder
+
+
+def test_as_a_user(for_nobody, targets, plain_output, root):
+    """A user may do it with their own processes; a filter stays, and others' are not touched."""
+    hugeld = for_nobody / "hugeld"
+    with attaching.running(targets["exec"], "futex", 1, prefix=NOBODY) as target:
+        for command in ("attach", "detach"):
+            result = helpers.run([*NOBODY, hugeld, command, target.pid])
+            assert result.returncode == 0, result.stderr
+        assert target.finish() == plain_output
+    with attaching.running(targets["exec"], "filtered", prefix=NOBODY) as target:
+        attaching.wait_in_call(target.pid)
+        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+        assert result.returncode == 1 and "only root can suspend" in result.stderr
+        assert target.finish() == plain_output
+    with attaching.running(targets["exec"], "futex") as target:
+        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+        assert result.returncode == 1 and "run hugeld as" in result.stderr
+        assert target.finish() == plain_output
+    with attaching.running(targets["exec"], "privileged", prefix=NOBODY) as target:
+        attaching.wait_in_call(target.pid)
+        result = helpers.run([*NOBODY, hugeld, "attach", target.pid])
+        assert result.returncode == 1 and "run hugeld as" in result.stderr
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+FUSE_OF_NOBODY = """
+cd "$1"; shift
+mkdir real mounted; echo text > real/file; chown 65534 real mounted
+mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+"$NOBODY" bindfs -f --no-allow-other real mounted < /dev/null > log 2>&1 & echo $! > server
+while ! grep -q " $PWD/mounted fuse" /proc/self/mounts; do sleep 0.01; done
+exec "$NOBODY" "$@"
+""".replace('"$NOBODY"', " ".join(NOBODY))
+
+
+def test_unanswered(for_nobody, targets, plain_output, tmp_path, root):
+    """A process of a user's has text of a FUSE, also a user's, that answers nobody: whoever attaches does not ask it."""
+    if not shutil.which("bindfs"):
+        pytest.skip("bindfs is not installed")
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
+            folder.chmod(0o755)
+    prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY, "sh", tmp_path]
+    with attaching.running(targets["exec"], "unanswered", tmp_path / "mounted/file", prefix=prefix) as target:
+        assert target.process.stdout.readline() == "mapped\n"
+        server = int((tmp_path / "server").read_text())
+        os.kill(server, signal.SIGSTOP)
+        try:
+            for command in "attach", "detach", "attach":
+                assert helpers.hugeld(command, target.pid).returncode == 0
+            assert target.huge_bytes() >= 2 * helpers.HUGE
+        finally:
+            os.kill(server, signal.SIGCONT)
+        assert target.finish() == plain_output
+
+
+def test_no_descriptors(targets, plain_output, root):
+    """It has no descriptor left: it is refused, and may be attached to when it has."""
+    with attaching.running(targets["exec"], "futex") as target:
+        n = len(target.descriptors())
+        for limit in (n, n + 1, n + 2):
+            subprocess.run(["prlimit", "--pid", str(target.pid), f"--nofile={limit}:4096"], check=True)
+            refused(target, "attach-descriptor")
+            assert len(target.descriptors()) == n
+        subprocess.run(["prlimit", "--pid", str(target.pid), "--nofile=4096:4096"], check=True)
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_address_space(targets, plain_output, root):
+    """What is left of it is the program's."""
+    with attaching.running(targets["exec"], "futex") as target:
+        used = sum(m.end - m.start for m in target.mappings())
+        for left, is_enough in (20 << 20, False), (300 << 20, True):
+            subprocess.run(["prlimit", "--pid", str(target.pid), f"--as={used + left}:"], check=True)
+            if not is_enough:
+                refused(target, "no-memory")
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+def test_unused(tmp_path):
+    """Text of which hardly anything is in memory is not copied."""
+    (tmp_path / "large.S").write_text(".globl _start\n_start: mov $34, %eax\nsyscall\njmp _start\n"
+                                      "syscall\nret\nmov $15, %rax\nsyscall\n.space 100 << 20\n")
+    subprocess.run(["gcc", "-nostdlib", "-static", "-no-pie", "-o", tmp_path / "large", tmp_path / "large.S"], check=True, timeout=60)
+    helpers.on_small_pages(tmp_path / "large")
+    process = helpers.start([tmp_path / "large"])
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "S", what="the wait")
+        result = helpers.hugeld("attach", process.pid)
+        assert result.returncode == 1 and "an eighth" in result.stderr, result.stderr
+    finally:
+        helpers.end_process(process)
+
+
+def test_no_address_space(targets, plain_output, root):
+    with attaching.running(targets["exec"], "futex") as target:
+        subprocess.run(["prlimit", "--pid", str(target.pid), "--as=1048576"], check=True)
+        refused(target, "no-memory")
+        assert target.finish() == plain_output
+
+
+def test_small(root):
+    process = helpers.start(["sleep", "60"])
+    try:
+        result = helpers.hugeld("attach", process.pid)
+        assert result.returncode == 1 and "no whole huge page lies inside" in result.stderr
+    finally:
+        helpers.end_process(process)
+
+
+BARE = """
+    .globl _start
+_start:
+    .rept 3 * 1024 * 1024 / 4
+    nop
+    nop
+    nop
+    nop
+    .endr
+    movl ${call}, %eax
+    {trap}
+    jmp _start
+"""
+
+
+def run_bare(tmp_path, call, trap, *flags):
+    """A program without a libc, which waits in pause(2)."""
+    (tmp_path / "bare.S").write_text(BARE.format(call=call, trap=trap))
+    command = ["gcc", "-nostdlib", "-static", "-no-pie", "-o", tmp_path / "bare", tmp_path / "bare.S", *flags]
+    subprocess.run(command, check=True, timeout=60)
+    return helpers.start([tmp_path / "bare"])
+
+
+@pytest.mark.parametrize("call, trap, flags, reason", [
+    (34, "syscall", [], "instructions were found in it"), (29, "int $0x80", ["-m32"], "32-bit")])
+def test_bare(tmp_path, call, trap, flags, reason):
+    """Without a libc there is nothing that returns from a signal handler."""
+    process = run_bare(tmp_path, call, trap, *flags)
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) == "S", what="the wait")
+        result = helpers.hugeld("attach", process.pid)
+        assert result.returncode == 1 and reason in result.stderr
+        assert helpers.state_of(process.pid) == "S"
+    finally:
+        helpers.end_process(process)
+
+
+def test_zombie(root):
+    process = subprocess.Popen(["true"])
+    helpers.wait_until(lambda: helpers.state_of(process.pid) == "Z", what="its end")
+    result = helpers.hugeld("attach", process.pid)
+    assert result.returncode == 1 and "no memory" in result.stderr
+    process.wait()
+
+
+@pytest.mark.parametrize("arguments", [["attach"], ["attach", "0"], ["attach", "--store", "x", "1"], ["detach"]])
+def test_wrong_use(arguments):
+    assert helpers.hugeld(*arguments).returncode == 2
+
+
+def test_no_such_name():
+    """A name is none of a process, and that is no wrong use."""
+    for command in "attach", "detach":
+        helpers.one_line(helpers.hugeld(command, "no-such-process"), 1, "no-such-process: no process has this name")
+
+
+def test_execs(targets, tmp_path):
+    """What it executes anew at any moment is refused, or moved; it never ends wrong."""
+    end = tmp_path / "end"
+    process = helpers.start([targets["exec"], "execs", end])
+    try:
+        codes = {helpers.hugeld("attach", process.pid).returncode for _ in range(60)}
+        assert codes <= {0, 1}
+        end.touch()
+        assert process.wait(timeout=60) == 7, process.stdout.read()
+    finally:
+        helpers.end_process(process)
+
+
+def test_hostile(targets, tmp_path, root):
+    """The tracer ends, in time, and nobody else has heard of it."""
+    victim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    victim.bind(str(tmp_path / "v"))
+    victim.setblocking(False)
+    end = time.monotonic() + 15
+    tries = 0
+    while tries < 12 and time.monotonic() < end:
+        with attaching.running(targets["exec"], "hostile", tmp_path / "v") as target:
+            for command in ("attach", "detach") * 2:
+                result = helpers.hugeld(command, target.pid)
+                assert result.returncode in (0, 1), result.stderr
+                assert "\033" not in result.stdout + result.stderr
+                tries += 1
+    with pytest.raises(BlockingIOError):
+        victim.recv(1)
+    victim.close()

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld is killed before each of its steps, a signal that cannot be held back comes before each, and each call that it makes
+in the process fails with each errno that it may have: the program goes on, right, and what is left behind is bounded."""
+
+import errno
+import os
+import signal
+
+import helpers
+import attaching
+import pytest
+
+pytestmark = pytest.mark.beside
+
+# What each call may return (its manual page), in the order of steps.c's calls; EIO stands for a policy that invents
+# something.
+ERRNOS = ["ENOMEM", "EMFILE", "EPERM", "EACCES", "EAGAIN", "EINVAL", "EFAULT", "ENFILE", "EINTR", "ENODEV", "EIO", "EBADF"]
+
+
+# The first step with the frame in place.
+ARMED = 15
+
+STRIDE = 1 if "T_ATTACH" in os.environ else 3
+
+
+def step(steps, *words):
+    """What steps.c prints, and the exit status."""
+    result = helpers.run([steps, *words])
+    return int(result.stdout.splitlines()[-1]), result.returncode, result.stdout + result.stderr
+
+
+def leaked(before, after):
+    """Mappings that are there now and were not."""
+    known = [tuple(m) for m in before]
+    return [m for m in after if tuple(m) not in known]
+
+
+def check_left(target, before, descriptors, masks):
+    """What a dead tracer may leave behind: three descriptors, the room with the pieces in it, or a part of the text on
+    huge pages."""
+    helpers.wait_until(lambda: target.masks() == masks, what="the signal masks coming back")
+    helpers.wait_until(lambda: all(helpers.state_of(target.pid) != s for s in "Tt"), what="running on")
+    assert len(target.descriptors()) <= len(descriptors) + 3
+    text = [m for m in leaked(before, target.layout()) if not m[3].startswith((target.path, "/memfd:hugeld:", "/hugeld:"))]
+    assert len(text) <= 2, text
+
+
+def sweep(target_file, steps, command, mode, plain, threads=0, library=None):
+    """Kills COMMAND before each STRIDEth of its steps, each time in a fresh process, whose text may be in a LIBRARY; how many
+    there were."""
+    words = ["--running-threads", *(["-p", "*"] if library else [])]
+    # Before the frame is there, epoll_wait ends with EINTR, as whenever a tracer dies.
+    nth, killed = (ARMED if mode == "epoll" else 1), True
+    while killed:
+        with attaching.running(target_file, mode, threads) as target:
+            target.path = str(library or target.path)
+            if mode not in ("compute", "vectors", "coroutine"):
+                attaching.wait_in_call(target.pid)
+            if command == "detach":
+                assert helpers.hugeld("attach", *words, target.pid).returncode == 0
+            before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+            n, code, said = step(steps, "kill", nth, helpers.HUGELD, command, *words, target.pid)
+            killed = code == 99
+            assert killed or code == 0, said
+            check_left(target, before, descriptors, masks)
+            # Whatever was left, it can be used and ended.
+            assert helpers.hugeld("attach", *words, target.pid).returncode == 0, nth
+            assert target.huge_bytes() >= 2 * helpers.HUGE
+            assert helpers.hugeld("detach", *words, target.pid).returncode == 0, nth
+            assert target.finish() == plain, nth
+        nth += STRIDE
+    return n
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["attach", "detach"])
+@pytest.mark.parametrize("mode", ["futex", "epoll", "nanosleep", "compute", "vectors", "coroutine", "signals"])
+def test_killed(targets, steps, plain_output, command, mode):
+    assert sweep(targets["exec"], steps, command, mode, plain_output) > 50
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["attach", "detach"])
+def test_killed_library(library_target, steps, plain_output, command):
+    """All threads are stopped in the middle of it."""
+    program, library = library_target
+    assert sweep(program, steps, command, "futex", plain_output, 2, library) > 60
+
+
+@pytest.mark.parametrize("nth", [1, 12, 30, 47, 60])
+def test_killed_sample(targets, steps, plain_output, nth):
+    with attaching.running(targets["exec"], "futex", 1) as target:
+        before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+        _, code, said = step(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
+        assert code == 99, said
+        check_left(target, before, descriptors, masks)
+        assert target.finish() == plain_output
+
+
+def fault(target_file, steps, command, nth, plain):
+    """Sends SIGSEGV before the step NTH; how many steps there were, and what was said."""
+    with attaching.running(target_file, "faulted") as target:
+        attaching.wait_in_call(target.pid)
+        if command == "detach":
+            assert helpers.hugeld("attach", target.pid).returncode == 0
+        n, code, said = step(steps, "signal", nth, target.pid, int(signal.SIGSEGV), helpers.HUGELD, command, target.pid)
+        assert code == 0 or "a signal arrived during the move" in said, (nth, said)
+        if n < nth:
+            os.kill(target.pid, signal.SIGSEGV)
+        for again in "attach", "detach", "attach":
+            assert helpers.hugeld(again, target.pid).returncode == 0, nth
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert target.finish() == plain, nth
+        return n, said
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("command", ["attach", "detach"])
+def test_faulted(targets, steps, plain_output, command):
+    """The signal comes once, whatever it interrupts."""
+    nth, n, all_said = 1 - STRIDE, 1, ""
+    while n >= nth:
+        nth += STRIDE
+        n, said = fault(targets["exec"], steps, command, nth, plain_output)
+        all_said += said
+    assert nth > 50 and "a signal arrived during the move" in all_said
+
+
+def test_faulted_sample(targets, steps, plain_output):
+    for nth in 1, 12, 30, 47:
+        n, _ = fault(targets["exec"], steps, "attach", nth, plain_output)
+        assert n >= nth
+
+
+# The last steps: the other threads get their masks and registers back and are let go, the room is given back, and then the
+# thread that did that gets its own.
+LAST = 22
+
+
+@pytest.mark.parametrize("kind", ["taken", "stopped"])
+@pytest.mark.parametrize("back", [*range(LAST), *[pytest.param(i, marks=pytest.mark.whole) for i in range(LAST, 60)]])
+def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_output, kind, back):
+    """It ends epoll_pwait, whenever it comes, of the thread that makes the calls and of one that only stands still."""
+    program, mode, words = (targets["exec"], "pwait_eintr", []) if kind == "taken" else (
+        library_target[0], "pwait_eintr_beside", ["-p", "*"])
+    with attaching.running(program, mode) as target:
+        attaching.wait_in_call(target.pid)
+        never, attach = 10**6, [helpers.HUGELD, "attach", *words, target.pid]
+        n, code, said = step(steps, "signal", never, target.pid, 0, *attach)
+        assert code == 0 and n > 60, said
+        assert helpers.hugeld("detach", *words, target.pid).returncode == 0
+        _, _, said = step(steps, "signal", n - back, target.pid, int(signal.SIGUSR1), *attach)
+        assert target.finish() == plain_output, said
+
+
+def fail_calls(target_file, steps, command, plain, error):
+    """Lets each call fail with ERROR; how many there were, and what was said."""
+    nth, all_said = 1, ""
+    while True:
+        with attaching.running(target_file, "futex", 1) as target:
+            if command == "detach":
+                assert helpers.hugeld("attach", target.pid).returncode == 0
+            before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
+            n, code, said = step(steps, "fail", nth, getattr(errno, error), helpers.HUGELD, command, target.pid)
+            assert code in (0, 1), said
+            all_said += said
+            if n >= nth and code == 1:  # refused: as it was, but for what could not be closed or unmapped
+                assert len(leaked(before, target.layout())) <= 1, (nth, said)
+            assert len(target.descriptors()) <= len(descriptors) + 1, (nth, said)
+            assert target.masks() == masks
+            assert target.finish() == plain, (nth, said)
+        if n < nth:
+            return n, all_said
+        nth += 1
+
+
+@pytest.mark.parametrize("command", ["attach", "detach"])
+@pytest.mark.parametrize("error", ["ENOMEM", *[pytest.param(e, marks=pytest.mark.whole) for e in ERRNOS[1:]]])
+def test_failing_calls(targets, steps, plain_output, command, error):
+    n, said = fail_calls(targets["exec"], steps, command, plain_output, error)
+    assert n >= 9 and ("a system call failed in it" in said or error == "EPERM"), said  # EPERM of mremap: sealed

@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""One verdict: what inspect, doctor, status, attach, detach, perf-map, share add, run and survey say of a program does not
+contradict, and what they say is what happens."""
+
+import contextlib
+import json
+import os
+import pathlib
+import shlex
+import shutil
+import signal
+import subprocess
+
+import helpers
+import attaching
+import pytest
+
+CLEARLY_MORE = 1.25
+# Stock programs: so many of all sizes between these, and some small ones.
+MIBS, LARGE, SMALL = (2, 48), 24, ("sh", "true", "cat", "ls", "sed", "awk")
+
+
+class Place:
+    """A store in a mount namespace of its own, which INSIDE enters."""
+
+    def __init__(self, path, holder):
+        self.path = path
+        self.inside = ["nsenter", "-t", str(holder.pid), "-m", "--"]
+        self.option = f"store={path}"
+
+    def hugeld(self, *arguments):
+        return helpers.run([*self.inside, helpers.HUGELD, *arguments], timeout=120)
+
+    def json(self, command, *arguments):
+        result = self.hugeld(command, "--json", *arguments)
+        assert result.returncode in (0, 1) and result.stdout, result
+        return json.loads(result.stdout)
+
+    def inspect(self, *arguments):
+        [file] = self.json("inspect", "-o", self.option, *arguments)["files"]
+        return file
+
+    def add(self, path, *options):
+        [file] = self.json("share", f"--store={self.path}", *options, "add", path)["files"]
+        return file
+
+
+@pytest.fixture
+def place(tmp_path, root):
+    path = tmp_path / "store"
+    path.mkdir()
+    script = f"mount -t tmpfs -o huge=always,mode=700,size=1g tmpfs {path} && echo ready && exec sleep 1000"
+    holder = helpers.start(["unshare", "-m", "--propagation", "shared", "sh", "-c", script])
+    try:
+        assert holder.stdout.readline() == "ready\n", holder.stderr.read()
+        yield Place(path, holder)
+    finally:
+        helpers.end_process(holder)
+
+
+def is_elf(path):
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        return file.read(5) == b"\x7fELF\x02"
+    return False
+
+
+def stock_programs():
+    """Paths of ELF programs, each once."""
+    files = {path.resolve() for path in pathlib.Path("/usr/bin").iterdir()}
+    files = [path for path in files if path.is_file() and is_elf(path) and not path.stat().st_mode & 0o6000]
+    large = sorted((path for path in files if MIBS[0] << 20 <= path.stat().st_size <= MIBS[1] << 20),
+                   key=lambda path: (path.stat().st_size, path))
+    large = large[::max(1, len(large) // LARGE)]
+    small = {pathlib.Path(shutil.which(name)).resolve() for name in SMALL}
+    return large + sorted(small - set(large))
+
+
+def added_as_told(place, path, verdict):
+    """Does what VERDICT says with share add; what came of it."""
+    file = place.add(path)
+    way, share = verdict["way"], verdict["text_share"]
+    if way in ("place", "image") and not verdict["is_made"]:
+        # A machine short of memory gives no huge pages in place; then it is an image.
+        assert file["result"] == "made" and (file["way"] == way or way == "place"), (path, verdict, file)
+        assert file["way"] != way or abs(file["text_share"] - share) < 0.01, (path, verdict, file)
+    elif way == "nothing":
+        assert file["result"] in ("nothing", "failed"), (path, verdict, file)
+    elif file["result"] == "made":
+        assert file["text_share"] * CLEARLY_MORE < share, (path, verdict, file)
+    return file
+
+
+def check_program(place, path):
+    """What is said of the file at PATH, before there is anything in the store and after."""
+    verdict = place.inspect(path)["verdict"]
+    objects = place.json("doctor", "-o", place.option, "--", path)["program"]["objects"]
+    assert all(o["verdict"] == verdict for o in objects if o["path"] == str(path)), (path, verdict, objects)
+    text = place.hugeld("inspect", "-o", place.option, path).stdout
+    assert verdict["sentence"] in text and (verdict["commands"] or "best: ") in text
+    assert (verdict["way"] == "nothing") == (verdict["commands"] is None) == (verdict["text_share"] == 0), verdict
+    # Nothing recommends an image that share add would refuse.
+    recommended = "share add" in text or f"--store={place.path} add" in text
+    file = added_as_told(place, path, verdict)
+    made = file["result"] == "made"
+    assert made or not recommended, (path, text)
+    after = place.inspect(path)["verdict"]
+    assert (after["way"], after["is_made"]) == (("place" if file["way"] == "place" else "image", True) if made else
+                                                (verdict["way"], False)), (path, after)
+    if made:
+        assert place.hugeld("share", f"--store={place.path}", "remove", path).returncode == 0
+    return verdict["way"]
+
+
+def test_programs(place, targets, pool):
+    """Stock programs, and the targets, each linked in another way."""
+    pool(0)
+    kinds = ("exec", "pie", "static", "static-pie", "aligned", "lld")
+    programs = stock_programs() + [pathlib.Path(targets[kind]) for kind in kinds]
+    ways = [check_program(place, path) for path in programs]
+    assert len(programs) >= 20 and "nothing" in ways and {"image", "place"} & set(ways), ways
+
+
+def asks_alike(place, target, now):
+    """Every command that looks at the process of TARGET; the verdict, and what attach said that it would do."""
+    [process] = place.json("status", target.pid)["processes"]
+    [main] = [o for o in process["objects"] if o["is_main"]]
+    verdict = main["verdict"]
+    inspected = place.inspect("--pid", target.pid)["verdict"]
+    assert {k: inspected[k] for k in ("now", "obstacle")} == {k: verdict[k] for k in ("now", "obstacle")}
+    assert verdict["now"] == now, (verdict, target.text())
+    on_huge = main["text_huge_bytes"] > 0
+    assert on_huge or now == "small", main
+    # What is said to be done already, or refused, is.
+    told = {}
+    for command in "attach", "detach":
+        [answer] = place.json(command, "--dry-run", *(["--store", place.path] if command == "attach" else []), target.pid)["processes"]
+        told[command] = answer["reason"] or next((o["reason"] for o in answer["objects"] if o["is_main"]), None)
+    already = ("huge-already", "attach-copy")
+    assert (told["attach"] in already) == (now in ("moved", "mapped", "executed", "cached")), (told, now)
+    expected = {"mapped": (None,), "moved": ("attach-moved",), "executed": ("attach-executed",)}
+    barred = ("attach-traced", "attach-stopped")
+    assert told["detach"] in expected.get(now, ("attach-detached",)) or told["detach"] == told["attach"] in barred, (told, now)
+    if verdict["obstacle"] and now == "small":
+        assert told["attach"] == verdict["obstacle"], told
+    mapped = place.hugeld("perf-map", "-O", "/dev/null", target.pid)
+    assert (mapped.returncode == 0) == (now == "moved"), (now, mapped)
+    maps = pathlib.Path(f"/proc/{target.pid}/maps").read_text(encoding="utf-8")
+    is_copy = now == "mapped" and ("/hugeld:" in maps or "/memfd:hugeld:" in maps)
+    assert ("a copy of its own, in which perf finds no names" in mapped.stderr) == is_copy, (maps, mapped)
+    text = place.hugeld("status", target.pid).stdout
+    assert "start it with hugeld run" not in text or now == "small", text
+    return verdict, told
+
+
+def does_as_told(place, target, told):
+    """attach does what --dry-run said."""
+    result = place.hugeld("attach", "--store", place.path, target.pid)
+    assert (result.returncode == 0) == (told["attach"] in (None, "huge-already", "attach-copy")), (told, result)
+
+
+@contextlib.contextmanager
+def started(place, path, mode, *prefix):
+    with attaching.running(path, mode, prefix=[*place.inside, *prefix]) as target:
+        attaching.wait_in_call(target.pid)
+        yield target
+
+
+KINDS = ["exec", "pie", "static", "aligned"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_plain_then_attached(place, targets, kind):
+    with started(place, targets[kind], "futex") as target:
+        verdict, told = asks_alike(place, target, "small")
+        assert told["attach"] is None and verdict["obstacle"] is None
+        does_as_told(place, target, told)
+        _, told = asks_alike(place, target, "mapped")
+        does_as_told(place, target, told)
+        assert place.hugeld("detach", target.pid).returncode == 0
+        asks_alike(place, target, "small")
+
+
+@pytest.mark.parametrize("kind, backend", [("exec", "thp"), ("pie", "thp"), ("aligned", "thp"), ("exec", "hugetlb")])
+def test_moved(place, targets, pool, thp, kind, backend):
+    pool(16)
+    prefix = [helpers.HUGELD, "run", "--via=preload", "-o", f"backend={backend}", "--"]
+    with started(place, targets[kind], "futex", *prefix) as target:
+        _, told = asks_alike(place, target, "moved")
+        does_as_told(place, target, told)
+
+
+@pytest.mark.parametrize("kind", ["exec", "static", "aligned", "pie"])
+def test_by_its_commands(place, targets, kind):
+    """The commands of the verdict, as they are printed, do what it says."""
+    verdict = place.inspect(targets[kind])["verdict"]
+    *first, run = verdict["commands"].split(", then ")
+    for command in first:
+        assert place.hugeld(*shlex.split(command)[1:]).returncode == 0, command
+    words = shlex.split(run)
+    assert words[:2] == ["hugeld", "run"] and words[-1] == str(targets[kind])
+    with started(place, targets[kind], "futex", helpers.HUGELD, *words[1:-1]) as target:
+        now = "executed" if "--via=image" in words else "mapped" if verdict["way"] == "image" else "moved"
+        _, told = asks_alike(place, target, now)
+        does_as_told(place, target, told)
+
+
+def test_executed(place, targets):
+    assert place.hugeld("share", f"--store={place.path}", "add", targets["pie"]).returncode == 0
+    with started(place, targets["pie"], "futex", helpers.HUGELD, "run", "--via=image", "-o", place.option, "--") as target:
+        _, told = asks_alike(place, target, "executed")
+        does_as_told(place, target, told)
+        refused = place.hugeld("detach", target.pid)
+        assert refused.returncode == 1 and "it was executed from its image" in refused.stderr
+
+
+@pytest.mark.parametrize("kind", ["exec", "pie"])
+def test_disabled(place, targets, kind):
+    """It has switched transparent huge pages off: that is said by all, and what was moved before that stays."""
+    with started(place, targets[kind], "small") as target:
+        verdict, told = asks_alike(place, target, "small")
+        assert verdict["obstacle"] == "attach-thp-disabled"
+        does_as_told(place, target, told)
+        assert "PR_SET_THP_DISABLE" in place.hugeld("status", target.pid).stdout
+    prefix = [helpers.HUGELD, "run", "--via=preload", "-o", "backend=thp", "--"]
+    with started(place, targets[kind], "small", *prefix) as target:
+        verdict, told = asks_alike(place, target, "moved")
+        assert verdict["obstacle"] == "attach-thp-disabled"
+        does_as_told(place, target, told)
+
+
+def test_traced_and_stopped(place, targets, strace):
+    prefix = ["strace", "-D", "-o", "/dev/null", "-e", "trace=none"]
+    with attaching.running(targets["exec"], "futex", prefix=prefix) as target:
+        _, told = asks_alike(place, target, "small")
+        assert told["attach"] == "attach-traced"
+        does_as_told(place, target, told)
+    with started(place, targets["exec"], "futex") as target:
+        os.kill(target.pid, signal.SIGSTOP)
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "T")
+        _, told = asks_alike(place, target, "small")
+        assert told["attach"] == "attach-stopped"
+        does_as_told(place, target, told)
+
+
+def test_small_programs(place):
+    """Where nothing can be done, no number suggests that something could, and no command leads elsewhere."""
+    for name in SMALL:
+        text = place.hugeld("inspect", "-o", place.option, shutil.which(name)).stdout
+        assert "leave it as it is" in text, text
+        for word in "load addresses", "0 huge pages", "hugeld share", "hugeld run", "image:":
+            assert word not in text, text
+
+
+def test_image_that_helps_only_at_the_exec_stop(place, tmp_path):
+    """Executed itself no whole huge page lies in this text: --via=image says so, and `run` without it does as the verdict says."""
+    source, app = tmp_path / "app.c", tmp_path / "app"
+    source.write_text('__asm__(".text; .skip 3 << 20, 0x90"); int main(void) { return 0; }\n')
+    subprocess.run(["gcc", "-pie", "-fPIE", "-o", app, source], check=True)
+    file = place.add(app, "--way=image")
+    assert file["result"] == "made" and file["text_share"] > 0, file
+    result = place.hugeld("run", "--via=image", "-o", f"verbose=1,{place.option}", "--", app)
+    assert "no whole huge page lies inside the text where the kernel maps it by itself" in result.stderr, result
+    verdict = place.inspect(app)["verdict"]
+    assert (verdict["way"], verdict["is_made"]) == ("image", True) and "--via=image" not in verdict["commands"], verdict
+    result = place.hugeld("run", "-o", f"verbose=2,{place.option}", "--", app)
+    assert result.returncode == 0 and "at the exec stop from" in result.stderr, result
+
+
+# What says its version, and ends.
+VERSIONS = ["true", "cat", "sed", "python3", "git", "perf", "gdb", "node", "ruby", "php", "cc1"]
+
+
+def cc1():
+    return helpers.run(["gcc", "-print-prog-name=cc1"]).stdout.strip()
+
+
+def started_by_run(place, path, *options):
+    result = helpers.run([*place.inside, helpers.HUGELD, "run", *options, "--", path, "--version"], stdin=subprocess.DEVNULL,
+                         timeout=120)
+    lines = [line for line in result.stderr.splitlines() if line.startswith("hugeld: ") and "more text is in" not in line]
+    return lines
+
+
+def test_run_does_as_told(place):
+    """At verbose=1 `run` says what inspect says while nothing of it is done, and does it once it is made."""
+    ways = set()
+    for name in VERSIONS:
+        found = cc1() if name == "cc1" else shutil.which(name, path="/usr/bin:/bin")
+        if not found or not is_elf(found):
+            continue
+        path = pathlib.Path(found).resolve()
+        verdict, option = place.inspect(path)["verdict"], f"verbose=1,{place.option}"
+        [told] = started_by_run(place, path, "-o", option)
+        best = verdict["sentence"].removeprefix("leave it as it is: ")
+        assert told.startswith(f"hugeld: {path}: started as it is") and best in told, (told, verdict)
+        assert (verdict["commands"] or "") in told and ("share add" in told) <= (verdict["way"] in ("place", "image")), told
+        if place.add(path)["result"] == "made":
+            made = place.inspect(path)["verdict"]
+            assert made["is_made"] and (made["pages"] == verdict["pages"] or made["way"] != verdict["way"]), (verdict, made)
+            told = started_by_run(place, path, "-o", f"verbose=2,{place.option}")
+            expected = {"place": "is kept on huge pages in place", "image": "at the exec stop from"}[made["way"]]
+            assert any(expected in line for line in told), (made, told)
+            assert started_by_run(place, path, "-o", f"verbose=1,{place.option}") == (told if made["way"] == "place" else [])
+            ways.add(made["way"])
+        else:
+            assert verdict["way"] == "nothing"
+    assert ways
+
+
+def test_run_names_a_library_only_if_it_helps(place, tmp_path):
+    """The library with most text is judged as inspect judges it, and not named where nothing helps."""
+    source = tmp_path / "main.c"
+    source.write_text("int f(void); int main(void) { return f(); }\n")
+    lib = tmp_path / "liblarge.so"
+    for mib, is_named in ((0, False), (5, True)):
+        code = f'__asm__(".text; .skip {mib} << 20, 0x90"); int f(void) {{ return 0; }}\n'
+        (tmp_path / "lib.c").write_text(code)
+        subprocess.run(["gcc", "-shared", "-fPIC", "-o", lib, tmp_path / "lib.c"], check=True)
+        subprocess.run(["gcc", "-o", tmp_path / "main", source, lib, f"-Wl,-rpath,{tmp_path}"], check=True)
+        verdict = place.inspect(lib)["verdict"]
+        result = place.hugeld("run", "-o", f"verbose=1,{place.option}", "--", tmp_path / "main")
+        assert ("more text is in liblarge.so" in result.stderr) == is_named == (verdict["way"] != "nothing"), result
+        assert not is_named or f"best for that: {verdict['sentence']}; {verdict['commands']}\n" in result.stderr, (verdict, result)
+
+
+def test_little_text_is_left(place, tmp_path):
+    """A library with 30 MiB of data and little text (libicudata) is left by all, running or not; --way=image takes it all the same."""
+    (tmp_path / "data.c").write_text('__asm__(".section .rodata; .skip 30 << 20, 1; .text"); int f(void) { return 0; }\n')
+    lib = tmp_path / "libdata.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", lib, tmp_path / "data.c"], check=True)
+    verdict = place.inspect("-o", "segments=text,sparse_text=off", lib)["verdict"]
+    assert verdict["way"] == "nothing" and "too little text" in verdict["sentence"], json.dumps(verdict)
+    assert place.add(lib)["result"] == "nothing"
+    process = helpers.start([*place.inside, "env", f"LD_PRELOAD={lib}", "sleep", "1000"])
+    try:
+        helpers.wait_until(lambda: str(lib) in pathlib.Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"))
+        for who in process.pid, "sleep":
+            place.hugeld("share", f"--store={place.path}", "add", "--running", who)
+    finally:
+        helpers.end_process(process)
+    [store] = place.json("share", f"--store={place.path}", "list")["stores"]
+    assert store["images"] == []
+    assert place.add(lib, "--way=image")["result"] == "made"
+
+
+def test_survey_agrees(place, tmp_path):
+    """What survey says of a program whose hot text is its own is the verdict on its file."""
+    program = helpers.build_calls(tmp_path / "calls", "-no-pie")
+    process = subprocess.Popen([program, "1000000000000"], stdout=subprocess.DEVNULL)
+    try:
+        [row] = [p for p in place.json("survey", "--exact", "--seconds", "0.5", "--program", program)["programs"]]
+        verdict = place.json("inspect", program)["files"][0]["verdict"]
+        assert row["advice"]["way"] == verdict["way"] and verdict["commands"] == ", then ".join(row["advice"]["commands"]), row
+    finally:
+        process.kill()
+        process.wait()
