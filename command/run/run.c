@@ -352,8 +352,8 @@ static void tell_of_larger_library(const char *name, const char *executable,
     hl_free_verdict(&verdict);
 }
 
-/* Where only main was asked for, and a line is wanted: the program at PATH may have its text where the
-   default does not look for it. */
+/* Where only main was asked for, and a line is wanted: the program at PATH may have its text where the default does not look
+   for it.  What is to come from the page cache (backend=file) is not read before. */
 static void advise_library(const struct hl_run *run, const char *path, char *const *program) {
     const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
@@ -361,7 +361,8 @@ static void advise_library(const struct hl_run *run, const char *path, char *con
     struct hl_target target = {0};
     hl_default_options(&options);
     hl_parse_options(&options, text, NULL);
-    if (options.verbose >= 1 && (patterns == NULL || strcmp(patterns, "main") == 0))
+    if (options.verbose >= 1 && options.backend != HL_BACKEND_FILE &&
+        (patterns == NULL || strcmp(patterns, "main") == 0))
         hl_follow_launchers(&target, path, program);
     if (target.executable != NULL && !target.is_unknown && hl_match_only(&options, target.executable) &&
         hl_explain_plain_run(target.executable) == NULL)

@@ -205,36 +205,36 @@ bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
     return true;
 }
 
-/* The bytes of text of the library at PATH, if something can be done for it, or 0. */
-static uint64_t find_worthwhile_text(const char *path, const struct hl_options *options) {
-    struct hl_verdict verdict;
-    if (!hl_judge_path(&verdict, path, false, options))
+/* The bytes of text of the file at PATH, or 0.  Only its headers are read: the padding that is read to judge an image would be
+   cached in small pages. */
+static uint64_t count_text_bytes(const char *path, const struct hl_options *options) {
+    struct hl_elf_file file;
+    struct hl_forecast forecast;
+    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
         return 0;
-    uint64_t bytes = verdict.best != HL_WAY_NOTHING ? verdict.text_bytes : 0;
-    hl_free_verdict(&verdict);
-    return bytes;
+    hl_forecast_file(&forecast, path, &file, options, 0);
+    hl_close_elf(&file);
+    return forecast.plan.text_bytes;
 }
 
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
                              const struct hl_options *options) {
     struct hl_libraries libraries;
     const char *larger = NULL;
-    if (!hl_judge_path(verdict, executable, true, options))
-        return false;
-    uint64_t most = verdict->text_bytes;
-    hl_free_verdict(verdict);
+    uint64_t most = count_text_bytes(executable, options);
     hl_list_libraries(&libraries, executable);
     for (size_t i = 0; i < libraries.n; i++) {
-        uint64_t bytes = find_worthwhile_text(libraries.path[i], options);
+        uint64_t bytes = count_text_bytes(libraries.path[i], options);
         larger = bytes > most ? libraries.path[i] : larger;
         most = bytes > most ? bytes : most;
     }
     bool is_judged = larger != NULL && hl_judge_path(verdict, larger, false, options);
     hl_free_libraries(&libraries);
-    if (!is_judged || verdict->best != HL_WAY_PLACE || !verdict->is_made)
-        return is_judged;
-    hl_free_verdict(verdict);
-    return false;
+    bool is_worth_it =
+        is_judged && verdict->best != HL_WAY_NOTHING && !(verdict->best == HL_WAY_PLACE && verdict->is_made);
+    if (is_judged && !is_worth_it)
+        hl_free_verdict(verdict);
+    return is_worth_it;
 }
 
 /* --- a process --- */

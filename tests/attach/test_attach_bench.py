@@ -20,7 +20,7 @@ def test_toggle(targets, plain_output):
         answer = helpers.hugeld("bench", "--json", *arguments, timeout=120)
         assert answer.returncode in (0, 1), answer.stderr
         found = helpers.json.loads(answer.stdout)
-        compare("bench --toggle", [found])
+        compare("bench-toggle", [found])
         assert found["unit"] == "metric" and found["pairs"] == 6 and not found["attached"]
         values = found["for_each_unit"]
         assert len(values["plain"]) == len(values["huge"]) == 6

@@ -242,7 +242,7 @@ def test_json(targets):
         assert main["path"] == target.path and main["is_main"] and main["moves"]
         assert main["huge_pages"] == target.huge_bytes() // helpers.HUGE
         assert main["image"] is None and main["reason"] is None
-        compare("attach, detach", [{"processes": found}], unseen=())
+        compare("attach-detach", [{"processes": found}], unseen=())
         assert found[0]["stopped_threads"] == 1 and found[0]["stopped_us"] > 0
         result = detach("--json", target.pid, target.pid + 100000)
         assert result.returncode == 1

@@ -26,11 +26,11 @@ def load(path, name):
 
 writable = load(HERE.parent / "writable" / "conftest.py", "writable_conftest")
 guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
-live = load(HERE.parent / "attach" / "conftest.py", "attach_conftest")
+attach = load(HERE.parent / "attach" / "conftest.py", "attach_conftest")
 exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at = writable.program, writable.early, guest.under, guest.stop_at
-service, pie_service, targets, steps = systemd.service, systemd.pie_service, live.targets, live.steps
+service, pie_service, targets, steps = systemd.service, systemd.pie_service, attach.targets, attach.steps
 
 
 @pytest.fixture(autouse=True)
