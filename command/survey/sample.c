@@ -320,6 +320,10 @@ char *hl_explain_no_samples(int error) {
     switch (-error) {
     case EACCES:
     case EPERM:
+        if (geteuid() == 0 && paranoid > 2)
+            return hl_format("kernel.perf_event_paranoid is above 2, where Debian's kernels want "
+                             "CAP_SYS_ADMIN; set it to 2, or "
+                             "give that capability");
         if (geteuid() == 0)
             return hl_format(
                 "a container or a policy forbids perf_event_open(2); give the container CAP_PERFMON");
