@@ -26,6 +26,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -34,6 +35,7 @@
 #include <unistd.h>
 
 #define STACK_BYTES (256 << 10)
+#define GUARD_BYTES (64 << 10) /* below it, of whole pages whatever their size */
 #define ROOM_BYTES (16 << 20)
 
 /* What the helper has to say.  The kernel makes it ENDED when the helper ends and we share its memory still. */
@@ -169,6 +171,16 @@ static int check_self(const struct hl_status *status) {
     return has_other_children() ? HL_SKIP_ATTACH_DENIED : 0;
 }
 
+/* The helper's stack, above a guard.  NULL: there is no memory for it. */
+static char *map_stack(void) {
+    char *stack =
+        mmap(NULL, GUARD_BYTES + STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (stack == MAP_FAILED)
+        return NULL;
+    mprotect(stack, GUARD_BYTES, PROT_NONE);
+    return stack;
+}
+
 /* All signals are blocked in the helper: those that a terminal sends are for the program.  Not by sigprocmask(3), which
    unblocks those that a libc has for itself, and one of them may be waiting for the program. */
 static int start_helper(struct hl_exec_stop *stop) {
@@ -176,11 +188,13 @@ static int start_helper(struct hl_exec_stop *stop) {
     uint64_t before = 0;
     stop->pid = getpid();
     stop->processor = sched_getcpu();
-    stop->stack = hl_allocate(STACK_BYTES);
+    stop->stack = map_stack();
+    if (stop->stack == NULL)
+        return -ENOMEM;
     atomic_store(&stop->state, (int)STARTED);
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all, 0, 0);
-    stop->helper = clone(help, stop->stack + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop, NULL, NULL,
-                         &stop->state);
+    stop->helper = clone(help, stop->stack + GUARD_BYTES + STACK_BYTES, CLONE_VM | CLONE_CHILD_CLEARTID, stop,
+                         NULL, NULL, &stop->state);
     int error = errno;
     HL_CALL(__NR_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before, 0, 0);
     return stop->helper > 0 ? 0 : -error;
@@ -200,7 +214,8 @@ static int await_helper(struct hl_exec_stop *stop) {
 
 static void free_stop(struct hl_exec_stop *stop) {
     hl_free_exec_plan(&stop->plan);
-    free(stop->stack);
+    if (stop->stack != NULL)
+        munmap(stop->stack, GUARD_BYTES + STACK_BYTES);
     free(stop);
 }
 

@@ -77,17 +77,20 @@ static int run_to(pid_t pid, int request, int wanted) {
 /* It runs meanwhile, so the first stop is waited for without a resumption. */
 int hl_await_exec_stop(struct hl_exec_thread *thread) {
     const int wanted = SIGTRAP | PTRACE_EVENT_EXEC << 8;
-    int status;
-    while (waitpid(thread->pid, &status, __WALL) != thread->pid)
-        if (errno != EINTR)
-            return -errno;
-    if (!WIFSTOPPED(status))
-        return -ESRCH;
-    if (status >> 8 == wanted)
-        return 0;
-    uintptr_t signal = status >> 16 != 0 ? 0 : (uintptr_t)WSTOPSIG(status);
-    int result = trace(thread->pid, PTRACE_CONT, signal);
-    return result == 0 ? hl_await_exec_stop(thread) : result;
+    int status, result = 0;
+    while (result == 0) {
+        if (waitpid(thread->pid, &status, __WALL) != thread->pid) {
+            if (errno != EINTR)
+                return -errno;
+            continue;
+        }
+        if (!WIFSTOPPED(status))
+            return -ESRCH;
+        if (status >> 8 == wanted)
+            return 0;
+        result = trace(thread->pid, PTRACE_CONT, status >> 16 != 0 ? 0 : (uintptr_t)WSTOPSIG(status));
+    }
+    return result;
 }
 
 static int read_registers(pid_t pid, struct user_regs_struct *registers) {

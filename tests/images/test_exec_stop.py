@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -265,6 +266,27 @@ def test_killed_early(images, program, run, meddle):
     for _ in range(20):
         result = meddled(meddle, run, app, "die")
         assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGKILL, "", "meddled\n")
+
+
+def test_many_signals(images, program):
+    """Thousands of signals that it ignores come before it is executed: each is a stop for its tracer."""
+    app, ignored = program("static"), signal.SIGRTMIN + 6
+    images.add(app)
+
+    def flood():
+        """A child of the program sends them."""
+        signal.signal(ignored, signal.SIG_IGN)
+        parent, end = os.getpid(), time.monotonic() + 0.3
+        if os.fork() == 0:
+            os.close(1)
+            os.close(2)
+            while time.monotonic() < end:
+                os.kill(parent, ignored)
+            os._exit(0)
+
+    for _ in range(10):
+        result = helpers.run([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "x"], preexec_fn=flood)
+        assert result.returncode == 3, result
 
 
 def test_group_is_stopped(images, program, meddle):
