@@ -15,6 +15,9 @@ struct hl_answer {
    seconds.  LD_HUGEPAGES is empty for it, so that libhugeld.so, preloaded or not, moves nothing.
    hl_free_answer frees ANSWER. */
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner);
+
+/* The same for this command itself, as the same user; ARGV begins with "hugeld". */
+void hl_ask_itself(struct hl_answer *answer, const char *const *argv);
 void hl_free_answer(struct hl_answer *answer);
 
 #endif

@@ -100,7 +100,7 @@ static char *explain(int skip, const char *path) {
     return reason;
 }
 
-/* Whether executing the image itself brings text onto huge pages: nobody merges or moves it then. */
+/* Whether executing the image itself brings text onto huge pages: nothing merges or moves it then. */
 static bool is_of_use(const struct hl_elf_file *file) {
     struct hl_geometry geometry;
     struct hl_reach reach;

@@ -5,6 +5,7 @@
 #include "command/base/common.h"
 #include "command/tlb/curve.h"
 #include "command/service/keep.h"
+#include "command/service/service.h"
 #include "command/proc/process.h"
 #include "command/image/store.h"
 #include "command/base/subprocess.h"
@@ -99,7 +100,7 @@ static void detach_processes(void) {
             continue;
         const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", entry->d_name, NULL};
         struct hl_answer answer;
-        hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+        hl_ask_itself(&answer, argv);
         print_detached(answer.output);
         hl_free_answer(&answer);
     }
@@ -107,10 +108,10 @@ static void detach_processes(void) {
         closedir(folder);
 }
 
-static bool remove_images(void) {
+bool hl_remove_all_images(void) {
     const char *const argv[] = {"hugeld", "share", "remove", "--all", "--force", NULL};
     struct hl_answer answer;
-    hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+    hl_ask_itself(&answer, argv);
     fputs(answer.output, stdout);
     fputs(answer.errors, stderr);
     bool fine = answer.succeeded;
@@ -170,7 +171,7 @@ static int reset(void) {
     if (geteuid() == 0 && service_runs())
         return HL_EXIT_NO;
     detach_processes();
-    bool fine = remove_images();
+    bool fine = hl_remove_all_images();
     fine &= unmount_store();
     if (geteuid() == 0)
         fine &= remove_folder(hl_format("/run/hugeld-units"));

@@ -110,7 +110,7 @@ static void load_systemd(struct service *service) {
         *(void **)&service->sd_notify = dlsym(library, "sd_notify");
 }
 
-/* Only one can be there.  Only root can open the file, so nobody else can hold it.  0 or a negated errno. */
+/* Only one can be there.  Only root can open the file, so no other user can hold it.  0 or a negated errno. */
 static int take_lock(struct service *service) {
     service->lock = open(HL_SERVICE_LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (service->lock >= 0 && flock(service->lock, LOCK_EX | LOCK_NB) == 0)
@@ -118,7 +118,8 @@ static int take_lock(struct service *service) {
     return -errno;
 }
 
-/* `hugeld share refresh`, unless the kill switch is there, in a process of its own, whose lines go where this one's go.  False: something went wrong. */
+/* `hugeld share refresh`, unless the kill switch is there, in a process of its own, whose lines go where this one's go.
+   False: something went wrong. */
 static bool refresh_all(const struct service *service) {
     int status = -1;
     sigset_t none;

@@ -21,6 +21,10 @@ int hl_show_service(const struct hl_configuration *configuration, const char *pa
 /* Prints what hl_json_observed says. */
 void hl_print_observed(const json_t *observed);
 
+/* Removes all images of this user's store, root's being the system's, and prints what hugeld share remove says.  Whether it
+   succeeded. */
+bool hl_remove_all_images(void);
+
 /* Stops the service from acting, removes all that it made, and waits for SECONDS at most until no process has any of it.
    Says what is left.  The exit code. */
 int hl_undo_service(double seconds);

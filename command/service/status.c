@@ -4,7 +4,6 @@
 #include "command/base/common.h"
 #include "command/service/keep.h"
 #include "command/image/store.h"
-#include "command/base/subprocess.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -176,17 +175,6 @@ static bool stop_service(void) {
     return file >= 0;
 }
 
-static bool remove_images(void) {
-    const char *const argv[] = {"hugeld", "share", "remove", "--all", "--force", NULL};
-    struct hl_answer answer;
-    hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
-    fputs(answer.output, stdout);
-    fputs(answer.errors, stderr);
-    bool fine = answer.succeeded;
-    hl_free_answer(&answer);
-    return fine;
-}
-
 /* Waits until the store can be unmounted: until no process, this service included, maps anything in it.  0 or a negated
    errno. */
 static int unmount_store(double seconds) {
@@ -210,7 +198,7 @@ int hl_undo_service(double seconds) {
     }
     if (!stop_service())
         return HL_EXIT_NO;
-    bool fine = remove_images();
+    bool fine = hl_remove_all_images();
     int result = unmount_store(seconds);
     if (result == -EBUSY)
         hl_say("service undo: after %.0f s processes still have pages of removed images, or files of "

@@ -34,7 +34,7 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
 void hl_free_texts(struct hl_texts *texts);
 
 /* Adds a line that enables ENTRY to HL_CONFIGURATION, and makes the file if there is none; or takes away each such line.
-   Everything else in it stays as it is, and whoever reads it meanwhile sees it whole.  *CHANGED: whether there was anything
+   Everything else in it stays as it is, and a reader meanwhile sees it whole.  *CHANGED: whether there was anything
    to do.  0 or a negated errno. */
 int hl_enable_entry(const char *entry, bool *changed);
 int hl_disable_entry(const char *entry, bool *changed);

@@ -83,7 +83,7 @@ static char *make_entry(const char *path) {
 /* Runs hugeld share ACTION OPTION PATH. */
 static void share(struct hl_answer *answer, const char *action, const char *option, const char *path) {
     const char *const argv[] = {"hugeld", "share", action, option, "--", path, NULL};
-    hl_ask_program(answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+    hl_ask_itself(answer, argv);
 }
 
 /* What `share add` says in JSON of its one file.  The caller drops it. */

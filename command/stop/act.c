@@ -241,7 +241,7 @@ static int call(const struct act *act, long *result, long number, uint64_t a, ui
     return hl_call_at_exec_stop(act->thread, result, number, (const uint64_t[6]){a, b, c, d, e, f});
 }
 
-/* Opens PATH in the program, and waits for nobody: who owns a folder above a store may have put a FIFO there since it was looked
+/* Opens PATH in the program, without waiting: who owns a folder above a store may have put a FIFO there since it was looked
    at.  0, and *FILE is its number. */
 static int open_in_program(const struct act *act, const char *path, int *file) {
     long opened;

@@ -303,7 +303,7 @@ exec "$NOBODY" "$@"
 
 
 def test_unanswered(for_nobody, targets, plain_output, tmp_path, root):
-    """A process of a user's has text of a FUSE, also a user's, that answers nobody: whoever attaches does not ask it."""
+    """A process of a user's has text of a FUSE, also a user's, that never answers; attach does not ask it."""
     if not shutil.which("bindfs"):
         pytest.skip("bindfs is not installed")
     for folder in [tmp_path, *tmp_path.parents][:3]:
