@@ -159,6 +159,9 @@ def test_gdbserver(targets, plain_output, gdbserver):
 def test_first_thread(targets, plain_output):
     """The frame lies at the end of the first thread's stack: while that runs no other thread is taken instead."""
     with attaching.running(targets["exec"], "compute_beside") as target:
+        threads = pathlib.Path(f"/proc/{target.pid}/task")
+        helpers.wait_until(lambda: len(list(threads.iterdir())) == 2, what="its second thread")
+        attaching.wait_in_call(next(int(t.name) for t in threads.iterdir() if int(t.name) != target.pid))
         refused(target, "attach-unfit")
         result = helpers.hugeld("attach", "--running-threads", target.pid)
         assert result.returncode == 0 or not attaching.tells_rseq(target.pid), result
