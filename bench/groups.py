@@ -58,7 +58,7 @@ def calls_ways(size, place, words, thp=True):
     """Every way to run the program of SIZE with WORDS."""
     stock, aligned = [calls(size, place), *words], [calls(size, place, True), *words]
     ways = [Way("plain", stock), hugeld("hugetlb", stock, "backend=hugetlb"),
-            hugeld("keep", stock, "backend=hugetlb,edges=keep")]
+            hugeld("keep", stock, "backend=hugetlb,edges=small")]
     ways += [hugeld("thp", stock, "backend=thp")] if thp else []
     ways += [Way("linked", aligned), hugeld("linked-auto", aligned, base="linked"),
              hugeld("linked-hugetlb", aligned, "backend=hugetlb", base="linked")]
@@ -297,7 +297,7 @@ def group_defaults(plan):
             continue
         ways = [hugeld("default", argv, "backend=hugetlb", objects),
                 hugeld("rodata", argv, "backend=hugetlb,segments=text+rodata", objects),
-                hugeld("keep", argv, "backend=hugetlb,edges=keep", objects),
+                hugeld("keep", argv, "backend=hugetlb,edges=small", objects),
                 hugeld("data-off", argv, "backend=hugetlb,data=off", objects)]
         with_own_output(ways)
         huge = {way.name: pages_moved(way) for way in ways}
@@ -326,8 +326,8 @@ def group_many(plan, only_plain=False):
     source, cc1plus = write_short_source(), os.path.realpath(helpers.find_cc1plus())
     share(cc1plus)
     four = several(4, [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"])
-    ways = [Way("plain", four), Way("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,only=cc1plus"),
-            hugeld("thp", four, "backend=thp,only=cc1plus"), mapped("mapped", four)][:2 if only_plain else None]
+    ways = [Way("plain", four), Way("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,exe=cc1plus"),
+            hugeld("thp", four, "backend=thp,exe=cc1plus"), mapped("mapped", four)][:2 if only_plain else None]
     yield paired_experiment("many", "Four cc1plus at once on one processor", "ms", ways,
                             at_once_precisely(ways, pairs_for(plan, time_run(ways[0]) * 2 / 1000)),
                             huge={way.name: pages_moved(way) for way in ways})
@@ -390,8 +390,8 @@ def two_servers(make, ways, is_ready, stop, generation):
 
 def server_ways(only):
     """Each is a PIE, of which the preloader can't map an image."""
-    return [Way("plain", []), Way("plain-again", []), hugeld("hugetlb", [], f"backend=hugetlb,only={only}"), Way("executed", []),
-            hugeld("thp", [], f"backend=thp,only={only}")]
+    return [Way("plain", []), Way("plain-again", []), hugeld("hugetlb", [], f"backend=hugetlb,exe={only}"), Way("executed", []),
+            hugeld("thp", [], f"backend=thp,exe={only}")]
 
 
 def among(inside, name, argv):
@@ -755,7 +755,7 @@ def group_perf_map(plan):
     compile_c(OUT / "perf-map", "-iquote", ROOT, "-iquote", ROOT / "elf", ROOT / "bench/perf-map.c",
               *BUILD.glob("elf/*.o"), *BUILD.glob("perf-maps/*.o"))
     for name, file, table, argv in mapped_files():
-        only = f"backend=hugetlb,segments=text+rodata,only={os.path.basename(argv[0])}"
+        only = f"backend=hugetlb,segments=text+rodata,exe={os.path.basename(argv[0])}"
         objects = "main" if argv[0] == file else os.path.basename(file)
         library = f"{LIBRARY}:{file}" if argv[0] != file else LIBRARY
         moved = Way("moved", argv, LD_PRELOAD=library, LD_HUGEPAGES=objects, LD_HUGEPAGES_OPTIONS=only)
@@ -842,7 +842,7 @@ def image_of(file):
 
 
 def mapped(name, argv, objects=None, base="plain"):
-    return hugeld(name, argv, f"backend=shared,store={STORE}", objects, base)
+    return hugeld(name, argv, f"backend=image,store={STORE}", objects, base)
 
 
 def libraries_of(program, *patterns):
@@ -990,7 +990,7 @@ def shared_many(plan):
         return several(8, [program, "-quiet", "-O2", source, "-o", "/dev/null"])
 
     ways = [Way("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Way("executed", eight(image_of(cc1plus))),
-            hugeld("private", eight(cc1plus), "backend=hugetlb,only=cc1plus")]
+            hugeld("private", eight(cc1plus), "backend=hugetlb,exe=cc1plus")]
     yield experiment("shared-many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
                      pairs(ways, 6 if plan.quick else 31), huge={way.name: pages_moved(way) for way in ways})
 
@@ -1138,7 +1138,7 @@ def group_survey(plan):
         if surveyed is None:
             raise RuntimeError(f"survey: nothing was seen of {name}")
         image = (mapped("image", argv, objects) if objects else
-                 Way("image", [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=shared,store={STORE}", *argv]))
+                 Way("image", [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=image,store={STORE}", *argv]))
         ways = with_own_output([Way("plain", argv), image])
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: of {surveyed['samples']} samples "

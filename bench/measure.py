@@ -8,6 +8,7 @@ import glob
 import os
 import pathlib
 import re
+import shutil
 import statistics
 import subprocess
 import time
@@ -49,7 +50,7 @@ def hugeld(name, argv, options="", objects=None, base="plain", **more):
 
 
 # Before `hugeld run --via=image`, which is refused where mounts are private, as in most containers.
-EXECUTED = ["unshare", "-m", "--propagation", "shared"]
+EXECUTED = [shutil.which("unshare"), "-m", "--propagation", "shared"]
 
 
 def find_libhugetlbfs():

@@ -23,7 +23,7 @@ LAYOUTS = {
     "plain": "small pages, scattered in memory",
     "contiguous": "small pages that lie in memory side by side, which some processors coalesce",
     "private": "hugeld's private copy, by default",
-    "keep": "the same with edges=keep",
+    "keep": "the same with edges=small",
     "image": "from an image",
     "linked": "all text of the same objects on huge pages, as if it were relinked at 2 MiB",
 }
@@ -75,7 +75,7 @@ def make_plan(objects):
     lines = [f"layout {name} {'contiguous' if name == 'contiguous' else 'separate'}" for name in LAYOUTS]
     shares = {}
     for path in objects:
-        options = {"private": "backend=hugetlb", "keep": "backend=hugetlb,edges=keep",
+        options = {"private": "backend=hugetlb", "keep": "backend=hugetlb,edges=small",
                    "image": "backend=hugetlb,segments=text+rodata,sparse_text=on"}
         plans = {layout: inspect(path, words) for layout, words in options.items()}
         # An image has no spans in the JSON; it is planned with these options.

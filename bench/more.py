@@ -29,7 +29,7 @@ server.listen(0, '127.0.0.1', () => fs.writeFileSync(process.argv[2], String(ser
 
 def server_ways(program):
     """PROGRAM's image is executed too, since the preloader can't use one for a PIE."""
-    private = hugeld("hugetlb", [], f"backend=hugetlb,only={os.path.basename(program)}")
+    private = hugeld("hugetlb", [], f"backend=hugetlb,exe={os.path.basename(program)}")
     ways = [Way("plain", []), Way("plain-again", []), private]
     try:
         share(program)
@@ -45,7 +45,7 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
         folder = parent / name
         folder.mkdir()
         executed = name.startswith("executed-")
-        run = [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=shared,store={STORE}"] if executed else []
+        run = [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=image,store={STORE}"] if executed else []
         return folder, [*run, program, *map(str, words(folder))]
 
     ways = server_ways(program)

@@ -1,24 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""RESULTS.md, its plots, and the table of the README, from the JSON that was measured.  No number is written by hand."""
+"""RESULTS.md, the page of all tables, and the tables of the README, from the JSON that was measured.  No number is written by hand."""
 
 import json
 import math
 import re
 import statistics
 
-import matplotlib
-import matplotlib.pyplot as pyplot
-
 import misses
 from measure import compare, compare_pairs
 
-matplotlib.use("Agg")
-matplotlib.rcParams.update({"svg.hashsalt": "hugeld", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False,
-                            "axes.spines.right": False, "figure.constrained_layout.use": True})
-
 HEAD = """# Results
 
-Made by `make bench` (bench/run); bench/README.md says how to read it. {machine[kernel]}, {machine[cpu]},
+Made by `make bench` (bench/run); bench/README.md says how to read it. This page has what decides; bench/results has what was found of
+everything, and `bench/run --render --publish` makes build/bench/TABLES.md of it. {machine[kernel]}, {machine[cpu]},
 {machine[cpus]} processors, {machine[memory]} GiB, {machine[file_system]}, {machine[distribution]}; {machine[versions]}.
 Last measured {machine[date]}, load before {machine[load]}{quick}.
 
@@ -34,20 +28,40 @@ def show(value):
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def compare_way(way, base="pair", values="values"):
-    """compare_pairs of WAY: of its time, or of "pair_cpu" and "cpu"."""
-    return compare_pairs(way[base], way[values], way.get("block"))
+# What of a run is stored: (name, the base's rounds, the way's rounds) of lists that are compared.
+COMPARED = (("result", "pair", "values"), ("cpu_result", "pair_cpu", "cpu"), ("start", "start_pair", "start_values"))
 
 
-def compared(found):
-    """(way, its base or None, compare(...) or None) of an experiment, in order."""
-    by_name = {way["name"]: way for way in found["ways"]}
-    for way in found["ways"]:
-        base = by_name.get(way["base"])
-        if "pair" in way:
-            yield way, {"name": way["base"]}, compare_way(way)
-        else:
-            yield way, base, compare(base["values"], way["values"]) if base else None
+def to_json(numbers):
+    """Five digits that count; null for what is not known."""
+    return [None if math.isnan(number) else float(f"{number:.5g}") for number in numbers]
+
+
+def summarise(found):
+    """FOUND, an experiment, with what its rounds say in their place; as it is if that was done already."""
+    by_name = {way["name"]: way for way in found.get("ways", [])}
+    ways = []
+    for way in by_name.values():
+        kept = {key: value for key, value in way.items() if key not in ("values", "block") and key not in sum((c[1:] for c in COMPARED), ())}
+        if "values" in way:
+            kept["median"], kept["rounds"] = statistics.median(way["values"]), len(way["values"])
+            base = by_name.get(way["base"])
+            if "pair" in way:
+                kept["base_median"] = statistics.median(way["pair"])
+                kept["starts"] = len(way["values"]) // way["block"] if "block" in way else None
+                for key, pair, values in COMPARED:
+                    if values in way:
+                        kept[key] = to_json(compare_pairs(way[pair], way[values], None if key == "start" else way.get("block")))
+            elif base:
+                kept["result"] = to_json(compare(base["values"], way["values"]))
+        ways.append(kept)
+    return {**found, "ways": ways} if ways else found
+
+
+def result_of(way, key="result"):
+    """(ratio, low, high, difference, low, high) of WAY and its base, or None: of its time, of its processor time ("cpu_result"), or
+    of its start."""
+    return tuple(math.nan if number is None else number for number in way[key]) if key in way else None
 
 
 def interval(low, high, digits):
@@ -73,11 +87,6 @@ def misses_of(way, model):
     return [misses.in_thousand(model, LAYOUTS[way], MODELLED) if way in LAYOUTS else ""]
 
 
-def start_of(way):
-    """What compare_pairs says of its start, or None."""
-    return compare_pairs(way["start_pair"], way["start_values"]) if "start_values" in way else None
-
-
 def signed(result):
     """The difference, with its interval."""
     return f"{result[3]:+.3g}{interval(result[4], result[5], '+.3g')}"
@@ -90,8 +99,8 @@ def facts_of(found, way):
         plain = found["memory"].get("plain")
         mib = found["memory"].get(way["name"]) if way else plain  # 0: it was too short to be seen
         columns.append(f"memory, MiB; plain {show(plain)}" if way is None else show(mib) if mib else "")
-    if any("start_values" in other for other in found["ways"]):
-        columns.append("start, ms" if way is None else signed(start_of(way)))
+    if any("start" in other for other in found["ways"]):
+        columns.append("start, ms" if way is None else signed(result_of(way, "start")))
     if any(other.get("needs") for other in found["ways"]):
         columns.append("the program has to be" if way is None else way.get("needs", ""))
     return columns
@@ -110,25 +119,22 @@ def paired_table(found, model=None):
             "huge pages", *misses_of(None, model), *facts_of(found, None)]
     lines = [f"### {found['title']}", "", *([found["note"], ""] if found["note"] else []),
              f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
-    for way, base, result in compared(found):
-        cpu = compare_way(way, "pair_cpu", "cpu")
-        words = [with_interval(r) for r in (result, cpu)]
+    for way in found["ways"]:
+        words = [with_interval(result_of(way, key)) for key in ("result", "cpu_result")]
         lines.append("| " + " | ".join([
-            way["name"], show(statistics.median(way["values"])), base["name"], show(statistics.median(way["pair"])),
-            signed(result), *words, way["huge"],
+            way["name"], show(way["median"]), way["base"], show(way["base_median"]), signed(result_of(way)), *words, way["huge"],
             *misses_of(way["name"], model), *facts_of(found, way)]) + " |")
     for name, why in found.get("absent", {}).items():
         lines.append(f"| {name} | {why} |" + " |" * (len(head) - 2))
-    rounds, blocks = min(len(way["values"]) for way in found["ways"]), ""
-    if "block" in found["ways"][0]:
-        blocks = f" of {rounds // found['ways'][0]['block']} starts"
+    rounds, starts = min(way["rounds"] for way in found["ways"]), found["ways"][0]["starts"]
+    blocks = f" of {starts} starts" if starts else ""
     return lines + ["", f"{rounds} pairs each{blocks}, at the same time{', ' + found['date'] if 'date' in found else ''}.", ""]
 
 
 def table(found, model=None):
     if "misses" in found:
         return [f"### {found['title']}", "", *misses.table(found)]
-    if any("pair" in way for way in found["ways"]):
+    if any("base_median" in way for way in found["ways"]):
         return paired_table(found, model)
     unit = found["unit"]
     lines = [f"### {found['title']}", ""]
@@ -136,16 +142,17 @@ def table(found, model=None):
         lines += [found["note"], ""]
     lines += [f"| way | median{', ' + unit if unit else ''} | against | difference | ratio | huge pages |",
               "| --- | --- | --- | --- | --- | --- |"]
-    for way, base, result in compared(found):
-        cells = [way["name"], show(statistics.median(way["values"])), "", "", "", way["huge"]]
+    for way in found["ways"]:
+        cells = [way["name"], show(way["median"]), "", "", "", way["huge"]]
+        result = result_of(way)
         if result:
             ratio, low, high, difference, less, more = result
             digits = ".3g" if ratio < 0.1 else ".3f"
             text = f"{ratio:{digits}}{interval(low, high, digits)}"
-            cells[2:5] = [base["name"], f"{difference:+.3g}{interval(less, more, '+.3g')}",
+            cells[2:5] = [way["base"], f"{difference:+.3g}{interval(less, more, '+.3g')}",
                           f"**{text}**" if is_clear(result) else text]
         lines.append("| " + " | ".join(cells) + " |")
-    rounds = min(len(way["values"]) for way in found["ways"])
+    rounds = min(way["rounds"] for way in found["ways"])
     when = f", {found['date']}" if "date" in found else ""
     return lines + ["", f"{rounds} round{'s' if rounds > 1 else ''}{when}.", ""]
 
@@ -172,9 +179,8 @@ def in_short(found):
 
 
 def deciding_row(found, way, name, model):
-    memory, start = found.get("memory", {}), start_of(way)
-    return [in_short(found), name, with_interval(compare_way(way)),
-            with_interval(compare_way(way, "pair_cpu", "cpu")),
+    memory, start = found.get("memory", {}), result_of(way, "start")
+    return [in_short(found), name, with_interval(result_of(way)), with_interval(result_of(way, "cpu_result")),
             of_plain(modelled(way["name"], model), modelled("plain-again", model)),
             of_plain(show(memory[way["name"]]), show(memory["plain"])) if memory.get(way["name"]) else "",
             signed(start) if start else ""]
@@ -184,7 +190,7 @@ def deciding_rows(groups, models):
     """Each program, and each way of running it that a user of hugeld has."""
     for found in (found for group in DECIDE for found in groups.get(group, []) if group != "shared" or "program" in found):
         for way in found["ways"]:
-            if "pair" in way and way["name"] in WAYS:
+            if "base_median" in way and way["name"] in WAYS:
                 yield deciding_row(found, way, WAYS[way["name"]], models.get(found.get("program")))
 
 
@@ -220,7 +226,7 @@ def estimates(found):
     lines = ["| program | estimate | measured, processor time |", "| --- | --- | --- |"]
     for e in found:
         [way] = [way for way in e["ways"] if way["name"] == "image"]
-        lines.append(f"| {e['program']} | {e['estimate']:.3f} | {with_interval(compare_way(way, 'pair_cpu', 'cpu'))} |")
+        lines.append(f"| {e['program']} | {e['estimate']:.3f} | {with_interval(result_of(way, 'cpu_result'))} |")
     return [*lines, ""]
 
 
@@ -237,80 +243,22 @@ The same for others' ways, each as its users would use it. What says why in the 
 OTHERS = ("libhugetlbfs", "floor", "nm-", "-again", "iodlr", "glibc-thp", "bolt", "cp")  # ways that are not hugeld's
 
 
+SLOWER_MAX = 20
+
+
 def slower(groups):
-    """What hugeld made slower, beyond its interval."""
-    lines = []
-    for group in groups.values():
-        for found in group:
-            for way, base, result in compared(found):
-                if is_clear(result) and result[1] > 1 and not any(other in way["name"] for other in OTHERS):
-                    lines.append(f"| {found['title']} | {way['name']} | {result[0]:.3f} [{result[1]:.3f}, {result[2]:.3f}] | "
-                                 f"{result[3]:+.3g} {found['unit']} |")
-    if not lines:
-        return ["Nothing was.", ""]
-    return ["| what | way | ratio | difference |", "| --- | --- | --- | --- |", *lines, ""]
-
-
-# --- plots ---
-
-
-def save(figure, path):
-    figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
-    return path.name
-
-
-def plot_sizes(groups, group, ylabel, difference, folder):
-    """One line for each way over the size of text, from disk."""
-    found = [e for e in groups.get(group, []) if e.get("place") == "disk"]
-    if len(found) < 2:
-        return None
-    figure, axes = pyplot.subplots(figsize=(7, 3.4))
-    lines = {}
-    for e in found:
-        for way, base, result in compared(e):
-            if difference and result is None or way["name"].startswith("floor-nothing"):
-                continue
-            y = result[3] if difference else statistics.median(way["values"])
-            lines.setdefault(way["name"], []).append((e["size"], y))
-    for name, points in lines.items():
-        axes.plot(*zip(*points), marker="o", markersize=3, linewidth=1, label=name)
-    axes.set(xscale="log", xlabel="MiB of text", ylabel=ylabel)
-    axes.set_xticks([e["size"] for e in found], [str(e["size"]) for e in found])
-    if difference:
-        axes.set_yscale("log")
-    axes.legend(fontsize=7, ncols=2, frameon=False)
-    return save(figure, folder / f"{group}.svg")
-
-
-def plot_ratios(groups, names, folder):
-    """Ratios and intervals of the programs that everybody has, and of the databases."""
-    rows = [(f"{e['id'].replace('program-', '')}: {way['name']}", result) for group in names for e in groups.get(group, [])
-            for way, _, result in compared(e) if result]
+    """What hugeld made slower, beyond its interval: the worst of it."""
+    rows = []
+    for found in (found for group in groups.values() for found in group):
+        for way in found.get("ways", []):
+            result = result_of(way)
+            if is_clear(result) and result[1] > 1 and not any(other in way["name"] for other in OTHERS):
+                rows.append((result[0], f"| {found['title']} | {way['name']} | {with_interval(result)} | {result[3]:+.3g} {found['unit']} |"))
     if not rows:
-        return None
-    figure, axes = pyplot.subplots(figsize=(7, 0.6 + 0.19 * len(rows)))
-    for i, (name, (ratio, low, high, *_)) in enumerate(reversed(rows)):
-        colour = "C2" if high < 1 else "C3" if low > 1 else "0.5"
-        axes.plot([low, high], [i, i], color=colour, linewidth=2)
-        axes.plot([ratio], [i], "o", color=colour, markersize=4)
-    axes.axvline(1, color="k", linewidth=0.7)
-    axes.set_yticks(range(len(rows)), [name for name, _ in reversed(rows)], fontsize=7)
-    axes.set(xlabel="time, ratio to plain", ylim=(-1, len(rows)))
-    return save(figure, folder / "programs.svg")
-
-
-def plot_growth(groups, folder):
-    found = groups.get("dsos", [])
-    if len(found) < 2:
-        return None
-    figure, axes = pyplot.subplots(figsize=(5, 2.8))
-    for name in ("main", "all"):
-        points = [(e["dsos"], result[3]) for e in found for way, _, result in compared(e) if way["name"] == name]
-        axes.plot(*zip(*points), marker="o", markersize=3, linewidth=1, label={"main": "LD_HUGEPAGES=main", "all": "='*'"}[name])
-    axes.set(xscale="log", yscale="symlog", xlabel="DSOs", ylabel="added to the start, ms")
-    axes.legend(fontsize=7, frameon=False)
-    return save(figure, folder / "dsos.svg")
+        return ["Nothing was.", ""]
+    rows.sort(reverse=True)
+    more = [f"{len(rows) - SLOWER_MAX} more were slower by less.", ""] if len(rows) > SLOWER_MAX else []
+    return ["| what | way | ratio | difference |", "| --- | --- | --- | --- |", *(line for _, line in rows[:SLOWER_MAX]), "", *more]
 
 
 # --- the pages ---
@@ -324,24 +272,25 @@ def tlb_lines(tlb):
     return [f"**On this machine {tlb['sentence']}.**{bound} (`hugeld doctor`)", ""]
 
 
-def render(data, folder, path):
-    """Writes RESULTS.md to PATH and its plots into FOLDER, which is beside it."""
+def render(data, path):
+    """Writes RESULTS.md to PATH."""
     groups, machine = data["groups"], data["machine"]
-    pictures = {
-        "start": plot_sizes(groups, "start", "added to the start, ms", True, folder),
-        "calls": plot_sizes(groups, "calls", "ns for one call", False, folder),
-        "programs": plot_ratios(groups, ["programs", "many", "databases"], folder),
-        "dsos": plot_growth(groups, folder),
-    }
-    models = {found["program"]: found for found in groups.get("misses", [])}
     quick = ", quick: few rounds" if data["quick"] else ""
     lines = HEAD.format(machine=machine, quick=quick).split("\n") + tlb_lines(machine.get("tlb"))
-    lines += [*deciding_tables(groups, models), "## What was slower", "", *slower(groups)]
-    for name, found in groups.items():
-        lines += [f"## {name}", ""]
-        if pictures.get(name):
-            lines += [f"![{name}]({folder.name}/{pictures[name]})", ""]
-        lines += estimates(found) if name == "survey" else []
+    lines += [*deciding_tables(groups, models_of(groups)), "## What was slower", "", *slower(groups)]
+    path.write_text("\n".join(lines).rstrip() + "\n")
+
+
+def models_of(groups):
+    """The modelled misses of each program."""
+    return {found["program"]: found for found in groups.get("misses", [])}
+
+
+def render_tables(data, path):
+    """Writes every table to PATH."""
+    lines, models = ["# Every table", ""], models_of(data["groups"])
+    for name, found in data["groups"].items():
+        lines += [f"## {name}", "", *(estimates(found) if name == "survey" else [])]
         for e in found:
             lines += table(e, models.get(e.get("program")))
     path.write_text("\n".join(lines).rstrip() + "\n")
@@ -351,9 +300,9 @@ def find(groups, identifier, name):
     """What is said of the way NAME; IDENTIFIER ends with :cpu where processor time is meant."""
     identifier, _, kind = identifier.partition(":")
     for found in (e for group in groups.values() for e in group if e["id"] == identifier):
-        for way, _, result in compared(found):
-            if way["name"] == name and result:
-                return compare_way(way, "pair_cpu", "cpu") if kind else result
+        for way in found["ways"]:
+            if way["name"] == name and "result" in way:
+                return result_of(way, "cpu_result" if kind else "result")
     return None
 
 
@@ -456,8 +405,14 @@ def load(folder):
     data = json.loads((folder / "machine.json").read_text())
     names = data.pop("names")
     data.setdefault("runs", {})
-    data["groups"] = {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
+    data["groups"] = {name: [summarise(found) for found in json.loads((folder / f"{name}.json").read_text())] for name in names}
     return data
+
+
+def store_raw(name, found, folder):
+    """Every round of the group NAME, which is not published."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.json").write_text(json.dumps(found) + "\n")
 
 
 def store(data, folder):

@@ -171,7 +171,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
 bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     struct hl_options options = context->options;
     struct hl_plan plan;
-    options.edges = HL_EDGES_KEEP;
+    options.edges = HL_EDGES_SMALL;
     hl_plan_object(&plan, &work->object, &options, &context->geometry);
     for (unsigned i = 0; i < plan.n_spans; i++)
         if (!hl_is_writable(&plan.span[i]) && check_mappings(&work->maps, &work->object, &plan.span[i]) != 0)

@@ -16,7 +16,7 @@ int hl_check_object(struct hl_context *context, struct hl_work *work);
 /* Whether what MAPS has in SPAN's place is what the dynamic linker maps there, from OBJECT's file. */
 bool hl_is_as_mapped(const struct hl_maps *maps, const struct hl_object *object, const struct hl_span *span);
 
-/* Whether edges=keep would leave out what is mapped between the segments of WORK's object, and still plan
+/* Whether edges=small would leave out what is mapped between the segments of WORK's object, and still plan
    something of KIND. */
 bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind);
 

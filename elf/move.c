@@ -144,7 +144,7 @@ bool hl_needs_path(const char *const *envp) {
         return true;
     hl_default_options(&options);
     hl_parse_options(&options, text != NULL ? text : "", NULL);
-    return options.only.bytes > 0 || options.verbose > 0 || options.strict || options.perf_map;
+    return options.exe.bytes > 0 || options.verbose > 0 || options.strict || options.perf_map;
 }
 
 void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n) {
@@ -266,12 +266,12 @@ static bool has_data(const struct hl_work *work) {
 /* The image first, because it costs nothing.  Where only that is wanted and is not there, all that could move is data. */
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->options.backend;
-    bool may_share = backend == HL_BACKEND_AUTO || backend == HL_BACKEND_SHARED;
+    bool may_share = backend == HL_BACKEND_AUTO || backend == HL_BACKEND_IMAGE;
     if (may_share && !work->object.is_image && hl_use_image(context, work) == 0) {
         leave_data(context, work);
     } else {
         leave_data(context, work);
-        if (backend != HL_BACKEND_SHARED || has_data(work))
+        if (backend != HL_BACKEND_IMAGE || has_data(work))
             work->skip = (enum hl_skip)hl_check_object(context, work);
     }
 }
@@ -359,7 +359,7 @@ static bool is_anything_planned(const struct hl_context *context) {
 /* An image fits only where the object lies on a boundary. */
 static bool is_out_of_reach(const struct hl_context *context, const struct hl_work *work,
                             const struct hl_span *span) {
-    return context->options.backend == HL_BACKEND_SHARED &&
+    return context->options.backend == HL_BACKEND_IMAGE &&
            (span->kind == HL_TEXT || span->kind == HL_RODATA) &&
            work->object.load_bias % context->geometry.huge_page_bytes != 0;
 }

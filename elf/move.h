@@ -11,11 +11,11 @@
 bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_t phnum);
 
 /* Whether the executable's path makes a difference to what ENVP asks for, or might be printed: LD_HUGEPAGES may name it,
-   only= compares it, and so on.  It makes no system call. */
+   exe= compares it, and so on.  It makes no system call. */
 bool hl_needs_path(const char *const *envp);
 
 /* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel.
-   False if hugeld has nothing to do in this process (only=, or no patterns); then nothing was taken.  ENVP's
+   False if hugeld has nothing to do in this process (exe=, or no patterns); then nothing was taken.  ENVP's
    strings must live as long as CONTEXT is used. */
 bool hl_begin(struct hl_context *context, const char *const *envp, const char *executable,
               enum hl_way_in way_in, uint64_t page_bytes);

@@ -6,11 +6,11 @@
 #include "hugeld.h"
 
 /* Positions in the value lists of option.def. */
-enum { HL_BACKEND_AUTO, HL_BACKEND_HUGETLB, HL_BACKEND_THP, HL_BACKEND_FILE, HL_BACKEND_SHARED };
+enum { HL_BACKEND_AUTO, HL_BACKEND_HUGETLB, HL_BACKEND_THP, HL_BACKEND_FILE, HL_BACKEND_IMAGE };
 enum { HL_SEGMENTS_TEXT, HL_SEGMENTS_ALL };
 enum { HL_DATA_THP, HL_DATA_OFF };
 enum { HL_BSS_OFF, HL_BSS_THP };
-enum { HL_EDGES_MERGE, HL_EDGES_KEEP };
+enum { HL_EDGES_MERGE, HL_EDGES_SMALL };
 enum { HL_SPARSE_TEXT_OFF, HL_SPARSE_TEXT_ON };
 enum { HL_NUMA_ANY, HL_NUMA_LOCAL, HL_NUMA_INTERLEAVE };
 
@@ -97,7 +97,7 @@ bool hl_is_like_soname(const struct hl_pattern *pattern);
 /* Whether PATTERNS could select anything but the executable. */
 bool hl_selects_other_objects(struct hl_string patterns);
 
-/* Whether the executable at PATH is one that only= lets hugeld act in. */
+/* Whether the executable at PATH is one that exe= lets hugeld act in. */
 bool hl_match_only(const struct hl_options *options, const char *path);
 
 /* The part of PATH after its last slash. */

@@ -10,7 +10,7 @@
        keep                   ....[    r-x span   ]....
 
    edges=merge lets a boundary page be read+execute with the read-only neighbour inside.  Nothing writable is
-   ever taken in: a region ends at the first writable page and never passes the object's end.  edges=keep
+   ever taken in: a region ends at the first writable page and never passes the object's end.  edges=small
    takes only huge pages that begin inside a segment and hold nothing of another one.  A page of text must
    hold some of it (sparse_text=).
 
@@ -46,9 +46,9 @@ static bool is_read_only(const struct hl_segment *segment) {
     return (segment->flags & (PF_R | PF_W)) == PF_R;
 }
 
-/* edges=keep, all that backend=file can do: it maps nothing anew. */
+/* edges=small, all that backend=file can do: it maps nothing anew. */
 static bool keeps_edges(const struct planner *p) {
-    return p->options->edges == HL_EDGES_KEEP || p->options->backend == HL_BACKEND_FILE;
+    return p->options->edges == HL_EDGES_SMALL || p->options->backend == HL_BACKEND_FILE;
 }
 
 static void add_cut(struct planner *p, uint64_t at) {

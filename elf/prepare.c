@@ -332,10 +332,10 @@ static bool depends_on_thp(enum hl_skip hugetlb, enum hl_skip thp) {
 static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_SKIP_NO_HUGETLB;
-    bool may_stay = wanted == HL_BACKEND_AUTO || wanted == HL_BACKEND_SHARED;
+    bool may_stay = wanted == HL_BACKEND_AUTO || wanted == HL_BACKEND_IMAGE;
     if (may_stay && is_left_to_cache(context, work, kind))
         return HL_SKIP_HUGE_ALREADY;
-    if (wanted == HL_BACKEND_SHARED)
+    if (wanted == HL_BACKEND_IMAGE)
         return work->no_image;
     if (wanted != HL_BACKEND_THP)
         result = kind == HL_TEXT && hl_rewrites_text(context, work)

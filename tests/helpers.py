@@ -353,7 +353,7 @@ class Store:
         self.folder = pathlib.Path(folder)
 
     def options(self, *more):
-        return ",".join(["backend=shared", f"store={self.folder}", *more])
+        return ",".join(["backend=image", f"store={self.folder}", *more])
 
     def add(self, path, source=None):
         """Makes the image of the file at PATH, or one of SOURCE in its place; its path."""

@@ -100,7 +100,7 @@ static int check_region(const struct hl_attachment *attachment, const struct hl_
     return check_flags(region);
 }
 
-/* Whether nothing but its own file, or an image, is mapped in SPAN, without a hole.  With edges=keep a span may
+/* Whether nothing but its own file, or an image, is mapped in SPAN, without a hole.  With edges=small a span may
    reach into the gap behind its segment; that part is cut off. */
 static int check_span(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                       struct hl_span *span, unsigned edges, uint64_t huge_page_bytes) {
@@ -108,7 +108,7 @@ static int check_span(const struct hl_attachment *attachment, const struct hl_lo
     for (uint64_t at = span->start, next; at < span->end; at = next) {
         const struct hl_segment *segment = find_segment(&loaded->object, at);
         const struct hl_region *region = hl_find_region(&attachment->process, at);
-        if (segment == NULL && edges == HL_EDGES_KEEP && at > span->start) {
+        if (segment == NULL && edges == HL_EDGES_SMALL && at > span->start) {
             span->end = hl_round_down(at, huge_page_bytes);
             break;
         }
@@ -258,7 +258,7 @@ static void add_own_pieces(struct hl_piece_of_text *piece, unsigned *n, const st
 static int plan_with_edges(const struct hl_attachment *attachment, struct hl_attached_text *text,
                            const struct hl_attach_request *request, const struct hl_range *joined) {
     int result = plan_pieces(attachment, text, request, joined, HL_EDGES_MERGE);
-    return result == HL_SKIP_GAP_OCCUPIED ? plan_pieces(attachment, text, request, joined, HL_EDGES_KEEP)
+    return result == HL_SKIP_GAP_OCCUPIED ? plan_pieces(attachment, text, request, joined, HL_EDGES_SMALL)
                                           : result;
 }
 

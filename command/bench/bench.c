@@ -180,7 +180,7 @@ static bool is_about_name(const char *line) {
 static char *choose_line(const struct hl_trial *trial) {
     const char *line = trial->said, *first = line;
     if (line[0] == '\0')
-        return hl_format("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or only= leaves this "
+        return hl_format("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or exe= leaves this "
                          "program out, or its standard error is redirected");
     while (*line != '\0') { /* wrappers and small children have nothing to move, and not the libraries */
         size_t bytes = strcspn(line, "\n");

@@ -44,7 +44,7 @@ static void add_object(struct hl_needs *needs, const char *path, const struct hl
                        const struct hl_found_image *image, const struct hl_verdict *verdict) {
     struct hl_need *need;
     bool takes_pool =
-        needs->makes_copy && image->use != HL_IMAGE_USED && needs->options.backend != HL_BACKEND_SHARED;
+        needs->makes_copy && image->use != HL_IMAGE_USED && needs->options.backend != HL_BACKEND_IMAGE;
     needs->object = hl_resize(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
     need = &needs->object[needs->n_objects++];
     *need = (struct hl_need){hl_format("%s", path), takes_pool ? starts->pages_min : 0,
@@ -105,7 +105,7 @@ static char *explain_idleness(const struct hl_needs *needs) {
     if (needs->options.objects.bytes == 0)
         return hl_format("LD_HUGEPAGES selects nothing");
     if (!hl_match_only(&needs->options, needs->executable))
-        return hl_format("only= does not match it");
+        return hl_format("exe= does not match it");
     const char *reason = hl_explain_plain_run(needs->executable);
     return reason != NULL ? hl_format("it is %s", reason) : NULL;
 }
@@ -125,8 +125,8 @@ static void count_our_pages(struct hl_needs *needs) {
     count_object(needs, needs->executable, true);
     if (!selects_just_main(needs))
         count_libraries(needs);
-    if (needs->options.backend == HL_BACKEND_SHARED && needs->reason == NULL)
-        needs->reason = hl_format("backend=shared takes nothing from the pool");
+    if (needs->options.backend == HL_BACKEND_IMAGE && needs->reason == NULL)
+        needs->reason = hl_format("backend=image takes nothing from the pool");
     if (!needs->makes_copy && needs->fits && needs->reason == NULL)
         needs->reason = hl_format("hugeld run makes no private copy without --copy");
 }

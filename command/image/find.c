@@ -139,7 +139,7 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
     found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
     found->skip =
         found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(forecast, (int)image, knows_address);
-    found->is_unwanted = options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED;
+    found->is_unwanted = options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_IMAGE;
     if (found->is_unwanted)
         found->skip = HL_MOVED;
     else if (found->skip == HL_MOVED)
@@ -160,7 +160,7 @@ char *hl_name_file(const char *remedy, const char *path) {
 
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
     if (found->is_unwanted)
-        return hl_format("set backend=shared");
+        return hl_format("set backend=image");
     const char *remedy = found->skip != HL_MOVED ? hl_remedy_of(found->skip) : NULL;
     return remedy != NULL ? hl_name_file(remedy, path) : NULL;
 }

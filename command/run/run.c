@@ -388,7 +388,7 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
     hl_parse_options(&options, text, NULL);
     hl_follow_launchers(&target, path, program);
     if (hl_match_only(&options, path) &&
-        (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_SHARED))
+        (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_IMAGE))
         hl_share_program(target.executable, hl_find_patterns(run->patterns), &options, find_use(run));
     free(target.executable);
     free(text);

@@ -137,7 +137,7 @@ static char *find_made_executable(enum hl_way_name *made, const struct hl_option
 static bool choose_bare_main(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
                              const char *path, const char *name) {
     enum hl_way_name made = HL_WAY_NOTHING;
-    if (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_SHARED)
+    if (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_IMAGE)
         return false;
     char *executable = find_made_executable(&made, options, path);
     way->is_unknown = executable == NULL;
@@ -200,7 +200,7 @@ void hl_set_variables(const struct hl_run *run, const struct hl_options *options
     char *named = name_own_store(options, text);
     bool shares_only = hl_shares_only(run, options, text);
     if (shares_only) {
-        char *both = hl_join_options(named != NULL ? named : text, "backend=shared");
+        char *both = hl_join_options(named != NULL ? named : text, "backend=image");
         free(named);
         named = both;
     }

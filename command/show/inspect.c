@@ -416,7 +416,7 @@ static void report_file(struct request *request, const char *path, const struct 
         hl_measure_starts(&range, &report, &options);
     if (image.use == HL_IMAGE_USED) {
         options = hl_options_for_image(&options);
-        options.backend = HL_BACKEND_SHARED;
+        options.backend = HL_BACKEND_IMAGE;
         hl_forecast_file(&report, path, file, &options, report.object.load_bias);
     }
     if (request->json)

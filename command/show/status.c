@@ -419,7 +419,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
     if (!preloaded && !has_patched_linker(process))
         return explain_plain(process, verdict);
     if (process->executable != NULL && !hl_match_only(options, process->executable))
-        return hl_format("could be on huge pages; only= leaves this program out");
+        return hl_format("could be on huge pages; exe= leaves this program out");
     char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
     if (patterns == NULL)
         patterns = hl_format("%s", preloaded ? "main" : "");

@@ -244,7 +244,7 @@ def test_bench_pool_runs_dry(bench, pool, tmp_path):
     (tmp_path / "runs").touch()
     pool.will_change()
     worker = bench("spin", "1", "1").args[-4]
-    one_line(hugeld("bench", "-n", "8", "-o", "backend=hugetlb,only=worker", "-p", "main", "--", thief, tmp_path / "runs",
+    one_line(hugeld("bench", "-n", "8", "-o", "backend=hugetlb,exe=worker", "-p", "main", "--", thief, tmp_path / "runs",
                     worker), 1, "nothing moved")
 
 
@@ -410,7 +410,7 @@ def test_bench_against(bench_json, bench):
     assert huge == {3} and min(plain) >= 3
     [plain] = answer["maps"]["plain"][0]["objects"]
     assert any(r["backend"] == "hugetlb" for r in plain["ranges"])
-    one_line(bench("spin", "1", "1", options=["-o", "backend=hugetlb", "--against", "only=nothing"]), 1, "nothing moved")
+    one_line(bench("spin", "1", "1", options=["-o", "backend=hugetlb", "--against", "exe=nothing"]), 1, "nothing moved")
     text = bench("spin", "1", "1", options=["--against", "backend=thp"]).stdout
     assert text.splitlines()[1].split()[:3] == ["backend=thp", "the", "default"]
 

@@ -8,7 +8,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bench")]
-pytest.importorskip("matplotlib")
+pytest.importorskip("numpy")
 import report  # noqa: E402
 
 pytestmark = pytest.mark.beside
@@ -31,6 +31,29 @@ def test_runs_are_stored(tmp_path):
     assert report.not_yet_measured(["shared"], report.load(tmp_path)["runs"], THIS) == []
 
 
+def test_what_is_stored_says_the_same(tmp_path):
+    """Rounds are not published: what they say is, and it is not lost when it is stored, loaded and stored again."""
+    alone = {"name": "fast", "base": "slow", "values": [2.0] * 8, "huge": ""}
+    found = [experiment("cc1plus", way("mapped", 0.9)), {"id": "start", "title": "Start", "unit": "ms", "note": "",
+             "ways": [{"name": "slow", "base": None, "values": [4.0] * 8, "huge": ""}, alone]},
+             experiment("few", {**way("mapped", 0.9), **{key: [1.0] * 3 for key in ("pair", "values", "cpu", "pair_cpu")}})]
+    report.store({"machine": {}, "quick": False, "groups": {"shared": [report.summarise(one) for one in found]}, "runs": {}}, tmp_path)
+    [stored] = [report.load(tmp_path)["groups"]["shared"]]
+    tables = [report.table(one) for one in stored]
+    assert "| mapped | 90.85 | plain | 101 |" in tables[0][4] and "**0.900 [" in tables[0][4] and tables[0][6].startswith("20 pairs each")
+    assert "| fast | 2 | slow | -2 [-2, -2] | **0.500 [0.500, 0.500]** |" in tables[1][5] and tables[1][7] == "8 rounds."
+    assert "| 1.000 |" in tables[2][4]  # three rounds have no interval
+    assert not any("values" in way for one in stored for way in one["ways"])
+    assert [report.summarise(one) for one in stored] == stored
+
+
+def test_the_worst_of_what_was_slower():
+    ways = [way(f"w{i}", 1 + i / 10) for i in range(1, 25)] + [way("mapped", 0.9), way("libhugetlbfs", 9)]
+    lines = report.slower({"more": [experiment("a", *ways)]})
+    assert [cells(line)[1] for line in lines[2:-3]] == [f"w{i}" for i in range(24, 4, -1)]
+    assert lines[-2] == "4 more were slower by less." and report.slower({"more": [experiment("a", way("mapped", 0.9))]})[0] == "Nothing was."
+
+
 @pytest.mark.parametrize("seconds, words", [(0.4, "0 s"), (59, "59 s"), (90, "1.5 minutes"), (5400, "90 minutes")])
 def test_times_in_words(seconds, words):
     assert report.in_minutes(seconds) == words
@@ -44,8 +67,8 @@ def way(name, ratio, **more):
 
 
 def experiment(name, *ways, **more):
-    return {"id": f"program-{name}", "title": f"{name}, a run of 0.1 s", "unit": "ms", "note": "", "ways": list(ways),
-            "program": name, **more}
+    return report.summarise({"id": f"program-{name}", "title": f"{name}, a run of 0.1 s", "unit": "ms", "note": "", "ways": list(ways),
+                             "program": name, **more})
 
 
 MODEL = {"title": "cc1plus of two lines", "program": "cc1plus", "instructions": 1000000,

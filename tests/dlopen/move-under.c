@@ -4,7 +4,7 @@
    times a second, and other threads are restless (restless.h).
 
    It moves with the core's own code, as if the DSO had just come, and back by mapping its file again: with
-   edges=keep a span lies inside one segment, so that is one call too.  Prints one line:
+   edges=small a span lies inside one segment, so that is one call too.  Prints one line:
 
        moves N, calls N, wrong N, signals N, through N
 
@@ -171,7 +171,7 @@ int main(int argc, char **argv) {
     if (argc != 4)
         fail("usage: move-under COUNT DSO BACKEND");
     open_dso(argv[2]);
-    snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=segments=text+rodata,edges=keep,data=off,backend=%s",
+    snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=segments=text+rodata,edges=small,data=off,backend=%s",
              argv[3]);
     const char *const environment[] = {"LD_HUGEPAGES=*", text, NULL};
     if (!hl_begin(&context, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))

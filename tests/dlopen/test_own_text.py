@@ -15,8 +15,8 @@ SAME = "sum the same"
 
 
 def act(later, program, what, backend):
-    """edges=keep: no span begins before the text that the program drops."""
-    process = later([program, what], "main", f"backend={backend},verbose=2,data=off,edges=keep")
+    """edges=small: no span begins before the text that the program drops."""
+    process = later([program, what], "main", f"backend={backend},verbose=2,data=off,edges=small")
     stdout, stderr = process.communicate(timeout=60)
     helpers.end_process(process)
     assert re.search(rf"text \d pages? {backend}", stderr), stderr
@@ -64,7 +64,7 @@ def test_text_of_a_memfd_comes_back(workshop, later, pool, what):
     """Where text came by a memfd, what is dropped is read from there again."""
     pool(16)
     command = ["/usr/bin/python3", "-c", NO_GAIN, workshop / "own-text", what]
-    process = later(command, "main", "backend=hugetlb,verbose=2,data=off,edges=keep,only=own-text")
+    process = later(command, "main", "backend=hugetlb,verbose=2,data=off,edges=small,exe=own-text")
     stdout, stderr = process.communicate(timeout=60)
     helpers.end_process(process)
     if process.returncode == 77:
@@ -110,7 +110,7 @@ def test_marked_text_without_thp(workshop, later, pool, tmp_path):
     program = compile_c(HERE / "own-text.c", tmp_path / "marked", "-DNUMBER=1", HERE / "table.S",
                         *MARKS["__patchable_function_entries"])
     command = ["/usr/bin/python3", "-c", NO_THP, program, "patch"]
-    stdout, stderr = later(command, "main", "verbose=1,data=off,only=marked").communicate(timeout=60)
+    stdout, stderr = later(command, "main", "verbose=1,data=off,exe=marked").communicate(timeout=60)
     assert stdout == "patch allowed 16, refused 0 (none), sum the same\n"
     assert stderr == ("hugeld: marked: text stays: transparent huge pages are disabled for this process (PR_SET_THP_DISABLE); "
                       "start it without that setting\n")

@@ -89,7 +89,7 @@ SETTINGS = {
 }
 SETTINGS = {f"{name}-{backend}": (*setting[:3], f"backend={backend}") for name, setting in SETTINGS.items()
             for backend in ("hugetlb", "thp")}
-SETTINGS |= {f"{name}-shared": (*SETTINGS[f"{name}-thp"][:3], "backend=shared")
+SETTINGS |= {f"{name}-shared": (*SETTINGS[f"{name}-thp"][:3], "backend=image")
              for name in ("start", "start-threads", "dlopen", "dlopen-threads")}
 SETTINGS |= {
     "start-map": ("preload", ["target"], "main", "backend=hugetlb,perf_map=on"),
@@ -117,7 +117,7 @@ def make_setting(get, targets, name):
     def environment(patterns, more=""):
         return helpers.preload(*preloaded, patterns=patterns, options=f"{options}{more},verbose=3")
 
-    if "shared" in options:
+    if "backend=image" in options:
         store = get("image_store")
         store.add(targets.folder / ("libtarget.so" if "dlopen" in name else "target"))
         options = store.options()

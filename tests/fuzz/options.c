@@ -62,7 +62,7 @@ static void check_options(const char *text) {
     complaints = 0;
     unsigned mistakes = hl_parse_options(&options, text, &tell);
     assert_int_equal(mistakes, complaints);
-    if (options.only.bytes > sizeof written / 2)
+    if (options.exe.bytes > sizeof written / 2)
         return;
     write_options(written, sizeof written, &options);
     hl_default_options(&again);

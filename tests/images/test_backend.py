@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""backend=shared: text and read-only data are mapped from an image, one copy for every process; and an image that is not
+"""backend=image: text and read-only data are mapped from an image, one copy for every process; and an image that is not
 certain to be one of the file that is mapped is not used."""
 
 import os
@@ -32,7 +32,7 @@ def own(builder, tmp_path):
 
 @pytest.fixture
 def moved(images, library):
-    """moved(argv, ...): runs ARGV with backend=shared; its result, and the kinds that came from an image."""
+    """moved(argv, ...): runs ARGV with backend=image; its result, and the kinds that came from an image."""
 
     def run(argv, patterns="main", options="", plain=None, **changes):
         result = helpers.run_preloaded(argv, patterns, images.options("verbose=3", *filter(None, [options])), library, **changes)
@@ -267,7 +267,7 @@ def test_another_file_of_the_same_name(images, builder, own, moved, tmp_path):
     shutil.copy(builder.executable("six"), other / app.name)
     script = f'mount --bind {other / app.name} {app} && exec {app}'
     command = ["unshare", "--mount", "/bin/sh", "-c", script]
-    result, kinds = moved(command, options=f"only=*{app.name},data=off", plain=command)
+    result, kinds = moved(command, options=f"exe=*{app.name},data=off", plain=command)
     assert not kinds and NO_IMAGE in result.stderr, result.stderr
 
 

@@ -46,7 +46,7 @@ class Store:
         return image
 
     def options(self, text=""):
-        return ",".join(filter(None, [f"backend=shared,store={self.path}", text]))
+        return ",".join(filter(None, [f"backend=image,store={self.path}", text]))
 
     def inspect(self, path, *arguments, options=""):
         [file] = self.json("inspect", "-o", self.options(options), *arguments, path)["files"]
@@ -229,7 +229,7 @@ def test_inspect_without_use_for_it(builder, store):
     image = store.add(app)
     told = store.inspect(app, options="backend=thp")
     assert told["image"]["path"] == image and told["image"]["used"] is False and told["image"]["skip"] is None
-    assert told["image"]["remedy"] == "set backend=shared"
+    assert told["image"]["remedy"] == "set backend=image"
     assert "is not used with backend=thp" in store.hugeld("inspect", "-o", store.options("backend=thp"), app).stdout
     tiny = builder.tiny()
     assert store.inspect(tiny)["image"]["skip"] == "too-small"

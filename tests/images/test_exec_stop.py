@@ -220,7 +220,7 @@ def test_library_beside(images, program, run):
 
 
 @pytest.mark.parametrize("how", [("-l", "preload"), ("-o", "backend=thp"), ("-o", "bss=thp"), ("-p", "libc*"),
-                                 ("-o", "only=*/other")])
+                                 ("-o", "exe=*/other")])
 @TAKES_PAGES
 def test_not_wanted(images, program, run, how):
     app = program("nopie")

@@ -237,7 +237,7 @@ def test_cannot_be_undone(images, program, run, strace):
                             "namespace cannot be left; run it again\n"
 
 
-@pytest.mark.parametrize("options", ["backend=thp", "backend=hugetlb", "only=*/other"])
+@pytest.mark.parametrize("options", ["backend=thp", "backend=hugetlb", "exe=*/other"])
 @TAKES_PAGES
 def test_not_wanted(images, program, run, options):
     app = program("static")
@@ -282,7 +282,7 @@ def test_with_other_objects(images, program, run, variant):
     """libhugeld.so comes for them, and leaves alone what the image has on huge pages."""
     app = program(variant)
     image = images.add(app)
-    result = run([app], "-p", "main:libnothing*", options="verbose=2,backend=shared")
+    result = run([app], "-p", "main:libnothing*", options="verbose=2,backend=image")
     assert result.stdout == helpers.run([app]).stdout
     assert from_image(app, image) in result.stderr
     assert "stays" not in result.stderr and " shared" not in result.stderr

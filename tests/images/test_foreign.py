@@ -123,7 +123,7 @@ def test_run(inside, fixed):
 
 
 def test_preloader(inside, fixed):
-    env = helpers.preload("/run/bin/libhugeld.so", options="backend=shared,verbose=1")
+    env = helpers.preload("/run/bin/libhugeld.so", options="backend=image,verbose=1")
     result = inside(fixed, env=env)
     assert result.stdout == inside(fixed).stdout
     assert f"hugeld: fixed: text stays: {FOREIGN}; {REMEDY}\n" in result.stderr

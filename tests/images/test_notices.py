@@ -82,7 +82,7 @@ def see(way, app, images):
     image = images.add(app)
     process, plain = start(SHARED, app)
     helpers.end_process(process)
-    options = ["-o", f"store={images.folder},backend=shared,data=off", "--"]
+    options = ["-o", f"store={images.folder},backend=image,data=off", "--"]
     prefix = [*SHARED, helpers.HUGELD, "run", *RUN[way], *options] if way in RUN else SHARED
     process, printed = start(prefix, app)
     try:

@@ -75,7 +75,7 @@ def test_nothing_is_there(builder, tmp_path, variant):
     """Six calls find out that there is no store; and none for what could not be mapped from one."""
     prefix = ["unshare", "--mount", "sh", "-euc", 'mount -t tmpfs none /run; exec "$@"', "sh"]
     for _ in range(2):  # at one start in 512 it lies on a boundary
-        lines = start_traced(builder.executable(variant), tmp_path, "backend=shared,data=off", prefix=prefix)
+        lines = start_traced(builder.executable(variant), tmp_path, "backend=image,data=off", prefix=prefix)
         if variant == "nopie" or not lines:
             break
     assert len(lines) <= (6 if variant == "nopie" else 0), "\n".join(lines)
@@ -219,7 +219,7 @@ def test_file_that_may_not_be_mapped_again(images, builder, app, library, tmp_pa
                 _exit(77);
         }""" % app)
     special = builder.compile(tmp_path / "again.so", tmp_path / "again.c", "-shared", "-fPIC", "-Wl,-z,initfirst")
-    options = images.options(f"only=*{app.name}", "verbose=1", "data=off")
+    options = images.options(f"exe=*{app.name}", "verbose=1", "data=off")
     script = f'mount --bind {app} {app}; LD_PRELOAD="{library} {special}" exec {app}'
     result = helpers.run(["unshare", "--mount", "sh", "-euc", script], helpers.environment(LD_HUGEPAGES_OPTIONS=options))
     if result.returncode == 77:

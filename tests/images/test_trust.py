@@ -121,7 +121,7 @@ class Place:
 
     def outcome(self, store=None, prefix=(), effective=0, how="effective"):
         """(what f returned, what hugeld said)"""
-        options = "backend=shared,verbose=1" + (f",store={store}" if store else "")
+        options = "backend=image,verbose=1" + (f",store={store}" if store else "")
         env = helpers.preload(self.library, patterns="libf.so", options=options)
         result = self.run([self.folder / "main", self.folder / "libf.so", effective, how], env, prefix)
         assert result.returncode == 0, result

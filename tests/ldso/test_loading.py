@@ -105,7 +105,7 @@ def test_before_any_constructor(linked, builder, pool, way, what):
 
 @pytest.mark.parametrize("patterns", ["main", "*", "app-*:!main", "", "nothing"])
 @pytest.mark.parametrize("options", ["verbose=2", "verbose=3,data=hugetlb,bss=thp", "backend=huge,reserve_pages=x,verbose=3",
-                                     "verbose=1,reserve_pages=1000000", "only=other,verbose=3"])
+                                     "verbose=1,reserve_pages=1000000", "exe=other,verbose=3"])
 def test_same_lines_as_the_preloader(linked, builder, pool, thp, root, ldso, installed, patterns, options):
     """Of an executable that lies at its own address.  What else is loaded is not the same."""
     pool(64)
@@ -184,7 +184,7 @@ def test_strict_is_for_the_start(linked, library, loads, pool, tmp_path):
     subprocess.run(["gcc", "-shared", "-x", "c", "/dev/null", "-o", same], check=True)
     argv = [loads, "once", library()]
     plain = helpers.run(argv)
-    done = linked.run(argv, library().name, "backend=hugetlb,strict=on,only=loads*", preloaded=[same])
+    done = linked.run(argv, library().name, "backend=hugetlb,strict=on,exe=loads*", preloaded=[same])
     assert (done.returncode, done.stdout, done.stderr) == (plain.returncode, plain.stdout, plain.stderr)
 
 
@@ -194,7 +194,7 @@ def test_names_that_nothing_has(linked, builder, way, patterns):
     """Silent by default, a line at verbose=1, the end with strict=on."""
     app, plain = builder.tiny(), (4, "tiny\n")
     runs = [linked.run([app], f"libc.so.6:{patterns}:ld-linux*", options, way)
-            for options in ("", "verbose=1,only=tiny", "strict=on,only=tiny")]
+            for options in ("", "verbose=1,exe=tiny", "strict=on,exe=tiny")]
     assert [(done.returncode, done.stdout) for done in runs] == [plain, plain, (127, "")]
     told = f"hugeld: LD_HUGEPAGES: {patterns}: no object that is loaded at startup has this name"
     assert [done.stderr.count(told) for done in runs] == [0, 1, 1] and runs[0].stderr == ""
@@ -204,8 +204,8 @@ def test_names_that_nothing_has(linked, builder, way, patterns):
 @pytest.mark.parametrize("way", [by_run, by_command])
 def test_small_objects_are_counted(linked, builder, way):
     app = builder.tiny()
-    each = linked.run([app], "*", "verbose=3,only=tiny", way).stderr.count(" text stays: no whole huge page lies inside\n")
-    told = linked.run([app], "*", "verbose=2,only=tiny", way).stderr.splitlines()
+    each = linked.run([app], "*", "verbose=3,exe=tiny", way).stderr.count(" text stays: no whole huge page lies inside\n")
+    told = linked.run([app], "*", "verbose=2,exe=tiny", way).stderr.splitlines()
     assert each > 1 and f"hugeld: {each} objects stay: no whole huge page lies inside; verbose=3 names each" in told
     assert not any("text stays" in line for line in told)
 
@@ -326,12 +326,12 @@ def test_environment_may_change(linked, builder, library, pool):
 
 
 def test_command_and_arguments(linked, builder, pool):
-    """`ld.so PROGRAM`: main is PROGRAM, under its own name, and only= means it."""
+    """`ld.so PROGRAM`: main is PROGRAM, under its own name, and exe= means it."""
     pool(64)
     app = builder.executable("nopie")
-    done = linked.run([app], "main", "verbose=2,only=app-*", way=by_command)
+    done = linked.run([app], "main", "verbose=2,exe=app-*", way=by_command)
     assert done.stderr.startswith("hugeld: app-nopie: text 5 pages hugetlb")
-    assert linked.run([app], "main", "verbose=2,only=other", way=by_command).stderr == ""
+    assert linked.run([app], "main", "verbose=2,exe=other", way=by_command).stderr == ""
 
 
 

@@ -45,7 +45,7 @@ def test_of_what_is_not_selected(patterns, builder, more, thp):
         assert more(library, patterns, f"backend={backend}") <= UNSELECTED
 
 
-@pytest.mark.parametrize("backend", ["thp", "auto", "hugetlb", "shared", "file"])
+@pytest.mark.parametrize("backend", ["thp", "auto", "hugetlb", "image", "file"])
 @pytest.mark.parametrize("patterns", ["*", "libbig.so", "libbig.so.1", "lib*:!no-such-object.so"])
 def test_of_what_is_selected(patterns, backend, builder, more, pool, thp):
     pool(32)
@@ -59,4 +59,4 @@ def test_with_a_store(added, builder, more, images):
     _, [library] = builder.with_library("dso")
     if added:
         images.add(library)
-    assert more(library, "libbig*", images.options("backend=shared")) <= SELECTED
+    assert more(library, "libbig*", images.options("backend=image")) <= SELECTED

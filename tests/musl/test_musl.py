@@ -106,7 +106,7 @@ def test_linker_as_command(musl, library, pool):
     app = musl.program("musl-pie", "-pie")
     plain = helpers.run([musl.linker(), app])
     for only, moves in ((app.name, True), (str(app), True), (musl.linker().name, False)):
-        result = helpers.run_preloaded([musl.linker(), app], options=f"verbose=2,only={only}", library=library)
+        result = helpers.run_preloaded([musl.linker(), app], options=f"verbose=2,exe={only}", library=library)
         assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
         assert re.findall(MOVED, result.stderr) == ([app.name] if moves else []), result.stderr
 

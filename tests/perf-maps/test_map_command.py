@@ -137,7 +137,7 @@ def test_nothing_moved(builder, library, pause_library, clean_tmp):
 def test_stripped(named, moved_app, tmp_path):
     app = tmp_path / "large"
     subprocess.run(["strip", "-o", app, named("large", "-pie", filler=2048)], check=True, timeout=60)
-    process, _ = moved_app("edges=keep", app=app)
+    process, _ = moved_app("edges=small", app=app)
     one_line(hugeld("perf-map", process.pid), 1, "names no function in the moved text; install its debug symbols")
 
 
@@ -145,7 +145,7 @@ def test_names(named, moved_app, clean_tmp, tmp_path):
     """A name is that of several processes, as for attach; what one of them lacks is said, and the others get their maps."""
     app = tmp_path / f"named-{os.getpid()}"
     shutil.copy2(named("large", "-pie", filler=2048), app)
-    processes = [moved_app("edges=keep", app=app)[0] for _ in range(2)]
+    processes = [moved_app("edges=small", app=app)[0] for _ in range(2)]
     result = hugeld("perf-map", app.name)
     assert (result.returncode, result.stderr, result.stdout.count("\n")) == (0, "", 2), result
     assert all(map_path(process).stat().st_size > 10000 for process in processes)
@@ -395,7 +395,7 @@ def test_append_to_what_node_writes(pool, library, clean_tmp, tmp_path):
     if node is None:
         pytest.skip("node is not installed as one large executable")
     pool(256)
-    env = helpers.preload(library, options="perf_map=on,only=node*")
+    env = helpers.preload(library, options="perf_map=on,exe=node*")
     process = helpers.start([node, "--perf-basic-prof", "-e", NODE], env, cwd=tmp_path)  # V8 leaves a log
     try:
         assert process.stdout.readline() == "ready\n"
@@ -449,7 +449,7 @@ def test_children(builder, pool, library, clean_tmp):
     text = builder.write("forks.s", '.text\n.globl big\n.type big, @function\nbig: .skip 8388608, 0xcc\n.size big, 8388608\n'
                                     '.section .note.GNU-stack,""\n')
     app = builder.once("forks", lambda folder: builder.compile(folder / "forks", source, text))
-    process = helpers.start([app], helpers.preload(library, options="backend=hugetlb,only=forks"))
+    process = helpers.start([app], helpers.preload(library, options="backend=hugetlb,exe=forks"))
     try:
         assert process.stdout.readline() == "ready\n"
         result = hugeld("perf-map", "--children", process.pid)

@@ -106,7 +106,7 @@ def test_replaced_library_is_not_read(builder, pool, clean_tmp, library, tmp_pat
     source = tmp_path / "replace.c"
     source.write_text(f'#include <stdio.h>\n__attribute__((constructor)) static void replace(void) {{ rename("{new}", "{copy}"); }}\n')
     replace = builder.compile(tmp_path / "replace.so", "-shared", "-fPIC", source, "-Wl,-z,initfirst")
-    env = helpers.preload(library, replace, patterns="libbig*", options="perf_map=on,verbose=2,only=small*",
+    env = helpers.preload(library, replace, patterns="libbig*", options="perf_map=on,verbose=2,exe=small*",
                           LD_LIBRARY_PATH=tmp_path)
     result = helpers.run([app], env)
     assert re.search(r"libbig.so.1: text \d pages? hugetlb", result.stderr)  # some file systems' files lie anywhere
@@ -127,7 +127,7 @@ def test_stripped_program(named, pool, clean_tmp, tmp_path):
     pool(64)
     app = tmp_path / "large"
     helpers.run(["strip", "-o", app, named("large", "-pie", filler=2048)])
-    result = helpers.run_preloaded([app], options="perf_map=on,verbose=2,edges=keep")
+    result = helpers.run_preloaded([app], options="perf_map=on,verbose=2,edges=small")
     assert "large: functions stay unnamed: its file names no function there; install its debug symbols" in result.stderr
     assert result.returncode == 0 and "/tmp/perf-" not in result.stderr
 
@@ -195,7 +195,7 @@ def test_temporary_name_is_taken(named, pool, clean_tmp, library, times, written
     """The first names exist already: another one is tried, but not for ever."""
     pool(64)
     app = named("large", "-pie", filler=2048)
-    env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=1,only=large")
+    env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=1,exe=large")
     trace = ["strace", "-o", "/dev/stdout", "-e", "trace=openat"]
     argv = ["sh", "-c", 'LD_PRELOAD=$T_LIBRARY exec "$0"', app]
     calls = re.findall(r"^openat\((.*)\) = ", helpers.run([*trace, *argv], env).stdout, re.M)
@@ -215,7 +215,7 @@ def test_temporary_name_is_taken(named, pool, clean_tmp, library, times, written
 def test_failing_calls(strace, named, pool, clean_tmp, library, call, error, words):
     pool(64)
     app = named("large", "-pie", filler=2048)
-    env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=2,only=large")
+    env = helpers.environment(T_LIBRARY=library, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=2,exe=large")
     result = helpers.run([*strace(call, error, "1+"), "sh", "-c", 'LD_PRELOAD=$T_LIBRARY exec "$0"', app], env)
     assert result.returncode == 0 and leftovers("/tmp") == []
     assert words in result.stderr if words else re.search(WRITTEN, result.stderr)
@@ -225,7 +225,7 @@ def test_limit_for_files(named, pool, clean_tmp):
     """ulimit -f: no SIGXFSZ, no half map."""
     pool(64)
     app = named("large", "-pie", filler=2048)
-    env = helpers.environment(T_LIBRARY=helpers.LIBRARY, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=1,only=large")
+    env = helpers.environment(T_LIBRARY=helpers.LIBRARY, LD_HUGEPAGES_OPTIONS="perf_map=on,verbose=1,exe=large")
     result = helpers.run(["/bin/bash", "-c", 'ulimit -f 8; LD_PRELOAD=$T_LIBRARY exec "$0"', app], env)
     assert result.returncode == 0
     assert "is not written: it is larger than the limit for files; raise ulimit -f" in result.stderr

@@ -184,7 +184,7 @@ def test_memfd(deep, start_stopped, library, folder, pool, map_of):
         pytest.skip("the kernel has no PR_SET_MDWE (6.3)")
     pool(16)
     program = deep(400)
-    options = f"backend=hugetlb,perf_map=on,only={program.name}"
+    options = f"backend=hugetlb,perf_map=on,exe={program.name}"
     run = [library.parent / "hugeld", "run", "-o", options, "--"]
     process = profiles.from_the_start([*forbid, *run, *program.argv], folder / "data", frequency=999)
     stdout, stderr = process.communicate(timeout=60)

@@ -59,7 +59,7 @@ def test_enough(builder, pool):
 
 COPIES = {
     "nothing": ([], {}, False), "--copy": (["--copy"], {}, True), "a backend": (["-o", "backend=auto"], {}, True),
-    "a backend, inherited": ([], {"LD_HUGEPAGES_OPTIONS": "backend=hugetlb"}, True), "an option": (["-o", "edges=keep"], {}, False),
+    "a backend, inherited": ([], {"LD_HUGEPAGES_OPTIONS": "backend=hugetlb"}, True), "an option": (["-o", "edges=small"], {}, False),
     "preloaded": ([], {"LD_PRELOAD": "libhugeld.so"}, True),
 }
 
@@ -131,8 +131,8 @@ def test_any_load_address(builder, pool):
 
 
 @pytest.mark.parametrize("options, pages", [
-    ("segments=text", TEXT), ("backend=hugetlb", APP), ("backend=thp", 0), ("edges=keep,segments=text", 3),
-    ("only=other", 0), ("only=app-*", APP), ("data=thp,bss=thp", APP),
+    ("segments=text", TEXT), ("backend=hugetlb", APP), ("backend=thp", 0), ("edges=small,segments=text", 3),
+    ("exe=other", 0), ("exe=app-*", APP), ("data=thp,bss=thp", APP),
 ])
 def test_options(builder, options, pages):
     """Only what goes to hugetlb counts."""

@@ -173,7 +173,7 @@ RUNGS = {
 @pytest.mark.usefixtures("strace")
 def test_theft_after_the_check(builder, thief, library, pool, expected, rung, edges, pages, left):
     """The pool check sees enough; then, while the program is held up before it fills, a thief comes, takes all but LEFT
-    pages, and stays.  With some left the failure comes half-way, and what was filled is given back.  edges=keep
+    pages, and stays.  With some left the failure comes half-way, and what was filled is given back.  edges=small
     has no page that is composed of pieces."""
     pool(16)
     app = builder.executable("nopie")

@@ -312,7 +312,7 @@ def over(objects, loader=None):
     """The prefix that puts OBJECTS on huge pages or ends the program: the first of them, or any if that is a library."""
     arguments = ["-l", loader] if loader else []
     only = "*" if objects[0].startswith("lib") else objects[0]
-    return [helpers.HUGELD, "run", "--copy", *arguments, "-p", ":".join(objects), "-o", f"strict=on,only={only}", "--"]
+    return [helpers.HUGELD, "run", "--copy", *arguments, "-p", ":".join(objects), "-o", f"strict=on,exe={only}", "--"]
 
 
 def run_suite(name, parent, long=False, moved=False, loader=None):

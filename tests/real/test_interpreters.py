@@ -97,7 +97,7 @@ def test_bash(prove, pool, by_command):
     """Too small at every load address."""
     pool(16)
     argv = ["/bin/bash", "-c", "x=0; for i in {1..500}; do ((x += i)); done; echo $x | cat; exit 5"]
-    proof = prove(argv, {}, options="backend=hugetlb,verbose=2,only=bash", by_command=by_command,
+    proof = prove(argv, {}, options="backend=hugetlb,verbose=2,exe=bash", by_command=by_command,
                   same=lambda plain, moved: plain[:2] == moved[:2])
     assert proof.moved[:2] == (5, "125250\n")
     assert set(proof.moved[2].splitlines()) == {f"hugeld: bash: text stays: {STAYS}"}

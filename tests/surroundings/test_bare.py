@@ -75,7 +75,7 @@ def test_bare(builder, pool, root, way, bare):
     prefix, moves = BARE[bare]
     app = builder.executable("nopie")
     plain = helpers.run([*prefix, app, "one"])
-    result = helpers.run([*prefix, *way(f"verbose=2,only=*/{app.name}"), app, "one"])
+    result = helpers.run([*prefix, *way(f"verbose=2,exe=*/{app.name}"), app, "one"])
     if plain.returncode != 3:  # it does not run at all: nor does it now
         assert result.returncode != 3
         return
@@ -119,7 +119,7 @@ int main(int argc, char **argv) {
                                                               "-s"))
     closing = " ".join(f"{n}{'<' if n == '0' else '>'}&-" for n in closed)
     prefix = in_bash(f"echo $$ > {tmp_path}/pid; exec {closing}")
-    options = "verbose=3,perf_map=on,only=*/open"
+    options = "verbose=3,perf_map=on,exe=*/open"
     for way_prefix, out in (([], "plain"), (way(options), "moved")):
         result = helpers.run([*prefix, *way_prefix, app, tmp_path / out])
         assert result.returncode == 3, result
@@ -161,7 +161,7 @@ def test_other_libraries(builder, pool, library, other, order):
         pytest.skip(f"{name} is not installed")
     pool(128)
     app = builder.executable("nopie")
-    options = f"verbose=2,only=*/{app.name},backend=hugetlb"
+    options = f"verbose=2,exe=*/{app.name},backend=hugetlb"
     variables = [f"{key}={value}" for key, value in changes.items()]
     plain = helpers.run(["env", *variables, f"LD_PRELOAD={path}", app, "one"])
     preload = {"before": f"{library}:{path}", "behind": f"{path}:{library}", "ldso": f"{path}"}[order]
@@ -217,7 +217,7 @@ int main(void) {
     if not interpreter.exists():
         pytest.skip("x86-64's interpreter")
     command = ["unshare", "-m", "sh", "-c", SECURE, "sh", linker, SPECIAL[special], app, interpreter.resolve()]
-    options = "verbose=3,strict=on,backend=hugetlb,perf_map=on,only=special"
+    options = "verbose=3,strict=on,backend=hugetlb,perf_map=on,exe=special"
     result = helpers.run(command, helpers.environment(LD_HUGEPAGES="special", LD_HUGEPAGES_OPTIONS=options))
     assert result.returncode == 3, result
     pid = result.stdout.split()[0]

@@ -131,9 +131,9 @@ def test_child_of_32_bits(builder, library, pool, child32, way):
     starter = builder.once("starter", lambda folder: builder.compile(folder / "starter", source, *builder.object(), "-no-pie"))
     plain = helpers.run([starter, child32])
     if way == "run":
-        moved = helpers.run([helpers.HUGELD, "run", "--copy", "-o", "verbose=2,only=*/starter", "--", starter, child32])
+        moved = helpers.run([helpers.HUGELD, "run", "--copy", "-o", "verbose=2,exe=*/starter", "--", starter, child32])
     else:
-        moved = helpers.run_preloaded([starter, child32], options="verbose=2,only=*/starter", library=library)
+        moved = helpers.run_preloaded([starter, child32], options="verbose=2,exe=*/starter", library=library)
     assert (moved.returncode, moved.stdout) == (plain.returncode, plain.stdout)
     said = moved.stderr.splitlines()
     assert said[0] == f"hugeld: starter: text {TEXT} pages hugetlb, rodata {RODATA} page hugetlb"
@@ -150,7 +150,7 @@ ASKED = {
     "the patched linker": (["-l", "ldso"], {}, True),
     "the library": (["-p", "main:libbig*"], {}, False),
     "the library, inherited": ([], {"LD_HUGEPAGES": "libbig.so.1"}, False),
-    "not this program": (["-o", "only=other"], {}, False),
+    "not this program": (["-o", "exe=other"], {}, False),
     "quietly": (["-o", "verbose=0"], {}, False),
 }
 

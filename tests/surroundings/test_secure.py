@@ -10,7 +10,7 @@ import helpers
 from surroundings import ALL
 
 # Acts in the program alone, not in what starts it.
-LOUD = "verbose=3,strict=on,backend=hugetlb,only=*/app-nopie"
+LOUD = "verbose=3,strict=on,backend=hugetlb,exe=*/app-nopie"
 
 # $1 an empty folder, $2 the libraries, $3 what makes the program special, $4 the program.  The special copy takes the
 # program's place here, so that the path means the same file to the rest of the machine.

@@ -81,7 +81,7 @@ def test_changed_before(sum_program, surround, pool, thp, first, change, backend
 @pytest.mark.parametrize("before", ["", "threads:2,"], ids=["alone", "threads"])
 @pytest.mark.parametrize("variant", ["six", "hole"])
 def test_hole_in_use(sum_program, surround, first, route, variant, before):
-    """Somebody mapped a page between two segments, where the kernel had left a hole.  edges=keep leaves a small hole out,
+    """Somebody mapped a page between two segments, where the kernel had left a hole.  edges=small leaves a small hole out,
     but not the beginning of a large one."""
     backend, prefix = route
     app = sum_program(variant)
@@ -91,10 +91,10 @@ def test_hole_in_use(sum_program, surround, first, route, variant, before):
     at = holes[0] + helpers.PAGE - helpers.page_down(loads[0].vaddr)
     outcome = surround([app], {}, first=[first], prefix=prefix, options=f"backend={backend},verbose=1",
                        T_FIRST=f"{before}fill:{at:x}:1000")
-    remedy = "; use edges=keep" if variant == "six" else ""
+    remedy = "; use edges=small" if variant == "six" else ""
     assert f"{app.name}: text stays: something else is mapped between its segments{remedy}\n" in outcome.stderr
     kept = surround([app], {app.name: ALL} if variant == "six" else {}, first=[first], prefix=prefix,
-                    options=f"backend={backend},verbose=1,edges=keep", backend=backend, T_FIRST=f"{before}fill:{at:x}:1000")
+                    options=f"backend={backend},verbose=1,edges=small", backend=backend, T_FIRST=f"{before}fill:{at:x}:1000")
     assert ("text stays" in kept.stderr) == (variant == "hole")
 
 

@@ -72,7 +72,7 @@ VARIABLES = "LD_PRELOAD", "LD_HUGEPAGES", "LD_HUGEPAGES_OPTIONS"
 
 
 @pytest.mark.parametrize("arguments, preloads", [
-    ([], False), (["-o", "edges=keep"], False), (["-p", "main:libc*"], False), (["--copy"], True), (["-o", "backend=auto"], True),
+    ([], False), (["-o", "edges=small"], False), (["-p", "main:libc*"], False), (["--copy"], True), (["-o", "backend=auto"], True),
     (["-o", "backend=thp"], True), (["-l", "preload"], True), (["--copy", "-p", "main:libc*"], True)], ids=str)
 def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
     """Nothing of it is shared, so nothing of hugeld is in it; a copy takes its name, a backend's or the library's."""
@@ -95,7 +95,7 @@ def test_strict_refuses_what_never_fits(pool):
     script = "import subprocess; print(subprocess.run(['true']).returncode)"
     result = hugeld("run", "--copy", "-o", "strict=on", "--", "/usr/bin/python3", "-c", script)
     assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", "")
-    assert hugeld("run", "--copy", "-o", "strict=on,only=other", "true").returncode == 0
+    assert hugeld("run", "--copy", "-o", "strict=on,exe=other", "true").returncode == 0
 
 
 def test_did_you_mean():
@@ -106,7 +106,7 @@ def test_did_you_mean():
 
 
 @pytest.mark.parametrize("arguments, executed", [
-    ([], 2), (["--"], 2), (["-p", "main"], 2), (["-o", "edges=keep"], 2), (["-o", "backend=thp"], 2), (["-o", "verbose=1"], 3),
+    ([], 2), (["--"], 2), (["-p", "main"], 2), (["-o", "edges=small"], 2), (["-o", "backend=thp"], 2), (["-o", "verbose=1"], 3),
     (["--copy"], 3)], ids=str)
 def test_run_is_short(arguments, executed, tmp_path):
     """Where nothing has to be said, hugeld becomes the program by itself, after few system calls."""
@@ -122,10 +122,10 @@ def test_run_is_short(arguments, executed, tmp_path):
 
 def test_run_options_join_the_environment(builder, pool):
     """-o comes after LD_HUGEPAGES_OPTIONS, so it wins; -p replaces LD_HUGEPAGES."""
-    env = helpers.environment(LD_HUGEPAGES="none", LD_HUGEPAGES_OPTIONS="verbose=1,edges=keep")
+    env = helpers.environment(LD_HUGEPAGES="none", LD_HUGEPAGES_OPTIONS="verbose=1,edges=small")
     result = hugeld("run", "--copy", "-p", "main:libx*", "-o", "verbose=2", "-o", "data=off", "sh", "-c",
                     "echo $LD_HUGEPAGES; echo $LD_HUGEPAGES_OPTIONS", env=env)
-    assert result.stdout == f"main:libx*\n{helpers.ALL_SEGMENTS},verbose=1,edges=keep,verbose=2,data=off\n"
+    assert result.stdout == f"main:libx*\n{helpers.ALL_SEGMENTS},verbose=1,edges=small,verbose=2,data=off\n"
 
 
 def test_run_missing_program():
@@ -155,7 +155,7 @@ def test_run_script(builder, pool, tmp_path):
     script = tmp_path / "script"
     script.write_text(f'#!/bin/sh\nexec {builder.executable("nopie")} "$@"\n')
     script.chmod(0o755)
-    result = hugeld("run", "--copy", "-o", "verbose=2,only=app*", script)
+    result = hugeld("run", "--copy", "-o", "verbose=2,exe=app*", script)
     assert result.stderr == "hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n"
     assert (result.returncode, result.stdout) == outcome(helpers.run([script]))[:2]
 
@@ -167,7 +167,7 @@ def test_run_static_program(builder):
     assert result.stderr.count("\n") == 1 and "static, the dynamic linker never runs" in result.stderr
     result = hugeld("run", "--copy", "-o", "strict=on", app)
     assert (result.returncode, result.stdout) == (127, "")
-    result = hugeld("run", "--copy", "-o", "strict=on,only=other", app)
+    result = hugeld("run", "--copy", "-o", "strict=on,exe=other", app)
     assert (result.returncode, result.stdout) == (4, "tiny\n")
 
 
@@ -261,7 +261,7 @@ def test_inspect_where_the_kernel_puts_it(builder, parent):
 
 def test_inspect_options(builder):
     app = builder.executable("nopie")
-    [keep] = hugeld_json("inspect", "-o", "edges=keep", app)["files"]
+    [keep] = hugeld_json("inspect", "-o", "edges=small", app)["files"]
     spans = [(s["start"], s["end"]) for s in keep["plan"]["spans"]]
     assert spans == [("0x600000", "0xc00000"), ("0xe00000", "0x1000000")]
     [text] = hugeld_json("inspect", "-o", "segments=text", app)["files"]
@@ -301,7 +301,7 @@ def remedies(path, options):
     return [(s["flags"], s["covered_bytes"], s["remedy"]) for s in file["plan"]["segments"]]
 
 
-@pytest.mark.parametrize("options", ["verbose=0", "edges=keep", "segments=text", "segments=text,edges=keep,data=off",
+@pytest.mark.parametrize("options", ["verbose=0", "edges=small", "segments=text", "segments=text,edges=small,data=off",
                                      "bss=thp", "backend=file"])
 def test_inspect_remedies_help(builder, options):
     """What inspect advises covers more of that segment, and is nothing that the user has already."""
@@ -321,7 +321,7 @@ def test_inspect_remedies_help(builder, options):
                 if app.name == "app-pie":
                     assert remedies(builder.executable("aligned-pie"), options)[i][1] > covered
     assert None in seen
-    assert "set edges=merge" in seen or "edges=keep" not in options
+    assert "set edges=merge" in seen or "edges=small" not in options
     assert link in seen or options != "backend=file"
 
 
@@ -531,7 +531,7 @@ def test_status_of_nothing():
 
 
 @pytest.mark.parametrize("patterns,options,words", [
-    ("lib*", "", "name it in LD_HUGEPAGES"), ("main", "only=other", "only= leaves this program out"),
+    ("lib*", "", "name it in LD_HUGEPAGES"), ("main", "exe=other", "exe= leaves this program out"),
     ("main", "backend=hugetlb", "verbose=1 tells at start why it is not"),
     ("main", "backend=hugetlb,verbose=1", "a line at its start said why it is not"),
 ], ids=["not-named", "only", "silent", "verbose"])

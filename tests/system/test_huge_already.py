@@ -84,9 +84,9 @@ def test_huge_already_moves_when_told(pool, builder, text_in_huge):
 @pytest.mark.parametrize("variant", ["pie", "nopie"])
 def test_what_is_linked_at_small_pages_moves(pool, builder, text_in_huge, variant):
     """On the same file system.  The non-PIE's addresses go with its offsets, so the kernel maps the whole pages of its text
-    huge, which are the plan with edges=keep."""
+    huge, which are the plan with edges=small."""
     pool(64)
-    _, _, taken, stderr = text_in_huge(builder.executable(variant), "verbose=2,data=off,segments=text,edges=keep")
+    _, _, taken, stderr = text_in_huge(builder.executable(variant), "verbose=2,data=off,segments=text,edges=small")
     assert taken > 0 and re.search(r"text \d+ pages hugetlb", stderr)
 
 

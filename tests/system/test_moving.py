@@ -44,7 +44,7 @@ def test_library_thp(builder, prove, thp, variant):
     prove([app], {library.name: ALL}, patterns="libbig.so.1", options="backend=thp", backend="thp")
 
 
-@pytest.mark.parametrize("options", ["edges=keep", "segments=text", "edges=keep,segments=text"])
+@pytest.mark.parametrize("options", ["edges=small", "segments=text", "edges=small,segments=text"])
 @pytest.mark.parametrize("variant", ["nopie", "pie", "aligned", "six", "dso"])
 def test_edges_and_segments(builder, prove, pool, variant, options):
     pool(64)
@@ -57,8 +57,8 @@ def test_edges_and_segments(builder, prove, pool, variant, options):
         pages = prove([app], {app.name: moved}, options=options).pages
     if variant in ("nopie", "aligned"):
         # Text 0x401000 to 0xc040e1; linked at 2 MiB 0x600000 to 0xe030e1; read-only data 5.2 MiB behind it.
-        wanted = {"nopie": {"edges=keep": 5, "segments=text": 5, "edges=keep,segments=text": 3},
-                  "aligned": {"edges=keep": 7, "segments=text": 5, "edges=keep,segments=text": 5}}[variant]
+        wanted = {"nopie": {"edges=small": 5, "segments=text": 5, "edges=small,segments=text": 3},
+                  "aligned": {"edges=small": 7, "segments=text": 5, "edges=small,segments=text": 5}}[variant]
         if variant in wanted:
             assert pages == wanted[variant][options]
 

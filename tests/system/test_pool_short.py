@@ -171,7 +171,7 @@ def test_strict_ends_the_program(builder, pool, patterns):
 
 
 @pytest.mark.parametrize("patterns, options", [
-    ("app*", ""), ("*", ""), ("main", "only=other"), ("", ""),
+    ("app*", ""), ("*", ""), ("main", "exe=other"), ("", ""),
 ])
 def test_strict_lets_run(builder, pool, patterns, options):
     """Selected by a wildcard, not selected, or not to be acted in."""

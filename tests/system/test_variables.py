@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS as a user meets them: what is said and how loud, mistakes, endless texts,
-only=, children, and secure mode, in which nothing happens."""
+exe=, children, and secure mode, in which nothing happens."""
 
 import os
 import re
@@ -101,7 +101,7 @@ def test_sparse_text(builder, prove, pool):
 
 
 @pytest.mark.parametrize("option", [
-    "backend=huge", "backend", "bakcend=thp", "verbose=7", "reserve_pages=x", "=", "only=", "store=", "store=run/hugeld",
+    "backend=huge", "backend", "bakcend=thp", "verbose=7", "reserve_pages=x", "=", "exe=", "store=", "store=run/hugeld",
 ])
 def test_wrong_option(builder, option):
     """One line with variable, option and value; everything else counts."""
@@ -129,7 +129,7 @@ def test_control_characters_do_not_reach_the_terminal(builder):
 def test_endless_patterns(builder, piece):
     text = (piece * 65536)[:65536]
     app = builder.tiny()
-    for variable in ({"patterns": text}, {"options": text}, {"options": "only=" + text}):
+    for variable in ({"patterns": text}, {"options": text}, {"options": "exe=" + text}):
         result = helpers.run_preloaded([app], **variable)
         assert (result.returncode, result.stdout) == (4, "tiny\n")
         assert result.stderr.count("\n") <= 65536
@@ -164,7 +164,7 @@ def test_name_that_nothing_has(builder, options):
 
 def test_name_that_nothing_has_is_silent_by_default(builder):
     assert names(builder.tiny(), "nod", None) == (4, "tiny\n", "")
-    assert names(builder.tiny(), "nod", "verbose=3,strict=on,only=other") == (4, "tiny\n", "")
+    assert names(builder.tiny(), "nod", "verbose=3,strict=on,exe=other") == (4, "tiny\n", "")
 
 
 def test_name_that_nothing_has_and_strict(builder):
@@ -186,7 +186,7 @@ def test_comma_in_a_name(builder, tmp_path):
     assert names(tmp_path / "a,b", "a,b", "strict=on,verbose=1") == (4, "tiny\n", "")
 
 
-# --- only=, children ---
+# --- exe=, children ---
 
 
 @pytest.mark.parametrize("only, moves", [
@@ -196,7 +196,7 @@ def test_comma_in_a_name(builder, tmp_path):
 def test_only(builder, pool, only, moves):
     pool(64)
     app = builder.executable("nopie")
-    stderr = helpers.run_preloaded([app], options=f"verbose=2,only={only.format(path=app)}").stderr
+    stderr = helpers.run_preloaded([app], options=f"verbose=2,exe={only.format(path=app)}").stderr
     assert stderr == ("hugeld: app-nopie: text 5 pages hugetlb, rodata 1 page hugetlb\n" if moves else "")
 
 
@@ -216,7 +216,7 @@ def test_only_leaves_children_alone(builder, pool):
     pool(64)
     one, two = builder.executable("nopie"), builder.executable("six")
     argv = ["/bin/sh", "-c", f'"{one}" exec "{two}"; exit 9']
-    result = helpers.run_preloaded(argv, options="verbose=2,only=app-six")
+    result = helpers.run_preloaded(argv, options="verbose=2,exe=app-six")
     assert [line.split(":")[1].strip() for line in result.stderr.splitlines()] == ["app-six"]
 
 
@@ -259,7 +259,7 @@ def test_secure_mode(setuid_copy, library, pool, tmp_path):
     (etc / "ld.so.preload").write_text(f"{library}\n")
     script = f'mount --make-rprivate / && mount --bind {etc} /etc && exec "$@"'
     namespace = ["unshare", "-m", "/bin/sh", "-c", script, "sh"]
-    env = helpers.environment(LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="verbose=3,only=setuid-app")
+    env = helpers.environment(LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="verbose=3,exe=setuid-app")
     owner = helpers.run([*namespace, setuid_copy], env)
     nobody = helpers.run([*namespace, *as_nobody(setuid_copy)], env)
     plain = helpers.run([setuid_copy])
@@ -270,7 +270,7 @@ def test_secure_mode(setuid_copy, library, pool, tmp_path):
 
 def test_preload_is_dropped_by_the_dynamic_linker(setuid_copy, library, pool):
     pool(64)
-    env = helpers.preload(library, options="verbose=3,only=setuid-app")
+    env = helpers.preload(library, options="verbose=3,exe=setuid-app")
     result = helpers.run(as_nobody(setuid_copy), env)
     assert (result.returncode, result.stderr) == (3, "")
 
@@ -320,7 +320,7 @@ def test_resource_limits(builder, pool, limit):
 def test_nothing_to_move_touches_nothing(strace, library, empty_library, options):
     """Where nothing is planned the break stays untouched, and no mapping is moved or reprotected."""
     def calls(preloaded):
-        env = helpers.preload(preloaded, options=f"{options},only=true")
+        env = helpers.preload(preloaded, options=f"{options},exe=true")
         result = helpers.run(["strace", "-e", "trace=brk,mremap,madvise", "/bin/true"], env)
         assert result.returncode == 0
         return re.findall(r"^(brk|mremap|madvise)\(", result.stderr, re.M)

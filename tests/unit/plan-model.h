@@ -66,7 +66,7 @@ static enum hl_kind model_page(const struct hl_object *object, const struct hl_o
     if (page + T_HUGE > object->segment[n - 1].end_page)
         return STAYS;
     bool by_file = options->backend == HL_BACKEND_FILE;
-    if ((options->edges == HL_EDGES_KEEP || by_file) && (last != first + 1 || page < segment->first_page))
+    if ((options->edges == HL_EDGES_SMALL || by_file) && (last != first + 1 || page < segment->first_page))
         return STAYS;
     if (by_file && page + T_HUGE > segment->end_page)
         return STAYS;

@@ -59,8 +59,8 @@ static void test_defaults(void **state) {
     struct hl_options options;
     hl_default_options(&options);
     assert_null(options.objects.at);
-    assert_int_equal(options.only.bytes, 1);
-    assert_memory_equal(options.only.at, "*", 1);
+    assert_int_equal(options.exe.bytes, 1);
+    assert_memory_equal(options.exe.at, "*", 1);
     for (size_t i = 0; i < hl_option_row_count; i++)
         if (hl_option_rows[i].type != HL_GLOB)
             assert_int_equal(value_of(&options, hl_option_rows[i].name), 0);
@@ -69,16 +69,16 @@ static void test_defaults(void **state) {
 /* The design's table, word for word: a value that is renamed or reordered must be renamed here too. */
 static void test_table_of_the_design(void **state) {
     (void)state;
-    static const char *const table[] = {"backend=auto,hugetlb,thp,file,shared",
+    static const char *const table[] = {"backend=auto,hugetlb,thp,file,image",
                                         "store",
                                         "segments=text,text+rodata",
                                         "data=thp,off",
                                         "bss=off,thp",
-                                        "edges=merge,keep",
+                                        "edges=merge,small",
                                         "sparse_text=off,on",
                                         "numa=any,local,interleave",
                                         "reserve_pages",
-                                        "only",
+                                        "exe",
                                         "perf_map=off,on",
                                         "strict=off,on",
                                         "verbose=0,1,2,3"};
@@ -148,22 +148,40 @@ static void test_several(void **state) {
     (void)state;
     struct hl_options options;
     struct told told;
-    assert_int_equal(parse(&options, "backend=thp,verbose=3,reserve_pages=12,only=a*b,strict=on", &told), 0);
+    assert_int_equal(parse(&options, "backend=thp,verbose=3,reserve_pages=12,exe=a*b,strict=on", &told), 0);
     assert_int_equal(options.backend, HL_BACKEND_THP);
     assert_int_equal(options.verbose, 3);
     assert_int_equal(options.reserve_pages, 12);
     assert_int_equal(options.strict, 1);
-    assert_int_equal(options.only.bytes, 3);
-    assert_memory_equal(options.only.at, "a*b", 3);
+    assert_int_equal(options.exe.bytes, 3);
+    assert_memory_equal(options.exe.at, "a*b", 3);
 
     assert_int_equal(parse(&options, "verbose=1,verbose=2", &told), 0); /* the later one wins */
     assert_int_equal(options.verbose, 2);
     assert_int_equal(parse(&options, "verbose=2,verbose=9", &told), 1); /* a wrong one changes nothing */
     assert_int_equal(options.verbose, 2);
-    assert_int_equal(parse(&options, "x=1,verbose=2,backend=,edges=keep", &told), 2);
+    assert_int_equal(parse(&options, "x=1,verbose=2,backend=,edges=small", &told), 2);
     assert_int_equal(options.verbose, 2);
-    assert_int_equal(options.edges, HL_EDGES_KEEP);
+    assert_int_equal(options.edges, HL_EDGES_SMALL);
     assert_string_equal(told.option, "backend=");
+}
+
+static void test_old_names(void **state) {
+    (void)state;
+    static const char *const row[][3] = {{"only=app", "only=app", "it is called exe= now"},
+                                         {"verbose=1,backend=shared", "backend=shared", "it is called backend=image now"},
+                                         {"edges=keep,data=off", "edges=keep", "it is called edges=small now"},
+                                         {"backend=share", "backend=share", "no such value"},
+                                         {"onl=x", "onl=x", "no such option"}};
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        struct hl_options options;
+        struct told told;
+        assert_int_equal(parse(&options, row[i][0], &told), 1);
+        assert_string_equal(told.option, row[i][1]);
+        assert_string_equal(told.what, row[i][2]);
+        assert_int_equal(options.backend, HL_BACKEND_AUTO);
+        assert_int_equal(options.edges, HL_EDGES_MERGE);
+    }
 }
 
 static void test_empty(void **state) {
@@ -177,9 +195,9 @@ static void test_empty(void **state) {
     }
     struct hl_options options;
     struct told told;
-    assert_int_equal(parse(&options, ",verbose=1,,edges=keep,", &told), 0);
+    assert_int_equal(parse(&options, ",verbose=1,,edges=small,", &told), 0);
     assert_int_equal(options.verbose, 1);
-    assert_int_equal(options.edges, HL_EDGES_KEEP);
+    assert_int_equal(options.edges, HL_EDGES_SMALL);
 }
 
 static void test_numbers(void **state) {
@@ -197,7 +215,7 @@ static void test_folders(void **state) {
     struct hl_options options;
     struct told told;
     char text[HL_FOLDER_BYTES + 10] = "store=/";
-    assert_int_equal(parse(&options, "store=/run/a b,backend=shared", &told), 0);
+    assert_int_equal(parse(&options, "store=/run/a b,backend=image", &told), 0);
     assert_int_equal(options.store.bytes, strlen("/run/a b"));
     assert_memory_equal(options.store.at, "/run/a b", strlen("/run/a b"));
     assert_int_equal(parse(&options, "store=run", &told), 1); /* a process may be anywhere */
@@ -231,11 +249,11 @@ static void test_long_texts(void **state) {
     assert_true(parse(&options, text, &told) > 20000);
     assert_defaults(&options);
 
-    strcpy(text, "only=");
+    strcpy(text, "exe=");
     memset(text + 5, '*', LENGTH);
     text[LENGTH + 5] = '\0';
     assert_int_equal(parse(&options, text, &told), 0);
-    assert_int_equal(options.only.bytes, LENGTH);
+    assert_int_equal(options.exe.bytes, LENGTH);
     assert_true(hl_match_only(&options, "/bin/true"));
     free(text);
 }
@@ -247,6 +265,7 @@ int main(void) {
         cmocka_unit_test(test_wrong_names), cmocka_unit_test(test_several),
         cmocka_unit_test(test_empty),       cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_folders),     cmocka_unit_test(test_long_texts),
+        cmocka_unit_test(test_old_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,7 +149,7 @@ static void test_only(void **state) {
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_options options;
         hl_default_options(&options);
-        options.only = string(row[i].only);
+        options.exe = string(row[i].only);
         assert_int_equal(hl_match_only(&options, row[i].path), row[i].matches);
     }
 }

@@ -261,7 +261,7 @@ static void test_shares_of_the_design(void **state) {
 
 static void test_pages_of_mariadbd(void **state) {
     (void)state;
-    struct hl_options merge = options_of("segments=text"), keep = options_of("edges=keep,segments=text"),
+    struct hl_options merge = options_of("segments=text"), keep = options_of("edges=small,segments=text"),
                       all = options_of("data=off");
     for (uint64_t offset = 0; offset < 512; offset++) {
         struct hl_object object;
@@ -306,7 +306,7 @@ static void test_gaps_of_aligned_object(void **state) {
     (void)state;
     struct hl_object object;
     struct hl_plan plan;
-    static const char *const both[] = {"data=off", "data=off,edges=keep"};
+    static const char *const both[] = {"data=off", "data=off,edges=small"};
     for (unsigned i = 0; i < T_COUNT(both); i++) {
         struct hl_options options = options_of(both[i]);
         read_binary(&object, &aligned, 0);
@@ -571,7 +571,7 @@ static void test_place(void **state) {
                                                    &cc1plus,  &python,   &aligned, &big_data,  &no_read};
     for (unsigned b = 0; b < T_COUNT(movable); b++)
         for (uint64_t alignment = T_PAGE; alignment <= 16 * T_PAGE; alignment *= 16) {
-            check_place(movable[b], "edges=keep", alignment);
+            check_place(movable[b], "edges=small", alignment);
             check_place(movable[b], "", alignment);
             check_place(movable[b], "sparse_text=on", alignment);
         }
@@ -593,7 +593,7 @@ static void test_places_of_invented_libraries(void **state) {
             binary.load[n++] = (struct load){at, bytes, bytes, flags[i]};
             at = hl_round_up(at + bytes, T_PAGE);
         }
-        static const char *const texts[] = {"", "sparse_text=on", "edges=keep"};
+        static const char *const texts[] = {"", "sparse_text=on", "edges=small"};
         check_place(&binary, texts[round % T_COUNT(texts)], T_PAGE);
     }
 }

@@ -43,7 +43,7 @@ def test_own_node(replicas, under, library, node):
     store, app = replicas
     listed = helpers.hugeld_json("share", "list", "--store", store)
     assert [image["replicas"] for image in listed["stores"][0]["images"]] == [2], listed
-    env = helpers.preload(library, patterns="main", options=f"backend=shared,store={store},data=off")
+    env = helpers.preload(library, patterns="main", options=f"backend=image,store={store},data=off")
     process = helpers.start([*under(f"cpu={node}"), app, "wait", "x"], env)
     try:
         helpers.wait_until(lambda: "break" in process.stdout.readline(), what="its last line")

@@ -41,7 +41,7 @@ def test_scope(scope, builder, image_store, shared_folder, n, variant, who):
     prefix = BECOME if who == "user" else []
     app = pathlib.Path(shutil.copy(builder.executable(variant), shared_folder))
     image_store.add(app)
-    run = [*prefix, helpers.HUGELD, "run", "-o", f"verbose=2,backend=shared,store={image_store.folder}", "--", app]
+    run = [*prefix, helpers.HUGELD, "run", "-o", f"verbose=2,backend=image,store={image_store.folder}", "--", app]
     result, plain = helpers.run(run), helpers.run([*prefix, app])
     assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
     if n < (2 if who == "user" else 3):
