@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* floor [-u|-2] FILE: the least that a simple way of putting FILE's read-only segments on huge pages can
    cost: map hugetlb pages, populate them, copy the bytes from the mapped file, end.  With -u the least that
-   is known: UFFDIO_COPY into pages that nobody zeroed before, from a source that is populated for reading.
+   is known: UFFDIO_COPY into pages that were not zeroed before, from a source that is populated for reading.
    Without FILE it does nothing, for the difference. */
 #include <elf.h>
 #include <fcntl.h>

@@ -125,7 +125,7 @@ def read_ahead(kib):
 
 
 def copy_cold(source):
-    """A copy of SOURCE that nobody else runs, so that it can be evicted."""
+    """A copy of SOURCE that no other process runs, so that it can be evicted."""
     copy = OUT / f"cold-{os.path.basename(source)}"
     if not copy.exists() or copy.stat().st_mtime < os.stat(source).st_mtime:
         shutil.copy(source, copy)
@@ -165,7 +165,7 @@ def group_cold(plan):
                              note="The image is in memory already: it stays there from when it was made.")
 
 
-# --- programs that everybody has ---
+# --- programs that all users have ---
 
 
 def write_sources():
@@ -822,7 +822,7 @@ def group_memory(plan):
                          ways, values, note="One reading each: what smaps counts, shared pages by their share.")
 
 
-# --- images: one copy for everybody ---
+# --- images: one copy for all processes ---
 
 STORE = OUT / "store"
 

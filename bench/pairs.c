@@ -129,7 +129,7 @@ static double ms_of(const struct rusage *usage) {
            (double)(usage->ru_utime.tv_usec + usage->ru_stime.tv_usec) / 1e3;
 }
 
-/* Runs VARIANT on PROCESSOR as soon as everybody else has closed GATE.  OUTPUT: where it prints.
+/* Runs VARIANT on PROCESSOR as soon as all others have closed GATE.  OUTPUT: where it prints.
    Returns a process that waits for it on the same processor, which is free when the program ends: one that
    waits for both elsewhere would have to push the other program aside first, and see both end at once if that
    takes long. */

@@ -170,7 +170,7 @@ int hl_check_image(const struct hl_object *object, int image, const struct hl_ge
     return check_image(object, image, geometry, &bytes);
 }
 
-/* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: what somebody
+/* Whether nothing but its own file is mapped at OBJECT's read-only segments, each at its offset: what a program
    has put there instead is not what the image holds. */
 static bool is_as_loaded(const struct hl_maps *maps, const struct hl_object *object) {
     const struct hl_mapping *first = NULL;

@@ -64,7 +64,7 @@ int hl_end_startup(const struct hl_context *context);
    now; or HL_SKIP_NO_PROC: it never could.
 
    It is called once at the start, even if nothing moves then, and before anything else is done for an object
-   that comes later, on the stack of whoever loads that: a filter of the program's own may allow what
+   that comes later, on the stack of the thread that loads it: a filter of the program's own may allow what
    dlopen(3) needs (openat, read, close, mmap, mprotect) and kill for the rest. */
 int hl_read_process_status(struct hl_context *context);
 

@@ -4,7 +4,7 @@
 
    It is read before anything else is tried: a filter that a sandbox has put on the process may kill it for a
    system call that other programs never make.  Reading takes only what the dynamic linker has just done
-   itself (openat, read, close).  And it is read on the stack of whoever calls dlopen(3), which may be small:
+   itself (openat, read, close).  And it is read on the stack of the thread that calls dlopen(3), which may be small:
    so the buffer is elsewhere. */
 #include "status.h"
 #include "line.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Whether transparent huge pages are allowed: by the administrator for all, and by whoever started this
+/* Whether transparent huge pages are allowed: by the administrator for all, and by the process that started this
    process for this one. */
 #include "thp.h"
 #include "line.h"

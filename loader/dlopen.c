@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Objects that come by dlopen(3) or dlmopen(3).
 
-   dlopen looks at its return address to learn whose RUNPATH and namespace are meant, so nobody can stand
+   dlopen looks at its return address to learn whose RUNPATH and namespace are meant, so no function can stand
    between it and its caller and run something afterwards.  The audit interface sees everything, but only
    LD_AUDIT turns it on, and it adds more to each start and dlopen (bench/later).  What remains is the
    notification for debuggers: the dynamic linker calls an empty function, r_brk of struct r_debug, whenever
@@ -24,7 +24,7 @@
    is built for size, the next function may follow the ret at once: then there is no room for a jump.
 
    When RT_CONSISTENT is told (glibc before 2.41: before relocation, else and in musl after it; always before
-   the object's constructors), nobody has run the new object's text, and relocation writes to none of the
+   the object's constructors), no thread has run the new object's text, and relocation writes to none of the
    pages that move here.  (AArch64's glibc 2.32 protects branch targets after it has told, 4 KiB at a time;
    before, there is no such protection, and later ones protect while they map.)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Recognises a function that does nothing, and the padding that compilers and assemblers put behind one. What
-   is not known for certain is taken for somebody's code. */
+   is not known for certain is taken for the program's code. */
 #include "jump.h"
 #include "elf/line.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Sorts symbols, keeps one of several aliases, derives missing sizes.
 
-   Where a profiler reads the file itself it has to choose as well, and somebody who compares two profiles
+   Where a profiler reads the file itself it has to choose as well, and a user who compares two profiles
    should see the same names.  So the order of preference is perf's (choose_best_symbol and symbols__fixup_end
    in tools/perf/util/symbol.c, Linux 6.18): one with a size; one with a type; not a weak one; a global one;
    fewer underscores in front; the longer name; the first of the table.  Of several without a size at one

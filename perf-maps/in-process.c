@@ -82,7 +82,7 @@ static void tell_failure(const struct hl_context *context, const char *what, con
     hl_write_line(context, &line);
 }
 
-/* What was moved of WORK and nobody writes to, if it has FLAG, ascending; neighbours are one range.  What is
+/* What was moved of WORK and is not written to, if it has FLAG, ascending; neighbours are one range.  What is
    mapped from an image has a file, in which perf finds the names itself. */
 static size_t find_ranges(const struct hl_work *work, uint32_t flag, struct hl_text_range *range) {
     size_t n = 0;
@@ -246,7 +246,7 @@ static bool is_ours(const struct statx *stat) {
 
 #define STATX_OURS (STATX_TYPE | STATX_UID | STATX_SIZE)
 
-/* A map of this number that is ours is an earlier process's: nobody in this one has run yet. */
+/* A map of this number that is ours is an earlier process's: nothing of this one has run yet. */
 static void remove_stale_map(int folder) {
     char name[HL_MAP_NAME_BYTES];
     struct statx stat;

@@ -3,7 +3,7 @@
 
    The file is whatever the process was started from, or what another process's maps name, so every offset is
    compared with the file's size, every sum may overflow and every string ends where its table does.  It is
-   read with pread(2) into scratch memory, whole tables at a time: a mapped file that somebody truncates is
+   read with pread(2) into scratch memory, whole tables at a time: a mapped file that is truncated meanwhile is
    SIGBUS, inside a program that only wanted to start.  The program's own mapping of the file is no better,
    but what hugeld has moved is memory without a file: .dynsym and .dynstr are mostly there and need no copy.
 

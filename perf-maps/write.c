@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Formats a perf map and puts it where everybody may write.
+/* Formats a perf map and puts it where all users may write.
 
    The names come from a file, so a newline in one must not begin a line.  Names are most of the bytes: they
    are copied eight at a time, and the next ones fetched meanwhile, because sorted by address they lie all
@@ -130,7 +130,7 @@ static char *put_text(char *to, const char *from) {
 
 /* Copies COPIED_AT_ONCE bytes.  How many of them come before the first one that is zero, a control character,
    0x7f or no ASCII: one addition and one comparison find all of these.  What is read behind a name's end is
-   nobody's business, and no sanitizer's. */
+   no business of the program's, and no sanitizer's. */
 #if defined __SSE2__
 #define COPIED_AT_ONCE 32
 typedef unsigned char bytes16 __attribute__((vector_size(16)));

@@ -43,7 +43,7 @@ void hl_free_map(struct hl_map_text *text);
 #define HL_MAP_NAME_BYTES 32
 void hl_name_map(char name[HL_MAP_NAME_BYTES], uint64_t pid);
 
-/* A file under a name that nobody can guess in the folder FOLDER, created for this process alone: O_EXCL,
+/* A file under a name that cannot be guessed in the folder FOLDER, created for this process alone: O_EXCL,
    mode 0600.  It gets the name of the map when it is complete, so that a reader sees all of it or nothing. */
 struct hl_new_map {
     int folder; /* the caller's */

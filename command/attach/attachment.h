@@ -94,7 +94,7 @@ int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached
 /* Whether TEXT's file has the bytes that its object's segments have in the process.  0, or why not. */
 int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text);
 
-/* Whether TEXT's pieces are mapped NOW as they were when LIVE was planned, and nobody has written to them.  0, or
+/* Whether TEXT's pieces are mapped NOW as they were when LIVE was planned, and were not written to.  0, or
    why not. */
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_process *now, const struct hl_geometry *geometry);

@@ -32,7 +32,7 @@ struct comparison {
     uint64_t header; /* where the process has the ELF header; 0: it has not */
     size_t n;
     struct chunk *chunk;
-    atomic_size_t next; /* nobody has taken this one yet */
+    atomic_size_t next; /* no thread has taken this one yet */
     atomic_int result;
 };
 
@@ -98,7 +98,7 @@ static void add_chunks(struct comparison *c, uint64_t at, uint64_t end, uint64_t
     }
 }
 
-/* What lies between segments is nobody's. */
+/* What lies between segments has no owner. */
 static void add_piece(struct comparison *c, const struct hl_piece_of_text *piece) {
     const struct hl_object *object = &c->loaded->object;
     for (unsigned i = 0; i < object->n_segments; i++) {
@@ -117,7 +117,7 @@ static uint64_t find_header(const struct hl_object *object) {
     return 0;
 }
 
-/* An image is ours or root's: nobody else can truncate it while we read what we have mapped. */
+/* An image is ours or root's: no other user can truncate it while we read what we have mapped. */
 static void map_image(struct comparison *c) {
     struct stat stat;
     if (fstat(c->file, &stat) != 0 || stat.st_size <= 0)

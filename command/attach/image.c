@@ -4,7 +4,7 @@
    It is no ELF file: only the ranges of text are in it, with the bytes that the process has there.  So it fits a position-independent program at any address, and text in which the ELF header lies.  It has no name;
    the kernel frees it when the last process that maps it ends.
 
-   Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; everybody else
+   Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; other users
    makes it in a memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a descriptor that can
    be read only, of a file system that is read-only or a file that is sealed: none can change what the others
    execute. */
@@ -37,7 +37,7 @@ struct filling {
     struct hl_tracee process;
     uint64_t from, bytes, unit;
     char *at;
-    atomic_uint_fast64_t next; /* nobody has taken the unit here yet */
+    atomic_uint_fast64_t next; /* no thread has taken the unit here yet */
     atomic_int result;
 };
 
@@ -107,7 +107,7 @@ static int write_pieces(const struct hl_attachment *attachment, const struct hl_
     return result != 0 || small > 0 ? HL_SKIP_THP_UNAVAILABLE : 0;
 }
 
-/* Nobody writes to OUT any more: *FILE is a descriptor for reading. */
+/* OUT is written to no more: *FILE is a descriptor for reading. */
 static int seal(int out, int *file) {
     char *path = hl_format("/proc/self/fd/%d", out);
     int result = fcntl(out, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
@@ -135,7 +135,7 @@ static int write_memory_file(const struct hl_attachment *attachment, const struc
     return result;
 }
 
-/* Writes to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, which nobody who writes may be
+/* Writes to NAME on FOLDER, the new file system CONTEXT, and makes that read-only, which no writer may be
    left for. */
 static int write_to_mount(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                           const struct hl_geometry *geometry, const char *name, int context, int folder,

@@ -312,7 +312,7 @@ static int take_one(struct hl_threads *threads, struct hl_tracee **taken, const 
 }
 
 /* Two calls of hugeld that change one process would have their frames in the same place.  Who may open its memory may
-   trace it, so nobody else can hold this. */
+   trace it, so no other process can hold this. */
 static int lock(struct hl_threads *threads) {
     threads->lock = hl_open_process_file(threads->process, "mem");
     return threads->lock < 0 || flock(threads->lock, LOCK_EX | LOCK_NB) == 0 ? 0 : HL_SKIP_ATTACH_TRACED;

@@ -209,7 +209,7 @@ struct beside {
     void *data;
 };
 
-/* Threads that were made for speed give way to whoever is busy. */
+/* Threads that were made for speed give way to busy programs. */
 static void *run_beside(void *beside_) {
     const struct beside *beside = beside_;
     setpriority(PRIO_PROCESS, (id_t)gettid(), 19);

@@ -61,7 +61,7 @@ static void end_in_time(pid_t child) {
     int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
     struct pollfd ends = {pidfd, POLLIN, 0};
     if (pidfd >= 0 && poll(&ends, 1, (SECONDS_MAX + 1) * 1000) <= 0)
-        kill(child, SIGKILL); /* nobody has waited for it, so the number is still its own */
+        kill(child, SIGKILL); /* it was not waited for yet, so the number is still its own */
     if (pidfd >= 0)
         close(pidfd);
 }

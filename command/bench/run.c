@@ -3,7 +3,7 @@
 
    The child makes its environment, takes the time and its own usage so far, and becomes the program; so
    nothing that hugeld does before counts, and both sides have done the same.  What the program writes goes to
-   memory files: nobody has to read while it runs.  The run on huge pages says on standard error what it moved
+   memory files: they need not be read while it runs.  The run on huge pages says on standard error what it moved
    (verbose=2), which is taken out again before the outputs are compared.
 
    With --at-once both sides run at the same time, each on a processor of its own.  A process of ours waits on

@@ -276,7 +276,7 @@ static void find_breakpoints(struct request *request, enum hl_answer_of_kernel a
                                 : NULL);
 }
 
-/* No more than a warning: the host may be somebody else's. */
+/* No more than a warning: the host may have another administrator. */
 static void find_tlb(struct request *request, const struct machine *machine) {
     const char *remedy = hl_find_tlb_remedy(&machine->tlb);
     add_finding(request, "tlb", remedy == NULL ? OK : WARN, hl_describe_tlb(&machine->tlb), remedy);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Reads an ELF file: any ELF64 of either byte order, of any architecture.
 
-   The file may be anything that somebody's PATH or another process's maps name, so it is read and never
+   The file may be anything that a user's PATH or another process's maps name, so it is read and never
    mapped (a mapped file that shrinks is SIGBUS), every offset is compared with its size, and strings end where
    their table does.  No library is used: this is also in the part of the command that starts programs, which
    must start fast itself (start.c). */

@@ -2,7 +2,7 @@
 /* Makes the image of a file in a store.
 
    The file is opened once, and everything is asked of that descriptor: what it is, who can write to it, where it
-   lies, in which state it is before and after its bytes were copied.  So whoever replaces or overwrites it
+   lies, in which state it is before and after its bytes were copied.  So a process that replaces or overwrites it
    meanwhile gets at most an image that no process finds.  The image has no name while it is written, so that the
    memory of one whose maker is killed is free at once; it becomes visible by one rename of its folder, when it is
    whole and proved to be huge.  Nothing in it is a hole: a user who reads one through a mapping would have it filled. */
@@ -45,7 +45,7 @@ struct making {
     struct hl_file_state state;
     struct hl_image image;
     unsigned flags;    /* HL_ADD_* */
-    bool has_no_lease; /* nobody can tell whether the file has a writer */
+    bool has_no_lease; /* it cannot be told whether the file has a writer */
     const char *name;  /* the image's: the original's base name */
     char digest[HL_DIGEST_TEXT];
     int folder;       /* .new in the store */

@@ -242,7 +242,7 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
 }
 
 /* Makes the image of STORED, with which something is wrong, again.  The old one goes first, because there may not be room
-   for both, and because nobody may use it any more; if the new one cannot be made now, the next refresh tries again.  One of
+   for both, and because no process may use it any more; if the new one cannot be made now, the next refresh tries again.  One of
    which pages are ONLY_SMALL stays until there is a better one. */
 static void make_again(struct hl_addition *addition, const struct hl_store *store,
                        const struct hl_stored *stored, unsigned flags, bool only_small) {

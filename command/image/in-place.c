@@ -11,15 +11,15 @@
    (xfs; ext4 since 6.16); that is for files that no process maps.  Which of them a file system has is tried, the latter with one
    chunk, and never guessed from a version.
 
-   Who may read a file may do either to it, for everybody, so what is asked for others' sake is limited:
+   A user who may read a file may do either to it, for all users, so what is asked for others' sake is limited:
 
    - A collapse stalls all processes that map the chunk, in proportion to their number.  There is a budget.
    - Dropping pages makes who uses them wait for the disk.  Pages that are mapped stay anyway, but then nothing is gained.
    - Only root outside of containers sees every process.  And root does it only to files that root alone can write: no user
      makes root drop the pages of a database's file.
 
-   Which pages are cached is asked of mincore(2), which tells it to who owns the file and says "all" to everybody else.
-   preadv2(RWF_NOWAIT) tells it to everybody, but begins to read what is not there, as a small page in the midst of what
+   Which pages are cached is asked of mincore(2), which tells it to the owner of the file and says "all" to other users.
+   preadv2(RWF_NOWAIT) tells it to all, but begins to read what is not there, as a small page in the midst of what
    shall become a huge one (seen on 6.18). */
 #include "command/image/in-place.h"
 #include "command/base/common.h"
@@ -527,7 +527,7 @@ static enum obstacle try_collapse(const struct work *work, struct hl_chunk *chun
     return look_at(work, chunk) ? NONE : NO_PAGE;
 }
 
-/* Drops what is cached of CHUNK.  False: some of it stayed, because somebody uses it all the same. */
+/* Drops what is cached of CHUNK.  False: some of it stayed, because a process uses it all the same. */
 static bool drop(const struct work *work, const struct hl_chunk *chunk) {
     bool is_empty = true;
     fdatasync(work->file);

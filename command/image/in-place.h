@@ -8,7 +8,7 @@
 /* A huge page of a file that all processes map as a whole. */
 struct hl_chunk {
     uint64_t offset; /* in the file */
-    bool is_huge;    /* one entry maps it, as far as anybody can know: a number read is already old */
+    bool is_huge;    /* one entry maps it, as far as can be known: a number read is already old */
     unsigned mappers;
 };
 

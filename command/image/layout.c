@@ -147,7 +147,7 @@ static int read_sections(struct planner *p) {
     return 0;
 }
 
-/* --- data that nobody names --- */
+/* --- data that no header names --- */
 
 static int compare_ranges(const void *a, const void *b) {
     const struct range *x = a, *y = b;
@@ -553,7 +553,7 @@ static bool is_read_only_page(const struct planner *p, uint64_t start) {
 }
 
 /* Appends the huge page with the headers once more, where they are as in the original.  At the exec stop it is mapped in the
-   place of the other: whoever reads the headers in memory takes them for the original's. */
+   place of the other: a program that reads the headers in memory takes them for the original's. */
 static void append_header_page(struct planner *p) {
     struct hl_image *image = p->image;
     uint64_t huge = p->geometry->huge_page_bytes, from = hl_round_down(image->loaded_header, huge);

@@ -136,7 +136,7 @@ enum hl_way_name hl_find_made(int file, const struct hl_options *options);
 /* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
 bool hl_is_kept_in_place(int file, const struct hl_options *options);
 
-/* Removes the image KEY.  0, -ENOENT if somebody else did, or another negated errno; nothing is said. */
+/* Removes the image KEY.  0, -ENOENT if another process did, or another negated errno; nothing is said. */
 int hl_remove_stored(const struct hl_store *store, const char *key);
 
 /* Renames .new to KEY, in the place of what is there.  0 or a negated errno; nothing is said. */

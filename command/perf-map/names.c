@@ -17,7 +17,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The demangler takes its time with long ones, and nobody reads them. */
+/* The demangler is slow with long ones, and no reader wants them. */
 #define DEMANGLED_MAX 16384
 /* What is usually enough for one. */
 #define NAME_BYTES 256
@@ -204,7 +204,7 @@ static bool is_in(const struct hl_symbol *symbol, const struct hl_moved *moved) 
 struct demangling {
     struct hl_symbols *symbols;
     const struct hl_moved *moved;
-    atomic_size_t next; /* of the chosen symbols: nobody has these yet */
+    atomic_size_t next; /* of the chosen symbols: no thread has these yet */
     atomic_uint n_workers;
     struct worker {
         struct demangling *shared;

@@ -2,7 +2,7 @@
 /* The folder and the file of another process's perf map.
 
    perf looks for /tmp/perf-PID.map in the mount namespace of the process, with its number in its own PID
-   namespace.  That /tmp belongs to somebody else, and everybody may write to it.  So its root is entered
+   namespace.  That /tmp belongs to another user, and all users may write to it.  So its root is entered
    through /proc/PID/root, "tmp" is resolved inside that root, and then only single names are opened in it,
    never through a link.  The file is made with the rights of the process's user, also by root: what is in
    that user's way is in root's way then, and the file belongs to the right user, in a user namespace too. */
@@ -130,7 +130,7 @@ static int write_new_map(const struct hl_map_place *place, const struct hl_map_t
     return result;
 }
 
-/* Opens the map for appending if nobody else can have planted it. */
+/* Opens the map for appending if no other user can have planted it. */
 static int open_own_map(const struct hl_map_place *place, struct stat *stat) {
     char name[HL_MAP_NAME_BYTES];
     hl_name_map(name, (uint64_t)place->inner_pid);
@@ -206,7 +206,7 @@ static bool has_other_lines(int fd, const struct hl_moved *moved, size_t n) {
     return found;
 }
 
-/* 0 where nothing of somebody else's would be lost.  A link is not followed, and is replaced itself. */
+/* 0 where no other program's file would be lost.  A link is not followed, and is replaced itself. */
 static int check_old_map(const struct hl_map_place *place, const struct hl_process *process,
                          const struct hl_moved *moved, size_t n) {
     char name[HL_MAP_NAME_BYTES];
@@ -250,7 +250,7 @@ static int has_lines(int fd, off_t bytes, const struct hl_map_text *text, bool *
     return n < 0 ? -errno : 0;
 }
 
-/* One write, so that nobody's line gets in between. */
+/* One write, so that no other writer's line gets in between. */
 static int append_text(int fd, const struct hl_map_text *text, size_t room) {
     char *block = hl_allocate(room + text->filled);
     memset(block, '\n', room);

@@ -21,7 +21,7 @@ char *hl_find_linker(void);
 char *hl_explain_no_linker(const char *linker, const char *executable, char **interpreter);
 
 /* Puts LINKER over INTERPRETER for this process and its children: a bind mount in a mount namespace of their
-   own, which an unprivileged process gets with a user namespace in which nobody's IDs change.  0, or a
+   own, which an unprivileged process gets with a user namespace in which no IDs change.  0, or a
    negated errno, and nothing changed. */
 int hl_mount_linker(const char *linker, const char *interpreter);
 

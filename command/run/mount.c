@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* One file over another, for a program and its children alone: so the program keeps its name (/proc/self/exe),
-   and nobody else sees anything.
+   and no other process sees anything.
 
    In a new mount namespace a descriptor from outside cannot be mounted, because its mount is the other
-   namespace's.  And in a new user namespace root's files are nobody's, so nothing can be decided about owners
+   namespace's.  And in a new user namespace root's files belong to the overflow ID, so nothing can be decided about owners
    there.  So the caller decides and opens both files before; inside they are opened again by their paths,
    compared, and mounted by descriptor. */
 #include "command/run/mount.h"

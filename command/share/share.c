@@ -46,7 +46,7 @@ struct request {
 
 static const struct argp_option argp_options[] = {
     {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"store", STORE, "FOLDER", 0, "This store, not the system's (root) or your own (everybody else)", 0},
+    {"store", STORE, "FOLDER", 0, "This store, not the system's (root) or your own (other users)", 0},
     {"way", WAY, "place|image", 0,
      "add: in place, or as an image; by itself it takes the mildest that serves", 0},
     {"any-disk", ANY_DISK, NULL, 0, "add, refresh: files on disks that may be exchanged, too", 0},
@@ -777,7 +777,7 @@ int hl_share_files(int argc, char **argv) {
         "have changed, and those that " HL_CONFIGURATION
         " enables; unit prints a drop-in with which a service of systemd runs from its image.  Root's are "
         "for "
-        "everybody; everybody else has a store of their own.",
+        "all users; each other user has a store of his own.",
         NULL,
         NULL,
         NULL,

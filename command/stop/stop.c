@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Executes a program with its text on its image, and with nothing of hugeld in it.
 
-   hugeld run becomes the program, so somebody else has to be there when it has: a helper, a process that shares hugeld's
+   hugeld run becomes the program, so the work is left to a helper, a process that shares hugeld's
    memory until then and traces it.
 
        run        starts the helper, plans, waits until it is traced, execve(2) ....... wait4: the helper   program
@@ -221,7 +221,7 @@ static void free_stop(struct hl_exec_stop *stop) {
 
 void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
     int error = errno;
-    kill(stop->helper, SIGKILL); /* it traces nobody any more then */
+    kill(stop->helper, SIGKILL); /* it traces no process any more then */
     while (waitpid(stop->helper, NULL, __WALL) < 0 && errno == EINTR)
         ;
     free_stop(stop);

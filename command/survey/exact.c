@@ -8,7 +8,7 @@
    missing; where the kernel has put pages of a file together, they count together.
 
    Both walk all that a process has mapped of files and shared memory with its mmap_lock held, clear_refs for writing:
-   whoever maps memory or faults waits.  So processes with much of that are left out.
+   all threads that map memory or fault wait.  So processes with much of that are left out.
 
    Processes of one program share their pages.  Referenced says how many, and not which; so the largest number among them
    is taken for each file, and what another one executes beside that is not counted. */

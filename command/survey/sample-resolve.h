@@ -9,7 +9,7 @@
 
 #include "command/survey/sample.h"
 
-/* A file.  Its number alone may be another file's, as soon as it was removed and nobody maps it any more: GENERATION tells
+/* A file.  Its number alone may be another file's, as soon as it was removed and is mapped no more: GENERATION tells
    these apart.  Two files that have all three in common are one. */
 struct hl_file_id {
     dev_t device; /* as maps has it; of a program as stat(2) has it, which differs on overlayfs and btrfs */

@@ -2,7 +2,7 @@
 /* What processors execute in user mode, by samples of the kernel's software clock, which needs no counters.
 
    Nothing of a process is stopped, written or walked: the processor's timer notes where it was.  The rings hold samples
-   alone; events that any user can cause in any number (mmap, fork, exec) are not recorded, so nobody can push samples out
+   alone; events that any user can cause in any number (mmap, fork, exec) are not recorded, so no user can push samples out
    of them. */
 #ifndef HL_SAMPLE_H
 #define HL_SAMPLE_H

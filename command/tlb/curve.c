@@ -6,7 +6,7 @@
 
    The file in the cache is written anew and renamed, so a reader sees all of it or nothing.  What is read from it goes
    into arithmetic alone; but another user must not be able to choose even that, so file and folder must belong to this
-   user and nobody else may write to them. */
+   user and no other may write to them. */
 #include "command/tlb/curve.h"
 #include "command/tlb/chains.h"
 #include "command/base/common.h"
@@ -145,7 +145,7 @@ char *hl_curve_path(void) {
     if (cache != NULL && cache[0] == '/')
         return hl_format("%s/hugeld/tlb.json", cache);
     if (geteuid() == 0)
-        return hl_format("/var/cache/hugeld/tlb.json"); /* sudo may keep the HOME of somebody else */
+        return hl_format("/var/cache/hugeld/tlb.json"); /* sudo may keep another user's HOME */
     return home != NULL && home[0] == '/' ? hl_format("%s/.cache/hugeld/tlb.json", home) : NULL;
 }
 

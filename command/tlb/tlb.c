@@ -77,7 +77,7 @@ static const char *take_small(struct session *session, struct memory *memory, ui
     return hl_fill_field(&memory->field, step) < bytes ? "there is no memory for it" : NULL;
 }
 
-/* Half of what nobody has reserved: another process that looks for pages meanwhile finds some. */
+/* Half of what is not reserved: another process that looks for pages meanwhile finds some. */
 static const char *take_hugetlb(struct session *session, struct memory *memory, uint64_t bytes) {
     struct hl_placement placement;
     struct hl_pool pool;

@@ -58,7 +58,7 @@ const char *hl_tlb_verdict_name(enum hl_tlb_verdict verdict);
 const char *hl_tlb_memory_name(enum hl_tlb_memory memory);
 const char *hl_tlb_side_name(enum hl_tlb_side side);
 
-/* Measures, in less than half a second.  Of the pool it takes what nobody has reserved, half of that at most, and
+/* Measures, in less than half a second.  Of the pool it takes what is not reserved, half of that at most, and
    gives everything back. */
 void hl_measure_tlb(struct hl_tlb *tlb);
 

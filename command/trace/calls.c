@@ -2,7 +2,7 @@
 /* The system calls that begin again.
 
    ptrace(2) stops a thread by throwing it out of the call in which it sleeps.  The kernel lets many calls begin again
-   then, but not all, and not all in a way that nobody can see: io_uring_enter(2) returns what it had submitted,
+   then, but not all, and not all without a trace: io_uring_enter(2) returns what it had submitted,
    io_getevents(2) the first of two events, read(2) of a socket with SO_RCVLOWAT what had come so far, and what a
    supervisor has done for a thread (seccomp's user notification) it does again.  So this is a list of what is known to
    begin again, and under which condition; what is not in it is not interrupted.
@@ -22,7 +22,7 @@
 
 #if defined __x86_64__
 
-/* Who sleeps in the call; NULL: nobody knows. */
+/* Which programs sleep in the call; NULL: not known. */
 struct sleeper {
     const struct hl_process *process;
     pid_t tid;

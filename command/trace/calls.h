@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* Which system calls a thread can be thrown out of so that neither it nor anybody else can tell. */
+/* Which system calls a thread can be thrown out of so that neither it nor another process can tell. */
 #ifndef HL_TRACE_CALLS_H
 #define HL_TRACE_CALLS_H
 

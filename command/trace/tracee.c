@@ -16,11 +16,11 @@
    Each call sets the registers anew and begins at a syscall; ret that the process has somewhere.  Without us the
    call in progress ends, ret and sigreturn follow, and the thread goes on with what it was doing.
 
-   Where the frame lies has to be memory that nobody uses, and no memory that somebody could use looks different from what
-   nobody does: a coroutine's stack is as small as it could be made, a handler's may be an array on the stack that it
+   Where the frame lies has to be memory that is not used, and no memory that could be used looks different from what
+   is not: a coroutine's stack is as small as it could be made, a handler's may be an array on the stack that it
    interrupts, and both may be zeros.  So the process gets new memory for it: a write through /proc/PID/mem below the
    kernel's own stack, [stack], lets that grow.  There is a gap between, for what the first thread may need of it meanwhile.
-   When the thread is let go, a pattern is left there, by which the next attach knows that nobody has been there since.
+   When the thread is let go, a pattern is left there, by which the next attach knows that it was not used since.
 
    A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again,
    if it finds registers as it left them at a stop of its own making (never after a call of ours); so that is
@@ -131,7 +131,7 @@ int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t
 }
 
 /* When another thread executes a program, that gets the first thread's number.  So what is written goes to the memory
-   that the thread had when it was stopped, and to nobody's if that has ended. */
+   that the thread had when it was stopped, and to none if that has ended. */
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes) {
     return result_of(pwrite(tracee->memory, from, bytes, (off_t)at), bytes);
 }
@@ -193,7 +193,7 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
     return result;
 }
 
-/* Both come from one object if that is possible: the libc, which nobody unloads. */
+/* Both come from one object if that is possible: the libc, which is never unloaded. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
     struct hl_gadgets any = {0, 0};
@@ -492,7 +492,7 @@ static bool dispatches_calls(const struct hl_tracee *tracee) {
 
 /* --- where the frame lies --- */
 
-/* What is left where a frame was: nobody else has that. */
+/* What is left where a frame was: no program writes that. */
 static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
     for (size_t i = 0; i < bytes / sizeof *words; i++)
         words[i] = (at + i * sizeof *words) * UINT64_C(0x9e3779b97f4a7c15);
@@ -529,7 +529,7 @@ static size_t find_stack(const struct hl_process *process) {
     return i;
 }
 
-/* Lets [stack], the region I, grow until there are BYTES at its low end that nobody has ever seen, with a gap above them.
+/* Lets [stack], the region I, grow until there are BYTES at its low end that were never used, with a gap above them.
    Where they begin; 0: it does not grow. */
 static uint64_t grow_stack(const struct hl_tracee *tracee, const struct hl_process *process, size_t i,
                            uint64_t bytes) {
@@ -564,7 +564,7 @@ static void fill_frame(struct frame *frame, const struct hl_tracee *tracee, uint
     if (r.orig_rax == SYS_restart_syscall)
         r.orig_rax = (uint64_t)hl_find_restarted(tracee->tid, r.rip);
     if (r.orig_rax == SYS_restart_syscall && (int64_t)r.rax == -RESTART_BLOCK)
-        r.rax = (uint64_t)-EINTR; /* nobody knows what it was */
+        r.rax = (uint64_t)-EINTR; /* it is not known what it was */
     else
         rewind_call(&r);
     *frame = (struct frame){
@@ -654,7 +654,7 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
 
 /* --- filters --- */
 
-/* Whether system calls of the thread are filtered; if nobody can tell, they are. */
+/* Whether system calls of the thread are filtered; where that cannot be found out, they are. */
 static bool has_filter(const struct hl_tracee *tracee) {
     FILE *status = open_status(tracee);
     char line[256];
@@ -733,7 +733,7 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
 
 /* --- calls --- */
 
-/* A signal that somebody sent is sent again when the thread is let go; one that the thread's own instruction is to
+/* A signal that a process sent is sent again when the thread is let go; one that the thread's own instruction is to
    blame for is of ours. */
 static void hold_signal(struct hl_tracee *tracee) {
     siginfo_t info = {0};

@@ -24,7 +24,7 @@ struct hl_tracee_state; /* the machine's */
 
 enum hl_tracee_stage {
     HL_TRACEE_GONE,    /* it has ended, or is not ours any more */
-    HL_TRACEE_SEIZED,  /* it runs on, and nobody else can trace it; we let go of it when we end, not before */
+    HL_TRACEE_SEIZED,  /* it runs on, and no other process can trace it; we let go of it when we end, not before */
     HL_TRACEE_ASKED,   /* it is to stop */
     HL_TRACEE_STOPPED, /* it has stopped because we wanted it to */
     HL_TRACEE_ARMED,   /* it can make calls */
@@ -70,7 +70,7 @@ int hl_await_tracee(struct hl_tracee *tracee);
 
 /* Makes the stopped thread one that can make calls.  PROCESS has what is mapped now where GADGETS are, and [stack].  SUSPENDS:
    a filter of its system calls (seccomp) is suspended until it is let go; else one with a filter is refused.  The frame that
-   restores it lies at the low end of [stack], where nobody has ever been.  0, or why that cannot be. */
+   restores it lies at the low end of [stack], which was never used.  0, or why that cannot be. */
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends);
 

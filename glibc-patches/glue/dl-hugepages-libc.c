@@ -18,7 +18,7 @@
 /* ld.so and libc.so.6 are two halves of one library.  This ld.so belongs to
    the libc.so.6 whose build ID it holds.  If it maps another one, as
    happens between the unpacking of a newer libc and the moment that
-   somebody takes ours away, it leaves the program to the system's ld.so.
+   ours is taken away, it leaves the program to the system's ld.so.
    No code of libc or of the program has run by then, and nothing is
    relocated.
 
