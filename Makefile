@@ -106,6 +106,7 @@ $(preload): $B/%.o: %.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CORE) $(HOSTED) -c -o $@ $<
 
+$B/command/base/html.o: data/report.html
 $B/command/%.o: command/%.c $(CONFIG)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(BASE) $(HOSTED) -c -o $@ $<

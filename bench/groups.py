@@ -14,7 +14,7 @@ import time
 import alternatives
 import misses
 import pagecache
-from measure import (BUILD, EXECUTED, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, at_once_precisely, compare, compare_pairs,
+from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, at_once_precisely, compare, compare_pairs,
                      compile_c, environment, evict, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
                      paired_experiment, pairs, pairs_missing, plain_pages, settle, take_turns, time_run, watch)
 
@@ -1137,10 +1137,9 @@ def group_survey(plan):
         surveyed = ask_survey(argv, 3 if plan.quick else 10)
         if surveyed is None:
             raise RuntimeError(f"survey: nothing was seen of {name}")
-        image = (mapped("image", argv, objects) if objects else
-                 Way("image", [*EXECUTED, HUGELD, "run", "--via=image", "-o", f"backend=image,store={STORE}", *argv]))
+        image = mapped("image", argv, objects) if objects else Way("image", [HUGELD, "run", "-o", f"store={STORE}", *argv])
         ways = with_own_output([Way("plain", argv), image])
-        huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "executed"}
+        huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "at the exec stop"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: of {surveyed['samples']} samples "
                 f"{100 * surveyed['huge_samples'] / max(surveyed['samples'], 1):.0f} % are on huge pages already; at least "
                 f"{surveyed['hot_bytes'] / 2**20:.1f} MiB of text on small pages are hot, and likely "

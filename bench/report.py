@@ -272,12 +272,22 @@ def tlb_lines(tlb):
     return [f"**On this machine {tlb['sentence']}.**{bound} (`hugeld doctor`)", ""]
 
 
+def elsewhere(data):
+    """The groups that were measured on another machine than the page's, which two lines of a table may not hide."""
+    others = {}
+    for name in data["groups"]:
+        run = data["runs"].get(name, data["machine"])
+        if run["cpu"] != data["machine"]["cpu"]:
+            others.setdefault(f"{run['kernel']}, {run['cpu']}", []).append(name)
+    return [f"On another machine ({where}): {', '.join(names)}." for where, names in others.items()]
+
+
 def render(data, path):
     """Writes RESULTS.md to PATH."""
     groups, machine = data["groups"], data["machine"]
     quick = ", quick: few rounds" if data["quick"] else ""
     lines = HEAD.format(machine=machine, quick=quick).split("\n") + tlb_lines(machine.get("tlb"))
-    lines += [*deciding_tables(groups, models_of(groups)), "## What was slower", "", *slower(groups)]
+    lines += [*elsewhere(data), "", *deciding_tables(groups, models_of(groups)), "## What was slower", "", *slower(groups)]
     path.write_text("\n".join(lines).rstrip() + "\n")
 
 
@@ -288,7 +298,7 @@ def models_of(groups):
 
 def render_tables(data, path):
     """Writes every table to PATH."""
-    lines, models = ["# Every table", ""], models_of(data["groups"])
+    lines, models = ["# Every table", "", *elsewhere(data), ""], models_of(data["groups"])
     for name, found in data["groups"].items():
         lines += [f"## {name}", "", *(estimates(found) if name == "survey" else [])]
         for e in found:

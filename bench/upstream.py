@@ -13,6 +13,7 @@ import subprocess
 import sys
 
 import pagecache
+import report
 from measure import (OUT, ROOT, Way, at_once, compile_c, evict, experiment, paired_experiment, take_turns, time_run)
 
 sys.path[:0] = [str(ROOT / "tests")]
@@ -99,7 +100,20 @@ def letter(results):
                 rows = [found["kib"][WAYS[column][0]] for column, *_ in columns]
                 sizes = f"{rows[0][2] / 1024:.1f}, {rows[0][3] / 1024:.1f}"
                 lines.append(f"    {name:<12}{sizes:>14}" + "".join(f"{a / 1024:.0f}, {b / 1024:.0f}".rjust(10) for a, b, *_ in rows))
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *times(results)])
+
+
+def times(results):
+    """Those of its second one: wall time of rounds in turns, processor time of pairs."""
+    lines = ["                 " + "".join(head.rjust(22) for head in ("thp=0 again", "thp=1, 2.44", "thp=1, patched"))]
+    for state in STATES:
+        lines.append(f"  {state}")
+        for found in results:
+            _, name, this = found["id"].split("-")
+            if this == state:
+                cells = (report.result_of(way, "cpu_result" if "cpu_result" in way else "result") for way in found["ways"] if way["base"])
+                lines.append(f"    {name:<13}" + "".join(f"{ratio:.3f} [{low:.3f}, {high:.3f}]".rjust(22) for ratio, low, high, *_ in cells))
+    return lines
 
 
 if __name__ == "__main__":

@@ -25,8 +25,8 @@ void hl_close_backing_file(struct hl_backing_file *source, const struct hl_objec
 bool hl_map_backing_file(struct hl_backing_file *source, const struct hl_context *context,
                          const struct hl_object *object, const struct hl_span *span);
 
-/* Opens the file that OBJECT, which is not new, should be mapped from: whether it is (hl_is_mapped_from) no caller
-   knows.  A descriptor that the caller closes, or a negated errno. */
+/* Opens the file that OBJECT, which is not new, should be mapped from; hl_is_mapped_from says whether it is.
+   A descriptor that the caller closes, or a negated errno. */
 long hl_open_object_file(const struct hl_object *object);
 
 /* Whether WORK's object is mapped from the open FILE, which is in STATE, as its maps had it. */

@@ -1,26 +1,17 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the pages of --report have in common. */
-#ifndef HL_PAGE_H
-#define HL_PAGE_H
+/* --report: one HTML file that needs nothing else.  data/report.html draws what --json prints. */
+#ifndef HL_HTML_H
+#define HL_HTML_H
 
 #include <jansson.h>
-#include <stdio.h>
+#include <stdbool.h>
 
-/* Whether a page can be written to PATH, found out before hours of measuring; NULL: none is wanted.  0, or the exit code
+/* Whether a report can be written to PATH, found out before hours of measuring; NULL: none is wanted.  0, or the exit code
    after one line. */
-int hl_check_page(const char *path);
+int hl_check_report(const char *path);
 
-/* Begins the page at PATH, up to its body; NULL: errno says why it can't be written. */
-FILE *hl_begin_page(const char *path, const char *title);
-
-/* Ends it.  0, or a negated errno. */
-int hl_end_page(FILE *page);
-
-/* TEXT as it has to stand in XML. */
-void hl_put_text(FILE *page, const char *text);
-
-/* A member of what --json prints: "" and 0 where there is none. */
-const char *hl_text_of(const json_t *object, const char *key);
-double hl_number_of(const json_t *object, const char *key);
+/* Writes the report of ANSWER, which --json prints, to PATH, in the place of what is there; NULL: none is wanted.  False
+   after one line. */
+bool hl_write_report(const char *path, const json_t *answer);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* hugeld bench: what it says at the end. */
 #include "command/bench/bench.h"
+#include "command/base/html.h"
 #include "command/tlb/tlb.h"
 
 #include <inttypes.h>
@@ -23,8 +24,6 @@ static const struct {
 };
 static const char *const side_keys[HL_SIDES] = {"plain", "huge"};
 
-const char *hl_metric_key(enum hl_metric metric) { return metrics[metric].key; }
-const char *hl_metric_name(enum hl_metric metric) { return metrics[metric].name; }
 const char *hl_metric_unit(enum hl_metric metric) { return metrics[metric].unit; }
 
 /* Text that a run without hugeld had on huge pages: the kernel's page cache can do that by itself. */
@@ -222,11 +221,8 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json) 
     json_t *answer = make_answer(bench, ratios);
     if (strcmp(find_verdict(&ratios[HL_WALL]), "faster") != 0)
         code = HL_EXIT_NO;
-    int result = report != NULL ? hl_write_page(report, answer) : 0;
-    if (result != 0) {
-        hl_say("%s: the page cannot be written: %s; name another file", report, strerror(-result));
+    if (!hl_write_report(report, answer))
         code = HL_EXIT_NO;
-    }
     if (json)
         hl_print_json(json_incref(answer));
     else

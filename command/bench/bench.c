@@ -554,7 +554,7 @@ int hl_measure_program(int argc, char **argv) {
     request.subject.argv = argv + request.program;
     request.subject.path = hl_find_program(request.subject.argv[0]);
     code = request.subject.path == NULL ? hl_refuse_program(request.subject.argv[0])
-                                        : hl_check_page(request.report);
+                                        : hl_check_report(request.report);
     if (code == 0) {
         take_input(&request.subject);
         code = measure_program(&request);

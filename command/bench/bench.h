@@ -21,9 +21,7 @@ enum hl_metric {
 };
 #define HL_TIMES (HL_SYSTEM + 1) /* the first metrics are times in ms */
 
-/* "wall_ms", for --json; "wall", for people; "ms"; static. */
-const char *hl_metric_key(enum hl_metric metric);
-const char *hl_metric_name(enum hl_metric metric);
+/* "ms", or "" where it is a number; static. */
 const char *hl_metric_unit(enum hl_metric metric);
 
 /* How a run's environment is made.  PLAIN: without libhugeld.so, or as --against says.  AS_IS: not changed. */
@@ -149,8 +147,5 @@ struct hl_toggle_wishes {
     bool takes_running; /* threads that run are interrupted, too */
 };
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json);
-
-/* Writes ANSWER, what --json prints, as one page to PATH.  0, or a negated errno. */
-int hl_write_page(const char *path, const json_t *answer);
 
 #endif

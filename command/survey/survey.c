@@ -230,15 +230,12 @@ static int compare_programs(const void *a, const void *b) {
 
 static int tell(const struct hl_survey *survey, const struct request *request) {
     json_t *answer = hl_json_survey(survey);
-    int result = request->report != NULL ? hl_write_survey_page(request->report, answer) : 0,
-        code = HL_EXIT_NO;
+    int code = HL_EXIT_NO;
     for (size_t i = 0; i < survey->n_programs; i++)
         if (survey->program[i].advice.way != HL_WAY_NOTHING)
             code = HL_EXIT_DONE;
-    if (result != 0) {
-        hl_say("%s: the page cannot be written: %s; name another file", request->report, strerror(-result));
+    if (!hl_write_report(request->report, answer))
         code = HL_EXIT_NO;
-    }
     if (request->json)
         hl_print_json(json_incref(answer));
     else
@@ -320,7 +317,7 @@ int hl_survey_programs(int argc, char **argv) {
             hl_say("survey: --pid looks at one process; leave --all-users, --program and PROGRAM away");
         else if (request.calibrate)
             code = calibrate(request.json);
-        else if ((code = hl_check_page(request.report)) == 0)
+        else if ((code = hl_check_report(request.report)) == 0)
             code = survey_processes(&request);
     }
     free(request.name);

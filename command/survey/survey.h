@@ -116,9 +116,8 @@ struct hl_watch_counters *hl_open_watch_counters(pid_t pid);
 /* Adds what was counted, and closes them; COUNTERS may be NULL. */
 void hl_close_watch_counters(struct hl_watch_counters *counters, struct hl_event_counts *counts);
 
-/* --json, and the page from what it prints. */
+/* --json, and what is printed without. */
 json_t *hl_json_survey(const struct hl_survey *survey);
 void hl_print_survey(const struct hl_survey *survey);
-int hl_write_survey_page(const char *path, const json_t *answer);
 
 #endif

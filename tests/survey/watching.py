@@ -2,7 +2,6 @@
 """What the tests of hugeld survey share."""
 
 import contextlib
-import html.parser
 import pathlib
 import subprocess
 
@@ -38,15 +37,3 @@ def name_of(pid):
     with contextlib.suppress(OSError):
         return pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
-
-
-class Page(html.parser.HTMLParser):
-    def __init__(self, text):
-        super().__init__()
-        self.links, self.bars = [], 0
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        self.links += [attributes[key] for key in ("src", "href") if key in attributes] + [tag] * (tag in ("script", "link"))
-        self.bars += tag == "rect" and attributes.get("class") == "huge"

@@ -168,11 +168,12 @@ static void test_several(void **state) {
 
 static void test_old_names(void **state) {
     (void)state;
-    static const char *const row[][3] = {{"only=app", "only=app", "it is called exe= now"},
-                                         {"verbose=1,backend=shared", "backend=shared", "it is called backend=image now"},
-                                         {"edges=keep,data=off", "edges=keep", "it is called edges=small now"},
-                                         {"backend=share", "backend=share", "no such value"},
-                                         {"onl=x", "onl=x", "no such option"}};
+    static const char *const row[][3] = {
+        {"only=app", "only=app", "it is called exe= now"},
+        {"verbose=1,backend=shared", "backend=shared", "it is called backend=image now"},
+        {"edges=keep,data=off", "edges=keep", "it is called edges=small now"},
+        {"backend=share", "backend=share", "no such value"},
+        {"onl=x", "onl=x", "no such option"}};
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_options options;
         struct told told;
@@ -250,8 +251,8 @@ static void test_long_texts(void **state) {
     assert_defaults(&options);
 
     strcpy(text, "exe=");
-    memset(text + 5, '*', LENGTH);
-    text[LENGTH + 5] = '\0';
+    memset(text + 4, '*', LENGTH);
+    text[LENGTH + 4] = '\0';
     assert_int_equal(parse(&options, text, &told), 0);
     assert_int_equal(options.exe.bytes, LENGTH);
     assert_true(hl_match_only(&options, "/bin/true"));
