@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 # make         builds build/hugeld, hugeld-command and libhugeld.so there; they run from there
 # make demo    shows it: the C++ compiler, plainly and from an image
-# make check   each test with a few of its cases, or TESTS='FILE...' with all      make check-unit   only the core's
-# make check-all   each test with all cases; installs what few tests want, too
-# make check-fuzz  hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600 (tests/fuzz)
-# make check-sanitizers    the unit tests by ASan, UBSan and valgrind, the core by analysers
-# make check-real  stock programs' own tests and daily work, the long forms
+# make check   each test with a few of its cases, or TESTS='FILE...' with all
+# make check-all   each test with all cases; installs what few tests want, too (T_REAL=all TESTS=tests/real: the long forms)
+# make check-fuzz  unit tests by sanitizers and valgrind; hostile files and texts, a minute for each reader, or FUZZ_SECONDS=600
 # make check-vm    boots Debian's kernels in QEMU and runs tests inside
+# make check-glibc    glibc's own tests with the patched linker; SUITE=rfc: with the series for upstream; SUITE=machines: other
+#                  machines' glibc comes out the same with the patches; SUITE='trixie sid': builds and tests the linker there
 # make ldso    builds build/ldso/ld.so from the distribution's glibc source (glibc-patches/README.md)
-# make check-glibc    runs glibc's own tests with it
-# make check-rfc      builds upstream's glibc with each patch of glibc-patches/rfc, and compares its tests
-# make check-machines  that glibc for machines without hugeld comes out the same with its patches
-# make check-suites    builds the patched linker in other Debian suites and tests it there
 # make lint    compilers, analysers, formatting
 # make bench   measures, and is part of no test; BENCH=--quick takes two minutes (bench/README.md)
 # make install, make uninstall    DESTDIR= and the folders of ./configure
@@ -25,14 +21,14 @@ PYTHON = /usr/bin/python3
 MAKEFLAGS += --no-print-directory
 # One short line for each file; V=1 shows the commands.
 Q = $(if $(V),,@echo "  $@";)
-# What check-suites takes.
-SUITES = trixie sid
+# What check-glibc takes: own, rfc, machines, and suites of Debian.
+SUITE = own
 # What check and check-all take: files, folders and options of pytest.
 TESTS = tests
 PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=10
 
 # These install what they need before anything is configured, and build by calling make again.
-first_install = check check-all check-vm check-glibc check-suites check-rfc check-machines ldso demo lint bench dist clean check-fuzz check-sanitizers check-real
+first_install = check check-all check-fuzz check-vm check-glibc check-rfc ldso demo lint bench dist clean
 ifneq ($(filter-out $(first_install),$(or $(MAKECMDGOALS),all)),)
 include $(CONFIG)
 endif
@@ -202,27 +198,15 @@ check-all:
 	@tests/install-packages build check ldso rfc suites real peers package programs
 	@echo "== make check-all: about 35 minutes on 2 processors, once packages are installed"
 	@$(MAKE) all unit-tests
+	@glibc-patches/build -d $B/ldso
 	@tests/ldso/suite trixie -- sh -euc 'tests/install-packages build ldso && make ldso'
 	@tests/with-pool 1024 -- $(PYTEST) $(TESTS)
 
-check-unit: unit-tests
-	@echo "== make check-unit: ten seconds, once it is built"
-	@$(PYTEST) tests/unit
-
 check-fuzz:
-	@tests/install-packages build fuzz
+	@tests/install-packages build sanitizers fuzz
+	@tests/sanitizers
 	@$(MAKE) -j2 fuzzers
 	@tests/fuzz/run $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS))
-
-check-sanitizers:
-	@tests/install-packages build sanitizers
-	@tests/sanitizers
-
-check-real:
-	@tests/install-packages build check ldso real
-	@$(MAKE) all
-	@glibc-patches/build -d $B/ldso
-	@T_REAL=all tests/with-pool 512 -- $(PYTHON) -B -m pytest -q -p no:cacheprovider tests/real
 
 check-vm:
 	@tests/install-packages build check vm ldso
@@ -234,20 +218,16 @@ ldso:
 	@tests/install-packages build ldso
 	@glibc-patches/build -d $B/ldso
 
-check-glibc: ldso
-	@tests/with-pool 256 -- glibc-patches/check $B/ldso/ld.so
+suites = $(filter-out own rfc machines,$(SUITE))
+check-glibc:
+	@tests/install-packages build ldso $(filter rfc machines,$(SUITE)) $(if $(suites),suites)
+	@$(if $(filter own,$(SUITE)),glibc-patches/build -d $B/ldso && tests/with-pool 256 -- glibc-patches/check $B/ldso/ld.so)
+	@$(if $(filter rfc,$(SUITE)),glibc-patches/rfc/check)
+	@$(if $(filter machines,$(SUITE)),glibc-patches/machines -d $B/machines $(MACHINES))
+	@$(if $(suites),tests/ldso/suite $(suites))
 
 check-rfc:
-	@tests/install-packages build ldso rfc
-	@glibc-patches/rfc/check
-
-check-machines:
-	@tests/install-packages build ldso machines
-	@glibc-patches/machines -d $B/machines $(MACHINES)
-
-check-suites:
-	@tests/install-packages suites
-	@tests/ldso/suite $(SUITES)
+	@$(MAKE) check-glibc SUITE=rfc
 
 lint:
 	@tests/install-packages build check lint
@@ -262,5 +242,5 @@ bench:
 clean:
 	rm -rf $B $(CONFIG)
 
-.PHONY: all install uninstall dist unit-tests core demo check check-all check-unit check-vm ldso check-glibc check-suites check-rfc check-machines lint bench clean fuzzers check-fuzz
+.PHONY: all install uninstall dist unit-tests core demo check check-all check-fuzz check-vm check-glibc check-rfc ldso lint bench clean fuzzers
 -include $(wildcard $B/*/*.d $B/fuzz/*/*.d $B/fuzz/tests/fuzz/*.d)

@@ -208,10 +208,10 @@ def for_trixie(debian, tmp_path):
     suite = clean.archive.cache_folder("suites") / "trixie"
     linker = helpers.ROOT / "build/suites/trixie/ldso/ld.so"
     if not linker.exists() or not suite.exists():
-        pytest.skip("no linker for trixie: make check-suites SUITES=trixie builds it")
+        pytest.skip("no linker for trixie: make check-glibc SUITE=trixie builds it")
     stamp = subprocess.run(["readelf", "-p", ".hugeld.for", linker], check=True, capture_output=True, text=True).stdout
     if build_id(suite / SYSTEM.lstrip("/")) not in stamp:
-        pytest.skip(f"{linker} was built for another libc6 than {suite} has by now: make check-suites SUITES=trixie")
+        pytest.skip(f"{linker} was built for another libc6 than {suite} has by now: make check-glibc SUITE=trixie")
     folder = debian.upper / "archive"
     folder.mkdir()
     index = ""

@@ -45,7 +45,7 @@ RUN = {
 
 ELSEWHERE = {
     "dpkg -i ../hugeld_*.deb": "the end of test_as_a_new_user",
-    "make ldso": "CI, and make check-suites",
+    "make ldso": "CI, and make check-glibc SUITE=trixie",
     "build/hugeld run --via=ldso -p 'main:libLLVM*' -- PROGRAM": "tests/ldso/test_ldso_run.py",
     "docker run -v /usr/local/lib/hugeld/libhugeld.so:/libhugeld.so:ro -e LD_PRELOAD=/libhugeld.so IMAGE":
         "test_container below",
