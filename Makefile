@@ -188,7 +188,7 @@ demo:
 	@tests/demo
 
 check:
-	@tests/install-packages build check ldso rfc
+	@tests/install-packages build check
 	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 35)"
 	@$(MAKE) all unit-tests
 	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tests/with-pool 1024 -- $(PYTEST) -n 2 --dist loadgroup $(TESTS)

@@ -58,13 +58,18 @@ def sample(cases):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "whole: left out of `make check` (T_SAMPLE=1)")
+    config.addinivalue_line("markers", "whole: left out of `make check` (T_SAMPLE=1), as what needs the patched linker is")
     config.addinivalue_line("markers", "beside: takes no page of the pool and changes no setting of the machine, unless it has "
                                        "the fixture pool")
 
 
 def is_beside(item):
     return item.get_closest_marker("beside") is not None and "pool" not in item.fixturenames
+
+
+def needs_linker(item):
+    """Whether it needs the patched linker, which takes minutes to build the first time: `make check` leaves that out."""
+    return "ldso" in item.nodeid or "ldso" in item.fixturenames
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -76,7 +81,7 @@ def pytest_collection_modifyitems(config, items):
         return
     tests = {}
     for item in items:
-        if not item.get_closest_marker("whole"):
+        if not item.get_closest_marker("whole") and not needs_linker(item):
             tests.setdefault((item.path, item.originalname), []).append(item)
     chosen = set()
     for cases in tests.values():

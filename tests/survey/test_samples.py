@@ -353,6 +353,7 @@ def test_hostile_names(calls, tmp_path, name):
     assert answer_of(page)["programs"]
 
 
+@pytest.mark.whole
 def test_page(calls, tmp_path):
     """A column for each 2 MiB, and what the samples are."""
     page = tmp_path / "page.html"

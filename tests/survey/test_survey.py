@@ -350,6 +350,7 @@ def test_hostile_names(calls, tmp_path, name):
         assert "\n" not in command and "\x1b" not in command
 
 
+@pytest.mark.whole
 def test_page(calls, roots_folder, tmp_path):
     """A browser draws it; a path that tries to be markup stays text."""
     program, page = roots_folder / "<script>&", tmp_path / "page.html"
