@@ -168,7 +168,7 @@ RUNGS = {
 }
 
 
-@pytest.mark.parametrize("edges, pages, left", [("merge", TEXT, 0), ("merge", TEXT, 3), ("keep", 3, 2)])
+@pytest.mark.parametrize("edges, pages, left", [("merge", TEXT, 0), ("merge", TEXT, 3), ("small", 3, 2)])
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.usefixtures("strace")
 def test_theft_after_the_check(builder, thief, library, pool, expected, rung, edges, pages, left):
