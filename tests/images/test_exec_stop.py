@@ -245,7 +245,7 @@ def test_helper_killed(images, program, run, meddle, variant):
     images.add(app)
     same = ("children ", "wait ", "env ", "/proc/self/fd", "3 flags", "header ", "4 flags")
     plain = plainly([app, "x"], LD_PRELOAD=meddle)
-    killed = 0
+    killed = untouched = 0
     for n in range(1, 400):
         result = meddled(meddle, run, app, f"kill {n}")
         if variant in ANYWHERE and result.returncode == -signal.SIGKILL:
@@ -253,7 +253,8 @@ def test_helper_killed(images, program, run, meddle, variant):
             assert (result.stdout, result.stderr) == ("", "meddled\n")
             continue
         check_same(result, plain, *same)
-        if "meddled" not in result.stderr:
+        untouched += "meddled" not in result.stderr
+        if untouched == 2:  # one in 512 lies on a boundary by itself, which takes fewer calls
             break
     # A static one may lie on a boundary by itself: the kernel maps its file, as any.
     assert n > 20 and (killed > 10 or variant != "pie")
