@@ -592,9 +592,9 @@ _dl_hugepages_check_libc (struct link_map *l, int mode)
     return;
   if (_dl_hugepages_active)
     {
-      struct hl_object object = { .path = l->l_name };
       hl_note_stderr (context);
-      hl_report_dropped (context, &object, HL_SKIP_OTHER_LIBC);
+      hl_report_dropped (context, describe (l, l->l_name, false),
+			 HL_SKIP_OTHER_LIBC);
       if (hl_is_strict (context))
 	_exit (127);
     }

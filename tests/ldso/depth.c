@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* depth LIBRARY: opens it in a thread, and prints how many bytes of its stack dlopen has used. */
+/* depth [new] LIBRARY: opens it in a thread, in a new namespace if "new", and prints how many bytes of its stack that has
+   used. */
+#define _GNU_SOURCE
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +12,7 @@
 #define STACK_BYTES (256 << 10)
 #define PAINT 0xa5
 
+static Lmid_t namespace = LM_ID_BASE;
 static const char *library;
 static char *stack, *top;
 
@@ -16,7 +20,7 @@ __attribute__((noinline)) static void *open_library(void *unused) {
     top = __builtin_frame_address(0);
     /* What the thread's start has used counts neither. */
     memset(stack, PAINT, (size_t)(top - stack) - 512);
-    if (dlopen(library, RTLD_NOW) == NULL) {
+    if (dlmopen(namespace, library, RTLD_NOW) == NULL) {
         fprintf(stderr, "%s\n", dlerror());
         exit(1);
     }
@@ -27,6 +31,8 @@ int main(int argc, char **argv) {
     pthread_attr_t attributes;
     pthread_t thread;
     library = argv[argc - 1];
+    if (argc == 3)
+        namespace = LM_ID_NEWLM;
     if (posix_memalign((void **)&stack, 4096, STACK_BYTES) != 0)
         return 2;
     pthread_attr_init(&attributes);

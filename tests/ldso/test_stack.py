@@ -28,9 +28,9 @@ def more(depth, ldso, installed):
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
-    def beyond(library, patterns=None, options=""):
+    def beyond(library, patterns=None, options="", how=()):
         variables = {"LD_HUGEPAGES": patterns, "LD_HUGEPAGES_OPTIONS": options} if patterns else {}
-        result = measure([ldso, depth], library, **variables) - measure([installed, depth], library)
+        result = measure([ldso, depth, *how], library, **variables) - measure([installed, depth, *how], library)
         print(f"| {patterns} | {options} | {result} |")
         return result
 
@@ -43,6 +43,13 @@ def test_of_what_is_not_selected(patterns, builder, more, thp):
     assert more(library) <= 128
     for backend in ("thp", "auto"):
         assert more(library, patterns, f"backend={backend}") <= UNSELECTED
+
+
+def test_of_a_namespace(more, thp):
+    """A new one has a libc of its own, which ours looks at more closely."""
+    assert more("libm.so.6", how=["new"]) <= 128
+    assert more("libm.so.6", "no-such-object.so*", "backend=thp", ["new"]) <= UNSELECTED
+    assert more("libm.so.6", "*", "backend=thp", ["new"]) <= SELECTED
 
 
 @pytest.mark.parametrize("backend", ["thp", "auto", "hugetlb", "image", "file"])
