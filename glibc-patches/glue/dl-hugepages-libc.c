@@ -100,8 +100,10 @@ find_headers (const ElfW(Ehdr) *ehdr)
   return (const ElfW(Phdr) *) ((const char *) ehdr + ehdr->e_phoff);
 }
 
-bool
-_dl_hugepages_is_other_libc (const struct link_map *l, int mode)
+/* Return true if L, which was mapped with MODE, is the process's first
+   libc.so.6 and not the one that this ld.so was made for.  */
+static bool
+is_other_libc (const struct link_map *l, int mode)
 {
   const ElfW(Nhdr) *ours = &made_for.note;
   /* It is written after this was compiled.  */
@@ -441,13 +443,17 @@ make_arguments (void)
   return arguments;
 }
 
-void
-_dl_hugepages_hand_over (struct link_map *l, int mode)
+/* Leave the program to the system's ld.so; return if that cannot be done.
+   It is not inlined, because dlmopen comes by the caller, in threads with
+   small stacks.  */
+static __attribute_noinline__ void
+hand_over (struct link_map *l, int mode)
 {
   struct linker to;
   struct range own[SEGMENTS_MAX + 2];
   if (!map_linker (&to))
     return;
+  _dl_hugepages_report_libc (l);
   if (__glibc_unlikely (GLRO (dl_debug_mask) & DL_DEBUG_FILES))
     _dl_debug_printf ("%s is not the one that this dynamic linker was made"
 		      " for; %s goes on\n", l->l_name, RUNTIME_LINKER);
@@ -470,4 +476,11 @@ _dl_hugepages_hand_over (struct link_map *l, int mode)
       _dl_hugepages_leave (own, (void **) _dl_argv - 1, to.entry);
     }
   hl_free_area (&to.area);
+}
+
+void
+_dl_hugepages_check_libc (struct link_map *l, int mode)
+{
+  if (__glibc_unlikely (is_other_libc (l, mode)))
+    hand_over (l, mode);
 }

@@ -586,19 +586,15 @@ _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
 }
 
 void
-_dl_hugepages_check_libc (struct link_map *l, int mode)
+_dl_hugepages_report_libc (const struct link_map *l)
 {
-  if (__glibc_likely (!_dl_hugepages_is_other_libc (l, mode)))
+  if (!_dl_hugepages_active)
     return;
-  if (_dl_hugepages_active)
-    {
-      hl_note_stderr (context);
-      hl_report_dropped (context, describe (l, l->l_name, false),
-			 HL_SKIP_OTHER_LIBC);
-      if (hl_is_strict (context))
-	_exit (127);
-    }
-  _dl_hugepages_hand_over (l, mode);
+  hl_note_stderr (context);
+  hl_report_dropped (context, describe (l, l->l_name, false),
+		     HL_SKIP_OTHER_LIBC);
+  if (hl_is_strict (context))
+    _exit (127);
 }
 
 void

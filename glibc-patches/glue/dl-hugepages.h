@@ -99,10 +99,9 @@ bool _dl_hugepages_move_mapped (const struct dl_hugepages_object *mapped,
 void _dl_hugepages_check_libc (struct link_map *l, int mode)
   attribute_hidden;
 
-/* Its two halves: whether it is another one, and leaving.  */
-bool _dl_hugepages_is_other_libc (const struct link_map *l, int mode)
-  attribute_hidden;
-void _dl_hugepages_hand_over (struct link_map *l, int mode) attribute_hidden;
+/* If LD_HUGEPAGES selects something, report that L is another libc.so.6,
+   for which the system's ld.so takes over; end the program if strict=on.  */
+void _dl_hugepages_report_libc (const struct link_map *l) attribute_hidden;
 
 /* MAIN_MAP and everything that it needs is mapped: look whether that is
    what was named.  */

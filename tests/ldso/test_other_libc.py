@@ -134,11 +134,14 @@ def test_secure_mode(variables, tells, other_libc, readable_ldso, installed, roo
 
 
 def test_over_the_systems_own(tells, other_libc, readable_ldso, installed, root):
-    """`hugeld run` puts ours in the place of the system's, so there is nobody to hand over to: it goes on."""
+    """`hugeld run` puts ours in the place of the system's, so there is nobody to hand over to: it goes on, says nothing else,
+    and strict=on, which is for what does not move, ends nothing."""
     over = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', readable_ldso, installed]
-    result = run([*other_libc, *over, tells("-pie", "-fPIE"), "one"])
-    assert result.returncode == 3, result.stderr
-    assert told(result)[1] == {readable_ldso.name}
+    program = tells("-pie", "-fPIE")
+    for variables in {}, {"LD_HUGEPAGES": "nothing*", "LD_HUGEPAGES_OPTIONS": "strict=on,verbose=1"}:
+        result = run([*other_libc, *over, program, "one"], **variables)
+        assert (result.returncode, result.stderr) == (3, "")
+        assert told(result)[1] == {readable_ldso.name}
 
 
 def test_no_stamp_takes_every_libc(tells, other_libc, readable_ldso, root, shared_folder):
