@@ -284,6 +284,17 @@ def walk(source, objects, folder):
     assert re.search(rf" {inode} +\S*/ld-linux-\S+$", said, re.M), said
 
 
+@pytest.mark.parametrize("inside", ["source", "source/objects", "beside"])
+def test_no_build_inside_of_what_is_copied(inside, tmp_path):
+    """Such a folder is refused before anything is written."""
+    for folder in "source/objects", "beside":
+        (tmp_path / folder).mkdir(parents=True)
+    objects = "source/objects" if inside != "beside" else "beside"
+    done = run_script("build", "-t", tmp_path / "source", "-o", tmp_path / objects, "-d", tmp_path / inside / "out")
+    assert (done.returncode, done.stderr.endswith("/out: choose a folder outside of TREE and OBJECTS\n")) == (1, True), done.stderr
+    assert not (tmp_path / inside / "out").exists()
+
+
 @pytest.mark.whole
 @pytest.mark.parametrize("inside", [True, False], ids=["inside", "beside"])
 def test_any_distributions_tree(cached_tree, ldso, tmp_path, inside):
