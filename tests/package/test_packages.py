@@ -32,6 +32,14 @@ def test_lintian(debian_packages):
     assert (result.returncode, errors) == (0, []), result.stderr
 
 
+def test_sources_of_others(debian_packages):
+    """Their licence wants the source of what is inside: the archive keeps what Built-Using names."""
+    for name, inside in ("hugeld", "libiberty-dev"), ("hugeld-ldso", "libc6"):
+        [package] = debian_packages.glob(f"{name}_*.deb")
+        source = helpers.run(["dpkg-query", "-W", "-f", "${source:Package} (= ${source:Version})", inside]).stdout
+        assert helpers.run(["dpkg-deb", "-f", package, "Built-Using"]).stdout == f"{source}\n"
+
+
 def build_id(path):
     notes = subprocess.run(["readelf", "-n", path], check=True, capture_output=True, text=True).stdout
     return re.search(r"Build ID: (\w+)", notes)[1]
