@@ -600,17 +600,19 @@ _dl_hugepages_report_libc (const struct link_map *l)
 void
 _dl_hugepages_end_startup (const struct link_map *main_map)
 {
-  for (struct link_map *l = GL (dl_ns)[LM_ID_BASE]._ns_loaded; l != NULL;
-       l = l->l_next)
-    {
-      struct hl_object object =
-	{
-	  .path = l == main_map ? executable : l->l_name,
-	  .soname = read_soname (l),
-	  .is_main = l == main_map,
-	};
-      hl_note_object (context, &object);
-    }
+  /* Auditors have namespaces of their own.  */
+  for (Lmid_t ns = 0; ns < GL (dl_nns); ++ns)
+    for (struct link_map *l = GL (dl_ns)[ns]._ns_loaded; l != NULL;
+	 l = l->l_next)
+      {
+	struct hl_object object =
+	  {
+	    .path = l == main_map ? executable : l->l_name,
+	    .soname = read_soname (l),
+	    .is_main = l == main_map,
+	  };
+	hl_note_object (context, &object);
+      }
   int status = hl_end_startup (context);
   if (status != 0)
     _exit (status);

@@ -36,7 +36,18 @@ def test_strict_for_an_auditor(auditor, builder, ldso):
     env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES="libauditor.so", LD_HUGEPAGES_OPTIONS=STRICT)
     done = helpers.run([ldso, app, "one"], env)
     assert (done.returncode, done.stdout) == (127, ""), done
-    assert "libauditor.so" in done.stderr
+    assert "libauditor.so: text stays" in done.stderr
+
+
+def test_auditor_by_name(auditor, builder, ldso, thp):
+    """It is loaded at startup, if not for the program, so nothing is wrong with its name."""
+    app, _ = builder.with_library("dso")
+    plain = helpers.run([ldso, app, "one"], helpers.environment(LD_AUDIT=auditor))
+    env = helpers.environment(LD_AUDIT=auditor, LD_HUGEPAGES="libauditor.so", LD_HUGEPAGES_OPTIONS="backend=thp,strict=on,verbose=2")
+    done = helpers.run([ldso, app, "one"], env)
+    assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
+    said = [line for line in done.stderr.splitlines() if line.startswith("hugeld: ")]
+    assert len(said) == 1 and said[0].startswith("hugeld: libauditor.so: text "), said
 
 
 @pytest.mark.parametrize("special, kept", [(0o755, True), (0o4755, False)], ids=["ordinary", "set-user-ID"])
