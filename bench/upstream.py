@@ -104,15 +104,15 @@ def letter(results):
 
 
 def times(results):
-    """Those of its second one: wall time of rounds in turns, processor time of pairs."""
-    lines = ["                 " + "".join(head.rjust(22) for head in ("thp=0 again", "thp=1, 2.44", "thp=1, patched"))]
+    """Those of its second one, 76 columns wide: wall time of rounds in turns, processor time of pairs."""
+    lines = [" " * 12 + "  ".join(head.rjust(20) for head in ("thp=0 again", "thp=1, 2.44", "thp=1, patched"))]
     for state in STATES:
         lines.append(f"  {state}")
         for found in results:
             _, name, this = found["id"].split("-")
             if this == state:
                 cells = (report.result_of(way, "cpu_result" if "cpu_result" in way else "result") for way in found["ways"] if way["base"])
-                lines.append(f"    {name:<13}" + "".join(f"{ratio:.3f} [{low:.3f}, {high:.3f}]".rjust(22) for ratio, low, high, *_ in cells))
+                lines.append(f"    {name:<8}" + "  ".join(f"{ratio:.3f} [{low:.3f}, {high:.3f}]".rjust(20) for ratio, low, high, *_ in cells))
     return lines
 
 
