@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Replaces the text of a process that runs, by system calls that one stopped thread of it makes.
 
-       socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd
+       socketpair, recvmsg    a descriptor of the new file comes through one end; the other is taken by pidfd_getfd(2)
        mmap                   room for all pieces, at addresses that agree with theirs modulo a huge page,
        mmap, madvise          and in it each piece of the file, with its page tables filled
        mremap                 from there onto the old text: one call takes away the one and brings the other
@@ -38,6 +38,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -49,6 +50,9 @@
 #define PAGES_AT_ONCE 4
 /* How many libraries are replaced in one stop of all threads: until then each has a descriptor, and room. */
 #define LIBRARIES_AT_ONCE 4
+/* What sends a descriptor has such a stack, and so long. */
+#define SENDER_BYTES 32768
+#define SENDER_MS 1000.0
 /* Mappings that the process may get meanwhile, beside ours: two of each piece, and the room. */
 #define SPARE_MAPPINGS 64
 
@@ -133,18 +137,48 @@ static int send_file(int socket, int file) {
     return sendmsg(socket, &passage.message, MSG_DONTWAIT | MSG_NOSIGNAL) == 1 ? 0 : -errno;
 }
 
-/* Sends FILE through the process's own end NUMBER of its pair. */
+struct sending {
+    pid_t pid;
+    int number, file;
+    char stack[SENDER_BYTES] __attribute__((aligned(16)));
+};
+
+/* The exit status: whether it was sent.  errno is shared with who waits for that. */
+static int send_in_process(void *data) {
+    const struct sending *sending = data;
+    int process = (int)syscall(SYS_pidfd_open, sending->pid, 0);
+    int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, sending->number, 0) : -1;
+    bool is_sent =
+        socket >= 0 && is_end_of_pair(socket, sending->pid) && send_file(socket, sending->file) == 0;
+    return !is_sent;
+}
+
+/* 0, or -ETIMEDOUT; then it goes on until it can end. */
+static int await_sender(pid_t sender, int *status) {
+    for (double begun = hl_now_ms(); waitpid(sender, status, __WALL | __WNOTHREAD | WNOHANG) == 0;) {
+        if (hl_now_ms() - begun > SENDER_MS) {
+            kill(sender, SIGKILL);
+            return -ETIMEDOUT;
+        }
+        sched_yield();
+    }
+    return 0;
+}
+
+/* Sends FILE through the process's own end NUMBER of its pair.  Another thread of that may have put another file there, and
+   if that is of a FUSE that never answers, closing it never ends, even by SIGKILL.  So a process of its own does that. */
 static int send_through(const struct mover *m, int number, int file) {
-    int process = (int)syscall(SYS_pidfd_open, m->attachment->process.pid, 0);
-    int socket = process >= 0 ? (int)syscall(SYS_pidfd_getfd, process, number, 0) : -1;
-    int result = socket < 0                                           ? -errno
-                 : is_end_of_pair(socket, m->attachment->process.pid) ? send_file(socket, file)
-                                                                      : -EPERM;
-    if (socket >= 0)
-        close(socket);
-    if (process >= 0)
-        close(process);
-    return result == 0 ? 0 : HL_SKIP_ATTACH_DESCRIPTOR;
+    struct sending *sending = hl_allocate(sizeof *sending);
+    sending->pid = m->attachment->process.pid;
+    sending->number = number;
+    sending->file = file;
+    int status = -1;
+    pid_t sender = clone(send_in_process, sending->stack + sizeof sending->stack, CLONE_VM, sending);
+    bool has_ended = sender < 0 || await_sender(sender, &status) == 0;
+    bool is_sent = sender >= 0 && has_ended && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (has_ended)
+        free(sending);
+    return is_sent ? 0 : HL_SKIP_ATTACH_DESCRIPTOR;
 }
 
 static int receive_file(struct mover *m, int socket) {
@@ -458,7 +492,7 @@ static void move_texts(const struct work *work, struct hl_threads *threads, stru
                 replace(&all[i]);
             else
                 give_up(&all[i], result);
-        hl_release_others(threads, tracee);
+        hl_release_others(threads);
         for (size_t i = 0; i < n; i++)
             if (all[i].text->skip == 0)
                 finish(&all[i]);
@@ -531,25 +565,21 @@ static void *work_in_thread(void *data) {
     return NULL;
 }
 
-/* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that.
-   That a thread has stopped is told by SIGCHLD, unless that is ignored. */
+/* In a thread of its own: when that ends, the kernel lets go of whatever it has not.  Ctrl-C has to wait for that. */
 void hl_move_attachment(struct hl_attachment *attachment, const struct hl_attach_request *request) {
     struct work work = {attachment, request};
+    struct hl_tracing before;
     pthread_t thread;
-    sigset_t all, before;
     bool any = false;
     for (size_t i = 0; i < attachment->n_texts; i++)
         any |= attachment->text[i].skip == 0;
     if (attachment->skip != 0 || !any)
         return;
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, &before);
-    void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
+    hl_begin_tracing(&before);
     int error = pthread_create(&thread, NULL, work_in_thread, &work);
     if (error == 0)
         pthread_join(thread, NULL);
     else
         attachment->skip = -error;
-    signal(SIGCHLD, inherited);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    hl_end_tracing(&before);
 }

@@ -10,13 +10,19 @@
    instructions runs in them, and what one does for the program ends with an error that no program may see if it is
    stopped.  So they are no threads to us.
 
-   A thread that was seized cannot be let go before it has stopped, so all are kept in one list until the end. */
+   Another thread may execute a program, also one with more privileges than its caller has: all other threads end then, and it
+   gets the number of the first one, which makes calls for us.  ptrace(2) knows threads by their numbers, and would give that
+   program the registers of the process that was.  So the thread that makes calls and all others are traced by two threads of
+   ours: neither can do anything to what the other one traces.  The second ends when the others are let go, and with it whatever
+   it has not let go itself. */
 #include "command/attach/thread.h"
 #include "command/base/common.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +36,7 @@
 /* How long threads are looked at until one is fit, or all are, with such pauses. */
 #define LOOK_MS 500.0
 #define PAUSE_NS 1000000L
-/* The same while threads stand still already. */
+/* The same while all others stand still already. */
 #define STANDING_MS 20.0
 #define STANDING_PAUSE_NS 100000L
 /* How often all threads are looked for until none is new; who makes threads faster than that wants to hide. */
@@ -182,8 +188,7 @@ static void look_at_threads(struct hl_threads *threads, bool all) {
         struct hl_thread *thread = find_thread(threads, tid);
         bool is_new = thread->round != before || before == 0;
         thread->round = threads->round;
-        hl_serve_tracee(&thread->tracee);
-        if (thread->tracee.stage < HL_TRACEE_ASKED && (all || is_new))
+        if (thread->tracee.stage == HL_TRACEE_GONE && (all || is_new))
             look_at(thread, threads);
     }
     if (folder != NULL)
@@ -240,15 +245,15 @@ int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_ru
     return result == HL_SKIP_ATTACH_UNFIT && all ? HL_SKIP_ATTACH_UNFIT_THREAD : result;
 }
 
-/* Makes the thread ours, and asks it to stop if it still may be. */
+/* Makes the thread ours, and asks it to stop, if it still may be. */
 static int interrupt(struct hl_thread *thread, const struct hl_threads *threads) {
     struct hl_tracee *tracee = &thread->tracee;
-    int result = tracee->stage == HL_TRACEE_GONE ? hl_seize_tracee(tracee, tracee->pid, tracee->tid) : 0;
-    if (result != 0 || tracee->stage != HL_TRACEE_SEIZED)
-        return result;
+    if (tracee->stage != HL_TRACEE_GONE)
+        return 0;
     if (!is_fit_still(thread, threads))
         return thread->is_seen ? HL_SKIP_ATTACH_UNFIT : -ESRCH;
-    return hl_interrupt_tracee(tracee, thread->again != HL_AGAIN_UNKNOWN ? &thread->call : NULL);
+    return hl_interrupt_tracee(tracee, tracee->pid, tracee->tid,
+                               thread->again != HL_AGAIN_UNKNOWN ? &thread->call : NULL);
 }
 
 /* Whether TID is a thread of PROCESS still, and its number is not another's now. */
@@ -365,8 +370,8 @@ static unsigned count_stopped(const struct hl_threads *threads) {
 
 /* Threads may come while threads are being stopped, until none is left that could make one; and one that cannot be
    interrupted may soon be in another call, since those that it waits for are still there. */
-int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
-    double begun = hl_now_ms();
+static int stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
+    double standing = 0;
     size_t left = 0;
     *n = 0;
     for (unsigned round = 0; round < ROUNDS_MAX; round++) {
@@ -378,7 +383,9 @@ int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, un
         *n = count_stopped(threads);
         if (result != 0 || (left == 0 && *n == before))
             return result;
-        if (left > 0 && hl_now_ms() - begun > STANDING_MS)
+        if (standing == 0)
+            standing = hl_now_ms();
+        if (left > 0 && hl_now_ms() - standing > STANDING_MS)
             return HL_SKIP_ATTACH_UNFIT_THREAD;
         if (left > 0)
             pause_for(STANDING_PAUSE_NS);
@@ -386,10 +393,60 @@ int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, un
     return left > 0 ? HL_SKIP_ATTACH_UNFIT_THREAD : HL_SKIP_ATTACH_BUSY;
 }
 
-void hl_release_others(struct hl_threads *threads, const struct hl_tracee *taken) {
-    for (size_t i = 0; i < threads->n; i++)
-        if (&threads->thread[i]->tracee != taken)
-            hl_release_tracee(&threads->thread[i]->tracee);
+/* Those that have not stopped are let go when this thread ends. */
+static void release_others(struct hl_threads *threads, const struct hl_tracee *taken) {
+    for (size_t i = 0; i < threads->n; i++) {
+        struct hl_tracee *tracee = &threads->thread[i]->tracee;
+        if (tracee == taken)
+            continue;
+        hl_release_tracee(tracee);
+        tracee->stage = HL_TRACEE_GONE;
+    }
+}
+
+/* Our second thread. */
+struct hl_others {
+    struct hl_threads *threads;
+    const struct hl_tracee *taken;
+    pthread_t thread;
+    sem_t are_stopped, may_run;
+    int result;
+    unsigned n;
+};
+
+static void *hold_others(void *data) {
+    struct hl_others *others = data;
+    others->result = stop_others(others->threads, others->taken, &others->n);
+    sem_post(&others->are_stopped);
+    sem_wait(&others->may_run);
+    release_others(others->threads, others->taken);
+    return NULL;
+}
+
+int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
+    struct hl_others *others = hl_allocate(sizeof *others);
+    *others = (struct hl_others){.threads = threads, .taken = taken};
+    sem_init(&others->are_stopped, 0, 0);
+    sem_init(&others->may_run, 0, 0);
+    *n = 0;
+    int error = pthread_create(&others->thread, NULL, hold_others, others);
+    if (error != 0) {
+        free(others);
+        return -error;
+    }
+    threads->others = others;
+    sem_wait(&others->are_stopped);
+    *n = others->n;
+    return others->result;
+}
+
+void hl_release_others(struct hl_threads *threads) {
+    if (threads->others == NULL)
+        return;
+    sem_post(&threads->others->may_run);
+    pthread_join(threads->others->thread, NULL);
+    free(threads->others);
+    threads->others = NULL;
 }
 
 void hl_release_threads(struct hl_threads *threads) {

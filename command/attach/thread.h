@@ -6,6 +6,7 @@
 #include "command/trace/tracee.h"
 
 struct hl_thread;
+struct hl_others;
 
 /* The threads of a process, for as long as that is changed. */
 struct hl_threads {
@@ -16,6 +17,7 @@ struct hl_threads {
     unsigned round; /* of looking for all of them */
     size_t n;
     struct hl_thread **thread; /* ascending */
+    struct hl_others *others;  /* from hl_stop_others to hl_release_others */
 };
 
 /* Whether a thread of PROCESS could make calls now, or with ALL whether all of its threads could be stopped; looks for
@@ -27,9 +29,10 @@ int hl_look_at_threads(const struct hl_process *process, bool all, bool takes_ru
    then all run on. */
 int hl_take_thread(struct hl_threads *threads, struct hl_tracee **taken, const struct hl_gadgets *gadgets);
 
-/* Stops all others than TAKEN.  0, or why not; either way hl_release_others lets them run.  *N: how many. */
+/* Stops all others than TAKEN, which is not looked at until hl_release_others lets them run again.  0, or why not; that has to be
+   called either way, and need not be if this was not.  *N: how many. */
 int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n);
-void hl_release_others(struct hl_threads *threads, const struct hl_tracee *taken);
+void hl_release_others(struct hl_threads *threads);
 
 /* Lets all go, but for those that do not stop: the end of the calling thread does that. */
 void hl_release_threads(struct hl_threads *threads);

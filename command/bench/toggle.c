@@ -276,7 +276,7 @@ static int tell(const struct toggle *toggle, bool json) {
 
 int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json) {
     struct toggle toggle = {.wishes = wishes, .pid = pid};
-    struct sigaction action = {.sa_handler = note_interruption};
+    struct sigaction action = {.sa_handler = note_interruption}, inherited;
     int error = clock_getcpuclockid(pid, &toggle.clock);
     if (error != 0) {
         hl_say_unreadable(pid, -error);
@@ -293,7 +293,8 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json)
         find_counters(&toggle.counters);
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
-        sigaction(ends[i], &action, NULL);
+        if (sigaction(ends[i], NULL, &inherited) == 0 && inherited.sa_handler == SIG_DFL)
+            sigaction(ends[i], &action, NULL);
     toggle.was_attached = toggle.is_attached = is_attached(&toggle);
     bool done = measure_pairs(&toggle);
     bool wanted = toggle.was_attached || (done && wishes->keep);

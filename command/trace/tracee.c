@@ -46,11 +46,14 @@
 #include <inttypes.h>
 #include <linux/audit.h>
 #include <linux/capability.h>
+#include <pthread.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <sys/user.h>
 #include <sys/wait.h>
@@ -68,6 +71,8 @@
 #define SPIN_US 20
 /* Between two looks where no signal says that it has stopped. */
 #define PAUSE_NS 1000000L
+/* What is waited for longer than that, or twice that, ends. */
+#define TICK_US 500000
 /* How long a call may take, and what a thread may take for getting there, which in a frozen group is for ever. */
 #define CALL_US INT64_C(60000000)
 #define ENTER_US INT64_C(5000000)
@@ -141,6 +146,12 @@ static int open_memory(struct hl_tracee *tracee) {
     tracee->memory = open(path, O_RDWR | O_CLOEXEC);
     free(path);
     return tracee->memory >= 0 ? 0 : -errno;
+}
+
+static void close_memory(struct hl_tracee *tracee) {
+    if (tracee->memory >= 0)
+        close(tracee->memory);
+    tracee->memory = -1;
 }
 
 /* --- instructions --- */
@@ -238,7 +249,7 @@ static void await_change(void) {
 static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
     for (double begun = hl_now_ms();;) {
         double waited_us = (hl_now_ms() - begun) * 1e3; /* before the look, which may be the last */
-        pid_t tid = waitpid(tracee->tid, status, __WALL | WNOHANG);
+        pid_t tid = waitpid(tracee->tid, status, __WALL | __WNOTHREAD | WNOHANG);
         if (tid == tracee->tid && WIFSTOPPED(*status))
             return 0;
         if (tid != 0 && !(tid < 0 && errno == EINTR))
@@ -295,31 +306,69 @@ static int find_denial(const struct hl_tracee *tracee) {
     return state == 'Z' || state == 'X' ? -ESRCH : tracer != 0 ? HL_SKIP_ATTACH_TRACED : -EPERM;
 }
 
-int hl_seize_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid) {
-    *tracee = (struct hl_tracee){.pid = pid, .tid = tid, .memory = -1};
-    int result = (int)trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
-    if (result == 0)
-        tracee->stage = HL_TRACEE_SEIZED;
-    return result == -EPERM ? find_denial(tracee) : result;
+/* PTRACE_SEIZE waits until no thread of the process executes a program, which may wait for a file system that never answers;
+   and after a signal the kernel begins again.  So ticks end it, the second one that comes meanwhile. */
+static _Thread_local sigjmp_buf before_seizing;
+static _Thread_local volatile sig_atomic_t ticks;
+
+static void tick(int number) {
+    (void)number;
+    if (++ticks > 1)
+        siglongjmp(before_seizing, 1);
 }
 
-/* One that is ours stops at each signal it gets, too, and at SIGSTOP. */
-void hl_serve_tracee(struct hl_tracee *tracee) {
-    int status;
-    while (tracee->stage == HL_TRACEE_SEIZED && await_stop(tracee, &status, 0) == 0)
-        if (is_event(status))
-            trace(tracee, PTRACE_LISTEN, 0, 0);
-        else
-            trace(tracee, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
+static void set_clock(long us) {
+    const struct timeval time = {us / 1000000, us % 1000000};
+    setitimer(ITIMER_REAL, &(struct itimerval){time, time}, NULL);
 }
 
-int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call) {
-    tracee->call = call != NULL ? *call : (struct hl_call){.number = -1};
-    tracee->rest = call != NULL ? hl_find_rest(call) : 0;
+void hl_begin_tracing(struct hl_tracing *before) {
+    const struct sigaction usual = {.sa_handler = SIG_DFL}, ticking = {.sa_handler = tick};
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, &before->blocked);
+    sigaction(SIGCHLD, &usual, &before->change);
+    sigaction(SIGALRM, &ticking, &before->tick);
+    set_clock(TICK_US);
+}
+
+void hl_end_tracing(const struct hl_tracing *before) {
+    set_clock(0);
+    signal(SIGALRM, SIG_IGN); /* the last one */
+    sigaction(SIGCHLD, &before->change, NULL);
+    sigaction(SIGALRM, &before->tick, NULL);
+    pthread_sigmask(SIG_SETMASK, &before->blocked, NULL);
+}
+
+static int seize(const struct hl_tracee *tracee) {
+    sigset_t clock;
+    volatile int result = HL_SKIP_ATTACH_BUSY;
+    sigemptyset(&clock);
+    sigaddset(&clock, SIGALRM);
+    ticks = 0;
+    if (sigsetjmp(before_seizing, 0) == 0) {
+        pthread_sigmask(SIG_UNBLOCK, &clock, NULL);
+        result = (int)trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
+    }
+    pthread_sigmask(SIG_BLOCK, &clock, NULL);
+    return result;
+}
+
+int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call) {
+    *tracee = (struct hl_tracee){.pid = pid, .tid = tid, .memory = -1, .call = {.number = -1}};
+    if (call != NULL) {
+        tracee->call = *call;
+        tracee->rest = hl_find_rest(call);
+    }
     if (tracee->rest != 0 && hl_read_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
         tracee->rest = 0;
-    int result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0);
-    tracee->stage = result == 0 ? HL_TRACEE_ASKED : HL_TRACEE_GONE;
+    int result = seize(tracee);
+    if (result == -EPERM)
+        return find_denial(tracee);
+    if (result == 0)
+        result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0);
+    if (result == 0)
+        tracee->stage = HL_TRACEE_ASKED;
     return result;
 }
 
@@ -338,16 +387,19 @@ static struct hl_call call_of(const struct user_regs_struct *r) {
 }
 
 /* Undoes what the kernel has written since the thread was asked to stop, if it was thrown out of the very call in which
-   it slept then. */
+   it slept then.  Its memory is opened before that is found out: afterwards its number may be that of a program that another
+   thread has executed, with more privileges. */
 static void put_rest_back(struct hl_tracee *tracee) {
     struct user_regs_struct registers;
-    struct iovec local = {tracee->rest_bytes, HL_REST_BYTES}, remote = {(void *)tracee->rest, HL_REST_BYTES};
-    if (tracee->rest == 0 || read_registers(tracee, &registers) != 0)
+    if (tracee->rest == 0 || open_memory(tracee) != 0)
         return;
-    struct hl_call now = call_of(&registers);
-    if ((int64_t)registers.rax == -RESTART_BLOCK &&
-        memcmp(now.argument, tracee->call.argument, sizeof now.argument) == 0)
-        process_vm_writev(tracee->tid, &local, 1, &remote, 1, 0);
+    if (read_registers(tracee, &registers) == 0) {
+        struct hl_call now = call_of(&registers);
+        if ((int64_t)registers.rax == -RESTART_BLOCK &&
+            memcmp(now.argument, tracee->call.argument, sizeof now.argument) == 0)
+            hl_write_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES);
+    }
+    close_memory(tracee);
 }
 
 static int await_tracee(struct hl_tracee *tracee, int64_t patience_us) {
@@ -879,9 +931,7 @@ void hl_release_tracee(struct hl_tracee *tracee) {
     if (state != NULL)
         free(state->xsave);
     free(state);
-    if (tracee->memory >= 0)
-        close(tracee->memory);
-    tracee->memory = -1;
+    close_memory(tracee);
     tracee->state = NULL;
 }
 
@@ -895,15 +945,12 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
     return HL_SKIP_ATTACH_MACHINE;
 }
 
-int hl_seize_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid) {
-    (void)tracee, (void)pid, (void)tid;
-    return HL_SKIP_ATTACH_MACHINE;
-}
+void hl_begin_tracing(struct hl_tracing *before) { (void)before; }
 
-void hl_serve_tracee(struct hl_tracee *tracee) { (void)tracee; }
+void hl_end_tracing(const struct hl_tracing *before) { (void)before; }
 
-int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call) {
-    (void)tracee, (void)call;
+int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call) {
+    (void)tracee, (void)pid, (void)tid, (void)call;
     return HL_SKIP_ATTACH_MACHINE;
 }
 

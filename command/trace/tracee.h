@@ -3,13 +3,15 @@
 
    Results are 0, a reason (enum hl_skip) or a negated errno; -ESRCH: the thread is gone (it ended, or another
    one executed a program).  All functions for one tracee are called by the same thread, and when that ends, in
-   whichever way, the kernel lets go of what it has stopped.  SIGCHLD is blocked and not ignored: it says that a thread
-   has stopped. */
+   whichever way, the kernel lets go of what it has stopped.  They are called between hl_begin_tracing and
+   hl_end_tracing. */
 #ifndef HL_TRACEE_H
 #define HL_TRACEE_H
 
 #include "command/trace/calls.h"
 #include "command/proc/process.h"
+
+#include <signal.h>
 
 /* What the thread that makes calls has at hl_tracee.data. */
 #define HL_TRACEE_DATA_BYTES 1024
@@ -24,8 +26,7 @@ struct hl_tracee_state; /* the machine's */
 
 enum hl_tracee_stage {
     HL_TRACEE_GONE,    /* it has ended, or is not ours any more */
-    HL_TRACEE_SEIZED,  /* it runs on, and no other process can trace it; we let go of it when we end, not before */
-    HL_TRACEE_ASKED,   /* it is to stop */
+    HL_TRACEE_ASKED,   /* it is ours, and to stop */
     HL_TRACEE_STOPPED, /* it has stopped because we wanted it to */
     HL_TRACEE_ARMED,   /* it can make calls */
     HL_TRACEE_IN_CALL, /* it was last seen in one of these */
@@ -56,14 +57,20 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
    that of restart_syscall: it stands right before most calls. */
 long hl_find_restarted(pid_t tid, uint64_t pc);
 
-/* Makes the thread TID of PID ours, which it does not notice.  0, HL_SKIP_ATTACH_TRACED, or a negated errno. */
-int hl_seize_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid);
+/* What a process had before threads of it began to trace others. */
+struct hl_tracing {
+    sigset_t blocked;
+    struct sigaction change, tick;
+};
 
-/* Lets one that was seized, and not asked to stop, go on from where a signal has stopped it. */
-void hl_serve_tracee(struct hl_tracee *tracee);
+/* For the calling thread and those that it starts: all signals are blocked, SIGCHLD tells that a thread has stopped, and SIGALRM
+   that something takes too long. */
+void hl_begin_tracing(struct hl_tracing *before);
+void hl_end_tracing(const struct hl_tracing *before);
 
-/* Wants it to stop.  CALL: it sleeps in that; NULL: it runs.  0, or a negated errno. */
-int hl_interrupt_tracee(struct hl_tracee *tracee, const struct hl_call *call);
+/* Makes the thread TID of PID ours, which it does not notice, and wants it to stop.  CALL: it sleeps in that; NULL: it runs.  0,
+   HL_SKIP_ATTACH_TRACED, HL_SKIP_ATTACH_BUSY (its process executes a program, and that takes long), or a negated errno. */
+int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const struct hl_call *call);
 
 /* Waits until it has.  0, HL_SKIP_ATTACH_STOPPED, HL_SKIP_ATTACH_BUSY (not in time), or a negated errno. */
 int hl_await_tracee(struct hl_tracee *tracee);
@@ -82,7 +89,7 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
 int hl_read_tracee(const struct hl_tracee *tracee, uint64_t at, void *to, size_t bytes);
 int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *from, size_t bytes);
 
-/* Puts everything back and lets the thread run.  One that does not stop, or was not asked to, stays ours. */
+/* Puts everything back and lets the thread run.  One that does not stop stays ours until the calling thread ends. */
 void hl_release_tracee(struct hl_tracee *tracee);
 
 #endif

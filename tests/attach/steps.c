@@ -2,6 +2,7 @@
 /* steps kill NTH COMMAND ARGUMENT...: runs a tracer, and kills it before its NTH step (from 1).
    steps fail NTH ERRNO COMMAND ARGUMENT...: lets the NTH call that it makes in another process fail.
    steps signal NTH PID NUMBER COMMAND ARGUMENT...: sends a signal to PID before the NTH step, and lets it go on.
+   steps run NTH SCRIPT COMMAND ARGUMENT...: runs a script of the shell's before the NTH step, and lets it go on.
 
    Steps are the calls with which it does something to another process, counted from its first ptrace(2): ptrace,
    pwrite64, pidfd_getfd and sendmsg, and wait4 where it follows one of these.  So each state in which it
@@ -35,7 +36,7 @@ static const long calls[] = {SYS_socketpair, SYS_recvmsg, SYS_close, SYS_mmap,
                              SYS_madvise,    SYS_mremap,  SYS_munmap};
 #define NO_CALL 4095
 
-static bool kills, fails, signals;
+static bool kills, fails, signals, runs;
 static long nth, error, n, last = SYS_wait4;
 static bool failing; /* the call that fails is under way */
 
@@ -112,9 +113,10 @@ static void replace_result(pid_t thread, const struct user_regs_struct *r) {
     failing = false;
 }
 
-static void kill_tracer(pid_t child) {
+static void kill_tracer(pid_t child, pid_t thread) {
     int status;
     kill(child, SIGKILL);
+    kill(thread, SIGKILL); /* a process of its own may make this step */
     while (waitpid(-1, &status, __WALL) > 0)
         continue;
     printf("%ld\n", n);
@@ -125,12 +127,13 @@ int main(int argc, char **argv) {
     kills = argc > 3 && strcmp(argv[1], "kill") == 0;
     fails = argc > 4 && strcmp(argv[1], "fail") == 0;
     signals = argc > 5 && strcmp(argv[1], "signal") == 0;
+    runs = argc > 4 && strcmp(argv[1], "run") == 0;
     nth = argc > 3 ? atol(argv[2]) : 0;
     error = fails ? atol(argv[3]) : 0;
     pid_t child = fork();
     int status, code = 98;
     if (child == 0)
-        run_child(argv + (kills ? 3 : fails ? 4 : 5));
+        run_child(argv + (kills ? 3 : fails || runs ? 4 : 5));
     waitpid(child, &status, 0);
     ptrace(PTRACE_SETOPTIONS, child, NULL,
            (void *)(PTRACE_O_TRACESECCOMP | PTRACE_O_TRACECLONE | PTRACE_O_TRACEEXEC | PTRACE_O_EXITKILL |
@@ -154,9 +157,11 @@ int main(int argc, char **argv) {
         } else if (status >> 8 == (SIGTRAP | PTRACE_EVENT_SECCOMP << 8)) {
             bool is_nth = !fails && is_step((long)r.orig_rax) && ++n == nth;
             if (is_nth && kills)
-                kill_tracer(child);
+                kill_tracer(child, thread);
             if (is_nth && signals)
                 kill((pid_t)atol(argv[3]), (int)atol(argv[4]));
+            if (is_nth && runs && system(argv[3]) != 0)
+                perror(argv[3]);
             again = fails && (long)r.orig_rax == SYS_ptrace && look(thread, &r);
         }
         if (status >> 16 != 0 || signal == SIGSTOP)

@@ -1021,9 +1021,58 @@ static int run_execs(char **argv) {
     return 8;
 }
 
+static const char *victim;
+
+/* A thread that first runs, and then waits until the FIFO NAME has a writer; it executes the program PATH. */
+static void *execute_later(void *path) {
+    await_frame();
+    close(open(victim, O_RDONLY));
+    execl(path, path, "executed", NULL);
+    return path;
+}
+
+static void run_execs_beside(void) {
+    pthread_t thread;
+    want(pthread_create(&thread, NULL, execute_later, "/proc/self/exe") == 0, "pthread_create");
+    pthread_join(thread, NULL);
+}
+
+/* What it executes gets a signal that it ignores, at which a tracer would stop it. */
+static int run_executed(void) {
+    char byte;
+    prctl(PR_SET_NAME, "executed");
+    raise(SIGWINCH);
+    while (read(0, &byte, 1) > 0)
+        continue;
+    check_all();
+    puts("executed");
+    return 7;
+}
+
+/* NAME is a program whose file system does not answer.  A thread executes it when the first one is about to wait. */
+static void *execute_unanswered(void *data) {
+    execl(victim, victim, NULL);
+    return data;
+}
+
+static void run_execs_unanswered(void) {
+    pthread_t thread;
+    want(pthread_create(&thread, NULL, execute_unanswered, NULL) == 0, "pthread_create");
+    wait_futex();
+    pthread_join(thread, NULL);
+}
+
 /* Somebody who attacks whoever looks at it: its descriptors are other ones all the time, connected to the socket NAME
    among them, and so are its mappings, its stacks' contents and its name. */
-static const char *victim;
+
+/* The lowest descriptor that is free, as soon as a call of the tracer's has made it. */
+static int await_descriptor(void) {
+    int low = dup(0);
+    close(low);
+    while (fcntl(low, F_GETFD) < 0 && !shared->stop)
+        continue;
+    return low;
+}
 
 static void *swap_descriptors(void *data) {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
@@ -1031,9 +1080,14 @@ static void *swap_descriptors(void *data) {
     int bait = fcntl(socket(AF_UNIX, SOCK_DGRAM, 0), F_DUPFD, 500);
     int null = fcntl(open("/dev/null", O_RDWR), F_DUPFD, 501);
     want(connect(bait, (struct sockaddr *)&name, sizeof name) == 0, "connect to the victim");
-    while (!shared->stop)
-        for (int i = lock + 10; i < lock + 20; i++)
-            dup2(i % 3 ? bait : null, i);
+    for (unsigned turn = 0; !shared->stop; turn++) {
+        int low = await_descriptor();
+        for (int i = low; i < low + 2; i++)
+            dup2(turn % 4 ? bait : null, i);
+        usleep(1000);
+        for (int i = low; i < low + 2; i++)
+            close(i);
+    }
     return data;
 }
 
@@ -1073,6 +1127,23 @@ static void run_unanswered(void) {
     puts("mapped");
     fflush(stdout);
     wait_futex();
+}
+
+/* Puts the file NAME, which has to be asked whether it may be closed, in the place of a descriptor of the tracer's. */
+static void *swap_for_file(void *data) {
+    dup2(*(int *)data, await_descriptor());
+    return data;
+}
+
+static void run_unanswered_close(void) {
+    pthread_t thread;
+    int file = fcntl(open(victim, O_RDONLY), F_DUPFD, 500);
+    want(file >= 0, victim);
+    puts("mapped");
+    fflush(stdout);
+    pthread_create(&thread, NULL, swap_for_file, &file);
+    wait_futex();
+    pthread_join(thread, NULL);
 }
 
 /* --- the waker --- */
@@ -1232,6 +1303,9 @@ static const struct mode {
     WAIT(fifo),
     RUN(compute_beside),
     RUN(unanswered),
+    RUN(unanswered_close),
+    RUN(execs_beside),
+    RUN(execs_unanswered),
 };
 
 static _Atomic int started;
@@ -1255,6 +1329,8 @@ int main(int argc, char **argv) {
     }
     if (strcmp(argv[1], "execs") == 0)
         return run_execs(argv);
+    if (strcmp(argv[1], "executed") == 0)
+        return run_executed();
     victim = argv[2];
     want(run != NULL && n < 64, argv[1]);
     prctl(PR_SET_PDEATHSIG, SIGKILL);

@@ -74,8 +74,9 @@ def test_keep(targets, plain_output, tmp_path):
         assert target.finish() == plain_output
 
 
-@pytest.mark.parametrize("attached", [False, True])
-def test_interrupted(targets, plain_output, attached):
+@pytest.mark.parametrize("attached, number", [
+    (False, signal.SIGINT), (True, signal.SIGTERM), (False, signal.SIGHUP), (False, signal.SIGQUIT), (True, signal.SIGPIPE)])
+def test_interrupted(targets, plain_output, attached, number):
     with attaching.running(targets["exec"], "compute") as target:
         if attached:
             assert helpers.hugeld("attach", "--running-threads", target.pid).returncode == 0
@@ -84,7 +85,7 @@ def test_interrupted(targets, plain_output, attached):
         try:
             state = target.huge_bytes() > 0
             helpers.wait_until(lambda: (target.huge_bytes() > 0) != state or time.sleep(0.1), what="a change")
-            bench.send_signal(signal.SIGINT)
+            bench.send_signal(number)
             assert bench.wait(timeout=30) == 1
         finally:
             helpers.end_process(bench)

@@ -7,8 +7,10 @@ import itertools
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
+import threading
 import time
 
 import helpers
@@ -306,22 +308,35 @@ def test_many_times(targets, plain_output, mode):
         assert target.finish() == plain_output
 
 
+@contextlib.contextmanager
+def stopping(pid):
+    """SIGSTOP and SIGCONT at any moment until the block ends, SIGCONT last."""
+    over = threading.Event()
+
+    def stop_and_go():
+        while not over.is_set():
+            for number, most in (signal.SIGSTOP, 0.0005), (signal.SIGCONT, 0.003):
+                os.kill(pid, number)
+                time.sleep(random.uniform(0, most))
+
+    stopper = threading.Thread(target=stop_and_go)
+    stopper.start()
+    try:
+        yield
+    finally:
+        over.set()
+        stopper.join()
+
+
 def test_stop_and_go(targets, plain_output):
-    """SIGSTOP and SIGCONT at any moment: it is refused, or it works."""
+    """It is refused, or it works; and when nobody stops it any more, it runs."""
     with attaching.running(targets["exec"], "futex", 2) as target:
-        stormer = os.fork()
-        if stormer == 0:
-            for _ in range(3000):
-                os.kill(target.pid, signal.SIGSTOP)
-                os.kill(target.pid, signal.SIGCONT)
-            os._exit(0)
-        outcomes = set()
-        for _ in range(10):
-            outcomes.add(attach(target.pid).returncode)
-            outcomes.add(detach(target.pid).returncode)
-        os.waitpid(stormer, 0)
-        os.kill(target.pid, signal.SIGCONT)
-        assert outcomes <= {0, 1}
+        with stopping(target.pid):
+            outcomes = [command(target.pid).returncode for command in (attach, detach) * 10]
+            helpers.wait_until(lambda: attach(target.pid).returncode == 0, what="an attach between two stops")
+        assert set(outcomes) <= {0, 1}
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "S", what="running on")
         assert target.finish() == plain_output
 
 

@@ -11,7 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
-import time
+import tempfile
 
 import helpers
 import attaching
@@ -326,6 +326,61 @@ def test_unanswered(for_nobody, targets, plain_output, tmp_path, root):
         assert target.finish() == plain_output
 
 
+def test_closes_unanswered(for_nobody, targets, plain_output, tmp_path, root):
+    """A descriptor that attach makes in it, and takes, has become one of such a file.  To close that takes until it is answered."""
+    if not shutil.which("bindfs"):
+        pytest.skip("bindfs is not installed")
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
+            folder.chmod(0o755)
+
+    def is_attacked():
+        folder = pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
+        folder.chmod(0o755)
+        prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY, "sh", folder]
+        with attaching.running(targets["exec"], "unanswered_close", folder / "mounted/file", prefix=prefix) as target:
+            assert target.process.stdout.readline() == "mapped\n"
+            server = int((folder / "server").read_text())
+            os.kill(server, signal.SIGSTOP)
+            try:
+                command = helpers.start([helpers.HUGELD, "attach", target.pid])
+                # It goes on to close what it has made, in the process itself.
+                helpers.wait_until(lambda: command.poll() is not None or
+                                   (attaching.call_of(target.pid) == 3 and helpers.state_of(target.pid) in "SD"), what="close")
+            finally:
+                os.kill(server, signal.SIGCONT)
+            _, err = command.communicate(timeout=60)
+            assert target.finish() == plain_output
+            return "descriptor" in err
+
+    helpers.wait_until(is_attacked, what="an attack")
+
+
+def test_executes_unanswered(for_nobody, targets, plain_output, tmp_path, root):
+    """A thread executes a program on a FUSE that does not answer, for which the kernel lets whoever would trace it wait."""
+    if not shutil.which("bindfs"):
+        pytest.skip("bindfs is not installed")
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
+            folder.chmod(0o755)
+    (tmp_path / "script").write_text(f"#!{tmp_path}/mounted/file\n")
+    (tmp_path / "script").chmod(0o755)
+    stop = 'read -r server < server; kill -STOP "$server"; exec "$@"'
+    prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY.replace("exec ", f"exec sh -c '{stop}' sh "), "sh", tmp_path]
+    with attaching.running(targets["exec"], "execs_unanswered", tmp_path / "script", prefix=prefix) as target:
+        server = int((tmp_path / "server").read_text())
+        try:
+            threads = pathlib.Path(f"/proc/{target.pid}/task")
+            helpers.wait_until(lambda: any(attaching.call_of(t.name) == 59 for t in threads.iterdir()), what="execve")
+            result = helpers.hugeld("attach", target.pid)
+            assert result.returncode == 1 and "try again" in result.stderr, result
+        finally:
+            os.kill(server, signal.SIGCONT)
+        helpers.wait_until(lambda: len(list(threads.iterdir())) == 1, what="the end of execve")
+        assert helpers.hugeld("attach", target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
 def test_no_descriptors(targets, plain_output, root):
     """It has no descriptor left: it is refused, and may be attached to when it has."""
     with attaching.running(targets["exec"], "futex") as target:
@@ -452,19 +507,22 @@ def test_execs(targets, tmp_path):
 
 
 def test_hostile(targets, tmp_path, root):
-    """The tracer ends, in time, and nobody else has heard of it."""
+    """The tracer ends, in time, and nobody else has heard of it, although another descriptor than its own was there."""
     victim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     victim.bind(str(tmp_path / "v"))
     victim.setblocking(False)
-    end = time.monotonic() + 15
-    tries = 0
-    while tries < 12 and time.monotonic() < end:
+    said = []
+
+    def is_attacked():
         with attaching.running(targets["exec"], "hostile", tmp_path / "v") as target:
             for command in ("attach", "detach") * 2:
                 result = helpers.hugeld(command, target.pid)
                 assert result.returncode in (0, 1), result.stderr
                 assert "\033" not in result.stdout + result.stderr
-                tries += 1
-    with pytest.raises(BlockingIOError):
-        victim.recv(1)
+                said.append(result.stderr)
+        with pytest.raises(BlockingIOError):
+            victim.recv(1)
+        return len(said) >= 12 and any("descriptor" in text for text in said)
+
+    helpers.wait_until(is_attacked, what="an attack on its descriptors")
     victim.close()

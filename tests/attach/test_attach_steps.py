@@ -5,6 +5,7 @@ in the process fails with each errno that it may have: the program goes on, righ
 import errno
 import os
 import signal
+import subprocess
 
 import helpers
 import attaching
@@ -132,6 +133,17 @@ def test_faulted_sample(targets, steps, plain_output):
         assert n >= nth
 
 
+@pytest.mark.parametrize("nth", [1, 12, 30, 47, 60, *[pytest.param(i, marks=pytest.mark.whole) for i in range(2, 60, 7)]])
+def test_stopped(targets, steps, plain_output, nth):
+    """A SIGSTOP before a step is not lost, and does not come twice."""
+    with attaching.running(targets["exec"], "futex") as target:
+        n, code, said = step(steps, "signal", nth, target.pid, int(signal.SIGSTOP), helpers.HUGELD, "attach", target.pid)
+        assert n >= nth and (code == 0 or "it is stopped" in said), said
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == "T", what="the stop")
+        os.kill(target.pid, signal.SIGCONT)
+        assert target.finish() == plain_output, said
+
+
 # The last steps: the other threads get their masks and registers back and are let go, the room is given back, and then the
 # thread that did that gets its own.
 LAST = 22
@@ -151,6 +163,37 @@ def test_signal_that_a_call_lets_through(targets, library_target, steps, plain_o
         assert helpers.hugeld("detach", *words, target.pid).returncode == 0
         _, _, said = step(steps, "signal", n - back, target.pid, int(signal.SIGUSR1), *attach)
         assert target.finish() == plain_output, said
+
+
+# Lets the thread go on that waits for a writer, and waits until what it executes has stopped or waits.
+EXECUTE = """timeout 5 sh -c ': > "{fifo}"' || exit 1
+: > "{fifo}.begun"
+for i in $(seq 500); do read -r name < /proc/{pid}/comm; [ "$name" != executed ] || break; sleep 0.01; done
+for i in $(seq 500); do ! grep -q "^State:.[tS]" /proc/{pid}/status || break; sleep 0.01; done"""
+
+
+@pytest.mark.parametrize("back", [3, 9, 15, *[pytest.param(i, marks=pytest.mark.whole) for i in range(0, 20, 2)]])
+def test_another_program(library_target, steps, tmp_path, back):
+    """A thread that could not be stopped executes a program, which gets the number of the one that makes the calls, and nothing
+    of its registers."""
+    fifo, begun = tmp_path / "fifo", tmp_path / "fifo.begun"
+    os.mkfifo(fifo)
+
+    def attach(nth):
+        """How many steps there were, if the thread waited already when it was to be stopped."""
+        begun.unlink(missing_ok=True)
+        with attaching.running(library_target[0], "execs_beside", fifo) as target:
+            script = EXECUTE.format(fifo=fifo, pid=target.pid)
+            n, code, said = step(steps, "run", nth, script, helpers.HUGELD, "attach", "--running-threads", "-p", "*", target.pid)
+            if n < nth:
+                subprocess.run(["sh", "-c", script], check=True, timeout=60)
+            assert code in (0, 1), said
+            if begun.exists():
+                assert target.finish() == (7, "executed\n"), said
+            return begun.exists() and "while all threads sleep" in said and n
+
+    n = helpers.wait_until(lambda: attach(10**6), what="a thread that waits")
+    helpers.wait_until(lambda: attach(n - back), what="another program")
 
 
 def fail_calls(target_file, steps, command, plain, error):

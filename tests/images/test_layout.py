@@ -2,7 +2,9 @@
 """hugeld image: an image has every byte that its original loads, every symbol and section; it runs the same, and its text
 is mapped by huge pages from the file.  What can have none is refused with a reason and leaves nothing behind."""
 
+import concurrent.futures
 import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -327,6 +329,41 @@ def test_stock_programs(tmpfs, tmp_path, which):
     outcome = {str(path): check_stock(tmpfs, path, tmp_path) for path in chosen}
     ran = [path for path, said in outcome.items() if said == "same"]
     assert len(ran) >= (20 if which == "all" else 3), outcome
+
+
+def elf_files(roots):
+    """ELF files of this machine's class, each once."""
+    found = {}
+    for root in roots:
+        for folder, _, names in os.walk(root):
+            for path in (pathlib.Path(folder, name) for name in names):
+                if path.is_file() and not path.is_symlink() and path.stat().st_size > 64:
+                    with open(path, "rb") as file:
+                        head = file.read(20)
+                    if head[:6] == b"\x7fELF\x02\x01" and head[16] in (layouts.ET_EXEC, layouts.ET_DYN):
+                        found[path.stat().st_dev, path.stat().st_ino] = path
+    return sorted(found.values())
+
+
+def says_of(out, path):
+    """What `hugeld image` says of the file at PATH, with so small huge pages that each file has whole ones."""
+    image = out / "".join(f"{byte:02x}" for byte in os.urandom(8))
+    result = helpers.hugeld("image", f"--huge-page={SMALL}", "--", path, image, timeout=120)
+    image.unlink(missing_ok=True)
+    return path, result.stderr
+
+
+# Roots to be looked at instead, such as that of another Debian.
+ROOTS = os.environ.get("T_IMAGE_ROOTS", "/usr/bin:/usr/sbin:/usr/lib").split(":")
+
+
+@pytest.mark.whole
+def test_sections_of_a_distribution(tmp_path):
+    """No file of it carries data that only itself finds, but for those that are made to."""
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        said = dict(pool.map(functools.partial(says_of, tmp_path), elf_files(ROOTS)))
+    refused = [str(path) for path, text in said.items() if "other data" in text]
+    assert len(said) > 500 and refused == [], (len(said), refused)
 
 
 def test_compiler(tmpfs, tmp_path):
