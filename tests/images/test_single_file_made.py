@@ -20,7 +20,8 @@ pytestmark = [pytest.mark.beside, pytest.mark.whole]
 TOOLS = helpers.cache_folder() / "single-file"
 TEXT = "what it carries, " * 1000
 SMALL = "no whole huge page lies inside"
-SCRIPT = "no ELF"
+SCRIPT = "is a script"
+SPARSE = "its segments lie too far apart"  # postject puts its own far behind the others
 
 
 def make(*argv, **options):
@@ -114,9 +115,9 @@ MADE = {
     "makeself": (by_makeself, SCRIPT, False),
     "unzipsfx": (by_unzipsfx, SMALL, False),
     "sbcl": (by_sbcl, SMALL, False),
-    "pyinstaller": (by_pyinstaller, SMALL, False),
-    "node": (by_node, None, True),
-    "bun": (by_bun, REFUSED, True),
+    "pyinstaller": (by_pyinstaller, REFUSED, False),
+    "node": (by_node, SPARSE, True),
+    "bun": (by_bun, None, True),  # in a segment
 }
 
 
