@@ -113,12 +113,14 @@ static void replace_result(pid_t thread, const struct user_regs_struct *r) {
     failing = false;
 }
 
+/* A process of its own may make this step, or be about to make another one. */
 static void kill_tracer(pid_t child, pid_t thread) {
     int status;
     kill(child, SIGKILL);
-    kill(thread, SIGKILL); /* a process of its own may make this step */
-    while (waitpid(-1, &status, __WALL) > 0)
-        continue;
+    kill(thread, SIGKILL);
+    while ((thread = waitpid(-1, &status, __WALL)) > 0)
+        if (WIFSTOPPED(status))
+            kill(thread, SIGKILL);
     printf("%ld\n", n);
     exit(99);
 }
