@@ -1011,13 +1011,16 @@ static void run_privileged(void) {
     wait_futex();
 }
 
-/* A new program all the time, until the file NAME is there. */
+/* A new program for each few milliseconds, which is this one and OTHER in turns, until the file NAME is there. */
 static int run_execs(char **argv) {
+    struct timespec now;
+    char *const next[] = {argv[3], argv[1], argv[2], argv[0], NULL};
     check_all();
     if (access(argv[2], F_OK) == 0)
         return 7;
-    usleep(500);
-    execv("/proc/self/exe", argv);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    usleep((useconds_t)(now.tv_nsec / 100 % 20000));
+    execv(argv[3], next);
     return 8;
 }
 
