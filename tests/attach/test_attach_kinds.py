@@ -7,10 +7,8 @@ import itertools
 import json
 import os
 import pathlib
-import random
 import shutil
 import signal
-import threading
 import time
 
 import helpers
@@ -305,41 +303,6 @@ def test_many_times(targets, plain_output, mode):
         for _ in range(20):
             succeed(attach("--running-threads", target.pid))
             succeed(detach("--running-threads", target.pid))
-        assert target.finish() == plain_output
-
-
-@contextlib.contextmanager
-def stopping(pid):
-    """SIGSTOP and SIGCONT at any moment until the block ends, SIGCONT last."""
-    over = threading.Event()
-
-    def stop_and_go():
-        while not over.is_set():
-            for number, most in (signal.SIGSTOP, 0.0005), (signal.SIGCONT, 0.003):
-                os.kill(pid, number)
-                time.sleep(random.uniform(0, most))
-
-    stopper = threading.Thread(target=stop_and_go)
-    stopper.start()
-    try:
-        yield
-    finally:
-        over.set()
-        stopper.join()
-
-
-def test_stop_and_go(targets, plain_output):
-    """It is refused, or it works; and when nobody stops it any more, it runs."""
-    with attaching.running(targets["exec"], "futex") as target:
-        for name in ["attach", "detach"] * 20:
-            command = helpers.start([helpers.HUGELD, name, target.pid])
-            with stopping(target.pid):
-                time.sleep(random.uniform(0, 0.02))
-            _, err = command.communicate(timeout=60)
-            assert command.returncode in (0, 1), err
-            helpers.wait_until(lambda: helpers.state_of(target.pid) == "S", what="running on")
-        succeed(attach(target.pid))
-        assert target.huge_bytes() >= 2 * helpers.HUGE
         assert target.finish() == plain_output
 
 

@@ -133,13 +133,16 @@ def test_faulted_sample(targets, steps, plain_output):
         assert n >= nth
 
 
+@pytest.mark.parametrize("then", ["T", "S"])
 @pytest.mark.parametrize("nth", [1, 12, 30, 47, 60, *[pytest.param(i, marks=pytest.mark.whole) for i in range(3, 60, 7)]])
-def test_stopped(targets, steps, plain_output, nth):
-    """A SIGSTOP before a step is not lost, and does not come twice."""
+def test_stopped(targets, steps, plain_output, nth, then):
+    """A SIGSTOP before a step is not lost, and one that is over does not come again."""
     with attaching.running(targets["exec"], "futex") as target:
-        n, code, said = step(steps, "signal", nth, target.pid, int(signal.SIGSTOP), helpers.HUGELD, "attach", target.pid)
+        script = f"kill -STOP {target.pid}" + (f"; kill -CONT {target.pid}" if then == "S" else "")
+        n, code, said = step(steps, "run", nth, script, helpers.HUGELD, "attach", target.pid)
         assert n >= nth and (code == 0 or "it is stopped" in said), said
-        helpers.wait_until(lambda: helpers.state_of(target.pid) == "T", what="the stop")
+        helpers.wait_until(lambda: helpers.state_of(target.pid) == then, what="the stop, or running on")
+        assert code == 1 or target.huge_bytes() >= 2 * helpers.HUGE
         os.kill(target.pid, signal.SIGCONT)
         assert target.finish() == plain_output, said
 
