@@ -196,6 +196,25 @@ static void print_joined(const struct hl_attachment *attachment, const struct hl
              pages(text->joined_pages));
 }
 
+/* No whole huge page lies in the text of LOADED at the address that it has.  The caller frees it. */
+static char *explain_too_small(const struct request *request, const struct hl_attachment *attachment,
+                               const struct hl_loaded *loaded) {
+    struct hl_verdict verdict;
+    hl_judge_loaded(&verdict, &attachment->process, loaded, attachment->obstacle,
+                    &request->attachment.options);
+    char *commands = hl_format_commands(&verdict), *what;
+    if (commands != NULL)
+        what = hl_format("no whole huge page lies inside where it is loaded; best for its next start: %s",
+                         commands);
+    else
+        what =
+            hl_format("%s%s", hl_skip_sentence(HL_SKIP_TOO_SMALL),
+                      strcmp(request->patterns, "main") == 0 ? "; -p '*' looks at its libraries, too" : "");
+    free(commands);
+    hl_free_verdict(&verdict);
+    return what;
+}
+
 static void print_text(const struct request *request, const struct hl_attachment *attachment,
                        const struct hl_attached_text *text) {
     const char *path = text->loaded->object.path, *would = request->attachment.dry_run ? "would be " : "";
@@ -204,9 +223,8 @@ static void print_text(const struct request *request, const struct hl_attachment
     if (text->joined_pages > 0)
         print_joined(attachment, text);
     if (text->skip != 0 && !is_there) {
-        what = text->skip == HL_SKIP_TOO_SMALL && strcmp(request->patterns, "main") == 0
-                   ? hl_format("%s; -p '*' looks at its libraries, too", hl_skip_sentence(HL_SKIP_TOO_SMALL))
-                   : format_reason(text->skip);
+        what = text->skip == HL_SKIP_TOO_SMALL ? explain_too_small(request, attachment, text->loaded)
+                                               : format_reason(text->skip);
         hl_say("%d %s: %s: %s stays: %s", attachment->process.pid, attachment->process.name, path,
                text->joined_pages > 0 ? "the rest of the text" : "text", what);
         free(what);

@@ -43,15 +43,16 @@
 static void add_object(struct hl_needs *needs, const char *path, const struct hl_starts *starts,
                        const struct hl_found_image *image, const struct hl_verdict *verdict) {
     struct hl_need *need;
-    bool takes_pool =
-        needs->makes_copy && image->use != HL_IMAGE_USED && needs->options.backend != HL_BACKEND_IMAGE;
+    bool can_be_copied = verdict->plain_reason == NULL;
+    bool takes_pool = needs->makes_copy && can_be_copied && image->use != HL_IMAGE_USED &&
+                      needs->options.backend != HL_BACKEND_IMAGE;
     needs->object = hl_resize(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
     need = &needs->object[needs->n_objects++];
     *need = (struct hl_need){hl_format("%s", path), takes_pool ? starts->pages_min : 0,
                              takes_pool ? starts->pages_max : 0, *image, *verdict};
     if (takes_pool && image->use == HL_IMAGE_DEPENDS)
         need->pages_min = 0;
-    needs->fits = needs->fits || starts->pages_max > 0 || verdict->best != HL_WAY_NOTHING;
+    needs->fits = needs->fits || (can_be_copied && starts->pages_max > 0) || verdict->best != HL_WAY_NOTHING;
     needs->our_pages_min += need->pages_min;
     needs->our_pages_max += need->pages_max;
     needs->shared_pages += image->use == HL_IMAGE_USED ? hl_count_pages(&image->plan) : 0;
@@ -100,14 +101,11 @@ static void count_libraries(struct hl_needs *needs) {
     hl_free_libraries(&libraries);
 }
 
-/* Why hugeld does nothing in this program; NULL if it may.  The caller frees it. */
-static char *explain_idleness(const struct hl_needs *needs) {
+/* Why hugeld does nothing in this program; NULL if it may. */
+static const char *explain_idleness(const struct hl_needs *needs) {
     if (needs->options.objects.bytes == 0)
-        return hl_format("LD_HUGEPAGES selects nothing");
-    if (!hl_match_only(&needs->options, needs->executable))
-        return hl_format("exe= does not match it");
-    const char *reason = hl_explain_plain_run(needs->executable);
-    return reason != NULL ? hl_format("it is %s", reason) : NULL;
+        return "LD_HUGEPAGES selects nothing";
+    return hl_match_only(&needs->options, needs->executable) ? NULL : "exe= does not match it";
 }
 
 static bool selects_just_main(const struct hl_needs *needs) {
@@ -115,15 +113,29 @@ static bool selects_just_main(const struct hl_needs *needs) {
     return objects->bytes == strlen("main") && memcmp(objects->at, "main", objects->bytes) == 0;
 }
 
+static void be_idle(struct hl_needs *needs, const char *before, const char *reason) {
+    needs->idle = true;
+    needs->reason = hl_format("%s%s", before, reason);
+}
+
 static void count_our_pages(struct hl_needs *needs) {
-    needs->reason = explain_idleness(needs);
-    needs->idle = needs->reason != NULL;
-    if (!needs->idle && needs->options.backend == HL_BACKEND_THP)
-        needs->reason = hl_format("backend=thp takes nothing from the pool");
-    if (needs->reason != NULL)
+    const char *idleness = explain_idleness(needs), *plain = hl_explain_plain_run(needs->executable);
+    if (idleness != NULL) {
+        be_idle(needs, "", idleness);
         return;
+    }
+    if (needs->options.backend == HL_BACKEND_THP && plain == NULL) {
+        needs->reason = hl_format("backend=thp takes nothing from the pool");
+        return;
+    }
     count_object(needs, needs->executable, true);
-    if (!selects_just_main(needs))
+    if (plain != NULL && !needs->fits) {
+        be_idle(needs, "it is ", plain);
+        return;
+    }
+    if (plain != NULL)
+        needs->reason = hl_format("there can be no private copy, because it is %s", plain);
+    else if (!selects_just_main(needs))
         count_libraries(needs);
     if (needs->options.backend == HL_BACKEND_IMAGE && needs->reason == NULL)
         needs->reason = hl_format("backend=image takes nothing from the pool");

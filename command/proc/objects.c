@@ -34,6 +34,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/vfs.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 /* A file of which a process maps something; opened once. */
@@ -100,33 +101,56 @@ static void unescape(char *text) {
     *to = '\0';
 }
 
-/* Whether LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", says that an image is mounted
-   over PATH. */
-static bool mounts_image(char *line, const char *path) {
+/* The places over which images are mounted. */
+struct image_mounts {
+    bool is_read;
+    size_t n;
+    char **point;
+};
+
+/* Where LINE of mountinfo, "42 23 0:31 /KEY/NAME /usr/bin/NAME ro - tmpfs ...", has an image mounted, inside of LINE; or NULL. */
+static char *find_image_mount(char *line) {
     char *rest = line, *field[5] = {NULL};
     for (size_t i = 0; i < 5 && rest != NULL; i++)
         field[i] = strsep(&rest, " ");
-    if (field[4] == NULL)
-        return false;
-    bool is_image = find_image_folder(field[3]) != NULL;
+    if (field[4] == NULL || find_image_folder(field[3]) == NULL)
+        return NULL;
     unescape(field[4]);
-    return is_image && strcmp(field[4], path) == 0;
+    return field[4];
 }
 
-static bool is_mounted_over(const struct hl_process *process, const char *path) {
+static void read_image_mounts(struct image_mounts *mounts, const struct hl_process *process) {
     int fd = openat(process->folder, "mountinfo", O_RDONLY | O_CLOEXEC);
     FILE *text = fd >= 0 ? fdopen(fd, "r") : NULL;
-    char *line = NULL;
+    char *line = NULL, *point;
     size_t size = 0;
-    bool found = false;
-    while (text != NULL && !found && getline(&line, &size, text) >= 0)
-        found = mounts_image(line, path);
+    while (text != NULL && getline(&line, &size, text) >= 0) {
+        if ((point = find_image_mount(line)) == NULL)
+            continue;
+        mounts->point = hl_resize(mounts->point, (mounts->n + 1) * sizeof *mounts->point);
+        mounts->point[mounts->n++] = hl_format("%s", point);
+    }
     free(line);
     if (text != NULL)
         fclose(text);
     else if (fd >= 0)
         close(fd);
+    mounts->is_read = true;
+}
+
+static bool is_mounted_over(struct image_mounts *mounts, const struct hl_process *process, const char *path) {
+    bool found = false;
+    if (!mounts->is_read)
+        read_image_mounts(mounts, process);
+    for (size_t i = 0; i < mounts->n && !found; i++)
+        found = strcmp(mounts->point[i], path) == 0;
     return found;
+}
+
+static void free_image_mounts(struct image_mounts *mounts) {
+    for (size_t i = 0; i < mounts->n; i++)
+        free(mounts->point[i]);
+    free(mounts->point);
 }
 
 static bool is_same_mapped_file(const struct hl_region *a, const struct hl_region *b) {
@@ -144,23 +168,24 @@ static bool is_removed_mount(const struct hl_region *region) {
     return strcmp(region->name, "/ (deleted)") == 0 && region->shmem_pmd_bytes > 0;
 }
 
-/* Sets of_image.  Only what is on huge pages is looked for among the mounts: nothing else is asked for. */
+/* Sets of_image.  Only what may lie on a tmpfs is looked for among the mounts: such a file system has no disk, and so the major
+   number 0, and what is on huge pages of hugetlbfs has none either. */
 static void find_images(struct hl_process *process) {
-    const struct hl_region *image = NULL, *other = NULL;
+    const struct hl_region *image = NULL;
+    struct image_mounts mounts = {0};
     for (size_t i = 0; i < process->n_regions; i++) {
         struct hl_region *region = &process->region[i];
-        bool is_huge = hl_hugetlb_bytes(region) + region->file_pmd_bytes + region->shmem_pmd_bytes > 0;
-        if (region->inode == 0 || region->name[0] != '/' ||
-            (other != NULL && is_same_mapped_file(other, region)))
+        bool may_be = major(region->device) == 0;
+        if (region->inode == 0 || region->name[0] != '/')
             continue;
         region->of_image = find_image_folder(region->name) != NULL || hl_is_own_image(region) ||
                            (image != NULL && is_same_mapped_file(image, region)) ||
-                           is_removed_mount(region) || (is_huge && is_mounted_over(process, region->name));
+                           is_removed_mount(region) ||
+                           (may_be && is_mounted_over(&mounts, process, region->name));
         if (region->of_image)
             image = region;
-        else if (is_huge)
-            other = region;
     }
+    free_image_mounts(&mounts);
 }
 
 /* What the image that REGION maps was made of, by the link beside it; NULL if that is not there to be read, as

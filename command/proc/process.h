@@ -60,11 +60,12 @@ struct hl_loaded {
 
 /* Where the text of an object of a process is. */
 enum hl_now {
-    HL_NOW_UNKNOWN,  /* no process was asked */
-    HL_NOW_SMALL,    /* on small pages of its file */
-    HL_NOW_CACHED,   /* on huge pages of its file, in the page cache */
-    HL_NOW_MOVED,    /* copied at startup, by the preloader or the patched linker */
-    HL_NOW_MAPPED,   /* on an image that was mapped over it: at the exec stop, at startup or by attach */
+    HL_NOW_UNKNOWN, /* no process was asked */
+    HL_NOW_SMALL,   /* on small pages of its file */
+    HL_NOW_CACHED,  /* on huge pages of its file, in the page cache */
+    HL_NOW_MOVED,   /* copied at startup, by the preloader or the patched linker */
+    HL_NOW_COPIED,  /* on a copy that attach made for the process */
+    HL_NOW_MAPPED, /* on a store's image that was mapped over it: at the exec stop, at startup or by attach */
     HL_NOW_EXECUTED, /* the image was executed, or mapped by the dynamic linker, in the place of the file */
     HL_NOWS
 };
@@ -91,7 +92,7 @@ bool hl_has_huge_pages(const struct hl_process *process);
 int hl_read_process(struct hl_process *process);
 
 /* The same of maps, which walks no page tables: without nodes, and of regions without their bytes.  hl_find_loaded does not
-   see then which files are images that are mounted over others. */
+   see then which files are images that were mounted over others, where both have been replaced since. */
 int hl_read_process_map(struct hl_process *process);
 
 /* The same without nodes, and of regions that lie behind the executable only what /proc/PID/maps has: while the kernel counts

@@ -48,7 +48,8 @@ struct request {
     struct hl_options options;
     pid_t pid; /* 0: none */
     struct hl_process process;
-    json_t *files; /* NULL: print text */
+    enum hl_skip obstacle; /* of PROCESS */
+    json_t *files;         /* NULL: print text */
     bool json, failed;
     int first; /* the first FILE in argv, or 0 */
 };
@@ -262,7 +263,7 @@ static void print_report(const struct hl_forecast *report, const struct hl_found
     hl_print("%s: %s, %s, %" PRIu64 " KiB of text", report->path, hl_elf_type(report->file),
              machine != NULL ? machine : "unknown machine", to_kib(plan->text_bytes));
     if (is_static(report->file))
-        hl_print("  static: the dynamic linker never runs, so nothing moves (link it dynamically)");
+        hl_print("  static: the dynamic linker never runs, so there can be no private copy");
     const struct hl_mark *mark = hl_find_mark(report->file->fd);
     if (mark != NULL)
         hl_print(
@@ -408,7 +409,7 @@ static void report_file(struct request *request, const char *path, const struct 
     else
         hl_find_image(&image, &report, &options, address != EXAMPLE);
     if (loaded != NULL)
-        hl_judge_loaded(&verdict, &request->process, loaded, &options);
+        hl_judge_loaded(&verdict, &request->process, loaded, request->obstacle, &options);
     else
         hl_judge_file(&verdict, path, file, strcmp(hl_elf_type(file), "dso") != 0, &options);
     bool ranges = (address == EXAMPLE || address == OF_KERNEL) && report.object.n_segments != 0;
@@ -494,6 +495,7 @@ static int read_process(struct request *request) {
     }
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_find_loaded(&request->process, &geometry);
+    request->obstacle = hl_find_obstacle(&request->process);
     return 0;
 }
 

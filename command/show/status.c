@@ -217,12 +217,13 @@ static bool is_of_interest(const struct tally *tally) {
 /* Judges the objects that are of interest, as they would be started with the process's own options. */
 static void judge(struct picture *picture) {
     struct hl_options options;
+    enum hl_skip obstacle = hl_find_obstacle(&picture->process);
     char *text = hl_read_variable(&picture->process, "LD_HUGEPAGES_OPTIONS");
     hl_default_options(&options);
     hl_parse_options(&options, text != NULL ? text : "", NULL);
     for (size_t i = 0; i < picture->n_tallies; i++)
         if (is_of_interest(&picture->tally[i]))
-            hl_judge_loaded(&picture->tally[i].verdict, &picture->process, picture->tally[i].loaded,
+            hl_judge_loaded(&picture->tally[i].verdict, &picture->process, picture->tally[i].loaded, obstacle,
                             &options);
     free(text);
 }
@@ -341,13 +342,14 @@ static void print_range(const struct range *range) {
     free(nodes);
 }
 
-/* What is mapped from an image comes as it is touched. */
+/* What is mapped from a file comes as it is touched. */
 static const char *describe_rest(const struct range *range) {
     const struct hl_region *region = range->region;
     if (range->huge_bytes >= region->end - region->start)
         return "";
-    bool untouched = range->backend == SHARED &&
-                     (hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= range->huge_bytes);
+    bool untouched = (range->backend == SHARED && hl_hugetlb_bytes(region) > 0) ||
+                     ((range->backend == SHARED || range->backend == FILE_CACHE) &&
+                      region->resident_bytes <= range->huge_bytes);
     return untouched ? ", the rest of it not touched yet" : ", the rest of it small";
 }
 
@@ -394,6 +396,8 @@ static char *explain_plain(const struct hl_process *process, const struct hl_ver
         why = hl_format("%s", hl_skip_sentence(verdict->skip));
     else if (verdict->is_gone)
         why = hl_format("its file was removed or replaced since; start it anew");
+    else if (verdict->best == HL_WAY_PLACE && verdict->is_made && verdict->now == HL_NOW_CACHED)
+        why = hl_format("outside of the huge pages of its file, or not touched yet");
     else if (process->executable != NULL && verdict->best == HL_WAY_PLACE && verdict->is_made)
         why = hl_format("its file is kept in place; start it anew");
     else if (verdict->image_skip == HL_SKIP_STORE_FOREIGN)
@@ -414,8 +418,10 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
         return hl_format("%s; %s", hl_skip_sentence(verdict->obstacle), hl_skip_remedy(verdict->obstacle));
     if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
         return hl_format("kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
-    if (verdict->now == HL_NOW_EXECUTED)
-        return hl_format("outside of the huge pages of its image");
+    if (verdict->now == HL_NOW_COPIED)
+        return hl_format("outside of the copy that attach made");
+    if (verdict->now == HL_NOW_EXECUTED || verdict->now == HL_NOW_MAPPED)
+        return hl_format("on its image and not touched yet, or outside of the image's huge pages");
     if (!preloaded && !has_patched_linker(process))
         return explain_plain(process, verdict);
     if (process->executable != NULL && !hl_match_only(options, process->executable))
@@ -430,6 +436,15 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
     return hl_format("could be on huge pages; %s", options->verbose > 0
                                                        ? "a line at its start said why it is not"
                                                        : "verbose=1 tells at start why it is not");
+}
+
+/* Where nothing can be done at the address that the object has. */
+static void print_next_start(const struct hl_verdict *verdict) {
+    char *commands =
+        verdict->now == HL_NOW_SMALL && verdict->obstacle == HL_MOVED ? hl_format_commands(verdict) : NULL;
+    if (commands != NULL)
+        hl_print("    best for its next start: %s", commands);
+    free(commands);
 }
 
 /* What is small and why is what the plan says, made with the options that the process was started with. */
@@ -447,6 +462,8 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
         draw_range(&drawing, object, &tally->range[i]);
     hl_add_small_stretches(&drawing, object, &plan, &options);
     hl_finish_drawing(&drawing);
+    if (plan.text_covered_bytes == 0)
+        print_next_start(&tally->verdict);
     free(why);
     free(text);
 }
@@ -475,7 +492,10 @@ static void print_tally(const struct picture *picture, const struct tally *tally
              " KiB, FilePmdMapped %" PRIu64 " KiB",
              tally->private_hugetlb_bytes / 1024, tally->shared_hugetlb_bytes / 1024,
              tally->anon_huge_bytes / 1024, tally->file_pmd_bytes / 1024);
-    if (tally->image != NULL)
+    if (tally->image != NULL && tally->verdict.now == HL_NOW_COPIED)
+        hl_print("    %" PRIu64 " KiB of it are a copy that attach made for this process alone (%s)",
+                 tally->image_bytes / 1024, tally->image);
+    else if (tally->image != NULL)
         hl_print("    %" PRIu64
                  " KiB of it belong to an image, of which all processes share one copy: it is no "
                  "memory of this process (%s)",

@@ -61,12 +61,12 @@ static bool is_named(const struct prospect *prospect, enum hl_way_name way) {
 }
 
 static void add_prospect(struct prospects *prospects, const struct hl_process *process,
-                         const struct hl_loaded *loaded, double hot) {
+                         const struct hl_loaded *loaded, enum hl_skip obstacle, double hot) {
     struct hl_options options;
     struct prospect prospect = {.hot = hot};
     const char *path = loaded->object.path;
     hl_default_options(&options);
-    hl_judge_loaded(&prospect.verdict, process, loaded, &options);
+    hl_judge_loaded(&prospect.verdict, process, loaded, obstacle, &options);
     prospect.is_here = is_at(path, loaded->file->stat.st_dev, loaded->file->stat.st_ino);
     for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
         prospect.covered[way] = share(prospect.verdict.covered[way], prospect.verdict.text_bytes);
@@ -178,10 +178,11 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
         prospects->plain_reason = hl_explain_plain_run(path);
         free(path);
         hl_find_loaded(&process, &geometry);
+        enum hl_skip obstacle = hl_find_obstacle(&process);
         for (size_t i = 0; i < process.n_loaded; i++) {
             double hot = hot_of(program, &process.loaded[i]);
             if (hot > 0 && !process.loaded[i].is_image)
-                add_prospect(prospects, &process, &process.loaded[i], hot);
+                add_prospect(prospects, &process, &process.loaded[i], obstacle, hot);
         }
     }
     hl_close_process(&process);

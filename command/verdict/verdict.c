@@ -28,10 +28,16 @@
 #define CLEARLY_MORE 1.25
 
 static const char *const way_names[HL_WAYS] = {"nothing", "place", "image", "preload", "ldso"};
-static const char *const now_names[HL_NOWS] = {"unknown", "small", "cached", "moved", "mapped", "executed"};
+static const char *const now_names[HL_NOWS] = {"unknown", "small",  "cached",  "moved",
+                                               "copied",  "mapped", "executed"};
 static const char *const now_sentences[HL_NOWS] = {
-    "unknown",          "on small pages", "on huge pages in the page cache",
-    "moved at startup", "on its image",   "executed from its image",
+    "unknown",
+    "on small pages",
+    "on huge pages in the page cache",
+    "moved at startup",
+    "on a copy that attach made for it",
+    "on its image",
+    "executed from its image",
 };
 
 const char *hl_way_name(enum hl_way_name way) { return way_names[way]; }
@@ -251,7 +257,7 @@ static uint64_t find_text_overlap(const struct hl_object *object, const struct h
 static enum hl_now find_now_of(const struct hl_region *region, const struct hl_loaded *loaded) {
     uint64_t cached = region->file_pmd_bytes + region->shmem_pmd_bytes;
     if (region->of_image)
-        return HL_NOW_MAPPED;
+        return hl_is_own_image(region) ? HL_NOW_COPIED : HL_NOW_MAPPED;
     if (region->inode == loaded->inode && region->device == loaded->device)
         return cached > 0 ? HL_NOW_CACHED : HL_NOW_SMALL;
     return region->anon_huge_bytes + hl_hugetlb_bytes(region) > 0 ? HL_NOW_MOVED : HL_NOW_SMALL;
@@ -318,13 +324,14 @@ static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *load
 }
 
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
-                     const struct hl_loaded *loaded, const struct hl_options *options) {
+                     const struct hl_loaded *loaded, enum hl_skip obstacle,
+                     const struct hl_options *options) {
     if (loaded->is_image)
         judge_image(verdict, loaded);
     else
         hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
     verdict->now = hl_find_now(process, loaded, &verdict->huge_bytes);
-    verdict->obstacle = hl_find_obstacle(process);
+    verdict->obstacle = obstacle;
     verdict->is_gone = loaded->file->stat.st_nlink == 0;
 }
 

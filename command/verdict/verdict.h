@@ -46,9 +46,9 @@ bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
                              const struct hl_options *options);
 
-/* The same for LOADED in PROCESS, after hl_find_loaded, and finds what its text is on now. */
+/* The same for LOADED in PROCESS, after hl_find_loaded, and finds what its text is on now.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
-                     const struct hl_loaded *loaded, const struct hl_options *options);
+                     const struct hl_loaded *loaded, enum hl_skip obstacle, const struct hl_options *options);
 void hl_free_verdict(struct hl_verdict *verdict);
 
 /* Where the text of LOADED is in PROCESS, after hl_find_loaded; *HUGE_BYTES of it are on huge pages. */
