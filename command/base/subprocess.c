@@ -30,14 +30,15 @@ static bool become_user(uid_t uid) {
     return initgroups(user->pw_name, user->pw_gid) == 0 && setgid(user->pw_gid) == 0 && setuid(uid) == 0;
 }
 
-static void run_child(const char *path, char *const *argv, uid_t owner, int output, int errors) {
+static void run_child(const char *path, char *const *argv, uid_t owner, unsigned seconds, int output,
+                      int errors) {
     int input = open("/dev/null", O_RDONLY);
     if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0 ||
         (owner != (uid_t)-1 && !become_user(owner)))
         _exit(HL_EXIT_CANNOT_RUN);
     setenv("LD_HUGEPAGES", "", 1);
     setenv("LC_ALL", "C", 1);
-    alarm(SECONDS_MAX);
+    alarm(seconds);
     execv(path, argv);
     dprintf(STDERR_FILENO, "%s\n", strerror(errno));
     _exit(HL_EXIT_CANNOT_RUN);
@@ -57,25 +58,27 @@ static char *read_all(int fd) {
 
 /* Returns when CHILD has ended.  It may be of another user, whose processes can stop it, and an alarm doesn't end one that is
    stopped. */
-static void end_in_time(pid_t child) {
+static void end_in_time(pid_t child, unsigned seconds) {
     int pidfd = (int)syscall(SYS_pidfd_open, child, 0);
     struct pollfd ends = {pidfd, POLLIN, 0};
-    if (pidfd >= 0 && poll(&ends, 1, (SECONDS_MAX + 1) * 1000) <= 0)
+    if (pidfd >= 0 && poll(&ends, 1, ((int)seconds + 1) * 1000) <= 0)
         kill(child, SIGKILL); /* it was not waited for yet, so the number is still its own */
     if (pidfd >= 0)
         close(pidfd);
 }
 
-void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner) {
+/* SECONDS: 0 for as long as it takes. */
+static void ask(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner,
+                unsigned seconds) {
     /* Inherited as ignored, it would take the exit status away. */
     void (*inherited)(int) = signal(SIGCHLD, SIG_DFL);
     int output = memfd_create("output", MFD_CLOEXEC), errors = memfd_create("errors", MFD_CLOEXEC),
         status = -1;
     pid_t child = output >= 0 && errors >= 0 ? fork() : -1;
     if (child == 0)
-        run_child(path, argv, owner, output, errors);
-    if (child > 0)
-        end_in_time(child);
+        run_child(path, argv, owner, seconds, output, errors);
+    if (child > 0 && seconds > 0)
+        end_in_time(child, seconds);
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
     signal(SIGCHLD, inherited);
@@ -84,8 +87,12 @@ void hl_ask_program(struct hl_answer *answer, const char *path, char *const *arg
     answer->errors = read_all(errors);
 }
 
+void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner) {
+    ask(answer, path, argv, owner, SECONDS_MAX);
+}
+
 void hl_ask_itself(struct hl_answer *answer, const char *const *argv) {
-    hl_ask_program(answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
+    ask(answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1, 0);
 }
 
 void hl_free_answer(struct hl_answer *answer) {

@@ -12,11 +12,11 @@ struct hl_answer {
 };
 
 /* Runs the file PATH with ARGV, as the user OWNER unless that is (uid_t)-1, to its end, at most for 30
-   seconds.  LD_HUGEPAGES is empty for it, so that libhugeld.so, preloaded or not, moves nothing.
+   seconds; what takes longer is killed.  LD_HUGEPAGES is empty for it, so that libhugeld.so, preloaded or not, moves nothing.
    hl_free_answer frees ANSWER. */
 void hl_ask_program(struct hl_answer *answer, const char *path, char *const *argv, uid_t owner);
 
-/* The same for this command itself, as the same user; ARGV begins with "hugeld". */
+/* The same for this command itself, as the same user, for as long as it takes; ARGV begins with "hugeld". */
 void hl_ask_itself(struct hl_answer *answer, const char *const *argv);
 void hl_free_answer(struct hl_answer *answer);
 

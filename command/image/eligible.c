@@ -98,7 +98,9 @@ char *hl_explain_unsteady(int file, bool any_disk) {
     return hl_format(
         "it lies on another file system than the machine's / and /usr; if that were unmounted and another "
         "one "
-        "mounted, a file there could be taken for this one; accept that with hugeld share add --any-disk");
+        "mounted, a file there could be taken for this one; accept that with hugeld share add --any-disk, "
+        "and "
+        "for hugeld enable with a line any_disk = yes in /etc/hugeld/hugeld.conf");
 }
 
 /* --- users --- */

@@ -3,6 +3,7 @@
    they are in, links for units and what was measured of the machine go away.  It changes nothing that a package brought. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/lock.h"
 #include "command/tlb/curve.h"
 #include "command/service/keep.h"
 #include "command/service/service.h"
@@ -17,9 +18,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mount.h>
+#include <time.h>
 #include <unistd.h>
+
+#define LOOK_MS 200
 
 static const struct argp_option argp_options[] = {
     HL_HELP_OPTION,
@@ -31,39 +34,38 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     return hl_parse_common(key, state, "hugeld reset", false);
 }
 
-/* Whether a service keeps making what is taken away. */
-static bool service_runs(void) {
-    int lock = open(HL_SERVICE_LOCK, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
-    bool runs = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-    if (lock >= 0)
-        close(lock);
-    if (runs)
+/* Takes the lock of the service, which would make anew what is taken away.  A descriptor, or a negated errno, which was said. */
+static int keep_service_out(void) {
+    int lock = hl_take_lock(HL_SERVICE_LOCK, false);
+    if (lock == -EWOULDBLOCK)
         hl_say(
             "reset: the service runs, and would make everything anew; stop it first: systemctl disable --now "
-            "hugeld");
-    return runs;
+            "hugeld (or another reset is under way)");
+    else if (lock < 0)
+        hl_say("reset: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-lock));
+    return lock;
 }
 
-/* Whether PROCESS has this mount namespace. */
-static bool is_beside(const struct hl_process *process) {
+/* Whether the process whose folder of /proc is the open FOLDER has this mount namespace. */
+static bool is_beside(int folder) {
     struct stat own, its;
-    return stat("/proc/self/ns/mnt", &own) == 0 && fstatat(process->folder, "ns/mnt", &its, 0) == 0 &&
+    return stat("/proc/self/ns/mnt", &own) == 0 && fstatat(folder, "ns/mnt", &its, 0) == 0 &&
            own.st_ino == its.st_ino && own.st_dev == its.st_dev;
 }
 
-/* Whether PID executes images of the store on DEVICE, or, where it has our mounts, a copy that was made for it.  What is done in
-   a container or sandbox with a store of its own is reset there. */
-static bool maps_images(pid_t pid, uint64_t device, const struct hl_geometry *geometry) {
+/* Whether PID executes images of the STORE, which may be NULL, or, where it has our mounts, a copy that was made for it.  What is
+   done in a container or sandbox with a store of its own is reset there.  No file of the process is opened: a FUSE may not answer. */
+static bool maps_images(pid_t pid, const struct stat *store) {
     struct hl_process process = {0};
     bool maps = false;
     if (hl_open_process(&process, pid) != 0)
         return false;
-    if (hl_read_process(&process) == 0)
-        hl_find_loaded(&process, geometry);
+    hl_read_process_map(&process);
     for (size_t i = 0; i < process.n_regions && !maps; i++) {
         const struct hl_region *region = &process.region[i];
-        maps = (region->flags & PF_X) && region->of_image &&
-               (hl_is_own_image(region) ? is_beside(&process) : region->device == device);
+        maps = (region->flags & PF_X) &&
+               (hl_is_own_image(region) ? is_beside(process.folder)
+                                        : store != NULL && region->device == store->st_dev);
     }
     hl_close_process(&process);
     return maps;
@@ -84,23 +86,20 @@ static void print_detached(const char *answer) {
     json_decref(json);
 }
 
-/* What cannot be detached keeps its pages until it ends; unmount_store says so. */
+/* What cannot be detached keeps its pages until it ends; unmount_store says so.  A process may be stuck, so it gets 30 seconds. */
 static void detach_processes(void) {
-    struct hl_geometry geometry;
-    struct stat store = {0};
+    struct stat store;
     char *path = hl_default_store();
-    if (path != NULL)
-        stat(path, &store);
+    bool has_store = path != NULL && stat(path, &store) == 0;
     free(path);
     DIR *folder = opendir("/proc");
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || pid == getpid() || !maps_images(pid, store.st_dev, &geometry))
+        if (pid == 0 || pid == getpid() || !maps_images(pid, has_store ? &store : NULL))
             continue;
         const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", entry->d_name, NULL};
         struct hl_answer answer;
-        hl_ask_itself(&answer, argv);
+        hl_ask_program(&answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1);
         print_detached(answer.output);
         hl_free_answer(&answer);
     }
@@ -119,24 +118,58 @@ bool hl_remove_all_images(void) {
     return fine;
 }
 
-/* The system's store itself, which is a mount, and is empty by now.  A process that still maps an image keeps it. */
-static bool unmount_store(void) {
-    struct hl_store store;
-    if (geteuid() != 0)
-        return true;
-    if (hl_find_store(&store, HL_SYSTEM_STORE) == 0) {
-        hl_close_store(&store);
-        if (umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW) != 0) {
-            hl_say(HL_SYSTEM_STORE
-                   ": it stays mounted: %s; reset again when the processes that use it have ended",
-                   strerror(errno));
-            return false;
-        }
-        hl_print(HL_SYSTEM_STORE ": unmounted");
-    }
+/* Whether this is the mount namespace of process 1. */
+static bool is_of_the_machine(void) {
+    int folder = open("/proc/1", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    bool is = folder >= 0 && is_beside(folder);
+    if (folder >= 0)
+        close(folder);
+    return is;
+}
+
+/* Another namespace may have the store mounted where this one sees an empty folder; with the folder that would go, too. */
+static int remove_store_folder(bool was_unmounted) {
+    if (!was_unmounted && !is_of_the_machine())
+        return 0;
     unlink(HL_SYSTEM_STORE "/.lock"); /* of the time before the mount */
-    rmdir(HL_SYSTEM_STORE);
-    return true;
+    return rmdir(HL_SYSTEM_STORE) == 0 || errno == ENOENT ? 0 : -errno;
+}
+
+int hl_unmount_store(double seconds, bool detaches, bool *was_there) {
+    double end = hl_now_ms() + 1e3 * seconds;
+    const struct timespec pause = {0, LOOK_MS * 1000000L};
+    struct hl_store store;
+    int busy = 0, result = hl_find_store(&store, HL_SYSTEM_STORE);
+    *was_there = result == 0;
+    if (result == 0)
+        hl_close_store(&store);
+    else if (result != -ENOENT)
+        return result;
+    while (*was_there && umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW | (busy != 0 ? MNT_DETACH : 0)) != 0) {
+        if (errno != EBUSY)
+            return -errno;
+        if (hl_now_ms() < end)
+            nanosleep(&pause, NULL);
+        else if (detaches && busy == 0)
+            busy = -EBUSY;
+        else
+            return -EBUSY;
+    }
+    result = remove_store_folder(*was_there);
+    return result != 0 ? result : busy;
+}
+
+/* The system's store itself, which is a mount, and is empty by now.  A process that still maps an image keeps that. */
+static bool unmount_store(void) {
+    bool was_there;
+    int result = hl_unmount_store(0, true, &was_there);
+    if (result == -EBUSY)
+        hl_print(HL_SYSTEM_STORE ": unmounted; processes that run from its images keep these until they end");
+    else if (result != 0)
+        hl_say(HL_SYSTEM_STORE ": it cannot be unmounted and removed: %s", strerror(-result));
+    else if (was_there)
+        hl_print(HL_SYSTEM_STORE ": unmounted");
+    return result == 0 || result == -EBUSY;
 }
 
 static int remove_one(const char *path, const struct stat *stat, int type, struct FTW *place) {
@@ -167,15 +200,33 @@ static void forget_measurement(void) {
     free(path);
 }
 
-static int reset(void) {
-    if (geteuid() == 0 && service_runs())
-        return HL_EXIT_NO;
+/* What the service has written; its folder may have the switch that stops it, which is the administrator's. */
+static void forget_observed(void) {
+    unlink(HL_SERVICE_OBSERVED);
+    rmdir(HL_SERVICE_FOLDER);
+}
+
+static bool reset_own(void) {
     detach_processes();
     bool fine = hl_remove_all_images();
-    fine &= unmount_store();
-    if (geteuid() == 0)
-        fine &= remove_folder(hl_format("/run/hugeld-units"));
     forget_measurement();
+    return fine;
+}
+
+static bool reset_system(void) {
+    int lock = keep_service_out();
+    if (lock < 0)
+        return false;
+    bool fine = reset_own();
+    fine &= unmount_store();
+    fine &= remove_folder(hl_format("/run/hugeld-units"));
+    forget_observed();
+    hl_drop_lock(HL_SERVICE_LOCK, lock);
+    return fine;
+}
+
+static int reset(void) {
+    bool fine = geteuid() == 0 ? reset_system() : reset_own();
     return fine ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 

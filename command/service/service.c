@@ -5,6 +5,7 @@
    all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/lock.h"
 #include "command/image/eligible.h"
 #include "command/service/keep.h"
 #include "command/service/metrics.h"
@@ -21,7 +22,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
@@ -110,14 +110,6 @@ static void load_systemd(struct service *service) {
         *(void **)&service->sd_notify = dlsym(library, "sd_notify");
 }
 
-/* Only one can be there.  Only root can open the file, so no other user can hold it.  0 or a negated errno. */
-static int take_lock(struct service *service) {
-    service->lock = open(HL_SERVICE_LOCK, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (service->lock >= 0 && flock(service->lock, LOCK_EX | LOCK_NB) == 0)
-        return 0;
-    return -errno;
-}
-
 /* `hugeld share refresh`, unless the kill switch is there, in a process of its own, whose lines go where this one's go.
    False: something went wrong. */
 static bool refresh_all(const struct service *service) {
@@ -154,7 +146,8 @@ static bool read_configuration(struct service *service) {
 /* --- what would be done --- */
 
 /* Why the file at PATH is in no store; NULL: it is in that which STORED are of, or would be.  The caller frees it. */
-static char *explain_file(const char *path, bool *is_there, const struct hl_stored *stored, size_t n) {
+static char *explain_file(const char *path, bool any_disk, bool *is_there, const struct hl_stored *stored,
+                          size_t n) {
     char real[PATH_MAX];
     int file = realpath(path, real) != NULL ? open(real, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
     *is_there = false;
@@ -162,16 +155,16 @@ static char *explain_file(const char *path, bool *is_there, const struct hl_stor
         return hl_format("%s", strerror(errno));
     for (size_t i = 0; i < n; i++)
         *is_there |= strcmp(stored[i].origin, real) == 0 && stored[i].freshness == HL_FRESH;
-    char *sentence = *is_there ? NULL : hl_explain_unsteady(file, false);
+    char *sentence = *is_there ? NULL : hl_explain_unsteady(file, any_disk);
     if (!*is_there && sentence == NULL)
         sentence = hl_explain_private(file, real);
     close(file);
     return sentence;
 }
 
-static void tell_file(const char *path, const struct hl_stored *stored, size_t n) {
+static void tell_file(const char *path, bool any_disk, const struct hl_stored *stored, size_t n) {
     bool is_there;
-    char *sentence = explain_file(path, &is_there, stored, n);
+    char *sentence = explain_file(path, any_disk, &is_there, stored, n);
     if (sentence != NULL)
         hl_print("%s: nothing would be done: %s", path, sentence);
     else
@@ -204,7 +197,7 @@ static int tell(const struct service *service) {
         struct hl_texts files;
         fine &= hl_expand_enabled(&files, enabled->text[i], service->path);
         for (size_t j = 0; j < files.n; j++)
-            tell_file(files.text[j], stored, n);
+            tell_file(files.text[j], service->configuration.any_disk, stored, n);
         hl_free_texts(&files);
     }
     if (enabled->n == 0)
@@ -333,12 +326,12 @@ static int serve(struct service *service) {
         return HL_EXIT_USAGE; /* which systemd does not start again */
     if (service->only_says)
         return tell(service);
-    int result = take_lock(service);
+    int result = service->lock = hl_take_lock(HL_SERVICE_LOCK, false); /* only one can be there */
     if (result == -EWOULDBLOCK)
         hl_say("service: another one runs already; stop it first: systemctl stop hugeld");
-    else if (result != 0)
+    else if (result < 0)
         hl_say("service: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-result));
-    if (result != 0)
+    if (result < 0)
         return HL_EXIT_NO;
     load_systemd(service);
     bool fine = service->keeps_only || refresh_all(service);
@@ -381,7 +374,6 @@ int hl_serve(int argc, char **argv) {
     }
     int code = serve(&service);
     hl_free_configuration(&service.configuration);
-    if (service.lock >= 0)
-        close(service.lock);
+    hl_drop_lock(HL_SERVICE_LOCK, service.lock);
     return code;
 }

@@ -6,7 +6,7 @@
 #include "command/share/configuration.h"
 
 #include <jansson.h>
-#include <sys/types.h>
+#include <stdbool.h>
 
 /* As long as this file is there, the service does nothing but hold what it has. */
 #define HL_SERVICE_FOLDER "/run/hugeld-service"
@@ -24,6 +24,12 @@ void hl_print_observed(const json_t *observed);
 /* Removes all images of this user's store, root's being the system's, and prints what hugeld share remove says.  Whether it
    succeeded. */
 bool hl_remove_all_images(void);
+
+/* Unmounts the system's store, whose images are removed, and removes its folder; waits for SECONDS at most until no process, this
+   machine's service included, maps an image or has one open.  *WAS_THERE: whether there was a store.  0; -EBUSY: processes still
+   do, and with DETACHES the store is unmounted all the same, so that it goes with the last of them; or another negated errno.
+   Nothing is said of these. */
+int hl_unmount_store(double seconds, bool detaches, bool *was_there);
 
 /* Stops the service from acting, removes all that it made, and waits for SECONDS at most until no process has any of it.
    Says what is left.  The exit code. */

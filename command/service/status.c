@@ -12,13 +12,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <time.h>
 #include <unistd.h>
 
-#define LOOK_MS 200
 #define FILES_SHOWN 20
 
 bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
@@ -175,22 +172,6 @@ static bool stop_service(void) {
     return file >= 0;
 }
 
-/* Waits until the store can be unmounted: until no process, this service included, maps anything in it.  0 or a negated
-   errno. */
-static int unmount_store(double seconds) {
-    double end = hl_now_ms() + 1e3 * seconds;
-    const struct timespec pause = {0, LOOK_MS * 1000000L};
-    while (umount2(HL_SYSTEM_STORE, UMOUNT_NOFOLLOW) != 0) {
-        if (errno == EINVAL || errno == ENOENT) /* it is no mount, or not there */
-            break;
-        if (errno != EBUSY || hl_now_ms() >= end)
-            return -errno;
-        nanosleep(&pause, NULL);
-    }
-    unlink(HL_SYSTEM_STORE "/.lock"); /* of the time before the mount */
-    return rmdir(HL_SYSTEM_STORE) == 0 || errno == ENOENT ? 0 : -errno;
-}
-
 int hl_undo_service(double seconds) {
     if (geteuid() != 0) {
         hl_say("service undo: the service is the administrator's; run it as root");
@@ -198,8 +179,8 @@ int hl_undo_service(double seconds) {
     }
     if (!stop_service())
         return HL_EXIT_NO;
-    bool fine = hl_remove_all_images();
-    int result = unmount_store(seconds);
+    bool was_there, fine = hl_remove_all_images();
+    int result = hl_unmount_store(seconds, false, &was_there);
     if (result == -EBUSY)
         hl_say("service undo: after %.0f s processes still have pages of removed images, or files of "
                "them open; undo again when they have ended",

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include "command/share/configuration.h"
 #include "command/base/common.h"
+#include "command/base/lock.h"
 #include "command/share/unit.h"
 
 #include <errno.h>
@@ -14,9 +15,11 @@
 
 #define FOLDER "/etc/hugeld"
 #define NEW HL_CONFIGURATION ".new"
+#define LOCK HL_CONFIGURATION ".lock"
 #define ENABLED "enabled"
 #define WINDOW_SECONDS 10
 #define INTERVAL_SECONDS 300
+#define ATTEMPTS 100
 
 /* Where nothing else is named: not what users and programs bring along. */
 static const char *const eligible[] = {"/usr/*", "/opt/*"};
@@ -36,22 +39,30 @@ static void add_text(struct hl_texts *texts, char *text) {
     texts->text[texts->n++] = text;
 }
 
-static bool is_unit(const char *name) {
+bool hl_is_unit(const char *name) {
     size_t length = strlen(name), suffix = strlen(".service");
     return strchr(name, '/') == NULL && length > suffix && strcmp(name + length - suffix, ".service") == 0;
 }
 
 /* What is wrong with VALUE, or NULL. */
 static const char *take_enabled(struct hl_configuration *configuration, const char *value) {
-    if (value[0] != '/' && !is_unit(value))
+    if (value[0] != '/' && !hl_is_unit(value))
         return "it is neither an absolute path nor a unit of systemd, as in name.service";
     add_text(&configuration->enabled, hl_format("%s", value));
     return NULL;
 }
 
+static const char *take_switch(bool *is_on, const char *value) {
+    *is_on = strcmp(value, "yes") == 0;
+    return *is_on || strcmp(value, "no") == 0 ? NULL : "write yes or no";
+}
+
 static const char *take_observe(struct hl_configuration *configuration, const char *value) {
-    configuration->observes = strcmp(value, "yes") == 0;
-    return configuration->observes || strcmp(value, "no") == 0 ? NULL : "write yes or no";
+    return take_switch(&configuration->observes, value);
+}
+
+static const char *take_any_disk(struct hl_configuration *configuration, const char *value) {
+    return take_switch(&configuration->any_disk, value);
 }
 
 /* A number from MIN to MAX, which may have decimals.  False: VALUE is none. */
@@ -103,7 +114,7 @@ static const struct setting {
 } settings[] = {
     {ENABLED, take_enabled},     {"observe", take_observe},   {"window", take_window},
     {"interval", take_interval}, {"eligible", take_eligible}, {"excluded", take_excluded},
-    {"metrics", take_metrics},
+    {"metrics", take_metrics},   {"any_disk", take_any_disk},
 };
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -236,7 +247,7 @@ void hl_free_configuration(struct hl_configuration *configuration) {
 bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *configuration) {
     glob_t found;
     *files = (struct hl_texts){0};
-    if (is_unit(entry)) {
+    if (hl_is_unit(entry)) {
         char *program = hl_find_unit_program(entry, "enable");
         if (program != NULL)
             add_text(files, program);
@@ -254,53 +265,115 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
 
 /* --- changing it --- */
 
-/* Copies what is in OLD to NEW_FILE, but for lines that enable ENTRY, which *FOUND then says. */
-static void copy_without(FILE *old, FILE *new_file, const char *entry, bool *found) {
+static bool is_link(const char *path) {
+    struct stat stat;
+    return lstat(path, &stat) == 0 && S_ISLNK(stat.st_mode);
+}
+
+int hl_lock_configuration(void) {
+    int lock = -ENOENT;
+    /* Who had the lock may have removed the folder meanwhile. */
+    for (unsigned i = 0; i < ATTEMPTS && lock == -ENOENT; i++) {
+        if (mkdir(FOLDER, 0755) == 0)
+            chmod(FOLDER, 0755); /* umask(2) */
+        lock = hl_take_lock(LOCK, true);
+    }
+    if (lock < 0)
+        hl_say(HL_CONFIGURATION ": it cannot be changed: %s; make its folder writable", strerror(-lock));
+    if (lock < 0 || !is_link(HL_CONFIGURATION))
+        return lock;
+    hl_unlock_configuration(lock);
+    hl_say(HL_CONFIGURATION
+           ": it is a symbolic link, which a new file would replace; change the file that it "
+           "leads to by hand");
+    return -ELOOP;
+}
+
+void hl_unlock_configuration(int lock) {
+    hl_drop_lock(LOCK, lock);
+    rmdir(FOLDER);
+}
+
+/* Copies what is in OLD to NEW_FILE, but for lines that enable ENTRY, which *FOUND then says.  The bytes that it has copied. */
+static size_t copy_without(FILE *old, FILE *new_file, const char *entry, bool *found) {
     char *line = NULL, *name, *value;
-    size_t size = 0;
+    size_t size = 0, copied = 0;
     while (old != NULL && getline(&line, &size, old) >= 0) {
         char *whole = hl_format("%s", line);
         if (cut_line(line, &name, &value) && value != NULL && strcmp(name, ENABLED) == 0 &&
-            strcmp(value, entry) == 0)
+            strcmp(value, entry) == 0) {
             *found = true;
-        else
+        } else {
             fprintf(new_file, "%s%s", whole, strchr(whole, '\n') != NULL ? "" : "\n");
+            copied += strlen(whole);
+        }
         free(whole);
     }
     free(line);
+    return copied;
 }
 
-/* Writes the file anew, with a line for ENTRY at its end if ADDS, else without it. */
-static int rewrite(const char *entry, bool adds, bool *changed) {
-    bool found = false;
-    FILE *old = fopen(HL_CONFIGURATION, "re");
-    if (old == NULL && errno != ENOENT)
-        return -errno;
-    FILE *new_file = fopen(NEW, "we");
-    int result = new_file == NULL ? -errno : 0;
-    if (result == 0) {
-        copy_without(old, new_file, entry, &found);
-        if (adds)
-            fprintf(new_file, ENABLED " = %s\n", entry);
-        fchmod(fileno(new_file), 0644);
-        if (fflush(new_file) != 0 || fsync(fileno(new_file)) != 0)
-            result = -errno;
-        fclose(new_file);
+/* Makes NEW, for who may read OLD, which may be NULL.  NULL, and errno. */
+static FILE *open_new(FILE *old) {
+    struct stat stat = {.st_mode = 0644};
+    if (old != NULL && fstat(fileno(old), &stat) != 0)
+        return NULL;
+    unlink(NEW); /* what a process left that was killed */
+    int file = open(NEW, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (file >= 0 && ((old != NULL && fchown(file, (uid_t)-1, stat.st_gid) != 0) ||
+                      fchmod(file, stat.st_mode & 0777) != 0)) {
+        close(file);
+        return NULL;
     }
-    if (old != NULL)
-        fclose(old);
+    FILE *stream = file >= 0 ? fdopen(file, "w") : NULL;
+    if (stream == NULL && file >= 0)
+        close(file);
+    return stream;
+}
+
+/* Closes NEW_FILE once it is on the disk.  0 or a negated errno. */
+static int finish(FILE *new_file) {
+    int result = fflush(new_file) != 0 || fsync(fileno(new_file)) != 0 ? -errno : 0;
+    return fclose(new_file) != 0 && result == 0 ? -errno : result;
+}
+
+/* Writes OLD, which may be NULL, anew, with a line for ENTRY at its end if ADDS, else without it. */
+static int rewrite(FILE *old, const char *entry, bool adds, bool *changed) {
+    bool found = false;
+    FILE *new_file = open_new(old);
+    if (new_file == NULL)
+        return -errno;
+    size_t bytes = copy_without(old, new_file, entry, &found);
+    if (adds)
+        fprintf(new_file, ENABLED " = %s\n", entry);
     *changed = adds != found;
-    if (result == 0 && *changed && rename(NEW, HL_CONFIGURATION) != 0)
+    int result = finish(new_file);
+    bool is_kept = result == 0 && *changed && (adds || bytes > 0);
+    if (is_kept && rename(NEW, HL_CONFIGURATION) != 0)
         result = -errno;
-    if (result != 0 || !*changed)
+    if (!is_kept || result != 0)
         unlink(NEW);
+    if (result == 0 && *changed && !is_kept && unlink(HL_CONFIGURATION) != 0)
+        result = -errno;
     return result;
 }
 
-int hl_enable_entry(const char *entry, bool *changed) {
-    if (mkdir(FOLDER, 0755) != 0 && errno != EEXIST)
-        return -errno;
-    return rewrite(entry, true, changed);
+/* What is there is believed only as hl_read_configuration believes it: what another user wrote must not become root's. */
+static int change(const char *entry, bool adds, bool *changed) {
+    int result;
+    *changed = false;
+    FILE *old = open_configuration(HL_CONFIGURATION, &result);
+    if (old == NULL && result != -ENOENT)
+        return result;
+    result = old != NULL || adds ? rewrite(old, entry, adds, changed) : 0;
+    if (old != NULL)
+        fclose(old);
+    if (result != 0)
+        hl_say(HL_CONFIGURATION ": it cannot be changed: %s; make it and its folder writable",
+               strerror(-result));
+    return result;
 }
 
-int hl_disable_entry(const char *entry, bool *changed) { return rewrite(entry, false, changed); }
+int hl_enable_entry(const char *entry, bool *changed) { return change(entry, true, changed); }
+
+int hl_disable_entry(const char *entry, bool *changed) { return change(entry, false, changed); }

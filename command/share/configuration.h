@@ -19,6 +19,7 @@ struct hl_configuration {
     bool observes;           /* whether text that runs is sampled */
     double window_seconds, interval_seconds; /* for so long, and so often */
     char *metrics;                           /* where to write them (metrics.h); NULL: nowhere */
+    bool any_disk;                           /* what is enabled may lie on disks that may be exchanged */
     struct hl_texts eligible,
         excluded; /* fnmatch(3) of paths, where '*' goes across '/': which files are looked at */
 };
@@ -33,9 +34,17 @@ void hl_free_configuration(struct hl_configuration *configuration);
 bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *configuration);
 void hl_free_texts(struct hl_texts *texts);
 
-/* Adds a line that enables ENTRY to HL_CONFIGURATION, and makes the file if there is none; or takes away each such line.
-   Everything else in it stays as it is, and a reader meanwhile sees it whole.  *CHANGED: whether there was anything
-   to do.  0 or a negated errno. */
+/* Whether NAME is a unit's, as in name.service. */
+bool hl_is_unit(const char *name);
+
+/* Who changes HL_CONFIGURATION holds its lock, so that no change is lost: waits for it, and makes its folder.  A descriptor for
+   hl_unlock_configuration, which leaves no empty folder; or a negated errno: it was said what is wrong. */
+int hl_lock_configuration(void);
+void hl_unlock_configuration(int lock);
+
+/* Adds a line that enables ENTRY to HL_CONFIGURATION, and makes the file if there is none; or takes away each such line, and
+   the file if nothing else is in it.  The caller holds the lock.  Everything else stays as it is, and a reader meanwhile sees it
+   whole.  *CHANGED: whether there was anything to do.  0, or a negated errno: it was said what is wrong. */
 int hl_enable_entry(const char *entry, bool *changed);
 int hl_disable_entry(const char *entry, bool *changed);
 

@@ -6,6 +6,7 @@
 #include "command/base/common.h"
 #include "command/share/configuration.h"
 #include "command/file/program.h"
+#include "command/image/store.h"
 #include "command/share/unit.h"
 #include "command/base/subprocess.h"
 
@@ -18,6 +19,7 @@
 
 struct request {
     bool disables, failed;
+    bool any_disk; /* as the configuration has it */
     size_t n;
     const char **name;
 };
@@ -38,16 +40,11 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     return 0;
 }
 
-static bool is_unit(const char *name) {
-    size_t length = strlen(name), suffix = strlen(".service");
-    return strchr(name, '/') == NULL && length > suffix && strcmp(name + length - suffix, ".service") == 0;
-}
-
 /* The file that NAME means: a path, a program in PATH, or a unit's program.  NULL: it was said why there is none.  The caller
    frees it. */
 static char *find_file(const struct request *request, const char *name) {
     char path[PATH_MAX];
-    if (is_unit(name))
+    if (hl_is_unit(name))
         return hl_find_unit_program(name, name_of(request));
     char *program = strchr(name, '/') != NULL ? hl_format("%s", name) : hl_find_program(name);
     if (program == NULL) {
@@ -80,12 +77,6 @@ static char *make_entry(const char *path) {
     return entry;
 }
 
-/* Runs hugeld share ACTION OPTION PATH. */
-static void share(struct hl_answer *answer, const char *action, const char *option, const char *path) {
-    const char *const argv[] = {"hugeld", "share", action, option, "--", path, NULL};
-    hl_ask_itself(answer, argv);
-}
-
 /* What `share add` says in JSON of its one file.  The caller drops it. */
 static json_t *take_answer(const struct hl_answer *answer) {
     json_t *whole = json_loads(answer->output, 0, NULL);
@@ -95,9 +86,11 @@ static json_t *take_answer(const struct hl_answer *answer) {
 }
 
 /* Whether PATH is shared now; says so if not. */
-static bool add_image(const char *path) {
+static bool add_image(const struct request *request, const char *path) {
+    const char *const steady[] = {"hugeld", "share", "add", "--json", "--", path, NULL};
+    const char *const any[] = {"hugeld", "share", "add", "--json", "--any-disk", "--", path, NULL};
     struct hl_answer answer;
-    share(&answer, "add", "--json", path);
+    hl_ask_itself(&answer, request->any_disk ? any : steady);
     fputs(answer.errors, stderr);
     json_t *file = take_answer(&answer);
     const char *result = json_string_value(json_object_get(file, "result"));
@@ -110,37 +103,45 @@ static bool add_image(const char *path) {
     return fine;
 }
 
-/* False: it was said why not. */
-static bool change_configuration(const struct request *request, const char *path, bool *changed) {
-    char *entry = make_entry(path);
-    int result = entry == NULL ? -EINVAL
-                               : (request->disables ? hl_disable_entry(entry, changed)
-                                                    : hl_enable_entry(entry, changed));
-    free(entry);
-    if (request->disables && result == -ENOENT) { /* there is no file yet */
-        *changed = false;
-        result = 0;
-    }
-    if (result == -EINVAL)
-        hl_say("%s: " HL_CONFIGURATION " cannot name a path with such characters; rename the file", path);
-    else if (result != 0)
-        hl_say(HL_CONFIGURATION ": it cannot be changed: %s; make it and its folder writable",
-               strerror(-result));
-    return result == 0;
+/* Whether the system's store has what was made of PATH. */
+static bool is_shared(const char *path) {
+    struct hl_store store;
+    struct hl_stored *stored;
+    size_t n;
+    bool found = false;
+    if (hl_find_store(&store, HL_SYSTEM_STORE) != 0)
+        return false;
+    hl_read_store(&store, &stored, &n);
+    for (size_t i = 0; i < n && !found; i++)
+        found = strcmp(stored[i].origin, path) == 0;
+    hl_free_stored(stored, n);
+    hl_close_store(&store);
+    return found;
 }
 
-static bool enable(const struct request *request, const char *path) {
+/* False: it was said why not. */
+static bool remove_image(const char *path) {
+    const char *const argv[] = {"hugeld", "share", "remove", "--force", "--", path, NULL};
+    struct hl_answer answer;
+    hl_ask_itself(&answer, argv);
+    fputs(answer.output, stdout); /* how long its memory stays */
+    fputs(answer.errors, stderr);
+    bool fine = answer.succeeded;
+    hl_free_answer(&answer);
+    return fine;
+}
+
+static bool enable(const struct request *request, const char *path, const char *entry) {
     bool changed;
-    if (!add_image(path) || !change_configuration(request, path, &changed))
+    if (!add_image(request, path) || hl_enable_entry(entry, &changed) != 0)
         return false;
     hl_print("%s: enabled%s", path, changed ? "" : " already");
     return true;
 }
 
-static bool disable(const struct request *request, const char *path) {
-    struct hl_answer answer;
+static bool disable(const char *path, const char *entry) {
     bool changed;
-    if (!change_configuration(request, path, &changed))
+    if (hl_disable_entry(entry, &changed) != 0)
         return false;
     if (!changed) {
         hl_say("%s: it was not enabled; " HL_CONFIGURATION
@@ -148,14 +149,35 @@ static bool disable(const struct request *request, const char *path) {
                path);
         return false;
     }
-    share(&answer, "remove", "--force", path);
-    fputs(answer.output, stdout); /* how long its memory stays */
-    hl_free_answer(&answer);
+    if (is_shared(path) && !remove_image(path))
+        return false;
     hl_print("%s: disabled", path);
     return true;
 }
 
+static void act_on(struct request *request, const char *name) {
+    char *path = find_file(request, name), *entry = path != NULL ? make_entry(path) : NULL;
+    bool fine = entry != NULL && (request->disables ? disable(path, entry) : enable(request, path, entry));
+    if (path != NULL && entry == NULL)
+        hl_say("%s: " HL_CONFIGURATION " cannot name a path with such characters; rename the file", path);
+    request->failed |= !fine;
+    free(entry);
+    free(path);
+}
+
+/* With the configuration's lock.  The exit code. */
 static int act(struct request *request) {
+    struct hl_configuration configuration;
+    if (hl_read_configuration(&configuration, HL_CONFIGURATION) != 0)
+        return HL_EXIT_NO;
+    request->any_disk = configuration.any_disk;
+    hl_free_configuration(&configuration);
+    for (size_t i = 0; i < request->n; i++)
+        act_on(request, request->name[i]);
+    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+}
+
+static int lock_and_act(struct request *request) {
     if (request->n == 0) {
         hl_say("%s: name programs or units, as in hugeld %s postgresql@15-main.service", name_of(request),
                name_of(request));
@@ -165,13 +187,12 @@ static int act(struct request *request) {
         hl_say("%s: the configuration is the administrator's; run it as root", name_of(request));
         return HL_EXIT_NO;
     }
-    for (size_t i = 0; i < request->n; i++) {
-        char *path = find_file(request, request->name[i]);
-        if (path == NULL || !(request->disables ? disable(request, path) : enable(request, path)))
-            request->failed = true;
-        free(path);
-    }
-    return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
+    int lock = hl_lock_configuration();
+    if (lock < 0)
+        return HL_EXIT_NO;
+    int code = act(request);
+    hl_unlock_configuration(lock);
+    return code;
 }
 
 static int change(int argc, char **argv, bool disables) {
@@ -190,7 +211,7 @@ static int change(int argc, char **argv, bool disables) {
     struct request request = {.disables = disables};
     int code = HL_EXIT_USAGE;
     if (argp_parse(&argps[disables], argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
-        code = act(&request);
+        code = lock_and_act(&request);
     free(request.name);
     return code;
 }

@@ -689,6 +689,7 @@ static int refresh(struct request *request, const char *path) {
     if (result == 0) {
         store.placer = &request->placer;
         refresh_store(request, &store);
+        request->any_disk |= configuration.any_disk;
         for (size_t i = 0; i < n; i++)
             add_enabled(request, &store, configuration.enabled.text[i]);
         hide_progress(request);

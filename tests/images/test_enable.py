@@ -1,16 +1,18 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """`hugeld enable`, `disable` and `reset`: what is in the configuration, in the store, and mounted afterwards."""
 
+import os
 import pathlib
 import platform
 import shutil
 import signal
 import subprocess
+import time
 
 import pytest
 
 import helpers
-from worlds import APP, SYSTEM, USER
+from worlds import APP, SYSTEM, USER, disk
 
 pytestmark = pytest.mark.beside
 
@@ -88,15 +90,173 @@ def test_root_alone(world):
     assert world.run(HUGELD, "enable").returncode == 2
 
 
+# --- what others have written, and what comes in between ---
+
+def write(world, text, mode=0o644):
+    path = world.path(CONFIGURATION)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+HOSTILE = ["user's", "group's", "fifo", "folder", "link", "mistake", "read-only"]
+
+
+@pytest.mark.parametrize("what", HOSTILE)
+def test_configuration_that_is_not_believed(world, what):
+    """What another user wrote does not become root's; one line says what is wrong, and no image is made or lost."""
+    path = write(world, "enabeld = x\n" if what == "mistake" else f"enabled = {APP}\nenabled = /run/theirs\n")
+    if what == "user's":
+        shutil.chown(path, USER, USER)
+    elif what == "group's":
+        path.chmod(0o664)
+    elif what == "link":
+        path.rename(world.path("/etc/elsewhere"))
+        path.symlink_to("../elsewhere")
+    elif what in ("fifo", "folder"):
+        path.unlink()
+        (os.mkfifo if what == "fifo" else os.mkdir)(path)
+    elif what == "read-only":
+        assert world.run("mount", "-o", "remount,ro", "/etc").returncode == 0
+    before = path.lstat(), sorted(os.listdir(path.parent)), path.read_text() if what not in ("fifo", "folder") else ""
+    for action in "enable", "disable":
+        refused(world.run(HUGELD, action, APP), CONFIGURATION)
+        assert world.left() == []
+        after = path.lstat(), sorted(os.listdir(path.parent)), path.read_text() if what not in ("fifo", "folder") else ""
+        assert (after[0].st_ino, after[0].st_uid, after[0].st_mode, *after[1:]) == \
+            (before[0].st_ino, before[0].st_uid, before[0].st_mode, *before[1:])
+
+
+@pytest.mark.parametrize("name", ["/run/programs/a\nenabled = x", "/run/programs/a ", "/run/programs/\x1b[2Ja\tb"])
+def test_names_that_the_configuration_cannot_hold(world, name):
+    """They are refused before anything is made."""
+    shutil.copy(world.path(APP), world.path(name))
+    refused(world.run(HUGELD, "enable", name), "rename the file")
+    assert not world.path(CONFIGURATION).exists() and world.left() == []
+
+
+@pytest.mark.parametrize("name", ["", "-", "--", "..", ".service", "a/../../.service", "\x1b[31m", "-rf.service", "$(id).service"])
+def test_names_of_nothing(world, name):
+    result = world.run(HUGELD, "enable", "--", name)
+    assert result.returncode == 1 and result.stderr.startswith("hugeld: ") and "\x1b" not in result.stderr, result
+    assert result.stderr.count("\n") == 1 and not world.path("/etc/hugeld").exists(), result
+
+
+def test_many_at_once(world):
+    """Each change is there, whatever order they have."""
+    names = [f"/run/programs/app{i}" for i in range(6)]
+    for name in names:
+        shutil.copy(world.path(APP), world.path(name))
+    write(world, f"# mine\nenabled = {APP}\n", 0o640)
+    for action, left in ("enable", names), ("disable", []):
+        processes = [helpers.start(world.command(HUGELD, action, name)) for name in names]
+        for process in processes:
+            _, errors = process.communicate(timeout=60)
+            assert (process.returncode, errors) == (0, "")
+        lines = world.path(CONFIGURATION).read_text().splitlines()
+        assert lines[:2] == ["# mine", f"enabled = {APP}"] and sorted(lines[2:]) == [f"enabled = {name}" for name in left]
+    assert world.path(CONFIGURATION).stat().st_mode & 0o777 == 0o640
+    assert os.listdir(world.path("/etc/hugeld")) == ["hugeld.conf"]
+
+
+def test_the_last_line(world):
+    """The file that enable has made goes with what it holds."""
+    done(world.run(HUGELD, "enable", APP))
+    done(world.run(HUGELD, "disable", APP))
+    assert not world.path("/etc/hugeld").exists()
+
+
+@pytest.mark.parametrize("call", ["fsync", "rename", "flock"])
+def test_enable_is_killed(world, strace, call):
+    """The configuration is the old or the new one, and the next time nothing is in the way."""
+    write(world, "# mine\n")
+    kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when=1"]
+    assert world.run(HUGELD, "enable", APP, strace=kill).returncode != 0
+    assert world.path(CONFIGURATION).read_text() in ("# mine\n", f"# mine\nenabled = {APP}\n")
+    done(world.run(HUGELD, "enable", APP))
+    assert world.path(CONFIGURATION).read_text() == f"# mine\nenabled = {APP}\n"
+    assert os.listdir(world.path("/etc/hugeld")) == ["hugeld.conf"]
+
+
+def test_image_that_stays(world, strace):
+    """It is not said that a program is disabled whose image could not be removed."""
+    done(world.run(HUGELD, "enable", APP))
+    fail = ["-e", "trace=renameat", "-e", "inject=renameat:error=EIO"]
+    result = world.run(HUGELD, "disable", APP, strace=fail)
+    assert result.returncode == 1 and "cannot be removed" in result.stderr and "disabled" not in result.stdout, result
+
+
+def test_what_is_on_another_disk(world, tmp_path):
+    """It is enabled where the configuration accepts that."""
+    def make(file, tree):
+        return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
+
+    with disk(world, tmp_path, make) as app:
+        time.sleep(0.1)
+        refused(world.run(HUGELD, "enable", app), "any_disk = yes")
+        assert not world.path(CONFIGURATION).exists()
+        write(world, "any_disk = yes\n")
+        assert f"{app}: nothing would be done" not in world.run(HUGELD, "service", "--dry-run").stdout
+        done(world.run(HUGELD, "enable", app))
+        done(world.share("remove", "--all"))
+        done(world.share("refresh"))
+        assert [(i["path"], i["state"]) for i in world.list()] == [(app, "fresh")]
+        write(world, f"enabled = {app}\n")
+        done(world.share("remove", "--all"))
+        assert world.share("refresh").returncode == 1 and world.list() == []
+        done(world.run(HUGELD, "reset"))
+
+
+# --- reset ---
+
+def mounts(world):
+    return open(f"/proc/{world.pid}/mounts", encoding="utf-8").read()
+
+
 def test_reset(world):
     """All is as it was before the first image."""
+    before = sorted(os.listdir(world.path("/run"))), mounts(world)
     done(world.run(HUGELD, "enable", APP))
+    done(world.run(HUGELD, "service", "--once"))
+    done(world.share("unit", "--begin", "demo.service", APP))
     done(world.run("env", "XDG_CACHE_HOME=/run/cache", HUGELD, "reset"))
-    assert not world.path(SYSTEM).exists()
-    assert f" {SYSTEM} " not in open(f"/proc/{world.pid}/mounts", encoding="utf-8").read()
+    assert (sorted(os.listdir(world.path("/run"))), mounts(world)) == before
     done(world.run(HUGELD, "reset"))
     done(world.share("refresh"))
     assert len(world.list()) == 1  # what is enabled stays enabled
+
+
+def test_reset_where_the_store_is_not_seen(world):
+    """In a mount namespace in which the store is not mounted; its folder is where the others have it."""
+    world.add(APP)
+    [image] = world.list()
+    script = f"umount {SYSTEM} && {HUGELD} reset && ls -d {SYSTEM}"
+    assert done(world.run("unshare", "-m", "sh", "-c", script)) == f"{SYSTEM}\n"
+    assert world.list() == [image] and world.share("check").returncode == 0
+    done(world.run(HUGELD, "reset"))
+
+
+def test_reset_follows_no_link(world):
+    """Only the link goes."""
+    world.path("/run/theirs").mkdir()
+    world.path("/run/theirs/file").touch()
+    world.path("/run/hugeld-units").symlink_to("/run/theirs")
+    done(world.run(HUGELD, "reset"))
+    assert world.path("/run/theirs/file").exists() and not os.path.lexists(world.path("/run/hugeld-units"))
+
+
+@pytest.mark.parametrize("call", ["umount2", "rmdir", "renameat"])
+def test_reset_is_killed(world, strace, call):
+    """The next one does the rest."""
+    before = sorted(os.listdir(world.path("/run"))), mounts(world)
+    world.add(APP)
+    kill = ["-e", f"trace={call}", "-e", f"inject={call}:signal=KILL:when=1"]
+    world.run(HUGELD, "reset", strace=kill)
+    done(world.run(HUGELD, "reset"))
+    left = sorted(set(os.listdir(world.path("/run"))) - {"hugeld"}), mounts(world)
+    assert left == before
+    assert not world.path(SYSTEM).exists() or os.listdir(world.path(SYSTEM)) == []
 
 
 def test_reset_detaches(world):
@@ -119,13 +279,15 @@ def test_reset_detaches(world):
 
 
 def test_reset_of_what_is_used(world):
-    """The process keeps its pages; the rest goes when it has ended."""
+    """The process keeps its pages until it ends, and nothing is left to do then."""
     world.add(APP)
     [image] = world.list()
     with world.mapped(image["image"]) as huge:
         assert huge > 0
-        result = world.run(HUGELD, "reset")
-        assert result.returncode == 1 and "stays mounted" in result.stderr and world.left() == []
+        assert "keep these until they end" in done(world.run(HUGELD, "reset"))
+        assert not world.path(SYSTEM).exists() and f" {SYSTEM} " not in mounts(world)
+        world.add(APP)
+        assert [i["state"] for i in world.list()] == ["fresh"]
     done(world.run(HUGELD, "reset"))
     assert not world.path(SYSTEM).exists()
 

@@ -122,6 +122,17 @@ def expected(world):
                    for m in helpers.read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/big"))
 
 
+def test_reset(place):
+    """Nothing is kept afterwards; the huge pages are the program's own file's, which the kernel takes when it needs memory."""
+    add(place, BIG)
+    [file] = place.list()
+    assert file["way"] == "place"
+    result = place.run("/run/bin/hugeld", "reset")
+    assert (result.returncode, result.stderr) == (0, "") and f"{BIG}: no longer kept in place" in result.stdout, result
+    assert place.list() == [] and not place.path(SYSTEM).exists()
+    assert place.share("refresh").stdout == "" and not place.path(SYSTEM).exists()
+
+
 def test_scattered(place):
     """It becomes huge as a whole, for every process that starts, and is the same program."""
     plain = place.run(BIG, 0, "where").stdout
