@@ -153,12 +153,14 @@ installed += 755:$B/ldso/ld.so:$(libdir)/hugeld/ld.so
 endif
 
 install: all
-	@doc/install '$(DESTDIR)' $(installed)
+	@doc/install '$(DESTDIR)' '$(libdir)/hugeld/folders' $(installed)
 
-# What hugeld holds on the machine itself is given back first.
+# What hugeld does and holds on the machine itself ends first.  What is enabled is the administrator's, and stays.
 uninstall:
-	@[ -n '$(DESTDIR)' ] || [ ! -x '$(bindir)/hugeld' ] || '$(bindir)/hugeld' reset || true
-	@doc/install -u '$(DESTDIR)' $(installed) 755::$(libdir)/hugeld/ld.so
+	@[ -n '$(DESTDIR)' ] || [ ! -e '$(unitdir)/hugeld.service' ] || ! command -v systemctl > /dev/null || \
+	    systemctl --quiet disable --now hugeld.service || true
+	@[ -n '$(DESTDIR)' ] || [ ! -x '$(bindir)/hugeld' ] || '$(bindir)/hugeld' reset
+	@doc/install -u '$(DESTDIR)' '$(libdir)/hugeld/folders' $(installed) 755::$(libdir)/hugeld/ld.so
 
 dist:
 	@mkdir -p $B
@@ -243,4 +245,4 @@ clean:
 	rm -rf $B $(CONFIG)
 
 .PHONY: all install uninstall dist unit-tests core demo check check-all check-fuzz check-vm check-glibc check-rfc ldso lint bench clean fuzzers
--include $(wildcard $B/*/*.d $B/fuzz/*/*.d $B/fuzz/tests/fuzz/*.d)
+-include $(wildcard $B/*/*.d $B/*/*/*.d $B/fuzz/*/*/*.d)

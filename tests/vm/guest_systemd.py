@@ -14,13 +14,12 @@ from archive import Archive, Unavailable, run
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-LIBRARIES = "/usr/local/lib"
 SECOND = "second.ext4"
 
 # systemd-coredump would set kernel.core_pattern of this machine if it were installed, and wants systemd of its own version.
 PACKAGES = ("systemd", "libsystemd-shared", "systemd-coredump")
 PROGRAMS = ("systemd", "systemd-journald", "systemd-shutdown", "systemd-coredump", "systemd-sysctl")
-UNITS = ("basic.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target", "final.target",
+UNITS = ("basic.target", "multi-user.target", "sysinit.target", "shutdown.target", "sockets.target", "umount.target", "final.target",
          "systemd-journald.service", "systemd-journald.socket", "systemd-journald-dev-log.socket",
          "systemd-coredump.socket", "systemd-coredump@.service")
 FILES = ("usr/lib/*/systemd/libsystemd-*.so", *(f"lib/systemd/{name}" for name in PROGRAMS),
@@ -53,20 +52,22 @@ def add_gdb(root):
 
 
 def add_hugeld(root):
-    """Where `make install` puts it; the guest runs ldconfig."""
-    root.add(guest_amd64.BUILD / "hugeld", at="/usr/local/bin/hugeld")
-    root.add(guest_amd64.BUILD / "hugeld-command", at="/usr/local/lib/hugeld/hugeld-command")
-    root.add(guest_amd64.BUILD / "libhugeld.so", at=f"{LIBRARIES}/hugeld/libhugeld.so")
-    root.add(guest_amd64.BUILD / "ldso" / "ld.so", at=f"{LIBRARIES}/hugeld/ld.so", libraries=False)
-    root.inside(f"{LIBRARIES}/libhugeld.so").symlink_to("hugeld/libhugeld.so")
+    """What `make install` installs, the unit included; the guest runs ldconfig."""
+    with tempfile.TemporaryDirectory() as folder:
+        run(["make", "-s", "-C", ROOT, "install", f"DESTDIR={folder}"])
+        for path in sorted(pathlib.Path(folder).rglob("*")):
+            at = f"/{path.relative_to(folder)}"
+            if path.is_symlink():
+                root.inside(at).parent.mkdir(parents=True, exist_ok=True)
+                root.inside(at).symlink_to(os.readlink(path))
+            elif path.is_file():
+                root.add(path, at=at, libraries=path.name != "ld.so")
     root.add("/etc/ld.so.conf")
     root.add_tree("/etc/ld.so.conf.d")
 
 
 def add_service(root):
-    """hugeld.service, and what it asks systemd with."""
-    unit = (ROOT / "data" / "hugeld.service").read_text().replace("@bindir@", "/usr/local/bin")
-    root.write("/etc/systemd/system/hugeld.service", unit)
+    """What hugeld.service asks systemd with."""
     for path in glob.glob("/usr/lib/*/libsystemd.so.0"):
         root.add(path)
     root.add_command("kill", "nsenter")

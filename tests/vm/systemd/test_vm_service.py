@@ -96,6 +96,29 @@ def stop():
     assert (show("Result"), show("ExecMainStatus"), show("NRestarts")) == ("success", "0", "0"), journal()
 
 
+def test_enabled(program):
+    """As the manual has it, after `make install`: a program is enabled, and the unit that was installed makes its image at boot."""
+    assert helpers.hugeld("enable", program).returncode == 0
+    try:
+        enabled = systemctl("enable", "--now", "hugeld")
+        assert enabled.returncode == 0, (enabled.stderr, journal())
+        assert show("FragmentPath") == "/usr/local/lib/systemd/system/hugeld.service"
+        found = fresh(program)
+        refused = helpers.hugeld("reset")
+        assert refused.returncode == 1 and "stop it first" in refused.stderr and images() == found
+        stop()
+        helpers.hugeld("reset")
+        assert not os.path.exists("/run/hugeld") and not os.path.exists("/run/hugeld-service.lock")
+        assert systemctl("start", "multi-user.target").returncode == 0  # as at boot
+        fresh(program)
+        assert helpers.hugeld("disable", program).returncode == 0 and not CONFIGURATION.exists() and images() == []
+    finally:
+        systemctl("disable", "--now", "hugeld")
+        helpers.hugeld("reset")
+        CONFIGURATION.unlink(missing_ok=True)
+    assert show("ActiveState") == "inactive" and not os.path.exists("/run/hugeld")
+
+
 def test_started_and_stopped(start):
     """It says what it holds; the images stay, and are charged to its slice; nothing in its sandbox was in its way."""
     found = start()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`make install`, everything that hugeld can hold on a machine, then `hugeld reset` or `make uninstall`: the machine is as before.
+
+In a clean Debian, in a mount namespace of its own: a store is a mount."""
+
+import platform
+import re
+import shutil
+
+import pytest
+
+import helpers
+
+pytestmark = [pytest.mark.whole, pytest.mark.skipif(platform.machine() != "x86_64", reason="attach is for x86-64")]
+
+APP, OTHER = "/usr/lib/disk/app", "/usr/lib/disk/other"
+# What the command is linked with, and what `make install` runs.
+PACKAGES = ("make", "libdw1", "libelf1", "libjansson4", "libxxhash0", "systemd")
+# Large text; it says when it has begun, and waits until its input ends.
+WAITS = """
+#include <stdio.h>
+unsigned long big_sum(unsigned long x);
+int main(void) {
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    return big_sum(1) == 0;
+}
+"""
+# Every file with what is in it, every mount, and every process that maps an image.
+SNAPSHOT = """
+snapshot() {
+    find / -xdev \\( -path /hugeld -o -path /proc -o -path /tmp \\) -prune -o -type f -printf '%M %U ' -exec sha256sum '{}' \\; \\
+        -o -type l -printf '%M %U %p %l\\n' -o -printf '%M %U %p\\n' > /tmp/files
+    sort /tmp/files
+    cut -d ' ' -f 2-3 /proc/self/mounts
+    echo ====
+}
+await() {
+    for i in $(seq 600); do ! grep -q ready "$1" || return 0; sleep 0.1; done
+    exit 1
+}
+"""
+# Everything that there is: what is enabled, a unit that starts at boot, images, a process that is attached and one that was executed
+# from its image, the links of a unit that starts, and what was measured of the machine.
+HOLD = f"""
+hugeld enable {APP}
+systemctl enable --quiet hugeld.service
+hugeld share add --way=image --any-disk {OTHER}
+rm -f /tmp/lines
+mkfifo /tmp/lines
+exec 9<> /tmp/lines
+{APP} < /tmp/lines > /tmp/attached 9>&- &
+attached=$!
+hugeld run --via=image -o verbose=1 -- {OTHER} < /tmp/lines > /tmp/executed 9>&- &
+executed=$!
+await /tmp/attached
+await /tmp/executed
+hugeld attach $attached
+hugeld status $attached $executed | grep now:
+hugeld share unit --begin demo.service {APP}
+hugeld survey --calibrate > /tmp/survey
+hugeld disable {APP}
+ls -d /run/hugeld/0x* /run/hugeld-units/demo.service/0 /var/cache/hugeld/tlb.json /etc/systemd/system/*/hugeld.service
+echo ====
+"""
+# Both processes go on, and their input ends.
+END = """
+grep -c ' /run/hugeld' /proc/$attached/maps || true
+exec 9>&-
+wait $attached
+wait $executed
+echo ended
+echo ====
+"""
+
+
+def add_build(folder):
+    """What is built here goes into the copy of the source, so that `make install` has nothing to compile."""
+    shutil.copy2(helpers.ROOT / "config.mk", folder)
+    unwanted = shutil.ignore_patterns("vm", "suites", "tests", "fuzz", "ldso", "*.gz", "machines")
+    shutil.copytree(helpers.ROOT / "build", folder / "build", symlinks=True, ignore=unwanted)
+
+
+@pytest.fixture
+def debian(clean_debian, builder, source_copy):
+    settings = (helpers.ROOT / "config.mk").read_text()
+    if not re.search(r"^prefix = /usr/local$", settings, re.M):
+        pytest.skip("this tree is configured for another prefix than /usr/local")
+    program = builder.once("waits", lambda folder: builder.compile(folder / "waits", builder.write("waits.c", WAITS), "-no-pie",
+                                                                   *builder.object()))
+    debian = clean_debian("bookworm")
+    debian.put(source_copy, "/hugeld")
+    add_build(debian.upper / "hugeld")
+    debian.install(*PACKAGES)
+    for path in APP, OTHER:
+        debian.do(f"mkdir -p /etc/hugeld; echo 'any_disk = yes' > /etc/hugeld/hugeld.conf; touch {path}")
+        shutil.copy(program, debian.folder / "disk" / path.rpartition("/")[2])
+    return debian
+
+
+def parts(said):
+    return [part.strip("\n").split("\n") for part in said.split("====\n")]
+
+
+def check_round(held, given_back, ended):
+    """What was held was there, and both processes have ended well without it."""
+    assert [line for line in held if "now:" in line] == ["    now: on its image", "    now: executed from its image"], held
+    for path in "/run/hugeld-units/demo.service/0", "/var/cache/hugeld/tlb.json", "hugeld.service":
+        assert any(path in line for line in held), held
+    assert any(f"{APP}: back on its own file" in line for line in given_back), given_back
+    assert any("unmounted" in line for line in given_back), given_back
+    assert ended[0] == "0" and ended[-1] == "ended", ended
+
+
+def test_all_is_given_back(debian):
+    """By reset, and by uninstall with what install brought."""
+    said = debian.do(f"""{SNAPSHOT} snapshot
+make -C /hugeld install > /dev/null; snapshot
+{HOLD} systemctl disable --quiet hugeld.service; hugeld reset; echo ====; {END} snapshot
+{HOLD} make -s -C /hugeld uninstall; echo ====; {END} snapshot
+""")
+    clean, installed, *first, again, held, given_back, ended, after, _ = parts(said)
+    check_round(*first)
+    assert again == installed != clean, sorted(set(again) ^ set(installed))
+    check_round(held, given_back, ended)
+    assert after == clean, sorted(set(after) ^ set(clean))
+    assert "enabled" not in debian.do("cat /etc/hugeld/hugeld.conf")
