@@ -114,19 +114,53 @@ static uint64_t find_base(const struct hl_object *object, const struct hl_geomet
     return hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
 }
 
+/* Whether the image has all of SEGMENT, which is only read: it is in one segment of LAID_OUT, or in neighbours. */
+static bool has_read_only(const struct hl_object *laid_out, const struct hl_segment *segment) {
+    uint64_t at = segment->start;
+    for (unsigned i = 0; i < laid_out->n_segments && at < segment->file_end; i++) {
+        const struct hl_segment *part = &laid_out->segment[i];
+        if ((part->flags & PF_W) == 0 && (segment->flags & ~part->flags) == 0 && part->start <= at &&
+            part->file_end > at)
+            at = part->file_end;
+    }
+    return at >= segment->file_end;
+}
+
+/* Whether the image has SEGMENT as it is. */
+static bool has_same(const struct hl_object *laid_out, const struct hl_segment *segment) {
+    for (unsigned i = 0; i < laid_out->n_segments; i++) {
+        const struct hl_segment *part = &laid_out->segment[i];
+        if (part->start == segment->start && part->end == segment->end &&
+            part->file_end == segment->file_end && part->flags == segment->flags)
+            return true;
+    }
+    return false;
+}
+
+static unsigned count_writable(const struct hl_object *object) {
+    unsigned n = 0;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        n += (object->segment[i].flags & PF_W) != 0;
+    return n;
+}
+
 int hl_compare_image(const struct hl_object *object, const struct hl_object *laid_out, uint64_t bytes,
                      const struct hl_geometry *geometry) {
     uint64_t base = find_base(object, geometry);
     if (object->load_bias % geometry->huge_page_bytes != 0)
         return HL_SKIP_IMAGE_PLACE;
-    if (laid_out->n_segments != object->n_segments)
+    if (count_writable(laid_out) != count_writable(object))
         return HL_SKIP_IMAGE_MISMATCH;
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *a = &object->segment[i], *b = &laid_out->segment[i];
-        if (a->start != b->start || a->end != b->end || a->file_end != b->file_end || a->flags != b->flags)
+    for (unsigned i = 0; i < laid_out->n_segments; i++) {
+        const struct hl_segment *part = &laid_out->segment[i];
+        if (part->file_end > part->start && (part->offset != part->first_page - base ||
+                                             part->offset + (part->file_end - part->first_page) > bytes))
             return HL_SKIP_IMAGE_MISMATCH;
-        if (a->file_end > a->start &&
-            (b->offset != b->first_page - base || b->offset + (b->file_end - b->first_page) > bytes))
+    }
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        bool may_be_joined = (segment->flags & PF_W) == 0 && segment->file_end == segment->end;
+        if (!has_same(laid_out, segment) && !(may_be_joined && has_read_only(laid_out, segment)))
             return HL_SKIP_IMAGE_MISMATCH;
     }
     return 0;

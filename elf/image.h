@@ -43,8 +43,9 @@ void hl_close_stores(const struct hl_stores *stores);
 long hl_open_image(const struct hl_stores *stores, struct hl_context *context,
                    const struct hl_file_state *state);
 
-/* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets that go with their addresses.  0,
-   HL_SKIP_IMAGE_PLACE or HL_SKIP_IMAGE_MISMATCH. */
+/* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets that go with their addresses; those that are only
+   read may have others' borders, as an executable's image has them (command/image/rows.c).  0, HL_SKIP_IMAGE_PLACE or
+   HL_SKIP_IMAGE_MISMATCH. */
 int hl_check_image(const struct hl_object *object, int image, const struct hl_geometry *geometry);
 
 /* Whether a file with these segments, LAID_OUT, and so many BYTES is OBJECT laid out.  The same results. */

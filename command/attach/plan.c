@@ -190,22 +190,64 @@ static int plan_pieces(const struct hl_attachment *attachment, struct hl_attache
 
 /* --- what replaces it --- */
 
+/* Adds [start, end) of PIECE, which FILE has at OFFSET, to TEXT. */
+static void add_part(struct hl_attached_text *text, const struct hl_piece_of_text *piece, uint64_t start,
+                     uint64_t end, uint64_t offset) {
+    if (start < end && text->n_pieces < HL_PIECES_MAX)
+        text->piece[text->n_pieces++] = (struct hl_piece_of_text){start, end, offset, piece->prot};
+}
+
+/* Takes the huge page with the headers from where IMAGE has it once more, with those that the process has: the image's own may
+   have other segments. */
+static void take_original_headers(struct hl_attached_text *text, int image,
+                                  const struct hl_geometry *geometry) {
+    const struct hl_object *object = &text->loaded->object;
+    struct hl_piece_of_text planned[HL_PIECES_MAX];
+    uint64_t header = 0, huge = geometry->huge_page_bytes;
+    unsigned n_planned = text->n_pieces;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].offset == 0)
+            header = object->segment[i].first_page;
+    uint64_t offset = hl_find_header_page(image, text->loaded->file, header, geometry);
+    uint64_t start = hl_round_down(header, huge), end = start + huge;
+    if (offset == 0)
+        return;
+    memcpy(planned, text->piece, sizeof planned);
+    text->n_pieces = 0;
+    for (unsigned i = 0; i < n_planned; i++) {
+        const struct hl_piece_of_text *piece = &planned[i];
+        bool has_header = piece->start <= start && end <= piece->end;
+        uint64_t before = has_header ? start : piece->end;
+        add_part(text, piece, piece->start, before, piece->offset);
+        if (!has_header)
+            continue;
+        add_part(text, piece, start, end, offset);
+        add_part(text, piece, end, piece->end, piece->offset + (end - piece->start));
+    }
+}
+
 /* Takes the image that a store has of TEXT's object, if it fits.  Any doubt makes it none. */
 static bool take_stored_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
                               const struct hl_attach_request *request) {
     struct hl_file_state state;
+    struct hl_piece_of_text planned[HL_PIECES_MAX];
+    unsigned n_planned = text->n_pieces;
     int own = text->loaded->file->fd;
     long image = hl_read_file_state(&state, own) == 0 ? hl_open_image_of(&state, &request->options)
                                                       : -HL_SKIP_NO_IMAGE;
     if (image < 0)
         return false;
     text->file = (int)image;
+    memcpy(planned, text->piece, sizeof planned);
+    take_original_headers(text, (int)image, &request->geometry);
     if (hl_check_image(&text->loaded->object, (int)image, &request->geometry) == 0 &&
         !hl_is_noexec((int)image) && hl_compare_attached_text(attachment, text) == 0) {
         text->owns_file = true;
         text->image = hl_find_file_path((int)image);
         return true;
     }
+    memcpy(text->piece, planned, sizeof planned);
+    text->n_pieces = n_planned;
     close((int)image);
     text->file = -1;
     return false;

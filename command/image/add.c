@@ -9,7 +9,6 @@
 #include "command/base/common.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
-#include "command/file/forecast.h"
 #include "command/image/image.h"
 #include "command/image/in-place.h"
 #include "elf/memory-limit.h"
@@ -574,30 +573,18 @@ static bool is_present(const struct making *making) {
     return whole;
 }
 
-/* How much of FILE's text a private copy brings onto huge pages wherever the kernel puts it, by default. */
-static uint64_t find_copied_bytes(const struct hl_elf_file *file) {
-    struct hl_options options;
-    struct hl_forecast forecast;
-    struct hl_starts starts;
-    hl_default_options(&options);
-    hl_forecast_file(&forecast, "", file, &options, 0);
-    hl_measure_starts(&starts, &forecast, &options);
-    return starts.covered_min;
-}
-
 /* How much of the text the image brings onto huge pages, by the way of starting that brings most.  False: nothing, by none. */
 static bool note_reach(struct making *making) {
     struct hl_addition *addition = making->addition;
     struct hl_reach reach;
     if (hl_find_reach(&reach, making->file, &making->store->geometry) != 0)
         return true; /* the plan says what is wrong */
-    addition->is_to_be_executed = reach.executed_bytes > reach.mapped_bytes;
+    bool is_library = strcmp(hl_elf_type(making->file), "dso") == 0;
+    uint64_t mapped = reach.mapped_bytes, executed = is_library ? mapped : reach.executed_bytes;
+    addition->is_to_be_executed = executed > mapped;
     addition->text_bytes = reach.text_bytes;
-    addition->text_huge_bytes = addition->is_to_be_executed ? reach.executed_bytes : reach.mapped_bytes;
-    if (addition->is_to_be_executed) {
-        uint64_t copied_bytes = find_copied_bytes(making->file);
-        addition->text_copied_bytes = copied_bytes > addition->text_huge_bytes ? copied_bytes : 0;
-    }
+    addition->text_huge_bytes = executed > mapped ? executed : mapped;
+    addition->text_other_bytes = executed > mapped ? mapped : executed;
     return addition->text_huge_bytes > 0;
 }
 

@@ -66,6 +66,19 @@ long hl_open_image_of(const struct hl_file_state *state, const struct hl_options
     return hl_open_image_as(&status, state, options);
 }
 
+uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t header,
+                             const struct hl_geometry *geometry) {
+    char own[4096], copy[sizeof own];
+    struct hl_file_state state;
+    uint64_t huge = geometry->huge_page_bytes;
+    uint64_t bytes = file->header.e_phoff + file->phnum * sizeof(Elf64_Phdr);
+    if (hl_read_file_state(&state, image) != 0 || state.bytes % huge != 0 || state.bytes <= huge ||
+        bytes > sizeof own || pread(file->fd, own, bytes, 0) != (ssize_t)bytes ||
+        pread(image, copy, bytes, (off_t)(state.bytes - huge + header % huge)) != (ssize_t)bytes)
+        return 0;
+    return memcmp(own, copy, bytes) == 0 ? state.bytes - huge : 0;
+}
+
 bool hl_is_noexec(int file) {
     struct statvfs fs;
     return fstatvfs(file, &fs) == 0 && (fs.f_flag & ST_NOEXEC) != 0;

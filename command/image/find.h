@@ -41,6 +41,11 @@ enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file
                                const struct hl_options *options, const struct hl_geometry *geometry,
                                uint64_t *pages);
 
+/* The offset at which the open IMAGE has the huge page with the headers once more, as FILE has them (image/layout.c); HEADER is the
+   address of the ELF header, modulo a huge page.  0: it has none. */
+uint64_t hl_find_header_page(int image, const struct hl_elf_file *file, uint64_t header,
+                             const struct hl_geometry *geometry);
+
 /* Whether nothing may be executed where the open FILE lies. */
 bool hl_is_noexec(int file);
 

@@ -11,15 +11,18 @@
        huge pages  |         |         |         |         |         |
 
    h: the ELF and program headers, bytes of the first segment; r, T, w: segments; d: sections that are not
-   loaded; s: the section headers.  Dots are trap instructions, since hugeld maps a huge page that holds text
+   loaded; s: the section headers.  Dots are trap instructions, since a huge page that holds text is mapped
    executable as a whole; other room is a hole.  Addresses, symbols and all bytes of segments stay as they are.
+   The program headers of an executable are those with which the image is executed (rows.c).
 
    hl_read_segments refuses hostile segments.  All other numbers of the file are checked here against the
    file's length before anything is added to them. */
 #include "command/image/layout.h"
 #include "command/base/common.h"
+#include "command/image/rows.h"
 #include "elf/image.h"
 #include "elf/plan.h"
+#include "elf/segments.h"
 
 #include <gelf.h>
 #include <stdlib.h>
@@ -78,13 +81,6 @@ static void add_range(struct planner *p, uint64_t start, uint64_t bytes) {
 }
 
 /* --- reading --- */
-
-/* Trap instructions of each machine that hugeld runs on, as four bytes in its byte order. */
-static uint32_t find_trap(unsigned machine) {
-    if (machine == EM_X86_64)
-        return 0xcccccccc;                         /* int3 */
-    return machine == EM_AARCH64 ? 0xd4200000 : 0; /* brk #0 */
-}
 
 /* Whether a PT_LOAD of no bytes, which hl_read_segments passes over, is one for the kernel and ld.so, too: they
    map the page that its address is in, unless that is the page's first. */
@@ -432,6 +428,7 @@ static void add_extent(struct planner *p, uint64_t bytes, uint64_t align, Elf64_
 static void place_program_headers(struct planner *p) {
     struct hl_image *image = p->image;
     bool moves = hl_is_position_independent(p->file);
+    hl_join_rows(image->phdr, p->file, p->geometry);
     for (size_t i = 0; i < image->phnum; i++) {
         Elf64_Phdr *ph = &image->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_memsz > 0) {
@@ -616,7 +613,7 @@ int hl_plan_image(struct hl_image *image, const struct hl_elf_file *file,
     elf_version(EV_CURRENT);
     p.elf = elf_begin(file->fd, ELF_C_READ, NULL);
     image->header = file->header;
-    image->trap = find_trap(file->header.e_machine);
+    image->trap = hl_find_trap(file->header.e_machine);
     image->phnum = file->phnum;
     int result = plan(&p);
     elf_end(p.elf);
@@ -636,12 +633,25 @@ void hl_free_image(struct hl_image *image) {
 
 /* --- how much of the text it reaches --- */
 
-/* Bytes of SEGMENT in whole huge pages of its own. */
-static uint64_t count_whole(const struct hl_segment *segment, const struct hl_geometry *geometry) {
-    uint64_t start = hl_round_up(segment->first_page, geometry->huge_page_bytes),
-             end = hl_round_down(hl_round_up(segment->file_end, geometry->page_bytes),
-                                 geometry->huge_page_bytes);
-    return hl_overlap(start, end, segment->start, segment->file_end);
+/* How many bytes of OBJECT's text are in whole huge pages where the image of FILE is executed. */
+static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_object *object,
+                               const struct hl_geometry *geometry) {
+    struct hl_object executed;
+    uint64_t bytes = 0, huge = geometry->huge_page_bytes;
+    Elf64_Phdr *phdr = hl_allocate((file->phnum + 1) * sizeof *phdr);
+    memcpy(phdr, file->phdr, file->phnum * sizeof *phdr);
+    hl_join_rows(phdr, file, geometry);
+    bool is_read = hl_read_segments(&executed, phdr, file->phnum, 0, geometry) == 0;
+    free(phdr);
+    for (unsigned i = 0; is_read && i < executed.n_segments; i++) {
+        const struct hl_segment *by = &executed.segment[i];
+        uint64_t start = hl_round_up(by->first_page, huge),
+                 end = hl_round_down(hl_round_up(by->file_end, geometry->page_bytes), huge);
+        for (unsigned j = 0; j < object->n_segments && (by->flags & PF_X); j++)
+            if (object->segment[j].flags & PF_X)
+                bytes += hl_overlap(start, end, object->segment[j].start, object->segment[j].file_end);
+    }
+    return bytes;
 }
 
 int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file,
@@ -659,12 +669,10 @@ int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file,
     const char *type = hl_elf_type(file);
     bool is_placed = strcmp(type, "pie") != 0 || !hl_gets_any_address(file, geometry);
     reach->mapped_bytes = is_placed || file->header.e_machine == EM_X86_64 ? plan.text_covered_bytes : 0;
-    for (unsigned i = 0; i < object.n_segments; i++) {
-        const struct hl_segment *segment = &object.segment[i];
-        if ((segment->flags & PF_X) == 0)
-            continue;
-        reach->text_bytes += segment->file_end - segment->start;
-        reach->executed_bytes += strcmp(type, "dso") != 0 ? count_whole(segment, geometry) : 0;
-    }
+    if (strcmp(type, "dso") != 0)
+        reach->executed_bytes = count_executed(file, &object, geometry);
+    for (unsigned i = 0; i < object.n_segments; i++)
+        if (object.segment[i].flags & PF_X)
+            reach->text_bytes += object.segment[i].file_end - object.segment[i].start;
     return 0;
 }

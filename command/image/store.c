@@ -226,7 +226,8 @@ static int resize(const struct hl_store *store, const char *size) {
 
 /* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
 static int take_lock(struct hl_store *store, bool waits) {
-    int result = 0, lock = openat(store->folder, ".lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int result = 0,
+        lock = openat(store->folder, HL_LOCK_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (lock < 0)
         return -errno;
     while (flock(lock, LOCK_EX | (waits ? 0 : LOCK_NB)) != 0 && result == 0)

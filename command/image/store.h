@@ -2,7 +2,8 @@
 /* A store of images, as `hugeld share` sees it: made, filled, looked through and emptied.  How a process finds an
    image in it is in elf/store.h.
 
-       STORE/.lock          held (flock) by the one process that changes the store; only its owner can open it
+       STORE/.lock          held (flock) by the one process that changes the store; only its owner can open it; its modification
+                            time says when images may be made unasked again (run/later.c)
        STORE/KEY/.image     symbolic link to NAME, or to nodeN/NAME of the first node
        STORE/KEY/.image-N   the replica of node N (--per-node)
        STORE/KEY/.origin    symbolic link to the original; alone, it says that the image has to be made again
@@ -23,6 +24,7 @@
 
 #include <sys/types.h>
 
+#define HL_LOCK_FILE ".lock"
 #define HL_IN_PLACE_MARK ".in-place"
 #define HL_DIGEST_LINK ".digest"
 
@@ -178,11 +180,9 @@ struct hl_addition {
     uint64_t huge_pages;                  /* of all replicas, or of the file in place */
     uint64_t text_bytes, text_huge_bytes, /* of the text, and on huge pages by it */
         text_in_place_bytes;              /* of the text, what could be on huge pages in place */
-    bool is_to_be_executed; /* that is so where the image is executed itself, and less where it is mapped */
-    uint64_t
-        text_copied_bytes; /* of the text, what a private copy brings onto huge pages at every load address, where
-                                   that is more than the image; else 0 */
-    const char *reason; /* of skip.def, or NULL */
+    bool is_to_be_executed;               /* that is so where the image is executed itself */
+    uint64_t text_other_bytes;            /* where it is mapped, or else executed, which is no more */
+    const char *reason;                   /* of skip.def, or NULL */
     char *sentence;     /* why not, and the remedy, also for a part of a file in place; or NULL */
     char *not_in_place; /* why it is an image, where it could be in place; or NULL */
     bool is_too_young;  /* that is why not, and HL_ADD_UNASKED does not wait */

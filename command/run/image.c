@@ -12,6 +12,7 @@
 #include "command/image/find.h"
 #include "elf/kernel.h"
 #include "command/image/layout.h"
+#include "command/image/rows.h"
 #include "command/run/mount.h"
 #include "command/file/program.h"
 #include "elf/skip.h"
@@ -26,20 +27,26 @@ static void read_geometry(struct hl_geometry *geometry) {
     hl_set_geometry(geometry, (uint64_t)sysconf(_SC_PAGESIZE));
 }
 
-/* Whether A and B differ in nothing but where the image has its bytes. */
+/* Whether the image B has the headers of A, but for where it has its bytes and for the borders of what is only read. */
 static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_file *b) {
+    struct hl_geometry geometry;
+    read_geometry(&geometry);
     if (a->header.e_type != b->header.e_type || a->header.e_machine != b->header.e_machine ||
         a->header.e_entry != b->header.e_entry || a->header.e_flags != b->header.e_flags ||
         memcmp(a->header.e_ident, b->header.e_ident, EI_NIDENT) != 0 || a->phnum != b->phnum)
         return false;
+    Elf64_Phdr *wanted = hl_allocate((a->phnum + 1) * sizeof *wanted);
+    bool same = true;
+    memcpy(wanted, a->phdr, a->phnum * sizeof *wanted);
+    hl_join_rows(wanted, a, &geometry);
     for (size_t i = 0; i < a->phnum; i++) {
-        const Elf64_Phdr *x = &a->phdr[i], *y = &b->phdr[i];
-        if (x->p_type != y->p_type || x->p_flags != y->p_flags || x->p_vaddr != y->p_vaddr ||
-            x->p_paddr != y->p_paddr || x->p_filesz != y->p_filesz || x->p_memsz != y->p_memsz ||
-            (x->p_type != PT_LOAD && x->p_align != y->p_align))
-            return false;
+        const Elf64_Phdr *x = &wanted[i], *y = &b->phdr[i];
+        same = same && x->p_type == y->p_type && x->p_flags == y->p_flags && x->p_vaddr == y->p_vaddr &&
+               x->p_paddr == y->p_paddr && x->p_filesz == y->p_filesz && x->p_memsz == y->p_memsz &&
+               (x->p_type == PT_LOAD || x->p_align == y->p_align);
     }
-    return true;
+    free(wanted);
+    return same;
 }
 
 static int compare_headers(const struct hl_elf_file *file, int image) {
@@ -100,7 +107,7 @@ static char *explain(int skip, const char *path) {
     return reason;
 }
 
-/* Whether executing the image itself brings text onto huge pages: nothing merges or moves it then. */
+/* Whether executing the image itself brings text onto huge pages. */
 static bool is_of_use(const struct hl_elf_file *file) {
     struct hl_geometry geometry;
     struct hl_reach reach;

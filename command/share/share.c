@@ -185,11 +185,21 @@ static void note(struct request *request, const struct hl_store *store, const ch
 
 static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
 
+/* " when it is executed (hugeld run --via=image), 0.0 % when it is mapped", where that makes a difference. */
+static char *describe_ways(const struct hl_addition *addition) {
+    static const char executed[] = "when it is executed (hugeld run --via=image)",
+                      mapped[] = "when it is mapped";
+    unsigned other = hl_permille(addition->text_other_bytes, addition->text_bytes);
+    if (addition->is_in_place || addition->text_other_bytes == addition->text_huge_bytes)
+        return hl_format("%s", "");
+    return hl_format(" %s, %u.%u %% %s", addition->is_to_be_executed ? executed : mapped, other / 10,
+                     other % 10, addition->is_to_be_executed ? mapped : executed);
+}
+
 /* "in place, 84.9 % of its text, 9 huge pages" */
 static void print_made(const char *name, const struct hl_addition *addition) {
     unsigned share = hl_permille(addition->text_huge_bytes, addition->text_bytes),
-             in_place = hl_permille(addition->text_in_place_bytes, addition->text_bytes),
-             copied = hl_permille(addition->text_copied_bytes, addition->text_bytes);
+             in_place = hl_permille(addition->text_in_place_bytes, addition->text_bytes);
     char *more = hl_format("%s", "");
     if (addition->is_in_place && addition->sentence != NULL)
         more = hl_format("; the rest is not: %s", addition->sentence);
@@ -197,16 +207,11 @@ static void print_made(const char *name, const struct hl_addition *addition) {
         more = hl_format("; not in place: %s", addition->not_in_place);
     else if (!addition->is_in_place && in_place > 0)
         more = hl_format("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
-    if (copied > share) {
-        char *before = more;
-        more = hl_format("; a private copy (hugeld run --copy) brings %u.%u %%%s", copied / 10, copied % 10,
-                         before);
-        free(before);
-    }
+    char *ways = describe_ways(addition);
     hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,
-             addition->is_in_place ? "in place" : "image", share / 10, share % 10,
-             addition->is_to_be_executed ? " when it is executed (hugeld run --via=image)" : "",
-             addition->huge_pages, plural(addition->huge_pages), more);
+             addition->is_in_place ? "in place" : "image", share / 10, share % 10, ways, addition->huge_pages,
+             plural(addition->huge_pages), more);
+    free(ways);
     free(more);
 }
 

@@ -158,19 +158,6 @@ static bool has_zeros(const struct hl_exec_plan *plan, const struct hl_span *spa
     return false;
 }
 
-/* The offset at which the image has the huge page with the headers as FILE has them (layout.c); 0: it has none. */
-static uint64_t find_header_page(const struct hl_exec_plan *plan, const struct hl_elf_file *file,
-                                 uint64_t header) {
-    char own[4096], copy[sizeof own];
-    uint64_t huge = plan->geometry.huge_page_bytes, size = (uint64_t)plan->image_stat.st_size;
-    uint64_t bytes = file->header.e_phoff + file->phnum * sizeof(Elf64_Phdr);
-    if (size % huge != 0 || size <= huge || bytes > sizeof own ||
-        pread(file->fd, own, bytes, 0) != (ssize_t)bytes ||
-        pread(plan->image, copy, bytes, (off_t)(size - huge + header % huge)) != (ssize_t)bytes)
-        return 0;
-    return memcmp(own, copy, bytes) == 0 ? size - huge : 0;
-}
-
 /* Where the image has what. */
 struct source {
     uint64_t base;                  /* the address of its first byte */
@@ -243,7 +230,7 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file
     for (unsigned i = 0; i < plan->object.n_segments; i++)
         if (plan->object.segment[i].offset == 0) {
             uint64_t header = plan->object.segment[i].first_page, start = hl_round_down(header, huge);
-            source.header_offset = find_header_page(plan, file, header);
+            source.header_offset = hl_find_header_page(plan->image, file, header, &plan->geometry);
             if (source.header_offset != 0)
                 source.header = (struct hl_address_range){start, start + huge};
         }

@@ -311,11 +311,31 @@ read_headers (struct headers *h, int fd, size_t length)
 			   &context->geometry) == 0;
 }
 
-/* Return true if A and B are the headers of one file, laid out twice: all
-   that may differ is where something lies in the file, and the alignment
-   of what is mapped from it, which must be that of huge pages.  */
+/* Return true if B, which is the image's PT_LOAD for A, may be mapped.
+   Where it IS_MAIN, the image is laid out for being executed, too: it has
+   other borders between segments that are only read, and may have none for
+   one of them.  hl_compare_image knows whether it has all of them.  */
 static bool
-is_same_file (const struct headers *a, const struct headers *b)
+is_same_segment (const ElfW(Phdr) *a, const ElfW(Phdr) *b, bool is_main)
+{
+  bool may_differ = is_main && (a->p_flags & PF_W) == 0;
+  if (b->p_type == PT_NULL)
+    return may_differ;
+  if (b->p_type != PT_LOAD || b->p_flags != a->p_flags
+      || !powerof2 (b->p_align) || b->p_align < a->p_align
+      || b->p_align < context->geometry.huge_page_bytes)
+    return false;
+  return (may_differ
+	  || (b->p_vaddr == a->p_vaddr && b->p_paddr == a->p_paddr
+	      && b->p_filesz == a->p_filesz && b->p_memsz == a->p_memsz));
+}
+
+/* Return true if A and B are the headers of one file, laid out twice: all
+   that may differ is where something lies in the file, the alignment of
+   what is mapped from it, which must be that of huge pages, and what
+   is_same_segment says.  */
+static bool
+is_same_file (const struct headers *a, const struct headers *b, bool is_main)
 {
   ElfW(Ehdr) ehdr = b->ehdr;
   ehdr.e_phoff = a->ehdr.e_phoff;
@@ -325,15 +345,10 @@ is_same_file (const struct headers *a, const struct headers *b)
   for (size_t i = 0; i < ehdr.e_phnum; ++i)
     {
       ElfW(Phdr) phdr = b->phdr[i];
-      if (phdr.p_type == PT_LOAD)
-	{
-	  if (!powerof2 (phdr.p_align) || phdr.p_align < a->phdr[i].p_align
-	      || phdr.p_align < context->geometry.huge_page_bytes)
-	    return false;
-	  phdr.p_align = a->phdr[i].p_align;
-	}
       phdr.p_offset = a->phdr[i].p_offset;
-      if (memcmp (&phdr, &a->phdr[i], sizeof phdr) != 0)
+      if (a->phdr[i].p_type == PT_LOAD && a->phdr[i].p_memsz > 0
+	  ? !is_same_segment (&a->phdr[i], &phdr, is_main)
+	  : memcmp (&phdr, &a->phdr[i], sizeof phdr) != 0)
 	return false;
     }
   return true;
@@ -360,7 +375,7 @@ try_mapping (int fd)
    that.  */
 static int
 check_image (struct comparison *c, int to, int fd, const char *start,
-	     size_t length)
+	     size_t length, bool is_main)
 {
   struct headers *original = &c->original;
   struct headers *laid_out = &c->image;
@@ -370,7 +385,7 @@ check_image (struct comparison *c, int to, int fd, const char *start,
       || __pread64_nocancel (to, laid_out->start, length, 0)
 	 != (ssize_t) length
       || !read_headers (laid_out, to, length)
-      || !is_same_file (original, laid_out)
+      || !is_same_file (original, laid_out, is_main)
       || hl_read_file_state (&state, to) != 0)
     return HL_SKIP_IMAGE_MISMATCH;
   int result = hl_compare_image (&original->object, &laid_out->object,
@@ -535,7 +550,8 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
   if (hl_map_area (&area, sizeof *c, PROT_READ | PROT_WRITE, 0) == 0)
     {
       c = (struct comparison *) area.start;
-      result = check_image (c, to, fd, start, length);
+      result = check_image (c, to, fd, start, length,
+			    (mode & __RTLD_OPENEXEC) != 0);
     }
   mapped->is_for_core = result == HL_SKIP_IMAGE_PLACE;
   mapped->no_image = mapped->is_for_core ? HL_MOVED : result;

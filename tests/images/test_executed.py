@@ -3,6 +3,7 @@
 is in the process, and the program finds itself where it always is.  And what must never be executed from an image."""
 
 import fcntl
+import json
 import os
 import pathlib
 import re
@@ -112,9 +113,57 @@ def test_is_on_huge_pages(images, program, variant):
                                 re.findall(rf"^(\w+)-(\w+) r-xp .* {app}\n((?:[A-Z]\w+:.*\n)+)", smaps, re.M)]
         whole = end // helpers.HUGE - -(-start // helpers.HUGE)
         huge = int(re.search(r"ShmemPmdMapped: *(\d+)", rest)[1]) * 1024 // helpers.HUGE
-        assert whole >= 3 and huge == whole
+        text = sum(h.file_bytes for h in helpers.read_headers(app) if h.type == helpers.PT_LOAD and h.flags & helpers.PF_X)
+        assert whole >= 3 and huge == whole and huge * helpers.HUGE >= text
     finally:
         helpers.end_process(process)
+
+
+# 3 MiB of text that lie between read-only data, so no whole huge page lies inside them.
+EDGES = r"""
+#include <stdio.h>
+#include <unistd.h>
+__asm__(".section .rodata; .skip 2 << 20, 1; .text; .skip 3 << 20, 0x90");
+__attribute__((noinline)) void waits_here(void) { pause(); __asm__(""); }
+int main(void) { puts("ready"); fflush(stdout); waits_here(); return 0; }
+"""
+
+
+@pytest.fixture(params=LINKED)
+def edges(request, images, builder, tmp_path):
+    """A program of EDGES that was executed from its image, the image, and how many KiB of its text have huge entries."""
+    app = builder.compile(tmp_path / "edges", builder.write("edges.c", EDGES), *LINKED[request.param])
+    image = images.add(app)
+    process = helpers.start([*SHARED, helpers.HUGELD, "run", "-l", "image", "-o", f"store={images.folder}", "--", app],
+                            stdout=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        assert os.stat(f"/proc/{process.pid}/exe").st_ino == image.stat().st_ino
+        text = [m for m in helpers.read_smaps(process.pid) if m.name == str(app) and "x" in m.permissions]
+        yield process, app, image, sum(m.kb["ShmemPmdMapped"] for m in text)
+    finally:
+        helpers.end_process(process)
+
+
+def test_edges(edges):
+    """All text is on huge pages, with the read-only data beside it, as libhugeld.so and the exec stop would have it."""
+    process, app, _, huge = edges
+    assert huge >= 4096
+    told = json.loads(helpers.hugeld("status", "--json", process.pid).stdout)
+    [main] = [o for o in told["processes"][0]["objects"] if o["path"] == str(app)]
+    assert main["verdict"]["now"] == "executed" and main["verdict"]["text_share"] == 1, main
+
+
+def test_gdb_of_an_image(edges, tmp_path):
+    """The program headers in memory are the image's: gdb finds the functions in a core file if it is given the image."""
+    process, _, image, _ = edges
+    if not shutil.which("gdb"):
+        pytest.skip("gdb is not installed")
+    gdb = ["gdb", "-nx", "-batch", "-ex", "set debuginfod enabled off"]
+    attached = helpers.run([*gdb, "-p", process.pid, "-ex", "bt", "-ex", f"generate-core-file {tmp_path}/core"], timeout=120)
+    assert " waits_here ()" in attached.stdout and " main ()" in attached.stdout, attached
+    told = helpers.run([*gdb, image, tmp_path / "core", "-ex", "bt"], timeout=120)
+    assert " waits_here ()" in told.stdout and " main ()" in told.stdout, told
 
 
 def test_children_see_it(images, program, run):

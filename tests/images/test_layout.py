@@ -137,6 +137,11 @@ def run_and_look(argv, name):
         helpers.end_process(process)
 
 
+def without_loads(lines):
+    """An executable's image may have fewer PT_LOADs, and dl_iterate_phdr shows them."""
+    return [line for line in lines if not line.startswith("loads ")]
+
+
 def check_huge(mappings):
     assert sum(map(whole_pages, mappings)) >= 2 * helpers.HUGE
     for mapping in mappings:
@@ -155,7 +160,7 @@ def test_executable(builder, tmpfs, variant):
     layouts.check_tools(app, image)
     plain, _ = run_and_look([app], app)
     lines, mappings = run_and_look(tmpfs.inside(tmpfs.folder / app.name), tmpfs.folder / app.name)
-    assert lines == plain
+    assert without_loads(lines) == without_loads(plain)
     check_huge(mappings)
     assert helpers.run(tmpfs.inside(tmpfs.folder / app.name)).returncode == helpers.run([app]).returncode == 3
     image.unlink()
@@ -198,7 +203,7 @@ def test_sections(builder, tmpfs, tmp_path, way):
     layouts.check_tools(app, image)
     plain, _ = run_and_look([app], app)
     lines, mappings = run_and_look(tmpfs.inside(tmpfs.folder / "app"), tmpfs.folder / "app")
-    assert lines == plain
+    assert without_loads(lines) == without_loads(plain)
     check_huge(mappings)
 
 
@@ -257,7 +262,7 @@ def test_aarch64(builder, tmp_path, arguments):
     source.write_text(ARM_TEXT % 2_000_000)
     app = builder.compile(tmp_path / "app", source, *arguments, compiler=compiler)
     image = layouts.check_image(app, make(app, tmp_path / "image"))
-    assert SEPARATE not in arguments or layouts.check_traps(image, helpers.HUGE) > 0
+    assert SEPARATE not in arguments or layouts.check_traps(layouts.Elf(app), image, layouts.base_of(image), helpers.HUGE) > 0
     layouts.check_tools(app, tmp_path / "image")
     # A kernel with pages of 16 KiB has huge ones of 32 MiB.
     refuse(app, tmp_path / "none", "no whole huge page lies inside", "--huge-page=32M")

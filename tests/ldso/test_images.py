@@ -37,6 +37,11 @@ def own(builder, tmp_path):
     return copy
 
 
+def without_loads(text):
+    """An executable's image may have fewer PT_LOADs, and dl_iterate_phdr shows them."""
+    return re.sub(r"^loads \d+$", "", text, flags=re.M)
+
+
 @pytest.fixture
 def same(linked, images):
     """same(argv, ...): ARGV does the same as plainly; what ours says at verbose=2."""
@@ -44,7 +49,7 @@ def same(linked, images):
     def run(argv, patterns="libbig*", options="", way=by_run, **changes):
         plain = helpers.run(argv, helpers.environment(**changes))
         done = linked.run(argv, patterns, images.options("verbose=2", *filter(None, [options])), way, **changes)
-        assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
+        assert (done.returncode, without_loads(done.stdout)) == (plain.returncode, without_loads(plain.stdout)), done.stderr
         return done.stderr
 
     return run
@@ -112,7 +117,8 @@ def test_nothing_else_changes(images, builder, linked, variant):
     """Protections, RELRO, descriptors and all other memory are those of a plain run."""
     app = builder.executable(variant)
     images.add(app)
-    proof = linked.prove([app], {app.name: ALL}, "main", images.options("data=off"), way=by_command, backend="shared")
+    proof = linked.prove([app], {app.name: ALL}, "main", images.options("data=off"), way=by_command, backend="shared",
+                         same=lambda plain, moved: list(map(without_loads, plain[1:])) == list(map(without_loads, moved[1:])))
     assert proof.plans[app.name].pages("text") >= 3
 
 
