@@ -22,6 +22,9 @@
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
+#if defined __x86_64__
+#include <cpuid.h>
+#endif
 
 /* What linkers, interpreters and databases need beside ours: the kernel's own default. */
 #define MAP_COUNT_USUAL 65530
@@ -282,6 +285,42 @@ static void find_tlb(struct request *request, const struct machine *machine) {
     add_finding(request, "tlb", remedy == NULL ? OK : WARN, hl_describe_tlb(&machine->tlb), remedy);
 }
 
+/* Whether this is a virtual machine: its hypervisor says so (CPUID, leaf 1, ECX bit 31). */
+static bool is_guest(void) {
+#if defined __x86_64__
+    unsigned a, b, c = 0, d;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c >> 31) != 0;
+#else
+    return false;
+#endif
+}
+
+/* Some Intel processors stop where one page is in the instruction TLB in two sizes (CVE-2018-12207).  KVM therefore maps what its
+   guests execute by small pages, however the host backs them (Linux, admin-guide/hw-vuln/multihit.rst). */
+static void find_multihit(struct request *request) {
+    char text[128];
+    long bytes = hl_read_file("/sys/devices/system/cpu/vulnerabilities/itlb_multihit", text, sizeof text - 1);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    bool is_split = strstr(text, "Split huge pages") != NULL;
+    if (bytes <= 0 || strncmp(text, "Not affected", strlen("Not affected")) == 0)
+        return;
+    if (is_guest())
+        add_finding(
+            request, "itlb_multihit", WARN,
+            hl_format("the processor has the flaw iTLB multihit, so the host may split the huge pages that "
+                      "this guest "
+                      "executes; 'tlb' above is what was measured"),
+            "on the host, if all guests are trusted: echo N > /sys/module/kvm/parameters/nx_huge_pages");
+    else
+        add_finding(
+            request, "itlb_multihit", OK,
+            hl_format(
+                "the processor has the flaw iTLB multihit: programs of this machine keep huge pages; KVM %s",
+                is_split ? "splits those that guests execute (kvm.nx_huge_pages)"
+                         : "does not split those of guests"),
+            NULL);
+}
+
 static void find_map_count(struct request *request, const struct machine *machine) {
     if (!machine->knows_map_count) {
         add_finding(request, "max_map_count", WARN, hl_format("vm.max_map_count cannot be read"),
@@ -322,6 +361,7 @@ static void find_everything(struct request *request, const struct machine *machi
     find_abilities(request, &machine->kernel, machine->status.filters != 0);
     find_breakpoints(request, machine->breakpoints);
     find_tlb(request, machine);
+    find_multihit(request);
     find_map_count(request, machine);
     find_stores(request, machine);
     find_library(request, machine);

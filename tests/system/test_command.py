@@ -4,7 +4,9 @@
 import contextlib
 import json
 import os
+import pathlib
 import random
+import re
 import shutil
 import struct
 import subprocess
@@ -708,6 +710,23 @@ def test_doctor_tlb_leaves_half_of_the_pool(pool, pages, seen):
     tlb = json.loads(hugeld("doctor", "--json").stdout)["tlb"]
     check_tlb(tlb)
     assert len({f["page"] for f in tlb["figures"] if f["memory"] == "hugetlb" and f["page"]}) == seen
+
+
+@pytest.mark.parametrize("kernel, said", [("Not affected", None), ("KVM: Mitigation: Split huge pages", "splits?"),
+                                          ("Processor vulnerable", "splits?|does not split")])
+def test_doctor_multihit(root, tmp_path, kernel, said):
+    """Where the processor has that flaw, the host may split what its guests execute."""
+    where = pathlib.Path("/sys/devices/system/cpu/vulnerabilities/itlb_multihit")
+    if not where.exists():
+        pytest.skip("this kernel does not know of the flaw")
+    (tmp_path / "told").write_text(kernel + "\n")
+    script = 'mount --bind "$1" "$2" && exec "$0" doctor --json'
+    result = helpers.run(["unshare", "-m", "sh", "-c", script, helpers.HUGELD, tmp_path / "told", where])
+    found = [f for f in json.loads(result.stdout)["findings"] if f["name"] == "itlb_multihit"]
+    assert len(found) == (said is not None)
+    for finding in found:
+        assert "iTLB multihit" in finding["sentence"] and re.search(said, finding["sentence"])
+        assert (finding["state"], "nx_huge_pages" in (finding["remedy"] or "")) in (("warn", True), ("ok", False))
 
 
 def test_doctor_tlb_of_a_store(root):
