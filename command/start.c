@@ -9,6 +9,7 @@
    hugeld-command, which does the same and all the rest. */
 #include "command/base/basics.h"
 #include "command/stop/stop.h"
+#include "command/run/later.h"
 #include "command/run/way.h"
 #include "command/file/program.h"
 
@@ -20,7 +21,7 @@ extern char **environ;
 
 struct request {
     struct hl_run run;
-    char **program;
+    char **arguments, **program; /* of `run`; what it runs */
 };
 
 /* Whether the arguments are those of `run`, with no option but -p, -o and "--".  Anything else, mistakes included, is for
@@ -42,6 +43,7 @@ static bool read_request(struct request *request, int argc, char **argv) {
     }
     if (i < argc && strcmp(argv[i], "--") == 0)
         i++;
+    request->arguments = argv + 2;
     request->program = argv + i;
     return i < argc && (argv[i][0] != '-' || strcmp(argv[i - 1], "--") == 0);
 }
@@ -66,10 +68,15 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
     const struct hl_run *run = &request->run;
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
     bool shares_only = hl_shares_only(run, options, text);
+    if (others && shares_only)
+        hl_share_later(options, NULL, request->arguments);
     if (!others && hl_choose_bare(way, run, options, path, request->program[0]))
         return true;
-    if (shares_only && !hl_may_preload_shared(way, hl_find_patterns(run->patterns), options, path))
+    if (shares_only && !hl_may_preload_shared(way, hl_find_patterns(run->patterns), options, path)) {
+        if (!others && way->is_unknown)
+            hl_share_later(options, path, request->arguments);
         return true;
+    }
     if (hl_explain_plain_run(path) != NULL)
         return false;
     hl_set_variables(run, options, text);

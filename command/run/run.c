@@ -25,6 +25,7 @@
 #include "command/run/ldso.h"
 #include "command/file/program.h"
 #include "command/run/image.h"
+#include "command/run/later.h"
 #include "command/run/share.h"
 #include "command/image/store.h"
 #include "command/run/run.h"
@@ -40,19 +41,21 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SHARE = 256, COPY };
+enum { SHARE = 256, COPY, FIRST_USE };
 
 struct request {
     struct hl_run run;
-    bool shares; /* --share */
-    bool copies; /* --copy */
-    int program; /* the index of PROGRAM in argv, or 0 */
+    bool shares;       /* --share */
+    bool copies;       /* --copy */
+    bool is_first_use; /* no program is run: only its images are made (run/later.c) */
+    int program;       /* the index of PROGRAM in argv, or 0 */
 };
 
 static const struct argp_option argp_options[] = {
     HL_RUN_OPTIONS,
     {"share", SHARE, NULL, 0, "Make the images that are missing first (hugeld share)", 0},
     {"copy", COPY, NULL, 0, "Make a private copy of what is not shared", 0},
+    {HL_FIRST_USE + 2, FIRST_USE, NULL, OPTION_HIDDEN, NULL, 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -106,6 +109,10 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     }
     if (key == COPY) {
         request->copies = true;
+        return 0;
+    }
+    if (key == FIRST_USE) {
+        request->is_first_use = true;
         return 0;
     }
     error_t result = hl_parse_run(&request->run, key, argument);
@@ -380,17 +387,38 @@ static enum hl_use_of_images find_use(const struct hl_run *run) {
 }
 
 /* What the program at PATH runs in the end, and its libraries. */
-static void share_missing(const struct hl_run *run, const char *path, char *const *program) {
+static void share_missing(const struct hl_run *run, const char *path, char *const *program,
+                          bool is_first_use) {
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     struct hl_options options;
     struct hl_target target;
+    double began = hl_now_ms();
     hl_default_options(&options);
     hl_parse_options(&options, text, NULL);
     hl_follow_launchers(&target, path, program);
     if (hl_match_only(&options, path) &&
         (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_IMAGE))
         hl_share_program(target.executable, hl_find_patterns(run->patterns), &options, find_use(run));
+    if (is_first_use)
+        hl_note_sharing(&options, hl_now_ms() - began);
     free(target.executable);
+    free(text);
+}
+
+/* Has images made for the next start of the program at PATH, before this process becomes it by WAY. */
+static void share_later(const struct request *request, const struct hl_way *way, const char *path,
+                        char **arguments) {
+    const struct hl_run *run = &request->run;
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    struct hl_options options;
+    hl_default_options(&options);
+    hl_parse_options(&options, text, NULL);
+    bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
+    bool may_miss =
+        hl_match_only(&options, path) && hl_shares_only(run, &options, text) && (others || way->is_unknown);
+    if (may_miss && hl_share_later(&options, others ? NULL : path, arguments) && options.verbose >= 1)
+        hl_say("%s: what is missing of its images is made meanwhile, for the next start",
+               arguments[request->program - 1]);
     free(text);
 }
 
@@ -424,10 +452,17 @@ int hl_run_program(int argc, char **argv) {
         goto out;
     }
     request.run.makes_no_copy = !request.copies;
+    if (request.is_first_use) {
+        share_missing(&request.run, path, program, true);
+        code = HL_EXIT_DONE;
+        goto out;
+    }
     advise_library(&request.run, path, program);
     if (request.shares)
-        share_missing(&request.run, path, program);
+        share_missing(&request.run, path, program, false);
     code = hl_prepare_run(&request.run, program, path, &way);
+    if (code == 0 && !request.shares)
+        share_later(&request, &way, path, argv + 1);
     if (code == 0)
         code = hl_become_program(&way, path, program);
 out:

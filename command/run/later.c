@@ -1,0 +1,208 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A program that is started for the first time is not kept waiting for its image, which takes about a millisecond for each MiB:
+   another process makes it meanwhile, for the next start.
+
+   It must not be noticed.  It is no child of the program's, since it is begun by a process that ends at once and sends no signal.
+   It has no descriptor of this one's, because who reads a pipe to its end would wait for it; it is in a session of its own; and
+   it comes after everything else: nice 19, input and output when the disk is idle.  hl_add_image does the rest: it touches no
+   memory limit, waits for no lock and makes no image of a file that has just been built.
+
+   Where it fails it would fail in each start.  So the modification time of the store's lock says when it may be tried again. */
+#include "command/run/later.h"
+#include "command/base/basics.h"
+#include "command/file/program.h"
+#include "command/image/store.h"
+#include "elf/status.h"
+#include "elf/sys.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* Smaller programs have an image only where that was asked for. */
+#define WORTH_BYTES ((off_t)2 << 20)
+#define PAUSE_SECONDS 10
+#define PAUSE_SHARE 100
+/* A time that is farther away was set by another clock. */
+#define PAUSE_MAX_SECONDS 86400
+#define NICEST 19
+/* ioprio_set(2), whose names libcs do not have. */
+#define IOPRIO_WHO_PROCESS 1
+#define IOPRIO_CLASS_IDLE (3 << 13)
+
+/* --- when --- */
+
+/* The path of the lock of the store that this user fills, which the caller frees; NULL: there is none, or another one was named,
+   which is filled by hand. */
+static char *find_lock(const struct hl_options *options) {
+    char *store = options->store.bytes == 0 ? hl_default_store() : NULL;
+    char *path = store != NULL ? hl_format("%s/" HL_LOCK_FILE, store) : NULL;
+    free(store);
+    return path;
+}
+
+/* Only the store's owner can open it.  With CREATES: makes it, and the folder that it is in, on a tmpfs. */
+static int open_lock(const char *path, bool creates) {
+    const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    if (!creates)
+        return open(path, flags);
+    char *store = hl_format("%.*s", (int)(hl_base_name(path) - path) - 1, path);
+    char *parent = hl_format("%.*s", (int)(hl_base_name(store) - store), store);
+    struct statfs fs;
+    bool is_there = statfs(parent, &fs) == 0 && (unsigned)fs.f_type == TMPFS_MAGIC &&
+                    (mkdir(store, 0700) == 0 || errno == EEXIST);
+    free(parent);
+    free(store);
+    return is_there ? open(path, flags | O_CREAT, 0600) : -1;
+}
+
+static bool is_due(int lock) {
+    struct stat stat;
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return fstat(lock, &stat) == 0 && S_ISREG(stat.st_mode) && stat.st_uid == geteuid() &&
+           (stat.st_mtim.tv_sec <= now.tv_sec || stat.st_mtim.tv_sec > now.tv_sec + PAUSE_MAX_SECONDS);
+}
+
+static void set_time(int lock, time_t from_now) {
+    struct timespec times[2] = {{.tv_nsec = UTIME_OMIT}, {0}};
+    clock_gettime(CLOCK_REALTIME, &times[1]);
+    times[1].tv_sec += from_now;
+    futimens(lock, times);
+}
+
+void hl_note_sharing(const struct hl_options *options, double ms) {
+    char *path = find_lock(options);
+    int lock = path != NULL ? open_lock(path, false) : -1;
+    time_t seconds = (time_t)(ms * PAUSE_SHARE / 1e3);
+    if (lock >= 0) {
+        set_time(lock, seconds > PAUSE_SECONDS ? seconds : PAUSE_SECONDS);
+        close(lock);
+    }
+    free(path);
+}
+
+/* --- how --- */
+
+static bool is_script(const char *path) {
+    char first[2];
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    bool is = file >= 0 && pread(file, first, sizeof first, 0) == sizeof first && memcmp(first, "#!", 2) == 0;
+    if (file >= 0)
+        close(file);
+    return is;
+}
+
+/* Whether the program at PATH, or the interpreter of the script there, is large enough. */
+static bool is_large(const char *path) {
+    struct stat stat_;
+    bool is = stat(path, &stat_) == 0 && stat_.st_size >= WORTH_BYTES;
+    char *executable = !is && is_script(path) ? hl_find_executable(path) : NULL;
+    if (executable != NULL)
+        is = stat(executable, &stat_) == 0 && stat_.st_size >= WORTH_BYTES;
+    free(executable);
+    return is;
+}
+
+/* Whether another process may be begun, and will be another one's child: not where orphans become this one's, not under a filter,
+   which may kill for it, and not where a tracer follows it. */
+static bool may_begin(void) {
+    struct hl_status status;
+    int is_subreaper = 0;
+    hl_read_status(&status, &hl_system_roots);
+    return getpid() != 1 && status.filters == 0 && !status.is_traced &&
+           prctl(PR_GET_CHILD_SUBREAPER, &is_subreaper, 0, 0, 0) == 0 && is_subreaper == 0;
+}
+
+/* fork(2), of which the parent gets no signal when the child ends. */
+static long begin_process(void) { return HL_CALL(__NR_clone, 0, 0, 0, 0, 0, 0); }
+
+static void come_last(void) {
+    int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    setpriority(PRIO_PROCESS, 0, NICEST);
+    syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_CLASS_IDLE);
+    if (score >= 0 && write(score, "1000", 4) == 4)
+        close(score);
+}
+
+/* The command, with nothing of what this process has open. */
+static void become_maker(const char *command, char **arguments) {
+    sigset_t none;
+    int null = open("/dev/null", O_RDWR);
+    for (int fd = 0; fd < 3; fd++)
+        if (null < 0 || dup2(null, fd) < 0)
+            return;
+    if (syscall(SYS_close_range, 3U, ~0U, 0U) != 0)
+        return;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    come_last();
+    execve(command, arguments, environ);
+}
+
+/* "hugeld run --first-use", and ARGUMENTS. */
+static char **complete(char **arguments) {
+    static const char *const first[] = {"hugeld", "run", HL_FIRST_USE};
+    size_t n = 0;
+    while (arguments[n] != NULL)
+        n++;
+    char **all = hl_allocate((n + 4) * sizeof *all);
+    memcpy(all, first, sizeof first);
+    memcpy(all + 3, arguments, (n + 1) * sizeof *all);
+    return all;
+}
+
+static bool begin_maker(const char *command, char **arguments) {
+    long child = begin_process();
+    if (child == 0) {
+        setsid();
+        if (begin_process() == 0)
+            become_maker(command, arguments);
+        _exit(0);
+    }
+    while (!hl_is_error(child) && waitpid((pid_t)child, NULL, __WALL) < 0 && errno == EINTR)
+        ;
+    return !hl_is_error(child);
+}
+
+/* Whether it is time for another attempt, for the program at PATH; then it is not for a while.  What is asked first is what says no
+   in most starts. */
+static bool take_turn(const char *lock_path, const char *path) {
+    int lock = open_lock(lock_path, false);
+    bool is_missing = lock < 0 && errno == ENOENT && geteuid() != 0;
+    bool takes =
+        (is_missing || (lock >= 0 && is_due(lock))) && (path == NULL || is_large(path)) && may_begin();
+    if (takes && is_missing)
+        lock = open_lock(lock_path, true);
+    if (takes && lock >= 0)
+        set_time(lock, PAUSE_SECONDS);
+    if (lock >= 0)
+        close(lock);
+    return takes && lock >= 0;
+}
+
+bool hl_share_later(const struct hl_options *options, const char *path, char **arguments) {
+    bool is_shared = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_IMAGE;
+    char *lock = is_shared ? find_lock(options) : NULL;
+    bool takes = lock != NULL && take_turn(lock, path);
+    free(lock);
+    if (!takes)
+        return false;
+    char *command = hl_find_part("hugeld-command", NULL, X_OK), **all = complete(arguments);
+    bool has_begun = command != NULL && begin_maker(command, all);
+    free(all);
+    free(command);
+    return has_begun;
+}

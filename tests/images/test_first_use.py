@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""hugeld run without options makes the images that a program lacks, in a process beside it, for its next start.  The program does not
+wait for that and cannot see it, and it is not done where no store is there or where it would be done again and again."""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+
+import pytest
+
+import helpers
+from worlds import APP, SYSTEM, USER
+
+pytestmark = pytest.mark.beside
+
+# Stands in for hugeld-command: what this process is, and what it has.
+MAKER = """#!/bin/sh
+ls -l /proc/$$/fd > /run/open-$$
+{
+    echo "arguments $*"
+    sed -n 's/.* -> /open /p' /run/open-$$
+    echo "nice $(cut -d ' ' -f 19 /proc/$$/stat) score $(cat /proc/$$/oom_score_adj)"
+    grep SigBlk /proc/self/status
+} > /run/said-$$
+mv /run/said-$$ /run/maker-$$
+"""
+NO_CHILD = "import os\ntry:\n    os.wait()\n    print('a child')\nexcept ChildProcessError:\n    print('no child')\n"
+
+
+def makers():
+    """The processes that make images, or stand in for that."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            found += [path] if b"--first-use" in path.read_bytes().split(b"\0") else []
+    return found
+
+
+@pytest.fixture(autouse=True)
+def ended():
+    yield
+    helpers.wait_until(lambda: not makers(), what="the makers' end")
+
+
+@pytest.fixture
+def stock(world):
+    """A large program of this machine, which has not changed for long."""
+    for name in ("python3", "git", "gdb", "perl"):
+        path = pathlib.Path(os.path.realpath(shutil.which(name) or "/none"))
+        if path.exists() and path.stat().st_size > helpers.HUGE:
+            return path
+    pytest.skip("no large program here")
+
+
+@pytest.fixture
+def store(world):
+    """The system's store of that namespace."""
+    made = world.run("sh", "-c", f"mkdir -m 755 {SYSTEM} && mount -t tmpfs -o mode=755,huge=always,size=256m none {SYSTEM} && "
+                     f"touch -d '1 hour ago' {SYSTEM}/.lock && chmod 600 {SYSTEM}/.lock")
+    assert made.returncode == 0, made
+    return world.path(SYSTEM)
+
+
+@pytest.fixture
+def maker(world):
+    """What was said by the stand-ins that have run, after MADE of them have."""
+    command = world.path("/run/bin/hugeld-command")
+    command.unlink()
+    command.write_text(MAKER)
+    command.chmod(0o755)
+
+    def said(made):
+        helpers.wait_until(lambda: len(list(world.path("/run").glob("maker-*"))) >= made, what="the maker")
+        return [path.read_text() for path in sorted(world.path("/run").glob("maker-*"))]
+
+    return said
+
+
+def run(world, *words, prefix=(), **options):
+    return world.run(*prefix, "/run/bin/hugeld", "run", *words, **options)
+
+
+def allow_again(store):
+    os.utime(store / ".lock", (0, 0))
+
+
+def images(world, name, place=SYSTEM):
+    return list(world.path(place).glob(f"*/{name}"))
+
+
+def test_next_start(world, store, later):
+    """The first start is plain, and the next one is on the image."""
+    plain = world.run(APP)
+    first = run(world, "--", APP, prefix=later)
+    assert (first.returncode, first.stdout, first.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    helpers.wait_until(lambda: images(world, "app"), what="its image")
+    second = run(world, "-o", "verbose=2", "--", APP, prefix=later)
+    assert second.returncode == plain.returncode and f"at the exec stop from {SYSTEM}/" in second.stderr, second.stderr
+    [image] = world.list()
+    assert image["path"] == APP
+
+
+def test_by_a_user(world, later):
+    """A user's store is made, too."""
+    place = f"/run/user/{USER}"
+    made = world.run("mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER},size=256m", "none", place)
+    assert made.returncode == 0, made
+    os.chown(world.path(APP), USER, -1)  # who may ask whether somebody writes to it
+    run(world, "--", APP, prefix=later, user=USER)
+    helpers.wait_until(lambda: images(world, "app", f"{place}/hugeld"), what="its image")
+    second = run(world, "-o", "verbose=2", "--", APP, user=USER)
+    assert f"at the exec stop from {place}/hugeld/" in second.stderr, second.stderr
+
+
+def test_is_said(world, store, later):
+    result = run(world, "-o", "verbose=1", "--", APP, prefix=later)
+    assert f"hugeld: {APP}: what is missing of its images is made meanwhile, for the next start\n" in result.stderr, result.stderr
+    helpers.wait_until(lambda: images(world, "app"), what="its image")
+
+
+def test_has_nothing_of_the_program(world, store, maker, stock):
+    """No descriptor, no child, no blocked signal, and it comes after everything else."""
+    allow_again(store)
+    result = run(world, "--", stock, "--version")
+    assert result.returncode == 0, result
+    [said] = maker(1)
+    assert f"arguments run --first-use -- {stock} --version\n" in said
+    opened = {name for name in re.findall("^open (.*)", said, re.M) if not name.startswith("/run/open-")}
+    assert opened == {"/dev/null", "/run/bin/hugeld-command"}, said
+    assert "nice 19 score 1000\n" in said and "SigBlk:\t0000000000000000\n" in said, said
+
+
+def test_is_no_child(world, store, maker):
+    allow_again(store)
+    python = pathlib.Path(os.path.realpath("/usr/bin/python3"))
+    assert run(world, "--", python, "-c", NO_CHILD).stdout == "no child\n"
+    maker(1)
+
+
+def test_not_again_and_again(world, store, maker, stock):
+    """One start of many begins one, and that is so for ten seconds and more."""
+    allow_again(store)
+    for _ in range(5):
+        run(world, "--", stock, "--version")
+    maker(1)
+    assert (store / ".lock").stat().st_mtime > (store / ".lock").stat().st_ctime
+    allow_again(store)
+    run(world, "--", stock, "--version")
+    assert len(maker(2)) == 2
+
+
+def test_takes_a_hundredth(world, store, later):
+    """It may be begun again in a hundred times as long as it has taken."""
+    run(world, "--", APP, prefix=later)
+    helpers.wait_until(lambda: images(world, "app"), what="its image")
+    run(world, "--first-use", "--", "/run/bin/hugeld")
+    assert (store / ".lock").stat().st_mtime - (store / ".lock").stat().st_ctime >= 9
+
+
+def stays_away(world, store, maker, stock, *words, prefix=()):
+    """It is not begun for this, and is for the next that runs as usual."""
+    allow_again(store)
+    run(world, *words, prefix=prefix)
+    assert (store / ".lock").stat().st_mtime == 0, words
+    run(world, "--", stock, "--version")
+    maker(1)
+
+
+@pytest.mark.parametrize("options", ["backend=thp", "backend=hugetlb", "exe=*/other", "store=/run/other"])
+def test_not_wanted(world, store, maker, stock, options):
+    stays_away(world, store, maker, stock, "-o", options, "--", stock, "--version")
+
+
+def test_small_program(world, store, maker, stock):
+    stays_away(world, store, maker, stock, "--", "/bin/true")
+
+
+def test_where_orphans_come(world, store, maker, stock):
+    """The first process of a PID namespace would be its parent."""
+    prefix = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if world.run(*prefix, "true").returncode != 0:
+        pytest.skip("no PID namespaces here")
+    stays_away(world, store, maker, stock, "--", stock, "--version", prefix=prefix)
+
+
+def test_no_store(world, maker, stock):
+    """Root's is made by who asks for it: that is a mount."""
+    result = run(world, "--", stock, "--version")
+    assert result.returncode == 0 and not world.path(SYSTEM).exists()
+
+
+def test_first_use_of_what_is_too_young(world, store):
+    """What was just built may run only once."""
+    allow_again(store)
+    assert run(world, "--", APP).returncode == world.run(APP).returncode
+    helpers.wait_until(lambda: (store / ".lock").stat().st_mtime > 0, what="its begin")
+    assert run(world, "--first-use", "--", APP).returncode == 0 and not images(world, "app")
