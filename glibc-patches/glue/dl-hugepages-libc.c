@@ -276,7 +276,7 @@ restore_dynamic (struct link_map *l)
 }
 
 /* Unmap RANGES, up to one of zero bytes, set the stack pointer to STACK and
-   go to ENTRY.  The page that this is in stays.  */
+   go to ENTRY.  */
 struct range
 {
   ElfW(Addr) start;
@@ -338,34 +338,26 @@ __asm__ (".pushsection .text._dl_hugepages_leave, \"ax\", %progbits\n"
 /* No linker makes more PT_LOADs for ld.so.  */
 #define SEGMENTS_MAX 8
 
-/* Set RANGES to the pages of this ld.so, but for the one that goes on until
-   the end.  Return false if there are too many.  */
+/* Set RANGES to the segments of this ld.so, but for the text, which goes on
+   until the end, and in which a debugger may have breakpoints.  Return
+   false if there are too many.  */
 static bool
-find_own_pages (struct range ranges[SEGMENTS_MAX + 2])
+find_own_segments (struct range ranges[SEGMENTS_MAX + 1])
 {
   const ElfW(Ehdr) *ehdr = &__ehdr_start;
   const ElfW(Phdr) *phdr = find_headers (ehdr);
-  ElfW(Addr) bias = (ElfW(Addr)) ehdr;
   size_t page = GLRO (dl_pagesize);
-  ElfW(Addr) kept = ALIGN_DOWN ((ElfW(Addr)) _dl_hugepages_leave, page);
   size_t n = 0;
   for (size_t i = 0; i < ehdr->e_phnum; ++i)
     {
-      if (phdr[i].p_type != PT_LOAD)
+      if (phdr[i].p_type != PT_LOAD || (phdr[i].p_flags & PF_X) != 0)
 	continue;
       if (n == SEGMENTS_MAX)
 	return false;
-      ElfW(Addr) start = ALIGN_DOWN (bias + phdr[i].p_vaddr, page);
-      ElfW(Addr) end = ALIGN_UP (bias + phdr[i].p_vaddr + phdr[i].p_memsz,
-				 page);
-      if (start <= kept && kept < end)
-	{
-	  if (start < kept)
-	    ranges[n++] = (struct range) { start, kept - start };
-	  start = kept + page;
-	}
-      if (start < end)
-	ranges[n++] = (struct range) { start, end - start };
+      ElfW(Addr) start = (ElfW(Addr)) ehdr + phdr[i].p_vaddr;
+      ElfW(Addr) end = ALIGN_UP (start + phdr[i].p_memsz, page);
+      start = ALIGN_DOWN (start, page);
+      ranges[n++] = (struct range) { start, end - start };
     }
   ranges[n] = (struct range) { 0, 0 };
   return true;
@@ -450,7 +442,7 @@ static __attribute_noinline__ void
 hand_over (struct link_map *l, int mode)
 {
   struct linker to;
-  struct range own[SEGMENTS_MAX + 2];
+  struct range own[SEGMENTS_MAX + 1];
   if (!map_linker (&to))
     return;
   _dl_hugepages_report_libc (l);
@@ -467,7 +459,7 @@ hand_over (struct link_map *l, int mode)
       if (arguments != NULL)
 	HL_CALL (__NR_execve, RUNTIME_LINKER, arguments, _environ, 0, 0, 0);
     }
-  else if (find_own_pages (own))
+  else if (find_own_segments (own))
     {
       base->a_un.a_val = to.bias;
       close_gap ();

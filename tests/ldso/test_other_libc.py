@@ -62,7 +62,7 @@ def mappings_of(result, name):
 
 @pytest.mark.parametrize("link", ["-pie", "-no-pie"])
 def test_handed_over(link, tells, other_libc, readable_ldso, installed, root):
-    """The program finds everything as ever; of ours one page stays, which nothing names.  Beside its own libc ours goes on."""
+    """The program finds everything as ever; of ours the text stays, which nothing names.  Beside its own libc ours goes on."""
     program = tells(*(["-pie", "-fPIE"] if link == "-pie" else ["-no-pie", "-fno-pie"]))
     ours = run([program, "one", "two"])
     assert ours.returncode == 3, ours.stderr
@@ -73,6 +73,17 @@ def test_handed_over(link, tells, other_libc, readable_ldso, installed, root):
     assert (theirs.returncode, theirs.stderr) == (3, "")
     assert told(theirs) == (said, {readable_ldso.name, installed.name})
     assert mappings_of(theirs, readable_ldso.name) == 1
+
+
+def test_debugger(tells, other_libc, root):
+    """gdb sets a breakpoint in the text of ours, which is the program's interpreter, again when it has looked for libraries."""
+    if not shutil.which("gdb"):
+        pytest.skip("gdb is not installed")
+    program = tells("-pie", "-fPIE")
+    said = run([*other_libc, "gdb", "-nx", "-batch", "-ex", "break main", "-ex", "run", "-ex", "info sharedlibrary",
+                "-ex", "continue", "--args", program, "one"])
+    assert re.search(r"^Breakpoint 1, .*\bmain \(\)", said.stdout, re.M), said
+    assert "argument one" in said.stdout and "exited with code 03" in said.stdout, said
 
 
 def test_what_was_moved_stays(other_libc, readable_ldso, builder, shared_folder, pool, root):
