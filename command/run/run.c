@@ -234,15 +234,6 @@ static void tell_of_start(const char *path, char *const *program, struct hl_stri
     free(target.executable);
 }
 
-/* For a program of which nothing is shared. */
-static void start_as_it_is(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
-                           const char *path, char *const *program) {
-    if (options->strict)
-        way->reason = "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
-    else if (options->verbose >= 1)
-        tell_of_start(path, program, patterns, options);
-}
-
 /* strict=on, for PROGRAM at PATH: why nothing of what it runs in the end can be on huge pages, wherever the kernel loads it; NULL:
    something may be, or that is not known.  A program that has a whole huge page only at some of its addresses is not refused, nor
    is a small one that it starts: both would end a service by chance. */
@@ -261,6 +252,19 @@ static const char *explain_never(const struct hl_options *options, const char *p
     }
     free(target.executable);
     return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;
+}
+
+/* For a program of which nothing is shared. */
+static void start_as_it_is(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
+                           const char *path, char *const *program) {
+    const char *never =
+        options->strict && !hl_selects_other_objects(patterns) ? explain_never(options, path, program) : NULL;
+    if (options->strict)
+        way->reason = never != NULL
+                          ? never
+                          : "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
+    else if (options->verbose >= 1)
+        tell_of_start(path, program, patterns, options);
 }
 
 int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {

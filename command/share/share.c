@@ -724,6 +724,14 @@ static const struct action *find_action(const char *name) {
     return NULL;
 }
 
+/* The action that NAME, which may be NULL, may have been meant to be, or NULL. */
+static const char *find_near(const char *name) {
+    for (size_t i = 0; name != NULL && i < sizeof actions / sizeof actions[0]; i++)
+        if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, actions[i].name))
+            return actions[i].name;
+    return NULL;
+}
+
 /* What is wrong with how it is called, or NULL. */
 static const char *find_misuse(const struct request *request, const struct action *action) {
     bool adds = action->function == add, removes = action->function == remove_some;
@@ -748,6 +756,11 @@ static const char *find_misuse(const struct request *request, const struct actio
 
 static int act(struct request *request) {
     const struct action *action = find_action(request->action);
+    const char *near = action == NULL ? find_near(request->action) : NULL;
+    if (near != NULL) {
+        hl_say("share: %s: no such action; did you mean '%s'?", request->action, near);
+        return HL_EXIT_USAGE;
+    }
     if (action == NULL) {
         hl_say("share: say what to do: add, list, check, remove or refresh; 'hugeld share --help' says more");
         return HL_EXIT_USAGE;

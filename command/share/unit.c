@@ -175,8 +175,9 @@ static void say_unknown(const char *path, const char *unit, const char *command)
     char *running = find_running(unit), *executable = hl_find_executable(path);
     bool is_script = running == NULL || (executable != NULL && strcmp(running, executable) == 0);
     if (is_script)
-        hl_say("%s: it is a script, and which program it starts cannot be told; name that: hugeld %s PROGRAM",
-               path, command);
+        hl_say(
+            "%s: it runs a script, and which program that starts cannot be told; name it: hugeld %s PROGRAM",
+            path, command);
     else
         hl_say("%s: it is a script; its service runs %s now, so name that: hugeld %s %s", path, running,
                command, running);

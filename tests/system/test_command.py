@@ -87,7 +87,10 @@ def test_run_copies_only_where_asked(arguments, preloads, tmp_path):
         assert preloads or not any(f"{name}=" in result.stdout for name in VARIABLES)
         assert result.stderr.count("started as it is") == (verbose and not preloads)
     if not preloads:
-        one_line(hugeld("run", *arguments, "-o", "strict=on", "true", env=env), 127, "no copy was asked for")
+        asked, never = "no copy was asked for", "no whole huge page lies inside"
+        large = hugeld("run", *arguments, "-o", "strict=on", "/usr/bin/python3", "-c", "1", env=env)
+        one_line(large, 127, never if "edges=small" in arguments else asked)
+        one_line(hugeld("run", *arguments, "-o", "strict=on", "true", env=env), 127, asked if "-p" in arguments else never)
 
 
 def test_strict_refuses_what_never_fits(pool):
@@ -104,6 +107,7 @@ def test_did_you_mean():
     one_line(hugeld("shar"), 2, "shar: no such command; did you mean 'share'?")
     one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
     one_line(hugeld("status", "--al1"), 2, "did you mean '--all'?")
+    one_line(hugeld("share", "refesh"), 2, "did you mean 'refresh'?")
     assert "did you mean" not in hugeld("nothing-like-it").stderr
 
 
