@@ -461,6 +461,19 @@ static int check_threads(struct hl_attachment *attachment, const struct hl_attac
                : 0;
 }
 
+/* Whether text is on an image's pages that is no known object's: a file that has no name any more can be opened by root alone. */
+static bool has_replaced_text(const struct hl_attachment *attachment) {
+    for (size_t i = 0; i < attachment->process.n_regions; i++) {
+        const struct hl_region *region = &attachment->process.region[i];
+        bool is_known = !region->of_image || !(region->flags & PF_X);
+        for (size_t j = 0; j < attachment->process.n_loaded && !is_known; j++)
+            is_known = find_segment(&attachment->process.loaded[j].object, region->start) != NULL;
+        if (!is_known)
+            return true;
+    }
+    return false;
+}
+
 static bool selects_main_alone(const struct hl_attach_request *request) {
     const struct hl_string *objects = &request->options.objects;
     return objects->bytes == strlen("main") && memcmp(objects->at, "main", strlen("main")) == 0;
@@ -487,6 +500,9 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
         if (hl_select_object(request->options.objects, &loaded->object) != HL_NOT_SELECTED)
             plan_text(attachment, request, loaded);
     }
+    if (request->is_detach && !has_text(attachment, true) && !has_text(attachment, false) &&
+        has_replaced_text(attachment))
+        return HL_SKIP_ATTACH_REPLACED;
     return check_threads(attachment, request);
 }
 

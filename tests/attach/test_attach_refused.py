@@ -295,6 +295,24 @@ def test_as_a_user(for_nobody, targets, plain_output, root):
         assert target.finish() == plain_output
 
 
+def test_replaced(for_nobody, plain_output, tmp_path, root):
+    """A user's library has no name any more: only root can open what its text is to come back to."""
+    for folder in [tmp_path, *tmp_path.parents][:3]:
+        if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
+            folder.chmod(0o755)
+    program, library = attaching.compile_library(tmp_path, 6)
+    words = [*NOBODY, for_nobody / "hugeld"]
+    with attaching.running(program, "futex", prefix=NOBODY) as target:
+        target.path = str(library)
+        assert helpers.run([*words, "attach", "-p", "*", target.pid]).returncode == 0
+        shutil.copy(library, tmp_path / "new")
+        (tmp_path / "new").rename(library)
+        helpers.one_line(helpers.run([*words, "detach", target.pid]), 1, "run hugeld detach as root")
+        assert target.huge_bytes() >= 2 * helpers.HUGE
+        assert helpers.hugeld("detach", target.pid).returncode == 0 and target.huge_bytes() == 0
+        assert target.finish() == plain_output
+
+
 FUSE_OF_NOBODY = """
 cd "$1"; shift
 mkdir real mounted; echo text > real/file; chown 65534 real mounted
