@@ -170,6 +170,26 @@ def test_on_huge_pages(images, program, variant):
         helpers.end_process(process)
 
 
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_image_itself(images, program, variant):
+    """Executed by its own path, an image has all of its text on huge pages, and does what the program does."""
+    app = program(variant)
+    image = images.add(app)
+    text = sum(h.file_bytes for h in helpers.read_headers(app) if h.type == helpers.PT_LOAD and h.flags & helpers.PF_X)
+    process = helpers.start([image, "wait"], stdin=subprocess.PIPE)
+    try:
+        said = []
+        while not said or said[-1] != "waits\n":
+            said.append(process.stdout.readline())
+            assert process.poll() is None
+        mappings = [m for m in helpers.read_smaps(process.pid) if m.name == str(image) and "x" in m.permissions]
+        assert sum(m.kb["ShmemPmdMapped"] for m in mappings) * 1024 >= text, mappings
+        sums = [line for line in said if line.startswith("sum ")]
+        assert sums == [line + "\n" for line in plainly([app]).stdout.splitlines() if line.startswith("sum ")]
+    finally:
+        helpers.end_process(process)
+
+
 def programs_here():
     go = shutil.which("go") or "/usr/local/go/bin/go"
     return {
