@@ -111,7 +111,8 @@ static bool check_file(struct making *making) {
         return fail(making, HL_SHARE_FAILED, hl_format("it has been removed or replaced; name it again"));
     making->name = strrchr(making->addition->path, '/') + 1;
     char *sentence = hl_explain_unsteady(file->fd, making->flags & HL_ADD_ANY_DISK);
-    if (sentence == NULL && making->store->for_all)
+    /* Of what is only put in place nothing is shown but its path. */
+    if (sentence == NULL && making->store->for_all && !(making->flags & HL_ADD_IN_PLACE))
         sentence = hl_explain_private(file->fd, making->addition->path);
     return sentence == NULL || fail(making, HL_SHARE_FAILED, sentence);
 }

@@ -141,24 +141,25 @@ static bool has_acl(int file) {
     return !none;
 }
 
-/* What is wrong with one part of a path, which is open as PART: NULL if nothing is. */
-static const char *examine_part(int part, struct stat *at) {
+/* What is wrong with one part of a path, which is open as PART: NULL if nothing is.  Where a user may write by an access control
+   list, the mode has the bit of the group. */
+static const char *examine_part(int part, struct stat *at, bool readable) {
     if (part < 0 || fstat(part, at) != 0 || S_ISLNK(at->st_mode))
         return "changed while it was looked at";
     if (at->st_uid != 0 || (at->st_mode & (S_IWGRP | S_IWOTH)) != 0)
         return "can be written by users other than root";
     unsigned needed = S_ISDIR(at->st_mode) ? ENTERABLE : READABLE;
-    if ((at->st_mode & needed) != needed || has_acl(part))
+    if (readable && ((at->st_mode & needed) != needed || has_acl(part)))
         return "cannot be read by all users";
     return NULL;
 }
 
 /* Walks to PATH from the root.  NULL, or what is wrong with the part up to which PATH is cut off then.  A sticky folder
    does not help: who owns the file in it may be another user tomorrow. */
-static const char *examine_path(char *path, const struct stat *wanted) {
+static const char *examine_path(char *path, const struct stat *wanted, bool readable) {
     struct stat at = {0};
     int folder = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    const char *problem = examine_part(folder, &at);
+    const char *problem = examine_part(folder, &at, readable);
     for (char *part = path + 1, *end; problem == NULL && part != NULL; part = end != NULL ? end + 1 : NULL) {
         end = strchr(part, '/');
         if (end != NULL)
@@ -166,7 +167,7 @@ static const char *examine_path(char *path, const struct stat *wanted) {
         int next = openat(folder, part, O_PATH | O_NOFOLLOW | O_CLOEXEC);
         close(folder);
         folder = next;
-        problem = examine_part(folder, &at);
+        problem = examine_part(folder, &at, readable);
         if (problem == NULL && end == NULL && (at.st_dev != wanted->st_dev || at.st_ino != wanted->st_ino))
             problem = "changed while it was looked at";
         if (problem == NULL && end != NULL)
@@ -177,11 +178,12 @@ static const char *examine_path(char *path, const struct stat *wanted) {
     return problem;
 }
 
-char *hl_explain_exposed(int file, const char *path) {
+char *hl_explain_exposed(int file, const char *path, bool readable) {
     struct stat wanted;
     char *walked = hl_format("%s", path);
-    const char *problem = fstat(file, &wanted) != 0 ? "cannot be examined" : examine_path(walked, &wanted);
-    if (problem == NULL && !can_anybody_read(path, &wanted))
+    const char *problem =
+        fstat(file, &wanted) != 0 ? "cannot be examined" : examine_path(walked, &wanted, readable);
+    if (problem == NULL && readable && !can_anybody_read(path, &wanted))
         problem = "cannot be read by all users";
     char *sentence = problem == NULL ? NULL : hl_format("%s %s", walked[0] != '\0' ? walked : "/", problem);
     free(walked);
@@ -189,7 +191,7 @@ char *hl_explain_exposed(int file, const char *path) {
 }
 
 char *hl_explain_private(int file, const char *path) {
-    char *problem = hl_explain_exposed(file, path);
+    char *problem = hl_explain_exposed(file, path, true);
     char *sentence =
         problem == NULL
             ? NULL

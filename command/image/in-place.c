@@ -37,6 +37,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <linux/capability.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,8 @@
 #define PRESSURE_MAX 5.0
 /* As long as it is watched whether something still waits. */
 #define WATCH_MS 300
+/* Of the lines of maps, the clock is looked at after so many. */
+#define LINES_MAX 256
 /* What stat(2) says of the first user and PID namespace (include/uapi/linux/nsfs.h). */
 #define FIRST_USER_NAMESPACE 0xeffffffdu
 #define FIRST_PID_NAMESPACE 0xeffffffcu
@@ -312,13 +315,14 @@ static bool find_own_line(const struct work *work, struct line *own) {
     return found;
 }
 
-/* Notes which chunks the process whose maps these are has mapped. */
-static void count_process(struct hl_place *place, FILE *maps, const struct line *own) {
-    bool *seen = hl_allocate(place->n_chunks * sizeof *seen);
+/* Notes which chunks the process whose maps these are has mapped.  False: that is not done at END (hl_now_ms). */
+static bool count_process(struct hl_place *place, FILE *maps, const struct line *own, double end) {
+    bool *seen = hl_allocate(place->n_chunks * sizeof *seen), in_time = true;
     char *text = NULL;
     size_t size = 0;
     struct line line;
-    while (getline(&text, &size, maps) >= 0) {
+    for (unsigned n = 1; in_time && getline(&text, &size, maps) >= 0; n++) {
+        in_time = n % LINES_MAX != 0 || hl_now_ms() < end;
         if (!read_line(&line, text) || line.inode != own->inode || line.device_major != own->device_major ||
             line.device_minor != own->device_minor)
             continue;
@@ -331,6 +335,7 @@ static void count_process(struct hl_place *place, FILE *maps, const struct line 
         place->chunk[i].mappers += seen[i];
     free(text);
     free(seen);
+    return in_time;
 }
 
 /* Makes this process map what is cached of CHUNK, and nothing else, and reads what pagemap says of it. */
@@ -384,16 +389,19 @@ static bool add_hidden(const struct work *work) {
     return true;
 }
 
-/* Counts the other processes that map each chunk.  False: that cannot be known. */
-static bool count_mappers(const struct work *work) {
+/* Counts the other processes that map each chunk.  False: that cannot be known, or takes more than MS_MAX, where that is not 0:
+   any user can have processes with any number of mappings. */
+static bool count_mappers(const struct work *work, double ms_max) {
     struct hl_place *place = work->place;
     struct line own;
+    double end = ms_max > 0 ? hl_now_ms() + ms_max : INFINITY;
+    bool in_time = true;
     DIR *folder = map_chunk(work, &place->chunk[0]) && find_own_line(work, &own) ? opendir("/proc") : NULL;
     bool is_hidden = false;
     place->is_mapped = false;
     for (size_t i = 0; i < place->n_chunks; i++)
         place->chunk[i].mappers = 0;
-    for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+    for (struct dirent *entry; folder != NULL && in_time && (entry = readdir(folder)) != NULL;) {
         pid_t pid = hl_parse_pid(entry->d_name);
         if (pid == 0 || pid == getpid())
             continue;
@@ -401,15 +409,16 @@ static bool count_mappers(const struct work *work) {
         FILE *maps = fopen(path, "re");
         free(path);
         is_hidden |= maps == NULL && (errno == EACCES || errno == EPERM);
+        in_time = hl_now_ms() < end;
         if (maps != NULL) {
-            count_process(place, maps, &own);
+            in_time &= count_process(place, maps, &own, end);
             fclose(maps);
         }
     }
     if (folder == NULL)
         return false;
     closedir(folder);
-    return !is_hidden || add_hidden(work);
+    return in_time && (!is_hidden || add_hidden(work));
 }
 
 /* --- pressure --- */
@@ -455,6 +464,8 @@ static char *explain_pressure(struct hl_placer *placer, bool with_io) {
     }
     return NULL;
 }
+
+char *hl_explain_busy(struct hl_placer *placer) { return explain_pressure(placer, true); }
 
 /* --- the two ways --- */
 
@@ -585,9 +596,9 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
         return hl_format("only root outside of containers and of services that are shut in sees which "
                          "processes map the file; run it there");
     char *sentence = hl_explain_unsteady(file->fd, true);
-    char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path) : NULL;
+    char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false) : NULL;
     if (problem != NULL)
-        sentence = hl_format("%s; keep the file where only root can write and all users can read", problem);
+        sentence = hl_format("%s; keep the file where only root can write", problem);
     free(problem);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (sentence == NULL && bytes > hl_read_memory_headroom(&hl_system_roots, &placement))
@@ -611,11 +622,14 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     if (begin_work(&work, place, file->fd) != 0)
         return hl_format("there is no room for a mapping; raise RLIMIT_AS");
     work.joined_prot = find_joined_prot(&work);
+    placer->cannot_join = work.joined_prot == PROT_NONE;
     if (placer->only_joins && work.joined_prot == PROT_NONE)
         sentence = hl_format("%s", sentences[IN_USE]);
-    else if (!count_mappers(&work))
-        sentence = hl_format("it cannot be known which processes map the file; mount /proc, and run it as "
-                             "root with all capabilities");
+    else if (!count_mappers(&work, placer->count_ms_max))
+        sentence = hl_format("it cannot be known which processes map the file%s",
+                             placer->count_ms_max > 0 ? ", or to look takes too long"
+                                                      : "; mount /proc, and run it as root with all "
+                                                        "capabilities");
     struct hl_superblock *superblock = find_superblock(placer, file->stat.st_dev);
     for (size_t i = 0; i < place->n_chunks && sentence == NULL; i++) {
         if (look_at(&work, &place->chunk[i])) /* read ahead with the one before */
@@ -626,8 +640,20 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         obstacle = obstacle == NONE ? found : obstacle;
     }
     /* What was read while a process began to map it stays as that process found it. */
-    if (obstacle == NO_PAGE && !place->is_mapped && count_mappers(&work) && place->is_mapped)
+    if (obstacle == NO_PAGE && !place->is_mapped && count_mappers(&work, placer->count_ms_max) &&
+        place->is_mapped)
         obstacle = IN_USE;
     end_work(&work);
     return sentence != NULL || obstacle == NONE ? sentence : hl_format("%s", sentences[obstacle]);
+}
+
+int hl_find_mapped(const struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file) {
+    struct work work;
+    int result = begin_work(&work, place, file->fd);
+    if (result != 0)
+        return result;
+    if (!count_mappers(&work, placer->count_ms_max))
+        result = -EAGAIN;
+    end_work(&work);
+    return result;
 }

@@ -17,12 +17,17 @@ struct hl_place {
     size_t n_chunks;
     struct hl_chunk *chunk; /* ascending; hl_free_place frees them */
     uint64_t chunk_bytes;
-    bool is_mapped; /* known after hl_make_huge_in_place: some process maps the file */
+    bool
+        is_mapped; /* known after hl_make_huge_in_place, unless the placer only joins and cannot: some process maps the
+                       file */
 };
 
 /* What one command, or the service, has found out about this machine; zero at first. */
 struct hl_placer {
-    bool only_joins;          /* set by the caller: what is cached is joined, and no file is read anew */
+    bool only_joins; /* set by the caller: what is cached is joined, and no file is read anew */
+    double
+        count_ms_max; /* set by the caller: to look who maps a file takes no longer; 0: as long as it takes */
+    bool cannot_join; /* the file that was tried last can only be read anew here */
     bool is_pressure_unknown; /* the kernel keeps no pressure information (PSI) */
     size_t n_superblocks;
     struct hl_superblock *superblock; /* hl_free_placer frees them */
@@ -52,5 +57,12 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
    the caller frees. */
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
                             const char *path);
+
+/* What the machine is short of now, so that nothing should be put in place for anybody's later benefit; NULL: nothing, or PLACER
+   has noted that it is not known.  The caller frees it. */
+char *hl_explain_busy(struct hl_placer *placer);
+
+/* Finds PLACE's is_mapped and mappers alone.  0, or a negated errno; -EAGAIN: it cannot be known, or took too long. */
+int hl_find_mapped(const struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file);
 
 #endif
