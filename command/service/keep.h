@@ -7,9 +7,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Held (flock) by the one service that runs; only root can open it. */
-#define HL_SERVICE_LOCK "/run/hugeld-service.lock"
-
 struct hl_keeper;
 
 /* What came of it so far. */

@@ -50,6 +50,18 @@ static void print_samples(FILE *out, const struct hl_observed_counts *counts) {
     print_unused(out, "unlisted", counts->unlisted);
 }
 
+static void print_acts(FILE *out, const struct hl_act_counts *acts) {
+    print_number(out, "acts_huge_total", "counter", "Huge pages that were put in place.", acts->huge);
+    print_number(out, "acts_failed_total", "counter", "Huge pages that could not be put in place.",
+                 acts->failed);
+    print_number(out, "acts_lost_total", "counter", "Huge pages in place that became small again.",
+                 acts->lost);
+    print_number(out, "acts_put_off_total", "counter", "Times that the machine was too busy to act.",
+                 acts->put_off);
+    print_number(out, "acts_kept_bytes", "gauge", "Text that acts have put in place and that is kept so.",
+                 acts->kept_bytes);
+}
+
 /* FNV-1a of what makes it one file. */
 static uint64_t hash_file(const struct hl_observed_file *file) {
     const uint64_t numbers[] = {file->device, file->inode, file->generation};
@@ -106,8 +118,8 @@ static void print_files(FILE *out, const struct hl_observed_file *file, size_t n
     }
 }
 
-char *hl_format_metrics(const struct hl_keeper_counts *kept, const struct hl_observer *observer,
-                        bool is_stopped) {
+char *hl_format_metrics(const struct hl_keeper_counts *kept, struct hl_observer *observer,
+                        const struct hl_act_counts *acts, bool is_stopped) {
     char *text = NULL;
     size_t bytes, n;
     const struct hl_observed_file *file = hl_list_observed(observer, &n);
@@ -116,6 +128,7 @@ char *hl_format_metrics(const struct hl_keeper_counts *kept, const struct hl_obs
         return hl_format("%s", "");
     print_kept(out, kept, is_stopped);
     print_samples(out, hl_read_observed(observer));
+    print_acts(out, acts);
     print_files(out, file, n);
     fclose(out);
     return text;

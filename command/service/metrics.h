@@ -3,12 +3,13 @@
 #ifndef HL_METRICS_H
 #define HL_METRICS_H
 
+#include "command/service/act.h"
 #include "command/service/keep.h"
 #include "command/service/observe.h"
 
 /* The whole text.  The caller frees it. */
-char *hl_format_metrics(const struct hl_keeper_counts *kept, const struct hl_observer *observer,
-                        bool is_stopped);
+char *hl_format_metrics(const struct hl_keeper_counts *kept, struct hl_observer *observer,
+                        const struct hl_act_counts *acts, bool is_stopped);
 
 /* Puts it at PATH, where a reader sees the old one or the new one.  0 or a negated errno. */
 int hl_write_metrics(const char *path, const char *text);

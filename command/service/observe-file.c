@@ -17,9 +17,15 @@ static void note_place(struct hl_observed_file *file, const struct hl_place *pla
     file->text_bytes = place->text_bytes;
     file->huge_bytes = hl_huge_text_bytes(place);
     file->possible_bytes = place->n_chunks * place->chunk_bytes;
-    for (size_t i = 0; i < file->n_chunks; i++)
-        for (size_t j = 0; j < place->n_chunks; j++)
-            file->chunk[i].can_be_huge |= place->chunk[j].offset == file->chunk[i].offset;
+    for (size_t i = 0; i < file->n_chunks; i++) {
+        struct hl_observed_chunk *chunk = &file->chunk[i];
+        for (size_t j = 0; j < place->n_chunks; j++) {
+            if (place->chunk[j].offset != chunk->offset)
+                continue;
+            chunk->can_be_huge = true;
+            chunk->is_huge = place->chunk[j].is_huge;
+        }
+    }
 }
 
 static void examine(struct hl_observed_file *file, const struct hl_elf_file *elf) {
@@ -49,7 +55,7 @@ void hl_examine_observed(struct hl_observed_file *file) {
     file->is_examined = true;
     file->text_bytes = file->huge_bytes = file->possible_bytes = 0;
     for (size_t i = 0; i < file->n_chunks; i++)
-        file->chunk[i].can_be_huge = false;
+        file->chunk[i].can_be_huge = file->chunk[i].is_huge = false;
     if (hl_open_elf(&elf, AT_FDCWD, file->path) != 0) {
         file->obstacle = hl_format("it is no ELF file of this machine");
         return;

@@ -76,13 +76,16 @@ static bool matches(const struct hl_texts *patterns, const char *path) {
     return found;
 }
 
+bool hl_is_eligible_path(const struct hl_configuration *configuration, const char *path) {
+    return path[0] == '/' && matches(&configuration->eligible, path) &&
+           !matches(&configuration->excluded, path);
+}
+
 /* Whether the file of PLACE is this machine's own, under the same path, and no user but root can write it. */
 static bool is_eligible(const struct hl_observer *observer, const struct hl_place *place) {
-    const struct hl_configuration *configuration = observer->configuration;
     struct hl_file_id id;
     struct stat stat;
-    return place->path[0] == '/' && matches(&configuration->eligible, place->path) &&
-           !matches(&configuration->excluded, place->path) && lstat(place->path, &stat) == 0 &&
+    return hl_is_eligible_path(observer->configuration, place->path) && lstat(place->path, &stat) == 0 &&
            S_ISREG(stat.st_mode) && stat.st_uid == 0 && (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
            hl_read_file_id(&id, AT_FDCWD, place->path, place->path) == 0 &&
            hl_is_same_file_id(&id, &place->file);
@@ -288,6 +291,10 @@ bool hl_observe(struct hl_observer *observer, const struct hl_configuration *con
     return true;
 }
 
+void hl_observe_anew(struct hl_observer *observer, const struct hl_configuration *configuration) {
+    observer->begins = fmin(observer->begins, hl_now_ms() + draw_pause(observer, configuration));
+}
+
 void hl_observe_once(struct hl_observer *observer, const struct hl_configuration *configuration) {
     observer->begins = 0;
     while (!hl_observe(observer, configuration, true) && observer->sampler != NULL)
@@ -298,18 +305,29 @@ const struct hl_observed_counts *hl_read_observed(const struct hl_observer *obse
     return &observer->counts;
 }
 
-const struct hl_observed_file *hl_list_observed(const struct hl_observer *observer, size_t *n) {
+struct hl_observed_file *hl_list_observed(struct hl_observer *observer, size_t *n) {
     *n = observer->n;
     return observer->file;
+}
+
+bool hl_is_observing(const struct hl_observer *observer) { return observer->sampler != NULL; }
+
+bool hl_is_observed(const struct hl_observed_file *file, int descriptor) {
+    char *name = hl_format("/proc/self/fd/%d", descriptor);
+    struct hl_file_id id;
+    bool is_same = hl_read_file_id(&id, AT_FDCWD, name, file->path) == 0 && id.device == file->device &&
+                   id.inode == file->inode && id.generation == file->generation;
+    free(name);
+    return is_same;
 }
 
 static json_t *make_json_chunks(const struct hl_observed_file *file) {
     json_t *chunks = json_array();
     for (size_t i = 0; i < file->n_chunks; i++)
-        json_array_append_new(chunks,
-                              json_pack("{s:I, s:f, s:f, s:b}", "offset", (json_int_t)file->chunk[i].offset,
-                                        "samples", file->chunk[i].samples, "huge_samples",
-                                        file->chunk[i].huge, "can_be_huge", file->chunk[i].can_be_huge));
+        json_array_append_new(
+            chunks, json_pack("{s:I, s:f, s:f, s:b, s:b}", "offset", (json_int_t)file->chunk[i].offset,
+                              "samples", file->chunk[i].samples, "huge_samples", file->chunk[i].huge,
+                              "can_be_huge", file->chunk[i].can_be_huge, "is_huge", file->chunk[i].is_huge));
     return chunks;
 }
 

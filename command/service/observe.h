@@ -15,8 +15,8 @@
 /* Samples in a huge page of a file. */
 struct hl_observed_chunk {
     uint64_t offset;
-    double samples, huge; /* the latter: on huge pages */
-    bool can_be_huge;     /* set by hl_examine_observed */
+    double samples, huge;      /* the latter: on huge pages */
+    bool can_be_huge, is_huge; /* in the page cache, whatever samples said; set by hl_examine_observed */
 };
 
 /* One file.  Counts of earlier windows are halved with each new one. */
@@ -58,13 +58,25 @@ int hl_observer_timeout(const struct hl_observer *observer, const struct hl_conf
    just ended.  What keeps it from sampling is said once. */
 bool hl_observe(struct hl_observer *observer, const struct hl_configuration *configuration, bool may);
 
+/* CONFIGURATION was read again: the next window begins no later than it would if one had just begun. */
+void hl_observe_anew(struct hl_observer *observer, const struct hl_configuration *configuration);
+
 /* One window, now, to its end. */
 void hl_observe_once(struct hl_observer *observer, const struct hl_configuration *configuration);
 
 const struct hl_observed_counts *hl_read_observed(const struct hl_observer *observer);
 
 /* All of them, the most samples first, until the next hl_observe. */
-const struct hl_observed_file *hl_list_observed(const struct hl_observer *observer, size_t *n);
+struct hl_observed_file *hl_list_observed(struct hl_observer *observer, size_t *n);
+
+/* Whether a window has begun and not ended. */
+bool hl_is_observing(const struct hl_observer *observer);
+
+/* Whether CONFIGURATION wants files at PATH to be looked at. */
+bool hl_is_eligible_path(const struct hl_configuration *configuration, const char *path);
+
+/* Whether the open descriptor is of the very file that FILE is about. */
+bool hl_is_observed(const struct hl_observed_file *file, int descriptor);
 
 /* The same as JSON. */
 json_t *hl_json_observed(const struct hl_observer *observer);

@@ -36,6 +36,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
 
 /* Takes the lock of the service, which would make anew what is taken away.  A descriptor, or a negated errno, which was said. */
 static int keep_service_out(void) {
+    mkdir(HL_SERVICE_FOLDER, 0755);
     int lock = hl_take_lock(HL_SERVICE_LOCK, false);
     if (lock == -EWOULDBLOCK)
         hl_say(
@@ -200,12 +201,6 @@ static void forget_measurement(void) {
     free(path);
 }
 
-/* What the service has written; its folder may have the switch that stops it, which is the administrator's. */
-static void forget_observed(void) {
-    unlink(HL_SERVICE_OBSERVED);
-    rmdir(HL_SERVICE_FOLDER);
-}
-
 static bool reset_own(void) {
     detach_processes();
     bool fine = hl_remove_all_images();
@@ -220,8 +215,10 @@ static bool reset_system(void) {
     bool fine = reset_own();
     fine &= unmount_store();
     fine &= remove_folder(hl_format("/run/hugeld-units"));
-    forget_observed();
+    unlink(HL_SERVICE_OBSERVED);
     hl_drop_lock(HL_SERVICE_LOCK, lock);
+    rmdir(
+        HL_SERVICE_FOLDER); /* unless it has the switch that stops the service, which is the administrator's */
     return fine;
 }
 

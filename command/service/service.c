@@ -7,6 +7,7 @@
 #include "command/base/common.h"
 #include "command/base/lock.h"
 #include "command/image/eligible.h"
+#include "command/service/act.h"
 #include "command/service/keep.h"
 #include "command/service/metrics.h"
 #include "command/service/observe.h"
@@ -42,6 +43,7 @@ struct service {
     int lock, signals, switches; /* the last: inotify, of the kill switch's folder */
     struct hl_keeper *keeper;
     struct hl_observer *observer;
+    struct hl_actor *actor;
     int metrics_said;    /* why they cannot be written; it is not said again */
     double next_metrics; /* hl_now_ms */
     int (*sd_notify)(int unset_environment,
@@ -220,13 +222,13 @@ static bool prepare(struct service *service) {
     sigprocmask(SIG_BLOCK, &signals, NULL);
     service->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     /* Without this, the switch is looked at when something else happens. */
-    mkdir(HL_SERVICE_FOLDER, 0755);
     service->switches = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     inotify_add_watch(service->switches, HL_SERVICE_FOLDER,
                       IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR);
     service->keeper = service->signals >= 0 ? hl_start_keeping(HL_SYSTEM_STORE) : NULL;
     service->observer = service->keeper != NULL ? hl_start_observing() : NULL;
-    return service->observer != NULL;
+    service->actor = service->observer != NULL ? hl_start_acting() : NULL;
+    return service->actor != NULL;
 }
 
 /* False: it is to end. */
@@ -241,6 +243,8 @@ static bool take_signals(struct service *service) {
         notify(service, "RELOADING=1");
         bool is_read = read_configuration(service);
         service->next_metrics = 0;
+        hl_observe_anew(service->observer, &service->configuration);
+        hl_act_anew(service->actor);
         if (is_read && !service->keeps_only)
             refresh_all(service);
         hl_keep_all_anew(service->keeper);
@@ -256,7 +260,8 @@ static void write_metrics(struct service *service) {
     if (path == NULL)
         return;
     hl_read_keeper(service->keeper, &counts);
-    char *text = hl_format_metrics(&counts, service->observer, hl_is_service_stopped());
+    char *text =
+        hl_format_metrics(&counts, service->observer, hl_read_acts(service->actor), hl_is_service_stopped());
     int result = hl_write_metrics(path, text);
     if (result != 0 && result != service->metrics_said)
         hl_say("service: %s: the metrics cannot be written: %s", path, strerror(-result));
@@ -269,16 +274,18 @@ static int find_wait(const struct service *service) {
     int wait = left > 0 ? (int)left + 1 : 0;
     double metrics = service->configuration.metrics != NULL ? service->next_metrics - hl_now_ms() : HOUR;
     const int others[] = {metrics > 0 ? (int)metrics + 1 : 0, hl_keeper_timeout(service->keeper),
-                          hl_observer_timeout(service->observer, &service->configuration)};
-    for (unsigned i = 0; i < 3; i++)
+                          hl_observer_timeout(service->observer, &service->configuration),
+                          hl_actor_timeout(service->actor, &service->configuration)};
+    for (unsigned i = 0; i < sizeof others / sizeof others[0]; i++)
         if (others[i] >= 0 && others[i] < wait)
             wait = others[i];
     return wait;
 }
 
-/* Where every user can read it, until the next window; what cannot be written is not there. */
+/* Where every user can read it, until the next window or act; what cannot be written is not there. */
 static void publish_observed(const struct service *service) {
     json_t *observed = hl_json_observed(service->observer);
+    json_object_set_new(observed, "acts", hl_json_acts(service->actor));
     if (json_dump_file(observed, HL_SERVICE_OBSERVED ".new", JSON_COMPACT) == 0)
         rename(HL_SERVICE_OBSERVED ".new", HL_SERVICE_OBSERVED);
     json_decref(observed);
@@ -301,7 +308,10 @@ static int stay(struct service *service) {
         }
         bool may = !hl_is_service_stopped();
         hl_keep(service->keeper, may);
-        if (hl_observe(service->observer, &service->configuration, may))
+        bool has_ended = hl_observe(service->observer, &service->configuration, may);
+        if (has_ended)
+            hl_look_for_acts(service->actor);
+        if (hl_act(service->actor, service->observer, &service->configuration, may) || has_ended)
             publish_observed(service);
         if (hl_now_ms() >= service->next_metrics)
             write_metrics(service);
@@ -312,6 +322,7 @@ static int stay(struct service *service) {
     if (service->configuration.metrics != NULL)
         unlink(service->configuration.metrics);
     hl_stop_keeping(service->keeper);
+    hl_stop_acting(service->actor);
     hl_stop_observing(service->observer);
     unlink(HL_SERVICE_OBSERVED);
     return HL_EXIT_DONE;
@@ -326,6 +337,7 @@ static int serve(struct service *service) {
         return HL_EXIT_USAGE; /* which systemd does not start again */
     if (service->only_says)
         return tell(service);
+    mkdir(HL_SERVICE_FOLDER, 0755);
     int result = service->lock = hl_take_lock(HL_SERVICE_LOCK, false); /* only one can be there */
     if (result == -EWOULDBLOCK)
         hl_say("service: another one runs already; stop it first: systemctl stop hugeld");

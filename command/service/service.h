@@ -8,8 +8,11 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* As long as this file is there, the service does nothing but hold what it has. */
+/* What a service that is in a container has of the machine's /run: so there is one service, and one switch. */
 #define HL_SERVICE_FOLDER "/run/hugeld-service"
+/* Held (flock) by the one service that runs; only root can open it. */
+#define HL_SERVICE_LOCK HL_SERVICE_FOLDER "/lock"
+/* As long as the last of these is there, the service does nothing but hold what it has. */
 #define HL_SERVICE_OBSERVED HL_SERVICE_FOLDER "/observed.json" /* as hl_json_observed says */
 #define HL_SERVICE_STOP HL_SERVICE_FOLDER "/stop"
 

@@ -41,13 +41,24 @@ static void print_file(const json_t *file) {
              obstacle != NULL ? obstacle : "");
 }
 
+static void print_acts(const json_t *acts) {
+    const char *reason = json_string_value(json_object_get(acts, "reason"));
+    if (read_integer(acts, "huge") + read_integer(acts, "failed") > 0)
+        hl_print("put in place: %lld huge pages, of which %lld were lost again; %lld could not be",
+                 read_integer(acts, "huge"), read_integer(acts, "lost"), read_integer(acts, "failed"));
+    if (reason != NULL)
+        hl_print("nothing is put in place now: %s", reason);
+}
+
 void hl_print_observed(const json_t *observed) {
-    const json_t *files = json_object_get(observed, "files");
+    const json_t *files = json_object_get(observed, "files"), *acts = json_object_get(observed, "acts");
     hl_print("observed in %lld windows: %lld samples, %lld on huge pages, %lld lost, %lld in files that are "
              "not eligible",
              read_integer(observed, "windows"), read_integer(observed, "samples"),
              read_integer(observed, "huge"), read_integer(observed, "lost"),
              read_integer(observed, "ineligible"));
+    if (acts != NULL)
+        print_acts(acts);
     if (json_array_size(files) > 0)
         hl_print("%8s %5s %8s %8s  %s", "SAMPLES", "HUGE", "KIB HUGE", "POSSIBLE", "FILE");
     for (size_t i = 0; i < json_array_size(files) && i < FILES_SHOWN; i++)

@@ -20,6 +20,8 @@
 #define WINDOW_SECONDS 10
 #define INTERVAL_SECONDS 300
 #define ATTEMPTS 100
+#define DELAY_SECONDS 1800
+#define PAGES_PER_MINUTE 60
 
 /* Where nothing else is named: not what users and programs bring along. */
 static const char *const eligible[] = {"/usr/*", "/opt/*"};
@@ -65,6 +67,10 @@ static const char *take_any_disk(struct hl_configuration *configuration, const c
     return take_switch(&configuration->any_disk, value);
 }
 
+static const char *take_act(struct hl_configuration *configuration, const char *value) {
+    return take_switch(&configuration->acts, value);
+}
+
 /* A number from MIN to MAX, which may have decimals.  False: VALUE is none. */
 static bool parse_number(double *number, const char *value, double min, double max) {
     char *end;
@@ -82,6 +88,27 @@ static const char *take_window(struct hl_configuration *configuration, const cha
 static const char *take_interval(struct hl_configuration *configuration, const char *value) {
     return parse_number(&configuration->interval_seconds, value, 1, 86400) ? NULL
                                                                            : "write seconds from 1 to 86400";
+}
+
+static const char *take_canary(struct hl_configuration *configuration, const char *value) {
+    return parse_number(&configuration->canary_percent, value, 0, 100)
+               ? NULL
+               : "write a percentage from 0 to 100, without %";
+}
+
+static const char *take_delay(struct hl_configuration *configuration, const char *value) {
+    return parse_number(&configuration->delay_seconds, value, 0, 86400) ? NULL
+                                                                        : "write seconds from 0 to 86400";
+}
+
+static const char *take_rate(struct hl_configuration *configuration, const char *value) {
+    return parse_number(&configuration->pages_per_minute, value, 1, 60)
+               ? NULL
+               : "write huge pages in a minute, from 1 to 60";
+}
+
+static const char *take_budget(struct hl_configuration *configuration, const char *value) {
+    return parse_number(&configuration->budget_mib, value, 2, 1 << 20) ? NULL : "write MiB from 2 to 1048576";
 }
 
 static const char *take_pattern(struct hl_texts *patterns, const char *value) {
@@ -114,7 +141,9 @@ static const struct setting {
 } settings[] = {
     {ENABLED, take_enabled},     {"observe", take_observe},   {"window", take_window},
     {"interval", take_interval}, {"eligible", take_eligible}, {"excluded", take_excluded},
-    {"metrics", take_metrics},   {"any_disk", take_any_disk},
+    {"metrics", take_metrics},   {"any_disk", take_any_disk}, {"act", take_act},
+    {"canary", take_canary},     {"delay", take_delay},       {"rate", take_rate},
+    {"budget", take_budget},
 };
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -212,7 +241,11 @@ static FILE *open_configuration(const char *path, int *error) {
 }
 
 int hl_read_configuration(struct hl_configuration *configuration, const char *path) {
-    struct hl_configuration fresh = {.window_seconds = WINDOW_SECONDS, .interval_seconds = INTERVAL_SECONDS};
+    struct hl_configuration fresh = {.window_seconds = WINDOW_SECONDS,
+                                     .interval_seconds = INTERVAL_SECONDS,
+                                     .canary_percent = 100,
+                                     .delay_seconds = DELAY_SECONDS,
+                                     .pages_per_minute = PAGES_PER_MINUTE};
     int error;
     FILE *file = open_configuration(path, &error);
     if (file != NULL) {
@@ -223,6 +256,10 @@ int hl_read_configuration(struct hl_configuration *configuration, const char *pa
         error = -EINVAL;
         hl_say("%s: interval: it is shorter than two windows; write at least %g", path,
                2 * fresh.window_seconds);
+    }
+    if (error == 0 && fresh.acts && !fresh.observes) {
+        error = -EINVAL;
+        hl_say("%s: act: only what is observed is acted on; write observe = yes", path);
     }
     bool is_named = fresh.eligible.n > 0;
     for (size_t i = 0; !is_named && i < sizeof eligible / sizeof eligible[0]; i++)

@@ -18,8 +18,13 @@ struct hl_configuration {
     struct hl_texts enabled; /* absolute paths, globs of these, and units of systemd ("name.service") */
     bool observes;           /* whether text that runs is sampled */
     double window_seconds, interval_seconds; /* for so long, and so often */
-    char *metrics;                           /* where to write them (metrics.h); NULL: nowhere */
     bool any_disk;                           /* what is enabled may lie on disks that may be exchanged */
+    bool acts;                               /* whether observed text is put in place, and then: */
+    double canary_percent;                   /* of all machines, which begin */
+    double delay_seconds;                    /* at most, after a start and after an upgrade */
+    double pages_per_minute;
+    double budget_mib; /* 0: 2 % of the memory, at most 1 GiB */
+    char *metrics;     /* where to write them (metrics.h); NULL: nowhere */
     struct hl_texts eligible,
         excluded; /* fnmatch(3) of paths, where '*' goes across '/': which files are looked at */
 };

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The program that the tests of hugeld survey look at."""
 
+import functools
 import os
 import pathlib
 import shutil
@@ -9,6 +10,7 @@ import tempfile
 import pytest
 
 import helpers
+from watching import observing
 
 
 @pytest.fixture(autouse=True)
@@ -31,3 +33,9 @@ def roots_folder():
 def calls(roots_folder):
     """Executes 16 MiB of text at random for as many times as it is told, and beside that next to nothing."""
     return helpers.build_calls(roots_folder / "calls", "-no-pie")
+
+
+@pytest.fixture
+def observe(root, tmp_path):
+    """observe(patterns...): a context with the service that looks at files of these patterns."""
+    return functools.partial(observing, tmp_path / "hugeld.conf")

@@ -2,7 +2,6 @@
 """What `hugeld service` observes: the files of root's that run, by samples, and no others, whatever a user does."""
 
 import contextlib
-import json
 import os
 import pathlib
 import select
@@ -14,73 +13,10 @@ import pytest
 
 import helpers
 from test_samples import replaced
-from watching import FOREVER, NOBODY, running
+from watching import FOREVER, NOBODY, SECONDS, observed_row as row, running
 
 HUGE = 2 << 20
 STOP = "/run/hugeld-service/stop"
-SECONDS = 90  # a busy machine gives few samples
-
-
-class Observed:
-    """A service in a mount namespace with a /run of its own."""
-
-    def __init__(self, process, configuration):
-        self.process, self.configuration = process, configuration
-        self.root = pathlib.Path(f"/proc/{process.pid}/root")
-
-    def run(self, *arguments):
-        return helpers.run(["nsenter", "-t", self.process.pid, "-m", helpers.HUGELD, "service", *arguments,
-                            "--config", self.configuration])
-
-    def look(self):
-        result = self.run("status", "--json")
-        assert result.stderr == "", result
-        return json.loads(result.stdout)["observed"]
-
-    def wait(self, condition):
-        """What was observed, once CONDITION is true of it."""
-        found = []
-
-        def fulfilled():
-            time.sleep(0.3)
-            found[:] = [self.look()]
-            return found[0] is not None and condition(found[0])
-
-        assert helpers.wait_until(fulfilled, SECONDS), found
-        return found[0]
-
-    def wait_for(self, path, samples=3):
-        return self.wait(lambda observed: row(observed, path)["samples"] >= samples)
-
-    def next_windows(self, n=2):
-        before = self.wait(lambda observed: True)["windows"]
-        return self.wait(lambda observed: observed["windows"] >= before + n)
-
-
-def row(observed, path):
-    return next((file for file in observed["files"] if file["path"] == str(path)), {"samples": 0})
-
-
-@pytest.fixture
-def observe(root, tmp_path):
-    """observe(patterns...): a context with the service that looks at files of these patterns."""
-    @contextlib.contextmanager
-    def begin(*eligible, lines=(), prefix=()):
-        configuration = tmp_path / "hugeld.conf"
-        configuration.write_text("".join(f"{line}\n" for line in (
-            "observe = yes", "window = 1", "interval = 2", *(f"eligible = {pattern}" for pattern in eligible), *lines)))
-        script = 'mount -t tmpfs -o mode=0755 none /run && exec "$@"'
-        process = helpers.start(["unshare", "-m", "sh", "-c", script, "sh", *prefix, helpers.HUGELD, "service",
-                                 "--config", configuration])
-        try:
-            yield Observed(process, configuration)
-            assert process.poll() is None, process.stderr.read()
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(20) == 0, process.stderr.read()
-        finally:
-            helpers.end_process(process)
-
-    return begin
 
 
 def test_ranking(observe, calls):

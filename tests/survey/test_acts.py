@@ -1,0 +1,401 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`act = yes`: what `hugeld service` puts in place of what it has observed, what keeps it from that, and what a user can make it do.
+
+Each test observes first, with `canary = 0`, and lets the service act when the program has ended, so that a kernel which cannot
+join pages that processes map reads the file anew.  What is huge is read from smaps of a process that starts then."""
+
+import contextlib
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import helpers
+from watching import FOREVER, NOBODY, observed_row, observing, running, write_configuration
+
+CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+WAITING = CALM.replace("avg10=0.00", "avg10=60.00").replace("total=0", "total=100000000000")
+OBSERVES = ["window = 4", "interval = 8", "act = yes", "delay = 0", "canary = 0"]
+ACTS = ["window = 4", "interval = 600", "act = yes", "delay = 0"]
+SWITCH = "run/hugeld-service/stop"
+
+
+@pytest.fixture
+def program(roots_folder, calls, tmp_path):
+    """A file of its own, scattered."""
+    path = roots_folder / f"acted-{os.getpid()}-{tmp_path.name}"
+    shutil.copy(calls, path)
+    helpers.scatter(path)
+    yield path
+    path.unlink(missing_ok=True)
+
+
+class Acting:
+    """A service that has observed a program and does not act yet."""
+
+    def __init__(self, service, program, lines):
+        self.service, self.program, self.lines = service, program, lines
+        self.said = []
+
+    def configure(self, *lines):
+        write_configuration(self.service.configuration, self.program, lines=[*ACTS, *self.lines, *lines])
+        self.service.process.send_signal(signal.SIGHUP)
+
+    def wait(self, condition):
+        """What acts came to, once CONDITION is true of it."""
+        return self.service.wait(lambda observed: condition(observed["acts"]))["acts"]
+
+    def lines_until(self, words):
+        """What was said, up to a line with WORDS."""
+        while not self.said or words not in self.said[-1]:
+            line = self.service.process.stderr.readline()
+            assert line, self.said
+            self.said.append(line)
+        return self.said
+
+
+@pytest.fixture
+def acting(root, program, tmp_path):
+    """acting(lines...): a context with a service that has seen the program, which has ended, on a machine under no pressure."""
+    @contextlib.contextmanager
+    def begin(*lines, prefix=(), covers=()):
+        calm = tmp_path / "calm"
+        calm.write_text(CALM)
+        covered = {path: file for file, path in covers}
+        pressure = {path: calm for path in ("/proc/pressure/io", "/proc/pressure/memory") if os.path.exists(path)}
+        covers = [(file, path) for path, file in {**pressure, **covered}.items()]
+        with observing(tmp_path / "hugeld.conf", program, lines=[*OBSERVES, *lines], prefix=prefix, covers=covers) as service:
+            with running([str(program), FOREVER]):
+                service.wait_for(program, 100)
+            yield Acting(service, program, lines)
+
+    return begin
+
+
+def huge_bytes(program):
+    """Of the text, what a process that starts now has on huge pages."""
+    process = helpers.start([str(program), 0, "wait"], stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline()
+        return 1024 * sum(m.kb["FilePmdMapped"] for m in helpers.read_smaps(process.pid) if m.name == str(program))
+    finally:
+        helpers.end_process(process)
+
+
+def huge_or_skip(acting):
+    """The acts, once one has succeeded."""
+    found = acting.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
+    if found["huge"] == 0 and "keeps files on small pages" in "".join(acting.lines_until("not put in place")):
+        pytest.skip("this file system and kernel have no large folios")
+    assert found["huge"] > 0, acting.lines_until("not put in place")
+    return found
+
+
+def test_acts(acting, program):
+    """Page by page, each in a line; the program is the same; status and metrics say so."""
+    with acting() as service:
+        before = program.read_bytes()
+        assert huge_bytes(program) == 0
+        service.configure()
+        acts = huge_or_skip(service)
+        assert acts["kept_bytes"] == acts["huge"] * helpers.HUGE and acts["lost"] == 0
+        line = service.lines_until("put in place")[-1]
+        assert re.fullmatch(rf"hugeld: service: {re.escape(str(program))}: bytes (\d+) to (\d+) put in place in \d+\.\d ms, "
+                            r"mapped by 0 processes\n", line)
+        first, end = map(int, re.findall(r"bytes (\d+) to (\d+)", line)[0])
+        assert first % helpers.HUGE == 0 and end - first == helpers.HUGE
+        assert huge_bytes(program) >= helpers.HUGE and program.read_bytes() == before
+        assert "put in place: " in service.service.run("status").stdout
+
+
+def test_not_by_default(observe, program):
+    """Observing alone changes nothing."""
+    with observe(program) as service:
+        with running([str(program), FOREVER]):
+            service.wait_for(program, 100)
+        acts = service.next_windows(1)["acts"]
+        assert acts["huge"] + acts["failed"] + acts["put_off"] == 0 and acts["reason"] is None
+        assert huge_bytes(program) == 0
+
+
+def test_rest_and_budget(acting, program):
+    """At most so many in a minute; no more than the budget allows."""
+    with acting("rate = 60", "budget = 4") as service:
+        service.configure()
+        huge_or_skip(service)
+        began = time.monotonic()
+        acts = service.wait(lambda acts: "budget" in (acts["reason"] or ""))
+        assert acts["huge"] == 2 and acts["kept_bytes"] == 2 * helpers.HUGE
+        assert "4 MiB are in place, and the budget is 4 MiB" in acts["reason"]
+        assert huge_bytes(program) == 2 * helpers.HUGE and time.monotonic() - began > 0.5
+
+
+@pytest.mark.parametrize(("what", "words"), [
+    ("canary", "none of the 0 %"), ("switch", "kill switch"), ("io", "waited for disks"), ("memory", "waited for memory"),
+    ("meminfo", "less than 15 % of the memory"), ("no machine-id", "none of the 99 %")])
+def test_gates(acting, program, tmp_path, what, words):
+    """Nothing is touched, and status says why."""
+    file, covers, lines = tmp_path / "cover", [], []
+    if what in ("io", "memory"):
+        if not os.path.exists("/proc/pressure"):
+            pytest.skip("this kernel has no pressure information")
+        file.write_text(WAITING.replace("total=1", "total=9"))
+        covers = [(file, f"/proc/pressure/{what}")]
+    if what == "meminfo":
+        file.write_text("MemTotal: 1000000 kB\nMemFree: 10 kB\nMemAvailable: 149999 kB\n")
+        covers = [(file, "/proc/meminfo")]
+    if what == "no machine-id":
+        file.write_text("")
+        covers, lines = [(file, "/etc/machine-id")], ["canary = 99"]
+    if what == "canary":
+        lines = ["canary = 0"]
+    busy = stalled(file) if what == "io" else contextlib.nullcontext()
+    with acting(covers=covers) as service, busy:
+        if what == "switch":
+            (service.service.root / SWITCH).touch()
+        service.configure(*lines)
+        acts = service.wait(lambda acts: words in (acts["reason"] or ""))
+        assert acts["huge"] + acts["failed"] == 0 and acts["put_off"] > 0, acts
+        assert huge_bytes(program) == 0
+        assert f"nothing is put in place now: {acts['reason']}" in service.service.run("status").stdout
+
+
+@contextlib.contextmanager
+def stalled(path):
+    """PATH, as in /proc/pressure, says that something waits all the time."""
+    script = ("import os, sys, time\nf = os.open(sys.argv[1], os.O_RDWR)\nat = os.pread(f, 4096, 0).index(b'total=') + 6\n"
+              "while True: os.pwrite(f, b'%012d' % (time.monotonic_ns() // 1000), at); time.sleep(0.01)")
+    process = helpers.start([sys.executable, "-c", script, path])
+    try:
+        yield
+    finally:
+        helpers.end_process(process)
+
+
+def test_delay(acting, program):
+    """After a start; the draw may be short, but not in a day."""
+    with acting("delay = 86400") as service:
+        service.configure("delay = 86400")
+        acts = service.wait(lambda acts: "started less than 86400 s ago" in (acts["reason"] or ""))
+        assert acts["huge"] + acts["failed"] == 0 and huge_bytes(program) == 0
+
+
+def test_pressure_is_not_known(acting, tmp_path):
+    """It is said once, and free memory alone decides."""
+    if not os.path.exists("/proc/pressure"):
+        pytest.skip("this kernel has no pressure information")
+    empty = tmp_path / "empty"
+    empty.write_text("")
+    with acting(covers=[(empty, "/proc/pressure/io"), (empty, "/proc/pressure/memory")]) as service:
+        service.configure()
+        acts = huge_or_skip(service)
+        service.configure()
+        service.wait(lambda later: later["huge"] > acts["huge"])
+        for _ in range(acts["huge"] + 1):
+            service.lines_until("bytes")
+            last = service.said.pop()
+        assert sum("boot with psi=1" in line for line in service.said) == 1 and "bytes" in last
+
+
+def test_lost(acting, program):
+    """What was dropped again is left alone, for a minute at first."""
+    with acting() as service:
+        service.configure()
+        huge_or_skip(service)
+        service.configure("canary = 0")
+        helpers.scatter(program)
+        write_configuration(service.service.configuration, program, lines=[*OBSERVES, "canary = 100"])
+        service.service.process.send_signal(signal.SIGHUP)
+        with running([str(program), FOREVER]):
+            acts = service.wait(lambda acts: acts["lost"] > 0)
+        assert acts["kept_bytes"] == 0 or acts["huge"] > acts["lost"]
+
+
+def test_another_file(acting, program, calls):
+    """A package replaced it meanwhile: what was observed is no reason to touch the new one."""
+    with acting() as service:
+        new = program.with_suffix(".new")
+        shutil.copy(calls, new)
+        new.rename(program)
+        helpers.scatter(program)
+        service.configure()
+        assert "it is another file now" in service.lines_until("not put in place")[-1]
+        acts = service.wait(lambda acts: acts["failed"] > 0)
+        assert acts["huge"] == 0 and huge_bytes(program) == 0
+
+
+def test_excluded_since(acting, program):
+    """What was observed before counts for nothing."""
+    with acting() as service:
+        service.configure(f"excluded = {program}")
+        service.service.process.send_signal(signal.SIGHUP)
+        time.sleep(12)  # as long as it would have waited for the file to be unmapped
+        acts = service.service.look()["acts"]
+        assert acts["huge"] + acts["failed"] == 0 and huge_bytes(program) == 0
+
+
+def test_mapped(acting, program):
+    """It is joined while a process runs it, or left alone and said once; nothing is dropped under a process."""
+    with acting() as service:
+        with running([str(program), FOREVER]) as [process]:
+            service.configure()
+            acts = service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
+            if acts["huge"] == 0:
+                assert "processes map the file" in service.lines_until("not put in place")[-1]
+                assert sum(m.kb["FilePmdMapped"] for m in helpers.read_smaps(process.pid)) == 0
+            assert process.poll() is None
+
+
+def test_kept_by_many(acting, program):
+    """So many processes map it that they would all wait: then nothing is done, on a kernel that joins pages too."""
+    with acting() as service, contextlib.ExitStack() as stack:
+        for _ in range(13):
+            process = helpers.start([str(program), 0, "wait"], stdin=subprocess.PIPE)
+            stack.callback(helpers.end_process, process)
+            assert process.stdout.readline()
+        service.configure()
+        service.wait(lambda acts: acts["failed"] > 0)
+        assert "processes map the file" in service.lines_until("not put in place")[-1] and huge_bytes(program) == 0
+
+
+MAPPINGS = r"""
+import mmap, sys
+kept = []
+try:
+    while len(kept) < 60000:
+        kept.append(mmap.mmap(-1, 4096, prot=mmap.PROT_READ if len(kept) % 2 else mmap.PROT_READ | mmap.PROT_WRITE))
+except OSError:
+    pass
+print(len(kept), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_mappings_of_a_user(acting, program):
+    """A user with processes of very many mappings keeps the service from acting, and from nothing else: it answers within a second."""
+    with acting() as service, contextlib.ExitStack() as stack:
+        for _ in range(12):
+            process = helpers.start([*NOBODY, sys.executable, "-c", MAPPINGS], stdin=subprocess.PIPE)
+            stack.callback(helpers.end_process, process)
+            assert int(process.stdout.readline()) > 30000
+        service.configure()
+        acts = service.wait(lambda acts: acts["failed"] + acts["huge"] > 0)
+        if acts["huge"] == 0:
+            assert "to look takes too long" in service.lines_until("not put in place")[-1]
+        before = ticks_of(service.service.process.pid)
+        time.sleep(10)
+        assert ticks_of(service.service.process.pid) - before < 0.2 * 10 * os.sysconf("SC_CLK_TCK")
+
+
+def ticks_of(pid):
+    return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
+
+
+# Executes a loop at OFFSET of FILE for as long as it lives.
+LOOPER = r"""
+import ctypes, mmap, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+file, offset = os.open(sys.argv[1], os.O_RDONLY), int(sys.argv[2])
+at = libc.mmap(None, os.fstat(file).st_size, mmap.PROT_READ | mmap.PROT_EXEC, mmap.MAP_PRIVATE, file, 0)
+print("ready", flush=True)
+ctypes.CFUNCTYPE(None)(at + offset)()
+"""
+LOOP = {"x86_64": b"\xeb\xfe", "aarch64": b"\x00\x00\x00\x14"}[os.uname().machine]
+
+
+@pytest.mark.parametrize("kind", ["data", "behind the text"])
+def test_a_users_loop(observe, program, roots_folder, tmp_path, kind):
+    """A user can execute whatever he can read, and have it sampled: a database's file, or what lies beside a program's text.  Nothing is
+    done to such pages."""
+    path = roots_folder / f"looped-{os.getpid()}"
+    size = program.stat().st_size
+    offset = (size // helpers.HUGE + 2) * helpers.HUGE
+    with open(path, "wb") as file:
+        file.write(program.read_bytes() if kind != "data" else bytes(size))
+        file.truncate(offset + helpers.HUGE)
+        file.seek(offset)
+        file.write(LOOP)
+    path.chmod(0o755)
+    helpers.scatter(path)
+    try:
+        with observe(path, lines=["act = yes", "delay = 0"]) as service:
+            looper = helpers.start([*NOBODY, sys.executable, "-c", LOOPER, path, offset])
+            try:
+                assert looper.stdout.readline() == "ready\n", looper.stderr.read()
+                observed = service.wait_for(path, 50)
+            finally:
+                helpers.end_process(looper)
+            observed = service.next_windows(1)
+            found = observed_row(observed, path)
+            assert not any(chunk["can_be_huge"] for chunk in found["chunks"] if chunk["offset"] == offset)
+            if kind == "data":
+                assert "no ELF file" in found["obstacle"]
+            assert observed["acts"]["huge"] + observed["acts"]["failed"] == 0
+    finally:
+        path.unlink()
+
+
+def test_unmounted(observe, program, tmp_path, roots_folder):
+    """What was observed keeps no file system busy."""
+    folder, image = roots_folder / "disk", tmp_path / "disk"
+    folder.mkdir(exist_ok=True)
+    with open(image, "wb") as file:
+        file.truncate(64 << 20)
+    assert helpers.run(["mke2fs", "-q", "-t", "ext4", image]).returncode == 0
+    if helpers.run(["mount", "-o", "loop", image, folder]).returncode != 0:
+        pytest.skip("no loop device here")
+    is_mounted = True
+    try:
+        shutil.copy(program, folder / "program")
+        (folder / "program").chmod(0o755)
+        with observe(f"{folder}/*", lines=OBSERVES) as service:
+            with running([str(folder / "program"), FOREVER]):
+                service.wait_for(folder / "program", 50)
+            # The service's mount namespace has a copy of the mount, which goes with it unless a file is open.
+            assert helpers.run(["nsenter", "-t", service.process.pid, "-m", "umount", folder]).returncode == 0
+            assert helpers.run(["umount", folder]).returncode == 0
+            is_mounted = False
+            write_configuration(service.configuration, f"{folder}/*", lines=ACTS)
+            service.process.send_signal(signal.SIGHUP)
+            observed = service.wait(lambda observed: observed["acts"]["failed"] > 0)
+            assert "it cannot be read any more" in service.process.stderr.readline() and observed["acts"]["huge"] == 0
+    finally:
+        if is_mounted:
+            helpers.run(["umount", folder])
+        folder.rmdir()
+
+
+@pytest.mark.parametrize(("call", "n"), [("fadvise64", 1), ("madvise", 1), ("madvise", 3)])
+def test_killed(acting, program, call, n):
+    """Before one of its steps: the program is as before, and the next service begins."""
+    if not shutil.which("strace"):
+        pytest.skip("needs strace")
+    plain = helpers.run([str(program), "1000", "touch"])
+    before = program.read_bytes()
+    trace = ["strace", "-f", "-o", "/dev/null", "-e", f"inject={call}:signal=KILL:when={n}"]
+    with contextlib.suppress(AssertionError, OSError), acting(prefix=trace) as service:
+        service.configure()
+        helpers.wait_until(lambda s=service: s.service.process.poll() is not None, 60, "its end")
+    assert program.read_bytes() == before
+    after = helpers.run([str(program), "1000", "touch"])
+    assert (after.returncode, after.stdout, after.stderr) == (plain.returncode, plain.stdout, plain.stderr)
+    with acting() as service:
+        service.configure()
+        huge_or_skip(service)
+        assert program.read_bytes() == before
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("act = yes", "write observe = yes"), ("act = perhaps", "yes or no"), ("canary = 5 %", "without %"), ("canary = 101", "0 to 100"),
+    ("delay = -1", "0 to 86400"), ("rate = 0", "1 to 60"), ("rate = 1000", "1 to 60"), ("budget = 1", "2 to 1048576")])
+def test_mistakes(tmp_path, root, line, words):
+    (tmp_path / "hugeld.conf").write_text(f"{line}\n")
+    helpers.one_line(helpers.hugeld("service", "--dry-run", "--config", tmp_path / "hugeld.conf"), 2, words)
