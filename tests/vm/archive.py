@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 
@@ -181,14 +182,15 @@ class Archive:
             queue += re.findall(r"(linux-(?:image|binary)-[\w.+-]+) \(= ", fields.get("Depends", ""))
         raise Unavailable(f"{package} of {' '.join(self.suites)} leads to no vmlinuz")
 
-    def kernel(self, package, to):
-        """Copies the kernel image of the newest PACKAGE, like linux-image-cloud-amd64, to the path TO; its version."""
+    def kernel(self, package, to, modules=()):
+        """Copies the kernel image of the newest PACKAGE, like linux-image-cloud-amd64, to the path TO, and an archive of those of
+        the MODULES that it has to modules.tar beside it; its version."""
         folder = self.folder / "kernels" / package
         record = folder / "newest.json"
         with self.locked():
-            if not is_fresh(record):
+            if not is_fresh(record) or (modules and not list(folder.glob("*/modules.tar"))):
                 try:
-                    self.refresh_kernel(package, folder, record)
+                    self.refresh_kernel(package, folder, record, modules)
                 except Unavailable as error:
                     if not record.exists():
                         raise
@@ -196,9 +198,26 @@ class Archive:
                     print(f"vm: {package}: {error}; the index of {age:.0f} days ago serves", file=sys.stderr)
             version = json.loads(record.read_text())["version"]
             shutil.copy(folder / version / "vmlinuz", to)
+            if modules:
+                shutil.copy(folder / version / "modules.tar", to.with_name("modules.tar"))
         return version
 
-    def refresh_kernel(self, package, folder, record):
+    def find_modules(self, package, names, scratch):
+        """Paths of the modules called NAMES that the packages behind PACKAGE have; some may be built in."""
+        queue, seen, found = [package], set(), []
+        while queue:
+            fields = self.newest(queue.pop(0))
+            if fields is None or fields["Package"] in seen:
+                continue
+            seen.add(fields["Package"])
+            if fields["Package"] != package:
+                folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
+                self.apt("dpkg-deb", "-x", self.download(fields, folder), folder / "x")
+                found += [path for path in folder.glob("x/**/*.ko*") if path.name.partition(".")[0].replace("-", "_") in names]
+            queue += re.findall(r"(linux-(?:image|binary|modules)-[\w.+-]+) \(= ", fields.get("Depends", ""))
+        return found
+
+    def refresh_kernel(self, package, folder, record, modules):
         print(f"vm: {package}: asking the archive ({' '.join(self.suites)})", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
         self.update()
@@ -206,11 +225,17 @@ class Archive:
         if fields is None:
             raise Unavailable(f"{package} is not in {' '.join(self.suites)}")
         version = fields["Version"]
-        if not (folder / version / "vmlinuz").exists():
+        there = folder / version
+        if not (there / "vmlinuz").exists() or (modules and not (there / "modules.tar").exists()):
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 version, image = self.find_image(package, scratch)
+                found = self.find_modules(package, modules, scratch) if modules else []
                 with new_folder(folder / version) as new:
                     shutil.copy(image, new / "vmlinuz")
+                    if modules:
+                        with tarfile.open(new / "modules.tar", "w") as tar:
+                            for path in found:
+                                tar.add(path, path.name)
         write_whole(record, json.dumps({"version": version}))
         for old in folder.iterdir():
             if old.is_dir() and old.name != version:

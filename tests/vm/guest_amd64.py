@@ -20,7 +20,10 @@ BUILD = pathlib.Path(os.environ.get("B", TESTS.parent / "build"))
 PYTHON = "/usr/bin/python3"
 
 COMMANDS = ("sh", "cat", "cp", "rmdir", "true", "env", "ls", "nm", "ld", "dmesg", "sed", "setsid", "stty", "mount",
-            "umount", "unshare", "setarch", "sleep", "strace")
+            "umount", "unshare", "setarch", "sleep", "strace", "nsenter")
+# What test_vm_service.py mounts, beside the root; file systems that are not built into the kernels, and what they need.
+XFS, XFS_BYTES = "test.xfs", 320 << 20
+MODULES = ("xfs", "overlay", "libcrc32c", "crc32c_generic", "crc32_generic", "exportfs")
 # Of Python's library, what is large and never imported.
 LEAVE = ("test", "idlelib", "lib2to3", "pydoc_data", "ensurepip", "tkinter", "turtledemo", "config-*", "distutils")
 PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "attr", "py.py", "more_itertools", "exceptiongroup",
@@ -50,7 +53,7 @@ def python_library():
 SOURCES = ("conftest.py", "system/programs.py", "system/pause.c", "surroundings/stop-at.c", "surroundings/poke.c",
            "images/*.c", "images/test_exec_stop.py", "attach/*.[ch]", "attach/conftest.py", "attach/attaching.py",
            "writable/*.[ch]", "writable/conftest.py", "vm/prebuild.py", "vm/guest/*.c", "vm/guest/conftest.py",
-           "vm/systemd/service.c", "vm/systemd/conftest.py")
+           "vm/systemd/service.c", "vm/systemd/conftest.py", "../bench/calls.c", "../bench/text.S")
 
 
 def programs_key():
@@ -130,6 +133,9 @@ def make_root(folder):
 def make_image(folder):
     root = make_root(folder)
     root.add(HERE / "guest" / "init", at="/init")
+    with open(folder / XFS, "wb") as file:
+        file.truncate(XFS_BYTES)
+    run(["mkfs.xfs", "-q", folder / XFS])
     return root.make_image(folder / "root.ext4")
 
 
@@ -148,9 +154,11 @@ def guest(name, *suites, image=make_image, words=(), **changes):
                  **changes)
 
 
+FILE_SYSTEMS = {"disks": [XFS], "modules": MODULES}
+
 GUESTS = [
-    guest("5.10", "bullseye", "bullseye-security"),
-    guest("6.1", "bookworm", "bookworm-security"),
-    guest("6.12", "trixie", "trixie-security", words=["security=selinux"]),
-    guest("newest", "sid", "trixie-backports"),
+    guest("5.10", "bullseye", "bullseye-security", **FILE_SYSTEMS),
+    guest("6.1", "bookworm", "bookworm-security", **FILE_SYSTEMS),
+    guest("6.12", "trixie", "trixie-security", words=["security=selinux"], **FILE_SYSTEMS),
+    guest("newest", "sid", "trixie-backports", **FILE_SYSTEMS),
 ]

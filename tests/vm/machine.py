@@ -45,6 +45,7 @@ class Guest:
     console: str = "ttyS0"
     results: str = "ttyS1"  # the console itself on machines that have no other port
     disks: typing.Sequence[str] = ()  # files beside the image, which a test mounts: /dev/nvme0n2 and so on
+    modules: typing.Sequence[str] = ()  # of the kernel, by name, in an archive that is the last disk (vmguest.load_modules)
     words: typing.Sequence[str] = ()  # more for the kernel's command line
     native: str = ""  # the machine (uname -m) on which KVM can run it
     limit: int = 1800  # seconds: several times what it takes on an idle machine
@@ -78,7 +79,8 @@ def qemu_command(guest, kernel, image, accelerator, arguments, serial):
         words = ["root=/dev/nvme0n1", "rw", "init=/init"]
         # One controller: two would be found in any order.
         disk = ["-device", "nvme,id=disks,serial=disks"]
-        for number, file in enumerate([image, *(image.with_name(name) for name in guest.disks)], 1):
+        files = [image, *(image.with_name(name) for name in guest.disks), *([kernel.with_name("modules.tar")] if guest.modules else [])]
+        for number, file in enumerate(files, 1):
             disk += ["-drive", f"file={file},format=raw,if=none,id=disk{number},snapshot=on",
                      "-device", f"nvme-ns,drive=disk{number},bus=disks,nsid={number}"]
     words += [*guest.words, f"console={guest.console}", "quiet", "panic=-1", "mitigations=off",

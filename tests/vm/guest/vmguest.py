@@ -4,10 +4,12 @@
 import collections
 import ctypes
 import functools
+import lzma
 import mmap
 import pathlib
 import platform
 import re
+import tarfile
 import typing
 
 import pytest
@@ -60,6 +62,33 @@ def knows_collapse():
 
 def absent(reason):
     pytest.skip(f"n/a: {reason}")
+
+
+MODULES_DISK = "/dev/nvme0n3"
+
+
+@functools.cache
+def load_modules():
+    """Those that guest_amd64.py has for this kernel: as often as one of them finds what it needs.  The names of the loaded ones."""
+    with tarfile.open(MODULES_DISK) as tar:
+        left = {entry.name: tar.extractfile(entry).read() for entry in tar}
+    loaded = []
+    while True:
+        done = [name for name, data in left.items() if load_module(lzma.decompress(data) if name.endswith(".xz") else data)]
+        if not done:
+            return loaded
+        loaded += done
+        left = {name: data for name, data in left.items() if name not in done}
+
+
+def load_module(data):
+    call = {"x86_64": 175, "aarch64": 105}[platform.machine()]  # init_module
+    return libc.syscall(call, data, ctypes.c_ulong(len(data)), b"") == 0
+
+
+def has_file_system(name):
+    load_modules()
+    return any(line.split()[-1] == name for line in pathlib.Path("/proc/filesystems").read_text().splitlines())
 
 
 # --- nodes ---

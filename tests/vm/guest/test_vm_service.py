@@ -1,0 +1,236 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`hugeld service` with `act = yes` on this kernel's ext4, xfs and overlayfs: text that was observed becomes huge while a process runs
+it, or when no process maps it, or the service says that it can do neither; and what the service needs to observe at all."""
+
+import contextlib
+import json
+import mmap
+import os
+import pathlib
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import helpers
+import vmguest
+
+CONFIGURATION = pathlib.Path("/run/hugeld.conf")
+CALM = pathlib.Path("/tmp/calm")
+PARANOID = pathlib.Path("/proc/sys/kernel/perf_event_paranoid")
+XFS_DISK = "/dev/nvme0n2"
+SECONDS = 150  # a processor may be emulated, and a guest that says nothing for three minutes is ended
+RELEASE = tuple(int(word) for word in platform.release().split("-")[0].split(".")[:2])
+
+
+def build(builder):
+    return pathlib.Path(builder.once("calls", lambda folder: helpers.build_calls(folder / "calls", "-no-pie", mib=4)))
+
+
+@contextlib.contextmanager
+def mounted(folder, *arguments):
+    folder.mkdir(exist_ok=True)
+    result = helpers.run(["mount", *arguments, folder])
+    if result.returncode != 0:
+        vmguest.absent(f"it cannot be mounted: {result.stderr.strip()}")
+    try:
+        yield folder
+    finally:
+        assert helpers.run(["umount", folder]).returncode == 0
+        folder.rmdir()
+
+
+@contextlib.contextmanager
+def folder_on(kind):
+    """An empty folder on ext4 or xfs, where root alone can write."""
+    if kind == "xfs":
+        if not vmguest.has_file_system("xfs"):
+            vmguest.absent("no xfs")
+        with mounted(pathlib.Path("/hugeld/xfs"), "-t", "xfs", XFS_DISK) as folder:
+            yield folder
+        return
+    folder = pathlib.Path("/hugeld/acted")
+    folder.mkdir()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(params=["ext4", "xfs"])
+def program(request, builder):
+    with folder_on(request.param) as folder:
+        path = folder / "calls"
+        shutil.copy(build(builder), path)
+        path.chmod(0o755)
+        helpers.scatter(path)
+        yield path
+        path.unlink()
+
+
+@pytest.fixture(autouse=True)
+def calm():
+    """An emulated machine waits for its disk all the time."""
+    covered = [path for path in ("/proc/pressure/io", "/proc/pressure/memory") if os.path.exists(path)]
+    CALM.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    for path in covered:
+        assert helpers.run(["mount", "--bind", CALM, path]).returncode == 0
+    yield
+    for path in covered:
+        helpers.run(["umount", path])
+
+
+class Service:
+    def __init__(self, process, log):
+        self.process, self.log = process, log
+
+    def said(self):
+        return self.log.read_text()
+
+    def observed(self):
+        result = helpers.hugeld("service", "status", "--json", "--config", CONFIGURATION)
+        return json.loads(result.stdout)["observed"]
+
+    def wait(self, condition):
+        found = []
+
+        def look():
+            time.sleep(0.3)
+            found[:] = [self.observed()]
+            return found[0] is not None and condition(found[0])
+
+        assert helpers.wait_until(look, SECONDS), (found, self.said())
+        return found[0]
+
+    def configure(self, *lines):
+        write(*lines)
+        self.process.send_signal(signal.SIGHUP)
+
+
+def write(*lines):
+    CONFIGURATION.write_text("".join(f"{line}\n" for line in ("observe = yes", "act = yes", "delay = 0", "eligible = /hugeld/*", *lines)))
+
+
+@pytest.fixture
+def service(tmp_path):
+    """It observes, and does not act yet."""
+    log = tmp_path / "log"
+    write("window = 4", "interval = 8", "canary = 0")
+    with open(log, "w") as file:
+        process = helpers.start([helpers.HUGELD, "service", "--config", CONFIGURATION], stderr=file)
+    try:
+        yield Service(process, log)
+        assert process.poll() is None, log.read_text()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        helpers.end_process(process)
+        CONFIGURATION.unlink()
+
+
+@contextlib.contextmanager
+def running(path, *words):
+    process = helpers.start([path, *words], stdin=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        helpers.end_process(process)
+
+
+def huge_bytes(path):
+    """What a process that starts now has on huge pages of the page cache."""
+    with running(path, 0, "wait") as process:
+        assert process.stdout.readline()
+        return 1024 * sum(m.kb["FilePmdMapped"] for m in helpers.read_smaps(process.pid) if m.name == str(path))
+
+
+def samples(observed, path):
+    return next((file["samples"] for file in observed["files"] if file["path"] == str(path)), 0)
+
+
+def can_join(path):
+    """Whether this kernel takes MADV_COLLAPSE for a mapping of the file, as image/in-place.c asks."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as room:
+        try:
+            room.madvise(25, 0, mmap.PAGESIZE)
+        except OSError:
+            return False
+    return True
+
+
+def act(service):
+    """What came of acts, once there is anything."""
+    service.configure("window = 4", "interval = 600")
+    return service.wait(lambda observed: observed["acts"]["huge"] + observed["acts"]["failed"] > 0)["acts"]
+
+
+def test_acts(service, program):
+    """While a process runs it, where the kernel joins pages; else when none maps it.  It is the same program."""
+    before, joins = program.read_bytes(), can_join(program)
+    with running(program, 10**12) as process:
+        service.wait(lambda observed: samples(observed, program) >= 30)
+        acts = act(service) if joins else None
+        assert process.poll() is None
+    if acts is None:
+        acts = act(service)
+    said = service.said()
+    assert program.read_bytes() == before
+    if acts["huge"] == 0:
+        assert "keeps files on small pages; make an image" in said and huge_bytes(program) == 0, said
+        assert RELEASE < ((6, 1) if "xfs" in str(program) else (6, 16)), said
+        vmguest.absent("nothing can be put in place here, and the service says so")
+    assert f"mapped by {'1 process' if joins else '0 processes'}\n" in said and huge_bytes(program) >= helpers.HUGE, said
+    assert joins or RELEASE < (7, 2)
+
+
+def test_overlay(service, program, tmp_path):
+    """A layer's file is one file to all overlays: what is put in place there is so for each container."""
+    if not vmguest.has_file_system("overlay"):
+        vmguest.absent("no overlayfs")
+    added = helpers.hugeld("share", "add", "--way=place", "--any-disk", program)
+    try:
+        if added.returncode != 0:
+            vmguest.absent(f"it cannot be put in place: {added.stderr.strip()}")
+        with contextlib.ExitStack() as stack:
+            for name in "one", "two":
+                for part in "upper", "work":
+                    (tmp_path / name / part).mkdir(parents=True)
+                options = f"lowerdir={program.parent},upperdir={tmp_path}/{name}/upper,workdir={tmp_path}/{name}/work"
+                folder = stack.enter_context(mounted(pathlib.Path(f"/mnt/{name}"), "-t", "overlay", "-o", options, "overlay"))
+                assert huge_bytes(folder / program.name) >= helpers.HUGE
+    finally:
+        helpers.hugeld("share", "remove", "--all")
+
+
+# Keeps only the CAPABILITIES and executes what follows.
+CONFINE = r"""
+import ctypes, os, sys
+libc = ctypes.CDLL(None)
+kept = set(map(int, sys.argv[1].split(",")))
+for capability in range(64):
+    if capability not in kept:
+        libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+PTRACE, SYS_ADMIN, PERFMON = 19, 21, 38
+
+
+def test_paranoid():
+    """Where kernel.perf_event_paranoid is 3, as it is by default on Debian, CAP_PERFMON is not enough, on any of its kernels; at 2 it is,
+    which is what hugeld.service has."""
+    before, found = PARANOID.read_text(), {}
+    try:
+        for value in "3", "2":
+            PARANOID.write_text(value)
+            for name, capabilities in (("perfmon", [PTRACE, PERFMON]), ("sys_admin", [PTRACE, SYS_ADMIN])):
+                result = helpers.run([sys.executable, "-c", CONFINE, ",".join(map(str, capabilities)), helpers.HUGELD, "survey", "--json",
+                                      "--seconds", "1"], timeout=300)
+                found[value, name] = "perf_event_paranoid" not in result.stderr
+                assert found[value, name] or "set it to 2" in result.stderr
+    finally:
+        PARANOID.write_text(before)
+    assert found == {("3", "perfmon"): False, ("3", "sys_admin"): True, ("2", "perfmon"): True, ("2", "sys_admin"): True}
