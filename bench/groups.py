@@ -1412,6 +1412,12 @@ def group_attach(plan):
     yield from attached.measure(plan)
 
 
+def group_service(plan):
+    """What hugeld.service brings, and what it costs."""
+    import service
+    yield from service.measure(plan)
+
+
 def group_upstream(plan):
     """The series for glibc's list."""
     import upstream
@@ -1424,5 +1430,5 @@ GROUPS = {
     "servers": group_servers, "databases": group_databases, "arrays": group_arrays, "memory": group_memory, "pressure": group_pressure,
     "faults": group_faults, "stalls": group_stalls, "threads": group_threads,
     "survey": group_survey, "dsos": group_dsos, "later": group_later, "perf-map": group_perf_map, "ldso": group_ldso,
-    "run": group_run, "misses": group_misses, "attach": group_attach, "upstream": group_upstream,
+    "run": group_run, "misses": group_misses, "attach": group_attach, "service": group_service, "upstream": group_upstream,
 }
