@@ -26,11 +26,21 @@ ACTS = ["window = 4", "interval = 600", "act = yes", "delay = 0"]
 SWITCH = "run/hugeld-service/stop"
 
 
+# Samples of which enough are left in each of its two huge pages after two windows more, and that a busy machine has, too.
+ENOUGH = 80
+
+
+@pytest.fixture(scope="module")
+def six(roots_folder):
+    """As the fixture calls, with two whole huge pages of text."""
+    return helpers.build_calls(roots_folder / "six", "-no-pie", mib=6)
+
+
 @pytest.fixture
-def program(roots_folder, calls, tmp_path):
+def program(roots_folder, six, tmp_path):
     """A file of its own, scattered."""
     path = roots_folder / f"acted-{os.getpid()}-{tmp_path.name}"
-    shutil.copy(calls, path)
+    shutil.copy(six, path)
     helpers.scatter(path)
     yield path
     path.unlink(missing_ok=True)
@@ -72,7 +82,7 @@ def acting(root, program, tmp_path):
         covers = [(file, path) for path, file in {**pressure, **covered}.items()]
         with observing(tmp_path / "hugeld.conf", program, lines=[*OBSERVES, *lines], prefix=prefix, covers=covers) as service:
             with running([str(program), FOREVER]):
-                service.wait_for(program, 100)
+                service.wait_for(program, ENOUGH)
             yield Acting(service, program, lines)
 
     return begin
@@ -118,22 +128,20 @@ def test_not_by_default(observe, program):
     """Observing alone changes nothing."""
     with observe(program) as service:
         with running([str(program), FOREVER]):
-            service.wait_for(program, 100)
+            service.wait_for(program, ENOUGH)
         acts = service.next_windows(1)["acts"]
         assert acts["huge"] + acts["failed"] + acts["put_off"] == 0 and acts["reason"] is None
         assert huge_bytes(program) == 0
 
 
-def test_rest_and_budget(acting, program):
-    """At most so many in a minute; no more than the budget allows."""
-    with acting("rate = 60", "budget = 4") as service:
+def test_budget(acting, program):
+    """No more than it allows."""
+    with acting("rate = 60", "budget = 2") as service:
         service.configure()
         huge_or_skip(service)
-        began = time.monotonic()
         acts = service.wait(lambda acts: "budget" in (acts["reason"] or ""))
-        assert acts["huge"] == 2 and acts["kept_bytes"] == 2 * helpers.HUGE
-        assert "4 MiB are in place, and the budget is 4 MiB" in acts["reason"]
-        assert huge_bytes(program) == 2 * helpers.HUGE and time.monotonic() - began > 0.5
+        assert acts["huge"] == 1 and acts["kept_bytes"] == helpers.HUGE
+        assert "2 MiB are in place, and the budget is 2 MiB" in acts["reason"] and huge_bytes(program) == helpers.HUGE
 
 
 @pytest.mark.parametrize(("what", "words"), [
@@ -217,11 +225,11 @@ def test_lost(acting, program):
         assert acts["kept_bytes"] == 0 or acts["huge"] > acts["lost"]
 
 
-def test_another_file(acting, program, calls):
+def test_another_file(acting, program, six):
     """A package replaced it meanwhile: what was observed is no reason to touch the new one."""
     with acting() as service:
         new = program.with_suffix(".new")
-        shutil.copy(calls, new)
+        shutil.copy(six, new)
         new.rename(program)
         helpers.scatter(program)
         service.configure()
