@@ -455,7 +455,8 @@ hand_over (struct link_map *l, int mode)
 			 && base->a_un.a_val == (ElfW(Addr)) &__ehdr_start);
   if (!is_interpreter || (mode & __RTLD_AUDIT) != 0)
     {
-      char **arguments = is_interpreter ? make_arguments () : read_arguments ();
+      char **arguments = (is_interpreter
+			  ? make_arguments () : read_arguments ());
       if (arguments != NULL)
 	HL_CALL (__NR_execve, RUNTIME_LINKER, arguments, _environ, 0, 0, 0);
     }

@@ -360,7 +360,8 @@ static int
 try_mapping (int fd)
 {
   size_t page = GLRO (dl_pagesize);
-  long int at = hl_mmap (0, page, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd, page);
+  long int at = hl_mmap (0, page, PROT_READ | PROT_EXEC, MAP_PRIVATE, fd,
+			 page);
   if (!hl_is_error (at))
     {
       hl_munmap (at, page);
@@ -494,8 +495,8 @@ is_selected (const char *path, int fd, const char *start, size_t length,
 	  != HL_NOT_SELECTED);
 }
 
-/* Return what the stores have as the image of FD, or a negated reason for having
-   none.  *HAS_STORE: whether there is a store.  */
+/* Return what the stores have as the image of FD, or a negated reason for
+   having none.  *HAS_STORE: whether there is a store.  */
 static __attribute_noinline__ long int
 find_image (int fd, bool *has_store)
 {
