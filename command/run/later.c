@@ -116,13 +116,20 @@ static bool is_large(const char *path) {
     return is;
 }
 
-/* Whether another process may be begun, and will be another one's child: not where orphans become this one's, not under a filter,
-   which may kill for it, and not where a tracer follows it. */
+/* Whether systemd has executed this process as a service's: it would take another process in the unit for the service's main one
+   (Type=forking), and wait for it when the service ends. */
+static bool is_service(void) {
+    const char *pid = getenv("SYSTEMD_EXEC_PID"); /* systemd 248 */
+    return getppid() == 1 || (pid != NULL && strtol(pid, NULL, 10) == getpid());
+}
+
+/* Whether another process may be begun, and will be another one's child: not where orphans become this one's, not in a service,
+   not under a filter, which may kill for it, and not where a tracer follows it. */
 static bool may_begin(void) {
     struct hl_status status;
     int is_subreaper = 0;
     hl_read_status(&status, &hl_system_roots);
-    return getpid() != 1 && status.filters == 0 && !status.is_traced &&
+    return getpid() != 1 && !is_service() && status.filters == 0 && !status.is_traced &&
            prctl(PR_GET_CHILD_SUBREAPER, &is_subreaper, 0, 0, 0) == 0 && is_subreaper == 0;
 }
 

@@ -185,6 +185,12 @@ def test_where_orphans_come(world, store, maker, stock):
     stays_away(world, store, maker, stock, "--", stock, "--version", prefix=prefix)
 
 
+def test_in_a_service(world, store, maker, stock):
+    """systemd would take it for the service's main process, or wait for it."""
+    prefix = ["sh", "-c", 'SYSTEMD_EXEC_PID=$$ exec "$@"', "sh"]
+    stays_away(world, store, maker, stock, "--", stock, "--version", prefix=prefix)
+
+
 def test_no_store(world, maker, stock):
     """Root's is made by who asks for it: that is a mount."""
     result = run(world, "--", stock, "--version")
