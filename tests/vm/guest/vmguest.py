@@ -70,6 +70,8 @@ MODULES_DISK = "/dev/nvme0n3"
 @functools.cache
 def load_modules():
     """Those that guest_amd64.py has for this kernel: as often as one of them finds what it needs.  The names of the loaded ones."""
+    if not pathlib.Path(MODULES_DISK).exists():
+        return []
     with tarfile.open(MODULES_DISK) as tar:
         left = {entry.name: tar.extractfile(entry).read() for entry in tar}
     loaded = []
