@@ -75,6 +75,7 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
 
 void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
                      uint64_t *soname_offset) {
+    uint64_t strtab_bytes = 0;
     *strtab = *soname_offset = 0;
     for (size_t i = 0; i < n && dyn[i].d_tag != DT_NULL; i++) {
         switch (dyn[i].d_tag) {
@@ -88,9 +89,14 @@ void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, u
         case DT_STRTAB:
             *strtab = dyn[i].d_un.d_ptr;
             break;
+        case DT_STRSZ:
+            strtab_bytes = dyn[i].d_un.d_val;
+            break;
         case DT_SONAME:
             *soname_offset = dyn[i].d_un.d_val;
             break;
         }
     }
+    if (*soname_offset >= strtab_bytes)
+        *soname_offset = 0;
 }

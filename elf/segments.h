@@ -13,8 +13,8 @@ int hl_read_segments(struct hl_object *object, const Elf64_Phdr *phdr, size_t ph
                      const struct hl_geometry *geometry);
 
 /* Step 1, read.  Notes text relocations from at most N entries of the object's dynamic section and returns
-   the value of DT_SONAME's string table offset through SONAME_OFFSET and of DT_STRTAB through STRTAB (0 if
-   absent). */
+   the value of DT_SONAME's string table offset through SONAME_OFFSET (0 if absent, or not below DT_STRSZ) and of
+   DT_STRTAB through STRTAB (0 if absent). */
 void hl_read_dynamic(struct hl_object *object, const Elf64_Dyn *dyn, size_t n, uint64_t *strtab,
                      uint64_t *soname_offset);
 

@@ -198,10 +198,11 @@ move_added (void *closure)
 static const char *
 read_soname (const struct link_map *l)
 {
-  if (l->l_info[DT_SONAME] == NULL)
+  const ElfW(Dyn) *soname = l->l_info[DT_SONAME], *size = l->l_info[DT_STRSZ];
+  if (soname == NULL || size == NULL
+      || soname->d_un.d_val >= size->d_un.d_val)
     return NULL;
-  return ((const char *) D_PTR (l, l_info[DT_STRTAB])
-	  + l->l_info[DT_SONAME]->d_un.d_val);
+  return (const char *) D_PTR (l, l_info[DT_STRTAB]) + soname->d_un.d_val;
 }
 
 /* Return whether LD_HUGEPAGES selects L, at PATH.  */

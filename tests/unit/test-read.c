@@ -188,7 +188,7 @@ static void test_wild_numbers(void **state) {
 
 static void test_dynamic_section(void **state) {
     (void)state;
-    const Elf64_Dyn dyn[] = {{.d_tag = DT_NEEDED, .d_un.d_val = 1},
+    const Elf64_Dyn dyn[] = {{.d_tag = DT_STRSZ, .d_un.d_val = 78},
                              {.d_tag = DT_STRTAB, .d_un.d_ptr = 0x400},
                              {.d_tag = DT_SONAME, .d_un.d_val = 77},
                              {.d_tag = DT_FLAGS, .d_un.d_val = DF_BIND_NOW},
@@ -204,6 +204,13 @@ static void test_dynamic_section(void **state) {
     hl_read_dynamic(&object, dyn, T_COUNT(dyn), &strtab, &soname);
     assert_int_equal(soname, 77);
     assert_true(object.text_relocations);
+
+    const Elf64_Dyn beyond[] = {{.d_tag = DT_SONAME, .d_un.d_val = 78},
+                                {.d_tag = DT_STRSZ, .d_un.d_val = 78}};
+    hl_read_dynamic(&object, beyond, T_COUNT(beyond), &strtab, &soname);
+    assert_int_equal(soname, 0);
+    hl_read_dynamic(&object, beyond, 1, &strtab, &soname); /* of no table */
+    assert_int_equal(soname, 0);
 
     const Elf64_Dyn old[] = {{.d_tag = DT_TEXTREL}};
     object.text_relocations = false;
