@@ -86,7 +86,7 @@ $B/hugeld: $(core) $(start)
 $B/hugeld-command: $(core) $(command)
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -pthread -o $@ $^ -ldw -lelf -liberty -ljansson -lm
 
-# All of the core in one object, for looking at what it leaves undefined (tests/lint): nothing.
+# All of the core in one object, for looking at what it leaves undefined (tools/lint): nothing.
 $B/core.o: $(core)
 	$(Q)$(CC) -r -nostdlib -o $@ $^
 
@@ -185,45 +185,45 @@ $B/fuzz/%.o: %.c tests/fuzz/ignore $(CONFIG)
 	    $(if $(filter command/%,$<),-Dmain=command_main,-ffreestanding -fno-builtin) -c -o $@ $<
 
 demo:
-	@tests/install-packages build demo
+	@tools/install-packages build demo
 	@$(MAKE) all
-	@tests/demo
+	@tools/demo
 
 check:
-	@tests/install-packages build check
+	@tools/install-packages build check
 	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 35)"
 	@$(MAKE) all unit-tests
-	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tests/with-pool 1024 -- $(PYTEST) -n 2 --dist loadgroup $(TESTS)
+	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tools/with-pool 1024 -- $(PYTEST) -n 2 --dist loadgroup $(TESTS)
 
 # Another suite's linker is for the container of tests/programs.
 check-all:
-	@tests/install-packages build check ldso rfc suites real peers package programs
+	@tools/install-packages build check ldso rfc suites real peers package programs
 	@echo "== make check-all: about 35 minutes on 2 processors, once packages are installed"
 	@$(MAKE) all unit-tests
 	@glibc-patches/build -d $B/ldso
-	@tests/ldso/suite trixie -- sh -euc 'tests/install-packages build ldso && make ldso'
-	@tests/with-pool 1024 -- $(PYTEST) $(TESTS)
+	@tests/ldso/suite trixie -- sh -euc 'tools/install-packages build ldso && make ldso'
+	@tools/with-pool 1024 -- $(PYTEST) $(TESTS)
 
 check-fuzz:
-	@tests/install-packages build sanitizers fuzz
-	@tests/sanitizers
+	@tools/install-packages build sanitizers fuzz
+	@tools/sanitizers
 	@$(MAKE) -j2 fuzzers
 	@tests/fuzz/run $(if $(FUZZ_SECONDS),--seconds $(FUZZ_SECONDS))
 
 check-vm:
-	@tests/install-packages build check vm ldso
+	@tools/install-packages build check vm ldso
 	@$(MAKE) all
 	@glibc-patches/build -d $B/ldso
 	@tests/vm/run $(VM)
 
 ldso:
-	@tests/install-packages build ldso
+	@tools/install-packages build ldso
 	@glibc-patches/build -d $B/ldso
 
 suites = $(filter-out own rfc machines,$(SUITE))
 check-glibc:
-	@tests/install-packages build ldso $(filter rfc machines,$(SUITE)) $(if $(suites),suites)
-	@$(if $(filter own,$(SUITE)),glibc-patches/build -d $B/ldso && tests/with-pool 256 -- glibc-patches/check $B/ldso/ld.so)
+	@tools/install-packages build ldso $(filter rfc machines,$(SUITE)) $(if $(suites),suites)
+	@$(if $(filter own,$(SUITE)),glibc-patches/build -d $B/ldso && tools/with-pool 256 -- glibc-patches/check $B/ldso/ld.so)
 	@$(if $(filter rfc,$(SUITE)),glibc-patches/rfc/check)
 	@$(if $(filter machines,$(SUITE)),glibc-patches/machines -d $B/machines $(MACHINES))
 	@$(if $(suites),tests/ldso/suite $(suites))
@@ -232,14 +232,14 @@ check-rfc:
 	@$(MAKE) check-glibc SUITE=rfc
 
 lint:
-	@tests/install-packages build check lint
-	@tests/lint
+	@tools/install-packages build check lint
+	@tools/lint
 
 bench:
-	@tests/install-packages build bench ldso
+	@tools/install-packages build bench ldso
 	@$(MAKE) all
 	@glibc-patches/build -d $B/ldso
-	@tests/with-pool 768 -- bench/run $(BENCH)
+	@tools/with-pool 768 -- bench/run $(BENCH)
 
 clean:
 	rm -rf $B $(CONFIG)

@@ -85,7 +85,7 @@ static int dispatch(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0)
         return HL_EXIT_USAGE;
     if (index == 0) {
-        hl_say("no command given; 'hugeld --help' lists them");
+        hl_warn("no command given; 'hugeld --help' lists them");
         return HL_EXIT_USAGE;
     }
     const char *name = argv[index];
@@ -97,9 +97,9 @@ static int dispatch(int argc, char **argv) {
     }
     const char *near = find_near(name);
     if (near != NULL)
-        hl_say("%s: no such command; did you mean '%s'?", name, near);
+        hl_warn("%s: no such command; did you mean '%s'?", name, near);
     else
-        hl_say("%s: no such command; 'hugeld --help' lists them", name);
+        hl_warn("%s: no such command; 'hugeld --help' lists them", name);
     return HL_EXIT_USAGE;
 }
 
@@ -127,7 +127,7 @@ int main(int argc, char **argv) {
     argp_err_exit_status = HL_EXIT_USAGE;
     int code = argc > 0 ? dispatch(argc, argv) : dispatch(1, no_arguments);
     if (fflush(stdout) != 0 || ferror(stdout)) {
-        hl_say("cannot write the answer: %s; check where the output goes", strerror(errno));
+        hl_warn("cannot write the answer: %s; check where the output goes", strerror(errno));
         return HL_EXIT_NO;
     }
     return code;

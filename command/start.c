@@ -106,7 +106,7 @@ static int become_command(char **argv, char **variables) {
     char *command = hl_find_part("hugeld-command", NULL, X_OK);
     if (command != NULL)
         execve(command, argv, variables);
-    hl_say("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
+    hl_warn("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
     return HL_EXIT_NO;
 }
 
@@ -115,7 +115,7 @@ static char **keep_environment(void) {
     size_t n = 0;
     while (environ[n] != NULL)
         n++;
-    char **kept = hl_allocate((n + 1) * sizeof *kept);
+    char **kept = hl_xmalloc((n + 1) * sizeof *kept);
     memcpy(kept, environ, n * sizeof *kept);
     return kept;
 }

@@ -92,7 +92,7 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(scope="session")
 def pool_lock():
-    """The machine's pool for this run alone: the lock that tests/with-pool holds, unless it started us."""
+    """The machine's pool for this run alone: the lock that tools/with-pool holds, unless it started us."""
     if "WITH_POOL_OUTERMOST" in os.environ or os.getuid() != 0:
         yield
         return

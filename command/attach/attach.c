@@ -57,7 +57,7 @@ static void add_pid(struct request *request, pid_t pid) {
     for (size_t i = 0; i < request->n_pids; i++)
         if (request->pid[i] == pid)
             return;
-    request->pid = hl_resize(request->pid, (request->n_pids + 1) * sizeof pid);
+    request->pid = hl_xrealloc(request->pid, (request->n_pids + 1) * sizeof pid);
     request->pid[request->n_pids++] = pid;
 }
 
@@ -69,7 +69,8 @@ static error_t take_process(struct request *request, const char *text) {
         return 0;
     }
     if (hl_is_number(text)) {
-        hl_say("%s: '%s' is not a process ID; give a number as ps prints it, or a name", request->name, text);
+        hl_warn("%s: '%s' is not a process ID; give a number as ps prints it, or a name", request->name,
+                text);
         return EINVAL;
     }
     size_t n = hl_find_named(&pids, text);
@@ -77,7 +78,7 @@ static error_t take_process(struct request *request, const char *text) {
         add_pid(request, pids[i]);
     free(pids);
     if (n == 0)
-        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
+        hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
     request->failed |= n == 0;
     request->has_names = true;
     return 0;
@@ -85,7 +86,7 @@ static error_t take_process(struct request *request, const char *text) {
 
 static error_t take_store(struct request *request, const char *path) {
     if (path[0] != '/' || strlen(path) >= HL_FOLDER_BYTES) {
-        hl_say("--store=%s: give the store's folder with a leading slash", path);
+        hl_warn("--store=%s: give the store's folder with a leading slash", path);
         return EINVAL;
     }
     request->attachment.options.store = (struct hl_string){path, strlen(path)};
@@ -117,7 +118,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_ARG:
         return take_process(request, argument);
     default:
-        name = hl_format("hugeld %s", request->name);
+        name = hl_xasprintf("hugeld %s", request->name);
         result = hl_parse_common(key, state, name, false);
         free(name);
         return result;
@@ -170,10 +171,10 @@ static enum hl_skip reason_of(int skip) {
 static char *format_reason(int skip) {
     enum hl_skip reason = reason_of(skip);
     if (reason == HL_MOVED)
-        return hl_format("%s", strerror(-skip));
+        return hl_xasprintf("%s", strerror(-skip));
     const char *remedy = hl_skip_remedy(reason);
-    return strcmp(remedy, "none") == 0 ? hl_format("%s", hl_skip_sentence(reason))
-                                       : hl_format("%s; %s", hl_skip_sentence(reason), remedy);
+    return strcmp(remedy, "none") == 0 ? hl_xasprintf("%s", hl_skip_sentence(reason))
+                                       : hl_xasprintf("%s; %s", hl_skip_sentence(reason), remedy);
 }
 
 static bool is_there_already(const struct request *request, int skip) {
@@ -204,12 +205,12 @@ static char *explain_too_small(const struct request *request, const struct hl_at
                     &request->attachment.options);
     char *commands = hl_format_commands(&verdict), *what;
     if (commands != NULL)
-        what = hl_format("no whole huge page lies inside where it is loaded; best for its next start: %s",
-                         commands);
+        what = hl_xasprintf("no whole huge page lies inside where it is loaded; best for its next start: %s",
+                            commands);
     else
-        what =
-            hl_format("%s%s", hl_skip_sentence(HL_SKIP_TOO_SMALL),
-                      strcmp(request->patterns, "main") == 0 ? "; -p '*' looks at its libraries, too" : "");
+        what = hl_xasprintf("%s%s", hl_skip_sentence(HL_SKIP_TOO_SMALL),
+                            strcmp(request->patterns, "main") == 0 ? "; -p '*' looks at its libraries, too"
+                                                                   : "");
     free(commands);
     hl_free_verdict(&verdict);
     return what;
@@ -225,19 +226,20 @@ static void print_text(const struct request *request, const struct hl_attachment
     if (text->skip != 0 && !is_there) {
         what = text->skip == HL_SKIP_TOO_SMALL ? explain_too_small(request, attachment, text->loaded)
                                                : format_reason(text->skip);
-        hl_say("%d %s: %s: %s stays: %s", attachment->process.pid, attachment->process.name, path,
-               text->joined_pages > 0 ? "the rest of the text" : "text", what);
+        hl_warn("%d %s: %s: %s stays: %s", attachment->process.pid, attachment->process.name, path,
+                text->joined_pages > 0 ? "the rest of the text" : "text", what);
         free(what);
         return;
     }
     if (is_there && text->joined_pages > 0)
         return;
     if (is_there)
-        what = hl_format("on huge pages already");
+        what = hl_xasprintf("on huge pages already");
     else if (request->attachment.is_detach)
-        what = hl_format("%sback on its own file", would);
+        what = hl_xasprintf("%sback on its own file", would);
     else
-        what = hl_format("%son %" PRIu64 " huge %s of %s%s", would, text->huge_pages, pages(text->huge_pages),
+        what =
+            hl_xasprintf("%son %" PRIu64 " huge %s of %s%s", would, text->huge_pages, pages(text->huge_pages),
                          text->image != NULL ? "the image " : "a copy made for it",
                          text->image != NULL ? text->image : "");
     hl_print("%d %s: %s: %s", attachment->process.pid, attachment->process.name, path, what);
@@ -289,9 +291,9 @@ static void say_refused(const struct request *request, const struct hl_attachmen
                 print_joined(attachment, &attachment->text[i]);
         }
     char *reason = format_reason(attachment->skip);
-    hl_say("%d %s: %s stays: %s", attachment->process.pid,
-           attachment->process.name != NULL ? attachment->process.name : "?",
-           is_joined ? "the rest of the text" : "text", reason);
+    hl_warn("%d %s: %s stays: %s", attachment->process.pid,
+            attachment->process.name != NULL ? attachment->process.name : "?",
+            is_joined ? "the rest of the text" : "text", reason);
     free(reason);
 }
 
@@ -310,9 +312,9 @@ static void report(struct request *request, const struct hl_attachment *attachme
     if (attachment->skip != 0)
         say_refused(request, attachment);
     else if (!done && !request->failed)
-        hl_say("%d %s: nothing to do: %s", attachment->process.pid, attachment->process.name,
-               request->attachment.is_detach ? hl_skip_sentence(HL_SKIP_ATTACH_DETACHED)
-                                             : "no object that -p names has text for a huge page");
+        hl_warn("%d %s: nothing to do: %s", attachment->process.pid, attachment->process.name,
+                request->attachment.is_detach ? hl_skip_sentence(HL_SKIP_ATTACH_DETACHED)
+                                              : "no object that -p names has text for a huge page");
     request->failed |= attachment->skip != 0 || !done;
     if (request->json)
         json_array_append_new(request->processes, make_json(request, attachment));
@@ -339,7 +341,7 @@ static void hide_progress(struct request *request) {
 
 static int run(struct request *request) {
     if (request->n_pids == 0 && !request->has_names) {
-        hl_say("%s: give a PID or NAME, or several", request->name);
+        hl_warn("%s: give a PID or NAME, or several", request->name);
         return HL_EXIT_USAGE;
     }
     hl_set_geometry(&request->attachment.geometry, (uint64_t)sysconf(_SC_PAGESIZE));

@@ -78,7 +78,7 @@ static int compare_chunk(const struct comparison *c, const struct chunk *chunk, 
 
 static void *compare_some(void *data) {
     struct comparison *c = data;
-    char *room = hl_allocate(2 * CHUNK_BYTES);
+    char *room = hl_xmalloc(2 * CHUNK_BYTES);
     for (size_t i; atomic_load(&c->result) == 0 && (i = atomic_fetch_add(&c->next, 1)) < c->n;) {
         int result = compare_chunk(c, &c->chunk[i], room, room + CHUNK_BYTES);
         if (result != 0)
@@ -91,7 +91,7 @@ static void *compare_some(void *data) {
 /* --- what there is to compare --- */
 
 static void add_chunks(struct comparison *c, uint64_t at, uint64_t end, uint64_t offset) {
-    c->chunk = hl_resize(c->chunk, (c->n + (end - at) / CHUNK_BYTES + 1) * sizeof *c->chunk);
+    c->chunk = hl_xrealloc(c->chunk, (c->n + (end - at) / CHUNK_BYTES + 1) * sizeof *c->chunk);
     for (uint64_t bytes; at < end; at += bytes, offset += bytes) {
         bytes = end - at < CHUNK_BYTES ? end - at : CHUNK_BYTES;
         c->chunk[c->n++] = (struct chunk){at, bytes, offset};

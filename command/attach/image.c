@@ -109,7 +109,7 @@ static int write_pieces(const struct hl_attachment *attachment, const struct hl_
 
 /* OUT is written to no more: *FILE is a descriptor for reading. */
 static int seal(int out, int *file) {
-    char *path = hl_format("/proc/self/fd/%d", out);
+    char *path = hl_xasprintf("/proc/self/fd/%d", out);
     int result = fcntl(out, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
     *file = result == 0 ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     free(path);
@@ -192,7 +192,7 @@ static int write_image(const struct hl_attachment *attachment, const struct hl_a
         return HL_SKIP_ATTACH_UNUSED;
     if (!has_memory(text->huge_pages * request->geometry.huge_page_bytes))
         return HL_SKIP_MEMORY_FULL;
-    char *name = hl_format(HL_OWN_IMAGE "%.200s", hl_base_name(text->loaded->object.path));
+    char *name = hl_xasprintf(HL_OWN_IMAGE "%.200s", hl_base_name(text->loaded->object.path));
     int result = write_own_tmpfs(attachment, text, &request->geometry, name, file);
     if (result < 0)
         result = write_memory_file(attachment, text, &request->geometry, name, file);
@@ -239,7 +239,7 @@ int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached
     result = write_image(attachment, text, request, &text->file);
     if (result != 0)
         return result;
-    request->own = hl_resize(request->own, (request->n_own + 1) * sizeof *request->own);
+    request->own = hl_xrealloc(request->own, (request->n_own + 1) * sizeof *request->own);
     struct hl_own_image *own = &request->own[request->n_own++];
     *own = (struct hl_own_image){state, load_bias, text->file, text->n_pieces, {{0}}};
     memcpy(own->piece, text->piece, sizeof own->piece);

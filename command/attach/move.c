@@ -168,7 +168,7 @@ static int await_sender(pid_t sender, int *status) {
 /* Sends FILE through the process's own end NUMBER of its pair.  Another thread of that may have put another file there, and
    if that is of a FUSE that never answers, closing it never ends, even by SIGKILL.  So a process of its own does that. */
 static int send_through(const struct mover *m, int number, int file) {
-    struct sending *sending = hl_allocate(sizeof *sending);
+    struct sending *sending = hl_xmalloc(sizeof *sending);
     sending->pid = m->attachment->process.pid;
     sending->number = number;
     sending->file = file;

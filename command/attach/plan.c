@@ -327,7 +327,7 @@ static int plan_attach(const struct hl_attachment *attachment, struct hl_attache
 /* Opens what REGION maps, by what it maps: with the right to, which root has. */
 static void open_region(const struct hl_attachment *attachment, struct hl_attached_text *text,
                         const struct hl_region *region) {
-    char *path = hl_format("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
     text->back_file = hl_open_process_file(&attachment->process, path);
     text->owns_back_file = text->back_file >= 0;
     text->back_inode = region->inode;
@@ -494,7 +494,7 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
         return result;
     hl_find_loaded(&attachment->process, &request->geometry);
     attachment->obstacle = hl_find_obstacle(&attachment->process);
-    attachment->text = hl_allocate(attachment->process.n_loaded * sizeof *attachment->text);
+    attachment->text = hl_xmalloc(attachment->process.n_loaded * sizeof *attachment->text);
     for (size_t i = 0; i < attachment->process.n_loaded; i++) {
         const struct hl_loaded *loaded = &attachment->process.loaded[i];
         if (hl_select_object(request->options.objects, &loaded->object) != HL_NOT_SELECTED)

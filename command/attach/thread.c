@@ -63,7 +63,7 @@ struct hl_thread {
 /* The bytes of the thread's file NAME in TEXT, with an end.  Whether there are any. */
 static bool read_of_thread(char *text, size_t bytes, const struct hl_process *process, pid_t tid,
                            const char *name) {
-    char *path = hl_format("task/%d/%s", tid, name);
+    char *path = hl_xasprintf("task/%d/%s", tid, name);
     int fd = hl_open_process_file(process, path);
     ssize_t n = fd >= 0 ? read(fd, text, bytes - 1) : -1;
     free(path);
@@ -163,10 +163,10 @@ static struct hl_thread *find_thread(struct hl_threads *threads, pid_t tid) {
     }
     if (low < threads->n && threads->thread[low]->tracee.tid == tid)
         return threads->thread[low];
-    threads->thread = hl_resize(threads->thread, (threads->n + 1) * sizeof(struct hl_thread *));
+    threads->thread = hl_xrealloc(threads->thread, (threads->n + 1) * sizeof(struct hl_thread *));
     memmove(threads->thread + low + 1, threads->thread + low,
             (threads->n - low) * sizeof(struct hl_thread *));
-    struct hl_thread *thread = threads->thread[low] = hl_allocate(sizeof *thread);
+    struct hl_thread *thread = threads->thread[low] = hl_xmalloc(sizeof *thread);
     threads->n++;
     thread->tracee = (struct hl_tracee){.pid = threads->process->pid, .tid = tid, .memory = -1};
     return thread;
@@ -209,7 +209,7 @@ static int compare_threads(const void *a, const void *b) {
 
 /* Those that are there, in that order: *N, which the caller frees. */
 static struct hl_thread **rank_threads(const struct hl_threads *threads, size_t *n) {
-    struct hl_thread **ranked = hl_allocate((threads->n + 1) * sizeof(struct hl_thread *));
+    struct hl_thread **ranked = hl_xmalloc((threads->n + 1) * sizeof(struct hl_thread *));
     *n = 0;
     for (size_t i = 0; i < threads->n; i++)
         if (is_there(threads->thread[i], threads))
@@ -258,7 +258,7 @@ static int interrupt(struct hl_thread *thread, const struct hl_threads *threads)
 
 /* Whether TID is a thread of PROCESS still, and its number is not another's now. */
 static bool is_of_process(const struct hl_process *process, pid_t tid) {
-    char *path = hl_format("task/%d", tid);
+    char *path = hl_xasprintf("task/%d", tid);
     bool is_there = faccessat(process->folder, path, F_OK, 0) == 0;
     free(path);
     return is_there;
@@ -424,7 +424,7 @@ static void *hold_others(void *data) {
 }
 
 int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
-    struct hl_others *others = hl_allocate(sizeof *others);
+    struct hl_others *others = hl_xmalloc(sizeof *others);
     *others = (struct hl_others){.threads = threads, .taken = taken};
     sem_init(&others->are_stopped, 0, 0);
     sem_init(&others->may_run, 0, 0);

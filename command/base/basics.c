@@ -30,7 +30,7 @@ static char *make_line(size_t *bytes, const char *prefix, const char *format, va
     return line;
 }
 
-void hl_say(const char *format, ...) {
+void hl_warn(const char *format, ...) {
     size_t bytes;
     va_list arguments;
     va_start(arguments, format);
@@ -54,17 +54,17 @@ void hl_print(const char *format, ...) {
 
 static void *check_memory(void *at) {
     if (at == NULL) {
-        hl_say("out of memory; free some and try again");
+        hl_warn("out of memory; free some and try again");
         exit(HL_EXIT_NO);
     }
     return at;
 }
 
-void *hl_allocate(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes : 1)); }
+void *hl_xmalloc(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes : 1)); }
 
-void *hl_resize(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
+void *hl_xrealloc(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
 
-char *hl_format(const char *format, ...) {
+char *hl_xasprintf(const char *format, ...) {
     char *text;
     va_list arguments;
     va_start(arguments, format);
@@ -75,10 +75,10 @@ char *hl_format(const char *format, ...) {
 }
 
 char *hl_find_file_path(int file) {
-    char path[PATH_MAX] = "", *link = hl_format("/proc/self/fd/%d", file);
+    char path[PATH_MAX] = "", *link = hl_xasprintf("/proc/self/fd/%d", file);
     ssize_t bytes = readlink(link, path, sizeof path - 1);
     free(link);
-    return bytes > 0 && path[0] == '/' ? hl_format("%s", path) : NULL;
+    return bytes > 0 && path[0] == '/' ? hl_xasprintf("%s", path) : NULL;
 }
 
 /* The folder of the running command; without /proc, of what was executed; empty where neither is known. */
@@ -95,9 +95,9 @@ static void find_own_folder(char folder[PATH_MAX]) {
 char *hl_find_part(const char *name, const char *built, int mode) {
     char folder[PATH_MAX], *found = NULL;
     find_own_folder(folder);
-    char *places[] = {hl_format("%s/%s", folder, built != NULL ? built : name),
-                      hl_format("%s/%s", folder, name), hl_format("%s/../lib/hugeld/%s", folder, name),
-                      hl_format("%s/%s", HL_LIBDIR, name)};
+    char *places[] = {hl_xasprintf("%s/%s", folder, built != NULL ? built : name),
+                      hl_xasprintf("%s/%s", folder, name), hl_xasprintf("%s/../lib/hugeld/%s", folder, name),
+                      hl_xasprintf("%s/%s", HL_LIBDIR, name)};
     for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
         if (found == NULL && access(places[i], mode) == 0)
             found = realpath(places[i], NULL);
@@ -109,13 +109,13 @@ char *hl_find_part(const char *name, const char *built, int mode) {
 char *hl_join_options(const char *a, const char *b) {
     a = a != NULL ? a : "";
     b = b != NULL ? b : "";
-    return hl_format("%s%s%s", a, a[0] != '\0' && b[0] != '\0' ? "," : "", b);
+    return hl_xasprintf("%s%s%s", a, a[0] != '\0' && b[0] != '\0' ? "," : "", b);
 }
 
 static void tell_mistake(void *data, struct hl_string option, const char *what) {
     (void)data;
-    hl_say("-o %.*s: %s; 'hugeld run --help' lists names and values",
-           (int)(option.bytes < 200 ? option.bytes : 200), option.at, what);
+    hl_warn("-o %.*s: %s; 'hugeld run --help' lists names and values",
+            (int)(option.bytes < 200 ? option.bytes : 200), option.at, what);
 }
 
 int hl_add_options(char **joined, const char *text) {

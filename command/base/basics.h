@@ -22,13 +22,13 @@ enum {
 
 /* One line "hugeld: ..." on stderr, in one write; hl_print: one line on stdout.  A newline is added, and
    control characters (which names from files and /proc may hold) become '?'. */
-void hl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void hl_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* malloc and realloc that end the command when there is no memory; hl_format the same for asprintf. */
-void *hl_allocate(size_t bytes);
-void *hl_resize(void *at, size_t bytes);
-char *hl_format(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* malloc and realloc that end the command when there is no memory; hl_xasprintf the same for asprintf. */
+void *hl_xmalloc(size_t bytes);
+void *hl_xrealloc(void *at, size_t bytes);
+char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Where the open FILE lies, without symbolic links; NULL where that is unknown.  The caller frees it. */
 char *hl_find_file_path(int file);

@@ -43,7 +43,7 @@ bool hl_is_near(const char *word, const char *other) {
 }
 
 void hl_add_word(char **text, const char *word) {
-    char *quoted = hl_allocate(2 * strlen(word) + 1), *to = quoted;
+    char *quoted = hl_xmalloc(2 * strlen(word) + 1), *to = quoted;
     for (; *word != '\0'; word++) {
         if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%", *word) ==
                 NULL &&
@@ -51,7 +51,7 @@ void hl_add_word(char **text, const char *word) {
             *to++ = '\\';
         *to++ = *word;
     }
-    char *longer = hl_format("%s%s%s", *text, (*text)[0] != '\0' ? " " : "", quoted);
+    char *longer = hl_xasprintf("%s%s%s", *text, (*text)[0] != '\0' ? " " : "", quoted);
     free(quoted);
     free(*text);
     *text = longer;
@@ -93,10 +93,10 @@ static void find_misspelled(const struct argp_state *state) {
         bool is_option = strncmp(word, "--", 2) == 0;
         if (strcmp(word, "--") == 0 || (!is_option && word[0] != '-' && (state->flags & ARGP_IN_ORDER)))
             return;
-        char *name = hl_format("%.*s", (int)strcspn(word, "="), word);
+        char *name = hl_xasprintf("%.*s", (int)strcspn(word, "="), word);
         const char *near = is_option ? find_near_option(state->root_argp->options, name + 2) : NULL;
         if (near != NULL) {
-            hl_say("unrecognized option '%s'; did you mean '--%s'?", name, near);
+            hl_warn("unrecognized option '%s'; did you mean '--%s'?", name, near);
             exit(HL_EXIT_USAGE);
         }
         free(name);
@@ -122,7 +122,7 @@ error_t hl_parse_common(int key, struct argp_state *state, const char *name, boo
 
 error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what) {
     if (*taken != NULL) {
-        hl_say("%s: %s is one too many; give %s", command, argument, what);
+        hl_warn("%s: %s is one too many; give %s", command, argument, what);
         return EINVAL;
     }
     *taken = argument;
@@ -134,7 +134,7 @@ double hl_parse_seconds(const char *text, const char *command) {
     double seconds = strtod(text, &end);
     if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && seconds >= 0.1 && seconds <= HL_SECONDS_MAX)
         return seconds;
-    hl_say("%s: --seconds %s: give a number from 0.1 to %d", command, text, HL_SECONDS_MAX);
+    hl_warn("%s: --seconds %s: give a number from 0.1 to %d", command, text, HL_SECONDS_MAX);
     return 0;
 }
 
@@ -167,7 +167,7 @@ json_t *hl_json_text(const char *text) {
     json_t *value = json_string(text);
     if (value != NULL)
         return value;
-    char *clean = hl_format("%s", text);
+    char *clean = hl_xasprintf("%s", text);
     for (char *p = clean; *p != '\0'; p++)
         if ((unsigned char)*p >= 0x80)
             *p = '?';
@@ -189,7 +189,7 @@ char *hl_read_processor(void) {
     FILE *file = fopen("/proc/cpuinfo", "re");
     while (file != NULL && name == NULL && getline(&line, &size, file) >= 0)
         if (strncmp(line, "model name", 10) == 0 && strstr(line, ": ") != NULL)
-            name = hl_format("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
+            name = hl_xasprintf("%.*s", (int)strcspn(strstr(line, ": ") + 2, "\n"), strstr(line, ": ") + 2);
     if (file != NULL)
         fclose(file);
     free(line);
@@ -198,7 +198,7 @@ char *hl_read_processor(void) {
 
 void hl_print_json(json_t *value) {
     if (value == NULL || json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0)
-        hl_say("the answer cannot be written as JSON; try without --json");
+        hl_warn("the answer cannot be written as JSON; try without --json");
     else
         putchar('\n');
     json_decref(value);

@@ -48,7 +48,7 @@ static void run_child(const char *path, char *const *argv, uid_t owner, unsigned
 static char *read_all(int fd) {
     struct stat stat_buffer;
     size_t size = fd >= 0 && fstat(fd, &stat_buffer) == 0 ? (size_t)stat_buffer.st_size : 0;
-    char *text = hl_allocate(size + 1);
+    char *text = hl_xmalloc(size + 1);
     ssize_t bytes = size > 0 ? pread(fd, text, size, 0) : 0;
     text[bytes > 0 ? bytes : 0] = '\0';
     if (fd >= 0)

@@ -50,15 +50,15 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
     const char *verdict = find_verdict(wall);
     size_t pairs = bench->pairs;
     if (!wall->known)
-        return hl_format("no difference seen in %zu pairs: the program is too short to be timed", pairs);
+        return hl_xasprintf("no difference seen in %zu pairs: the program is too short to be timed", pairs);
     const struct hl_subject *subject = bench->subject;
     if (subject->against != NULL)
-        return hl_format(
+        return hl_xasprintf(
             "%s%s in %zu pairs: with %s it takes %.3f times as long as with %s, 95 %% interval %.3f "
             "to %.3f",
             verdict, verdict[0] == 'n' ? " seen" : "", pairs, options_text(subject->run.options), wall->ratio,
             options_text(subject->against), wall->low, wall->high);
-    return hl_format(
+    return hl_xasprintf(
         "%s%s in %zu pairs: on huge pages it takes %.3f times as long, 95 %% interval %.3f to %.3f", verdict,
         verdict[0] == 'n' ? " seen" : "", pairs, wall->ratio, wall->low, wall->high);
 }
@@ -67,12 +67,13 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
 static char *describe_restlessness(const struct hl_bench *bench, const struct hl_ratio *wall) {
     if (bench->precision == 0 || (wall->known && hl_half_width(wall) <= bench->precision))
         return NULL;
-    return hl_format("the machine is too restless for %.4g %%: after %zu pairs the interval still has %.2g "
-                     "%% to each side; "
-                     "%s",
-                     bench->precision, bench->pairs, hl_half_width(wall),
-                     bench->at_once ? "measure when it has less to do, or give the program more to do"
-                                    : "try --at-once, if two runs don't get into each other's way");
+    return hl_xasprintf(
+        "the machine is too restless for %.4g %%: after %zu pairs the interval still has %.2g "
+        "%% to each side; "
+        "%s",
+        bench->precision, bench->pairs, hl_half_width(wall),
+        bench->at_once ? "measure when it has less to do, or give the program more to do"
+                       : "try --at-once, if two runs don't get into each other's way");
 }
 
 static json_t *make_json_tlb(void) {
@@ -189,9 +190,9 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
                huge = hl_median(bench->value[HL_ON_HUGE][metric], pairs);
         int decimals = metric < HL_TIMES ? 3 : 0;
         char *ratio = metric < HL_TIMES && ratios[metric].known
-                          ? hl_format("%7.3f  %.3f to %.3f", ratios[metric].ratio, ratios[metric].low,
-                                      ratios[metric].high)
-                          : hl_format("%s", "");
+                          ? hl_xasprintf("%7.3f  %.3f to %.3f", ratios[metric].ratio, ratios[metric].low,
+                                         ratios[metric].high)
+                          : hl_xasprintf("%s", "");
         hl_print("%-12s %3s %15.*f  %15.*f  %s", metrics[metric].name, metrics[metric].unit, decimals, plain,
                  decimals, huge, ratio);
         free(ratio);

@@ -104,12 +104,12 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         request->pairs = parse_number(argument, PAIRS_MIN, PAIRS_MAX);
         request->has_pairs = true;
         if (request->pairs == 0)
-            hl_say("bench: -n %s: give a number of pairs from %d to %d", argument, PAIRS_MIN, PAIRS_MAX);
+            hl_warn("bench: -n %s: give a number of pairs from %d to %d", argument, PAIRS_MIN, PAIRS_MAX);
         return request->pairs == 0 ? EINVAL : 0;
     case OPTION_PRECISION:
         request->precision = parse_precision(argument);
         if (request->precision == 0)
-            hl_say("bench: --precision %s: give per cent from 0.01 to 100", argument);
+            hl_warn("bench: --precision %s: give per cent from 0.01 to 100", argument);
         return request->precision == 0 ? EINVAL : 0;
     case OPTION_AT_ONCE:
         request->at_once = true;
@@ -128,7 +128,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case OPTION_PID:
         request->pid = hl_parse_pid(argument);
         if (request->pid == 0)
-            hl_say("bench: '%s' is not a process ID; give a number as ps prints it", argument);
+            hl_warn("bench: '%s' is not a process ID; give a number as ps prints it", argument);
         return request->pid == 0 ? EINVAL : 0;
     case OPTION_SECONDS:
         request->seconds = hl_parse_seconds(argument, "bench");
@@ -160,8 +160,8 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
 
 static char *describe_status(int status) {
     if (WIFSIGNALED(status))
-        return hl_format("signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
-    return hl_format("exit status %d", WEXITSTATUS(status));
+        return hl_xasprintf("signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
+    return hl_xasprintf("exit status %d", WEXITSTATUS(status));
 }
 
 static bool says(const char *line, size_t bytes, enum hl_skip skip) {
@@ -180,8 +180,8 @@ static bool is_about_name(const char *line) {
 static char *choose_line(const struct hl_trial *trial) {
     const char *line = trial->said, *first = line;
     if (line[0] == '\0')
-        return hl_format("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or exe= leaves this "
-                         "program out, or its standard error is redirected");
+        return hl_xasprintf("libhugeld.so said nothing: it was not loaded, LD_HUGEPAGES or exe= leaves this "
+                            "program out, or its standard error is redirected");
     while (*line != '\0') { /* wrappers and small children have nothing to move, and not the libraries */
         size_t bytes = strcspn(line, "\n");
         if (!says(line, bytes, HL_SKIP_TOO_SMALL) && !says(line, bytes, HL_SKIP_SPARSE_TEXT) &&
@@ -191,7 +191,7 @@ static char *choose_line(const struct hl_trial *trial) {
     }
     const char *more = is_about_name(first) ? ", or its standard error is redirected" : "";
     first += strlen("hugeld: ");
-    return hl_format("%.*s%s", (int)strcspn(first, "\n"), first, more);
+    return hl_xasprintf("%.*s%s", (int)strcspn(first, "\n"), first, more);
 }
 
 static bool same_bytes(const struct hl_bytes *a, const struct hl_bytes *b) {
@@ -213,10 +213,10 @@ static int check_status(const struct hl_bench *bench, enum hl_side side, const s
     char *line = side == HL_ON_HUGE ? choose_line(trial) : NULL;
     const char *plainly = bench->subject->against != NULL ? "with --against's options" : "plainly";
     if (side == HL_PLAIN)
-        hl_say("%s: it ends differently from run to run (%s, then %s); give it work that can be repeated",
-               name, plain, now);
+        hl_warn("%s: it ends differently from run to run (%s, then %s); give it work that can be repeated",
+                name, plain, now);
     else
-        hl_say("%s: %s on huge pages, %s %s; hugeld said: %s", name, now, plain, plainly, line);
+        hl_warn("%s: %s on huge pages, %s %s; hugeld said: %s", name, now, plain, plainly, line);
     free(plain);
     free(now);
     free(line);
@@ -229,10 +229,10 @@ static int check_output(struct hl_bench *bench, enum hl_side side, const struct 
         bench->comparable = false;
     if (side == HL_PLAIN || different == NULL || !bench->comparable)
         return 0;
-    hl_say("%s: %s differs on huge pages; plainly it is the same from run to run: this is a bug of hugeld's "
-           "or a "
-           "program that looks at its own memory",
-           bench->subject->argv[0], different);
+    hl_warn("%s: %s differs on huge pages; plainly it is the same from run to run: this is a bug of hugeld's "
+            "or a "
+            "program that looks at its own memory",
+            bench->subject->argv[0], different);
     return HL_EXIT_NO;
 }
 
@@ -249,15 +249,15 @@ static int check_pages(const struct hl_bench *bench, enum hl_side side, struct h
     if (hl_is_plain(bench->subject, side) || trial->value[HL_PAGES] > 0)
         return 0;
     char *line = choose_line(trial);
-    hl_say("%s: nothing to measure, nothing moved: %s; 'hugeld inspect %s' says what is best",
-           bench->subject->argv[0], line, bench->subject->path);
+    hl_warn("%s: nothing to measure, nothing moved: %s; 'hugeld inspect %s' says what is best",
+            bench->subject->argv[0], line, bench->subject->path);
     free(line);
     return HL_EXIT_NO;
 }
 
 /* That nothing ran, for the reason ERROR; the exit code. */
 static int refuse_start(const struct hl_bench *bench, int error) {
-    hl_say("%s: cannot be started: %s; free memory or processes", bench->subject->argv[0], strerror(error));
+    hl_warn("%s: cannot be started: %s; free memory or processes", bench->subject->argv[0], strerror(error));
     return HL_EXIT_NO;
 }
 
@@ -289,8 +289,8 @@ static int try_first(struct hl_bench *bench, bool ignore_failure) {
     if (code != 0 || trial.status == 0 || (ignore_failure && WIFEXITED(trial.status)))
         return code;
     char *how = describe_status(trial.status);
-    hl_say("%s: %s when run plainly; give it work that succeeds, or --ignore-failure",
-           bench->subject->argv[0], how);
+    hl_warn("%s: %s when run plainly; give it work that succeeds, or --ignore-failure",
+            bench->subject->argv[0], how);
     free(how);
     return HL_EXIT_NO;
 }
@@ -322,13 +322,13 @@ static void tell_progress(const struct hl_bench *bench, struct progress *progres
         return;
     double plain = hl_median(bench->value[HL_PLAIN][HL_WALL], done);
     double ratio = hl_median(bench->value[HL_ON_HUGE][HL_WALL], done) / (plain > 0 ? plain : 1);
-    char *line = bench->precision > 0 ? hl_format("pair %zu, %.3f of the time so far", done, ratio)
-                                      : hl_format("pair %zu of %zu, %.3f of the time so far, %.0f s to go",
-                                                  done, bench->pairs, ratio, rest / 1e3);
+    char *line = bench->precision > 0 ? hl_xasprintf("pair %zu, %.3f of the time so far", done, ratio)
+                                      : hl_xasprintf("pair %zu of %zu, %.3f of the time so far, %.0f s to go",
+                                                     done, bench->pairs, ratio, rest / 1e3);
     if (terminal)
         fprintf(stderr, "\r\033[K%s", line);
     else
-        hl_say("%s", line);
+        hl_warn("%s", line);
     free(line);
     progress->told = now;
 }
@@ -412,7 +412,7 @@ static int find_processors(struct hl_bench *bench) {
             bench->processors[n++] = i;
     if (n == HL_SIDES)
         return 0;
-    hl_say("bench: --at-once needs two processors; leave it out, and both sides take turns");
+    hl_warn("bench: --at-once needs two processors; leave it out, and both sides take turns");
     return HL_EXIT_NO;
 }
 
@@ -435,7 +435,7 @@ static void count_sides(struct hl_bench *bench) {
     for (unsigned side = 0; side < HL_SIDES; side++)
         bench->counts[side] = hl_count_run(&bench->counters, bench->subject, (enum hl_side)side);
     if (bench->counts[HL_PLAIN] == NULL || bench->counts[HL_ON_HUGE] == NULL)
-        bench->counters.reason = hl_format("perf stat failed");
+        bench->counters.reason = hl_xasprintf("perf stat failed");
 }
 
 static int measure_program(struct request *request) {
@@ -450,7 +450,7 @@ static int measure_program(struct request *request) {
     for (unsigned side = 0; side < HL_SIDES; side++) {
         bench.maps[side] = json_array();
         for (unsigned metric = 0; metric < HL_METRICS; metric++)
-            bench.value[side][metric] = hl_allocate(request->pairs * sizeof(double));
+            bench.value[side][metric] = hl_xmalloc(request->pairs * sizeof(double));
     }
     char *asked = request->subject.run.options, *against = request->subject.against;
     request->subject.run.options = hl_join_options(asked, "verbose=2");
@@ -488,20 +488,20 @@ static int check_request(const struct request *request) {
                request->subject.run.use_ldso || request->subject.run.use_image ||
                request->subject.against != NULL || request->at_once || request->precision > 0;
     if (request->program == 0 && request->pid == 0)
-        hl_say("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
+        hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
     else if (request->program != 0 && request->pid != 0)
-        hl_say("bench: give a program or --pid, not both");
+        hl_warn("bench: give a program or --pid, not both");
     else if (request->pid != 0 && (run || (toggle && !request->toggles)))
-        hl_say(
+        hl_warn(
             "bench: --pid runs nothing: it goes with --seconds and --json alone, and with --toggle also with "
             "-n, -p, --metric, --running-threads and --keep");
     else if ((request->wishes.metric != NULL || request->wishes.keep || request->wishes.takes_running) &&
              !request->toggles)
-        hl_say("bench: --metric, --running-threads and --keep go with --toggle");
+        hl_warn("bench: --metric, --running-threads and --keep go with --toggle");
     else if (request->toggles && request->pid == 0)
-        hl_say("bench: --toggle goes with --pid");
+        hl_warn("bench: --toggle goes with --pid");
     else if (request->program != 0 && request->seconds > 0)
-        hl_say("bench: --seconds goes with --pid; -n says how many runs");
+        hl_warn("bench: --seconds goes with --pid; -n says how many runs");
     else
         return 0;
     return HL_EXIT_USAGE;

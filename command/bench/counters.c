@@ -50,14 +50,14 @@ static char *read_vendor(void) {
     FILE *file = fopen("/proc/cpuinfo", "re");
     while (file != NULL && vendor == NULL && getline(&line, &size, file) >= 0) {
         if (sscanf(line, "vendor_id : %63s", word) == 1)
-            vendor = hl_format("%s", word);
+            vendor = hl_xasprintf("%s", word);
         else if (strncmp(line, "CPU implementer", 15) == 0)
-            vendor = hl_format("Arm");
+            vendor = hl_xasprintf("Arm");
     }
     if (file != NULL)
         fclose(file);
     free(line);
-    return vendor != NULL ? vendor : hl_format("unknown");
+    return vendor != NULL ? vendor : hl_xasprintf("unknown");
 }
 
 /* Adds "VALUE,unit,EVENT,..." to COUNTS, where perf has counted. */
@@ -102,15 +102,15 @@ void hl_find_counters(struct hl_counters *counters) {
         const char *name = events[i].event;
         if ((events[i].vendor[0] != '\0' && strcmp(events[i].vendor, vendor) != 0) || !try_event(perf, name))
             continue;
-        char *longer = hl_format("%s%s%s", counters->events != NULL ? counters->events : "",
-                                 counters->events != NULL ? "," : "", name);
+        char *longer = hl_xasprintf("%s%s%s", counters->events != NULL ? counters->events : "",
+                                    counters->events != NULL ? "," : "", name);
         free(counters->events);
         counters->events = longer;
     }
     if (perf == NULL)
-        counters->reason = hl_format("perf is not installed");
+        counters->reason = hl_xasprintf("perf is not installed");
     else if (counters->events == NULL)
-        counters->reason = hl_format("perf can count none of them on this machine (%s)", vendor);
+        counters->reason = hl_xasprintf("perf can count none of them on this machine (%s)", vendor);
     free(vendor);
     free(perf);
 }
@@ -129,17 +129,17 @@ static json_t *run_perf(const struct hl_counters *counters, const struct hl_subj
     json_t *counts = NULL;
     size_t n = 0;
     int log = memfd_create("perf", MFD_CLOEXEC);
-    char *number = hl_format("%d", log);
+    char *number = hl_xasprintf("%d", log);
     const char *own[] = {"perf", "stat", "-x,", "--log-fd", number, "-e", counters->events};
     while (words[n] != NULL)
         n++;
-    perf.argv = hl_allocate((sizeof own / sizeof own[0] + n + 1) * sizeof *perf.argv);
+    perf.argv = hl_xmalloc((sizeof own / sizeof own[0] + n + 1) * sizeof *perf.argv);
     memcpy(perf.argv, own, sizeof own);
     memcpy(perf.argv + sizeof own / sizeof own[0], words, n * sizeof *words);
     perf.path = hl_find_program("perf");
     if (log >= 0 && perf.path != NULL && hl_try_program(&perf, HL_AS_IS, NULL, log, &trial) == 0) {
         size_t bytes = fstat(log, &stat_buffer) == 0 ? (size_t)stat_buffer.st_size : 0;
-        char *text = hl_allocate(bytes + 1);
+        char *text = hl_xmalloc(bytes + 1);
         if (pread(log, text, bytes, 0) == (ssize_t)bytes)
             counts = read_counts(text);
         free(text);
@@ -160,7 +160,7 @@ json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject
     size_t n = 0, at = 0;
     while (subject->argv[n] != NULL)
         n++;
-    const char **words = hl_allocate((n + 16) * sizeof *words);
+    const char **words = hl_xmalloc((n + 16) * sizeof *words);
     char *self = realpath("/proc/self/exe", NULL);
     words[at++] = "--";
     words[at++] = self != NULL ? self : "hugeld";
@@ -189,7 +189,7 @@ json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject
 
 json_t *hl_count_process(const struct hl_counters *counters, pid_t pid, double seconds) {
     const struct hl_subject nobody = {.input = -1};
-    char *number = hl_format("%d", pid), *how_long = hl_format("%g", seconds);
+    char *number = hl_xasprintf("%d", pid), *how_long = hl_xasprintf("%g", seconds);
     char *words[] = {(char *)"-p", number, (char *)"--", (char *)"sleep", how_long, NULL};
     json_t *counts = run_perf(counters, &nobody, words);
     free(how_long);

@@ -13,8 +13,8 @@
 static char *read_name(pid_t pid) {
     struct hl_process process;
     if (hl_open_process(&process, pid) != 0)
-        return hl_format("?");
-    char *name = hl_format("%s", process.name);
+        return hl_xasprintf("?");
+    char *name = hl_xasprintf("%s", process.name);
     hl_close_process(&process);
     return name;
 }
@@ -60,7 +60,7 @@ int hl_bench_process(pid_t pid, double seconds, bool json) {
         else
             poll(NULL, 0, (int)(seconds * 1000));
         if (counts == NULL && counters.reason == NULL)
-            counters.reason = hl_format("perf stat failed");
+            counters.reason = hl_xasprintf("perf stat failed");
     }
     if (result == 0)
         result = hl_read_usage(pid, &after);

@@ -56,11 +56,11 @@ static double milliseconds_used(const struct timeval *time) {
 /* Takes libhugeld.so out of LD_PRELOAD, and leaves one that comes from /etc/ld.so.preload nothing to do. */
 static void make_plain(void) {
     const char *inherited = getenv("LD_PRELOAD");
-    char *list = hl_format("%s", inherited != NULL ? inherited : ""), *kept = hl_format("%s", "");
+    char *list = hl_xasprintf("%s", inherited != NULL ? inherited : ""), *kept = hl_xasprintf("%s", "");
     for (char *rest = list, *name = strsep(&rest, ": "); name != NULL; name = strsep(&rest, ": ")) {
         if (name[0] == '\0' || strcmp(hl_base_name(name), "libhugeld.so") == 0)
             continue;
-        char *longer = hl_format("%s%s%s", kept, kept[0] != '\0' ? ":" : "", name);
+        char *longer = hl_xasprintf("%s%s%s", kept, kept[0] != '\0' ? ":" : "", name);
         free(kept);
         kept = longer;
     }
@@ -112,7 +112,7 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
 static struct hl_bytes read_stream(int fd) {
     struct stat stat_buffer;
     struct hl_bytes read = {NULL, fstat(fd, &stat_buffer) == 0 ? (size_t)stat_buffer.st_size : 0};
-    read.at = hl_allocate(read.bytes + 1);
+    read.at = hl_xmalloc(read.bytes + 1);
     size_t got = 0;
     for (ssize_t n = 1; got < read.bytes && n > 0; got += n > 0 ? (size_t)n : 0)
         n = pread(fd, read.at + got, read.bytes - got, (off_t)got);
@@ -132,7 +132,7 @@ static void take_lines(struct hl_bytes *stream, char **said) {
             break;
         char *newline = memchr(line, '\n', (size_t)(end - line));
         from = newline != NULL ? newline + 1 : end;
-        char *longer = hl_format("%s%.*s", *said, (int)(from - line), line);
+        char *longer = hl_xasprintf("%s%.*s", *said, (int)(from - line), line);
         free(*said);
         *said = longer;
     }
@@ -227,7 +227,7 @@ static void read_effort(const struct effort *effort, struct hl_trial *trial) {
 
 static void clear_trial(struct hl_trial *trial) {
     memset(trial, 0, sizeof *trial);
-    trial->said = hl_format("%s", "");
+    trial->said = hl_xasprintf("%s", "");
 }
 
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,

@@ -64,7 +64,7 @@ static double take_median(double *value, size_t n) {
 }
 
 double hl_median(const double *value, size_t n) {
-    double *copy = hl_allocate(n * sizeof *copy);
+    double *copy = hl_xmalloc(n * sizeof *copy);
     memcpy(copy, value, n * sizeof *copy);
     double median = take_median(copy, n);
     free(copy);
@@ -89,7 +89,7 @@ static int compare_values(const void *a, const void *b) {
 
 struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t n) {
     struct hl_ratio result = {false, 0, 0, 0};
-    double *ratio = hl_allocate((2 * n + RESAMPLES) * sizeof *ratio), *drawn = ratio + n, *mean = drawn + n;
+    double *ratio = hl_xmalloc((2 * n + RESAMPLES) * sizeof *ratio), *drawn = ratio + n, *mean = drawn + n;
     uint64_t state = 0x9e3779b97f4a7c15;
     size_t known = 0;
     for (size_t i = 0; i < n; i++)

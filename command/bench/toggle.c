@@ -76,8 +76,8 @@ static bool set(struct toggle *toggle, bool attach) {
     if (skip < 0)
         hl_say_unreadable(toggle->pid, skip);
     else
-        hl_say("%d: text %s: %s", toggle->pid, attach ? "stays" : "does not go back",
-               hl_skip_sentence((enum hl_skip)skip));
+        hl_warn("%d: text %s: %s", toggle->pid, attach ? "stays" : "does not go back",
+                hl_skip_sentence((enum hl_skip)skip));
     return false;
 }
 
@@ -113,19 +113,19 @@ static bool run_metric(const char *command, double *units) {
     *units = strtod(answer.output, &end);
     bool fine = answer.succeeded && end != answer.output && isfinite(*units);
     if (!fine && !interrupted)
-        hl_say("bench: --metric: the command printed no number; it has to print the work done so far");
+        hl_warn("bench: --metric: the command printed no number; it has to print the work done so far");
     hl_free_answer(&answer);
     return fine;
 }
 
 /* Context switches of all threads that there are. */
 static bool read_switches(pid_t pid, double *units) {
-    char *path = hl_format("/proc/%d/task", pid), line[256];
+    char *path = hl_xasprintf("/proc/%d/task", pid), line[256];
     DIR *folder = opendir(path);
     double number;
     *units = 0;
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        char *name = hl_format("%s/%s/status", path, entry->d_name);
+        char *name = hl_xasprintf("%s/%s/status", path, entry->d_name);
         FILE *status = hl_parse_pid(entry->d_name) != 0 ? fopen(name, "re") : NULL;
         while (status != NULL && fgets(line, sizeof line, status) != NULL)
             if (sscanf(line, "voluntary_ctxt_switches: %lf", &number) == 1)
@@ -157,7 +157,7 @@ static void find_counters(struct hl_counters *counters) {
     hl_find_counters(counters);
     bool any = counters->events != NULL && strstr(counters->events, wanted) != NULL;
     free(counters->events);
-    counters->events = any ? hl_format("%s", wanted) : NULL;
+    counters->events = any ? hl_xasprintf("%s", wanted) : NULL;
 }
 
 /* Cycles for each instruction. */
@@ -168,8 +168,8 @@ static bool measure_instructions(const struct toggle *toggle, double *value) {
     json_decref(counts);
     if (instructions > 0 || interrupted)
         return !interrupted;
-    hl_say("bench: perf has counted nothing in %d; --metric COMMAND prints the work done so far",
-           toggle->pid);
+    hl_warn("bench: perf has counted nothing in %d; --metric COMMAND prints the work done so far",
+            toggle->pid);
     return false;
 }
 
@@ -182,8 +182,8 @@ static void say_too_few(const struct toggle *toggle, double units, double ms) {
         : is_busy ? "it computes and waits for nothing, so say by --metric=COMMAND what it has done so far"
                   : "give it work or more time (--seconds), or say by --metric=COMMAND what it has "
                     "done so far";
-    hl_say("bench: %d did %.0f %s in %g s, too few to measure by; %s", toggle->pid, units,
-           counts_switches ? "context switches" : "units of work", seconds, remedy);
+    hl_warn("bench: %d did %.0f %s in %g s, too few to measure by; %s", toggle->pid, units,
+            counts_switches ? "context switches" : "units of work", seconds, remedy);
 }
 
 /* Processor time for each unit. */
@@ -200,7 +200,7 @@ static bool measure_work(const struct toggle *toggle, double *value) {
     if (fine)
         *value = (ms[1] - ms[0]) / (units[1] - units[0]);
     else if (!interrupted && kill(toggle->pid, 0) != 0)
-        hl_say("%d: it has ended", toggle->pid);
+        hl_warn("%d: it has ended", toggle->pid);
     return fine;
 }
 
@@ -260,8 +260,9 @@ static int tell(const struct toggle *toggle, bool json) {
     const char *verdict = faster ? "faster" : slower ? "slower" : "no difference";
     bool cycles = toggle->counters.events != NULL;
     if (toggle->wishes->metric == NULL && !cycles)
-        hl_say("bench: work was counted by context switches, which is weak; --metric COMMAND prints the work "
-               "done so far");
+        hl_warn(
+            "bench: work was counted by context switches, which is weak; --metric COMMAND prints the work "
+            "done so far");
     if (json)
         print_json(toggle, &ratio, verdict);
     else if (ratio.known)
@@ -288,7 +289,7 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json)
     toggle.request.suspends_filters = true;
     toggle.request.options.objects = (struct hl_string){wishes->patterns, strlen(wishes->patterns)};
     for (unsigned side = 0; side < HL_SIDES; side++)
-        toggle.value[side] = hl_allocate(wishes->pairs * sizeof(double));
+        toggle.value[side] = hl_xmalloc(wishes->pairs * sizeof(double));
     if (wishes->metric == NULL)
         find_counters(&toggle.counters);
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};

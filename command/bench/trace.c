@@ -124,7 +124,7 @@ static bool has_map(const json_t *maps, const json_t *map) {
 
 /* A process of several threads exits once for each. */
 static bool is_process(pid_t tid) {
-    char *path = hl_format("/proc/%d/status", tid), line[256];
+    char *path = hl_xasprintf("/proc/%d/status", tid), line[256];
     FILE *status = fopen(path, "re");
     int tgid = 0;
     free(path);
@@ -161,7 +161,7 @@ static void add_tracee(struct tracees *tracees, pid_t pid) {
     for (size_t i = 0; i < tracees->n; i++)
         if (tracees->pid[i] == pid)
             return;
-    tracees->pid = hl_resize(tracees->pid, (tracees->n + 1) * sizeof *tracees->pid);
+    tracees->pid = hl_xrealloc(tracees->pid, (tracees->n + 1) * sizeof *tracees->pid);
     tracees->pid[tracees->n++] = pid;
 }
 
@@ -201,7 +201,7 @@ static void release_all(const struct tracees *tracees) {
 
 /* Whether CHILD runs, and is traced already. */
 static bool has_tracer(pid_t child) {
-    char line[256], state = 'X', *path = hl_format("/proc/%d/status", child);
+    char line[256], state = 'X', *path = hl_xasprintf("/proc/%d/status", child);
     int tracer = 0;
     FILE *status = fopen(path, "re");
     while (status != NULL && fgets(line, sizeof line, status) != NULL) {

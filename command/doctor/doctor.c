@@ -79,7 +79,7 @@ static error_t set_own_pages(struct request *request, const char *text) {
     request->program.own_pages = text;
     if (digits > 0 && digits < 10 && text[digits] == '\0')
         return 0;
-    hl_say("--own-pages=%s: give a number of huge pages", text);
+    hl_warn("--own-pages=%s: give a number of huge pages", text);
     return EINVAL;
 }
 
@@ -160,21 +160,22 @@ static void add_finding(struct request *request, const char *name, enum state st
 static void find_pool(struct request *request, const struct machine *machine) {
     const struct hl_pool *pool = &machine->pool;
     if (machine->pool_skip != 0) {
-        add_finding(request, "pool", BAD, hl_format("%s", hl_skip_sentence((enum hl_skip)machine->pool_skip)),
+        add_finding(request, "pool", BAD,
+                    hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)machine->pool_skip)),
                     hl_skip_remedy((enum hl_skip)machine->pool_skip));
         return;
     }
-    char *remedy = hl_format("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
+    char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
     add_finding(request, "pool", machine->available_pages > 0 ? OK : BAD,
-                hl_format("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
-                          " reserved; %" PRIu64 " available for this process",
-                          pool->total_pages, machine->geometry.huge_page_bytes / 1024, pool->free_pages,
-                          pool->reserved_pages, machine->available_pages),
+                hl_xasprintf("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
+                             " reserved; %" PRIu64 " available for this process",
+                             pool->total_pages, machine->geometry.huge_page_bytes / 1024, pool->free_pages,
+                             pool->reserved_pages, machine->available_pages),
                 machine->available_pages > 0 ? NULL : remedy);
     add_finding(request, "overcommit", OK,
-                hl_format("the pool may grow by %" PRIu64
-                          " pages when it is empty (vm.nr_overcommit_hugepages)",
-                          pool->overcommit_pages),
+                hl_xasprintf("the pool may grow by %" PRIu64
+                             " pages when it is empty (vm.nr_overcommit_hugepages)",
+                             pool->overcommit_pages),
                 NULL);
     free(remedy);
 }
@@ -183,8 +184,8 @@ static void find_nodes(struct request *request, const struct machine *machine) {
     const struct hl_pool *pool = &machine->pool;
     for (unsigned i = 0; i < pool->n_nodes; i++) {
         const struct hl_pool_node *node = &pool->node[i];
-        char *name = hl_format("node%u", node->node);
-        char *remedy = hl_format(
+        char *name = hl_xasprintf("node%u", node->node);
+        char *remedy = hl_xasprintf(
             "echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
             "kB/nr_hugepages",
             node->total_pages + PAGES_SUGGESTED, node->node, machine->geometry.huge_page_bytes / 1024);
@@ -192,8 +193,8 @@ static void find_nodes(struct request *request, const struct machine *machine) {
                                           "; not in the memory policy of this process", ""};
         bool lacks = node->use == HL_NODE_USABLE && node->free_pages == 0 && pool->free_pages > 0;
         add_finding(request, name, lacks ? WARN : OK,
-                    hl_format("%" PRIu64 " huge pages, %" PRIu64 " free, %" PRIu64 " surplus%s",
-                              node->total_pages, node->free_pages, node->surplus_pages, why[node->use]),
+                    hl_xasprintf("%" PRIu64 " huge pages, %" PRIu64 " free, %" PRIu64 " surplus%s",
+                                 node->total_pages, node->free_pages, node->surplus_pages, why[node->use]),
                     lacks ? remedy : NULL);
         free(remedy);
         free(name);
@@ -202,23 +203,25 @@ static void find_nodes(struct request *request, const struct machine *machine) {
 
 static void find_thp(struct request *request, const struct machine *machine) {
     if (machine->thp_skip == 0)
-        add_finding(request, "thp", OK, hl_format("transparent huge pages stand in where the pool is short"),
-                    NULL);
+        add_finding(request, "thp", OK,
+                    hl_xasprintf("transparent huge pages stand in where the pool is short"), NULL);
     else
-        add_finding(request, "thp", WARN, hl_format("%s", hl_skip_sentence((enum hl_skip)machine->thp_skip)),
+        add_finding(request, "thp", WARN,
+                    hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)machine->thp_skip)),
                     hl_skip_remedy((enum hl_skip)machine->thp_skip));
 }
 
 static void find_memory(struct request *request, const struct machine *machine) {
     uint64_t bytes = machine->headroom_bytes;
     if (bytes == UINT64_MAX)
-        add_finding(request, "memory", WARN, hl_format("neither MemAvailable nor a memory limit can be read"),
+        add_finding(request, "memory", WARN,
+                    hl_xasprintf("neither MemAvailable nor a memory limit can be read"),
                     "mount /proc and /sys/fs/cgroup");
     else
         add_finding(request, "memory", bytes < HEADROOM_SMALL_BYTES ? WARN : OK,
-                    hl_format("%" PRIu64
-                              " MiB can still be charged; with backend=thp a span needs twice its size",
-                              bytes >> 20),
+                    hl_xasprintf("%" PRIu64
+                                 " MiB can still be charged; with backend=thp a span needs twice its size",
+                                 bytes >> 20),
                     bytes < HEADROOM_SMALL_BYTES ? "raise memory.max of the cgroup, or free memory" : NULL);
 }
 
@@ -261,7 +264,7 @@ static void find_abilities(struct request *request, const struct hl_kernel *kern
     };
     for (size_t i = 0; i < sizeof abilities / sizeof abilities[0]; i++)
         add_finding(request, abilities[i].name, abilities[i].there ? OK : abilities[i].state,
-                    hl_format("%s", abilities[i].there ? abilities[i].yes : abilities[i].no),
+                    hl_xasprintf("%s", abilities[i].there ? abilities[i].yes : abilities[i].no),
                     abilities[i].there ? NULL : abilities[i].remedy);
 }
 
@@ -274,7 +277,7 @@ static void find_breakpoints(struct request *request, enum hl_answer_of_kernel a
                   "starts gets thp (backend=auto)",
         [HL_YES] = "a debugger that attaches later can set breakpoints in hugetlb text",
     };
-    add_finding(request, "breakpoints", answer == HL_NO ? WARN : OK, hl_format("%s", sentences[answer]),
+    add_finding(request, "breakpoints", answer == HL_NO ? WARN : OK, hl_xasprintf("%s", sentences[answer]),
                 answer == HL_NO ? "run what is to be debugged with backend=thp, or boot Linux 6.18 or newer"
                                 : NULL);
 }
@@ -307,14 +310,15 @@ static void find_multihit(struct request *request) {
     if (is_guest())
         add_finding(
             request, "itlb_multihit", WARN,
-            hl_format("the processor has the flaw iTLB multihit, so the host may split the huge pages that "
-                      "this guest "
-                      "executes; 'tlb' above is what was measured"),
+            hl_xasprintf(
+                "the processor has the flaw iTLB multihit, so the host may split the huge pages that "
+                "this guest "
+                "executes; 'tlb' above is what was measured"),
             "on the host, if all guests are trusted: echo N > /sys/module/kvm/parameters/nx_huge_pages");
     else
         add_finding(
             request, "itlb_multihit", OK,
-            hl_format(
+            hl_xasprintf(
                 "the processor has the flaw iTLB multihit: programs of this machine keep huge pages; KVM %s",
                 is_split ? "splits those that guests execute (kvm.nx_huge_pages)"
                          : "does not split those of guests"),
@@ -323,13 +327,13 @@ static void find_multihit(struct request *request) {
 
 static void find_map_count(struct request *request, const struct machine *machine) {
     if (!machine->knows_map_count) {
-        add_finding(request, "max_map_count", WARN, hl_format("vm.max_map_count cannot be read"),
+        add_finding(request, "max_map_count", WARN, hl_xasprintf("vm.max_map_count cannot be read"),
                     "mount /proc");
         return;
     }
     bool low = machine->max_map_count < MAP_COUNT_USUAL;
     add_finding(request, "max_map_count", low ? WARN : OK,
-                hl_format("a process may have %" PRIu64 " mappings", machine->max_map_count),
+                hl_xasprintf("a process may have %" PRIu64 " mappings", machine->max_map_count),
                 low ? "sysctl vm.max_map_count=65530" : NULL);
 }
 
@@ -343,17 +347,17 @@ static void find_stores(struct request *request, const struct machine *machine) 
 
 static void find_library(struct request *request, const struct machine *machine) {
     if (machine->library != NULL)
-        add_finding(request, "libhugeld", OK, hl_format("%s", machine->library), NULL);
+        add_finding(request, "libhugeld", OK, hl_xasprintf("%s", machine->library), NULL);
     else
         add_finding(request, "libhugeld", BAD,
-                    hl_format("libhugeld.so was not found: 'hugeld run' cannot work"), "make");
+                    hl_xasprintf("libhugeld.so was not found: 'hugeld run' cannot work"), "make");
 }
 
 static void find_everything(struct request *request, const struct machine *machine) {
-    add_finding(
-        request, "kernel", OK,
-        hl_format("%s %s on %s", machine->system.sysname, machine->system.release, machine->system.machine),
-        NULL);
+    add_finding(request, "kernel", OK,
+                hl_xasprintf("%s %s on %s", machine->system.sysname, machine->system.release,
+                             machine->system.machine),
+                NULL);
     find_pool(request, machine);
     find_nodes(request, machine);
     find_thp(request, machine);
@@ -491,7 +495,7 @@ int hl_examine_machine(int argc, char **argv) {
     if (request.program.program != NULL)
         code = report_program(&request);
     else if (request.options != NULL || request.program.patterns != NULL || request.program.own_pages != NULL)
-        hl_say("doctor: -o, -p and --own-pages are for a program; give one behind --");
+        hl_warn("doctor: -o, -p and --own-pages are for a program; give one behind --");
     else
         code = report_machine(&request, NULL);
 out:

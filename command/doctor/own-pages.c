@@ -51,7 +51,7 @@ static char **add_arguments(char *const *program, const char *const *more, bool 
         n++;
     while (more[n_more] != NULL)
         n_more++;
-    char **argv = hl_allocate((n + n_more + 1) * sizeof *argv);
+    char **argv = hl_xmalloc((n + n_more + 1) * sizeof *argv);
     size_t first = at_end ? n : 1;
     memcpy(argv, program, first * sizeof *argv);
     memcpy(argv + first, more, n_more * sizeof *argv);
@@ -99,10 +99,10 @@ static char *ask_postgres(struct hl_own_pages *own, const char *executable, char
     char *value = NULL;
     hl_ask_program(&answer, executable, argv, asker);
     if (answer.succeeded)
-        value = hl_format("%.*s", line_bytes(answer.output), answer.output);
+        value = hl_xasprintf("%.*s", line_bytes(answer.output), answer.output);
     else
-        set_problem(
-            own, hl_format("postgres -C %s fails: %.*s", setting, line_bytes(answer.errors), answer.errors));
+        set_problem(own, hl_xasprintf("postgres -C %s fails: %.*s", setting, line_bytes(answer.errors),
+                                      answer.errors));
     hl_free_answer(&answer);
     free(argv);
     return value;
@@ -126,16 +126,16 @@ static void find_postgres(struct hl_own_pages *own, const char *executable, char
     char *wanted = NULL, *size = NULL, *pages = NULL;
     uid_t asker;
     if (!find_asker(&asker, program)) {
-        set_problem(
-            own, hl_format("postgres does not answer root, and no data directory (-D, PGDATA) says who its "
-                           "user is; run hugeld doctor as that user"));
+        set_problem(own, hl_xasprintf(
+                             "postgres does not answer root, and no data directory (-D, PGDATA) says who its "
+                             "user is; run hugeld doctor as that user"));
         return;
     }
     wanted = ask_postgres(own, executable, program, asker, "huge_pages");
     if (wanted == NULL)
         goto out;
     if (strcmp(wanted, "off") == 0) {
-        own->source = hl_format("huge_pages=off");
+        own->source = hl_xasprintf("huge_pages=off");
         goto out;
     }
     size = ask_postgres(own, executable, program, asker, "huge_page_size");
@@ -144,15 +144,15 @@ static void find_postgres(struct hl_own_pages *own, const char *executable, char
     uint64_t bytes = strtoull(size, NULL, 10) * 1024;
     bytes = bytes != 0 ? bytes : read_default_size();
     if (bytes != geometry->huge_page_bytes) {
-        own->source = hl_format("huge_pages=%s, but in pages of %" PRIu64 " KiB, from another pool", wanted,
-                                bytes / 1024);
+        own->source = hl_xasprintf("huge_pages=%s, but in pages of %" PRIu64 " KiB, from another pool",
+                                   wanted, bytes / 1024);
         goto out;
     }
     pages = ask_postgres(own, executable, program, asker, "shared_memory_size_in_huge_pages");
     if (pages == NULL)
         goto out;
     own->pages = pages[0] == '-' ? 0 : strtoull(pages, NULL, 10);
-    own->source = hl_format("huge_pages=%s, shared_memory_size_in_huge_pages=%s", wanted, pages);
+    own->source = hl_xasprintf("huge_pages=%s, shared_memory_size_in_huge_pages=%s", wanted, pages);
 out:
     free(wanted);
     free(size);
@@ -201,9 +201,9 @@ static void count_mariadb(struct hl_own_pages *own, const char *text, const stru
     uint64_t aria = count_parts(find_number(text, "aria-pagecache-buffer-size"),
                                 find_number(text, "aria-pagecache-segments"), geometry);
     own->pages = pool + log + myisam + aria;
-    own->source = hl_format("large-pages: at most %" PRIu64 " for InnoDB's buffer pool, %" PRIu64
-                            " for its log, %" PRIu64 " for MyISAM's and %" PRIu64 " for Aria's cache",
-                            pool, log, myisam, aria);
+    own->source = hl_xasprintf("large-pages: at most %" PRIu64 " for InnoDB's buffer pool, %" PRIu64
+                               " for its log, %" PRIu64 " for MyISAM's and %" PRIu64 " for Aria's cache",
+                               pool, log, myisam, aria);
 }
 
 static void find_mariadb(struct hl_own_pages *own, const char *executable, char *const *program,
@@ -214,13 +214,13 @@ static void find_mariadb(struct hl_own_pages *own, const char *executable, char 
     hl_ask_program(&answer, executable, argv, (uid_t)-1);
     const char *wanted = find_variable(answer.output, "large-pages");
     if (!answer.succeeded || wanted == NULL)
-        set_problem(own, hl_format("%s --verbose --help fails: %.*s", hl_base_name(executable),
-                                   line_bytes(answer.errors), answer.errors));
+        set_problem(own, hl_xasprintf("%s --verbose --help fails: %.*s", hl_base_name(executable),
+                                      line_bytes(answer.errors), answer.errors));
     else if (strncmp(wanted, "TRUE", 4) != 0)
-        own->source = hl_format("large-pages is off");
+        own->source = hl_xasprintf("large-pages is off");
     else if (find_variable(answer.output, "innodb-buffer-pool-size-max") == NULL)
         set_problem(own,
-                    hl_format("large-pages is on, and of this version it is not known how many it takes"));
+                    hl_xasprintf("large-pages is on, and of this version it is not known how many it takes"));
     else
         count_mariadb(own, answer.output, geometry);
     hl_free_answer(&answer);
@@ -238,7 +238,7 @@ void hl_find_own_pages(struct hl_own_pages *own, const char *executable, char *c
     else if (strcmp(name, "mariadbd") == 0 || strcmp(name, "mysqld") == 0)
         find_mariadb(own, executable, program, geometry);
     else
-        own->source = hl_format("not known of this program; --own-pages tells");
+        own->source = hl_xasprintf("not known of this program; --own-pages tells");
 }
 
 void hl_free_own_pages(struct hl_own_pages *own) {

@@ -46,9 +46,9 @@ static void add_object(struct hl_needs *needs, const char *path, const struct hl
     bool can_be_copied = verdict->plain_reason == NULL;
     bool takes_pool = needs->makes_copy && can_be_copied && image->use != HL_IMAGE_USED &&
                       needs->options.backend != HL_BACKEND_IMAGE;
-    needs->object = hl_resize(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
+    needs->object = hl_xrealloc(needs->object, (needs->n_objects + 1) * sizeof *needs->object);
     need = &needs->object[needs->n_objects++];
-    *need = (struct hl_need){hl_format("%s", path), takes_pool ? starts->pages_min : 0,
+    *need = (struct hl_need){hl_xasprintf("%s", path), takes_pool ? starts->pages_min : 0,
                              takes_pool ? starts->pages_max : 0, *image, *verdict};
     if (takes_pool && image->use == HL_IMAGE_DEPENDS)
         need->pages_min = 0;
@@ -95,7 +95,7 @@ static void count_libraries(struct hl_needs *needs) {
     struct hl_libraries libraries;
     hl_list_libraries(&libraries, needs->executable);
     if (libraries.problem != NULL)
-        needs->reason = hl_format("%s, so only the executable is counted", libraries.problem);
+        needs->reason = hl_xasprintf("%s, so only the executable is counted", libraries.problem);
     for (size_t i = 0; i < libraries.n; i++)
         count_object(needs, libraries.path[i], false);
     hl_free_libraries(&libraries);
@@ -115,7 +115,7 @@ static bool selects_just_main(const struct hl_needs *needs) {
 
 static void be_idle(struct hl_needs *needs, const char *before, const char *reason) {
     needs->idle = true;
-    needs->reason = hl_format("%s%s", before, reason);
+    needs->reason = hl_xasprintf("%s%s", before, reason);
 }
 
 static void count_our_pages(struct hl_needs *needs) {
@@ -125,7 +125,7 @@ static void count_our_pages(struct hl_needs *needs) {
         return;
     }
     if (needs->options.backend == HL_BACKEND_THP && plain == NULL) {
-        needs->reason = hl_format("backend=thp takes nothing from the pool");
+        needs->reason = hl_xasprintf("backend=thp takes nothing from the pool");
         return;
     }
     count_object(needs, needs->executable, true);
@@ -134,13 +134,13 @@ static void count_our_pages(struct hl_needs *needs) {
         return;
     }
     if (plain != NULL)
-        needs->reason = hl_format("there can be no private copy, because it is %s", plain);
+        needs->reason = hl_xasprintf("there can be no private copy, because it is %s", plain);
     else if (!selects_just_main(needs))
         count_libraries(needs);
     if (needs->options.backend == HL_BACKEND_IMAGE && needs->reason == NULL)
-        needs->reason = hl_format("backend=image takes nothing from the pool");
+        needs->reason = hl_xasprintf("backend=image takes nothing from the pool");
     if (!needs->makes_copy && needs->fits && needs->reason == NULL)
-        needs->reason = hl_format("hugeld run makes no private copy without --copy");
+        needs->reason = hl_xasprintf("hugeld run makes no private copy without --copy");
 }
 
 /* The store that `hugeld share` would put images into. */
@@ -158,10 +158,10 @@ static char *format_remedy(const struct hl_needs *needs) {
     uint64_t missing = needs->needed_pages - needs->available_pages;
     /* Surplus pages are in use, and a larger pool takes them in first (set_max_huge_pages, Linux, mm/hugetlb.c). */
     if (node == NULL)
-        return hl_format("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + missing);
-    return hl_format("echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
-                     "kB/nr_hugepages",
-                     node->total_pages + missing, node->node, needs->geometry.huge_page_bytes / 1024);
+        return hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + missing);
+    return hl_xasprintf("echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
+                        "kB/nr_hugepages",
+                        node->total_pages + missing, node->node, needs->geometry.huge_page_bytes / 1024);
 }
 
 static void compare_with_pool(struct hl_needs *needs) {
@@ -180,10 +180,10 @@ static void compare_with_pool(struct hl_needs *needs) {
     needs->enough =
         needs->own.problem == NULL && (needs->needed_pages <= needs->available_pages || needs->falls_back);
     if (needs->own.problem != NULL)
-        needs->remedy = hl_format("--own-pages N");
+        needs->remedy = hl_xasprintf("--own-pages N");
     else if (!needs->enough)
         needs->remedy =
-            skip != 0 ? hl_format("%s", hl_skip_remedy((enum hl_skip)skip)) : format_remedy(needs);
+            skip != 0 ? hl_xasprintf("%s", hl_skip_remedy((enum hl_skip)skip)) : format_remedy(needs);
 }
 
 /* --- all of it --- */
@@ -213,12 +213,12 @@ static bool take_process(struct hl_needs *needs, const char *name) {
     pid_t pid = hl_parse_pid(name);
     if (pid == 0)
         return false;
-    link = hl_format("/proc/%d/exe", pid);
+    link = hl_xasprintf("/proc/%d/exe", pid);
     ssize_t bytes = readlink(link, path, sizeof path);
     free(link);
     if (bytes <= 0)
         return false;
-    needs->path = hl_format("%.*s", (int)bytes, path);
+    needs->path = hl_xasprintf("%.*s", (int)bytes, path);
     needs->executable = hl_find_executable(needs->path);
     needs->is_running = needs->executable != NULL;
     return needs->is_running;
@@ -232,7 +232,7 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
     if (needs->path == NULL && take_process(needs, name))
         return 0;
     if (needs->path == NULL) {
-        hl_say("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(errno));
+        hl_warn("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(errno));
         return HL_EXIT_USAGE;
     }
     hl_follow_launchers(&target, needs->path, program);
@@ -241,7 +241,7 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
     needs->is_unknown = target.is_unknown;
     needs->program = target.program;
     if (needs->executable == NULL) {
-        hl_say("%s: neither an ELF file nor a script that names one as its interpreter", name);
+        hl_warn("%s: neither an ELF file nor a script that names one as its interpreter", name);
         return HL_EXIT_USAGE;
     }
     return 0;
@@ -250,11 +250,11 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
 static void find_own_pages(struct hl_needs *needs, const struct hl_needs_request *request) {
     if (request->own_pages != NULL) {
         needs->own.pages = strtoull(request->own_pages, NULL, 10);
-        needs->own.source = hl_format("--own-pages");
+        needs->own.source = hl_xasprintf("--own-pages");
     } else if (needs->is_running) {
-        needs->own.source = hl_format("not asked: a running process; --own-pages tells");
+        needs->own.source = hl_xasprintf("not asked: a running process; --own-pages tells");
     } else if (hl_is_privileged(needs->executable)) {
-        needs->own.source = hl_format("not asked: a privileged program; --own-pages tells");
+        needs->own.source = hl_xasprintf("not asked: a privileged program; --own-pages tells");
     } else {
         hl_find_own_pages(&needs->own, needs->executable, needs->program, &needs->geometry);
     }
@@ -298,8 +298,8 @@ void hl_free_needs(struct hl_needs *needs) {
 static const char *plural(uint64_t pages) { return pages == 1 ? "page" : "pages"; }
 
 static void print_row(const char *name, uint64_t min, uint64_t max, const char *words) {
-    char *least = min < max ? hl_format("%" PRIu64 " to ", min) : hl_format("%s", "");
-    char *pages = hl_format("%s%" PRIu64, least, max);
+    char *least = min < max ? hl_xasprintf("%" PRIu64 " to ", min) : hl_xasprintf("%s", "");
+    char *pages = hl_xasprintf("%s%" PRIu64, least, max);
     hl_print("  %-10s %12s %-5s  %s", name, pages, plural(max), words);
     free(pages);
     free(least);
@@ -350,14 +350,14 @@ static bool fits_store(const struct hl_needs *needs, const struct hl_need *need)
 static char *explain_room(const struct hl_needs *needs, const struct hl_need *need) {
     const struct hl_store_state *store = &needs->store;
     if (need->verdict.best != HL_WAY_IMAGE || need->verdict.is_made || store->result == -ENOENT)
-        return hl_format("%s", "");
+        return hl_xasprintf("%s", "");
     if (store->result != 0)
-        return hl_format("; %s", hl_skip_sentence(HL_SKIP_STORE_UNSAFE));
+        return hl_xasprintf("; %s", hl_skip_sentence(HL_SKIP_STORE_UNSAFE));
     if (fits_store(needs, need))
-        return hl_format("; %s has room for it", store->path);
-    return hl_format("; %s has no room for it; fix: hugeld share --store=%s remove --unused, or add "
-                     "--size=BYTES",
-                     store->path, store->path);
+        return hl_xasprintf("; %s has room for it", store->path);
+    return hl_xasprintf("; %s has no room for it; fix: hugeld share --store=%s remove --unused, or add "
+                        "--size=BYTES",
+                        store->path, store->path);
 }
 
 /* The verdict on each object for which there is another way than the pool. */
@@ -368,7 +368,7 @@ static void print_images(const struct hl_needs *needs) {
         if (image->is_unwanted || need->verdict.best == HL_WAY_NOTHING)
             continue;
         if (image->use == HL_IMAGE_USED) {
-            char *words = hl_format("%s, from its image", need->path);
+            char *words = hl_xasprintf("%s, from its image", need->path);
             print_row("shared", hl_count_pages(&image->plan), hl_count_pages(&image->plan), words);
             free(words);
             continue;

@@ -31,21 +31,21 @@ static void read_mount(struct hl_store_state *state, int folder) {
             continue;
         rest += strlen(" - ");
         rest[strcspn(rest, "\n")] = '\0';
-        state->type = hl_format("%s", strsep(&rest, " "));
+        state->type = hl_xasprintf("%s", strsep(&rest, " "));
         strsep(&rest, " "); /* the source */
         for (char *option = NULL; rest != NULL && (option = strsep(&rest, ",")) != NULL;) {
             state->noswap = state->noswap || strcmp(option, "noswap") == 0;
             if (strncmp(option, "huge=", strlen("huge=")) == 0 && state->huge == NULL)
-                state->huge = hl_format("%s", option + strlen("huge="));
+                state->huge = hl_xasprintf("%s", option + strlen("huge="));
         }
     }
     free(line);
     if (text != NULL)
         fclose(text);
     if (state->type == NULL)
-        state->type = hl_format("a file system of unknown type");
+        state->type = hl_xasprintf("a file system of unknown type");
     if (state->huge == NULL && strcmp(state->type, "tmpfs") == 0)
-        state->huge = hl_format("never"); /* which is not written */
+        state->huge = hl_xasprintf("never"); /* which is not written */
 }
 
 static void read_size(struct hl_store_state *state, int folder) {
@@ -78,7 +78,7 @@ static void look_through(struct hl_store_state *state, int folder, uint64_t owne
 
 void hl_examine_store(struct hl_store_state *state, const char *path, const struct hl_geometry *geometry) {
     uint64_t owner = hl_find_store_owner();
-    *state = (struct hl_store_state){.path = hl_format("%s", path)};
+    *state = (struct hl_store_state){.path = hl_xasprintf("%s", path)};
     state->is_system = strcmp(path, HL_SYSTEM_STORE) == 0;
     long pinned = hl_open_store(path, owner);
     if (pinned < 0) {
@@ -124,7 +124,7 @@ unsigned hl_examine_stores(struct hl_store_state *state, const struct hl_options
 
 /* Whether the process PID has the namespace NAME that this one has; true where that cannot be read. */
 static bool shares_namespace(const char *pid, const char *name) {
-    char *theirs = hl_format("/proc/%s/ns/%s", pid, name), *ours = hl_format("/proc/self/ns/%s", name);
+    char *theirs = hl_xasprintf("/proc/%s/ns/%s", pid, name), *ours = hl_xasprintf("/proc/self/ns/%s", name);
     struct stat a, b;
     bool same =
         stat(theirs, &a) != 0 || stat(ours, &b) != 0 || (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
@@ -135,7 +135,7 @@ static bool shares_namespace(const char *pid, const char *name) {
 
 /* Whether / of the process PID is this one's; true where that cannot be read. */
 static bool shares_root(const char *pid) {
-    char *theirs = hl_format("/proc/%s/root", pid);
+    char *theirs = hl_xasprintf("/proc/%s/root", pid);
     struct stat a, b;
     bool same = stat(theirs, &a) != 0 || stat("/", &b) != 0 || (a.st_dev == b.st_dev && a.st_ino == b.st_ino);
     free(theirs);
@@ -144,7 +144,7 @@ static bool shares_root(const char *pid) {
 
 /* Whether the process PID has a mount of DEVICE that may be written to. */
 static bool has_writable_mount(const char *pid, dev_t device) {
-    char *path = hl_format("/proc/%s/mountinfo", pid), *line = NULL;
+    char *path = hl_xasprintf("/proc/%s/mountinfo", pid), *line = NULL;
     FILE *text = fopen(path, "re");
     size_t size = 0;
     bool found = false;
@@ -179,15 +179,15 @@ pid_t hl_find_writing_container(const struct hl_store_state *state) {
 
 /* "tmpfs, huge=always, noswap, 366 of 400 MiB free" */
 static char *describe_room(const struct hl_store_state *state) {
-    char *size = state->bytes == UINT64_MAX ? hl_format("%s", "")
-                                            : hl_format(", %" PRIu64 " of %" PRIu64 " MiB free",
-                                                        state->free_bytes >> 20, state->bytes >> 20);
-    char *text = hl_format("%s%s%s%s%s", state->type, state->huge != NULL ? ", huge=" : "",
-                           state->huge != NULL ? state->huge : "",
-                           state->huge == NULL ? ""
-                           : state->noswap     ? ", noswap"
-                                               : ", may be swapped",
-                           size);
+    char *size = state->bytes == UINT64_MAX ? hl_xasprintf("%s", "")
+                                            : hl_xasprintf(", %" PRIu64 " of %" PRIu64 " MiB free",
+                                                           state->free_bytes >> 20, state->bytes >> 20);
+    char *text = hl_xasprintf("%s%s%s%s%s", state->type, state->huge != NULL ? ", huge=" : "",
+                              state->huge != NULL ? state->huge : "",
+                              state->huge == NULL ? ""
+                              : state->noswap     ? ", noswap"
+                                                  : ", may be swapped",
+                              size);
     free(size);
     return text;
 }
@@ -196,15 +196,15 @@ static char *describe_room(const struct hl_store_state *state) {
 static char *find_remedy(const struct hl_store_state *state, const struct hl_geometry *geometry) {
     const char *path = state->path;
     if (state->noexec)
-        return hl_format("mount -o remount,exec %s", path);
+        return hl_xasprintf("mount -o remount,exec %s", path);
     if (state->huge == NULL)
-        return hl_format("remove it, so that hugeld share makes it on tmpfs");
+        return hl_xasprintf("remove it, so that hugeld share makes it on tmpfs");
     if (state->is_system && strcmp(state->huge, "always") != 0)
-        return hl_format("mount -o remount,huge=always %s; hugeld share refresh", path);
+        return hl_xasprintf("mount -o remount,huge=always %s; hugeld share refresh", path);
     if (state->stale > 0)
-        return hl_format("hugeld share --store=%s refresh", path);
+        return hl_xasprintf("hugeld share --store=%s refresh", path);
     if (state->free_bytes < geometry->huge_page_bytes)
-        return hl_format("hugeld share --store=%s remove --unused", path);
+        return hl_xasprintf("hugeld share --store=%s remove --unused", path);
     return NULL;
 }
 
@@ -212,34 +212,35 @@ char *hl_describe_store(const struct hl_store_state *state, const struct hl_geom
                         char **remedy) {
     *remedy = NULL;
     if (state->result == -ENOENT)
-        return hl_format("%s is not there: no text is shared; hugeld share makes it", state->path);
+        return hl_xasprintf("%s is not there: no text is shared; hugeld share makes it", state->path);
     if (state->result == -EACCES) {
-        *remedy = hl_format("rm -r %s; hugeld share add FILE", state->path);
-        return hl_format("%s is used by no process: another user owns it, or can write to it", state->path);
+        *remedy = hl_xasprintf("rm -r %s; hugeld share add FILE", state->path);
+        return hl_xasprintf("%s is used by no process: another user owns it, or can write to it",
+                            state->path);
     }
     if (state->result == -EOVERFLOW)
-        return hl_format(
+        return hl_xasprintf(
             "%s is used by no process: it belongs to a user that this user namespace does not map",
             state->path);
     if (state->result == -EOPNOTSUPP)
-        return hl_format("%s is used by no process: it does not lie on tmpfs", state->path);
+        return hl_xasprintf("%s is used by no process: it does not lie on tmpfs", state->path);
     if (state->result != 0) {
-        *remedy = hl_format("rm -r %s; hugeld share add FILE", state->path);
-        return hl_format("%s cannot be used: %s", state->path, strerror(-state->result));
+        *remedy = hl_xasprintf("rm -r %s; hugeld share add FILE", state->path);
+        return hl_xasprintf("%s cannot be used: %s", state->path, strerror(-state->result));
     }
     char *room = describe_room(state);
-    char *text = hl_format("%s: %" PRIu64 " %s, %" PRIu64 " stale; %s%s", state->path, state->images,
-                           state->images == 1 ? "image" : "images", state->stale, room,
-                           state->noexec ? ", noexec: no process can map text from it" : "");
+    char *text = hl_xasprintf("%s: %" PRIu64 " %s, %" PRIu64 " stale; %s%s", state->path, state->images,
+                              state->images == 1 ? "image" : "images", state->stale, room,
+                              state->noexec ? ", noexec: no process can map text from it" : "");
     free(room);
     *remedy = find_remedy(state, geometry);
     pid_t container = hl_find_writing_container(state);
     if (container == 0)
         return text;
-    char *both = hl_format("%s; the container of process %d can write to it", text, container);
+    char *both = hl_xasprintf("%s; the container of process %d can write to it", text, container);
     free(text);
     free(*remedy);
-    *remedy = hl_format("start that container with %s:%s:ro", state->path, state->path);
+    *remedy = hl_xasprintf("start that container with %s:%s:ro", state->path, state->path);
     return both;
 }
 

@@ -86,7 +86,7 @@ static const char *find_value(const struct variables *variables, const char *nam
 /* The word that TEXT begins with, without quotes and with variables put in; NULL if it has anything that only
    a shell can tell. */
 static char *expand_word(const struct variables *variables, const char *text) {
-    char *word = hl_format("%s", "");
+    char *word = hl_xasprintf("%s", "");
     char quote = '\0';
     for (; *text != '\0' && (quote != '\0' || strchr(" \t;&|<>", *text) == NULL); text++) {
         const char *value = NULL;
@@ -109,7 +109,7 @@ static char *expand_word(const struct variables *variables, const char *text) {
             free(word);
             return NULL;
         }
-        char *longer = hl_format("%s%s", word, value);
+        char *longer = hl_xasprintf("%s%s", word, value);
         free(word);
         word = longer;
     }
@@ -120,8 +120,8 @@ static void take_assignment(struct variables *variables, const char *line) {
     size_t bytes = name_bytes(line);
     char *value =
         expand_word(variables, line + bytes + 1); /* which may have the variable's old value in it */
-    variables->at = hl_resize(variables->at, (variables->n + 1) * sizeof *variables->at);
-    variables->at[variables->n++] = (struct variable){hl_format("%.*s", (int)bytes, line), value};
+    variables->at = hl_xrealloc(variables->at, (variables->n + 1) * sizeof *variables->at);
+    variables->at[variables->n++] = (struct variable){hl_xasprintf("%.*s", (int)bytes, line), value};
 }
 
 /* The file that "exec" in LINE names; NULL if there is none, or if it cannot be told. */
@@ -145,7 +145,7 @@ static char *find_exec(const struct variables *variables, const char *line) {
 /* The file that the shell script at PATH execs last; NULL if that cannot be told. */
 static char *find_in_script(const char *path) {
     struct variables variables = {0};
-    char *found = NULL, *text = hl_allocate(SCRIPT_BYTES_MAX + 1), *rest;
+    char *found = NULL, *text = hl_xmalloc(SCRIPT_BYTES_MAX + 1), *rest;
     FILE *file = fopen(path, "re");
     size_t bytes = file != NULL ? fread(text, 1, SCRIPT_BYTES_MAX, file) : 0;
     text[bytes] = '\0';
@@ -188,7 +188,7 @@ static char *read_interpreter_words(const char *path) {
     if (!is_script)
         return NULL;
     char *at = line + 2 + strspn(line + 2, " \t");
-    return hl_format("%s", at + strcspn(at, " \t"));
+    return hl_xasprintf("%s", at + strcspn(at, " \t"));
 }
 
 /* The file that the program at PATH, which runs TARGET->executable, starts; NULL if it is no launcher, or if

@@ -51,8 +51,8 @@ static char *find_listed(char *line) {
 }
 
 static void add_library(struct hl_libraries *libraries, const char *path) {
-    libraries->path = hl_resize(libraries->path, (libraries->n + 1) * sizeof *libraries->path);
-    libraries->path[libraries->n++] = hl_format("%s", path);
+    libraries->path = hl_xrealloc(libraries->path, (libraries->n + 1) * sizeof *libraries->path);
+    libraries->path[libraries->n++] = hl_xasprintf("%s", path);
 }
 
 void hl_list_libraries(struct hl_libraries *libraries, const char *executable) {
@@ -62,13 +62,13 @@ void hl_list_libraries(struct hl_libraries *libraries, const char *executable) {
     char *rest;
     memset(libraries, 0, sizeof *libraries);
     if (linker == NULL) {
-        libraries->problem = hl_format("its dynamic linker is not the system's");
+        libraries->problem = hl_xasprintf("its dynamic linker is not the system's");
         return;
     }
     hl_ask_program(&answer, linker, (char *const *)argv, (uid_t)-1);
     if (!answer.succeeded)
-        libraries->problem = hl_format("its libraries cannot be listed (%.*s)",
-                                       (int)strcspn(answer.errors, "\n"), answer.errors);
+        libraries->problem = hl_xasprintf("its libraries cannot be listed (%.*s)",
+                                          (int)strcspn(answer.errors, "\n"), answer.errors);
     for (char *line = strtok_r(answer.output, "\n", &rest); line != NULL;
          line = strtok_r(NULL, "\n", &rest)) {
         char *path = find_listed(line);

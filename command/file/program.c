@@ -32,7 +32,7 @@ static bool is_executable(const char *path) {
 
 char *hl_find_program(const char *name) {
     if (strchr(name, '/') != NULL)
-        return is_executable(name) ? hl_format("%s", name) : NULL;
+        return is_executable(name) ? hl_xasprintf("%s", name) : NULL;
     const char *folder = getenv("PATH");
     char *found = NULL;
     int error = ENOENT;
@@ -40,7 +40,7 @@ char *hl_find_program(const char *name) {
         folder = "/bin:/usr/bin"; /* what glibc takes */
     while (found == NULL && name[0] != '\0') {
         int length = (int)strcspn(folder, ":");
-        found = hl_format("%.*s%s%s", length, folder, length > 0 ? "/" : "", name);
+        found = hl_xasprintf("%.*s%s%s", length, folder, length > 0 ? "/" : "", name);
         if (is_executable(found))
             break;
         if (errno != ENOENT && errno != ENOTDIR)
@@ -58,7 +58,7 @@ char *hl_find_program(const char *name) {
 char *hl_find_named_file(const char *name) {
     bool is_name = strchr(name, '/') == NULL && access(name, F_OK) != 0;
     char *program = is_name ? hl_find_program(name) : NULL;
-    return program != NULL ? program : hl_format("%s", name);
+    return program != NULL ? program : hl_xasprintf("%s", name);
 }
 
 static bool has_other_user(const struct stat *status) {
@@ -115,11 +115,11 @@ static char *read_script_interpreter(const char *path) {
         return NULL;
     char *name = line + 2 + strspn(line + 2, " \t");
     name[strcspn(name, " \t\n")] = '\0';
-    return name[0] != '\0' ? hl_format("%s", name) : NULL;
+    return name[0] != '\0' ? hl_xasprintf("%s", name) : NULL;
 }
 
 char *hl_find_executable(const char *path) {
-    char *at = hl_format("%s", path);
+    char *at = hl_xasprintf("%s", path);
     for (int i = 0; at != NULL && i <= INTERPRETERS_MAX; i++) {
         struct hl_elf_file file;
         enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, at);

@@ -66,8 +66,8 @@ static bool refuse(struct making *making, enum hl_skip skip) {
     making->addition->reason = hl_skip_name(skip);
     const char *remedy = gains_nothing && skip != HL_SKIP_IMAGE_USELESS ? NULL : hl_remedy_of(skip);
     return fail(making, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
-                hl_format("%s%s%s", hl_skip_sentence(skip), remedy != NULL ? "; " : "",
-                          remedy != NULL ? remedy : ""));
+                hl_xasprintf("%s%s%s", hl_skip_sentence(skip), remedy != NULL ? "; " : "",
+                             remedy != NULL ? remedy : ""));
 }
 
 /* --- what the file is --- */
@@ -94,21 +94,21 @@ static bool make_changes_show(struct making *making) {
     making->has_no_lease = find_writer(making->file->fd) == WRITER_UNKNOWN;
     return !making->has_no_lease || fsync(making->file->fd) == 0 || errno == EROFS || errno == EINVAL ||
            fail(making, HL_SHARE_FAILED,
-                hl_format("it cannot be written back: %s; try again", strerror(errno)));
+                hl_xasprintf("it cannot be written back: %s; try again", strerror(errno)));
 }
 
 static bool check_file(struct making *making) {
     const struct hl_elf_file *file = making->file;
     struct stat now;
     if (!S_ISREG(file->stat.st_mode))
-        return fail(making, HL_SHARE_FAILED, hl_format("it is no regular file"));
+        return fail(making, HL_SHARE_FAILED, hl_xasprintf("it is no regular file"));
     if (!hl_is_native(file))
-        return fail(making, HL_SHARE_NOTHING, hl_format("it is for another machine"));
+        return fail(making, HL_SHARE_NOTHING, hl_xasprintf("it is for another machine"));
     if (hl_has_privileges(file))
         return refuse(making, HL_SKIP_PRIVILEGED);
     making->addition->path = hl_find_file_path(file->fd);
     if (making->addition->path == NULL || fstat(file->fd, &now) != 0 || now.st_nlink == 0)
-        return fail(making, HL_SHARE_FAILED, hl_format("it has been removed or replaced; name it again"));
+        return fail(making, HL_SHARE_FAILED, hl_xasprintf("it has been removed or replaced; name it again"));
     making->name = strrchr(making->addition->path, '/') + 1;
     char *sentence = hl_explain_unsteady(file->fd, making->flags & HL_ADD_ANY_DISK);
     /* Of what is only put in place nothing is shown but its path. */
@@ -149,19 +149,20 @@ static bool await_age(struct making *making) {
     int64_t age = find_age(making), needed = find_age_needed(making);
     if (age < -needed)
         return fail(making, HL_SHARE_FAILED,
-                    hl_format("its ctime is in the future; fix the clock, then touch it"));
+                    hl_xasprintf("its ctime is in the future; fix the clock, then touch it"));
     bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
     making->addition->is_too_young = (making->flags & HL_ADD_UNASKED) && is_young;
     if (is_young && making->has_no_lease)
         return fail(
             making, HL_SHARE_FAILED,
-            hl_format("it changed in the last %d minutes, and only its owner and root can see whether it is "
-                      "still being written to; add it later, or let one of them do it",
-                      SETTLED_SECONDS / 60));
+            hl_xasprintf(
+                "it changed in the last %d minutes, and only its owner and root can see whether it is "
+                "still being written to; add it later, or let one of them do it",
+                SETTLED_SECONDS / 60));
     if (making->addition->is_too_young)
         return fail(
             making, HL_SHARE_FAILED,
-            hl_format("it changed in the last %d minutes; run hugeld share add", SETTLED_SECONDS / 60));
+            hl_xasprintf("it changed in the last %d minutes; run hugeld share add", SETTLED_SECONDS / 60));
     while (age <= needed) {
         int64_t left = needed - age + 1000000;
         nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
@@ -179,8 +180,8 @@ static bool is_unchanged(struct making *making) {
         return true;
     return fail(
         making, HL_SHARE_FAILED,
-        hl_format("it is being written to, or was changed or replaced meanwhile; add it again when that "
-                  "is done"));
+        hl_xasprintf("it is being written to, or was changed or replaced meanwhile; add it again when that "
+                     "is done"));
 }
 
 /* --- room --- */
@@ -188,8 +189,8 @@ static bool is_unchanged(struct making *making) {
 static bool fail_for_room(struct making *making, const char *of_what, uint64_t needed, uint64_t there,
                           const char *remedy) {
     return fail(making, HL_SHARE_FAILED,
-                hl_format("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64 " MiB; %s",
-                          needed >> 20, of_what, there >> 20, remedy));
+                hl_xasprintf("its image takes %" PRIu64 " MiB, and %s has room for %" PRIu64 " MiB; %s",
+                             needed >> 20, of_what, there >> 20, remedy));
 }
 
 /* What an image takes: all of it, since none of it is a hole. */
@@ -236,8 +237,8 @@ static bool check_room(struct making *making) {
         int skip = hl_check_memory_limit(&hl_system_roots, &placement, needed);
         if (skip != 0)
             return fail(making, HL_SHARE_FAILED,
-                        hl_format("%s; run hugeld share add outside of the limit",
-                                  hl_skip_sentence((enum hl_skip)skip)));
+                        hl_xasprintf("%s; run hugeld share add outside of the limit",
+                                     hl_skip_sentence((enum hl_skip)skip)));
         make_room(making, needed);
     }
     if (needed > hl_store_room(store))
@@ -264,8 +265,8 @@ static bool make_folder(struct making *making) {
     making->folder = hl_make_new_folder(making->store, marks);
     return making->folder >= 0 ||
            fail(making, HL_SHARE_FAILED,
-                hl_format("the store cannot be written to: %s; make it writable, or name another: --store",
-                          strerror(-making->folder)));
+                hl_xasprintf("the store cannot be written to: %s; make it writable, or name another: --store",
+                             strerror(-making->folder)));
 }
 
 /* An empty file in FOLDER: without a name where the file system has that, else *NAMED. */
@@ -281,10 +282,11 @@ static bool fail_to_write(struct making *making, int result) {
     if (result == -ENOSPC || result == -EDQUOT)
         return fail(
             making, HL_SHARE_FAILED,
-            hl_format("the store is full; remove what no process uses: hugeld share remove --unused, or "
-                      "give it more: --size"));
-    return fail(making, HL_SHARE_FAILED,
-                hl_format("its image cannot be written: %s; free memory and try again", strerror(-result)));
+            hl_xasprintf("the store is full; remove what no process uses: hugeld share remove --unused, or "
+                         "give it more: --size"));
+    return fail(
+        making, HL_SHARE_FAILED,
+        hl_xasprintf("its image cannot be written: %s; free memory and try again", strerror(-result)));
 }
 
 /* All of OUT is on huge pages now, or there is no image. */
@@ -295,19 +297,20 @@ static bool prove(struct making *making, int out) {
     if (result == -EOPNOTSUPP)
         return fail(
             making, HL_SHARE_FAILED,
-            hl_format("this kernel makes no huge pages in such a folder (Linux 6.12 and newer do); let root "
-                      "make the system's store: hugeld share add"));
+            hl_xasprintf(
+                "this kernel makes no huge pages in such a folder (Linux 6.12 and newer do); let root "
+                "make the system's store: hugeld share add"));
     if (result == 0 && small > 0)
         result = -ENOMEM;
     if (result == -ENOMEM)
         return fail(making, HL_SHARE_FAILED,
-                    hl_format("%" PRIu64 " of its %" PRIu64
-                              " pages did not become huge; free or compact memory: echo "
-                              "1 > /proc/sys/vm/compact_memory",
-                              small, pages));
+                    hl_xasprintf("%" PRIu64 " of its %" PRIu64
+                                 " pages did not become huge; free or compact memory: echo "
+                                 "1 > /proc/sys/vm/compact_memory",
+                                 small, pages));
     return result == 0 || fail(making, HL_SHARE_FAILED,
-                               hl_format("cannot verify that the image is on huge pages: %s; mount /proc",
-                                         strerror(-result)));
+                               hl_xasprintf("cannot verify that the image is on huge pages: %s; mount /proc",
+                                            strerror(-result)));
 }
 
 static bool give_name(struct making *making, int out, int folder) {
@@ -347,16 +350,17 @@ static bool link_to(struct making *making, const char *target, const char *name)
 
 /* Node NODE's replica, in a folder of its own. */
 static bool write_replica(struct making *making, unsigned node, bool first) {
-    char *folder_name = hl_format("node%u", node), *target = hl_format("node%u/%s", node, making->name),
-         *link = hl_format(HL_IMAGE_LINK "-%u", node);
+    char *folder_name = hl_xasprintf("node%u", node), *target = hl_xasprintf("node%u/%s", node, making->name),
+         *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node);
     bool done = false;
     int folder = -1, result = bind_to_node(node);
     if (result == 0 && mkdirat(making->folder, folder_name, 0755) == 0)
         folder = openat(making->folder, folder_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (result != 0)
-        fail(making, HL_SHARE_FAILED,
-             hl_format("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
-                       node, strerror(-result)));
+        fail(
+            making, HL_SHARE_FAILED,
+            hl_xasprintf("memory cannot be held to node %u: %s; allow set_mempolicy, or leave out --per-node",
+                         node, strerror(-result)));
     else if (folder < 0 || fchmod(folder, 0755) != 0)
         fail_to_write(making, -errno);
     else
@@ -485,14 +489,14 @@ static bool add_in_place(struct making *making) {
         return false;
     if (making->store->placer == NULL)
         return forced && !fail(making, HL_SHARE_FAILED,
-                               hl_format("this puts nothing in place; run hugeld share refresh"));
+                               hl_xasprintf("this puts nothing in place; run hugeld share refresh"));
     int result = hl_look_in_place(&place, making->file, &making->store->geometry);
     if (result != 0) {
         if (result > 0 && forced)
             refuse(making, (enum hl_skip)result);
         else if (forced)
             fail(making, HL_SHARE_FAILED,
-                 hl_format("its pages cannot be looked at: %s; run it as root", strerror(-result)));
+                 hl_xasprintf("its pages cannot be looked at: %s; run it as root", strerror(-result)));
         if (result == -EPERM)
             hl_free_place(&place);
         return forced;
@@ -506,7 +510,7 @@ static bool add_in_place(struct making *making) {
 
 /* Whether the image of STORED is what would be made now, and huge. */
 static bool is_as_made_now(struct making *making, const struct hl_stored *stored) {
-    char *path = hl_format("%s/" HL_IMAGE_LINK, stored->key);
+    char *path = hl_xasprintf("%s/" HL_IMAGE_LINK, stored->key);
     uint64_t pages, small;
     int image = openat(making->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     bool same = image >= 0 && hl_compare_written(&making->image, making->file, image) == 0 &&
@@ -597,7 +601,8 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
         return;
     int result = hl_read_file_state(&making.state, file->fd);
     if (result != 0) {
-        fail(&making, HL_SHARE_FAILED, hl_format("it cannot be examined: %s; try again", strerror(-result)));
+        fail(&making, HL_SHARE_FAILED,
+             hl_xasprintf("it cannot be examined: %s; try again", strerror(-result)));
         return;
     }
     hl_set_image_key(&addition->key, &making.state);
@@ -646,7 +651,7 @@ void hl_add_path(struct hl_addition *addition, const struct hl_store *store, con
     bool no_object = problem != HL_ELF_UNREADABLE && problem != HL_ELF_TRUNCATED && problem != HL_ELF_BROKEN;
     memset(addition, 0, sizeof *addition);
     addition->result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED;
-    addition->sentence = hl_format("%s", hl_elf_problem_sentence(problem));
+    addition->sentence = hl_xasprintf("%s", hl_elf_problem_sentence(problem));
 }
 
 void hl_free_addition(struct hl_addition *addition) {

@@ -113,34 +113,34 @@ static int check_digest(const struct hl_stored *stored, int image, char **proble
     char digest[HL_DIGEST_TEXT];
     int result = hl_digest_image(digest, image);
     if (result == 0 && stored->digest[0] == '\0')
-        *problem = hl_format("it has no digest, as no image of an older hugeld has");
+        *problem = hl_xasprintf("it has no digest, as no image of an older hugeld has");
     else if (result == 0 && strcmp(digest, stored->digest) != 0)
-        *problem = hl_format("it is damaged: its bytes are not those that it was made with");
+        *problem = hl_xasprintf("it is damaged: its bytes are not those that it was made with");
     return result;
 }
 
 /* The one image in the folder of STORED that LINK leads to.  NULL, or what is wrong. */
 static char *check_replica(const struct expected *expected, const struct hl_stored *stored, const char *link,
                            bool *only_small) {
-    char *path = hl_format("%s/%s", stored->key, link), *problem = NULL;
+    char *path = hl_xasprintf("%s/%s", stored->key, link), *problem = NULL;
     uint64_t pages = 0, small = 0;
     int image = openat(expected->store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
     if (image < 0)
-        return hl_format("it cannot be opened: %s", strerror(errno));
+        return hl_xasprintf("it cannot be opened: %s", strerror(errno));
     int result = check_digest(stored, image, &problem);
     if (result == 0 && problem == NULL)
         result = hl_compare_written(&expected->image, expected->file, image);
     if (result == 0 && problem == NULL)
         result = hl_prove_huge(&expected->store->geometry, image, expected->repairs, &pages, &small);
     else if (result == HL_SKIP_IMAGE_MISMATCH)
-        problem = hl_format("its bytes are not those that the file has now");
+        problem = hl_xasprintf("its bytes are not those that the file has now");
     *only_small = problem == NULL && small > 0;
     if (*only_small)
-        problem = hl_format("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
+        problem = hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more", small, pages);
     else if (problem == NULL && result != 0)
-        problem = hl_format("it cannot be read: %s",
-                            result < 0 ? strerror(-result) : hl_skip_sentence((enum hl_skip)result));
+        problem = hl_xasprintf("it cannot be read: %s",
+                               result < 0 ? strerror(-result) : hl_skip_sentence((enum hl_skip)result));
     close(image);
     return problem;
 }
@@ -150,7 +150,8 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
     char *problem = check_replica(expected, stored, HL_IMAGE_LINK, only_small);
     for (unsigned node = 0, found = 0; problem == NULL && found < stored->replicas && node < HL_NODE_NUMBERS;
          node++) {
-        char *link = hl_format(HL_IMAGE_LINK "-%u", node), *path = hl_format("%s/%s", stored->key, link);
+        char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node),
+             *path = hl_xasprintf("%s/%s", stored->key, link);
         if (faccessat(expected->store->folder, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0) {
             found++;
             problem = check_replica(expected, stored, link, only_small);
@@ -166,8 +167,8 @@ static char *check_in_place(const struct hl_store *store, const struct hl_stored
     struct hl_stored measured = *stored;
     hl_measure_stored(store, &measured);
     *only_small = measured.freshness == HL_FRESH && measured.huge_pages < measured.pages;
-    return *only_small ? hl_format("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
-                                   measured.pages - measured.huge_pages, measured.pages)
+    return *only_small ? hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
+                                      measured.pages - measured.huge_pages, measured.pages)
                        : NULL;
 }
 
@@ -216,12 +217,12 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
     struct expected expected = {.store = store, .file = &file, .repairs = repairs};
     *only_small = false;
     if (stored->freshness != HL_FRESH)
-        return hl_format("%s", sentences[stored->freshness]);
+        return hl_xasprintf("%s", sentences[stored->freshness]);
     if (stored->is_in_place)
         return check_in_place(store, stored, only_small);
     enum hl_elf_problem elf_problem = hl_open_elf(&file, AT_FDCWD, stored->origin);
     if (elf_problem != HL_ELF_FINE)
-        return hl_format("the file %s", hl_elf_problem_sentence(elf_problem));
+        return hl_xasprintf("the file %s", hl_elf_problem_sentence(elf_problem));
     char *problem = hl_explain_unsteady(file.fd, stored->marks & HL_ADD_ANY_DISK);
     if (problem == NULL && store->for_all)
         problem = hl_explain_private(file.fd, stored->origin);
@@ -234,8 +235,8 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
         problem = check_replicas(&expected, stored, only_small);
         hl_free_image(&expected.image);
     } else {
-        problem = hl_format("it cannot be made again: %s",
-                            result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result));
+        problem = hl_xasprintf("it cannot be made again: %s",
+                               result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result));
     }
     hl_close_elf(&file);
     return problem;

@@ -90,12 +90,12 @@ static bool is_pinned(int file) {
 
 char *hl_explain_unsteady(int file, bool any_disk) {
     if (!sets_ctime(file))
-        return hl_format(
+        return hl_xasprintf(
             "its file system does not tell every change of a file (only ext4, xfs, btrfs and f2fs do); use "
             "hugeld attach, which compares all bytes");
     if (any_disk || is_pinned(file))
         return NULL;
-    return hl_format(
+    return hl_xasprintf(
         "it lies on another file system than the machine's / and /usr; if that were unmounted and another "
         "one "
         "mounted, a file there could be taken for this one; accept that with hugeld share add --any-disk, "
@@ -134,7 +134,7 @@ static bool can_anybody_read(const char *path, const struct stat *wanted) {
 
 /* Whether the open FILE, an O_PATH descriptor, has an access control list, or may have one. */
 static bool has_acl(int file) {
-    char *path = hl_format("/proc/self/fd/%d", file);
+    char *path = hl_xasprintf("/proc/self/fd/%d", file);
     bool none =
         getxattr(path, "system.posix_acl_access", NULL, 0) < 0 && (errno == ENODATA || errno == EOPNOTSUPP);
     free(path);
@@ -180,12 +180,13 @@ static const char *examine_path(char *path, const struct stat *wanted, bool read
 
 char *hl_explain_exposed(int file, const char *path, bool readable) {
     struct stat wanted;
-    char *walked = hl_format("%s", path);
+    char *walked = hl_xasprintf("%s", path);
     const char *problem =
         fstat(file, &wanted) != 0 ? "cannot be examined" : examine_path(walked, &wanted, readable);
     if (problem == NULL && readable && !can_anybody_read(path, &wanted))
         problem = "cannot be read by all users";
-    char *sentence = problem == NULL ? NULL : hl_format("%s %s", walked[0] != '\0' ? walked : "/", problem);
+    char *sentence =
+        problem == NULL ? NULL : hl_xasprintf("%s %s", walked[0] != '\0' ? walked : "/", problem);
     free(walked);
     return sentence;
 }
@@ -195,9 +196,9 @@ char *hl_explain_private(int file, const char *path) {
     char *sentence =
         problem == NULL
             ? NULL
-            : hl_format("%s, and this store is for all users; keep the file where only root can write and "
-                        "all users can read, or name a store of your own with --store",
-                        problem);
+            : hl_xasprintf("%s, and this store is for all users; keep the file where only root can write and "
+                           "all users can read, or name a store of your own with --store",
+                           problem);
     free(problem);
     return sentence;
 }

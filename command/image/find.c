@@ -96,7 +96,7 @@ static enum hl_skip check_image(const struct hl_forecast *forecast, int image, b
 /* Whether `hugeld share add` would take FILE into the store that this user fills. */
 static bool is_eligible(const struct hl_elf_file *file, const struct hl_options *options) {
     char *store = hl_choose_store(options), *path = hl_find_file_path(file->fd);
-    char *problem = path != NULL ? hl_explain_unsteady(file->fd, false) : hl_format("%s", "");
+    char *problem = path != NULL ? hl_explain_unsteady(file->fd, false) : hl_xasprintf("%s", "");
     if (problem == NULL && store != NULL && strcmp(store, HL_SYSTEM_STORE) == 0)
         problem = hl_explain_private(file->fd, path);
     bool is = problem == NULL;
@@ -148,7 +148,7 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
     }
     found->path = hl_find_file_path((int)image);
     if (found->path == NULL)
-        found->path = hl_format("?");
+        found->path = hl_xasprintf("?");
     found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
     found->skip =
         found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(forecast, (int)image, knows_address);
@@ -167,13 +167,13 @@ void hl_free_found_image(struct hl_found_image *found) {
 
 char *hl_name_file(const char *remedy, const char *path) {
     const char *word = strstr(remedy, "FILE");
-    return word == NULL ? hl_format("%s", remedy)
-                        : hl_format("%.*s%s%s", (int)(word - remedy), remedy, path, word + strlen("FILE"));
+    return word == NULL ? hl_xasprintf("%s", remedy)
+                        : hl_xasprintf("%.*s%s%s", (int)(word - remedy), remedy, path, word + strlen("FILE"));
 }
 
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
     if (found->is_unwanted)
-        return hl_format("set backend=image");
+        return hl_xasprintf("set backend=image");
     const char *remedy = found->skip != HL_MOVED ? hl_remedy_of(found->skip) : NULL;
     return remedy != NULL ? hl_name_file(remedy, path) : NULL;
 }

@@ -211,7 +211,8 @@ static error_t take_huge_page(struct request *request, const char *text) {
     if (errno != 0 || text[0] < '0' || text[0] > '9' || end[shift > 0] != '\0' ||
         bytes > (UINT64_C(1) << 30) >> shift || (bytes & (bytes - 1)) != 0 ||
         bytes << shift <= request->geometry.page_bytes) {
-        hl_say("--huge-page=%s: not the size of a huge page; give a power of two up to 1G, such as 2M", text);
+        hl_warn("--huge-page=%s: not the size of a huge page; give a power of two up to 1G, such as 2M",
+                text);
         return EINVAL;
     }
     request->geometry.huge_page_bytes = bytes << shift;
@@ -258,11 +259,11 @@ static bool check_out(const struct request *request, const struct hl_elf_file *f
     if (lstat(request->out, &stat) != 0) {
         if (errno == ENOENT)
             return true;
-        hl_say("%s: %s", request->out, strerror(errno));
+        hl_warn("%s: %s", request->out, strerror(errno));
     } else if (!S_ISREG(stat.st_mode)) {
-        hl_say("%s: is there already and is no regular file; name another", request->out);
+        hl_warn("%s: is there already and is no regular file; name another", request->out);
     } else if (stat.st_dev == file->stat.st_dev && stat.st_ino == file->stat.st_ino) {
-        hl_say("%s: is the original; name another file", request->out);
+        hl_warn("%s: is the original; name another file", request->out);
     } else {
         return true;
     }
@@ -271,7 +272,7 @@ static bool check_out(const struct request *request, const struct hl_elf_file *f
 
 static bool write_out(const struct request *request, const struct hl_image *image,
                       const struct hl_elf_file *file) {
-    char *name = hl_format("%s.new-XXXXXX", request->out);
+    char *name = hl_xasprintf("%s.new-XXXXXX", request->out);
     bool done = false;
     catch_signals();
     int out = mkostemp(name, O_CLOEXEC);
@@ -285,9 +286,9 @@ static bool write_out(const struct request *request, const struct hl_image *imag
     if (result == 0 && rename(name, request->out) != 0)
         result = -errno;
     if (result > 0)
-        hl_say("%s: no image: %s", request->file, hl_skip_sentence((enum hl_skip)result));
+        hl_warn("%s: no image: %s", request->file, hl_skip_sentence((enum hl_skip)result));
     else if (result < 0)
-        hl_say("%s: cannot be written: %s", request->out, strerror(-result));
+        hl_warn("%s: cannot be written: %s", request->out, strerror(-result));
     else
         done = true;
     if (!done && out >= 0)
@@ -304,8 +305,8 @@ static bool make_image(const struct request *request, const struct hl_elf_file *
     int skip = hl_plan_image(&image, file, &request->geometry);
     if (skip != 0) {
         const char *remedy = skip == HL_SKIP_TOO_SMALL ? NULL : hl_remedy_of((enum hl_skip)skip);
-        hl_say("%s: no image: %s%s%s", request->file, hl_skip_sentence((enum hl_skip)skip),
-               remedy != NULL ? "; " : "", remedy != NULL ? remedy : "");
+        hl_warn("%s: no image: %s%s%s", request->file, hl_skip_sentence((enum hl_skip)skip),
+                remedy != NULL ? "; " : "", remedy != NULL ? remedy : "");
         return false;
     }
     bool done = write_out(request, &image, file);
@@ -329,12 +330,12 @@ int hl_make_image(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
         return HL_EXIT_USAGE;
     if (request.out == NULL) {
-        hl_say("image: names a program or library and the file to write; see 'hugeld image --help'");
+        hl_warn("image: names a program or library and the file to write; see 'hugeld image --help'");
         return HL_EXIT_USAGE;
     }
     enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, request.file);
     if (problem != HL_ELF_FINE) {
-        hl_say("%s: %s", request.file, hl_elf_problem_sentence(problem));
+        hl_warn("%s: %s", request.file, hl_elf_problem_sentence(problem));
         return HL_EXIT_NO;
     }
     bool done = make_image(&request, &file);

@@ -143,7 +143,7 @@ static void add_chunks(struct hl_place *place, const struct hl_segment *segment,
     if ((first - segment->offset) % huge != 0)
         return;
     for (uint64_t at = hl_round_up(first, huge); at + huge <= end; at += huge) {
-        place->chunk = hl_resize(place->chunk, (place->n_chunks + 1) * sizeof *place->chunk);
+        place->chunk = hl_xrealloc(place->chunk, (place->n_chunks + 1) * sizeof *place->chunk);
         place->chunk[place->n_chunks++] = (struct hl_chunk){.offset = segment->offset + (at - first)};
     }
 }
@@ -216,7 +216,7 @@ static bool map_chunk(const struct work *work, const struct hl_chunk *chunk) {
 
 /* Which pages of the mapped chunk are cached: a byte for each, whose lowest bit says it; the caller frees them. */
 static unsigned char *list_cached(const struct work *work) {
-    unsigned char *state = hl_allocate(work->pages);
+    unsigned char *state = hl_xmalloc(work->pages);
     if (mincore(work->window, work->place->chunk_bytes, state) != 0)
         memset(state, 0, work->pages);
     return state;
@@ -317,7 +317,7 @@ static bool find_own_line(const struct work *work, struct line *own) {
 
 /* Notes which chunks the process whose maps these are has mapped.  False: that is not done at END (hl_now_ms). */
 static bool count_process(struct hl_place *place, FILE *maps, const struct line *own, double end) {
-    bool *seen = hl_allocate(place->n_chunks * sizeof *seen), in_time = true;
+    bool *seen = hl_xmalloc(place->n_chunks * sizeof *seen), in_time = true;
     char *text = NULL;
     size_t size = 0;
     struct line line;
@@ -358,7 +358,7 @@ static bool read_entries(const struct work *work, const struct hl_chunk *chunk, 
 /* The same for processes that even root cannot look at, as one that a security module guards: how often the kernel says
    (kpagecount) that others map one of the cached pages of CHUNK at most.  Negative: it does not. */
 static int64_t count_hidden(const struct work *work, const struct hl_chunk *chunk) {
-    uint64_t *entry = hl_allocate(work->pages * sizeof *entry), mapped;
+    uint64_t *entry = hl_xmalloc(work->pages * sizeof *entry), mapped;
     int counts = open("/proc/kpagecount", O_RDONLY | O_CLOEXEC);
     int64_t most = counts >= 0 && read_entries(work, chunk, entry) ? 0 : -1;
     for (size_t i = 0; i < work->pages && most >= 0; i++) {
@@ -405,7 +405,7 @@ static bool count_mappers(const struct work *work, double ms_max) {
         pid_t pid = hl_parse_pid(entry->d_name);
         if (pid == 0 || pid == getpid())
             continue;
-        char *path = hl_format("/proc/%s/maps", entry->d_name);
+        char *path = hl_xasprintf("/proc/%s/maps", entry->d_name);
         FILE *maps = fopen(path, "re");
         free(path);
         is_hidden |= maps == NULL && (errno == EACCES || errno == EPERM);
@@ -430,7 +430,7 @@ struct pressure {
 
 /* False: the kernel does not tell. */
 static bool read_pressure(struct pressure *pressure, const char *what) {
-    char *path = hl_format("/proc/pressure/%s", what);
+    char *path = hl_xasprintf("/proc/pressure/%s", what);
     FILE *file = fopen(path, "re");
     bool known = file != NULL && fscanf(file, "some avg10=%lf avg60=%*f avg300=%*f total=%" SCNu64,
                                         &pressure->percent, &pressure->microseconds) == 2;
@@ -458,7 +458,7 @@ static char *explain_pressure(struct hl_placer *placer, bool with_io) {
         struct pressure pressure = {0};
         placer->is_pressure_unknown |= !read_pressure(&pressure, resources[i]);
         if (pressure.percent > PRESSURE_MAX && (i == 0 || is_waited_for(&pressure)))
-            return hl_format(
+            return hl_xasprintf(
                 "programs have waited for %s in %.0f %% of the last ten seconds; try again later",
                 i == 0 ? "memory" : "disks", pressure.percent);
     }
@@ -474,7 +474,7 @@ static struct hl_superblock *find_superblock(struct hl_placer *placer, dev_t dev
         if (placer->superblock[i].device == device)
             return &placer->superblock[i];
     placer->superblock =
-        hl_resize(placer->superblock, (placer->n_superblocks + 1) * sizeof *placer->superblock);
+        hl_xrealloc(placer->superblock, (placer->n_superblocks + 1) * sizeof *placer->superblock);
     struct hl_superblock *superblock = &placer->superblock[placer->n_superblocks++];
     *superblock = (struct hl_superblock){.device = device};
     return superblock;
@@ -590,20 +590,20 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
     hl_read_status(&status, &hl_system_roots);
     int policy = hl_check_thp_policy(&hl_system_roots, &geometry, &status);
     if (policy != 0)
-        return hl_format("%s; %s", hl_skip_sentence((enum hl_skip)policy),
-                         hl_remedy_of((enum hl_skip)policy));
+        return hl_xasprintf("%s; %s", hl_skip_sentence((enum hl_skip)policy),
+                            hl_remedy_of((enum hl_skip)policy));
     if (!is_real_root())
-        return hl_format("only root outside of containers and of services that are shut in sees which "
-                         "processes map the file; run it there");
+        return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
+                            "processes map the file; run it there");
     char *sentence = hl_explain_unsteady(file->fd, true);
     char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false) : NULL;
     if (problem != NULL)
-        sentence = hl_format("%s; keep the file where only root can write", problem);
+        sentence = hl_xasprintf("%s; keep the file where only root can write", problem);
     free(problem);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (sentence == NULL && bytes > hl_read_memory_headroom(&hl_system_roots, &placement))
         sentence =
-            hl_format("the machine or a memory limit has no room for it; free memory, or raise the limit");
+            hl_xasprintf("the machine or a memory limit has no room for it; free memory, or raise the limit");
     return sentence;
 }
 
@@ -620,16 +620,16 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     if (sentence != NULL)
         return sentence;
     if (begin_work(&work, place, file->fd) != 0)
-        return hl_format("there is no room for a mapping; raise RLIMIT_AS");
+        return hl_xasprintf("there is no room for a mapping; raise RLIMIT_AS");
     work.joined_prot = find_joined_prot(&work);
     placer->cannot_join = work.joined_prot == PROT_NONE;
     if (placer->only_joins && work.joined_prot == PROT_NONE)
-        sentence = hl_format("%s", sentences[IN_USE]);
+        sentence = hl_xasprintf("%s", sentences[IN_USE]);
     else if (!count_mappers(&work, placer->count_ms_max))
-        sentence = hl_format("it cannot be known which processes map the file%s",
-                             placer->count_ms_max > 0 ? ", or to look takes too long"
-                                                      : "; mount /proc, and run it as root with all "
-                                                        "capabilities");
+        sentence = hl_xasprintf("it cannot be known which processes map the file%s",
+                                placer->count_ms_max > 0 ? ", or to look takes too long"
+                                                         : "; mount /proc, and run it as root with all "
+                                                           "capabilities");
     struct hl_superblock *superblock = find_superblock(placer, file->stat.st_dev);
     for (size_t i = 0; i < place->n_chunks && sentence == NULL; i++) {
         if (look_at(&work, &place->chunk[i])) /* read ahead with the one before */
@@ -644,7 +644,7 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         place->is_mapped)
         obstacle = IN_USE;
     end_work(&work);
-    return sentence != NULL || obstacle == NONE ? sentence : hl_format("%s", sentences[obstacle]);
+    return sentence != NULL || obstacle == NONE ? sentence : hl_xasprintf("%s", sentences[obstacle]);
 }
 
 int hl_find_mapped(const struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file) {

@@ -132,7 +132,7 @@ static int read_sections(struct planner *p) {
     }
     if (header->e_shentsize != sizeof(Elf64_Shdr))
         return HL_SKIP_MALFORMED;
-    image->shdr = hl_allocate(image->shnum * sizeof *image->shdr);
+    image->shdr = hl_xmalloc(image->shnum * sizeof *image->shdr);
     for (size_t i = 0; i < image->shnum; i++) {
         Elf64_Shdr *sh = &image->shdr[i];
         if (gelf_getshdr(elf_getscn(p->elf, i), sh) == NULL)
@@ -580,10 +580,10 @@ static int plan(struct planner *p) {
     /* Each segment has bytes and at most two pieces of traps before it, and two more are behind the last one. */
     size_t headers = image->phnum + image->shnum;
     size_t pieces = 3 * HL_SEGMENTS_MAX + 2 + headers; /* and some of them twice */
-    image->piece = hl_allocate(2 * pieces * sizeof *image->piece);
-    p->extent = hl_allocate((headers + 1) * sizeof *p->extent);
-    p->range = hl_allocate((HL_SEGMENTS_MAX + 4 + headers) * sizeof *p->range);
-    image->phdr = hl_allocate(image->phnum * sizeof *image->phdr);
+    image->piece = hl_xmalloc(2 * pieces * sizeof *image->piece);
+    p->extent = hl_xmalloc((headers + 1) * sizeof *p->extent);
+    p->range = hl_xmalloc((HL_SEGMENTS_MAX + 4 + headers) * sizeof *p->range);
+    image->phdr = hl_xmalloc(image->phnum * sizeof *image->phdr);
     memcpy(image->phdr, p->file->phdr, image->phnum * sizeof *image->phdr);
 
     result = check_original(p);
@@ -638,7 +638,7 @@ static uint64_t count_executed(const struct hl_elf_file *file, const struct hl_o
                                const struct hl_geometry *geometry) {
     struct hl_object executed;
     uint64_t bytes = 0, huge = geometry->huge_page_bytes;
-    Elf64_Phdr *phdr = hl_allocate((file->phnum + 1) * sizeof *phdr);
+    Elf64_Phdr *phdr = hl_xmalloc((file->phnum + 1) * sizeof *phdr);
     memcpy(phdr, file->phdr, file->phnum * sizeof *phdr);
     hl_join_rows(phdr, file, geometry);
     bool is_read = hl_read_segments(&executed, phdr, file->phnum, 0, geometry) == 0;

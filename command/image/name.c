@@ -12,13 +12,13 @@
 char *hl_default_store(void) {
     const char *folder = getenv("XDG_RUNTIME_DIR");
     if (geteuid() == 0)
-        return hl_format("%s", HL_SYSTEM_STORE);
-    return folder != NULL && folder[0] == '/' ? hl_format("%s/hugeld", folder) : NULL;
+        return hl_xasprintf("%s", HL_SYSTEM_STORE);
+    return folder != NULL && folder[0] == '/' ? hl_xasprintf("%s/hugeld", folder) : NULL;
 }
 
 char *hl_choose_store(const struct hl_options *options) {
     const struct hl_string *named = &options->store;
-    return named->bytes > 0 ? hl_format("%.*s", (int)named->bytes, named->at) : hl_default_store();
+    return named->bytes > 0 ? hl_xasprintf("%.*s", (int)named->bytes, named->at) : hl_default_store();
 }
 
 uint64_t hl_find_store_owner(void) {
@@ -31,7 +31,7 @@ static bool has_place(const char *path, uint64_t owner, const char *key) {
     long store = hl_open_store(path, owner);
     if (store < 0)
         return false;
-    char *mark = hl_format("%s/" HL_IN_PLACE_MARK, key);
+    char *mark = hl_xasprintf("%s/" HL_IN_PLACE_MARK, key);
     bool has = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
     free(mark);
     close((int)store);
@@ -44,7 +44,7 @@ bool hl_is_kept_in_place(int file, const struct hl_options *options) {
     if (hl_read_file_state(&state, file) != 0)
         return false;
     hl_set_image_key(&key, &state);
-    char *named = hl_format("%.*s", (int)options->store.bytes, options->store.at);
+    char *named = hl_xasprintf("%.*s", (int)options->store.bytes, options->store.at);
     bool is_kept = has_place(HL_SYSTEM_STORE, 0, key.at) ||
                    (named[0] != '\0' && has_place(named, hl_find_store_owner(), key.at));
     free(named);

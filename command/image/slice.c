@@ -59,7 +59,7 @@ bool hl_has_slice(void) {
 
 /* False: there will be no scope. */
 static bool ask_for_scope(const struct sd_bus_functions *f, void *bus) {
-    char *name = hl_format("hugeld-%d-%.0f.scope", getpid(), hl_now_ms());
+    char *name = hl_xasprintf("hugeld-%d-%.0f.scope", getpid(), hl_now_ms());
     /* The process 0 is the one that asks, in whatever namespace. */
     int result =
         f->call(bus, "org.freedesktop.systemd1", "/org/freedesktop/systemd1",

@@ -39,9 +39,9 @@ static const struct {
 /* Says why there is no store at PATH, which may be NULL, for this user. */
 static bool has_path(const char *path) {
     if (path == NULL)
-        hl_say("XDG_RUNTIME_DIR is not set, so there is no place for a store of your own; log in with "
-               "pam_systemd, or name "
-               "a folder on tmpfs with --store");
+        hl_warn("XDG_RUNTIME_DIR is not set, so there is no place for a store of your own; log in with "
+                "pam_systemd, or name "
+                "a folder on tmpfs with --store");
     return path != NULL;
 }
 
@@ -51,31 +51,31 @@ static bool is_system_store(const char *path) { return geteuid() == 0 && strcmp(
 static void say_unusable(const char *path, int result) {
     switch (-result) {
     case EACCES:
-        hl_say("%s: not used as a store: it must be owned and writable by you alone, and readable; remove "
-               "it, or name "
-               "another with --store",
-               path);
+        hl_warn("%s: not used as a store: it must be owned and writable by you alone, and readable; remove "
+                "it, or name "
+                "another with --store",
+                path);
         break;
     case EOVERFLOW:
-        hl_say("%s: not used as a store: it belongs to a user that this user namespace does not map; name "
-               "another with "
-               "--store",
-               path);
+        hl_warn("%s: not used as a store: it belongs to a user that this user namespace does not map; name "
+                "another with "
+                "--store",
+                path);
         break;
     case EOPNOTSUPP:
-        hl_say("%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
-               "let root mount "
-               "a store: hugeld share add",
-               path);
+        hl_warn("%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
+                "let root mount "
+                "a store: hugeld share add",
+                path);
         break;
     case ENOTDIR:
     case ELOOP:
-        hl_say(
+        hl_warn(
             "%s: a store is a folder, and no symbolic link to one; remove it, or name another with --store",
             path);
         break;
     default:
-        hl_say("%s: the store cannot be opened: %s; name another with --store", path, strerror(-result));
+        hl_warn("%s: the store cannot be opened: %s; name another with --store", path, strerror(-result));
     }
 }
 
@@ -85,14 +85,14 @@ static int examine_folder(struct hl_store *store) {
     struct stat stat;
     if (fstatvfs(store->folder, &flags) != 0 || fstat(store->folder, &stat) != 0) {
         int error = errno;
-        hl_say("%s: the store cannot be examined: %s; name another with --store", store->path,
-               strerror(error));
+        hl_warn("%s: the store cannot be examined: %s; name another with --store", store->path,
+                strerror(error));
         return -error;
     }
     store->device = stat.st_dev;
     store->for_all = geteuid() == 0 && (stat.st_mode & (S_IRWXG | S_IRWXO)) != 0;
     if (flags.f_flag & ST_NOEXEC) {
-        hl_say(
+        hl_warn(
             "%s: it is mounted noexec, so no program can use what is in it; mount -o remount,exec its file "
             "system, or name another store with --store",
             store->path);
@@ -114,7 +114,7 @@ static int open_folder(struct hl_store *store, const char *path) {
     close((int)pinned);
     if (store->folder < 0)
         return -error;
-    store->path = hl_format("%s", path);
+    store->path = hl_xasprintf("%s", path);
     hl_set_geometry(&store->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     return 0;
 }
@@ -148,7 +148,7 @@ static int open_mount_point(struct hl_store *store, const char *path) {
         return -EACCES;
     }
     store->folder = folder;
-    store->path = hl_format("%s", path);
+    store->path = hl_xasprintf("%s", path);
     return 0;
 }
 
@@ -192,19 +192,20 @@ static int mount_at(int folder, const char *type, unsigned long flags, const cha
 
 static int say_no_mount(const struct hl_store *store, int result) {
     if (result == -EPERM)
-        hl_say("%s: a store cannot be mounted here: %s; run it as root, outside of containers", store->path,
-               strerror(EPERM));
+        hl_warn("%s: a store cannot be mounted here: %s; run it as root, outside of containers", store->path,
+                strerror(EPERM));
     else if (result != 0)
-        hl_say("%s: a tmpfs with huge pages cannot be mounted there: %s; boot a kernel with "
-               "CONFIG_TRANSPARENT_HUGEPAGE",
-               store->path, strerror(-result));
+        hl_warn("%s: a tmpfs with huge pages cannot be mounted there: %s; boot a kernel with "
+                "CONFIG_TRANSPARENT_HUGEPAGE",
+                store->path, strerror(-result));
     return result;
 }
 
 /* Mounts a tmpfs of SIZE with huge pages at the open STORE; swapped text stalls, so without swap (Linux 6.4). */
 static int mount_tmpfs(const struct hl_store *store, const char *size) {
     const char *mode = is_system_store(store->path) ? "0755" : "0700";
-    char *data = hl_format("mode=%s,huge=always,size=%s", mode, size), *noswap = hl_format("%s,noswap", data);
+    char *data = hl_xasprintf("mode=%s,huge=always,size=%s", mode, size),
+         *noswap = hl_xasprintf("%s,noswap", data);
     int result = mount_at(store->folder, "tmpfs", 0, noswap);
     if (result == -EINVAL)
         result = mount_at(store->folder, "tmpfs", 0, data);
@@ -215,12 +216,12 @@ static int mount_tmpfs(const struct hl_store *store, const char *size) {
 
 /* Gives the mounted STORE the size that is wanted. */
 static int resize(const struct hl_store *store, const char *size) {
-    char *data = hl_format("size=%s", size);
+    char *data = hl_xasprintf("size=%s", size);
     int result = mount_at(store->folder, NULL, MS_REMOUNT, data);
     free(data);
     if (result != 0)
-        hl_say("%s: cannot resize to %s: %s; remove images first: hugeld share remove", store->path, size,
-               strerror(-result));
+        hl_warn("%s: cannot resize to %s: %s; remove images first: hugeld share remove", store->path, size,
+                strerror(-result));
     return result;
 }
 
@@ -241,8 +242,8 @@ static int take_lock(struct hl_store *store, bool waits) {
 
 static int say_no_lock(const struct hl_store *store, int result) {
     if (result != 0 && result != -EWOULDBLOCK)
-        hl_say("%s: the store cannot be locked: %s; make it writable, or name another with --store",
-               store->path, strerror(-result));
+        hl_warn("%s: the store cannot be locked: %s; make it writable, or name another with --store",
+                store->path, strerror(-result));
     return result;
 }
 
@@ -285,13 +286,13 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
     if (!has_path(path))
         return -ENOENT;
     if (size != NULL && geteuid() != 0) {
-        hl_say("%s: only root can mount a store, so --size is for root; leave it out", path);
+        hl_warn("%s: only root can mount a store, so --size is for root; leave it out", path);
         return -EPERM;
     }
     while (result == -ESTALE) {
         if (mkdir(path, is_system_store(path) ? 0755 : 0700) != 0 && errno != EEXIST) {
             int error = errno;
-            hl_say("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
+            hl_warn("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
             return -error;
         }
         result = open_and_lock(store, path, size, wants_mount(path, size), waits);
@@ -348,7 +349,7 @@ static char *read_link(int folder, const char *name) {
     if (bytes < 0 && errno != ENOENT && errno != EINVAL)
         return NULL;
     target[bytes > 0 ? bytes : 0] = '\0';
-    return hl_format("%s", target);
+    return hl_xasprintf("%s", target);
 }
 
 void hl_remove_leftovers(const struct hl_store *store) {
@@ -376,7 +377,7 @@ int hl_remove_stored(const struct hl_store *store, const char *key) {
 static int put_marks(const struct hl_store *store, unsigned marks) {
     int result = 0;
     for (size_t i = 0; i < sizeof mark_names / sizeof mark_names[0] && result == 0; i++) {
-        char *path = hl_format(HL_NEW_FOLDER "/%s", mark_names[i].name);
+        char *path = hl_xasprintf(HL_NEW_FOLDER "/%s", mark_names[i].name);
         if ((marks & mark_names[i].flag) && mkdirat(store->folder, path, 0755) != 0)
             result = -errno;
         free(path);
@@ -455,7 +456,7 @@ static bool add_replica(const struct hl_store *store, struct hl_stored *stored, 
     stored->last_use = stat.st_atime;
     stored->bytes = (uint64_t)stat.st_size;
     stored->huge_pages += (uint64_t)stat.st_blocks * 512 / store->geometry.huge_page_bytes;
-    stored->inode = hl_resize(stored->inode, (stored->n_inodes + 1) * sizeof *stored->inode);
+    stored->inode = hl_xrealloc(stored->inode, (stored->n_inodes + 1) * sizeof *stored->inode);
     stored->inode[stored->n_inodes++] = stat.st_ino;
     return true;
 }
@@ -509,7 +510,7 @@ static void read_file_in_place(struct hl_stored *stored) {
     stored->freshness = stored->origin[0] == '/' && stat(stored->origin, &stat_) == 0 ? HL_FRESH : HL_GONE;
     if (stored->freshness != HL_FRESH)
         return;
-    stored->inode = hl_allocate(sizeof *stored->inode);
+    stored->inode = hl_xmalloc(sizeof *stored->inode);
     stored->inode[0] = stat_.st_ino;
     stored->n_inodes = 1;
     stored->device = stat_.st_dev;
@@ -517,16 +518,16 @@ static void read_file_in_place(struct hl_stored *stored) {
 
 static void read_stored(const struct hl_store *store, struct hl_stored *stored, const char *key) {
     memset(stored, 0, sizeof *stored);
-    stored->key = hl_format("%s", key);
+    stored->key = hl_xasprintf("%s", key);
     stored->device = store->device;
     int folder = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     char *origin = folder >= 0 ? read_link(folder, ".origin") : NULL;
     char *image = folder >= 0 ? read_link(folder, HL_IMAGE_LINK) : NULL;
     char *digest = folder >= 0 ? read_link(folder, HL_DIGEST_LINK) : NULL;
     bool is_known = origin != NULL && image != NULL;
-    stored->origin = origin != NULL ? origin : hl_format("%s", "");
-    stored->image = hl_format("%s/%s/%s", store->path, key, image != NULL ? image : "");
-    stored->digest = digest != NULL ? digest : hl_format("%s", "");
+    stored->origin = origin != NULL ? origin : hl_xasprintf("%s", "");
+    stored->image = hl_xasprintf("%s/%s/%s", store->path, key, image != NULL ? image : "");
+    stored->digest = digest != NULL ? digest : hl_xasprintf("%s", "");
     stored->freshness = HL_UNREADABLE;
     if (is_known)
         stored->freshness =
@@ -555,7 +556,7 @@ bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size
         if (strncmp(entry->d_name, KEY_BEGINS, strlen(KEY_BEGINS)) != 0)
             continue;
         if (*n % 64 == 0)
-            *stored = hl_resize(*stored, (*n + 64) * sizeof **stored);
+            *stored = hl_xrealloc(*stored, (*n + 64) * sizeof **stored);
         read_stored(store, &(*stored)[(*n)++], entry->d_name);
     }
     int error = errno;
@@ -566,7 +567,7 @@ bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size
     if (*n > 0)
         qsort(*stored, *n, sizeof **stored, compare_stored);
     if (error != 0)
-        hl_say("%s: the store cannot be read: %s", store->path, strerror(error));
+        hl_warn("%s: the store cannot be read: %s", store->path, strerror(error));
     return error == 0;
 }
 
@@ -606,7 +607,7 @@ static struct hl_stored *find_mapped(struct hl_stored *stored, size_t n, const c
 }
 
 static void count_process(struct hl_stored *stored, size_t n, FILE *maps) {
-    bool *seen = hl_allocate(n * sizeof *seen);
+    bool *seen = hl_xmalloc(n * sizeof *seen);
     char *line = NULL;
     size_t size = 0;
     while (getline(&line, &size, maps) >= 0) {
@@ -625,7 +626,7 @@ void hl_count_processes(struct hl_stored *stored, size_t n) {
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         if (hl_parse_pid(entry->d_name) == 0)
             continue;
-        char *path = hl_format("/proc/%s/maps", entry->d_name);
+        char *path = hl_xasprintf("/proc/%s/maps", entry->d_name);
         FILE *maps = fopen(path, "re");
         free(path);
         if (maps == NULL)

@@ -45,7 +45,7 @@ static void add_range(struct hl_moved *moved, const struct hl_region *region) {
         last->end = region->end;
         return;
     }
-    moved->range = hl_resize(moved->range, (moved->n_ranges + 1) * sizeof *moved->range);
+    moved->range = hl_xrealloc(moved->range, (moved->n_ranges + 1) * sizeof *moved->range);
     moved->range[moved->n_ranges++] = (struct hl_text_range){region->start, region->end};
 }
 
@@ -55,7 +55,7 @@ static int compare_moved(const void *a, const void *b) {
 }
 
 struct hl_moved *hl_find_moved(const struct hl_process *process, size_t *n) {
-    struct hl_moved *all = hl_allocate(process->n_loaded * sizeof *all);
+    struct hl_moved *all = hl_xmalloc(process->n_loaded * sizeof *all);
     *n = 0;
     for (size_t i = 0; i < process->n_loaded; i++) {
         struct hl_moved moved = {&process->loaded[i], 0, NULL};
@@ -77,20 +77,21 @@ static bool is_there(char *path) {
 
 /* Whether a debug file called NAME stands where libdw looks for those of a file in FOLDER. */
 static bool has_linked_file(const char *folder, const char *name, int pid) {
-    return is_there(hl_format("%s/%s", folder, name)) || is_there(hl_format("%s/.debug/%s", folder, name)) ||
-           is_there(hl_format("/usr/lib/debug%s/%s", folder, name)) ||
-           is_there(hl_format("/proc/%d/root/usr/lib/debug%s/%s", pid, folder, name));
+    return is_there(hl_xasprintf("%s/%s", folder, name)) ||
+           is_there(hl_xasprintf("%s/.debug/%s", folder, name)) ||
+           is_there(hl_xasprintf("/usr/lib/debug%s/%s", folder, name)) ||
+           is_there(hl_xasprintf("/proc/%d/root/usr/lib/debug%s/%s", pid, folder, name));
 }
 
 static bool has_file_by_id(const unsigned char *id, size_t bytes, int pid) {
-    char *name = hl_format("%02x/", id[0]);
+    char *name = hl_xasprintf("%02x/", id[0]);
     for (size_t i = 1; i < bytes; i++) {
-        char *longer = hl_format("%s%02x", name, id[i]);
+        char *longer = hl_xasprintf("%s%02x", name, id[i]);
         free(name);
         name = longer;
     }
-    bool there = is_there(hl_format("/usr/lib/debug/.build-id/%s.debug", name)) ||
-                 is_there(hl_format("/proc/%d/root/usr/lib/debug/.build-id/%s.debug", pid, name));
+    bool there = is_there(hl_xasprintf("/usr/lib/debug/.build-id/%s.debug", name)) ||
+                 is_there(hl_xasprintf("/proc/%d/root/usr/lib/debug/.build-id/%s.debug", pid, name));
     free(name);
     return there;
 }
@@ -128,7 +129,7 @@ static bool has_debug_names(const struct hl_process *process, const struct hl_lo
     char *real = realpath(loaded->object.path, NULL);
     const char *paths[] = {loaded->object.path, real};
     for (size_t i = 0; i < 2 && !found && link != NULL && paths[i] != NULL; i++) {
-        char *folder = hl_format("%.*s", (int)(hl_base_name(paths[i]) - paths[i]), paths[i]);
+        char *folder = hl_xasprintf("%.*s", (int)(hl_base_name(paths[i]) - paths[i]), paths[i]);
         found = has_linked_file(folder, link, process->pid);
         free(folder);
     }
@@ -146,7 +147,7 @@ struct debug_names {
 
 /* A process in a mount namespace of its own has debug files of its own, if any. */
 static void open_debug_names(struct debug_names *names, const struct hl_process *process) {
-    names->folders = hl_format(":.debug:/usr/lib/debug:/proc/%d/root/usr/lib/debug", process->pid);
+    names->folders = hl_xasprintf(":.debug:/usr/lib/debug:/proc/%d/root/usr/lib/debug", process->pid);
     names->callbacks = (Dwfl_Callbacks){
         .find_elf = dwfl_build_id_find_elf,
         .find_debuginfo = dwfl_standard_find_debuginfo,
@@ -217,7 +218,7 @@ struct demangling {
 static void add_text(const char *text, size_t bytes, void *worker_) {
     struct worker *worker = worker_;
     if (worker->name_bytes - worker->filled < bytes)
-        worker->name = hl_resize(worker->name, worker->name_bytes = 2 * (worker->filled + bytes));
+        worker->name = hl_xrealloc(worker->name, worker->name_bytes = 2 * (worker->filled + bytes));
     memcpy(worker->name + worker->filled, text, bytes);
     worker->filled += bytes;
 }
@@ -307,8 +308,8 @@ void hl_add_names(struct hl_map_text *text, const struct hl_process *process, co
     hl_free_symbols(&symbols);
     close_debug_names(&names);
     if (result != 0)
-        hl_say("%s: its symbols cannot be read: %s; check it with readelf -sW", loaded->object.path,
-               result == -ENOEXEC ? "the symbol table is broken" : strerror(-result));
+        hl_warn("%s: its symbols cannot be read: %s; check it with readelf -sW", loaded->object.path,
+                result == -ENOEXEC ? "the symbol table is broken" : strerror(-result));
     else if (text->lines == lines)
-        hl_say("%s: names no function in the moved text; install its debug symbols", loaded->object.path);
+        hl_warn("%s: names no function in the moved text; install its debug symbols", loaded->object.path);
 }

@@ -48,16 +48,16 @@ static const struct argp_option argp_options[] = {
 static error_t take_process(struct request *request, const char *text) {
     pid_t pid = hl_parse_pid(text), *named = NULL;
     if (pid == 0 && hl_is_number(text)) {
-        hl_say("perf-map: '%s' is not a process ID; give a number as ps prints it, or a name", text);
+        hl_warn("perf-map: '%s' is not a process ID; give a number as ps prints it, or a name", text);
         return EINVAL;
     }
     size_t n = pid != 0 ? 1 : hl_find_named(&named, text);
     if (n == 0) {
-        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
+        hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
         request->failed++;
     }
     request->has_names |= pid == 0;
-    request->asked = hl_resize(request->asked, (request->n_asked + n + 1) * sizeof pid);
+    request->asked = hl_xrealloc(request->asked, (request->n_asked + n + 1) * sizeof pid);
     for (size_t i = 0; i < n; i++)
         request->asked[request->n_asked++] = pid != 0 ? pid : named[i];
     free(named);
@@ -106,7 +106,7 @@ static char *make_signature(const struct hl_moved *moved, size_t n) {
         fprintf(text, "\n");
     }
     if (text == NULL || fclose(text) != 0) {
-        hl_say("out of memory; free some and try again");
+        hl_warn("out of memory; free some and try again");
         exit(HL_EXIT_NO);
     }
     return signature;
@@ -155,9 +155,9 @@ static const char *error_sentence(int result) {
 static void say_unwritten(const char *path, int result) {
     const char *sentence = error_sentence(result);
     if (sentence != NULL)
-        hl_say("%s is not written: %s", path, sentence);
+        hl_warn("%s is not written: %s", path, sentence);
     else
-        hl_say("%s is not written: %s; use --output", path, strerror(-result));
+        hl_warn("%s is not written: %s; use --output", path, strerror(-result));
 }
 
 /* To where the user says. */
@@ -175,7 +175,7 @@ static int write_place(const struct request *request, const struct hl_process *p
                        const struct hl_moved *moved, size_t n, char **path, bool *known) {
     struct hl_map_place place;
     int result = hl_find_place(&place, process);
-    *path = hl_format("/tmp/perf-%d.map", place.inner_pid);
+    *path = hl_xasprintf("/tmp/perf-%d.map", place.inner_pid);
     *known = false;
     if (result == 0)
         result = request->append
@@ -191,7 +191,7 @@ static void write_map(struct request *request, const struct hl_process *process,
     bool known = false;
     int result;
     if (request->output != NULL) {
-        path = hl_format("%s", request->output);
+        path = hl_xasprintf("%s", request->output);
         result = write_output(request);
     } else {
         result = write_place(request, process, moved, n, &path, &known);
@@ -226,20 +226,20 @@ static bool has_nameless_copy(const struct hl_process *process) {
 
 static void say_not_moved(const struct hl_process *process) {
     if (has_nameless_copy(process))
-        hl_say(
+        hl_warn(
             "%d: nothing is written: it was attached with a copy of its own, in which perf finds no names, "
             "with "
             "a map or without; profile it after hugeld detach %d, or start it on an image (hugeld share add, "
             "hugeld run)",
             process->pid, process->pid);
     else if (has_shared_text(process))
-        hl_say("%d: nothing is written: perf needs no map file for what is mapped from images, and no other "
-               "text "
-               "was moved",
-               process->pid);
+        hl_warn("%d: nothing is written: perf needs no map file for what is mapped from images, and no other "
+                "text "
+                "was moved",
+                process->pid);
     else
-        hl_say("%d: none of its text was moved, perf names it without a map; 'hugeld status %d' shows more",
-               process->pid, process->pid);
+        hl_warn("%d: none of its text was moved, perf names it without a map; 'hugeld status %d' shows more",
+                process->pid, process->pid);
 }
 
 /* What is said of one without moved text is said of PID itself only. */
@@ -280,7 +280,7 @@ struct kinship {
 
 static pid_t read_parent(pid_t pid) {
     int parent = 0;
-    char *path = hl_format("/proc/%d/stat", pid), line[1024];
+    char *path = hl_xasprintf("/proc/%d/stat", pid), line[1024];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     ssize_t bytes = fd >= 0 ? read(fd, line, sizeof line - 1) : -1;
     if (fd >= 0)
@@ -302,7 +302,7 @@ static struct kinship *read_kinship(size_t *n) {
         if (pid == 0)
             continue;
         if (*n % 256 == 0)
-            all = hl_resize(all, (*n + 256) * sizeof *all);
+            all = hl_xrealloc(all, (*n + 256) * sizeof *all);
         all[(*n)++] = (struct kinship){pid, read_parent(pid), false};
     }
     if (folder != NULL)
@@ -362,7 +362,7 @@ static int map_all(struct request *request) {
 static int clean_up(void) {
     long removed = hl_remove_stale_maps();
     if (removed < 0) {
-        hl_say("perf-map: --clean: %s; check /tmp and /proc", strerror((int)-removed));
+        hl_warn("perf-map: --clean: %s; check /tmp and /proc", strerror((int)-removed));
         return HL_EXIT_NO;
     }
     hl_print("%ld %s removed from /tmp", removed, removed == 1 ? "map" : "maps");
@@ -375,15 +375,15 @@ static int check_request(const struct request *request) {
     bool alone =
         !is_asked && !request->append && !request->children && !request->force && request->output == NULL;
     if (request->clean && !alone)
-        hl_say("perf-map: --clean stands alone; it removes the maps of processes that are gone");
+        hl_warn("perf-map: --clean stands alone; it removes the maps of processes that are gone");
     else if (request->output != NULL && (request->append || request->children || request->force))
-        hl_say("perf-map: --output takes one process's map; leave out --append, --children and --force");
+        hl_warn("perf-map: --output takes one process's map; leave out --append, --children and --force");
     else if (request->append && request->force)
-        hl_say("perf-map: --append replaces nothing; leave out --force");
+        hl_warn("perf-map: --append replaces nothing; leave out --force");
     else if (request->output != NULL && request->n_asked > 1)
-        hl_say("perf-map: --output takes one process's map; give one PID");
+        hl_warn("perf-map: --output takes one process's map; give one PID");
     else if (!is_asked && !request->clean)
-        hl_say("perf-map: give PIDs or NAMEs; 'hugeld status --all' lists processes with huge pages");
+        hl_warn("perf-map: give PIDs or NAMEs; 'hugeld status --all' lists processes with huge pages");
     else
         return 0;
     return HL_EXIT_USAGE;

@@ -163,7 +163,7 @@ static bool is_overwritten(const struct hl_process *process, const struct stat *
         if (fstatat(fd, entry->d_name, &stat, 0) != 0 || stat.st_ino != map->st_ino ||
             stat.st_dev != map->st_dev)
             continue;
-        char *name = hl_format("fdinfo/%s", entry->d_name), *line = NULL;
+        char *name = hl_xasprintf("fdinfo/%s", entry->d_name), *line = NULL;
         size_t size = 0;
         FILE *text = open_text(process->folder, name);
         while (text != NULL && getline(&line, &size, text) >= 0)
@@ -252,7 +252,7 @@ static int has_lines(int fd, off_t bytes, const struct hl_map_text *text, bool *
 
 /* One write, so that no other writer's line gets in between. */
 static int append_text(int fd, const struct hl_map_text *text, size_t room) {
-    char *block = hl_allocate(room + text->filled);
+    char *block = hl_xmalloc(room + text->filled);
     memset(block, '\n', room);
     memcpy(block + room, text->at, text->filled);
     int result = hl_write_all(fd, block, room + text->filled);
@@ -336,7 +336,7 @@ static int read_numbers(struct numbers *numbers) {
     for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
         if (hl_parse_pid(entry->d_name) == 0)
             continue;
-        char *name = hl_format("%s/status", entry->d_name);
+        char *name = hl_xasprintf("%s/status", entry->d_name);
         FILE *text = open_text(dirfd(folder), name);
         free(name);
         while (text != NULL && getline(&line, &size, text) >= 0) {
@@ -345,7 +345,7 @@ static int read_numbers(struct numbers *numbers) {
             char *end = line + 6;
             for (long pid = strtol(end, &end, 10); pid > 0; pid = strtol(end, &end, 10)) {
                 if (numbers->n % 256 == 0)
-                    numbers->pid = hl_resize(numbers->pid, (numbers->n + 256) * sizeof *numbers->pid);
+                    numbers->pid = hl_xrealloc(numbers->pid, (numbers->n + 256) * sizeof *numbers->pid);
                 numbers->pid[numbers->n++] = (pid_t)pid;
             }
             break;
@@ -382,7 +382,7 @@ long hl_remove_stale_maps(void) {
         if (unlinkat(dirfd(folder), entry->d_name, 0) == 0)
             removed++;
         else if (errno != ENOENT)
-            hl_say("/tmp/%s: not removed: %s; remove it as its owner", entry->d_name, strerror(errno));
+            hl_warn("/tmp/%s: not removed: %s; remove it as its owner", entry->d_name, strerror(errno));
     }
     free(numbers.pid);
     closedir(folder);

@@ -33,7 +33,7 @@ size_t hl_find_named(pid_t **pids, const char *name) {
         if (pid == 0 || pid == getpid() || hl_open_process(&process, pid) != 0)
             continue;
         if (hl_has_name(&process, name)) {
-            *pids = hl_resize(*pids, (n + 1) * sizeof **pids);
+            *pids = hl_xrealloc(*pids, (n + 1) * sizeof **pids);
             (*pids)[n++] = pid;
         }
         hl_close_process(&process);

@@ -127,8 +127,8 @@ static void read_image_mounts(struct image_mounts *mounts, const struct hl_proce
     while (text != NULL && getline(&line, &size, text) >= 0) {
         if ((point = find_image_mount(line)) == NULL)
             continue;
-        mounts->point = hl_resize(mounts->point, (mounts->n + 1) * sizeof *mounts->point);
-        mounts->point[mounts->n++] = hl_format("%s", point);
+        mounts->point = hl_xrealloc(mounts->point, (mounts->n + 1) * sizeof *mounts->point);
+        mounts->point[mounts->n++] = hl_xasprintf("%s", point);
     }
     free(line);
     if (text != NULL)
@@ -196,10 +196,10 @@ static char *read_image_origin(const struct hl_process *process, const struct hl
     if (folder == NULL)
         return NULL;
     char *path =
-        hl_format("root%.*s/.origin", (int)(folder + folder_bytes(folder) - region->name), region->name);
+        hl_xasprintf("root%.*s/.origin", (int)(folder + folder_bytes(folder) - region->name), region->name);
     ssize_t bytes = readlinkat(process->folder, path, origin, sizeof origin - 1);
     free(path);
-    return bytes > 0 ? hl_format("%.*s", (int)bytes, origin) : NULL;
+    return bytes > 0 ? hl_xasprintf("%.*s", (int)bytes, origin) : NULL;
 }
 
 /* --- files --- */
@@ -217,13 +217,13 @@ static bool is_same_file(const struct hl_elf_file *file, const struct hl_region 
 
 static bool open_region(struct hl_elf_file *file, const struct hl_process *process,
                         const struct hl_region *region) {
-    char *path = hl_format("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
     enum hl_elf_problem problem = hl_open_elf(file, process->folder, path);
     free(path);
     if (problem != HL_ELF_UNREADABLE)
         return problem == HL_ELF_FINE;
 
-    path = hl_format("root%s", region->name);
+    path = hl_xasprintf("root%s", region->name);
     problem = hl_open_elf(file, process->folder, path);
     free(path);
     if (problem != HL_ELF_FINE)
@@ -236,9 +236,9 @@ static bool open_region(struct hl_elf_file *file, const struct hl_process *proce
 
 static struct hl_process_file *add_file(struct hl_process *process, dev_t device, ino_t inode) {
     if (process->n_files % 64 == 0)
-        process->file = hl_resize(process->file, (process->n_files + 64) * sizeof *process->file);
+        process->file = hl_xrealloc(process->file, (process->n_files + 64) * sizeof *process->file);
     struct hl_process_file *file = &process->file[process->n_files++];
-    *file = (struct hl_process_file){device, inode, false, hl_allocate(sizeof *file->elf), 0, NULL};
+    *file = (struct hl_process_file){device, inode, false, hl_xmalloc(sizeof *file->elf), 0, NULL};
     return file;
 }
 
@@ -255,7 +255,7 @@ static struct hl_process_file *find_file(struct hl_process *process, const struc
 
 static bool is_memory_file(const struct hl_process *process, const struct hl_region *region) {
     struct statfs fs;
-    char *path = hl_format("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
     int fd = openat(process->folder, path, O_PATH | O_CLOEXEC); /* which asks no server either */
     bool result = fd >= 0
                       ? fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC)
@@ -309,7 +309,7 @@ static void add_loaded(struct hl_process *process, struct hl_process_file *file,
     loaded.object.is_main = is_main;
     file->found_end = loaded.object.segment[loaded.object.n_segments - 1].end_page;
     if (process->n_loaded % 16 == 0)
-        process->loaded = hl_resize(process->loaded, (process->n_loaded + 16) * sizeof loaded);
+        process->loaded = hl_xrealloc(process->loaded, (process->n_loaded + 16) * sizeof loaded);
     process->loaded[process->n_loaded++] = loaded;
 }
 
@@ -393,7 +393,7 @@ static void find_executable(struct hl_process *process, const struct hl_geometry
             is_image = is_image || process->region[i].of_image;
             if (is_image && file->origin == NULL)
                 file->origin = is_removed_mount(&process->region[i])
-                                   ? hl_format("%s (deleted)", process->name)
+                                   ? hl_xasprintf("%s (deleted)", process->name)
                                    : read_image_origin(process, &process->region[i]);
         }
     }

@@ -49,7 +49,7 @@ int hl_open_process(struct hl_process *process, pid_t pid) {
     process->folder = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (process->folder < 0)
         return -errno;
-    process->name = hl_format("?");
+    process->name = hl_xasprintf("?");
     FILE *text = open_text(process, "comm");
     if (text == NULL)
         return 0;
@@ -75,7 +75,7 @@ char *hl_read_variable(const struct hl_process *process, const char *name) {
     size_t size = 0, length = strlen(name);
     while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
         if (strncmp(line, name, length) == 0 && line[length] == '=')
-            value = hl_format("%s", line + length + 1);
+            value = hl_xasprintf("%s", line + length + 1);
     free(line);
     if (text != NULL)
         fclose(text);
@@ -177,7 +177,7 @@ static int read_text_of_regions(struct hl_process *process, const char *name) {
         }
         if (process->n_regions == room) {
             room = room > 0 ? 2 * room : 64;
-            process->region = hl_resize(process->region, room * sizeof region);
+            process->region = hl_xrealloc(process->region, room * sizeof region);
         }
         process->region[process->n_regions++] = region;
     }
@@ -195,7 +195,7 @@ static void parse_nodes(struct hl_region *region, const char *line) {
     const char *size = strstr(line, " kernelpagesize_kB=");
     if (size == NULL || sscanf(size, " kernelpagesize_kB=%" SCNu64, &kib) != 1)
         return;
-    region->node_bytes = hl_allocate(HL_PROCESS_NODES * sizeof *region->node_bytes);
+    region->node_bytes = hl_xmalloc(HL_PROCESS_NODES * sizeof *region->node_bytes);
     for (const char *at = strstr(line, " N"); at != NULL; at = strstr(at + 1, " N")) {
         unsigned node;
         uint64_t pages;
@@ -262,7 +262,7 @@ static void read_executable(struct hl_process *process) {
     if (bytes < 0)
         return;
     path[bytes] = '\0';
-    process->executable = hl_format("%s", path);
+    process->executable = hl_xasprintf("%s", path);
 }
 
 int hl_read_process(struct hl_process *process) {
@@ -342,7 +342,7 @@ struct query {
 enum { MAP_READABLE = 1, MAP_WRITABLE = 2, MAP_EXECUTABLE = 4, MAP_IS_SHARED = 8, MAP_OR_NEXT = 16 };
 
 static void add_region(struct hl_process *process, const struct hl_region *region) {
-    process->region = hl_resize(process->region, (process->n_regions + 1) * sizeof *region);
+    process->region = hl_xrealloc(process->region, (process->n_regions + 1) * sizeof *region);
     process->region[process->n_regions++] = *region;
 }
 
@@ -358,7 +358,7 @@ static void add_answer(struct hl_process *process, const struct hl_process *open
         .offset = answer->offset,
         .device = makedev(answer->major, answer->minor),
         .inode = (ino_t)answer->inode,
-        .name = hl_format("%s", before != NULL && before->end == answer->end ? before->name : ""),
+        .name = hl_xasprintf("%s", before != NULL && before->end == answer->end ? before->name : ""),
     };
     add_region(process, &region);
 }
@@ -440,7 +440,7 @@ const struct hl_region *hl_find_region(const struct hl_process *process, uint64_
 }
 
 int hl_read_usage(pid_t pid, struct hl_usage *usage) {
-    char *path = hl_format("/proc/%d/stat", pid), *line = NULL;
+    char *path = hl_xasprintf("/proc/%d/stat", pid), *line = NULL;
     unsigned long user = 0, kernel = 0;
     size_t size = 0;
     int result = -ESRCH;
@@ -466,7 +466,7 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage) {
 
 /* The effective user of the process, or -1. */
 static long read_owner(pid_t pid) {
-    char *path = hl_format("/proc/%d/status", pid), line[256];
+    char *path = hl_xasprintf("/proc/%d/status", pid), line[256];
     FILE *status = fopen(path, "re");
     long owner = -1;
     free(path);
@@ -500,17 +500,17 @@ void hl_say_unreadable(pid_t pid, int result) {
     switch (-result) {
     case ENOENT:
     case ESRCH:
-        hl_say("%d: no such process, or it has ended; 'hugeld status --all' lists those with huge pages",
-               pid);
+        hl_warn("%d: no such process, or it has ended; 'hugeld status --all' lists those with huge pages",
+                pid);
         break;
     case EACCES:
     case EPERM:
-        hl_say("%d: %s", pid, explain_denial(pid));
+        hl_warn("%d: %s", pid, explain_denial(pid));
         break;
     case ENODATA:
-        hl_say("%d: the process has no memory: it is a kernel thread, or has just ended; name another", pid);
+        hl_warn("%d: the process has no memory: it is a kernel thread, or has just ended; name another", pid);
         break;
     default:
-        hl_say("%d: the process cannot be read: %s; try again", pid, strerror(-result));
+        hl_warn("%d: the process cannot be read: %s; try again", pid, strerror(-result));
     }
 }

@@ -35,7 +35,7 @@ static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_f
         a->header.e_entry != b->header.e_entry || a->header.e_flags != b->header.e_flags ||
         memcmp(a->header.e_ident, b->header.e_ident, EI_NIDENT) != 0 || a->phnum != b->phnum)
         return false;
-    Elf64_Phdr *wanted = hl_allocate((a->phnum + 1) * sizeof *wanted);
+    Elf64_Phdr *wanted = hl_xmalloc((a->phnum + 1) * sizeof *wanted);
     bool same = true;
     memcpy(wanted, a->phdr, a->phnum * sizeof *wanted);
     hl_join_rows(wanted, a, &geometry);
@@ -51,7 +51,7 @@ static bool have_same_headers(const struct hl_elf_file *a, const struct hl_elf_f
 
 static int compare_headers(const struct hl_elf_file *file, int image) {
     struct hl_elf_file laid_out;
-    char *path = hl_format("/proc/self/fd/%d", image);
+    char *path = hl_xasprintf("/proc/self/fd/%d", image);
     int result = HL_SKIP_IMAGE_MISMATCH;
     if (hl_open_elf(&laid_out, AT_FDCWD, path) == HL_ELF_FINE) {
         result = have_same_headers(file, &laid_out) ? 0 : HL_SKIP_IMAGE_MISMATCH;
@@ -100,9 +100,9 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
 static char *explain(int skip, const char *path) {
     const char *remedy = hl_skip_remedy((enum hl_skip)skip), *sentence = hl_skip_sentence((enum hl_skip)skip);
     if (strcmp(remedy, "none") == 0)
-        return hl_format("not from an image: %s", sentence);
+        return hl_xasprintf("not from an image: %s", sentence);
     char *named = hl_name_file(remedy, path);
-    char *reason = hl_format("not from an image: %s (%s)", sentence, named);
+    char *reason = hl_xasprintf("not from an image: %s (%s)", sentence, named);
     free(named);
     return reason;
 }
@@ -119,16 +119,16 @@ static bool is_of_use(const struct hl_elf_file *file) {
 static char *open_both(const char *executable, const struct hl_options *options, struct hl_elf_file *file,
                        int *image) {
     if (executable == NULL || hl_open_elf(file, AT_FDCWD, executable) != HL_ELF_FINE)
-        return hl_format("not from an image: what it runs cannot be found or read");
+        return hl_xasprintf("not from an image: what it runs cannot be found or read");
     long found = find_image(file, executable, options);
     *image = (int)found;
     if (found >= 0 && is_of_use(file))
         return NULL;
     char *reason = found < 0
                        ? explain((int)-found, executable)
-                       : hl_format("not from an image: no whole huge page lies inside the text where the "
-                                   "kernel maps it by itself (start it with hugeld run and without "
-                                   "--via=image, which puts it where one does)");
+                       : hl_xasprintf("not from an image: no whole huge page lies inside the text where the "
+                                      "kernel maps it by itself (start it with hugeld run and without "
+                                      "--via=image, which puts it where one does)");
     if (found >= 0)
         close((int)found);
     hl_close_elf(file);
@@ -159,11 +159,11 @@ char *hl_mount_image(const char *executable, const struct hl_options *options, c
     bool is_shared = hl_sees_later_mounts(file.fd);
     int result = is_shared ? hl_mount_over(from, file.fd) : 0;
     if (!is_shared)
-        reason = hl_format(
+        reason = hl_xasprintf(
             "not from an image: mounts are private here, so the program would not see later ones, and "
             "would keep file systems busy that are unmounted (mount --make-rshared / changes that)");
     else if (result != 0)
-        reason = hl_format("not from an image: it cannot be mounted here (%s)", strerror(-result));
+        reason = hl_xasprintf("not from an image: it cannot be mounted here (%s)", strerror(-result));
     if (reason != NULL) {
         free(*image);
         *image = NULL;

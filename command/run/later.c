@@ -48,7 +48,7 @@ extern char **environ;
    which is filled by hand. */
 static char *find_lock(const struct hl_options *options) {
     char *store = options->store.bytes == 0 ? hl_default_store() : NULL;
-    char *path = store != NULL ? hl_format("%s/" HL_LOCK_FILE, store) : NULL;
+    char *path = store != NULL ? hl_xasprintf("%s/" HL_LOCK_FILE, store) : NULL;
     free(store);
     return path;
 }
@@ -58,8 +58,8 @@ static int open_lock(const char *path, bool creates) {
     const int flags = O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
     if (!creates)
         return open(path, flags);
-    char *store = hl_format("%.*s", (int)(hl_base_name(path) - path) - 1, path);
-    char *parent = hl_format("%.*s", (int)(hl_base_name(store) - store), store);
+    char *store = hl_xasprintf("%.*s", (int)(hl_base_name(path) - path) - 1, path);
+    char *parent = hl_xasprintf("%.*s", (int)(hl_base_name(store) - store), store);
     struct statfs fs;
     bool is_there = statfs(parent, &fs) == 0 && (unsigned)fs.f_type == TMPFS_MAGIC &&
                     (mkdir(store, 0700) == 0 || errno == EEXIST);
@@ -165,7 +165,7 @@ static char **complete(char **arguments) {
     size_t n = 0;
     while (arguments[n] != NULL)
         n++;
-    char **all = hl_allocate((n + 4) * sizeof *all);
+    char **all = hl_xmalloc((n + 4) * sizeof *all);
     memcpy(all, first, sizeof first);
     memcpy(all + 3, arguments, (n + 1) * sizeof *all);
     return all;

@@ -28,7 +28,7 @@ static char *read_interpreter(const struct hl_elf_file *file) {
         const GElf_Phdr *ph = &file->phdr[i];
         if (ph->p_type != PT_INTERP || ph->p_filesz == 0 || ph->p_filesz > PATH_MAX)
             continue;
-        char *path = hl_allocate(ph->p_filesz + 1);
+        char *path = hl_xmalloc(ph->p_filesz + 1);
         ssize_t bytes = pread(file->fd, path, ph->p_filesz, (off_t)ph->p_offset);
         path[bytes > 0 ? bytes : 0] = '\0';
         if (path[0] == '/')
@@ -51,7 +51,7 @@ static char *find_build_id(const char *at, size_t bytes) {
         if (note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || memcmp(at + sizeof note, "GNU", 4) != 0 ||
             note.n_descsz > BUILD_ID_BYTES)
             continue;
-        char *id = hl_allocate(2 * BUILD_ID_BYTES + 1);
+        char *id = hl_xmalloc(2 * BUILD_ID_BYTES + 1);
         id[0] = '\0';
         for (size_t i = 0; i < note.n_descsz; i++)
             sprintf(id + 2 * i, "%02x", (unsigned char)at[sizeof note + name + i]);
@@ -70,7 +70,7 @@ static char *read_build_id(const char *path) {
         const GElf_Phdr *ph = &file.phdr[i];
         if (ph->p_type != PT_NOTE || ph->p_filesz > 65536)
             continue;
-        char *notes = hl_allocate(ph->p_filesz + 1);
+        char *notes = hl_xmalloc(ph->p_filesz + 1);
         ssize_t bytes = pread(file.fd, notes, ph->p_filesz, (off_t)ph->p_offset);
         id = find_build_id(notes, bytes > 0 ? (size_t)bytes : 0);
         free(notes);
@@ -93,8 +93,8 @@ char *hl_read_origin(const struct hl_elf_file *file) {
             continue;
         const Elf_Data *data = elf_rawdata(section, NULL);
         if (data != NULL && data->d_buf != NULL) {
-            origin =
-                hl_format("%.*s", (int)(data->d_size < 256 ? data->d_size : 256), (const char *)data->d_buf);
+            origin = hl_xasprintf("%.*s", (int)(data->d_size < 256 ? data->d_size : 256),
+                                  (const char *)data->d_buf);
             origin[strspn(origin, "0123456789abcdef")] = '\0';
         }
     }
@@ -117,22 +117,22 @@ char *hl_explain_no_linker(const char *linker, const char *executable, char **in
     char *reason = NULL, *origin = NULL, *installed = NULL;
     *interpreter = NULL;
     if (linker == NULL)
-        return hl_format("there is no patched dynamic linker, build it with 'make ldso'");
+        return hl_xasprintf("there is no patched dynamic linker, build it with 'make ldso'");
     if (access(linker, X_OK) != 0) /* also where nothing may be executed: a mount with noexec */
-        return hl_format("%s may not be executed (%s)", linker, strerror(errno));
+        return hl_xasprintf("%s may not be executed (%s)", linker, strerror(errno));
     if (executable == NULL || hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
-        return hl_format("what it runs cannot be found");
+        return hl_xasprintf("what it runs cannot be found");
     *interpreter = read_interpreter(&file);
     hl_close_elf(&file);
     if (*interpreter == NULL)
-        return hl_format("%s names no dynamic linker", executable);
+        return hl_xasprintf("%s names no dynamic linker", executable);
     origin = read_origin(linker);
     installed = read_build_id(*interpreter);
     if (origin == NULL)
-        reason = hl_format("%s is not what 'make ldso' makes", linker);
+        reason = hl_xasprintf("%s is not what 'make ldso' makes", linker);
     else if (installed == NULL || strcmp(origin, installed) != 0)
-        reason = hl_format("%s was not made for %s and its libc (upgraded since?), run 'make ldso'", linker,
-                           *interpreter);
+        reason = hl_xasprintf("%s was not made for %s and its libc (upgraded since?), run 'make ldso'",
+                              linker, *interpreter);
     free(origin);
     free(installed);
     return reason;

@@ -37,8 +37,8 @@ static int write_file(const char *path, const char *text) {
 
 /* A user namespace in which this process has the IDs that it had. */
 static int enter_user_namespace(void) {
-    char *users = hl_format("%u %u 1", geteuid(), geteuid()),
-         *groups = hl_format("%u %u 1", getegid(), getegid());
+    char *users = hl_xasprintf("%u %u 1", geteuid(), geteuid()),
+         *groups = hl_xasprintf("%u %u 1", getegid(), getegid());
     int result = unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0 ? -errno : write_file("/proc/self/uid_map", users);
     if (result == 0)
         result = write_file("/proc/self/setgroups", "deny");
@@ -64,7 +64,7 @@ static int open_again(const char *path, int known) {
 static int mount_files(const struct cover *cover) {
     int from = open_again(cover->from_path, cover->from), to = open_again(cover->to_path, cover->to);
     int result = from < 0 ? from : to < 0 ? to : 0;
-    char *source = hl_format("/proc/self/fd/%d", from), *target = hl_format("/proc/self/fd/%d", to);
+    char *source = hl_xasprintf("/proc/self/fd/%d", from), *target = hl_xasprintf("/proc/self/fd/%d", to);
     if (result == 0 && mount(source, target, NULL, MS_BIND, NULL) != 0)
         result = -errno;
     free(source);
@@ -138,8 +138,9 @@ int hl_mount_over(int from, int to) {
         result = try_mount(&cover, is_privileged);
     }
     if (result == 0 && (result = mount_here(&cover, is_privileged)) != 0) {
-        hl_say("%s: it cannot be covered any more (%s), and its mount namespace cannot be left; run it again",
-               cover.to_path, strerror(-result));
+        hl_warn(
+            "%s: it cannot be covered any more (%s), and its mount namespace cannot be left; run it again",
+            cover.to_path, strerror(-result));
         exit(HL_EXIT_CANNOT_RUN);
     }
     free(cover.from_path);

@@ -70,7 +70,7 @@ static error_t set_way(struct hl_run *run, const char *name) {
     run->use_preload = strcmp(name, "preload") == 0;
     if (run->use_ldso || run->use_image || run->use_preload || strcmp(name, "auto") == 0)
         return 0;
-    hl_say("--via=%s: there is no such way in; use auto, preload, ldso or image", name);
+    hl_warn("--via=%s: there is no such way in; use auto, preload, ldso or image", name);
     return EINVAL;
 }
 
@@ -84,7 +84,7 @@ error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
     case 'l':
         return set_way(run, argument);
     case HL_RUN_OLD_NAME:
-        hl_say("--loader=%s: the option is called --via now", argument);
+        hl_warn("--loader=%s: the option is called --via now", argument);
         return EINVAL;
     case 'L':
         run->use_ldso = true;
@@ -125,7 +125,7 @@ int hl_refuse_program(const char *name) {
                          : error == EACCES  ? "make it an executable file (chmod +x)"
                          : error == ENOEXEC ? "it is no program for this machine"
                                             : "check the file";
-    hl_say("%s: %s; %s", name[0] != '\0' ? name : "''", strerror(error), remedy);
+    hl_warn("%s: %s; %s", name[0] != '\0' ? name : "''", strerror(error), remedy);
     return error == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
 }
 
@@ -137,9 +137,9 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
     bool is_script = executable == NULL || real == NULL || strcmp(executable, real) != 0;
     if (reason == NULL && result != 0 && is_script)
-        reason = hl_format("%s cannot be mounted here (%s)", linker, strerror(-result));
+        reason = hl_xasprintf("%s cannot be mounted here (%s)", linker, strerror(-result));
     if (reason == NULL && result != 0) {
-        hl_say(
+        hl_warn(
             "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
             name, linker, path, strerror(-result));
         way->linker = linker;
@@ -148,7 +148,7 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     if (reason != NULL) {
         hl_choose_preload(way, path);
         if (way->reason == NULL)
-            hl_say("%s: %s; libhugeld.so is preloaded instead", name, reason);
+            hl_warn("%s: %s; libhugeld.so is preloaded instead", name, reason);
     } else if (getenv("LD_HUGEPAGES") == NULL) {
         setenv("LD_HUGEPAGES", "main", 1); /* by itself that one takes nothing */
     }
@@ -168,10 +168,10 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     bool others = hl_selects_other_objects(patterns);
     hl_follow_launchers(&target, path, program);
     if (hl_is_privileged(path))
-        way->no_image = hl_format("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+        way->no_image = hl_xasprintf("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
     else if (target.executable != NULL && !hl_selects_main(patterns, target.executable))
         way->no_image =
-            hl_format("not from an image: the objects that were named leave out the program itself");
+            hl_xasprintf("not from an image: the objects that were named leave out the program itself");
     else
         way->no_image = hl_mount_image(target.executable, options, &way->image);
     if (way->image != NULL && others)
@@ -188,10 +188,10 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     const char *reason = way->no_image != NULL ? way->no_image : way->reason;
     bool is_refused = strict && reason != NULL;
     if (reason != NULL && acts)
-        hl_say("%s: %s; %s", name, reason,
-               is_refused            ? "strict=on, so it does not run: leave that out"
-               : way->reason != NULL ? "it runs on small pages"
-                                     : "libhugeld.so is preloaded instead");
+        hl_warn("%s: %s; %s", name, reason,
+                is_refused            ? "strict=on, so it does not run: leave that out"
+                : way->reason != NULL ? "it runs on small pages"
+                                      : "libhugeld.so is preloaded instead");
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
@@ -199,17 +199,17 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
 static void tell_of_best(const char *name, const char *executable, const struct hl_options *options) {
     struct hl_verdict verdict;
     if (!hl_judge_path(&verdict, executable, true, options)) {
-        hl_say("%s: started as it is, because nothing of it is shared", name);
+        hl_warn("%s: started as it is, because nothing of it is shared", name);
         return;
     }
     char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
     if (verdict.best == HL_WAY_NOTHING)
-        hl_say("%s: started as it is: %s", name, hl_explain_nothing(&verdict));
+        hl_warn("%s: started as it is: %s", name, hl_explain_nothing(&verdict));
     else if (verdict.is_made)
-        hl_say("%s: started as it is, because its image is of use only at the exec stop", name);
+        hl_warn("%s: started as it is, because its image is of use only at the exec stop", name);
     else
-        hl_say("%s: started as it is, because nothing of it is shared; best: %s%s%s", name, words,
-               commands != NULL ? "; " : "", commands != NULL ? commands : "");
+        hl_warn("%s: started as it is, because nothing of it is shared; best: %s%s%s", name, words,
+                commands != NULL ? "; " : "", commands != NULL ? commands : "");
     free(commands);
     free(words);
     hl_free_verdict(&verdict);
@@ -221,14 +221,15 @@ static void tell_of_start(const char *path, char *const *program, struct hl_stri
     struct hl_target target;
     hl_follow_launchers(&target, path, program);
     if (hl_selects_other_objects(patterns))
-        hl_say(
+        hl_warn(
             "%s: started as it is, because nothing of it is shared; 'hugeld doctor -p %.*s -- %s' says what "
             "is best for each object",
             program[0], (int)patterns.bytes, patterns.at, program[0]);
     else if (target.executable == NULL || target.is_unknown)
-        hl_say("%s: started as it is: which programs it starts is not known; 'hugeld survey' shows what they "
-               "execute",
-               program[0]);
+        hl_warn(
+            "%s: started as it is: which programs it starts is not known; 'hugeld survey' shows what they "
+            "execute",
+            program[0]);
     else
         tell_of_best(program[0], target.executable, options);
     free(target.executable);
@@ -293,9 +294,9 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
             hl_choose_preload(way, path);
     }
     if (way->image != NULL && options.verbose >= 1)
-        hl_say("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
-               "not seen outside",
-               name, way->image);
+        hl_warn("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
+                "not seen outside",
+                name, way->image);
     if (acts && options.verbose >= 1 && way->image == NULL)
         hl_tell_of_attributes(path, &options);
     if (strict && !others && way->reason == NULL && way->stop == NULL && way->image == NULL &&
@@ -311,7 +312,7 @@ static int become_linker(const char *linker, const char *path, char **program) {
     size_t n = 0;
     while (program[n] != NULL)
         n++;
-    char **arguments = hl_allocate((n + 4) * sizeof *arguments);
+    char **arguments = hl_xmalloc((n + 4) * sizeof *arguments);
     const char *first[] = {linker, "--argv0", program[0], path};
     memcpy(arguments, first, sizeof first);
     memcpy(arguments + 4, program + 1, n * sizeof *arguments);
@@ -356,8 +357,9 @@ static void tell_of_larger_library(const char *name, const char *executable,
     if (!hl_judge_larger_library(&verdict, executable, options))
         return;
     char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
-    hl_say("%s: more text is in %s than in the program; best for that: %s%s%s", name,
-           hl_base_name(verdict.path), words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
+    hl_warn("%s: more text is in %s than in the program; best for that: %s%s%s", name,
+            hl_base_name(verdict.path), words, commands != NULL ? "; " : "",
+            commands != NULL ? commands : "");
     free(commands);
     free(words);
     hl_free_verdict(&verdict);
@@ -421,8 +423,8 @@ static void share_later(const struct request *request, const struct hl_way *way,
     bool may_miss =
         hl_match_only(&options, path) && hl_shares_only(run, &options, text) && (others || way->is_unknown);
     if (may_miss && hl_share_later(&options, others ? NULL : path, arguments) && options.verbose >= 1)
-        hl_say("%s: what is missing of its images is made meanwhile, for the next start",
-               arguments[request->program - 1]);
+        hl_warn("%s: what is missing of its images is made meanwhile, for the next start",
+                arguments[request->program - 1]);
     free(text);
 }
 
@@ -446,7 +448,7 @@ int hl_run_program(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
         goto out;
     if (request.program == 0) {
-        hl_say("run: no program given; try 'hugeld run ls'");
+        hl_warn("run: no program given; try 'hugeld run ls'");
         goto out;
     }
     char **program = argv + request.program;

@@ -39,15 +39,15 @@ static bool is_shared(const char *path, const struct hl_options *options) {
 }
 
 static void add_list_entry(struct hl_libraries *wanted, const char *path) {
-    wanted->path = hl_resize(wanted->path, (wanted->n + 1) * sizeof *wanted->path);
-    wanted->path[wanted->n++] = hl_format("%s", path);
+    wanted->path = hl_xrealloc(wanted->path, (wanted->n + 1) * sizeof *wanted->path);
+    wanted->path[wanted->n++] = hl_xasprintf("%s", path);
 }
 
 static void add_missing(const struct hl_store *store, const char *path, bool tells) {
     struct hl_addition addition;
     hl_add_path(&addition, store, path, HL_ADD_UNASKED | HL_ADD_EVICTABLE | HL_ADD_IF_WORTH);
     if (addition.result == HL_SHARE_FAILED && (tells || !addition.is_too_young))
-        hl_say("%s: no image: %s", path, addition.sentence);
+        hl_warn("%s: no image: %s", path, addition.sentence);
     hl_free_addition(&addition);
 }
 
@@ -94,7 +94,7 @@ static void add_wanted(const struct hl_libraries *wanted, const char *executable
     if (result == 0)
         hl_close_store(&store);
     else if (result == -EWOULDBLOCK && tells)
-        hl_say("%s: no image this time: another process is changing the store", executable);
+        hl_warn("%s: no image this time: another process is changing the store", executable);
     free(path);
 }
 
@@ -137,10 +137,10 @@ void hl_tell_of_attributes(const char *executable, const struct hl_options *opti
         hl_read_store(&store, &stored, &n);
         for (size_t i = 0; i < n; i++)
             if (stored[i].freshness == HL_TOUCHED && strcmp(stored[i].origin, found) == 0)
-                hl_say("%s: its image is not used, because its attributes changed since (a hard link, "
-                       "chmod); run hugeld "
-                       "share refresh",
-                       found);
+                hl_warn("%s: its image is not used, because its attributes changed since (a hard link, "
+                        "chmod); run hugeld "
+                        "share refresh",
+                        found);
         hl_free_stored(stored, n);
         hl_close_store(&store);
     }

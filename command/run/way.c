@@ -31,7 +31,7 @@ static struct hl_exec_stop *start_exec_stop(const char *executable, const struct
         return NULL;
     char *reason = hl_start_exec_stop(&stop, executable, options);
     if (reason != NULL && options->verbose >= 1)
-        hl_say("%s: not at the exec stop: %s", name, reason);
+        hl_warn("%s: not at the exec stop: %s", name, reason);
     free(reason);
     return stop;
 }
@@ -54,11 +54,11 @@ static int folder_bytes(const char *library) { return (int)(hl_base_name(library
    program, and each dynamic linker takes its own ($LIB): 32-bit children complain of nothing. */
 static void set_preload(const char *library) {
     const char *inherited = getenv("LD_PRELOAD");
-    char *folder = hl_format("%.*spreload", folder_bytes(library), library);
-    char *name =
-        access(folder, X_OK) == 0 ? hl_format("%s/$LIB/libhugeld.so", folder) : hl_format("%s", library);
-    char *both = hl_format("%s%s%s", name, inherited != NULL && inherited[0] != '\0' ? ":" : "",
-                           inherited != NULL ? inherited : "");
+    char *folder = hl_xasprintf("%.*spreload", folder_bytes(library), library);
+    char *name = access(folder, X_OK) == 0 ? hl_xasprintf("%s/$LIB/libhugeld.so", folder)
+                                           : hl_xasprintf("%s", library);
+    char *both = hl_xasprintf("%s%s%s", name, inherited != NULL && inherited[0] != '\0' ? ":" : "",
+                              inherited != NULL ? inherited : "");
     setenv("LD_PRELOAD", both, 1);
     free(both);
     free(name);
@@ -75,7 +75,7 @@ void hl_choose_preload(struct hl_way *way, const char *path) {
 }
 
 void hl_leave_out_main(struct hl_string patterns) {
-    char *without = hl_format("%.*s:!main", (int)patterns.bytes, patterns.at);
+    char *without = hl_xasprintf("%.*s:!main", (int)patterns.bytes, patterns.at);
     setenv("LD_HUGEPAGES", without, 1);
     free(without);
 }
@@ -144,7 +144,7 @@ static bool choose_bare_main(struct hl_way *way, const struct hl_options *option
     bool is_selected = executable != NULL && hl_selects_main(patterns, executable);
     bool is_in_place = is_selected && made == HL_WAY_PLACE;
     if (is_in_place && options->verbose >= 1)
-        hl_say("%s: started as it is, because its file is kept on huge pages in place", name);
+        hl_warn("%s: started as it is, because its file is kept on huge pages in place", name);
     if (is_selected && made == HL_WAY_IMAGE)
         way->stop = start_exec_stop(executable, options, path, name);
     free(executable);
@@ -187,7 +187,7 @@ static char *name_own_store(const struct hl_options *options, const char *text) 
                      ? hl_open_store(path, hl_find_store_owner())
                      : -ENOENT;
     if (store >= 0) {
-        char *option = hl_format("store=%s", path);
+        char *option = hl_xasprintf("store=%s", path);
         both = hl_join_options(text, option);
         free(option);
         close((int)store);

@@ -110,10 +110,10 @@ static char *explain_memory(const struct hl_actor *actor, const struct hl_config
     if (configuration->budget_mib > 0)
         budget = 1024 * configuration->budget_mib;
     if ((double)available < AVAILABLE_MIN * (double)total || total == 0)
-        return hl_format("less than %.0f %% of the memory is available", 100 * AVAILABLE_MIN);
+        return hl_xasprintf("less than %.0f %% of the memory is available", 100 * AVAILABLE_MIN);
     if ((double)((actor->counts.kept_bytes + actor->huge_page_bytes) >> 10) > budget)
-        return hl_format("%" PRIu64 " MiB are in place, and the budget is %.0f MiB",
-                         actor->counts.kept_bytes >> 20, budget / 1024);
+        return hl_xasprintf("%" PRIu64 " MiB are in place, and the budget is %.0f MiB",
+                            actor->counts.kept_bytes >> 20, budget / 1024);
     return NULL;
 }
 
@@ -127,19 +127,19 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
     double begins = actor->began + find_delay(actor, configuration);
     *until = hl_now_ms() + BUSY_MS;
     if (!is_canary(configuration->canary_percent))
-        return hl_format("this machine is none of the %g %% that begin (canary)",
-                         configuration->canary_percent);
+        return hl_xasprintf("this machine is none of the %g %% that begin (canary)",
+                            configuration->canary_percent);
     if (!may)
-        return hl_format("the kill switch is there");
+        return hl_xasprintf("the kill switch is there");
     if (hl_now_ms() < begins) {
         *until = begins;
-        return hl_format("the service was started less than %.0f s ago (delay)",
-                         configuration->delay_seconds);
+        return hl_xasprintf("the service was started less than %.0f s ago (delay)",
+                            configuration->delay_seconds);
     }
     char *sentence = hl_explain_busy(&actor->placer);
     if (actor->placer.is_pressure_unknown && !actor->psi_said)
-        hl_say("service: the kernel does not tell what programs wait for, so only free memory decides when "
-               "files are put in place; boot with psi=1");
+        hl_warn("service: the kernel does not tell what programs wait for, so only free memory decides when "
+                "files are put in place; boot with psi=1");
     actor->psi_said |= actor->placer.is_pressure_unknown;
     return sentence != NULL ? sentence : explain_memory(actor, configuration);
 }
@@ -207,7 +207,7 @@ static void note_loss(struct hl_actor *actor, struct deed *deed) {
 
 static void note_huge(struct hl_actor *actor, struct target *target) {
     struct deed *deed = target->deed;
-    deed->made = hl_resize(deed->made, (deed->n_made + 1) * sizeof *deed->made);
+    deed->made = hl_xrealloc(deed->made, (deed->n_made + 1) * sizeof *deed->made);
     deed->made[deed->n_made++] = target->chunk->offset;
     target->chunk->is_huge = true;
     actor->counts.huge++;
@@ -218,7 +218,7 @@ static void note_huge(struct hl_actor *actor, struct target *target) {
 static void note_failure(struct hl_actor *actor, struct target *target, char *sentence) {
     struct deed *deed = target->deed;
     if (deed->said == NULL || strcmp(deed->said, sentence) != 0)
-        hl_say("service: %s: not put in place: %s", target->file->path, sentence);
+        hl_warn("service: %s: not put in place: %s", target->file->path, sentence);
     free(deed->said);
     deed->said = sentence;
     actor->counts.failed++;
@@ -302,7 +302,7 @@ static char *await_unmapped(struct hl_actor *actor, struct deed *deed, struct hl
         return sentence;
     free(sentence);
     if (result != 0)
-        return hl_format("it cannot be known which processes map the file, or to look takes too long");
+        return hl_xasprintf("it cannot be known which processes map the file, or to look takes too long");
     if (deed->unmapped == 0)
         deed->unmapped = now;
     *waits = now - deed->unmapped < UNMAPPED_MS;
@@ -349,9 +349,9 @@ static void act_on_place(struct hl_actor *actor, struct target *target, struct h
         return;
     }
     note_huge(actor, target);
-    hl_say("service: %s: bytes %" PRIu64 " to %" PRIu64 " put in place in %.1f ms, mapped by %u process%s",
-           target->file->path, target->chunk->offset, target->chunk->offset + place->chunk_bytes, took,
-           place->chunk[0].mappers, place->chunk[0].mappers == 1 ? "" : "es");
+    hl_warn("service: %s: bytes %" PRIu64 " to %" PRIu64 " put in place in %.1f ms, mapped by %u process%s",
+            target->file->path, target->chunk->offset, target->chunk->offset + place->chunk_bytes, took,
+            place->chunk[0].mappers, place->chunk[0].mappers == 1 ? "" : "es");
     if (took > SLOW_MS)
         put_off(target->deed);
 }
@@ -362,7 +362,7 @@ static void act_on_file(struct hl_actor *actor, struct target *target, const str
     struct hl_place place;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (!hl_is_observed(target->file, file->fd)) {
-        note_failure(actor, target, hl_format("it is another file now"));
+        note_failure(actor, target, hl_xasprintf("it is another file now"));
         return;
     }
     if (!is_settled(file, delay)) {
@@ -373,7 +373,7 @@ static void act_on_file(struct hl_actor *actor, struct target *target, const str
     if (result == 0 && narrow(&place, target->chunk->offset))
         act_on_place(actor, target, &place, file);
     else
-        note_failure(actor, target, hl_format("its text cannot be looked at any more"));
+        note_failure(actor, target, hl_xasprintf("its text cannot be looked at any more"));
     if (result == 0 || result == -EPERM)
         hl_free_place(&place);
 }
@@ -381,7 +381,7 @@ static void act_on_file(struct hl_actor *actor, struct target *target, const str
 static void act_on(struct hl_actor *actor, struct target *target, double delay) {
     struct hl_elf_file file;
     if (hl_open_elf(&file, AT_FDCWD, target->file->path) != HL_ELF_FINE) {
-        note_failure(actor, target, hl_format("it cannot be read any more"));
+        note_failure(actor, target, hl_xasprintf("it cannot be read any more"));
         return;
     }
     act_on_file(actor, target, &file, delay);
@@ -391,7 +391,7 @@ static void act_on(struct hl_actor *actor, struct target *target, double delay) 
 /* --- the interface --- */
 
 struct hl_actor *hl_start_acting(void) {
-    struct hl_actor *actor = hl_allocate(sizeof *actor);
+    struct hl_actor *actor = hl_xmalloc(sizeof *actor);
     struct hl_geometry geometry;
     uint32_t random = 0;
     memset(actor, 0, sizeof *actor);

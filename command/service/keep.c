@@ -95,7 +95,7 @@ static void hold_file(struct kept *kept, const struct hl_geometry *geometry, int
     }
     for (uint64_t page = 0; page < (uint64_t)stat.st_size; page += unit)
         (void)*(volatile char *)(at + page);
-    kept->held = hl_resize(kept->held, (kept->n_held + 1) * sizeof *kept->held);
+    kept->held = hl_xrealloc(kept->held, (kept->n_held + 1) * sizeof *kept->held);
     kept->held[kept->n_held++] = (struct held){stat.st_ino, at, bytes};
 }
 
@@ -112,7 +112,7 @@ static bool holds(const struct kept *kept, const struct hl_stored *stored) {
 }
 
 static void hold_link(struct kept *kept, const struct hl_store *store, const char *link) {
-    char *path = hl_format("%s/%s", kept->key, link);
+    char *path = hl_xasprintf("%s/%s", kept->key, link);
     int image = openat(store->folder, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     free(path);
     if (image < 0)
@@ -128,7 +128,7 @@ static void hold(struct kept *kept, const struct hl_store *store, const struct h
     if (stored->replicas == 0)
         hold_link(kept, store, HL_IMAGE_LINK);
     for (unsigned node = 0; stored->replicas > 0 && node < HL_NODE_NUMBERS; node++) {
-        char *link = hl_format(HL_IMAGE_LINK "-%u", node);
+        char *link = hl_xasprintf(HL_IMAGE_LINK "-%u", node);
         hold_link(kept, store, link);
         free(link);
     }
@@ -139,7 +139,7 @@ static void hold(struct kept *kept, const struct hl_store *store, const struct h
 /* Takes SENTENCE over; NULL: nothing is wrong any more. */
 static void say_once(struct kept *kept, char *sentence) {
     if (sentence != NULL && (kept->said == NULL || strcmp(kept->said, sentence) != 0))
-        hl_say("%s: %s", kept->origin, sentence);
+        hl_warn("%s: %s", kept->origin, sentence);
     free(kept->said);
     kept->said = sentence;
 }
@@ -149,8 +149,8 @@ static void watch_origin(struct hl_keeper *keeper, struct kept *kept) {
         return;
     kept->watch = inotify_add_watch(keeper->events, kept->origin, ORIGIN_EVENTS | IN_DONT_FOLLOW);
     if (kept->watch < 0 && errno == ENOSPC)
-        say_once(kept, hl_format("it cannot be watched; raise fs.inotify.max_user_watches"));
-    char *path = hl_format("%s", kept->origin);
+        say_once(kept, hl_xasprintf("it cannot be watched; raise fs.inotify.max_user_watches"));
+    char *path = hl_xasprintf("%s", kept->origin);
     kept->n_folders = 0;
     for (char *end; (end = strrchr(path, '/')) != NULL && kept->n_folders < FOLDERS_MAX;) {
         *end = '\0';
@@ -252,10 +252,10 @@ static struct kept *find_kept(struct hl_keeper *keeper, const struct hl_stored *
     for (size_t i = 0; i < keeper->n; i++)
         if (!keeper->kept[i].is_there && strcmp(keeper->kept[i].origin, stored->origin) == 0)
             return &keeper->kept[i];
-    keeper->kept = hl_resize(keeper->kept, (keeper->n + 1) * sizeof *keeper->kept);
+    keeper->kept = hl_xrealloc(keeper->kept, (keeper->n + 1) * sizeof *keeper->kept);
     struct kept *kept = &keeper->kept[keeper->n++];
-    *kept = (struct kept){.origin = hl_format("%s", stored->origin),
-                          .key = hl_format("%s", stored->key),
+    *kept = (struct kept){.origin = hl_xasprintf("%s", stored->origin),
+                          .key = hl_xasprintf("%s", stored->key),
                           .watch = -1,
                           .due = NOT_DUE,
                           .done = -REST};
@@ -284,7 +284,7 @@ static void follow_image(struct hl_keeper *keeper, const struct hl_store *store,
     struct kept *kept = find_kept(keeper, stored);
     if (strcmp(kept->key, stored->key) != 0) {
         free(kept->key);
-        kept->key = hl_format("%s", stored->key);
+        kept->key = hl_xasprintf("%s", stored->key);
         unwatch(keeper, kept); /* of another file, perhaps */
     }
     kept->is_there = true;
@@ -350,7 +350,7 @@ static void note_addition(struct hl_keeper *keeper, struct kept *kept, struct hl
     bool failed = addition->result == HL_SHARE_FAILED;
     keeper->counts.failed += failed;
     keeper->counts.refreshed += !failed;
-    say_once(kept, addition->sentence != NULL ? hl_format("%s", addition->sentence) : NULL);
+    say_once(kept, addition->sentence != NULL ? hl_xasprintf("%s", addition->sentence) : NULL);
     hl_free_addition(addition);
 }
 
@@ -426,12 +426,12 @@ static void put_off(struct hl_keeper *keeper) {
 struct hl_keeper *hl_start_keeping(const char *path) {
     int events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (events < 0) {
-        hl_say("files cannot be watched: %s; raise fs.inotify.max_user_instances", strerror(errno));
+        hl_warn("files cannot be watched: %s; raise fs.inotify.max_user_instances", strerror(errno));
         return NULL;
     }
-    struct hl_keeper *keeper = hl_allocate(sizeof *keeper);
-    *keeper =
-        (struct hl_keeper){.path = hl_format("%s", path), .events = events, .store = -1, .next = -INFINITY};
+    struct hl_keeper *keeper = hl_xmalloc(sizeof *keeper);
+    *keeper = (struct hl_keeper){
+        .path = hl_xasprintf("%s", path), .events = events, .store = -1, .next = -INFINITY};
     follow(keeper);
     return keeper;
 }

@@ -125,7 +125,7 @@ char *hl_format_metrics(const struct hl_keeper_counts *kept, struct hl_observer 
     const struct hl_observed_file *file = hl_list_observed(observer, &n);
     FILE *out = open_memstream(&text, &bytes);
     if (out == NULL)
-        return hl_format("%s", "");
+        return hl_xasprintf("%s", "");
     print_kept(out, kept, is_stopped);
     print_samples(out, hl_read_observed(observer));
     print_acts(out, acts);
@@ -136,7 +136,7 @@ char *hl_format_metrics(const struct hl_keeper_counts *kept, struct hl_observer 
 
 /* The folder may be another user's: what is written is a new file, and never one that a link there leads to. */
 int hl_write_metrics(const char *path, const char *text) {
-    char *fresh = hl_format("%s.new", path);
+    char *fresh = hl_xasprintf("%s.new", path);
     size_t bytes = strlen(text);
     unlink(fresh);
     int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);

@@ -32,7 +32,7 @@ static void examine(struct hl_observed_file *file, const struct hl_elf_file *elf
     struct hl_geometry geometry;
     struct hl_place place;
     if (elf->stat.st_dev != file->device || elf->stat.st_ino != file->inode) {
-        file->obstacle = hl_format("it is another file now");
+        file->obstacle = hl_xasprintf("it is another file now");
         return;
     }
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
@@ -42,9 +42,9 @@ static void examine(struct hl_observed_file *file, const struct hl_elf_file *elf
         file->obstacle = hl_explain_not_in_place(elf, file->path, file->possible_bytes - file->huge_bytes);
         hl_free_place(&place);
     } else if (result > 0) {
-        file->obstacle = hl_format("%s", hl_skip_sentence((enum hl_skip)result));
+        file->obstacle = hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)result));
     } else {
-        file->obstacle = hl_format("%s", strerror(-result));
+        file->obstacle = hl_xasprintf("%s", strerror(-result));
     }
 }
 
@@ -57,7 +57,7 @@ void hl_examine_observed(struct hl_observed_file *file) {
     for (size_t i = 0; i < file->n_chunks; i++)
         file->chunk[i].can_be_huge = file->chunk[i].is_huge = false;
     if (hl_open_elf(&elf, AT_FDCWD, file->path) != 0) {
-        file->obstacle = hl_format("it is no ELF file of this machine");
+        file->obstacle = hl_xasprintf("it is no ELF file of this machine");
         return;
     }
     examine(file, &elf);

@@ -125,7 +125,7 @@ static struct hl_observed_file *find_file(struct hl_observer *observer, const st
     *file = (struct hl_observed_file){.device = place->file.device,
                                       .inode = place->file.inode,
                                       .generation = place->file.generation,
-                                      .path = hl_format("%s", place->path)};
+                                      .path = hl_xasprintf("%s", place->path)};
     return file;
 }
 
@@ -136,7 +136,7 @@ static void count_chunk(struct hl_observed_file *file, uint64_t offset, bool is_
     if (i == CHUNKS_MAX)
         return;
     if (i == file->n_chunks) {
-        file->chunk = hl_resize(file->chunk, (i + 1) * sizeof *file->chunk);
+        file->chunk = hl_xrealloc(file->chunk, (i + 1) * sizeof *file->chunk);
         file->chunk[file->n_chunks++] = (struct hl_observed_chunk){.offset = offset};
     }
     file->chunk[i].samples++;
@@ -193,7 +193,7 @@ static void begin_window(struct hl_observer *observer, const struct hl_configura
         observer->sampler = NULL;
         char *reason = result != observer->said ? hl_explain_no_samples(result) : NULL;
         if (reason != NULL)
-            hl_say("service: nothing can be observed: %s", reason);
+            hl_warn("service: nothing can be observed: %s", reason);
         free(reason);
         observer->said = result;
         return;
@@ -248,7 +248,7 @@ static bool is_over(struct hl_observer *observer, const struct hl_configuration 
 
 struct hl_observer *hl_start_observing(void) {
     struct hl_geometry geometry;
-    struct hl_observer *observer = hl_allocate(sizeof *observer);
+    struct hl_observer *observer = hl_xmalloc(sizeof *observer);
     memset(observer, 0, sizeof *observer);
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     observer->huge_page_bytes = geometry.huge_page_bytes;
@@ -313,7 +313,7 @@ struct hl_observed_file *hl_list_observed(struct hl_observer *observer, size_t *
 bool hl_is_observing(const struct hl_observer *observer) { return observer->sampler != NULL; }
 
 bool hl_is_observed(const struct hl_observed_file *file, int descriptor) {
-    char *name = hl_format("/proc/self/fd/%d", descriptor);
+    char *name = hl_xasprintf("/proc/self/fd/%d", descriptor);
     struct hl_file_id id;
     bool is_same = hl_read_file_id(&id, AT_FDCWD, name, file->path) == 0 && id.device == file->device &&
                    id.inode == file->inode && id.generation == file->generation;

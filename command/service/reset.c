@@ -39,11 +39,11 @@ static int keep_service_out(void) {
     mkdir(HL_SERVICE_FOLDER, 0755);
     int lock = hl_take_lock(HL_SERVICE_LOCK, false);
     if (lock == -EWOULDBLOCK)
-        hl_say(
+        hl_warn(
             "reset: the service runs, and would make everything anew; stop it first: systemctl disable --now "
             "hugeld (or another reset is under way)");
     else if (lock < 0)
-        hl_say("reset: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-lock));
+        hl_warn("reset: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-lock));
     return lock;
 }
 
@@ -167,7 +167,7 @@ static bool unmount_store(void) {
     if (result == -EBUSY)
         hl_print(HL_SYSTEM_STORE ": unmounted; processes that run from its images keep these until they end");
     else if (result != 0)
-        hl_say(HL_SYSTEM_STORE ": it cannot be unmounted and removed: %s", strerror(-result));
+        hl_warn(HL_SYSTEM_STORE ": it cannot be unmounted and removed: %s", strerror(-result));
     else if (was_there)
         hl_print(HL_SYSTEM_STORE ": unmounted");
     return result == 0 || result == -EBUSY;
@@ -185,7 +185,7 @@ static bool remove_folder(char *path) {
     int result = nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS | FTW_MOUNT);
     bool fine = result == 0 || errno == ENOENT;
     if (!fine)
-        hl_say("%s: it cannot be removed: %s", path, strerror(errno));
+        hl_warn("%s: it cannot be removed: %s", path, strerror(errno));
     free(path);
     return fine;
 }
@@ -214,7 +214,7 @@ static bool reset_system(void) {
         return false;
     bool fine = reset_own();
     fine &= unmount_store();
-    fine &= remove_folder(hl_format("/run/hugeld-units"));
+    fine &= remove_folder(hl_xasprintf("/run/hugeld-units"));
     unlink(HL_SERVICE_OBSERVED);
     hl_drop_lock(HL_SERVICE_LOCK, lock);
     rmdir(

@@ -98,10 +98,10 @@ static void notify(const struct service *service, const char *state) {
         return;
     if (service->keeper != NULL)
         hl_read_keeper(service->keeper, &counts);
-    char *text = hl_format("%s\nSTATUS=%s%u images on %" PRIu64
-                           " huge pages; %u made anew, %u removed, %u could not be made",
-                           state, hl_is_service_stopped() ? "stopped by " HL_SERVICE_STOP "; " : "",
-                           counts.images, counts.huge_pages, counts.refreshed, counts.removed, counts.failed);
+    char *text = hl_xasprintf(
+        "%s\nSTATUS=%s%u images on %" PRIu64 " huge pages; %u made anew, %u removed, %u could not be made",
+        state, hl_is_service_stopped() ? "stopped by " HL_SERVICE_STOP "; " : "", counts.images,
+        counts.huge_pages, counts.refreshed, counts.removed, counts.failed);
     service->sd_notify(0, text);
     free(text);
 }
@@ -118,7 +118,7 @@ static bool refresh_all(const struct service *service) {
     int status = -1;
     sigset_t none;
     if (hl_is_service_stopped()) {
-        hl_say("service: " HL_SERVICE_STOP " is there, so nothing is made; remove it");
+        hl_warn("service: " HL_SERVICE_STOP " is there, so nothing is made; remove it");
         return false;
     }
     pid_t child = fork();
@@ -126,7 +126,7 @@ static bool refresh_all(const struct service *service) {
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
         execl("/proc/self/exe", "hugeld", "share", "refresh", "--config", service->path, (char *)NULL);
-        hl_say("share refresh cannot be run: %s", strerror(errno));
+        hl_warn("share refresh cannot be run: %s", strerror(errno));
         _exit(HL_EXIT_NO);
     }
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
@@ -154,7 +154,7 @@ static char *explain_file(const char *path, bool any_disk, bool *is_there, const
     int file = realpath(path, real) != NULL ? open(real, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
     *is_there = false;
     if (file < 0)
-        return hl_format("%s", strerror(errno));
+        return hl_xasprintf("%s", strerror(errno));
     for (size_t i = 0; i < n; i++)
         *is_there |= strcmp(stored[i].origin, real) == 0 && stored[i].freshness == HL_FRESH;
     char *sentence = *is_there ? NULL : hl_explain_unsteady(file, any_disk);
@@ -264,7 +264,7 @@ static void write_metrics(struct service *service) {
         hl_format_metrics(&counts, service->observer, hl_read_acts(service->actor), hl_is_service_stopped());
     int result = hl_write_metrics(path, text);
     if (result != 0 && result != service->metrics_said)
-        hl_say("service: %s: the metrics cannot be written: %s", path, strerror(-result));
+        hl_warn("service: %s: the metrics cannot be written: %s", path, strerror(-result));
     service->metrics_said = result;
     free(text);
 }
@@ -330,7 +330,7 @@ static int stay(struct service *service) {
 
 static int serve(struct service *service) {
     if (geteuid() != 0) {
-        hl_say("service: only root can keep the system's store; run it as root");
+        hl_warn("service: only root can keep the system's store; run it as root");
         return HL_EXIT_NO;
     }
     if (!read_configuration(service))
@@ -340,9 +340,9 @@ static int serve(struct service *service) {
     mkdir(HL_SERVICE_FOLDER, 0755);
     int result = service->lock = hl_take_lock(HL_SERVICE_LOCK, false); /* only one can be there */
     if (result == -EWOULDBLOCK)
-        hl_say("service: another one runs already; stop it first: systemctl stop hugeld");
+        hl_warn("service: another one runs already; stop it first: systemctl stop hugeld");
     else if (result < 0)
-        hl_say("service: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-result));
+        hl_warn("service: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-result));
     if (result < 0)
         return HL_EXIT_NO;
     load_systemd(service);
@@ -381,7 +381,7 @@ int hl_serve(int argc, char **argv) {
         return shown;
     }
     if (service.action != NULL) {
-        hl_say("service: %s: it is neither status nor undo", service.action);
+        hl_warn("service: %s: it is neither status nor undo", service.action);
         return HL_EXIT_USAGE;
     }
     int code = serve(&service);

@@ -172,12 +172,12 @@ int hl_show_service(const struct hl_configuration *configuration, const char *pa
 
 static bool stop_service(void) {
     if (mkdir(HL_SERVICE_FOLDER, 0755) != 0 && errno != EEXIST) {
-        hl_say("service undo: " HL_SERVICE_FOLDER ": %s", strerror(errno));
+        hl_warn("service undo: " HL_SERVICE_FOLDER ": %s", strerror(errno));
         return false;
     }
     int file = open(HL_SERVICE_STOP, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (file < 0)
-        hl_say("service undo: " HL_SERVICE_STOP ": %s", strerror(errno));
+        hl_warn("service undo: " HL_SERVICE_STOP ": %s", strerror(errno));
     else
         close(file);
     return file >= 0;
@@ -185,7 +185,7 @@ static bool stop_service(void) {
 
 int hl_undo_service(double seconds) {
     if (geteuid() != 0) {
-        hl_say("service undo: the service is the administrator's; run it as root");
+        hl_warn("service undo: the service is the administrator's; run it as root");
         return HL_EXIT_NO;
     }
     if (!stop_service())
@@ -193,11 +193,11 @@ int hl_undo_service(double seconds) {
     bool was_there, fine = hl_remove_all_images();
     int result = hl_unmount_store(seconds, false, &was_there);
     if (result == -EBUSY)
-        hl_say("service undo: after %.0f s processes still have pages of removed images, or files of "
-               "them open; undo again when they have ended",
-               seconds);
+        hl_warn("service undo: after %.0f s processes still have pages of removed images, or files of "
+                "them open; undo again when they have ended",
+                seconds);
     else if (result != 0)
-        hl_say("service undo: " HL_SYSTEM_STORE ": %s", strerror(-result));
+        hl_warn("service undo: " HL_SYSTEM_STORE ": %s", strerror(-result));
     if (!fine || result != 0)
         return HL_EXIT_NO;
     hl_print("all is back: no process has a page of an image, and the store is unmounted");

@@ -37,7 +37,7 @@ void hl_free_texts(struct hl_texts *texts) {
 
 /* Takes TEXT, from malloc, over. */
 static void add_text(struct hl_texts *texts, char *text) {
-    texts->text = hl_resize(texts->text, (texts->n + 1) * sizeof *texts->text);
+    texts->text = hl_xrealloc(texts->text, (texts->n + 1) * sizeof *texts->text);
     texts->text[texts->n++] = text;
 }
 
@@ -50,7 +50,7 @@ bool hl_is_unit(const char *name) {
 static const char *take_enabled(struct hl_configuration *configuration, const char *value) {
     if (value[0] != '/' && !hl_is_unit(value))
         return "it is neither an absolute path nor a unit of systemd, as in name.service";
-    add_text(&configuration->enabled, hl_format("%s", value));
+    add_text(&configuration->enabled, hl_xasprintf("%s", value));
     return NULL;
 }
 
@@ -114,7 +114,7 @@ static const char *take_budget(struct hl_configuration *configuration, const cha
 static const char *take_pattern(struct hl_texts *patterns, const char *value) {
     if (value[0] != '/')
         return "it is not a pattern of absolute paths";
-    add_text(patterns, hl_format("%s", value));
+    add_text(patterns, hl_xasprintf("%s", value));
     return NULL;
 }
 
@@ -131,7 +131,7 @@ static const char *take_metrics(struct hl_configuration *configuration, const ch
     if (value[0] != '/' || length <= suffix || strcmp(value + length - suffix, ".prom") != 0)
         return "write the absolute path of a file NAME.prom";
     free(configuration->metrics);
-    configuration->metrics = hl_format("%s", value);
+    configuration->metrics = hl_xasprintf("%s", value);
     return NULL;
 }
 
@@ -179,21 +179,21 @@ static bool cut_line(char *line, char **name, char **value) {
 static char *explain_unknown(const char *name) {
     for (size_t i = 0; i < N_SETTINGS; i++)
         if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, settings[i].name))
-            return hl_format("there is no such setting; did you mean %s?", settings[i].name);
-    return hl_format("there is no such setting; hugeld(1) names them all");
+            return hl_xasprintf("there is no such setting; did you mean %s?", settings[i].name);
+    return hl_xasprintf("there is no such setting; hugeld(1) names them all");
 }
 
 /* NULL, or what is wrong, which the caller frees. */
 static char *take_line(struct hl_configuration *configuration, const char *name, const char *value) {
     const char *problem = NULL;
     if (value == NULL)
-        return hl_format("the line has no =; write name = value, or begin a comment with #");
+        return hl_xasprintf("the line has no =; write name = value, or begin a comment with #");
     for (size_t i = 0; i < N_SETTINGS; i++) {
         if (strcmp(settings[i].name, name) != 0)
             continue;
         problem =
             value[0] == '\0' ? "there is no value behind the =" : settings[i].take(configuration, value);
-        return problem == NULL ? NULL : hl_format("%s", problem);
+        return problem == NULL ? NULL : hl_xasprintf("%s", problem);
     }
     return explain_unknown(name);
 }
@@ -205,14 +205,14 @@ static int read_lines(struct hl_configuration *configuration, FILE *file, const 
     ssize_t length;
     for (unsigned number = 1; problem == NULL && (length = getline(&line, &size, file)) >= 0; number++) {
         if (strlen(line) != (size_t)length) {
-            hl_say("%s:%u: the line holds a NUL byte; write the file anew as text", path, number);
+            hl_warn("%s:%u: the line holds a NUL byte; write the file anew as text", path, number);
             free(line);
             return -EINVAL;
         }
         if (cut_line(line, &name, &value))
             problem = take_line(configuration, name, value);
         if (problem != NULL)
-            hl_say("%s:%u: %s: %s", path, number, name, problem);
+            hl_warn("%s:%u: %s: %s", path, number, name, problem);
     }
     free(problem);
     free(line);
@@ -226,13 +226,13 @@ static FILE *open_configuration(const char *path, int *error) {
     *error = file < 0 || fstat(file, &stat) != 0 ? -errno : 0;
     if (*error == 0 && !S_ISREG(stat.st_mode)) {
         *error = -EINVAL;
-        hl_say("%s: it is not a regular file", path);
+        hl_warn("%s: it is not a regular file", path);
     } else if (*error == 0 && ((stat.st_uid != 0 && stat.st_uid != geteuid()) ||
                                (stat.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
         *error = -EPERM;
-        hl_say("%s: other users can write it, so it is not believed; chown root, chmod 644", path);
+        hl_warn("%s: other users can write it, so it is not believed; chown root, chmod 644", path);
     } else if (*error != 0 && *error != -ENOENT) {
-        hl_say("%s: it cannot be read: %s", path, strerror(-*error));
+        hl_warn("%s: it cannot be read: %s", path, strerror(-*error));
     }
     FILE *stream = *error == 0 ? fdopen(file, "r") : NULL;
     if (stream == NULL && file >= 0)
@@ -254,16 +254,16 @@ int hl_read_configuration(struct hl_configuration *configuration, const char *pa
     }
     if (error == 0 && fresh.interval_seconds < 2 * fresh.window_seconds) {
         error = -EINVAL;
-        hl_say("%s: interval: it is shorter than two windows; write at least %g", path,
-               2 * fresh.window_seconds);
+        hl_warn("%s: interval: it is shorter than two windows; write at least %g", path,
+                2 * fresh.window_seconds);
     }
     if (error == 0 && fresh.acts && !fresh.observes) {
         error = -EINVAL;
-        hl_say("%s: act: only what is observed is acted on; write observe = yes", path);
+        hl_warn("%s: act: only what is observed is acted on; write observe = yes", path);
     }
     bool is_named = fresh.eligible.n > 0;
     for (size_t i = 0; !is_named && i < sizeof eligible / sizeof eligible[0]; i++)
-        add_text(&fresh.eligible, hl_format("%s", eligible[i]));
+        add_text(&fresh.eligible, hl_xasprintf("%s", eligible[i]));
     if (error != 0 && error != -ENOENT) {
         hl_free_configuration(&fresh);
         return error;
@@ -291,11 +291,11 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
         return program != NULL;
     }
     if (glob(entry, 0, NULL, &found) != 0) {
-        hl_say("%s: %s: there is no such file", configuration, entry);
+        hl_warn("%s: %s: there is no such file", configuration, entry);
         return false;
     }
     for (size_t i = 0; i < found.gl_pathc; i++)
-        add_text(files, hl_format("%s", found.gl_pathv[i]));
+        add_text(files, hl_xasprintf("%s", found.gl_pathv[i]));
     globfree(&found);
     return true;
 }
@@ -316,13 +316,13 @@ int hl_lock_configuration(void) {
         lock = hl_take_lock(LOCK, true);
     }
     if (lock < 0)
-        hl_say(HL_CONFIGURATION ": it cannot be changed: %s; make its folder writable", strerror(-lock));
+        hl_warn(HL_CONFIGURATION ": it cannot be changed: %s; make its folder writable", strerror(-lock));
     if (lock < 0 || !is_link(HL_CONFIGURATION))
         return lock;
     hl_unlock_configuration(lock);
-    hl_say(HL_CONFIGURATION
-           ": it is a symbolic link, which a new file would replace; change the file that it "
-           "leads to by hand");
+    hl_warn(HL_CONFIGURATION
+            ": it is a symbolic link, which a new file would replace; change the file that it "
+            "leads to by hand");
     return -ELOOP;
 }
 
@@ -336,7 +336,7 @@ static size_t copy_without(FILE *old, FILE *new_file, const char *entry, bool *f
     char *line = NULL, *name, *value;
     size_t size = 0, copied = 0;
     while (old != NULL && getline(&line, &size, old) >= 0) {
-        char *whole = hl_format("%s", line);
+        char *whole = hl_xasprintf("%s", line);
         if (cut_line(line, &name, &value) && value != NULL && strcmp(name, ENABLED) == 0 &&
             strcmp(value, entry) == 0) {
             *found = true;
@@ -406,8 +406,8 @@ static int change(const char *entry, bool adds, bool *changed) {
     if (old != NULL)
         fclose(old);
     if (result != 0)
-        hl_say(HL_CONFIGURATION ": it cannot be changed: %s; make it and its folder writable",
-               strerror(-result));
+        hl_warn(HL_CONFIGURATION ": it cannot be changed: %s; make it and its folder writable",
+                strerror(-result));
     return result;
 }
 

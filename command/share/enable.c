@@ -35,7 +35,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     struct request *request = state->input;
     if (key != ARGP_KEY_ARG)
         return hl_parse_common(key, state, request->disables ? "hugeld disable" : "hugeld enable", false);
-    request->name = hl_resize(request->name, (request->n + 1) * sizeof *request->name);
+    request->name = hl_xrealloc(request->name, (request->n + 1) * sizeof *request->name);
     request->name[request->n++] = argument;
     return 0;
 }
@@ -46,9 +46,9 @@ static char *find_file(const struct request *request, const char *name) {
     char path[PATH_MAX];
     if (hl_is_unit(name))
         return hl_find_unit_program(name, name_of(request));
-    char *program = strchr(name, '/') != NULL ? hl_format("%s", name) : hl_find_program(name);
+    char *program = strchr(name, '/') != NULL ? hl_xasprintf("%s", name) : hl_find_program(name);
     if (program == NULL) {
-        hl_say(
+        hl_warn(
             "%s: there is no such program in PATH; name a file, or a unit with its suffix, as in %s.service",
             name, name);
         return NULL;
@@ -57,9 +57,9 @@ static char *find_file(const struct request *request, const char *name) {
     if (!found && request->disables && program[0] == '/')
         return program; /* it may be gone */
     if (!found)
-        hl_say("%s: %s", name, strerror(errno));
+        hl_warn("%s: %s", name, strerror(errno));
     free(program);
-    return found ? hl_format("%s", path) : NULL;
+    return found ? hl_xasprintf("%s", path) : NULL;
 }
 
 /* PATH as a value of the configuration, where some characters have a meaning.  NULL: none can say it. */
@@ -67,7 +67,7 @@ static char *make_entry(const char *path) {
     size_t length = strlen(path), bytes = 0;
     if (strpbrk(path, "\n\r\t") != NULL || path[length - 1] == ' ')
         return NULL;
-    char *entry = hl_allocate(2 * length + 1);
+    char *entry = hl_xmalloc(2 * length + 1);
     for (const char *at = path; *at != '\0'; at++) {
         if (strchr("*?[\\", *at) != NULL)
             entry[bytes++] = '\\';
@@ -97,7 +97,7 @@ static bool add_image(const struct request *request, const char *path) {
     const char *sentence = json_string_value(json_object_get(file, "sentence"));
     bool fine = result != NULL && (strcmp(result, "made") == 0 || strcmp(result, "present") == 0);
     if (!fine && answer.errors[0] == '\0')
-        hl_say("%s: %s", path, sentence != NULL ? sentence : "nothing of it can be shared");
+        hl_warn("%s: %s", path, sentence != NULL ? sentence : "nothing of it can be shared");
     json_decref(file);
     hl_free_answer(&answer);
     return fine;
@@ -144,9 +144,9 @@ static bool disable(const char *path, const char *entry) {
     if (hl_disable_entry(entry, &changed) != 0)
         return false;
     if (!changed) {
-        hl_say("%s: it was not enabled; " HL_CONFIGURATION
-               " has no line for this path, but a glob there may mean it",
-               path);
+        hl_warn("%s: it was not enabled; " HL_CONFIGURATION
+                " has no line for this path, but a glob there may mean it",
+                path);
         return false;
     }
     if (is_shared(path) && !remove_image(path))
@@ -159,7 +159,7 @@ static void act_on(struct request *request, const char *name) {
     char *path = find_file(request, name), *entry = path != NULL ? make_entry(path) : NULL;
     bool fine = entry != NULL && (request->disables ? disable(path, entry) : enable(request, path, entry));
     if (path != NULL && entry == NULL)
-        hl_say("%s: " HL_CONFIGURATION " cannot name a path with such characters; rename the file", path);
+        hl_warn("%s: " HL_CONFIGURATION " cannot name a path with such characters; rename the file", path);
     request->failed |= !fine;
     free(entry);
     free(path);
@@ -179,12 +179,12 @@ static int act(struct request *request) {
 
 static int lock_and_act(struct request *request) {
     if (request->n == 0) {
-        hl_say("%s: name programs or units, as in hugeld %s postgresql@15-main.service", name_of(request),
-               name_of(request));
+        hl_warn("%s: name programs or units, as in hugeld %s postgresql@15-main.service", name_of(request),
+                name_of(request));
         return HL_EXIT_USAGE;
     }
     if (geteuid() != 0) {
-        hl_say("%s: the configuration is the administrator's; run it as root", name_of(request));
+        hl_warn("%s: the configuration is the administrator's; run it as root", name_of(request));
         return HL_EXIT_NO;
     }
     int lock = hl_lock_configuration();

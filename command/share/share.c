@@ -71,7 +71,7 @@ static char *parse_size(const char *text) {
     if (text[0] < '0' || text[0] > '9' || errno != 0 || number == 0 || end[has_unit] != '\0' ||
         (*end == '%' && number > 100) || (*end != '%' && number > UINT64_MAX >> 30))
         return NULL;
-    return hl_format("%s", text);
+    return hl_xasprintf("%s", text);
 }
 
 static error_t set_size(struct request *request, const char *text) {
@@ -79,7 +79,8 @@ static error_t set_size(struct request *request, const char *text) {
     request->size = parse_size(text);
     if (request->size != NULL)
         return 0;
-    hl_say("--size=%s: give a number of bytes, as in 512M or 2G, or a share of the memory, as in 25%%", text);
+    hl_warn("--size=%s: give a number of bytes, as in 512M or 2G, or a share of the memory, as in 25%%",
+            text);
     return EINVAL;
 }
 
@@ -89,7 +90,7 @@ static error_t set_way(struct request *request, const char *text) {
         request->way = is_image ? HL_ADD_IMAGE : HL_ADD_IN_PLACE;
         return 0;
     }
-    hl_say("--way=%s: give place or image", text);
+    hl_warn("--way=%s: give place or image", text);
     return EINVAL;
 }
 
@@ -98,7 +99,7 @@ static error_t take_argument(struct request *request, const char *argument) {
         request->action = argument;
         return 0;
     }
-    request->name = hl_resize(request->name, (request->n_names + 1) * sizeof *request->name);
+    request->name = hl_xrealloc(request->name, (request->n_names + 1) * sizeof *request->name);
     request->name[request->n_names++] = argument;
     return 0;
 }
@@ -191,22 +192,22 @@ static char *describe_ways(const struct hl_addition *addition) {
                       mapped[] = "when it is mapped";
     unsigned other = hl_permille(addition->text_other_bytes, addition->text_bytes);
     if (addition->is_in_place || addition->text_other_bytes == addition->text_huge_bytes)
-        return hl_format("%s", "");
-    return hl_format(" %s, %u.%u %% %s", addition->is_to_be_executed ? executed : mapped, other / 10,
-                     other % 10, addition->is_to_be_executed ? mapped : executed);
+        return hl_xasprintf("%s", "");
+    return hl_xasprintf(" %s, %u.%u %% %s", addition->is_to_be_executed ? executed : mapped, other / 10,
+                        other % 10, addition->is_to_be_executed ? mapped : executed);
 }
 
 /* "in place, 84.9 % of its text, 9 huge pages" */
 static void print_made(const char *name, const struct hl_addition *addition) {
     unsigned share = hl_permille(addition->text_huge_bytes, addition->text_bytes),
              in_place = hl_permille(addition->text_in_place_bytes, addition->text_bytes);
-    char *more = hl_format("%s", "");
+    char *more = hl_xasprintf("%s", "");
     if (addition->is_in_place && addition->sentence != NULL)
-        more = hl_format("; the rest is not: %s", addition->sentence);
+        more = hl_xasprintf("; the rest is not: %s", addition->sentence);
     else if (addition->not_in_place != NULL)
-        more = hl_format("; not in place: %s", addition->not_in_place);
+        more = hl_xasprintf("; not in place: %s", addition->not_in_place);
     else if (!addition->is_in_place && in_place > 0)
-        more = hl_format("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
+        more = hl_xasprintf("; in place it would be %u.%u %%", in_place / 10, in_place % 10);
     char *ways = describe_ways(addition);
     hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,
              addition->is_in_place ? "in place" : "image", share / 10, share % 10, ways, addition->huge_pages,
@@ -241,8 +242,8 @@ static void report_addition(struct request *request, const struct hl_store *stor
         __attribute__((fallthrough));
     case HL_SHARE_FAILED:
         request->failed = true;
-        hl_say("%s: %s: %s", name, request->way == HL_ADD_IN_PLACE ? "not in place" : "no image",
-               addition->sentence);
+        hl_warn("%s: %s: %s", name, request->way == HL_ADD_IN_PLACE ? "not in place" : "no image",
+                addition->sentence);
     }
     note(request, store, name, addition->key.bytes > 0 ? addition->key.at : NULL, results[addition->result],
          addition->is_in_place, is_made ? addition->huge_pages : 0, addition->reason, addition->sentence);
@@ -276,8 +277,8 @@ static void add_folder(struct request *request, const struct hl_store *store, co
             add_file(request, store, entry->fts_path, true);
         } else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR) {
             hide_progress(request);
-            hl_say("%s: cannot be read: %s; its files are left out", entry->fts_path,
-                   strerror(entry->fts_errno));
+            hl_warn("%s: cannot be read: %s; its files are left out", entry->fts_path,
+                    strerror(entry->fts_errno));
             request->failed = true;
         }
     }
@@ -375,7 +376,7 @@ static void add_running(struct request *request, const struct hl_store *store, c
     if (last != 0)
         hl_say_unreadable(denied, last);
     else
-        hl_say("%s: no process has this name", name);
+        hl_warn("%s: no process has this name", name);
 }
 
 static void print_sum(const struct request *request) {
@@ -386,7 +387,7 @@ static void print_sum(const struct request *request) {
                  request->huge_pages, plural(request->huge_pages), request->present, request->nothing,
                  plural(request->nothing));
     if (request->in_place > 0 && request->placer.is_pressure_unknown)
-        hl_say(
+        hl_warn(
             "this kernel does not say whether programs wait for memory or disks, so files were put in place "
             "without regard to that; boot with psi=1");
 }
@@ -413,7 +414,8 @@ static int add(struct request *request, const char *path) {
 
 static void print_stored(const struct hl_stored *stored) {
     unsigned share = hl_permille(stored->text_huge_bytes, stored->text_bytes);
-    char *text = stored->text_bytes > 0 ? hl_format("%u.%u %%", share / 10, share % 10) : hl_format("-");
+    char *text =
+        stored->text_bytes > 0 ? hl_xasprintf("%u.%u %%", share / 10, share % 10) : hl_xasprintf("-");
     hl_print("%-5s %7s %10" PRIu64 " %10" PRIu64 " %9u %8u  %-8s %s  %s", name_way(stored->is_in_place), text,
              stored->huge_pages, stored->bytes / 1024, stored->processes, stored->replicas,
              hl_freshness_name(stored->freshness), stored->origin, stored->key);
@@ -425,7 +427,8 @@ static void print_store(const struct hl_store *store, const struct hl_stored *st
     size_t images = hl_count_images(stored, n);
     for (size_t i = 0; i < n; i++)
         pages += stored[i].is_in_place ? 0 : stored[i].huge_pages;
-    char *left = room == UINT64_MAX ? hl_format("any number") : hl_format("%" PRIu64 " MiB", room >> 20);
+    char *left =
+        room == UINT64_MAX ? hl_xasprintf("any number") : hl_xasprintf("%" PRIu64 " MiB", room >> 20);
     hl_print("%s: tmpfs, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64
              " KiB, room for %s; %zu file%s in place",
              store->path, images, plural(images), pages, plural(pages),
@@ -476,7 +479,7 @@ static bool visit_stores(struct request *request, void (*visit)(struct request *
         } else if (result != -ENOENT || request->store_path != NULL) {
             fine = false;
             if (result == -ENOENT)
-                hl_say("%s: there is no store; make one: hugeld share add FILE", paths[i]);
+                hl_warn("%s: there is no store; make one: hugeld share add FILE", paths[i]);
         }
     }
     free(mine);
@@ -498,8 +501,8 @@ static void list_store(struct request *request, const struct hl_store *store) {
 }
 
 static void print_fine(const struct hl_store *store, size_t images, size_t n) {
-    char *in_place =
-        n > images ? hl_format(", %zu file%s in place", n - images, plural(n - images)) : hl_format("%s", "");
+    char *in_place = n > images ? hl_xasprintf(", %zu file%s in place", n - images, plural(n - images))
+                                : hl_xasprintf("%s", "");
     hl_print("%s: %zu image%s%s, nothing is wrong", store->path, images, plural(images), in_place);
     free(in_place);
 }
@@ -515,8 +518,8 @@ static void check_store(struct request *request, const struct hl_store *store) {
         hide_progress(request);
         if (problem != NULL) {
             request->failed = true;
-            hl_say("%s: %s %s: %s; run hugeld share refresh", stored[i].origin,
-                   stored[i].is_in_place ? "in place," : "its image", stored[i].key, problem);
+            hl_warn("%s: %s %s: %s; run hugeld share refresh", stored[i].origin,
+                    stored[i].is_in_place ? "in place," : "its image", stored[i].key, problem);
         }
         note(request, store, stored[i].origin, stored[i].key, problem != NULL ? "bad" : "fine",
              stored[i].is_in_place, stored[i].huge_pages, NULL, problem);
@@ -553,11 +556,11 @@ static bool is_meant(const struct hl_stored *stored, const char *name) {
 static void remove_image(struct request *request, const struct hl_store *store,
                          const struct hl_stored *stored) {
     if (stored->processes > 0 && !stored->is_in_place && !request->force) {
-        char *why =
-            hl_format("%u process%s it, which would keep its memory until the last one ends; remove it all "
-                      "the same: --force",
-                      stored->processes, stored->processes == 1 ? " maps" : "es map");
-        hl_say("%s: its image stays: %s", stored->origin, why);
+        char *why = hl_xasprintf(
+            "%u process%s it, which would keep its memory until the last one ends; remove it all "
+            "the same: --force",
+            stored->processes, stored->processes == 1 ? " maps" : "es map");
+        hl_warn("%s: its image stays: %s", stored->origin, why);
         note(request, store, stored->origin, stored->key, "kept", stored->is_in_place, stored->huge_pages,
              NULL, why);
         request->failed = true;
@@ -566,7 +569,7 @@ static void remove_image(struct request *request, const struct hl_store *store,
     }
     int result = hl_remove_stored(store, stored->key);
     if (result != 0 && result != -ENOENT) {
-        hl_say("%s: its image cannot be removed: %s", stored->origin, strerror(-result));
+        hl_warn("%s: its image cannot be removed: %s", stored->origin, strerror(-result));
         note(request, store, stored->origin, stored->key, "failed", stored->is_in_place, stored->huge_pages,
              NULL, strerror(-result));
         request->failed = true;
@@ -600,8 +603,8 @@ static void remove_images(struct request *request, const struct hl_store *store)
             remove_image(request, store, &stored[i]);
         }
         if (!found) {
-            hl_say("%s: the store has no image of it; 'hugeld share list' shows what it has",
-                   request->name[j]);
+            hl_warn("%s: the store has no image of it; 'hugeld share list' shows what it has",
+                    request->name[j]);
             request->failed = true;
         }
     }
@@ -614,8 +617,8 @@ static int remove_some(struct request *request, const char *path) {
     if (result == -ENOENT && (request->all || request->unused))
         return HL_EXIT_DONE;
     if (result == -ENOENT)
-        hl_say("%s: there is no store, so nothing can be removed from it",
-               path != NULL ? path : "XDG_RUNTIME_DIR");
+        hl_warn("%s: there is no store, so nothing can be removed from it",
+                path != NULL ? path : "XDG_RUNTIME_DIR");
     if (result != 0)
         return HL_EXIT_NO;
     result = hl_lock_store(&store, true);
@@ -758,19 +761,20 @@ static int act(struct request *request) {
     const struct action *action = find_action(request->action);
     const char *near = action == NULL ? find_near(request->action) : NULL;
     if (near != NULL) {
-        hl_say("share: %s: no such action; did you mean '%s'?", request->action, near);
+        hl_warn("share: %s: no such action; did you mean '%s'?", request->action, near);
         return HL_EXIT_USAGE;
     }
     if (action == NULL) {
-        hl_say("share: say what to do: add, list, check, remove or refresh; 'hugeld share --help' says more");
+        hl_warn(
+            "share: say what to do: add, list, check, remove or refresh; 'hugeld share --help' says more");
         return HL_EXIT_USAGE;
     }
     const char *misuse = find_misuse(request, action);
     if (misuse != NULL) {
-        hl_say("share %s: %s", action->name, misuse);
+        hl_warn("share %s: %s", action->name, misuse);
         return HL_EXIT_USAGE;
     }
-    char *path = request->store_path != NULL ? hl_format("%s", request->store_path) : hl_default_store();
+    char *path = request->store_path != NULL ? hl_xasprintf("%s", request->store_path) : hl_default_store();
     if (request->configuration == NULL)
         request->configuration = HL_CONFIGURATION;
     request->files = json_array();

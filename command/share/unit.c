@@ -50,15 +50,15 @@ static const struct argp_option argp_options[] = {
 };
 
 static void add_file(struct request *request, const char *path) {
-    request->file = hl_resize(request->file, (request->n_files + 1) * sizeof *request->file);
-    request->file[request->n_files++] = hl_format("%s", path);
+    request->file = hl_xrealloc(request->file, (request->n_files + 1) * sizeof *request->file);
+    request->file[request->n_files++] = hl_xasprintf("%s", path);
 }
 
 /* As systemctl reads a name: what has no type is a service.  The caller frees it. */
 static char *name_unit(const char *text) {
     size_t bytes = strlen(text), suffix = strlen(".service");
     bool is_whole = bytes > suffix && strcmp(text + bytes - suffix, ".service") == 0;
-    return hl_format("%s%s", text, is_whole || text[0] == '\0' ? "" : ".service");
+    return hl_xasprintf("%s%s", text, is_whole || text[0] == '\0' ? "" : ".service");
 }
 
 static error_t parse_argument(int key, char *argument, struct argp_state *state) {
@@ -85,19 +85,19 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
 
 /* The path at TEXT, up to END's characters; NULL if it is no absolute one. */
 static char *take_path(const char *text, const char *end) {
-    return text[0] == '/' ? hl_format("%.*s", (int)strcspn(text, end), text) : NULL;
+    return text[0] == '/' ? hl_xasprintf("%.*s", (int)strcspn(text, end), text) : NULL;
 }
 
 /* What systemd has under the name PROPERTY of UNIT; NULL: there is no systemd, or it does not say.  The caller frees it. */
 static char *ask_systemd(const char *unit, const char *property) {
-    char *systemctl = hl_find_program("systemctl"), *option = hl_format("--property=%s", property),
+    char *systemctl = hl_find_program("systemctl"), *option = hl_xasprintf("--property=%s", property),
          *text = NULL;
     const char *const argv[] = {"systemctl", "show", option, "--value", "--", unit, NULL};
     struct hl_answer answer;
     if (systemctl != NULL) {
         hl_ask_program(&answer, systemctl, (char *const *)argv, (uid_t)-1);
         if (answer.succeeded)
-            text = hl_format("%s", answer.output);
+            text = hl_xasprintf("%s", answer.output);
         hl_free_answer(&answer);
     }
     free(systemctl);
@@ -121,7 +121,7 @@ static char *find_running(const char *unit) {
     if (text != NULL)
         text[strcspn(text, "\n")] = '\0';
     if (text != NULL && hl_parse_pid(text) != 0) {
-        char *link = hl_format("/proc/%s/exe", text);
+        char *link = hl_xasprintf("/proc/%s/exe", text);
         found = realpath(link, NULL);
         free(link);
     }
@@ -158,9 +158,10 @@ static char *read_unit(const char *unit) {
                                           "/lib/systemd/system"};
     const char *at = strchr(unit, '@');
     char *found = NULL;
-    char *name = at != NULL ? hl_format("%.*s@.service", (int)(at - unit), unit) : hl_format("%s", unit);
+    char *name =
+        at != NULL ? hl_xasprintf("%.*s@.service", (int)(at - unit), unit) : hl_xasprintf("%s", unit);
     for (size_t i = 0; found == NULL && i < sizeof folders / sizeof folders[0]; i++) {
-        char *path = hl_format("%s/%s", folders[i], name);
+        char *path = hl_xasprintf("%s/%s", folders[i], name);
         found = read_unit_file(path);
         free(path);
     }
@@ -175,12 +176,12 @@ static void say_unknown(const char *path, const char *unit, const char *command)
     char *running = find_running(unit), *executable = hl_find_executable(path);
     bool is_script = running == NULL || (executable != NULL && strcmp(running, executable) == 0);
     if (is_script)
-        hl_say(
+        hl_warn(
             "%s: it runs a script, and which program that starts cannot be told; name it: hugeld %s PROGRAM",
             path, command);
     else
-        hl_say("%s: it is a script; its service runs %s now, so name that: hugeld %s %s", path, running,
-               command, running);
+        hl_warn("%s: it is a script; its service runs %s now, so name that: hugeld %s %s", path, running,
+                command, running);
     free(executable);
     free(running);
 }
@@ -206,7 +207,7 @@ static char *find_named_program(const char *unit, const char *command) {
     if (program == NULL)
         program = read_unit(unit);
     if (program == NULL)
-        hl_say("%s: its ExecStart= cannot be found; name the program: hugeld %s FILE", unit, command);
+        hl_warn("%s: its ExecStart= cannot be found; name the program: hugeld %s FILE", unit, command);
     return program;
 }
 
@@ -221,7 +222,7 @@ char *hl_find_unit_program(const char *unit, const char *command) {
 static bool can_be_named(const char *path) {
     if (strpbrk(path, " \t:\"'\\$%;") == NULL)
         return true;
-    hl_say("%s: a drop-in cannot name this path", path);
+    hl_warn("%s: a drop-in cannot name this path", path);
     return false;
 }
 
@@ -233,7 +234,7 @@ static void print_files(const struct request *request) {
 
 /* Finds the program where no file was named, and for each what is executed in the end.  False: it was said what is wrong. */
 static bool resolve_files(struct request *request) {
-    char *command = hl_format("share unit %s", request->unit);
+    char *command = hl_xasprintf("share unit %s", request->unit);
     char *program = request->n_files == 0 ? find_named_program(request->unit, command) : NULL;
     if (program != NULL)
         add_file(request, program);
@@ -263,10 +264,10 @@ static int print_unit(struct request *request) {
 
 /* --- the links --- */
 
-static char *folder_of(const struct request *request) { return hl_format(LINKS "/%s", request->unit); }
+static char *folder_of(const struct request *request) { return hl_xasprintf(LINKS "/%s", request->unit); }
 
 static char *link_of(const struct request *request, size_t i) {
-    return hl_format(LINKS "/%s/%zu", request->unit, i);
+    return hl_xasprintf(LINKS "/%s/%zu", request->unit, i);
 }
 
 /* The folder of the links, empty.  In /run, where only root makes anything. */
@@ -274,7 +275,7 @@ static bool make_folder(const struct request *request) {
     char *folder = folder_of(request);
     bool done = (mkdir(LINKS, 0755) == 0 || errno == EEXIST) && (mkdir(folder, 0755) == 0 || errno == EEXIST);
     if (!done)
-        hl_say("%s: %s", folder, strerror(errno));
+        hl_warn("%s: %s", folder, strerror(errno));
     free(folder);
     return done;
 }
@@ -290,9 +291,9 @@ static int begin(const struct request *request) {
         char *reason = hl_look_for_image(executable, &options, &image);
         unlink(link);
         if (reason == NULL && symlink(image, link) != 0)
-            reason = hl_format("%s: %s", link, strerror(errno));
+            reason = hl_xasprintf("%s: %s", link, strerror(errno));
         if (reason != NULL) {
-            hl_say("%s: %s", request->file[i], reason);
+            hl_warn("%s: %s", request->file[i], reason);
             code = HL_EXIT_NO;
         }
         free(reason);
@@ -306,7 +307,7 @@ static int begin(const struct request *request) {
 /* Whether the process sees at PATH what LINK leads to. */
 static bool has_mounted(pid_t pid, const char *path, const char *link) {
     struct stat a, b;
-    char *inside = hl_format("/proc/%d/root%s", pid, path);
+    char *inside = hl_xasprintf("/proc/%d/root%s", pid, path);
     bool same = stat(inside, &a) == 0 && stat(link, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
     free(inside);
     return same;
@@ -368,7 +369,7 @@ int hl_share_unit(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0) {
         const char *misuse = find_misuse(&request);
         if (misuse != NULL)
-            hl_say("share unit: %s; 'hugeld share unit --help' says more", misuse);
+            hl_warn("share unit: %s; 'hugeld share unit --help' says more", misuse);
         else
             code = request.begins ? begin(&request) : request.ends ? end(&request) : print_unit(&request);
     }

@@ -28,9 +28,9 @@ void hl_add_stretch(struct hl_drawing *drawing, uint64_t start, uint64_t end, ch
     if (start >= end)
         return;
     if (drawing->n % 64 == 0)
-        drawing->stretch = hl_resize(drawing->stretch, (drawing->n + 64) * sizeof *drawing->stretch);
+        drawing->stretch = hl_xrealloc(drawing->stretch, (drawing->n + 64) * sizeof *drawing->stretch);
     drawing->stretch[drawing->n++] =
-        (struct hl_stretch){start, end, huge_bytes, mark, hl_format("%s", words)};
+        (struct hl_stretch){start, end, huge_bytes, mark, hl_xasprintf("%s", words)};
 }
 
 static bool is_in_span(const struct hl_plan *plan, uint64_t at) {

@@ -71,7 +71,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case 'P':
         request->pid = hl_parse_pid(argument);
         if (request->pid == 0)
-            hl_say("--pid=%s: not a process ID; give a number, as ps prints it", argument);
+            hl_warn("--pid=%s: not a process ID; give a number, as ps prints it", argument);
         return request->pid == 0 ? EINVAL : 0;
     case 'o':
         return hl_add_options(&request->options_text, argument);
@@ -94,16 +94,16 @@ static uint64_t to_kib(uint64_t bytes) { return bytes / 1024 + (bytes % 1024 != 
 
 /* " (remedy)", or nothing where there is none.  The caller frees it. */
 static char *format_remedy(const char *remedy) {
-    return remedy == NULL ? hl_format("%s", "") : hl_format(" (%s)", remedy);
+    return remedy == NULL ? hl_xasprintf("%s", "") : hl_xasprintf(" (%s)", remedy);
 }
 
 static void print_span(const struct hl_forecast *report, const struct hl_span *span) {
     const struct hl_object *object = &report->object;
-    char *segments = hl_format("%s", "");
+    char *segments = hl_xasprintf("%s", "");
     for (unsigned i = 0; i < object->n_segments; i++) {
         if (hl_segment_overlap(&object->segment[i], span->start, span->end) == 0)
             continue;
-        char *longer = hl_format("%s%s%u", segments, segments[0] != '\0' ? "," : "", i);
+        char *longer = hl_xasprintf("%s%s%u", segments, segments[0] != '\0' ? "," : "", i);
         free(segments);
         segments = longer;
     }
@@ -144,8 +144,8 @@ static void print_segment(const struct hl_forecast *report, unsigned i, const st
     enum hl_skip skip = report->plan.skip[i];
     if (skip == HL_MOVED && covered >= bytes)
         return;
-    char *head = hl_format("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64, i, hl_flags_text(segment->flags),
-                           segment->start, segment->end);
+    char *head = hl_xasprintf("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64, i, hl_flags_text(segment->flags),
+                              segment->start, segment->end);
     char *remedy = format_remedy(hl_find_remedy(report, i, options));
     if (skip == HL_MOVED)
         hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s%s", head, to_kib(bytes - covered),
@@ -192,7 +192,7 @@ static void draw_plan(const struct hl_forecast *report, const struct hl_options 
         const struct hl_span *span = &report->plan.span[i];
         const char *backend;
         char mark = plan_mark(options, span->kind, &backend);
-        char *words = hl_format("%s, %s", hl_kind_name(span->kind), backend);
+        char *words = hl_xasprintf("%s, %s", hl_kind_name(span->kind), backend);
         hl_add_stretch(&drawing, span->start, span->end, mark, hl_span_bytes(span), words);
         free(words);
     }
@@ -380,7 +380,7 @@ static void take_mapped_image(struct hl_found_image *image, const struct hl_fore
                               const struct hl_options *options) {
     struct hl_options all = hl_options_for_image(options);
     *image = (struct hl_found_image){.use = HL_IMAGE_USED,
-                                     .path = hl_format("%s", report->path),
+                                     .path = hl_xasprintf("%s", report->path),
                                      .bytes = (uint64_t)report->file->stat.st_size};
     hl_plan_object(&image->plan, &report->object, &all, &report->geometry);
 }
@@ -434,7 +434,7 @@ static void report_problem(struct request *request, const char *path, const char
     if (request->json)
         json_array_append_new(request->files,
                               json_pack("{s:o, s:s}", "path", hl_json_text(path), "error", sentence));
-    hl_say("%s: %s", path, sentence);
+    hl_warn("%s: %s", path, sentence);
 }
 
 /* The object of the process that was loaded from the file at PATH; NULL if none was. */
@@ -524,7 +524,7 @@ int hl_inspect_files(int argc, char **argv) {
     if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
         goto out;
     if (request.first == 0 && request.pid == 0) {
-        hl_say("inspect: no file given; try 'hugeld inspect /usr/bin/python3'");
+        hl_warn("inspect: no file given; try 'hugeld inspect /usr/bin/python3'");
         goto out;
     }
     read_options(&request);

@@ -92,7 +92,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         request->all = true;
         return 0;
     case ARGP_KEY_ARG:
-        request->who = hl_resize(request->who, (request->n_who + 1) * sizeof *request->who);
+        request->who = hl_xrealloc(request->who, (request->n_who + 1) * sizeof *request->who);
         request->who[request->n_who++] = argument;
         return 0;
     default:
@@ -143,7 +143,7 @@ static void add_range(struct tally *tally, const struct hl_region *region, enum 
                            : (uint64_t)((long double)text * (long double)huge_bytes / (long double)size);
     uint64_t pages = huge_bytes / page_bytes;
     tally->pages[backend] += pages;
-    tally->range = hl_resize(tally->range, (tally->n_ranges + 1) * sizeof *tally->range);
+    tally->range = hl_xrealloc(tally->range, (tally->n_ranges + 1) * sizeof *tally->range);
     tally->range[tally->n_ranges++] =
         (struct range){region, find_kind(region, object), backend, huge_bytes, pages};
 }
@@ -193,7 +193,7 @@ static int take_picture(struct picture *picture, const struct hl_geometry *geome
         return result;
     hl_find_loaded(process, geometry);
     picture->n_tallies = process->n_loaded;
-    picture->tally = hl_allocate(process->n_loaded * sizeof *picture->tally);
+    picture->tally = hl_xmalloc(process->n_loaded * sizeof *picture->tally);
     for (size_t i = 0; i < process->n_loaded; i++) {
         struct tally *tally = &picture->tally[i];
         tally->loaded = &process->loaded[i];
@@ -321,12 +321,12 @@ static json_t *make_json(const struct picture *picture) {
 
 /* "node 0: 4096 KiB, node 1: 2048 KiB", or nothing where no node is known.  The caller frees it. */
 static char *format_nodes(const uint64_t *node_bytes) {
-    char *text = hl_format("%s", "");
+    char *text = hl_xasprintf("%s", "");
     for (unsigned node = 0; node_bytes != NULL && node < HL_PROCESS_NODES; node++) {
         if (node_bytes[node] == 0)
             continue;
-        char *longer = hl_format("%s%snode %u: %" PRIu64 " KiB", text, text[0] != '\0' ? ", " : "", node,
-                                 node_bytes[node] / 1024);
+        char *longer = hl_xasprintf("%s%snode %u: %" PRIu64 " KiB", text, text[0] != '\0' ? ", " : "", node,
+                                    node_bytes[node] / 1024);
         free(text);
         text = longer;
     }
@@ -362,8 +362,8 @@ static void draw_range(struct hl_drawing *drawing, const struct hl_object *objec
              last = hl_round_up(object->segment[object->n_segments - 1].end_page, page);
     uint64_t start = range->region->start > first ? range->region->start : first,
              end = range->region->end < last ? range->region->end : last;
-    char *words =
-        hl_format("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend], describe_rest(range));
+    char *words = hl_xasprintf("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
+                               describe_rest(range));
     hl_add_stretch(drawing, start, end, marks[range->backend],
                    range->huge_bytes < end - start ? range->huge_bytes : end - start, words);
     free(words);
@@ -391,20 +391,20 @@ static bool has_patched_linker(const struct hl_process *process) {
 static char *explain_plain(const struct hl_process *process, const struct hl_verdict *verdict) {
     char *commands = hl_format_commands(verdict), *why;
     if (verdict->best == HL_WAY_NOTHING && verdict->plain_reason != NULL)
-        why = hl_format("hugeld cannot move it: %s", verdict->plain_reason);
+        why = hl_xasprintf("hugeld cannot move it: %s", verdict->plain_reason);
     else if (verdict->best == HL_WAY_NOTHING)
-        why = hl_format("%s", hl_skip_sentence(verdict->skip));
+        why = hl_xasprintf("%s", hl_skip_sentence(verdict->skip));
     else if (verdict->is_gone)
-        why = hl_format("its file was removed or replaced since; start it anew");
+        why = hl_xasprintf("its file was removed or replaced since; start it anew");
     else if (verdict->best == HL_WAY_PLACE && verdict->is_made && verdict->now == HL_NOW_CACHED)
-        why = hl_format("outside of the huge pages of its file, or not touched yet");
+        why = hl_xasprintf("outside of the huge pages of its file, or not touched yet");
     else if (process->executable != NULL && verdict->best == HL_WAY_PLACE && verdict->is_made)
-        why = hl_format("its file is kept in place; start it anew");
+        why = hl_xasprintf("its file is kept in place; start it anew");
     else if (verdict->image_skip == HL_SKIP_STORE_FOREIGN)
-        why = hl_format("could be on huge pages: %s; not on an image, because %s", commands,
-                        hl_skip_sentence(verdict->image_skip));
+        why = hl_xasprintf("could be on huge pages: %s; not on an image, because %s", commands,
+                           hl_skip_sentence(verdict->image_skip));
     else
-        why = hl_format("could be on huge pages: %s", commands);
+        why = hl_xasprintf("could be on huge pages: %s", commands);
     free(commands);
     return why;
 }
@@ -415,27 +415,28 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
     const struct hl_verdict *verdict = &tally->verdict;
     bool preloaded = is_preloaded(process);
     if (verdict->obstacle != HL_MOVED && verdict->now == HL_NOW_SMALL)
-        return hl_format("%s; %s", hl_skip_sentence(verdict->obstacle), hl_skip_remedy(verdict->obstacle));
+        return hl_xasprintf("%s; %s", hl_skip_sentence(verdict->obstacle), hl_skip_remedy(verdict->obstacle));
     if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
-        return hl_format("kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
+        return hl_xasprintf(
+            "kept on huge pages in place, which the kernel gave up; run hugeld share refresh");
     if (verdict->now == HL_NOW_COPIED)
-        return hl_format("outside of the copy that attach made");
+        return hl_xasprintf("outside of the copy that attach made");
     if (verdict->now == HL_NOW_EXECUTED || verdict->now == HL_NOW_MAPPED)
-        return hl_format("on its image and not touched yet, or outside of the image's huge pages");
+        return hl_xasprintf("on its image and not touched yet, or outside of the image's huge pages");
     if (!preloaded && !has_patched_linker(process))
         return explain_plain(process, verdict);
     if (process->executable != NULL && !hl_match_only(options, process->executable))
-        return hl_format("could be on huge pages; exe= leaves this program out");
+        return hl_xasprintf("could be on huge pages; exe= leaves this program out");
     char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
     if (patterns == NULL)
-        patterns = hl_format("%s", preloaded ? "main" : "");
+        patterns = hl_xasprintf("%s", preloaded ? "main" : "");
     bool named = hl_select_object((struct hl_string){patterns, strlen(patterns)}, object) != HL_NOT_SELECTED;
     free(patterns);
     if (!named)
-        return hl_format("could be on huge pages; name it in LD_HUGEPAGES");
-    return hl_format("could be on huge pages; %s", options->verbose > 0
-                                                       ? "a line at its start said why it is not"
-                                                       : "verbose=1 tells at start why it is not");
+        return hl_xasprintf("could be on huge pages; name it in LD_HUGEPAGES");
+    return hl_xasprintf("could be on huge pages; %s", options->verbose > 0
+                                                          ? "a line at its start said why it is not"
+                                                          : "verbose=1 tells at start why it is not");
 }
 
 /* Where nothing can be done at the address that the object has. */
@@ -568,7 +569,7 @@ static void report_pid(struct request *request, pid_t pid) {
 static int report_huge(struct request *request) {
     DIR *folder = opendir("/proc");
     if (folder == NULL) {
-        hl_say("/proc cannot be read: %s; mount it", strerror(errno));
+        hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
         return HL_EXIT_NO;
     }
     for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
@@ -592,7 +593,7 @@ static void report_named(struct request *request, const char *name) {
         report_pid(request, pids[i]);
     free(pids);
     if (n == 0)
-        hl_say("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
+        hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
 }
 
 /* The exit code for wrong use, or 0. */
@@ -600,8 +601,8 @@ static int check_numbers(const struct request *request) {
     for (size_t i = 0; i < request->n_who; i++) {
         if (!hl_is_number(request->who[i]) || hl_parse_pid(request->who[i]) != 0)
             continue;
-        hl_say("status: '%s' is not a process ID; give a number as ps prints it, a name, or --all",
-               request->who[i]);
+        hl_warn("status: '%s' is not a process ID; give a number as ps prints it, a name, or --all",
+                request->who[i]);
         return HL_EXIT_USAGE;
     }
     return 0;
@@ -649,7 +650,7 @@ int hl_show_status(int argc, char **argv) {
         return HL_EXIT_USAGE;
     int code = HL_EXIT_USAGE;
     if (request.all == (request.n_who > 0))
-        hl_say("status: give PIDs or NAMEs, or --all");
+        hl_warn("status: give PIDs or NAMEs, or --all");
     else
         code = report_all(&request);
     free(request.who);

@@ -263,7 +263,7 @@ static void close_in_program(const struct act *act, int file) {
 /* Whether what it has opened is the image that was checked. */
 static int check_opened(const struct act *act) {
     struct stat stat;
-    char *path = hl_format("fd/%d", act->file);
+    char *path = hl_xasprintf("fd/%d", act->file);
     int result = fstatat(act->process.folder, path, &stat, 0) != 0 ? -errno : 0;
     free(path);
     if (result != 0)
@@ -332,7 +332,8 @@ static int map_back(const struct act *act, const struct hl_piece_of_text *piece)
 /* PIECE could not be mapped: it stays, or becomes again, what it was. */
 static int leave(const struct act *act, const struct hl_piece_of_text *piece) {
     if (map_back(act, piece) != 0) {
-        hl_say("%s: its text is lost, so it is ended: no memory for mapping it again", act->plan->executable);
+        hl_warn("%s: its text is lost, so it is ended: no memory for mapping it again",
+                act->plan->executable);
         kill(act->thread->pid, SIGKILL);
     }
     return HL_SKIP_ATTACH_CALL;

@@ -259,7 +259,7 @@ static int move_rest(const struct move *move) {
     if (result == 0)
         result = change_addresses(move);
     if (result != 0 && result != -ESRCH && move_regions(move, moved, true, &back) != 0) {
-        hl_say("%s: it cannot be moved back to where it was, so it is ended", move->plan->executable);
+        hl_warn("%s: it cannot be moved back to where it was, so it is ended", move->plan->executable);
         kill(move->thread->pid, SIGKILL);
         return result;
     }

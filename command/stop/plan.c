@@ -304,7 +304,7 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     memset(plan, 0, sizeof *plan);
     plan->image = -1;
     plan->status = *status;
-    plan->executable = hl_format("%s", executable);
+    plan->executable = hl_xasprintf("%s", executable);
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));

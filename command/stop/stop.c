@@ -82,9 +82,9 @@ static bool seize(struct hl_exec_stop *stop) {
 }
 
 static char *count_pages(const char *kind, uint64_t pages) {
-    return pages == 0
-               ? hl_format("%s", "")
-               : hl_format("%s %llu page%s shared, ", kind, (unsigned long long)pages, pages == 1 ? "" : "s");
+    return pages == 0 ? hl_xasprintf("%s", "")
+                      : hl_xasprintf("%s %llu page%s shared, ", kind, (unsigned long long)pages,
+                                     pages == 1 ? "" : "s");
 }
 
 /* As libhugeld.so says it. */
@@ -92,12 +92,12 @@ static void tell(const struct hl_exec_plan *plan, int result) {
     char *text = count_pages("text", plan->text_pages), *rodata = count_pages("rodata", plan->rodata_pages);
     bool refuses = result != 0 && plan->is_strict;
     if (result == 0 && plan->verbose >= 2)
-        hl_say("%s: %s%sat the exec stop from %s", hl_base_name(plan->executable), text, rodata,
-               plan->image_path);
+        hl_warn("%s: %s%sat the exec stop from %s", hl_base_name(plan->executable), text, rodata,
+                plan->image_path);
     else if (result != 0 && (refuses || plan->verbose >= 1))
-        hl_say("%s: not on its image: %s; %s", plan->executable,
-               result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result),
-               refuses ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+        hl_warn("%s: not on its image: %s; %s", plan->executable,
+                result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result),
+                refuses ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
     free(text);
     free(rodata);
 }
@@ -232,12 +232,12 @@ static char *explain(int result, const char *executable) {
     if (result == -EPERM || result == -EACCES)
         result = HL_SKIP_ATTACH_DENIED;
     if (result < 0)
-        return hl_format("%s", strerror(-result));
+        return hl_xasprintf("%s", strerror(-result));
     const char *remedy = hl_skip_remedy((enum hl_skip)result);
     char *named = hl_name_file(remedy, executable);
     char *reason = strcmp(remedy, "none") == 0
-                       ? hl_format("%s", hl_skip_sentence((enum hl_skip)result))
-                       : hl_format("%s (%s)", hl_skip_sentence((enum hl_skip)result), named);
+                       ? hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)result))
+                       : hl_xasprintf("%s (%s)", hl_skip_sentence((enum hl_skip)result), named);
     free(named);
     return reason;
 }
@@ -250,7 +250,7 @@ static bool is_of_store(int result) {
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
                          const struct hl_options *options) {
-    struct hl_exec_stop *new = hl_allocate(sizeof *new);
+    struct hl_exec_stop *new = hl_xmalloc(sizeof *new);
     struct hl_status status;
     *stop = NULL;
     hl_read_status(&status, &hl_system_roots);

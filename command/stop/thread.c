@@ -221,7 +221,7 @@ void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {
 
 /* Whether SIGCHLD waits for it. */
 static bool has_child_signal(pid_t pid) {
-    char line[256], *path = hl_format("/proc/%d/status", pid);
+    char line[256], *path = hl_xasprintf("/proc/%d/status", pid);
     uint64_t pending = 0, one;
     FILE *status = fopen(path, "re");
     while (status != NULL && fgets(line, sizeof line, status) != NULL)

@@ -81,7 +81,7 @@ static void add_prospect(struct prospects *prospects, const struct hl_process *p
     for (unsigned way = HL_WAY_IMAGE; way < HL_WAYS; way++)
         if (is_named(&prospect, (enum hl_way_name)way))
             prospects->covered[way] += hot * prospect.covered[way];
-    prospects->prospect = hl_resize(prospects->prospect, (prospects->n + 1) * sizeof prospect);
+    prospects->prospect = hl_xrealloc(prospects->prospect, (prospects->n + 1) * sizeof prospect);
     prospects->prospect[prospects->n++] = prospect;
 }
 
@@ -104,7 +104,7 @@ static bool is_made(const struct prospect *prospect) {
 /* --- the command --- */
 
 static char *format_share(const struct prospects *prospects) {
-    char *text = hl_format("hugeld share add");
+    char *text = hl_xasprintf("hugeld share add");
     bool any = false;
     for (size_t i = 0; i < prospects->n; i++) {
         const struct prospect *prospect = &prospects->prospect[i];
@@ -121,7 +121,7 @@ static char *format_share(const struct prospects *prospects) {
 
 /* "hugeld run -p main:libLLVM-14.so.1 -- /usr/bin/clang": the arguments are the user's. */
 static char *format_run(const struct prospects *prospects, const char *executable, enum hl_way_name way) {
-    char *text = hl_format("hugeld run"), *patterns = hl_format("%s", "");
+    char *text = hl_xasprintf("hugeld run"), *patterns = hl_xasprintf("%s", "");
     bool executes_image = false;
     unsigned libraries = 0;
     for (size_t i = 0; i < prospects->n; i++) {
@@ -132,8 +132,8 @@ static char *format_run(const struct prospects *prospects, const char *executabl
         executes_image |= way == HL_WAY_IMAGE && hl_shared_way(verdict) == HL_WAY_IMAGE && verdict->is_main &&
                           verdict->is_to_be_executed;
         libraries += !verdict->is_main;
-        char *longer = hl_format("%s%s%s", patterns, patterns[0] != '\0' ? ":" : "",
-                                 verdict->is_main ? "main" : hl_base_name(verdict->path));
+        char *longer = hl_xasprintf("%s%s%s", patterns, patterns[0] != '\0' ? ":" : "",
+                                    verdict->is_main ? "main" : hl_base_name(verdict->path));
         free(patterns);
         patterns = longer;
     }
@@ -174,7 +174,7 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
                  executable.st_ino == program->id.inode && executable.st_dev == program->id.device &&
                  hl_read_process_map(&process) == 0;
     if (known) {
-        char *path = hl_format("/proc/%d/exe", program->pid);
+        char *path = hl_xasprintf("/proc/%d/exe", program->pid);
         prospects->plain_reason = hl_explain_plain_run(path);
         free(path);
         hl_find_loaded(&process, &geometry);
@@ -197,7 +197,7 @@ static bool find_another(struct hl_surveyed *program) {
     for (struct dirent *entry; !found && folder != NULL && (entry = readdir(folder)) != NULL;) {
         struct stat executable;
         pid_t pid = hl_parse_pid(entry->d_name);
-        char *path = hl_format("/proc/%d/exe", pid);
+        char *path = hl_xasprintf("/proc/%d/exe", pid);
         found = pid != 0 && pid != program->pid && stat(path, &executable) == 0 &&
                 executable.st_dev == program->id.device && executable.st_ino == program->id.inode;
         free(path);
@@ -213,14 +213,14 @@ static bool find_another(struct hl_surveyed *program) {
 static char *explain_nothing(const struct prospects *prospects) {
     const struct prospect *most = NULL;
     if (prospects->plain_reason != NULL)
-        return hl_format("it is %s", prospects->plain_reason);
+        return hl_xasprintf("it is %s", prospects->plain_reason);
     for (size_t i = 0; i < prospects->n; i++)
         if (most == NULL || prospects->prospect[i].hot > most->hot)
             most = &prospects->prospect[i];
     if (most == NULL)
-        return hl_format("its text belongs to no file that can be planned");
+        return hl_xasprintf("its text belongs to no file that can be planned");
     enum hl_skip skip = most->verdict.skip != HL_MOVED ? most->verdict.skip : HL_SKIP_TOO_SMALL;
-    return hl_format("%s: %s", hl_base_name(most->verdict.path), hl_skip_sentence(skip));
+    return hl_xasprintf("%s: %s", hl_base_name(most->verdict.path), hl_skip_sentence(skip));
 }
 
 /* Whether the commands would name the files that the process has. */
@@ -255,18 +255,18 @@ static void take_way(struct hl_advice *advice, const struct prospects *prospects
             advice->pages += count_pages(&prospects->prospect[i], way);
     advice->all_pages = advice->pages * (way == HL_WAY_IMAGE ? 1 : program->processes);
     if (!is_here(prospects, program, way)) {
-        advice->reason =
-            hl_format(can_be_copied(program->path) ? "its files are not found by their paths from here: they "
-                                                     "were replaced, or are in another mount "
-                                                     "namespace; start it anew, or ask hugeld there"
-                                                   : "its path holds characters that a terminal does not "
-                                                     "show, so there is no command to copy; rename it");
+        advice->reason = hl_xasprintf(can_be_copied(program->path)
+                                          ? "its files are not found by their paths from here: they "
+                                            "were replaced, or are in another mount "
+                                            "namespace; start it anew, or ask hugeld there"
+                                          : "its path holds characters that a terminal does not "
+                                            "show, so there is no command to copy; rename it");
         return;
     }
     if (way == HL_WAY_IMAGE && are_in_place(prospects))
         advice->way = HL_WAY_PLACE;
     if (prospects->plain_reason != NULL)
-        advice->reason = hl_format("nothing can be preloaded: it is %s", prospects->plain_reason);
+        advice->reason = hl_xasprintf("nothing can be preloaded: it is %s", prospects->plain_reason);
     char *share_command = way == HL_WAY_IMAGE ? format_share(prospects) : NULL;
     unsigned n = 0;
     if (share_command != NULL)
@@ -275,7 +275,7 @@ static void take_way(struct hl_advice *advice, const struct prospects *prospects
         advice->command[n++] = format_run(prospects, program->path, way);
     else if (share_command == NULL && advice->reason == NULL)
         advice->reason =
-            hl_format("its files are kept in place; what runs since before that is to be started anew");
+            hl_xasprintf("its files are kept in place; what runs since before that is to be started anew");
 }
 
 /* What the hot text that is on small pages costs, in the units of the estimate. */
@@ -295,14 +295,14 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
     struct hl_advice *advice = &program->advice;
     struct prospects prospects = {0};
     if (survey->undecided) {
-        advice->reason = hl_format("too many samples were lost to decide anything");
+        advice->reason = hl_xasprintf("too many samples were lost to decide anything");
         return;
     }
     if (program->likely_bytes <= survey->limit_bytes) {
         advice->already_huge = survey->exact ? program->huge_bytes > program->hot_bytes
                                              : 2 * program->huge_samples > program->samples;
-        advice->reason = advice->already_huge ? hl_format("its text is on huge pages already")
-                                              : hl_format("it executes no more text than the TLB reaches");
+        advice->reason = advice->already_huge ? hl_xasprintf("its text is on huge pages already")
+                                              : hl_xasprintf("it executes no more text than the TLB reaches");
         return;
     }
     bool known = find_prospects(&prospects, program);
@@ -311,11 +311,11 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
     if (known)
         take_way(advice, &prospects, program);
     else
-        advice->reason = hl_format("its processes have ended, or may not be read");
+        advice->reason = hl_xasprintf("its processes have ended, or may not be read");
     advice->gain = estimate(advice, program, survey, advice->share);
     if (advice->way != HL_WAY_NOTHING && survey->curve.n > 0 && advice->gain < GAIN_MIN) {
         free(advice->reason);
-        advice->reason = hl_format("little is to be gained on this machine");
+        advice->reason = hl_xasprintf("little is to be gained on this machine");
     }
     for (size_t i = 0; i < prospects.n; i++)
         hl_free_verdict(&prospects.prospect[i].verdict);

@@ -37,7 +37,7 @@ static bool is_shown(const struct hl_survey *survey, const struct hl_surveyed *p
 
 /* One line of at most WIDTH columns: only ASCII, so that bytes are columns. */
 static void print_line(const char *text, size_t bytes) {
-    char *line = hl_format("%.*s", (int)bytes, text);
+    char *line = hl_xasprintf("%.*s", (int)bytes, text);
     for (char *at = line; *at != '\0'; at++)
         if ((unsigned char)*at >= 0x80)
             *at = '?';
@@ -63,7 +63,7 @@ static void print_wrapped(char *text) {
     bool indents = width > 20;
     for (bool first = true; first || *at != '\0'; first = false) {
         size_t indent = first || !indents ? 0 : 4, bytes = find_break(at, width - indent);
-        char *line = hl_format("%*s%.*s", (int)indent, "", (int)bytes, at);
+        char *line = hl_xasprintf("%*s%.*s", (int)indent, "", (int)bytes, at);
         print_line(line, strlen(line));
         free(line);
         at += bytes;
@@ -100,21 +100,21 @@ static void print_sampling(const struct hl_survey *survey) {
     const struct hl_sampler_counts *sampled = &survey->sampled;
     uint64_t unknown = survey->samples_ended + survey->samples_refused;
     if (survey->of_threads && survey->hz == HL_SAMPLER_HZ)
-        print_wrapped(
-            hl_format("samples are of what ran already, and of what that started; fix: run hugeld as root"));
+        print_wrapped(hl_xasprintf(
+            "samples are of what ran already, and of what that started; fix: run hugeld as root"));
     if (sampled->threads_refused > 0)
         print_wrapped(
-            hl_format("%zu threads were not sampled: too many files would have been open (ulimit -n)",
-                      sampled->threads_refused));
+            hl_xasprintf("%zu threads were not sampled: too many files would have been open (ulimit -n)",
+                         sampled->threads_refused));
     if (!sampled->has_page_bytes)
-        print_wrapped(hl_format("what is on huge pages already is not known: that takes Linux 5.11"));
+        print_wrapped(hl_xasprintf("what is on huge pages already is not known: that takes Linux 5.11"));
     if (sampled->left_out > 0)
-        print_wrapped(hl_format("%u processors are isolated or without a tick, and were left alone",
-                                sampled->left_out));
+        print_wrapped(hl_xasprintf("%u processors are isolated or without a tick, and were left alone",
+                                   sampled->left_out));
     if (unknown > 0 && (double)unknown >= PART_MIN * (double)sampled->samples)
         print_wrapped(
-            hl_format("%.0f %% of the samples are of processes that had ended, or may not be looked at",
-                      100 * (double)unknown / (double)sampled->samples));
+            hl_xasprintf("%.0f %% of the samples are of processes that had ended, or may not be looked at",
+                         100 * (double)unknown / (double)sampled->samples));
 }
 
 static void print_heading(const struct hl_survey *survey) {
@@ -127,28 +127,28 @@ static void print_heading(const struct hl_survey *survey) {
     };
     const char *verdict = words[hl_judge_tlb(&survey->tlb)];
     if (survey->exact)
-        print_wrapped(hl_format("%u %s in %.0f s; %s (hugeld doctor)", survey->watched,
-                                processes(survey->watched), survey->seconds, verdict));
+        print_wrapped(hl_xasprintf("%u %s in %.0f s; %s (hugeld doctor)", survey->watched,
+                                   processes(survey->watched), survey->seconds, verdict));
     else
-        print_wrapped(hl_format("%u %s in %.0f s, %" PRIu64 " samples; %s (hugeld doctor)", survey->watched,
-                                processes(survey->watched), survey->seconds, survey->sampled.samples,
-                                verdict));
+        print_wrapped(hl_xasprintf("%u %s in %.0f s, %" PRIu64 " samples; %s (hugeld doctor)",
+                                   survey->watched, processes(survey->watched), survey->seconds,
+                                   survey->sampled.samples, verdict));
     if (!survey->exact)
         print_sampling(survey);
     if (reach->known)
-        print_wrapped(hl_format("the TLB reaches %.1f MiB of text on small pages, %.0f MiB on huge ones",
-                                mib(hl_small_reach_bytes(reach)), mib(hl_huge_reach_bytes(reach))));
+        print_wrapped(hl_xasprintf("the TLB reaches %.1f MiB of text on small pages, %.0f MiB on huge ones",
+                                   mib(hl_small_reach_bytes(reach)), mib(hl_huge_reach_bytes(reach))));
     else
-        print_wrapped(hl_format("how much text the TLB reaches is not known; taken is a huge page"));
+        print_wrapped(hl_xasprintf("how much text the TLB reaches is not known; taken is a huge page"));
     if (survey->curve.n == 0)
-        print_wrapped(
-            hl_format("gains are not estimated: nothing could be measured; try hugeld survey --calibrate"));
+        print_wrapped(hl_xasprintf(
+            "gains are not estimated: nothing could be measured; try hugeld survey --calibrate"));
     else if (!survey->curve.calibrated)
-        print_wrapped(hl_format("gains are estimates, and not calibrated: hugeld survey --calibrate%s%s",
-                                survey->curve_problem != NULL ? "; " : "",
-                                survey->curve_problem != NULL ? survey->curve_problem : ""));
+        print_wrapped(hl_xasprintf("gains are estimates, and not calibrated: hugeld survey --calibrate%s%s",
+                                   survey->curve_problem != NULL ? "; " : "",
+                                   survey->curve_problem != NULL ? survey->curve_problem : ""));
     if (survey->no_counters != NULL)
-        print_wrapped(hl_format("no counters here: %s", survey->no_counters));
+        print_wrapped(hl_xasprintf("no counters here: %s", survey->no_counters));
 }
 
 /* Bars are of hot text; the longest is of MOST. */
@@ -167,13 +167,13 @@ static void print_row(const struct hl_survey *survey, const struct hl_surveyed *
     const char *way = advice->already_huge ? "(huge)" : hl_way_name(advice->way);
     char *row;
     if (wide)
-        row =
-            hl_format("%6.1f%% %5.0f%% %8.1f %s %4.0f%% %5u %-7s %s", 100 * advice->gain,
-                      100 * cpu_share(survey, program), mib(program->likely_bytes), bars, 100 * advice->share,
-                      program->processes, way, cut_path(program->path, width - COLUMNS_WIDTH - bar));
+        row = hl_xasprintf("%6.1f%% %5.0f%% %8.1f %s %4.0f%% %5u %-7s %s", 100 * advice->gain,
+                           100 * cpu_share(survey, program), mib(program->likely_bytes), bars,
+                           100 * advice->share, program->processes, way,
+                           cut_path(program->path, width - COLUMNS_WIDTH - bar));
     else
-        row = hl_format("%6.1f%% %8.1f %s", 100 * advice->gain, mib(program->likely_bytes),
-                        cut_path(program->path, width > 18 ? width - 17 : 1));
+        row = hl_xasprintf("%6.1f%% %8.1f %s", 100 * advice->gain, mib(program->likely_bytes),
+                           cut_path(program->path, width > 18 ? width - 17 : 1));
     print_line(row, width);
     free(row);
 }
@@ -184,10 +184,10 @@ static void print_head(void) {
     if (width >= COLUMNS_WIDTH + NAME_WIDTH_MIN) {
         bar = (width - COLUMNS_WIDTH - NAME_WIDTH_MIN) / 2;
         bar = bar < BAR_WIDTH_MAX ? bar : BAR_WIDTH_MAX;
-        row = hl_format("%7s %6s %8s %-*s %5s %5s %-7s %s", "GAIN", "CPU", "HOT MiB", (int)bar, "", "PLAN",
-                        "PROCS", "WAY", "PROGRAM");
+        row = hl_xasprintf("%7s %6s %8s %-*s %5s %5s %-7s %s", "GAIN", "CPU", "HOT MiB", (int)bar, "", "PLAN",
+                           "PROCS", "WAY", "PROGRAM");
     } else {
-        row = hl_format("%7s %8s %s", "GAIN", "HOT MiB", "PROGRAM");
+        row = hl_xasprintf("%7s %8s %s", "GAIN", "HOT MiB", "PROGRAM");
     }
     print_line(row, width);
     free(row);
@@ -195,13 +195,13 @@ static void print_head(void) {
 
 static void print_exact_details(const struct hl_surveyed *program) {
     if (program->huge_bytes > 0)
-        print_wrapped(hl_format("  %.1f of %.1f MiB of text on huge pages already", mib(program->huge_bytes),
-                                mib(program->text_bytes)));
+        print_wrapped(hl_xasprintf("  %.1f of %.1f MiB of text on huge pages already",
+                                   mib(program->huge_bytes), mib(program->text_bytes)));
     for (size_t i = 0; i < program->n_objects; i++) {
         const struct hl_hot_object *object = &program->object[i];
         if (object->share >= PART_MIN)
-            print_wrapped(hl_format("  hot %.1f of %.1f MiB: %s", mib(object->hot_bytes),
-                                    mib(object->text_bytes), object->path));
+            print_wrapped(hl_xasprintf("  hot %.1f of %.1f MiB: %s", mib(object->hot_bytes),
+                                       mib(object->text_bytes), object->path));
     }
 }
 
@@ -210,27 +210,27 @@ static void print_object(const struct hl_surveyed *program, const struct hl_hot_
     double all = (double)program->samples;
     if ((double)object->samples < PART_MIN * all)
         return;
-    print_wrapped(hl_format("  %.0f %%: %s", 100 * (double)object->samples / all, object->path));
+    print_wrapped(hl_xasprintf("  %.0f %%: %s", 100 * (double)object->samples / all, object->path));
     for (size_t i = 0; i < object->n_chunks && i < CHUNKS_MAX && object->id.inode != 0; i++) {
         const struct hl_hot_chunk *chunk = &object->chunk[i];
         if ((double)chunk->samples >= PART_MIN * all)
-            print_wrapped(hl_format("    %.0f %% in 2 MiB from 0x%" PRIx64 "%s",
-                                    100 * (double)chunk->samples / all, chunk->offset,
-                                    2 * chunk->huge_samples > chunk->samples ? ", on a huge page" : ""));
+            print_wrapped(hl_xasprintf("    %.0f %% in 2 MiB from 0x%" PRIx64 "%s",
+                                       100 * (double)chunk->samples / all, chunk->offset,
+                                       2 * chunk->huge_samples > chunk->samples ? ", on a huge page" : ""));
     }
 }
 
 static void print_sampled_details(const struct hl_surveyed *program) {
     if (program->samples == 0)
         return;
-    print_wrapped(hl_format("  of %" PRIu64
-                            " samples %.0f %% on huge pages; at least %.1f, and likely %.1f, of %.1f MiB "
-                            "executed on small ones",
-                            program->samples, 100 * (double)program->huge_samples / (double)program->samples,
-                            mib(program->hot_bytes), mib(program->likely_bytes), mib(program->text_bytes)));
+    print_wrapped(hl_xasprintf(
+        "  of %" PRIu64 " samples %.0f %% on huge pages; at least %.1f, and likely %.1f, of %.1f MiB "
+        "executed on small ones",
+        program->samples, 100 * (double)program->huge_samples / (double)program->samples,
+        mib(program->hot_bytes), mib(program->likely_bytes), mib(program->text_bytes)));
     if ((double)program->memory_samples >= PART_MIN * (double)program->samples)
-        print_wrapped(hl_format("  %.0f %%: text that no file has, as JIT compilers make it",
-                                100 * (double)program->memory_samples / (double)program->samples));
+        print_wrapped(hl_xasprintf("  %.0f %%: text that no file has, as JIT compilers make it",
+                                   100 * (double)program->memory_samples / (double)program->samples));
     for (size_t i = 0; i < program->n_objects; i++)
         print_object(program, &program->object[i]);
 }
@@ -239,31 +239,32 @@ static void print_details(const struct hl_surveyed *program, bool exact) {
     const struct hl_advice *advice = &program->advice;
     const struct hl_event_counts *counts = &program->counts;
     hl_print("%s", "");
-    print_wrapped(hl_format("%s, %u %s: %lu minor and %lu major faults", program->path, program->processes,
-                            processes(program->processes), program->minor_faults, program->major_faults));
+    print_wrapped(hl_xasprintf("%s, %u %s: %lu minor and %lu major faults", program->path, program->processes,
+                               processes(program->processes), program->minor_faults, program->major_faults));
     if (counts->known && counts->instructions > 0)
-        print_wrapped(hl_format("  %.2f iTLB misses in 1000 instructions",
-                                1e3 * counts->itlb_misses / counts->instructions));
+        print_wrapped(hl_xasprintf("  %.2f iTLB misses in 1000 instructions",
+                                   1e3 * counts->itlb_misses / counts->instructions));
     if (counts->known && counts->has_walks && counts->cycles > 0)
-        print_wrapped(hl_format("  %.1f %% of its cycles in walks for text",
-                                100 * counts->walk_cycles / counts->cycles));
+        print_wrapped(hl_xasprintf("  %.1f %% of its cycles in walks for text",
+                                   100 * counts->walk_cycles / counts->cycles));
     if (exact)
         print_exact_details(program);
     else
         print_sampled_details(program);
     if (advice->way != HL_WAY_NOTHING)
-        print_wrapped(hl_format(
+        print_wrapped(hl_xasprintf(
             "  %s: %.0f %% of the hot text on %" PRIu64 " huge pages, %" PRIu64 " for all processes together",
             hl_way_name(advice->way), 100 * advice->share, advice->pages, advice->all_pages));
     if (advice->reason != NULL)
-        print_wrapped(hl_format("  %s%s", advice->way == HL_WAY_NOTHING ? "nothing: " : "", advice->reason));
+        print_wrapped(
+            hl_xasprintf("  %s%s", advice->way == HL_WAY_NOTHING ? "nothing: " : "", advice->reason));
     for (unsigned i = 0; i < 2 && advice->command[i] != NULL; i++)
         print_command(advice->command[i]);
 }
 
 static void print_too_large(const struct hl_survey *survey) {
     if (survey->too_large > 0)
-        print_wrapped(hl_format(
+        print_wrapped(hl_xasprintf(
             "%u %s left out, with more than 1 GiB of files and shared memory mapped; fix: leave --exact away",
             survey->too_large, processes(survey->too_large)));
 }
@@ -272,14 +273,15 @@ static void print_too_large(const struct hl_survey *survey) {
 static void print_left_out(const struct hl_survey *survey) {
     bool is_root = geteuid() == 0;
     if (survey->others > 0)
-        print_wrapped(hl_format("%u %s of other users left out; fix: run hugeld survey --all-users%s",
-                                survey->others, processes(survey->others), is_root ? "" : " as root"));
+        print_wrapped(hl_xasprintf("%u %s of other users left out; fix: run hugeld survey --all-users%s",
+                                   survey->others, processes(survey->others), is_root ? "" : " as root"));
     if (survey->refused > 0)
-        print_wrapped(hl_format("%u %s may not be looked at%s", survey->refused, processes(survey->refused),
-                                is_root ? ": a policy forbids it" : "; fix: run hugeld survey as root"));
+        print_wrapped(hl_xasprintf("%u %s may not be looked at%s", survey->refused,
+                                   processes(survey->refused),
+                                   is_root ? ": a policy forbids it" : "; fix: run hugeld survey as root"));
     print_too_large(survey);
     if (survey->ended > 0)
-        print_wrapped(hl_format("%u %s ended meanwhile", survey->ended, processes(survey->ended)));
+        print_wrapped(hl_xasprintf("%u %s ended meanwhile", survey->ended, processes(survey->ended)));
 }
 
 static bool has_gain(const struct hl_survey *survey) {
@@ -305,9 +307,9 @@ void hl_print_survey(const struct hl_survey *survey) {
     uint64_t most = 0;
     size_t shown = 0;
     if (survey->undecided) {
-        print_wrapped(hl_format("%" PRIu64 " samples were lost, of %" PRIu64
-                                ": this window decides nothing; fix: try again while less runs",
-                                survey->sampled.lost, survey->sampled.samples + survey->sampled.lost));
+        print_wrapped(hl_xasprintf("%" PRIu64 " samples were lost, of %" PRIu64
+                                   ": this window decides nothing; fix: try again while less runs",
+                                   survey->sampled.lost, survey->sampled.samples + survey->sampled.lost));
         return;
     }
     if (!has_gain(survey)) {
@@ -325,8 +327,8 @@ void hl_print_survey(const struct hl_survey *survey) {
             shown++;
         }
     if (survey->n_programs > shown)
-        print_wrapped(
-            hl_format("%zu programs execute no more text than the TLB reaches", survey->n_programs - shown));
+        print_wrapped(hl_xasprintf("%zu programs execute no more text than the TLB reaches",
+                                   survey->n_programs - shown));
     print_left_out(survey);
     for (size_t i = 0; i < survey->n_programs; i++)
         if (is_shown(survey, &survey->program[i]))

@@ -67,9 +67,9 @@ const char *hl_try_watch_counters(void) {
 }
 
 struct hl_watch_counters *hl_open_watch_counters(pid_t pid) {
-    char *path = hl_format("/proc/%d/task", pid);
+    char *path = hl_xasprintf("/proc/%d/task", pid);
     DIR *folder = opendir(path);
-    struct hl_watch_counters *counters = hl_allocate(sizeof *counters);
+    struct hl_watch_counters *counters = hl_xmalloc(sizeof *counters);
     free(path);
     for (struct dirent *entry;
          folder != NULL && counters->n < THREADS_MAX && (entry = readdir(folder)) != NULL;) {

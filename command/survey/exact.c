@@ -61,8 +61,8 @@ static bool begin(struct hl_watch *watch, const struct hl_process *process) {
     int result = clear_notes(process);
     survey->clear_ms_max = fmax(survey->clear_ms_max, hl_now_ms() - start);
     if (result == -ENOENT && access("/proc/self/clear_refs", F_OK) != 0) {
-        hl_say("this kernel cannot tell which pages were executed; leave --exact away, or boot one with "
-               "CONFIG_PROC_PAGE_MONITOR");
+        hl_warn("this kernel cannot tell which pages were executed; leave --exact away, or boot one with "
+                "CONFIG_PROC_PAGE_MONITOR");
         watch->code = HL_EXIT_NO;
         return false;
     }

@@ -183,7 +183,7 @@ static int read_program(struct known *known) {
     path[bytes] = '\0';
     if (known->program_path == NULL || strcmp(known->program_path, path) != 0) {
         free(known->program_path);
-        known->program_path = hl_format("%s", path);
+        known->program_path = hl_xasprintf("%s", path);
     }
     return hl_read_file_id(&known->program, known->process.folder, "exe", path);
 }
@@ -341,7 +341,7 @@ void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sam
 }
 
 struct hl_resolver *hl_open_resolver(bool uses_maps) {
-    struct hl_resolver *resolver = hl_allocate(sizeof *resolver);
+    struct hl_resolver *resolver = hl_xmalloc(sizeof *resolver);
     memset(resolver, 0, sizeof *resolver);
     resolver->uses_maps = uses_maps;
     return resolver;

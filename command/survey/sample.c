@@ -127,7 +127,7 @@ static int open_ring(struct hl_sampler *sampler, uint64_t what, pid_t thread, un
         close(file);
         return -error;
     }
-    sampler->ring = hl_resize(sampler->ring, (sampler->n_rings + 1) * sizeof ring);
+    sampler->ring = hl_xrealloc(sampler->ring, (sampler->n_rings + 1) * sizeof ring);
     sampler->ring[sampler->n_rings++] = ring;
     sampler->counts.processors += !sampler->sampled[processor];
     sampler->sampled[processor] = true;
@@ -229,7 +229,7 @@ static int add_thread(struct hl_sampler *sampler, pid_t thread, size_t files_max
         if (file < 0)
             return file;
         if (sampler->n_files % 64 == 0)
-            sampler->file = hl_resize(sampler->file, (sampler->n_files + 64) * sizeof *sampler->file);
+            sampler->file = hl_xrealloc(sampler->file, (sampler->n_files + 64) * sizeof *sampler->file);
         sampler->file[sampler->n_files++] = file;
     }
     return 0;
@@ -264,7 +264,7 @@ static int open_threads(struct hl_sampler *sampler, const struct hl_sampler_requ
 /* --- all of it --- */
 
 int hl_open_sampler(struct hl_sampler **opened, const struct hl_sampler_request *request) {
-    struct hl_sampler *sampler = hl_allocate(sizeof *sampler);
+    struct hl_sampler *sampler = hl_xmalloc(sizeof *sampler);
     *sampler =
         (struct hl_sampler){.hz = request->hz, .all = request->n_threads == 0, .turn_ms = request->turn_ms};
     sampler->counts.has_page_bytes = sampler->counts_lost = true;
@@ -321,28 +321,29 @@ char *hl_explain_no_samples(int error) {
     case EACCES:
     case EPERM:
         if (geteuid() == 0 && paranoid > 2)
-            return hl_format("kernel.perf_event_paranoid is above 2, where Debian's kernels want "
-                             "CAP_SYS_ADMIN; set it to 2, or "
-                             "give that capability");
+            return hl_xasprintf("kernel.perf_event_paranoid is above 2, where Debian's kernels want "
+                                "CAP_SYS_ADMIN; set it to 2, or "
+                                "give that capability");
         if (geteuid() == 0)
-            return hl_format(
+            return hl_xasprintf(
                 "a container or a policy forbids perf_event_open(2); give the container CAP_PERFMON");
         if (paranoid > 2)
-            return hl_format(
+            return hl_xasprintf(
                 "kernel.perf_event_paranoid is above 2, so only root may sample; run hugeld as root");
-        return hl_format(
+        return hl_xasprintf(
             "a container or a policy forbids perf_event_open(2), or RLIMIT_MEMLOCK is used up; run "
             "hugeld as root, outside of it");
     case ENOSYS:
-        return hl_format(
+        return hl_xasprintf(
             "there is no perf_event_open(2) here; boot a kernel with CONFIG_PERF_EVENTS, or let the "
             "container call it");
     case EMFILE:
     case ENFILE:
-        return hl_format("too many files would have to be open; raise the limit (ulimit -n)");
+        return hl_xasprintf("too many files would have to be open; raise the limit (ulimit -n)");
     case ENODEV:
-        return hl_format("all processors are isolated or without a tick (nohz_full); leave one for the rest");
+        return hl_xasprintf(
+            "all processors are isolated or without a tick (nohz_full); leave one for the rest");
     default:
-        return hl_format("perf_event_open(2) fails: %s; try again", strerror(-error));
+        return hl_xasprintf("perf_event_open(2) fails: %s; try again", strerror(-error));
     }
 }

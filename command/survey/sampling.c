@@ -59,7 +59,7 @@ static struct spot *find_spot(struct spot *table, size_t size, const struct spot
 
 static void grow(struct tally *tally) {
     size_t size = tally->size > 0 ? 2 * tally->size : 1024;
-    struct spot *table = hl_allocate(size * sizeof *table);
+    struct spot *table = hl_xmalloc(size * sizeof *table);
     memset(table, 0, size * sizeof *table);
     for (size_t i = 0; i < tally->size; i++)
         if (tally->spot[i].samples > 0)
@@ -87,7 +87,7 @@ static struct hl_watched *find_process(struct tally *tally, const struct hl_plac
     struct hl_watched *watched = hl_find_watched(watch, place->process, place->started);
     if (watched != NULL)
         return watched;
-    struct hl_watched fresh = {.pid = place->process, .path = hl_format("%s", place->program_path)};
+    struct hl_watched fresh = {.pid = place->process, .path = hl_xasprintf("%s", place->program_path)};
     struct hl_usage usage;
     if (place->started < tally->began && hl_read_usage(place->process, &usage) == 0 &&
         usage.started == place->started)
@@ -154,7 +154,7 @@ static struct hl_hot_chunk *find_chunk(struct hl_hot_object *object, uint64_t of
         if (object->chunk[i].offset == offset)
             return &object->chunk[i];
     if (object->n_chunks % 16 == 0)
-        object->chunk = hl_resize(object->chunk, (object->n_chunks + 16) * sizeof *object->chunk);
+        object->chunk = hl_xrealloc(object->chunk, (object->n_chunks + 16) * sizeof *object->chunk);
     object->chunk[object->n_chunks] = (struct hl_hot_chunk){.offset = offset};
     return &object->chunk[object->n_chunks++];
 }
@@ -184,7 +184,7 @@ static void sum_up(struct tally *tally) {
     struct hl_survey *survey = tally->watch->survey;
     struct frequency {
         uint64_t seen, once, twice;
-    } *frequency = hl_allocate((survey->n_programs + 1) * sizeof *frequency);
+    } *frequency = hl_xmalloc((survey->n_programs + 1) * sizeof *frequency);
     memset(frequency, 0, (survey->n_programs + 1) * sizeof *frequency);
     for (size_t i = 0; i < tally->size; i++) {
         const struct spot *spot = &tally->spot[i];
@@ -253,7 +253,7 @@ void hl_measure_text(struct hl_surveyed *program) {
 /* --- the window --- */
 
 static void add_threads(pid_t **thread, size_t *n, pid_t pid) {
-    char *path = hl_format("/proc/%d/task", pid);
+    char *path = hl_xasprintf("/proc/%d/task", pid);
     DIR *folder = opendir(path);
     free(path);
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
@@ -261,7 +261,7 @@ static void add_threads(pid_t **thread, size_t *n, pid_t pid) {
         if (tid == 0)
             continue;
         if (*n % 64 == 0)
-            *thread = hl_resize(*thread, (*n + 64) * sizeof **thread);
+            *thread = hl_xrealloc(*thread, (*n + 64) * sizeof **thread);
         (*thread)[(*n)++] = tid;
     }
     if (folder != NULL)
@@ -311,7 +311,7 @@ static void refuse(struct hl_watch *watch, int result) {
         return;
     }
     char *reason = hl_explain_no_samples(result);
-    hl_say("survey: there are no samples: %s, or count pages by --exact", reason);
+    hl_warn("survey: there are no samples: %s, or count pages by --exact", reason);
     free(reason);
 }
 

@@ -69,7 +69,7 @@ static error_t set_pid(struct request *request, const char *text) {
     request->pid = hl_parse_pid(text);
     if (request->pid != 0)
         return 0;
-    hl_say("survey: --pid %s: give the ID of a process", text);
+    hl_warn("survey: --pid %s: give the ID of a process", text);
     return EINVAL;
 }
 
@@ -96,7 +96,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
         request->calibrate = true;
         return 0;
     case OPTION_PROGRAM:
-        request->name = hl_resize(request->name, (request->n_names + 1) * sizeof *request->name);
+        request->name = hl_xrealloc(request->name, (request->n_names + 1) * sizeof *request->name);
         request->name[request->n_names++] = argument;
         return 0;
     case ARGP_KEY_ARG: /* what follows is the program's */
@@ -115,7 +115,7 @@ static int calibrate(bool json) {
     const char *reason = hl_measure_curve(&curve);
     char *path = hl_curve_path();
     if (reason != NULL) {
-        hl_say("survey: jumps cannot be measured: %s", reason);
+        hl_warn("survey: jumps cannot be measured: %s", reason);
         free(path);
         return HL_EXIT_NO;
     }
@@ -126,8 +126,8 @@ static int calibrate(bool json) {
                  curve.point[i].mib, curve.point[i].small_ns, curve.point[i].huge_ns);
     int result = path != NULL ? hl_save_curve(&curve, path) : -ENOENT;
     if (result != 0)
-        hl_say("%s: it cannot be kept: %s; set XDG_CACHE_HOME to a folder of your own",
-               path != NULL ? path : "no HOME", strerror(-result));
+        hl_warn("%s: it cannot be kept: %s; set XDG_CACHE_HOME to a folder of your own",
+                path != NULL ? path : "no HOME", strerror(-result));
     free(path);
     return result == 0 ? HL_EXIT_DONE : HL_EXIT_NO;
 }
@@ -139,9 +139,9 @@ static void find_curve(struct hl_survey *survey) {
     if (result != 0)
         hl_take_curve(&survey->curve, &survey->tlb);
     if (result == -EPERM || result == -ELOOP)
-        survey->curve_problem = hl_format("%s is not used, since others could have written it", path);
+        survey->curve_problem = hl_xasprintf("%s is not used, since others could have written it", path);
     else if (result != 0 && result != -ENOENT)
-        survey->curve_problem = hl_format("%s is not used: it is damaged, or of another processor", path);
+        survey->curve_problem = hl_xasprintf("%s is not used: it is damaged, or of another processor", path);
     free(path);
 }
 
@@ -158,13 +158,13 @@ static void examine_machine(struct hl_survey *survey) {
 
 /* 0, or the exit code. */
 static int find_programs(struct hl_survey_filter *filter, const struct request *request) {
-    filter->program = hl_allocate(request->n_names * sizeof *filter->program);
+    filter->program = hl_xmalloc(request->n_names * sizeof *filter->program);
     for (size_t i = 0; i < request->n_names; i++) {
         char *path = hl_find_program(request->name[i]),
              *executable = path != NULL ? hl_find_executable(path) : NULL;
         bool found = executable != NULL && stat(executable, &filter->program[i]) == 0;
         if (!found)
-            hl_say("survey: --program %s: there is no such program; give its path", request->name[i]);
+            hl_warn("survey: --program %s: there is no such program; give its path", request->name[i]);
         free(path);
         free(executable);
         if (!found)
@@ -251,7 +251,7 @@ static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, doub
     if (path != NULL)
         filter->child = start_program(program, path, &filter->go);
     if (filter->child < 0) {
-        hl_say("%s: cannot be started: %s; free memory or processes", path, strerror(errno));
+        hl_warn("%s: cannot be started: %s; free memory or processes", path, strerror(errno));
         return HL_EXIT_NO;
     }
     int code = hl_watch_processes(survey, filter, seconds);
@@ -260,7 +260,7 @@ static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, doub
     if (path != NULL)
         end_program(filter->child);
     if (code == 0 && path != NULL && survey->n_programs == 0) {
-        hl_say("%s: it ended before it could be looked at; give it longer work", path);
+        hl_warn("%s: it ended before it could be looked at; give it longer work", path);
         return HL_EXIT_NO;
     }
     if (survey->n_programs > 0)
@@ -312,9 +312,9 @@ int hl_survey_programs(int argc, char **argv) {
         bool selects = request.program != NULL || request.all_users || request.n_names > 0,
              surveys = selects || request.report != NULL || request.pid != 0 || request.exact;
         if (request.calibrate && surveys)
-            hl_say("survey: --calibrate looks at no program; it goes with --json alone");
+            hl_warn("survey: --calibrate looks at no program; it goes with --json alone");
         else if (request.pid != 0 && selects)
-            hl_say("survey: --pid looks at one process; leave --all-users, --program and PROGRAM away");
+            hl_warn("survey: --pid looks at one process; leave --all-users, --program and PROGRAM away");
         else if (request.calibrate)
             code = calibrate(request.json);
         else if ((code = hl_check_report(request.report)) == 0)

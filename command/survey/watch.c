@@ -76,7 +76,7 @@ struct hl_watched *hl_find_watched(struct hl_watch *watch, pid_t pid, uint64_t s
 
 struct hl_watched *hl_add_watched(struct hl_watch *watch, const struct hl_watched *watched) {
     if (watch->n % 64 == 0)
-        watch->process = hl_resize(watch->process, (watch->n + 64) * sizeof *watched);
+        watch->process = hl_xrealloc(watch->process, (watch->n + 64) * sizeof *watched);
     watch->process[watch->n] = *watched;
     watch->survey->watched++;
     return &watch->process[watch->n++];
@@ -92,7 +92,7 @@ int hl_note_executable(struct hl_watched *watched, const struct hl_process *proc
     if (result != 0)
         return result;
     free(watched->path);
-    watched->path = hl_format("%s", path);
+    watched->path = hl_xasprintf("%s", path);
     return 0;
 }
 
@@ -124,7 +124,7 @@ void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, 
     struct hl_survey *survey = watch->survey;
     DIR *folder = opendir("/proc");
     if (folder == NULL) {
-        hl_say("/proc cannot be read: %s; mount it", strerror(errno));
+        hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
         watch->code = HL_EXIT_NO;
         return;
     }
@@ -164,9 +164,9 @@ struct hl_surveyed *hl_find_surveyed(struct hl_survey *survey, const struct hl_f
         if (hl_is_same_file_id(&survey->program[i].id, id))
             return &survey->program[i];
     if (survey->n_programs % 64 == 0)
-        survey->program = hl_resize(survey->program, (survey->n_programs + 64) * sizeof *survey->program);
+        survey->program = hl_xrealloc(survey->program, (survey->n_programs + 64) * sizeof *survey->program);
     struct hl_surveyed *program = &survey->program[survey->n_programs++];
-    *program = (struct hl_surveyed){.id = *id, .path = hl_format("%s", path)};
+    *program = (struct hl_surveyed){.id = *id, .path = hl_xasprintf("%s", path)};
     return program;
 }
 
@@ -175,9 +175,9 @@ struct hl_hot_object *hl_find_hot_object(struct hl_hot_object **object, size_t *
     for (size_t i = 0; i < *n; i++)
         if (hl_is_same_file_id(&(*object)[i].id, id))
             return &(*object)[i];
-    *object = hl_resize(*object, (*n + 1) * sizeof **object);
+    *object = hl_xrealloc(*object, (*n + 1) * sizeof **object);
     struct hl_hot_object *last = &(*object)[(*n)++];
-    *last = (struct hl_hot_object){.id = *id, .path = hl_format("%s", path)};
+    *last = (struct hl_hot_object){.id = *id, .path = hl_xasprintf("%s", path)};
     return last;
 }
 

@@ -143,10 +143,10 @@ void hl_take_curve(struct hl_curve *curve, const struct hl_tlb *tlb) {
 char *hl_curve_path(void) {
     const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
     if (cache != NULL && cache[0] == '/')
-        return hl_format("%s/hugeld/tlb.json", cache);
+        return hl_xasprintf("%s/hugeld/tlb.json", cache);
     if (geteuid() == 0)
-        return hl_format("/var/cache/hugeld/tlb.json"); /* sudo may keep another user's HOME */
-    return home != NULL && home[0] == '/' ? hl_format("%s/.cache/hugeld/tlb.json", home) : NULL;
+        return hl_xasprintf("/var/cache/hugeld/tlb.json"); /* sudo may keep another user's HOME */
+    return home != NULL && home[0] == '/' ? hl_xasprintf("%s/.cache/hugeld/tlb.json", home) : NULL;
 }
 
 json_t *hl_json_curve(const struct hl_curve *curve) {
@@ -185,7 +185,7 @@ static bool is_own_alone(const struct stat *status) {
 static int open_folder(const char *path, const char **name) {
     struct stat status;
     const char *slash = strrchr(path, '/');
-    char *folder = hl_format("%.*s", (int)(slash - path), path);
+    char *folder = hl_xasprintf("%.*s", (int)(slash - path), path);
     int fd = open(folder, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), error = errno;
     free(folder);
     *name = slash + 1;
@@ -210,7 +210,7 @@ int hl_load_curve(struct hl_curve *curve, const char *path) {
     if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode) || !is_own_alone(&status)) {
         result = -EPERM;
     } else if (status.st_size <= FILE_BYTES_MAX) {
-        char *text = hl_allocate(FILE_BYTES_MAX);
+        char *text = hl_xmalloc(FILE_BYTES_MAX);
         ssize_t bytes = pread(file, text, FILE_BYTES_MAX, 0);
         json_t *value = bytes > 0 ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
         result = value != NULL && read_curve(curve, value) ? 0 : -EINVAL;
@@ -225,8 +225,8 @@ int hl_load_curve(struct hl_curve *curve, const char *path) {
 
 /* Makes the folder of PATH, and the one above it. */
 static void make_folders(const char *path) {
-    char *folder = hl_format("%.*s", (int)(strrchr(path, '/') - path), path);
-    char *above = hl_format("%.*s", (int)(strrchr(folder, '/') - folder), folder);
+    char *folder = hl_xasprintf("%.*s", (int)(strrchr(path, '/') - path), path);
+    char *above = hl_xasprintf("%.*s", (int)(strrchr(folder, '/') - folder), folder);
     mkdir(above, 0700);
     mkdir(folder, geteuid() == 0 ? 0755 : 0700);
     free(above);
@@ -239,7 +239,7 @@ int hl_save_curve(const struct hl_curve *curve, const char *path) {
     int folder = open_folder(path, &name), result = 0;
     if (folder < 0)
         return folder;
-    char *processor = hl_read_processor(), *fresh = hl_format(".%s-%d", name, getpid());
+    char *processor = hl_read_processor(), *fresh = hl_xasprintf(".%s-%d", name, getpid());
     json_t *value =
         json_pack("{s:i, s:o, s:o}", "version", VERSION, "processor",
                   hl_json_text(processor != NULL ? processor : ""), "points", hl_json_curve(curve));

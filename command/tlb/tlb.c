@@ -290,7 +290,7 @@ static void measure(struct session *session) {
 }
 
 void hl_measure_tlb(struct hl_tlb *tlb) {
-    struct session *session = hl_allocate(sizeof *session);
+    struct session *session = hl_xmalloc(sizeof *session);
     *tlb = (struct hl_tlb){0};
     session->tlb = tlb;
     session->started_ns = hl_now_ns();
@@ -334,10 +334,10 @@ static char *describe_side(const struct hl_tlb *tlb, enum hl_tlb_side side, enum
     for (unsigned size = HL_TLB_SIZES; size-- > 0;) {
         int memory = choose_memory(tlb, side, size, verdict);
         if (memory >= 0)
-            return hl_format("%s each of %u pages takes %.1f ns on %s, %.1f on small pages, %.1f packed",
-                             side == HL_TLB_DATA ? "a read from" : "a jump to", hl_tlb_lines[size],
-                             figures[memory].size[size].ns, hl_tlb_memory_name((enum hl_tlb_memory)memory),
-                             figures[HL_TLB_SMALL].size[size].ns, figures[HL_TLB_PACKED].size[size].ns);
+            return hl_xasprintf("%s each of %u pages takes %.1f ns on %s, %.1f on small pages, %.1f packed",
+                                side == HL_TLB_DATA ? "a read from" : "a jump to", hl_tlb_lines[size],
+                                figures[memory].size[size].ns, hl_tlb_memory_name((enum hl_tlb_memory)memory),
+                                figures[HL_TLB_SMALL].size[size].ns, figures[HL_TLB_PACKED].size[size].ns);
     }
     return NULL;
 }
@@ -359,11 +359,11 @@ char *hl_describe_tlb(const struct hl_tlb *tlb) {
     enum hl_tlb_verdict verdict = hl_judge_tlb(tlb);
     char *data = describe_side(tlb, HL_TLB_DATA, verdict), *text = describe_side(tlb, HL_TLB_TEXT, verdict);
     const char *reason = tlb->reason[HL_TLB_DATA][HL_TLB_HUGETLB];
-    char *sentence = hl_format("%s: %s%s%s; %s", begins[verdict],
-                               data != NULL     ? data
-                               : reason != NULL ? reason
-                                                : "nothing",
-                               text != NULL ? ", " : "", text != NULL ? text : "", means[verdict]);
+    char *sentence = hl_xasprintf("%s: %s%s%s; %s", begins[verdict],
+                                  data != NULL     ? data
+                                  : reason != NULL ? reason
+                                                   : "nothing",
+                                  text != NULL ? ", " : "", text != NULL ? text : "", means[verdict]);
     free(data);
     free(text);
     return sentence;

@@ -89,7 +89,7 @@ static bool reads_all_or_nothing(const struct hl_call *call, const struct sleepe
     if (sleeper == NULL)
         return true;
     int folder = sleeper->process->folder;
-    char *path = hl_format("task/%d/fd/%u", sleeper->tid, (unsigned)call->argument[0]);
+    char *path = hl_xasprintf("task/%d/fd/%u", sleeper->tid, (unsigned)call->argument[0]);
     bool is_known =
         statx(folder, path, AT_STATX_DONT_SYNC, STATX_TYPE, &state) == 0 && S_ISFIFO(state.stx_mode);
     ssize_t bytes = readlinkat(folder, path, name, sizeof name - 1);

@@ -142,7 +142,7 @@ int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *fro
 }
 
 static int open_memory(struct hl_tracee *tracee) {
-    char *path = hl_format("/proc/%d/mem", tracee->tid);
+    char *path = hl_xasprintf("/proc/%d/mem", tracee->tid);
     tracee->memory = open(path, O_RDWR | O_CLOEXEC);
     free(path);
     return tracee->memory >= 0 ? 0 : -errno;
@@ -182,7 +182,7 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
                          const struct hl_region *region) {
     static const size_t chunk = 1 << 17, overlap = 16;
     const struct hl_tracee reader = {.tid = process->pid};
-    char *bytes = hl_allocate(chunk);
+    char *bytes = hl_xmalloc(chunk);
     int result = 0;
     for (uint64_t at = region->start; at < region->end && (found->call == 0 || found->back == 0);) {
         size_t n = region->end - at < chunk ? region->end - at : chunk;
@@ -286,7 +286,7 @@ static int await_interrupt(struct hl_tracee *tracee, int64_t patience_us) {
 }
 
 static FILE *open_status(const struct hl_tracee *tracee) {
-    char *path = hl_format("/proc/%d/task/%d/status", tracee->pid, tracee->tid);
+    char *path = hl_xasprintf("/proc/%d/task/%d/status", tracee->pid, tracee->tid);
     FILE *status = fopen(path, "re");
     free(path);
     return status;
@@ -437,7 +437,7 @@ static size_t frame_xsave_bytes(uint64_t features) {
 static int read_xsave(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
     uint64_t features, used;
-    state->xsave = hl_allocate(XSAVE_MAX + sizeof(uint32_t));
+    state->xsave = hl_xmalloc(XSAVE_MAX + sizeof(uint32_t));
     struct iovec data = {state->xsave, XSAVE_MAX};
     int result = (int)trace(tracee, PTRACE_GETREGSET, NT_X86_XSTATE, (uintptr_t)&data);
     if (result != 0)
@@ -551,7 +551,7 @@ static void fill_pattern(uint64_t *words, uint64_t at, size_t bytes) {
 }
 
 static bool has_pattern(const struct hl_tracee *tracee, uint64_t at, size_t bytes) {
-    char *found = hl_allocate(bytes), *wanted = hl_allocate(bytes);
+    char *found = hl_xmalloc(bytes), *wanted = hl_xmalloc(bytes);
     fill_pattern((uint64_t *)wanted, at, bytes);
     bool has = hl_read_tracee(tracee, at, found, bytes) == 0 && memcmp(found, wanted, bytes) == 0;
     free(found);
@@ -755,7 +755,7 @@ static bool tells_calls(const struct hl_tracee *tracee) {
 
 int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends) {
-    struct hl_tracee_state *state = tracee->state = hl_allocate(sizeof *state);
+    struct hl_tracee_state *state = tracee->state = hl_xmalloc(sizeof *state);
     tracee->gadgets = *gadgets;
     int result = open_memory(tracee);
     if (result == 0)
@@ -897,7 +897,7 @@ static void restore(struct hl_tracee *tracee) {
     if (write_registers(tracee, &state->registers) != 0)
         return;
     size_t bytes = (size_t)(state->high - state->low);
-    uint64_t *pattern = hl_allocate(bytes);
+    uint64_t *pattern = hl_xmalloc(bytes);
     fill_pattern(pattern, state->low, bytes);
     hl_write_tracee(tracee, state->low, pattern, bytes);
     free(pattern);

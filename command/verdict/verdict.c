@@ -118,7 +118,7 @@ static void consider_place(struct judging *judging, bool is_kept) {
         uint64_t bytes = place.n_chunks * place.chunk_bytes;
         if (!is_kept)
             refusal =
-                path != NULL ? hl_explain_not_in_place(judging->file, path, bytes) : hl_format("%s", "");
+                path != NULL ? hl_explain_not_in_place(judging->file, path, bytes) : hl_xasprintf("%s", "");
         verdict->covered[HL_WAY_PLACE] = refusal == NULL ? bytes : 0;
         verdict->pages[HL_WAY_PLACE] = refusal == NULL ? place.n_chunks : 0;
         hl_free_place(&place);
@@ -175,11 +175,11 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     bool is_image_there = false;
     of_text.data = HL_DATA_OFF; /* what is asked about is text */
     of_text.bss = HL_BSS_OFF;
-    *verdict = (struct hl_verdict){.path = hl_format("%s", path),
+    *verdict = (struct hl_verdict){.path = hl_xasprintf("%s", path),
                                    .is_main = is_main,
                                    .is_library = strcmp(hl_elf_type(file), "dso") == 0};
     if (options->store.bytes > 0)
-        verdict->store = hl_format("%.*s", (int)options->store.bytes, options->store.at);
+        verdict->store = hl_xasprintf("%.*s", (int)options->store.bytes, options->store.at);
     hl_forecast_file(&judging.forecast, path, file, &of_text, 0);
     if (hl_is_position_independent(file))
         judging.is_known = hl_try_load_bias(&tried, &judging.forecast);
@@ -305,7 +305,7 @@ static void judge_image(struct hl_verdict *verdict, const struct hl_loaded *load
     struct hl_reach reach = {0};
     bool is_main = loaded->object.is_main, is_pie = strcmp(hl_elf_type(loaded->file), "pie") == 0;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    *verdict = (struct hl_verdict){.path = hl_format("%s", loaded->object.path),
+    *verdict = (struct hl_verdict){.path = hl_xasprintf("%s", loaded->object.path),
                                    .is_main = is_main,
                                    .is_library = !is_main,
                                    .best = HL_WAY_IMAGE,
@@ -355,17 +355,17 @@ char *hl_describe_verdict(const struct hl_verdict *verdict) {
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
     if (verdict->best == HL_WAY_NOTHING)
-        return hl_format("leave it as it is: %s", hl_explain_nothing(verdict));
-    return hl_format("%s%s: %u.%u %% of its text on %llu huge page%s%s", names[verdict->best],
-                     verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
-                     pages == 1 ? "" : "s", costs[verdict->best]);
+        return hl_xasprintf("leave it as it is: %s", hl_explain_nothing(verdict));
+    return hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s", names[verdict->best],
+                        verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
+                        pages == 1 ? "" : "s", costs[verdict->best]);
 }
 
 /* Adds "--store=/dev/shm/mine" to *TEXT, after BEFORE, where a store was named. */
 static void add_store(char **text, const char *before, const struct hl_verdict *verdict) {
     if (verdict->store == NULL)
         return;
-    char *word = hl_format("%s%s", before, verdict->store);
+    char *word = hl_xasprintf("%s%s", before, verdict->store);
     hl_add_word(text, word);
     free(word);
 }
@@ -375,7 +375,7 @@ static char *format_run(const struct hl_verdict *verdict) {
     bool is_image = verdict->best == HL_WAY_IMAGE;
     if (verdict->best == HL_WAY_PLACE)
         return NULL;
-    char *text = hl_format("hugeld run");
+    char *text = hl_xasprintf("hugeld run");
     if (is_image && verdict->is_to_be_executed)
         hl_add_word(&text, "--via=image");
     if (verdict->best == HL_WAY_LDSO)
@@ -385,7 +385,7 @@ static char *format_run(const struct hl_verdict *verdict) {
     if (is_image)
         add_store(&text, "-ostore=", verdict);
     if (verdict->is_library) {
-        char *patterns = hl_format("main:%s", hl_base_name(verdict->path));
+        char *patterns = hl_xasprintf("main:%s", hl_base_name(verdict->path));
         hl_add_word(&text, "-p");
         hl_add_word(&text, patterns);
         free(patterns);
@@ -402,13 +402,13 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
     char *run = format_run(verdict);
     if (!is_added)
         return run;
-    char *add = hl_format("hugeld share");
+    char *add = hl_xasprintf("hugeld share");
     add_store(&add, "--store=", verdict);
     hl_add_word(&add, "add");
     hl_add_word(&add, verdict->path);
     if (run == NULL)
         return add;
-    char *both = hl_format("%s, then %s", add, run);
+    char *both = hl_xasprintf("%s, then %s", add, run);
     free(run);
     free(add);
     return both;
@@ -416,16 +416,17 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
 
 char *hl_format_verdict(const struct hl_verdict *verdict) {
     char *words = hl_describe_verdict(verdict), *commands = hl_format_commands(verdict);
-    char *line = hl_format("%s%s%s", words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
+    char *line =
+        hl_xasprintf("%s%s%s", words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
     free(words);
     free(commands);
     if (verdict->best == HL_WAY_NOTHING || verdict->is_gone || !verdict->is_main)
         return line;
-    char *name = hl_format("hugeld bench --");
+    char *name = hl_xasprintf("hugeld bench --");
     hl_add_word(&name, verdict->path);
     bool is_next = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
-    char *longer = hl_format("%s (the gain is not measured: %s%s)", line,
-                             is_next && !verdict->is_made ? "after that, " : "", name);
+    char *longer = hl_xasprintf("%s (the gain is not measured: %s%s)", line,
+                                is_next && !verdict->is_made ? "after that, " : "", name);
     free(name);
     free(line);
     return longer;

@@ -82,7 +82,7 @@ os.kill(os.getpid(), signal.SIGSTOP)
 ])
 def test_python(library, empty_library, pool, module, script, expected):
     if not (PYTHON_CACHE / module).exists():
-        pytest.skip(f"{module} is not in the cache (tests/install-packages real)")
+        pytest.skip(f"{module} is not in the cache (tools/install-packages real)")
     pool(256)
     compare(["/usr/bin/python3", "-B", "-c", script], library, empty_library, ":".join(expected), expected,
             PYTHONPATH=PYTHON_CACHE, OPENBLAS_NUM_THREADS="2")

@@ -31,7 +31,7 @@ def make(*argv, **options):
 
 def need(path, group="programs"):
     found = shutil.which(str(path))
-    return found or pytest.skip(f"{path} is not installed (tests/install-packages {group})")
+    return found or pytest.skip(f"{path} is not installed (tools/install-packages {group})")
 
 
 def by_makeself(folder):
@@ -71,7 +71,7 @@ sys.exit(5)
 
 def by_pyinstaller(folder):
     if not (TOOLS / "python/PyInstaller").exists():
-        pytest.skip("PyInstaller is not there (tests/install-packages programs)")
+        pytest.skip("PyInstaller is not there (tools/install-packages programs)")
     (folder / "app.py").write_text(PYTHON)
     make(sys.executable, "-m", "PyInstaller", "--onefile", "--log-level=ERROR", "--distpath", folder, "--workpath", folder / "work",
          "--specpath", folder, folder / "app.py", env={**os.environ, "PYTHONPATH": str(TOOLS / "python"), "HOME": str(folder)})
@@ -93,7 +93,7 @@ def by_node(folder):
     postject = TOOLS / "node_modules/postject/dist/cli.js"
     node = helpers.find_node()
     if not node or not postject.exists():
-        pytest.skip("node as one large executable, or postject, is not there (tests/install-packages programs)")
+        pytest.skip("node as one large executable, or postject, is not there (tools/install-packages programs)")
     (folder / "app.js").write_text(SCRIPT_OF_NODE)
     (folder / "config").write_text('{"main": "app.js", "output": "blob", "disableExperimentalSEAWarning": true}')
     make(node, "--experimental-sea-config", "config", cwd=folder)

@@ -61,6 +61,6 @@ def openblas():
     """OpenBLAS as it is built for Alpine: a library with 21 MiB of text."""
     library = helpers.cache_folder() / "musl/scipy_openblas64/lib/libscipy_openblas64_.so"
     if not library.exists():
-        pytest.skip("scipy-openblas64 (PyPI) for musl is not there: tests/install-packages real")
+        pytest.skip("scipy-openblas64 (PyPI) for musl is not there: tools/install-packages real")
     helpers.on_small_pages(library)
     return library

