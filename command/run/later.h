@@ -5,8 +5,8 @@
 
 #include "elf/options.h"
 
-/* What hugeld-command is called with for that, beside the arguments of `run`. */
-#define HL_FIRST_USE "--first-use"
+/* The option that hugeld-command is called with for that, beside the arguments of `run`. */
+#define HL_FIRST_USE "first-use"
 
 /* Before this process becomes a program: has the images that are missing of it made by another process, which is no child of this
    one and is waited for by none.  ARGUMENTS are those of `run`; PATH is the program, whose images are worth being made unasked if

@@ -55,7 +55,7 @@ static const struct argp_option argp_options[] = {
     HL_RUN_OPTIONS,
     {"share", SHARE, NULL, 0, "Make the images that are missing first (hugeld share)", 0},
     {"copy", COPY, NULL, 0, "Make a private copy of what is not shared", 0},
-    {HL_FIRST_USE + 2, FIRST_USE, NULL, OPTION_HIDDEN, NULL, 0},
+    {HL_FIRST_USE, FIRST_USE, NULL, OPTION_HIDDEN, NULL, 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
