@@ -161,7 +161,7 @@ static void become_maker(const char *command, char **arguments) {
 
 /* "hugeld run --first-use", and ARGUMENTS. */
 static char **complete(char **arguments) {
-    static const char *const first[] = {"hugeld", "run", "--" HL_FIRST_USE};
+    static const char *const first[] = {"hugeld", "run", ("--" HL_FIRST_USE)};
     size_t n = 0;
     while (arguments[n] != NULL)
         n++;

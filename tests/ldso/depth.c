@@ -32,7 +32,7 @@ int main(int argc, char **argv) {
     pthread_t thread;
     library = argv[argc - 1];
     if (argc == 3)
-        namespace = LM_ID_NEWLM;
+    namespace = LM_ID_NEWLM;
     if (posix_memalign((void **)&stack, 4096, STACK_BYTES) != 0)
         return 2;
     pthread_attr_init(&attributes);
