@@ -107,7 +107,7 @@ def test_did_you_mean():
     one_line(hugeld("shar"), 2, "shar: no such command; did you mean 'share'?")
     one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
     one_line(hugeld("status", "--al1"), 2, "did you mean '--all'?")
-    one_line(hugeld("share", "refesh"), 2, "did you mean 'refresh'?")
+    one_line(hugeld("share", "refres"), 2, "did you mean 'refresh'?")
     assert "did you mean" not in hugeld("nothing-like-it").stderr
 
 

@@ -173,7 +173,7 @@ static void test_old_names(void **state) {
         {"verbose=1,backend=shared", "backend=shared", "it is called backend=image now"},
         {"edges=keep,data=off", "edges=keep", "it is called edges=small now"},
         {"backend=share", "backend=share", "no such value"},
-        {"onl=x", "onl=x", "no such option"}};
+        {"exes=x", "exes=x", "no such option"}};
     for (unsigned i = 0; i < T_COUNT(row); i++) {
         struct hl_options options;
         struct told told;
