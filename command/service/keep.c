@@ -24,11 +24,12 @@
 #define STORE_EVENTS (IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR)
 
 /* Milliseconds: until a change is looked at, since it seldom comes alone; between two looks at one file; until a file that
-   is gone, or whose image could not be made, is tried again; between two files. */
+   is gone, or whose image could not be made, is tried again; between two files; between two looks at the store's path. */
 #define SETTLES 200
 #define REST 3000
 #define PATIENCE 60000
 #define PACE 100
+#define STORE_LOOK 10000
 
 #define NOT_DUE INFINITY
 #define FOLDERS_MAX 64
@@ -327,18 +328,33 @@ static void follow_store(struct hl_keeper *keeper, const struct hl_store *store)
     hl_free_stored(stored, n);
 }
 
+static void forget_all(struct hl_keeper *keeper) {
+    for (size_t i = 0; i < keeper->n; i++)
+        forget(keeper, &keeper->kept[i]);
+    keeper->n = 0;
+}
+
+/* Another file system may be mounted at its path now, while the old one is there for as long as its images are held: no event
+   tells that, and its images may have the same numbers. */
+static void watch_store(struct hl_keeper *keeper) {
+    int watch = inotify_add_watch(keeper->events, keeper->path, STORE_EVENTS);
+    if (watch == keeper->store)
+        return;
+    if (keeper->store >= 0)
+        inotify_rm_watch(keeper->events, keeper->store);
+    forget_all(keeper);
+    keeper->store = watch;
+    keeper->changed = true;
+}
+
 /* Twice: what changed before its watch was there shows in what is read after that. */
 static void follow(struct hl_keeper *keeper) {
     struct hl_store store;
     keeper->changed = false;
     if (hl_find_store(&store, keeper->path) != 0) {
-        for (size_t i = 0; i < keeper->n; i++)
-            forget(keeper, &keeper->kept[i]);
-        keeper->n = 0;
+        forget_all(keeper);
         return;
     }
-    if (keeper->store < 0)
-        keeper->store = inotify_add_watch(keeper->events, keeper->path, STORE_EVENTS);
     follow_store(keeper, &store);
     follow_store(keeper, &store);
     hl_close_store(&store);
@@ -453,13 +469,14 @@ int hl_keeper_timeout(const struct hl_keeper *keeper) {
     if (keeper->changed)
         return 0;
     if (first == NULL || first->due == NOT_DUE)
-        return -1;
+        return STORE_LOOK;
     double at = first->due > keeper->next ? first->due : keeper->next, wait = at - hl_now_ms();
-    return wait > 0 ? (int)wait + 1 : 0;
+    return wait > 0 ? (int)fmin(wait, STORE_LOOK) + 1 : 0;
 }
 
 void hl_keep(struct hl_keeper *keeper, bool makes) {
     read_events(keeper);
+    watch_store(keeper);
     if (keeper->changed)
         follow(keeper);
     struct kept *first = find_next(keeper);

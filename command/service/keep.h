@@ -22,7 +22,8 @@ void hl_stop_keeping(struct hl_keeper *keeper);
 /* A descriptor that becomes readable when hl_keep has something to do. */
 int hl_keeper_events(const struct hl_keeper *keeper);
 
-/* Milliseconds until hl_keep has something to do by itself; -1: not before something happens. */
+/* Milliseconds until hl_keep has something to do by itself: ten seconds at most, since no event tells that another store
+   is mounted at its path. */
 int hl_keeper_timeout(const struct hl_keeper *keeper);
 
 /* Does what is due, at most one image's work; without MAKES only what is held and watched follows the store.  What is wrong

@@ -4,6 +4,7 @@
 import contextlib
 import json
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -159,6 +160,23 @@ def test_unmounted(world, tmp_path):
             assert holds(process, image)
             assert world.run("umount", "/run/disk").returncode == 0
             assert helpers.wait_until(lambda: world.left() == [] and held(process) == 0)
+
+
+def test_store_is_exchanged(world):
+    """Unmounted lazily, with another one mounted there: what is in that is held, and nothing of the old one's."""
+    def devices():
+        lines = pathlib.Path(f"/proc/{process.pid}/maps").read_text().splitlines()
+        return {line.split()[3] for line in lines if line.split()[-1].startswith(SYSTEM)}
+
+    enable(world, APP)
+    with service(world) as process:
+        assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
+        [old] = devices()
+        done = world.run("sh", "-c", f"umount -l {SYSTEM} && mount -t tmpfs -o mode=755,huge=always,size=64m none {SYSTEM}")
+        assert done.returncode == 0, done
+        world.add(APP)
+        assert helpers.wait_until(lambda: devices() and old not in devices())
+        assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
 
 
 def test_hup_reads_the_configuration_again(world):
