@@ -448,6 +448,7 @@ struct hl_keeper *hl_start_keeping(const char *path) {
     struct hl_keeper *keeper = hl_xmalloc(sizeof *keeper);
     *keeper = (struct hl_keeper){
         .path = hl_xasprintf("%s", path), .events = events, .store = -1, .next = -INFINITY};
+    watch_store(keeper);
     follow(keeper);
     return keeper;
 }
