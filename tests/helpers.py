@@ -273,6 +273,19 @@ def wait_until(condition, timeout=30, what="it"):
         time.sleep(0.002)
 
 
+def wait_for(look, condition, timeout=30, pause=0):
+    """What LOOK() gives, asked every PAUSE seconds, once that is something and CONDITION is true of it."""
+    found = []
+
+    def is_fulfilled():
+        time.sleep(pause)
+        found[:] = [look()]
+        return found[0] is not None and condition(found[0])
+
+    wait_until(is_fulfilled, timeout)
+    return found[0]
+
+
 @contextlib.contextmanager
 def paused(argv, env, name, timeout=60, **options):
     """Starts ARGV, whose environment preloads pause.so, and stops at the end of the constructors of the program NAME.

@@ -295,18 +295,32 @@ def test_as_a_user(for_nobody, targets, plain_output, root):
         assert target.finish() == plain_output
 
 
-def test_replaced(for_nobody, plain_output, tmp_path, root):
-    """A user's library has no name any more: only root can open what its text is to come back to."""
+@pytest.fixture
+def open_folder(tmp_path):
+    """tmp_path, where all users may look."""
     for folder in [tmp_path, *tmp_path.parents][:3]:
         if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
             folder.chmod(0o755)
-    program, library = attaching.compile_library(tmp_path, 6)
+    return tmp_path
+
+
+@pytest.fixture
+def fuse_folder(open_folder):
+    """The same, for FUSE_OF_NOBODY."""
+    if not shutil.which("bindfs"):
+        pytest.skip("bindfs is not installed")
+    return open_folder
+
+
+def test_replaced(for_nobody, plain_output, open_folder, root):
+    """A user's library has no name any more: only root can open what its text is to come back to."""
+    program, library = attaching.compile_library(open_folder, 6)
     words = [*NOBODY, for_nobody / "hugeld"]
     with attaching.running(program, "futex", prefix=NOBODY) as target:
         target.path = str(library)
         assert helpers.run([*words, "attach", "-p", "*", target.pid]).returncode == 0
-        shutil.copy(library, tmp_path / "new")
-        (tmp_path / "new").rename(library)
+        shutil.copy(library, open_folder / "new")
+        (open_folder / "new").rename(library)
         helpers.one_line(helpers.run([*words, "detach", target.pid]), 1, "run hugeld detach as root")
         assert target.huge_bytes() >= 2 * helpers.HUGE
         assert helpers.hugeld("detach", target.pid).returncode == 0 and target.huge_bytes() == 0
@@ -323,17 +337,12 @@ exec "$NOBODY" "$@"
 """.replace('"$NOBODY"', " ".join(NOBODY))
 
 
-def test_unanswered(for_nobody, targets, plain_output, tmp_path, root):
+def test_unanswered(for_nobody, targets, plain_output, fuse_folder, root):
     """A process of a user's has text of a FUSE, also a user's, that never answers; attach does not ask it."""
-    if not shutil.which("bindfs"):
-        pytest.skip("bindfs is not installed")
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
-            folder.chmod(0o755)
-    prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY, "sh", tmp_path]
-    with attaching.running(targets["exec"], "unanswered", tmp_path / "mounted/file", prefix=prefix) as target:
+    prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY, "sh", fuse_folder]
+    with attaching.running(targets["exec"], "unanswered", fuse_folder / "mounted/file", prefix=prefix) as target:
         assert target.process.stdout.readline() == "mapped\n"
-        server = int((tmp_path / "server").read_text())
+        server = int((fuse_folder / "server").read_text())
         os.kill(server, signal.SIGSTOP)
         try:
             for command in "attach", "detach", "attach":
@@ -344,16 +353,11 @@ def test_unanswered(for_nobody, targets, plain_output, tmp_path, root):
         assert target.finish() == plain_output
 
 
-def test_closes_unanswered(for_nobody, targets, plain_output, tmp_path, root):
+def test_closes_unanswered(for_nobody, targets, plain_output, fuse_folder, root):
     """A descriptor that attach makes in it, and takes, has become one of such a file.  To close that takes until it is answered."""
-    if not shutil.which("bindfs"):
-        pytest.skip("bindfs is not installed")
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
-            folder.chmod(0o755)
 
     def is_attacked():
-        folder = pathlib.Path(tempfile.mkdtemp(dir=tmp_path))
+        folder = pathlib.Path(tempfile.mkdtemp(dir=fuse_folder))
         folder.chmod(0o755)
         prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY, "sh", folder]
         with attaching.running(targets["exec"], "unanswered_close", folder / "mounted/file", prefix=prefix) as target:
@@ -374,19 +378,14 @@ def test_closes_unanswered(for_nobody, targets, plain_output, tmp_path, root):
     helpers.wait_until(is_attacked, what="an attack")
 
 
-def test_executes_unanswered(for_nobody, targets, plain_output, tmp_path, root):
-    """A thread executes a program on a FUSE that does not answer, for which the kernel lets whoever would trace it wait."""
-    if not shutil.which("bindfs"):
-        pytest.skip("bindfs is not installed")
-    for folder in [tmp_path, *tmp_path.parents][:3]:
-        if folder.stat().st_uid == os.getuid() and str(folder) != "/tmp":
-            folder.chmod(0o755)
-    (tmp_path / "script").write_text(f"#!{tmp_path}/mounted/file\n")
-    (tmp_path / "script").chmod(0o755)
+def test_executes_unanswered(for_nobody, targets, plain_output, fuse_folder, root):
+    """A thread executes a program on a FUSE that does not answer, for which the kernel lets its tracer wait."""
+    (fuse_folder / "script").write_text(f"#!{fuse_folder}/mounted/file\n")
+    (fuse_folder / "script").chmod(0o755)
     stop = 'read -r server < server; kill -STOP "$server"; exec "$@"'
-    prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY.replace("exec ", f"exec sh -c '{stop}' sh "), "sh", tmp_path]
-    with attaching.running(targets["exec"], "execs_unanswered", tmp_path / "script", prefix=prefix) as target:
-        server = int((tmp_path / "server").read_text())
+    prefix = ["unshare", "--mount", "sh", "-c", FUSE_OF_NOBODY.replace("exec ", f"exec sh -c '{stop}' sh "), "sh", fuse_folder]
+    with attaching.running(targets["exec"], "execs_unanswered", fuse_folder / "script", prefix=prefix) as target:
+        server = int((fuse_folder / "server").read_text())
         try:
             threads = pathlib.Path(f"/proc/{target.pid}/task")
             helpers.wait_until(lambda: any(attaching.call_of(t.name) == 59 for t in threads.iterdir()), what="execve")
@@ -533,7 +532,7 @@ def test_execs(targets, tmp_path):
 
 
 def test_hostile(targets, tmp_path, root):
-    """The tracer ends, in time, and nobody else has heard of it, although another descriptor than its own was there."""
+    """The tracer ends, in time, and no other process has heard of it, although another descriptor than its own was there."""
     victim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     victim.bind(str(tmp_path / "v"))
     victim.setblocking(False)

@@ -305,7 +305,7 @@ def test_by_a_user(program, library, shared_folder):
     folder.mkdir(mode=0o755)
     store.parent.mkdir()
     app = pathlib.Path(shutil.copy(program("static"), folder))
-    shutil.chown(app, USER)  # who may ask whether somebody writes to it
+    shutil.chown(app, USER)  # who may ask whether it has a writer
     command = library.parent / "hugeld"
     mounted = helpers.run(["mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER}", "none", store.parent])
     if mounted.returncode != 0:

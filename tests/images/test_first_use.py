@@ -107,7 +107,7 @@ def test_by_a_user(world, later):
     place = f"/run/user/{USER}"
     made = world.run("mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER},size=256m", "none", place)
     assert made.returncode == 0, made
-    os.chown(world.path(APP), USER, -1)  # who may ask whether somebody writes to it
+    os.chown(world.path(APP), USER, -1)  # who may ask whether it has a writer
     run(world, "--", APP, prefix=later, user=USER)
     helpers.wait_until(lambda: images(world, "app", f"{place}/hugeld"), what="its image")
     second = run(world, "-o", "verbose=2", "--", APP, user=USER)

@@ -145,7 +145,7 @@ def test_secure_mode(variables, tells, other_libc, readable_ldso, installed, roo
 
 
 def test_over_the_systems_own(tells, other_libc, readable_ldso, installed, root):
-    """`hugeld run` puts ours in the place of the system's, so there is nobody to hand over to: it goes on, says nothing else,
+    """`hugeld run` puts ours in the place of the system's, so there is no other to hand over to: it goes on, says nothing else,
     and strict=on, which is for what does not move, ends nothing."""
     over = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', readable_ldso, installed]
     program = tells("-pie", "-fPIE")

@@ -6,7 +6,6 @@ import json
 import pathlib
 import signal
 import subprocess
-import time
 
 import helpers
 
@@ -61,15 +60,7 @@ class Observed:
 
     def wait(self, condition):
         """What was observed, once CONDITION is true of it."""
-        found = []
-
-        def fulfilled():
-            time.sleep(0.3)
-            found[:] = [self.look()]
-            return found[0] is not None and condition(found[0])
-
-        assert helpers.wait_until(fulfilled, SECONDS), found
-        return found[0]
+        return helpers.wait_for(self.look, condition, SECONDS, pause=0.3)
 
     def wait_for(self, path, samples=3):
         return self.wait(lambda observed: observed_row(observed, path)["samples"] >= samples)

@@ -165,9 +165,9 @@ class Archive:
 
     # --- kernels ---
 
-    def find_image(self, package, scratch):
-        """(version, vmlinuz) of what PACKAGE, a meta package, depends on.  Since 7.0 the image is in a package of its
-        own behind another, so the dependencies of the same source are followed until one holds it."""
+    def unpack_behind(self, package, kinds, scratch):
+        """(fields, folder) of each package that PACKAGE, a meta package, depends on, and of those that these depend on, unpacked:
+        linux-KIND-... of the same source.  Since 7.0 the image is in a package of its own behind another."""
         queue, seen = [package], set()
         while queue:
             fields = self.newest(queue.pop(0))
@@ -177,9 +177,14 @@ class Archive:
             if fields["Package"] != package:
                 folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
                 self.apt("dpkg-deb", "-x", self.download(fields, folder), folder / "x")
-                for image in folder.glob("x/**/vmlinuz*"):
-                    return fields["Version"], image
-            queue += re.findall(r"(linux-(?:image|binary)-[\w.+-]+) \(= ", fields.get("Depends", ""))
+                yield fields, folder / "x"
+            queue += re.findall(rf"(linux-(?:{kinds})-[\w.+-]+) \(= ", fields.get("Depends", ""))
+
+    def find_image(self, package, scratch):
+        """(version, vmlinuz) of what PACKAGE leads to."""
+        for fields, folder in self.unpack_behind(package, "image|binary", scratch):
+            for image in folder.glob("**/vmlinuz*"):
+                return fields["Version"], image
         raise Unavailable(f"{package} of {' '.join(self.suites)} leads to no vmlinuz")
 
     def kernel(self, package, to, modules=()):
@@ -204,18 +209,8 @@ class Archive:
 
     def find_modules(self, package, names, scratch):
         """Paths of the modules called NAMES that the packages behind PACKAGE have; some may be built in."""
-        queue, seen, found = [package], set(), []
-        while queue:
-            fields = self.newest(queue.pop(0))
-            if fields is None or fields["Package"] in seen:
-                continue
-            seen.add(fields["Package"])
-            if fields["Package"] != package:
-                folder = pathlib.Path(tempfile.mkdtemp(dir=scratch))
-                self.apt("dpkg-deb", "-x", self.download(fields, folder), folder / "x")
-                found += [path for path in folder.glob("x/**/*.ko*") if path.name.partition(".")[0].replace("-", "_") in names]
-            queue += re.findall(r"(linux-(?:image|binary|modules)-[\w.+-]+) \(= ", fields.get("Depends", ""))
-        return found
+        return [path for _, folder in self.unpack_behind(package, "image|binary|modules", scratch) for path in folder.glob("**/*.ko*")
+                if path.name.partition(".")[0].replace("-", "_") in names]
 
     def refresh_kernel(self, package, folder, record, modules):
         print(f"vm: {package}: asking the archive ({' '.join(self.suites)})", file=sys.stderr)

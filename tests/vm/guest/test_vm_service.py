@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -96,15 +95,7 @@ class Service:
         return json.loads(result.stdout)["observed"]
 
     def wait(self, condition):
-        found = []
-
-        def look():
-            time.sleep(0.3)
-            found[:] = [self.observed()]
-            return found[0] is not None and condition(found[0])
-
-        assert helpers.wait_until(look, SECONDS), (found, self.said())
-        return found[0]
+        return helpers.wait_for(self.observed, condition, SECONDS, pause=0.3)
 
     def configure(self, *lines):
         write(*lines)
