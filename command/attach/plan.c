@@ -197,14 +197,12 @@ static void add_part(struct hl_attached_text *text, const struct hl_piece_of_tex
         text->piece[text->n_pieces++] = (struct hl_piece_of_text){start, end, offset, piece->prot};
 }
 
-/* Takes the huge page with the headers from where IMAGE has it once more, with those that the process has: the image's own may
-   have other segments. */
-static void take_original_headers(struct hl_attached_text *text, int image,
-                                  const struct hl_geometry *geometry) {
+/* Takes the huge page with the headers, of the N PLANNED pieces of TEXT, from where IMAGE has it once more, with those that the process
+   has: the image's own may have other segments. */
+static void take_original_headers(struct hl_attached_text *text, const struct hl_piece_of_text *planned,
+                                  unsigned n, int image, const struct hl_geometry *geometry) {
     const struct hl_object *object = &text->loaded->object;
-    struct hl_piece_of_text planned[HL_PIECES_MAX];
     uint64_t header = 0, huge = geometry->huge_page_bytes;
-    unsigned n_planned = text->n_pieces;
     for (unsigned i = 0; i < object->n_segments; i++)
         if (object->segment[i].offset == 0)
             header = object->segment[i].first_page;
@@ -212,9 +210,8 @@ static void take_original_headers(struct hl_attached_text *text, int image,
     uint64_t start = hl_round_down(header, huge), end = start + huge;
     if (offset == 0)
         return;
-    memcpy(planned, text->piece, sizeof planned);
     text->n_pieces = 0;
-    for (unsigned i = 0; i < n_planned; i++) {
+    for (unsigned i = 0; i < n; i++) {
         const struct hl_piece_of_text *piece = &planned[i];
         bool has_header = piece->start <= start && end <= piece->end;
         uint64_t before = has_header ? start : piece->end;
@@ -239,7 +236,7 @@ static bool take_stored_image(const struct hl_attachment *attachment, struct hl_
         return false;
     text->file = (int)image;
     memcpy(planned, text->piece, sizeof planned);
-    take_original_headers(text, (int)image, &request->geometry);
+    take_original_headers(text, planned, n_planned, (int)image, &request->geometry);
     if (hl_check_image(&text->loaded->object, (int)image, &request->geometry) == 0 &&
         !hl_is_noexec((int)image) && hl_compare_attached_text(attachment, text) == 0) {
         text->owns_file = true;

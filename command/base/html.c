@@ -39,9 +39,12 @@ bool hl_write_report(const char *path, const json_t *answer) {
     bool is_written = text != NULL && file != NULL;
     if (is_written) {
         fwrite(hl_html_start, 1, (size_t)(hl_html_end - hl_html_start), file);
-        for (const char *at = text; *at != '\0'; at++)
-            fputs(*at == '<' ? "\\u003c" : (char[]){*at, '\0'},
-                  file); /* a name may hold the end of a script */
+        for (const char *at = text; *at != '\0'; at++) {
+            if (*at == '<') /* a name may hold the end of a script */
+                fputs("\\u003c", file);
+            else
+                fputc(*at, file);
+        }
         fputs("</script>\n</body>\n</html>\n", file);
         is_written = fflush(file) == 0 && !ferror(file);
     }

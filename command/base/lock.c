@@ -13,18 +13,24 @@ static bool is_at(int file, const char *path) {
     return fstat(file, &a) == 0 && lstat(path, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
+int hl_lock_file(int file, bool waits) {
+    while (flock(file, LOCK_EX | (waits ? 0 : LOCK_NB)) != 0)
+        if (errno != EINTR)
+            return -errno;
+    return 0;
+}
+
 int hl_take_lock(const char *path, bool waits) {
     for (;;) {
-        int lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600), error = 0;
+        int lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
         if (lock < 0)
             return -errno;
-        while (flock(lock, LOCK_EX | (waits ? 0 : LOCK_NB)) != 0 && error == 0)
-            error = errno == EINTR ? 0 : errno;
-        if (error == 0 && is_at(lock, path))
+        int result = hl_lock_file(lock, waits);
+        if (result == 0 && is_at(lock, path))
             return lock;
-        close(lock); /* who had it has removed it */
-        if (error != 0)
-            return -error;
+        close(lock); /* the process that had it has removed it */
+        if (result != 0)
+            return result;
     }
 }
 

@@ -5,6 +5,10 @@
 
 #include <stdbool.h>
 
+/* Locks the open FILE (flock), which no other user can open; WAITS: until it is free.  0; -EWOULDBLOCK: another process has it; or
+   another negated errno. */
+int hl_lock_file(int file, bool waits);
+
 /* Opens the file PATH, which lies where no other user can write, or makes it, and locks it (flock).  WAITS: until it is free.  A
    descriptor for hl_drop_lock; -EWOULDBLOCK: another process has it; or another negated errno.  Nothing is said. */
 int hl_take_lock(const char *path, bool waits);

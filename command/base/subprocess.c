@@ -95,6 +95,16 @@ void hl_ask_itself(struct hl_answer *answer, const char *const *argv) {
     ask(answer, "/proc/self/exe", (char *const *)argv, (uid_t)-1, 0);
 }
 
+bool hl_run_itself(const char *const *argv) {
+    struct hl_answer answer;
+    hl_ask_itself(&answer, argv);
+    fputs(answer.output, stdout);
+    fputs(answer.errors, stderr);
+    bool succeeded = answer.succeeded;
+    hl_free_answer(&answer);
+    return succeeded;
+}
+
 void hl_free_answer(struct hl_answer *answer) {
     free(answer->output);
     free(answer->errors);

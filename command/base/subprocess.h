@@ -18,6 +18,9 @@ void hl_ask_program(struct hl_answer *answer, const char *path, char *const *arg
 
 /* The same for this command itself, as the same user, for as long as it takes; ARGV begins with "hugeld". */
 void hl_ask_itself(struct hl_answer *answer, const char *const *argv);
+
+/* The same, and what it writes goes where this process's goes.  Whether it succeeded. */
+bool hl_run_itself(const char *const *argv);
 void hl_free_answer(struct hl_answer *answer);
 
 #endif

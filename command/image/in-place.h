@@ -58,7 +58,7 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
                             const char *path);
 
-/* What the machine is short of now, so that nothing should be put in place for anybody's later benefit; NULL: nothing, or PLACER
+/* What the machine is short of now, so that nothing should be put in place for a later benefit; NULL: nothing, or PLACER
    has noted that it is not known.  The caller frees it. */
 char *hl_explain_busy(struct hl_placer *placer);
 

@@ -6,6 +6,7 @@
    in .new and .old when the lock is taken is what a process left that was killed. */
 #include "command/image/store.h"
 #include "command/base/common.h"
+#include "command/base/lock.h"
 #include "elf/kernel.h"
 #include "elf/status.h"
 #include "elf/sys.h"
@@ -17,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/mount.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -227,12 +227,10 @@ static int resize(const struct hl_store *store, const char *size) {
 
 /* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
 static int take_lock(struct hl_store *store, bool waits) {
-    int result = 0,
-        lock = openat(store->folder, HL_LOCK_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    int lock = openat(store->folder, HL_LOCK_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (lock < 0)
         return -errno;
-    while (flock(lock, LOCK_EX | (waits ? 0 : LOCK_NB)) != 0 && result == 0)
-        result = errno == EINTR ? 0 : -errno;
+    int result = hl_lock_file(lock, waits);
     if (result != 0)
         close(lock);
     else

@@ -268,12 +268,19 @@ static void start_as_it_is(struct hl_way *way, const struct hl_options *options,
         tell_of_start(path, program, patterns, options);
 }
 
+/* What is inherited, and then what RUN says; libhugeld.so warns of mistakes in the former.  The joined text, which the caller frees
+   when OPTIONS is no longer used. */
+static char *read_options(struct hl_options *options, const struct hl_run *run) {
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
+    hl_default_options(options);
+    hl_parse_options(options, text, NULL);
+    return text;
+}
+
 int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
     const char *name = program[0];
     struct hl_options options;
-    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
-    hl_default_options(&options);
-    hl_parse_options(&options, text, NULL); /* libhugeld.so warns of what was inherited */
+    char *text = read_options(&options, run);
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     bool may_be_bare = acts && !run->use_ldso && !run->use_image;
     struct hl_string patterns = hl_find_patterns(run->patterns);
@@ -369,11 +376,9 @@ static void tell_of_larger_library(const char *name, const char *executable,
    for it.  What is to come from the page cache (backend=file) is not read before. */
 static void advise_library(const struct hl_run *run, const char *path, char *const *program) {
     const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
-    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     struct hl_options options;
     struct hl_target target = {0};
-    hl_default_options(&options);
-    hl_parse_options(&options, text, NULL);
+    char *text = read_options(&options, run);
     if (options.verbose >= 1 && options.backend != HL_BACKEND_FILE &&
         (patterns == NULL || strcmp(patterns, "main") == 0))
         hl_follow_launchers(&target, path, program);
@@ -395,12 +400,10 @@ static enum hl_use_of_images find_use(const struct hl_run *run) {
 /* What the program at PATH runs in the end, and its libraries. */
 static void share_missing(const struct hl_run *run, const char *path, char *const *program,
                           bool is_first_use) {
-    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     struct hl_options options;
     struct hl_target target;
+    char *text = read_options(&options, run);
     double began = hl_now_ms();
-    hl_default_options(&options);
-    hl_parse_options(&options, text, NULL);
     hl_follow_launchers(&target, path, program);
     if (hl_match_only(&options, path) &&
         (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_IMAGE))
@@ -415,10 +418,8 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
 static void share_later(const struct request *request, const struct hl_way *way, const char *path,
                         char **arguments) {
     const struct hl_run *run = &request->run;
-    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), run->options);
     struct hl_options options;
-    hl_default_options(&options);
-    hl_parse_options(&options, text, NULL);
+    char *text = read_options(&options, run);
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
     bool may_miss =
         hl_match_only(&options, path) && hl_shares_only(run, &options, text) && (others || way->is_unknown);

@@ -59,7 +59,7 @@ struct deed {
 };
 
 struct hl_actor {
-    unsigned long long huge_page_bytes;
+    struct hl_geometry geometry;
     struct hl_placer placer;
     double next;              /* hl_now_ms; INFINITY: when a window has ended */
     double began, late_share; /* the latter: of the delay, drawn */
@@ -111,7 +111,7 @@ static char *explain_memory(const struct hl_actor *actor, const struct hl_config
         budget = 1024 * configuration->budget_mib;
     if ((double)available < AVAILABLE_MIN * (double)total || total == 0)
         return hl_xasprintf("less than %.0f %% of the memory is available", 100 * AVAILABLE_MIN);
-    if ((double)((actor->counts.kept_bytes + actor->huge_page_bytes) >> 10) > budget)
+    if ((double)((actor->counts.kept_bytes + actor->geometry.huge_page_bytes) >> 10) > budget)
         return hl_xasprintf("%" PRIu64 " MiB are in place, and the budget is %.0f MiB",
                             actor->counts.kept_bytes >> 20, budget / 1024);
     return NULL;
@@ -147,7 +147,7 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
 /* --- what was done --- */
 
 static void forget(struct hl_actor *actor, struct deed *deed) {
-    actor->counts.kept_bytes -= deed->n_made * actor->huge_page_bytes;
+    actor->counts.kept_bytes -= deed->n_made * actor->geometry.huge_page_bytes;
     free(deed->made);
     free(deed->said);
     *deed = actor->deed[--actor->n];
@@ -197,10 +197,10 @@ static void put_off(struct deed *deed) {
     deed->wait_ms = fmin(2 * deed->wait_ms, WAIT_MAX_MS);
 }
 
-/* What was put in place is on small pages again, all of it, as far as anybody knows. */
+/* What was put in place is on small pages again, all of it, as far as is known. */
 static void note_loss(struct hl_actor *actor, struct deed *deed) {
     actor->counts.lost += deed->n_made;
-    actor->counts.kept_bytes -= deed->n_made * actor->huge_page_bytes;
+    actor->counts.kept_bytes -= deed->n_made * actor->geometry.huge_page_bytes;
     deed->n_made = 0;
     put_off(deed);
 }
@@ -211,7 +211,7 @@ static void note_huge(struct hl_actor *actor, struct target *target) {
     deed->made[deed->n_made++] = target->chunk->offset;
     target->chunk->is_huge = true;
     actor->counts.huge++;
-    actor->counts.kept_bytes += actor->huge_page_bytes;
+    actor->counts.kept_bytes += actor->geometry.huge_page_bytes;
 }
 
 /* Takes SENTENCE over. */
@@ -358,9 +358,7 @@ static void act_on_place(struct hl_actor *actor, struct target *target, struct h
 
 static void act_on_file(struct hl_actor *actor, struct target *target, const struct hl_elf_file *file,
                         double delay) {
-    struct hl_geometry geometry;
     struct hl_place place;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (!hl_is_observed(target->file, file->fd)) {
         note_failure(actor, target, hl_xasprintf("it is another file now"));
         return;
@@ -369,7 +367,7 @@ static void act_on_file(struct hl_actor *actor, struct target *target, const str
         target->deed->not_before = hl_now_ms() + BUSY_MS;
         return;
     }
-    int result = hl_look_in_place(&place, file, &geometry);
+    int result = hl_look_in_place(&place, file, &actor->geometry);
     if (result == 0 && narrow(&place, target->chunk->offset))
         act_on_place(actor, target, &place, file);
     else
@@ -392,11 +390,9 @@ static void act_on(struct hl_actor *actor, struct target *target, double delay) 
 
 struct hl_actor *hl_start_acting(void) {
     struct hl_actor *actor = hl_xmalloc(sizeof *actor);
-    struct hl_geometry geometry;
     uint32_t random = 0;
     memset(actor, 0, sizeof *actor);
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    actor->huge_page_bytes = geometry.huge_page_bytes;
+    hl_set_geometry(&actor->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     actor->placer.count_ms_max = COUNT_MS;
     actor->next = INFINITY;
     actor->began = hl_now_ms();

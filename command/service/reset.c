@@ -110,13 +110,7 @@ static void detach_processes(void) {
 
 bool hl_remove_all_images(void) {
     const char *const argv[] = {"hugeld", "share", "remove", "--all", "--force", NULL};
-    struct hl_answer answer;
-    hl_ask_itself(&answer, argv);
-    fputs(answer.output, stdout);
-    fputs(answer.errors, stderr);
-    bool fine = answer.succeeded;
-    hl_free_answer(&answer);
-    return fine;
+    return hl_run_itself(argv);
 }
 
 /* Whether this is the mount namespace of process 1. */

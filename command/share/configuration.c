@@ -80,37 +80,6 @@ static bool parse_number(double *number, const char *value, double min, double m
     return *end == '\0' && *number >= min && *number <= max;
 }
 
-static const char *take_window(struct hl_configuration *configuration, const char *value) {
-    return parse_number(&configuration->window_seconds, value, 0.1, 60) ? NULL
-                                                                        : "write seconds from 0.1 to 60";
-}
-
-static const char *take_interval(struct hl_configuration *configuration, const char *value) {
-    return parse_number(&configuration->interval_seconds, value, 1, 86400) ? NULL
-                                                                           : "write seconds from 1 to 86400";
-}
-
-static const char *take_canary(struct hl_configuration *configuration, const char *value) {
-    return parse_number(&configuration->canary_percent, value, 0, 100)
-               ? NULL
-               : "write a percentage from 0 to 100, without %";
-}
-
-static const char *take_delay(struct hl_configuration *configuration, const char *value) {
-    return parse_number(&configuration->delay_seconds, value, 0, 86400) ? NULL
-                                                                        : "write seconds from 0 to 86400";
-}
-
-static const char *take_rate(struct hl_configuration *configuration, const char *value) {
-    return parse_number(&configuration->pages_per_minute, value, 1, 60)
-               ? NULL
-               : "write huge pages in a minute, from 1 to 60";
-}
-
-static const char *take_budget(struct hl_configuration *configuration, const char *value) {
-    return parse_number(&configuration->budget_mib, value, 2, 1 << 20) ? NULL : "write MiB from 2 to 1048576";
-}
-
 static const char *take_pattern(struct hl_texts *patterns, const char *value) {
     if (value[0] != '/')
         return "it is not a pattern of absolute paths";
@@ -137,13 +106,26 @@ static const char *take_metrics(struct hl_configuration *configuration, const ch
 
 static const struct setting {
     const char *name;
-    const char *(*take)(struct hl_configuration *configuration, const char *value);
+    const char *(*take)(struct hl_configuration *configuration, const char *value); /* NULL: it is a number */
+    size_t number;                                                                  /* where that is */
+    double min, max;
+    const char *problem;
 } settings[] = {
-    {ENABLED, take_enabled},     {"observe", take_observe},   {"window", take_window},
-    {"interval", take_interval}, {"eligible", take_eligible}, {"excluded", take_excluded},
-    {"metrics", take_metrics},   {"any_disk", take_any_disk}, {"act", take_act},
-    {"canary", take_canary},     {"delay", take_delay},       {"rate", take_rate},
-    {"budget", take_budget},
+    {.name = ENABLED, .take = take_enabled},
+    {.name = "observe", .take = take_observe},
+#define NUMBER(field, min, max, problem) NULL, offsetof(struct hl_configuration, field), min, max, problem
+    {"window", NUMBER(window_seconds, 0.1, 60, "write seconds from 0.1 to 60")},
+    {"interval", NUMBER(interval_seconds, 1, 86400, "write seconds from 1 to 86400")},
+    {.name = "eligible", .take = take_eligible},
+    {.name = "excluded", .take = take_excluded},
+    {.name = "metrics", .take = take_metrics},
+    {.name = "any_disk", .take = take_any_disk},
+    {.name = "act", .take = take_act},
+    {"canary", NUMBER(canary_percent, 0, 100, "write a percentage from 0 to 100, without %")},
+    {"delay", NUMBER(delay_seconds, 0, 86400, "write seconds from 0 to 86400")},
+    {"rate", NUMBER(pages_per_minute, 1, 60, "write huge pages in a minute, from 1 to 60")},
+    {"budget", NUMBER(budget_mib, 2, 1 << 20, "write MiB from 2 to 1048576")},
+#undef NUMBER
 };
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -176,6 +158,14 @@ static bool cut_line(char *line, char **name, char **value) {
     return true;
 }
 
+static const char *take_value(struct hl_configuration *configuration, const struct setting *setting,
+                              const char *value) {
+    if (setting->take != NULL)
+        return setting->take(configuration, value);
+    double *number = (double *)((char *)configuration + setting->number);
+    return parse_number(number, value, setting->min, setting->max) ? NULL : setting->problem;
+}
+
 static char *explain_unknown(const char *name) {
     for (size_t i = 0; i < N_SETTINGS; i++)
         if (strlen(name) <= HL_WORD_MAX && hl_is_near(name, settings[i].name))
@@ -191,8 +181,8 @@ static char *take_line(struct hl_configuration *configuration, const char *name,
     for (size_t i = 0; i < N_SETTINGS; i++) {
         if (strcmp(settings[i].name, name) != 0)
             continue;
-        problem =
-            value[0] == '\0' ? "there is no value behind the =" : settings[i].take(configuration, value);
+        problem = value[0] == '\0' ? "there is no value behind the ="
+                                   : take_value(configuration, &settings[i], value);
         return problem == NULL ? NULL : hl_xasprintf("%s", problem);
     }
     return explain_unknown(name);

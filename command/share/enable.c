@@ -122,13 +122,7 @@ static bool is_shared(const char *path) {
 /* False: it was said why not. */
 static bool remove_image(const char *path) {
     const char *const argv[] = {"hugeld", "share", "remove", "--force", "--", path, NULL};
-    struct hl_answer answer;
-    hl_ask_itself(&answer, argv);
-    fputs(answer.output, stdout); /* how long its memory stays */
-    fputs(answer.errors, stderr);
-    bool fine = answer.succeeded;
-    hl_free_answer(&answer);
-    return fine;
+    return hl_run_itself(argv);
 }
 
 static bool enable(const struct request *request, const char *path, const char *entry) {
