@@ -30,6 +30,7 @@ def show(value):
 
 # What of a run is stored: (name, the base's rounds, the way's rounds) of lists that are compared.
 COMPARED = (("result", "pair", "values"), ("cpu_result", "pair_cpu", "cpu"), ("start", "start_pair", "start_values"))
+ROUNDS = {"block", *(key for _, *keys in COMPARED for key in keys)}
 
 
 def to_json(numbers):
@@ -42,7 +43,7 @@ def summarise(found):
     by_name = {way["name"]: way for way in found.get("ways", [])}
     ways = []
     for way in by_name.values():
-        kept = {key: value for key, value in way.items() if key not in ("values", "block") and key not in sum((c[1:] for c in COMPARED), ())}
+        kept = {key: value for key, value in way.items() if key not in ROUNDS}
         if "values" in way:
             kept["median"], kept["rounds"] = statistics.median(way["values"]), len(way["values"])
             base = by_name.get(way["base"])
