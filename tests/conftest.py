@@ -31,6 +31,7 @@ import uprobes  # noqa: E402
 
 NR_HUGEPAGES = strangers.NR_HUGEPAGES
 WATCH = strangers.Watch()
+SYSTEM_STORE = "/run/hugeld"
 
 
 @pytest.hookimpl(hookwrapper=True)
@@ -133,8 +134,9 @@ def pool(pool_lock):
 
 @pytest.fixture(autouse=True)
 def nothing_left(request):
-    """After each test the pool has as many free pages as before, and no process of ours is left."""
+    """After each test the pool has as many free pages as before, no process of ours is left, and no store of the machine's."""
     beside = is_beside(request.node)
+    had_store = os.path.lexists(SYSTEM_STORE)
     if not beside:
         WATCH.begin()
     before = helpers.pool_counts()
@@ -148,6 +150,7 @@ def nothing_left(request):
     while not beside and helpers.pool_counts() != before and not WATCH.noticed and time.monotonic() < end:
         time.sleep(0.01)
     assert not left, f"still running: {left}"
+    assert had_store or not os.path.lexists(SYSTEM_STORE), f"{SYSTEM_STORE} is there, which changes what later tests find"
     assert beside or helpers.pool_counts() == before, "the pool (total, free, reserved, surplus) is not as before"
 
 
