@@ -88,11 +88,12 @@ static char *take_path(const char *text, const char *end) {
     return text[0] == '/' ? hl_xasprintf("%.*s", (int)strcspn(text, end), text) : NULL;
 }
 
-/* What systemd has under the name PROPERTY of UNIT; NULL: there is no systemd, or it does not say.  The caller frees it. */
-static char *ask_systemd(const char *unit, const char *property) {
-    char *systemctl = hl_find_program("systemctl"), *option = hl_xasprintf("--property=%s", property),
+/* What systemd has for UNIT under PROPERTIES, names with commas between, each with NAME= before it, on lines of their own; NULL:
+   there is no systemd, or it does not say.  The caller frees it. */
+static char *ask_systemd(const char *unit, const char *properties) {
+    char *systemctl = hl_find_program("systemctl"), *option = hl_xasprintf("--property=%s", properties),
          *text = NULL;
-    const char *const argv[] = {"systemctl", "show", option, "--value", "--", unit, NULL};
+    const char *const argv[] = {"systemctl", "show", option, "--", unit, NULL};
     struct hl_answer answer;
     if (systemctl != NULL) {
         hl_ask_program(&answer, systemctl, (char *const *)argv, (uid_t)-1);
@@ -118,10 +119,9 @@ static char *find_start(const char *unit) {
 /* What the main process of UNIT executes, if it runs and that is a file still; the caller frees it. */
 static char *find_running(const char *unit) {
     char *text = ask_systemd(unit, "MainPID"), *found = NULL;
-    if (text != NULL)
-        text[strcspn(text, "\n")] = '\0';
-    if (text != NULL && hl_parse_pid(text) != 0) {
-        char *link = hl_xasprintf("/proc/%s/exe", text);
+    int pid;
+    if (text != NULL && sscanf(text, "MainPID=%d", &pid) == 1 && pid > 0) {
+        char *link = hl_xasprintf("/proc/%d/exe", pid);
         found = realpath(link, NULL);
         free(link);
     }
@@ -129,44 +129,23 @@ static char *find_running(const char *unit) {
     return found;
 }
 
-/* The last ExecStart= of the file at PATH that is not empty. */
-static char *read_unit_file(const char *path) {
-    char *line = NULL, *found = NULL;
-    size_t size = 0;
-    FILE *file = fopen(path, "re");
-    while (file != NULL && getline(&line, &size, file) >= 0) {
-        const char *name = line + strspn(line, " \t");
-        if (strncmp(name, "ExecStart=", strlen("ExecStart=")) != 0)
-            continue;
-        name += strlen("ExecStart=");
-        char *next = take_path(name + strspn(name, "-@:+! \t"), " \t\n");
-        if (next != NULL) {
-            free(found);
-            found = next;
-        }
+/* Whether UNIT's processes see other files than the host's, which is said then: an image of the host's file could be of another
+   program than the one at that path there. */
+static bool has_own_files(const char *unit) {
+    char *text =
+        ask_systemd(unit, "RootDirectory,RootImage,MountImages,ExtensionImages,ExtensionDirectories");
+    char *rest = text != NULL ? text : "", *line;
+    bool has = false;
+    while (!has && (line = strsep(&rest, "\n")) != NULL) {
+        char *value = strchr(line, '=');
+        has = value != NULL && value[1] != '\0' && strcmp(value + 1, "/") != 0;
+        if (has)
+            hl_warn("%s: it has other files than this system (%.*s=), and an image of this system's could be "
+                    "another program's",
+                    unit, (int)(value - line), line);
     }
-    free(line);
-    if (file != NULL)
-        fclose(file);
-    return found;
-}
-
-/* Where systemd does not run: from the unit's file.  "x@y.service" is in "x@.service". */
-static char *read_unit(const char *unit) {
-    static const char *const folders[] = {"/etc/systemd/system", "/run/systemd/system",
-                                          "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
-                                          "/lib/systemd/system"};
-    const char *at = strchr(unit, '@');
-    char *found = NULL;
-    char *name =
-        at != NULL ? hl_xasprintf("%.*s@.service", (int)(at - unit), unit) : hl_xasprintf("%s", unit);
-    for (size_t i = 0; found == NULL && i < sizeof folders / sizeof folders[0]; i++) {
-        char *path = hl_xasprintf("%s/%s", folders[i], name);
-        found = read_unit_file(path);
-        free(path);
-    }
-    free(name);
-    return found;
+    free(text);
+    return has;
 }
 
 /* --- the drop-in --- */
@@ -201,13 +180,14 @@ static bool resolve_file(char **path, const char *unit, const char *command) {
     return true;
 }
 
-/* The program that UNIT names, or NULL: it was said that it cannot be found. */
+/* The program that UNIT names, or NULL: it was said why there is none. */
 static char *find_named_program(const char *unit, const char *command) {
+    if (has_own_files(unit))
+        return NULL;
     char *program = find_start(unit);
     if (program == NULL)
-        program = read_unit(unit);
-    if (program == NULL)
-        hl_warn("%s: its ExecStart= cannot be found; name the program: hugeld %s FILE", unit, command);
+        hl_warn("%s: systemd does not say what its ExecStart= is; name the program: hugeld %s FILE", unit,
+                command);
     return program;
 }
 
@@ -248,8 +228,8 @@ static bool resolve_files(struct request *request) {
 
 static int print_unit(struct request *request) {
     char self[PATH_MAX] = "";
-    if (!resolve_files(request) || readlink("/proc/self/exe", self, sizeof self - 1) < 0 ||
-        !can_be_named(self))
+    if ((request->n_files > 0 && has_own_files(request->unit)) || !resolve_files(request) ||
+        readlink("/proc/self/exe", self, sizeof self - 1) < 0 || !can_be_named(self))
         return HL_EXIT_NO;
     printf("# /etc/systemd/system/%s.d/hugeld-image.conf\n[Service]\n", request->unit);
     printf("ExecStartPre=+/bin/rm -rf " LINKS "/%%n\n");
@@ -284,7 +264,7 @@ static int begin(const struct request *request) {
     struct hl_options options;
     int code = HL_EXIT_DONE;
     hl_default_options(&options);
-    if (!make_folder(request))
+    if (has_own_files(request->unit) || !make_folder(request))
         return HL_EXIT_NO;
     for (size_t i = 0; i < request->n_files; i++) {
         char *link = link_of(request, i), *image, *executable = realpath(request->file[i], NULL);

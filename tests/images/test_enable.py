@@ -49,14 +49,15 @@ def test_enable_and_disable(world):
     refused(world.run(HUGELD, "disable", APP), "was not enabled")
 
 
+START = f"ExecStart={{ path={APP} ; argv[]={APP} --serve ; ignore_errors=no }}"
+
+
 def test_names(world):
     """By PATH, by a link, by a unit; a path that a glob would take for something else; one that is gone."""
     done(world.run("env", "PATH=/run/programs:/usr/bin:/bin", HUGELD, "enable", "app"))
     world.path("/run/link").symlink_to(APP)
     done(world.run(HUGELD, "enable", "/run/link"))
-    world.path("/etc/systemd/system").mkdir(parents=True)
-    world.path("/etc/systemd/system/large.service").write_text(f"[Service]\nExecStart={APP} --serve\n")
-    done(world.run(HUGELD, "enable", "large.service"))
+    done(world.run(*world.systemctl(START), HUGELD, "enable", "large.service"))
     assert world.path(CONFIGURATION).read_text() == f"enabled = {APP}\n"
     odd = "/run/programs/a[b]*"
     shutil.copy(world.path(APP), world.path(odd))
@@ -66,6 +67,19 @@ def test_names(world):
     world.path(odd).unlink()
     done(world.run(HUGELD, "disable", odd))
     assert world.path(CONFIGURATION).read_text() == f"enabled = {APP}\n"
+
+
+@pytest.mark.parametrize("setting", ["RootDirectory=/srv/other", "RootImage=/srv/other.raw", "ExtensionImages=/srv/more.raw"])
+def test_unit_with_other_files(world, setting):
+    """What this system has under the path is not what the unit executes."""
+    run = world.systemctl(f"{START}\n{setting}")
+    name = setting.partition("=")[0]
+    for command in ["enable", "other.service"], ["share", "unit", "other"], ["share", "unit", "other", APP], \
+            ["share", "unit", "--begin", "other", APP]:
+        refused(world.run(*run, HUGELD, *command), "other.service", f"({name}=)")
+    assert not world.path(CONFIGURATION).exists() and not world.path("/run/hugeld-units").exists()
+    same = world.run(*world.systemctl(f"{START}\nRootDirectory=/\nRootImage="), HUGELD, "share", "unit", "other")
+    assert same.returncode == 0 and f":{APP}\n" in same.stdout
 
 
 @pytest.mark.parametrize("what", ["small", "user's", "nothing", "unit"])
@@ -309,4 +323,4 @@ def test_reset_while_the_service_runs(world):
 def test_service_without_its_type():
     """As systemctl reads a name."""
     for name in "none", "none.service":
-        helpers.one_line(helpers.hugeld("share", "unit", name), 1, "hugeld: none.service: its ExecStart= cannot be found")
+        helpers.one_line(helpers.hugeld("share", "unit", name), 1, "hugeld: none.service: systemd does not say what its ExecStart= is")

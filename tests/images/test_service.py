@@ -286,11 +286,10 @@ def test_dry_run(world):
     """It says what would be made, of another configuration than the machine's, and makes nothing."""
     enable(world, "/run/none")
     world.path("/run/other.conf").write_text("enabled = /run/programs/*\nenabled = large.service\n")
-    world.path("/etc/systemd/system").mkdir(parents=True)
-    world.path("/etc/systemd/system/large.service").write_text(f"[Service]\nExecStart={APP} --serve\n")
+    systemctl = world.systemctl(f"ExecStart={{ path={APP} ; argv[]={APP} --serve }}")
     shutil.copy(world.path(APP), world.path("/run/programs/writable"))
     world.path("/run/programs/writable").chmod(0o777)
-    command = ["/run/bin/hugeld", "service", "--config", "/run/other.conf"]
+    command = [*systemctl, "/run/bin/hugeld", "service", "--config", "/run/other.conf"]
     for options in ("--dry-run",), ("--once", "--dry-run"):
         result = world.run(*command, *options)
         assert (result.returncode, result.stderr) == (0, ""), result

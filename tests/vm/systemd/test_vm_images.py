@@ -123,3 +123,21 @@ def test_found_by_name(unit, program):
     """Without FILE, by what systemd says of the unit."""
     one = unit([f"ExecStart=-{program} --something"])
     assert f"BindReadOnlyPaths=-/run/hugeld-units/%n/0:{program}" in drop_in(one.name)
+
+
+def test_other_root(unit, program):
+    """A service with another root runs what lies there, also where the setting came after the drop-in."""
+    lines = drop_in("x.service", program)
+    root = pathlib.Path("/srv/other")
+    shutil.copytree("/usr/local/bin", root / "usr/local/bin")
+    one = unit([f"ExecStart={program}", f"RootDirectory={root}", "BindReadOnlyPaths=/usr/lib /lib /lib64 /run"], lines)
+    try:
+        refused = helpers.hugeld("share", "unit", one.name)
+        helpers.one_line(refused, 1, f"hugeld: {one.name}: ", "(RootDirectory=)")
+        assert one.start().returncode == 0, one.journal()
+        one.said(1)
+        assert runs_from(one.pid()) == original(root / str(program).lstrip("/")) != original(program)
+        one.stop()
+        assert "(RootDirectory=)" in one.journal()
+    finally:
+        shutil.rmtree(root)
