@@ -11,8 +11,10 @@
        ExecStartPre   makes the link to the image, if the store has one of the file as it is now
        (systemd)      mounts what the link leads to, if there is a link (the "-" before the path)
        ExecStartPost  removes the link when the service's main process has its mounts
+       ExecStopPost   removes it where the service did not start
 
-   Without the last one, an ExecReload= after an upgrade would run the old program.  Without an image, without a
+   Without the third one, an ExecReload= after an upgrade would run the old program; without the last one, a service that gets
+   another root before it is started again could find a link there, and in its root no command that removes it.  Without an image, without a
    store and without hugeld the service runs as it always did. */
 #include "command/share/unit.h"
 #include "command/base/common.h"
@@ -32,6 +34,7 @@
 #include <unistd.h>
 
 #define LINKS "/run/hugeld-units"
+#define REMOVE "/bin/rm -rf " LINKS "/%%n"
 #define WAIT_SECONDS 5
 #define LINKS_MAX 99
 
@@ -232,13 +235,14 @@ static int print_unit(struct request *request) {
         readlink("/proc/self/exe", self, sizeof self - 1) < 0 || !can_be_named(self))
         return HL_EXIT_NO;
     printf("# /etc/systemd/system/%s.d/hugeld-image.conf\n[Service]\n", request->unit);
-    printf("ExecStartPre=+/bin/rm -rf " LINKS "/%%n\n");
+    printf("ExecStartPre=-+" REMOVE "\n");
     printf("ExecStartPre=-+%s share unit --begin %%n", self);
     print_files(request);
     for (size_t i = 0; i < request->n_files; i++)
         printf("BindReadOnlyPaths=-" LINKS "/%%n/%zu:%s\n", i, request->file[i]);
     printf("ExecStartPost=-+%s share unit --end %%n", self);
     print_files(request);
+    printf("ExecStopPost=-+" REMOVE "\n");
     return HL_EXIT_DONE;
 }
 
@@ -264,7 +268,7 @@ static int begin(const struct request *request) {
     struct hl_options options;
     int code = HL_EXIT_DONE;
     hl_default_options(&options);
-    if (has_own_files(request->unit) || !make_folder(request))
+    if (!make_folder(request))
         return HL_EXIT_NO;
     for (size_t i = 0; i < request->n_files; i++) {
         char *link = link_of(request, i), *image, *executable = realpath(request->file[i], NULL);
