@@ -66,21 +66,22 @@ static bool read_options(struct hl_options *options, const char *text) {
 static bool prepare(struct hl_way *way, const struct request *request, const struct hl_options *options,
                     const char *text, const char *path) {
     const struct hl_run *run = &request->run;
-    bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
-    bool shares_only = hl_shares_only(run, options, text);
-    if (others && shares_only)
+    struct hl_string patterns = hl_find_patterns(run->patterns);
+    bool names_others = hl_selects_other_objects(patterns), shares_only = hl_shares_only(run, options, text);
+    bool others = hl_takes_other_objects(patterns, shares_only, options);
+    if (names_others && shares_only)
         hl_share_later(options, NULL, request->arguments);
-    if (!others && hl_choose_bare(way, run, options, path, request->program[0]))
+    if (!others && hl_choose_bare(way, run, false, options, path, request->program[0]))
         return true;
-    if (shares_only && !hl_may_preload_shared(way, hl_find_patterns(run->patterns), options, path)) {
-        if (!others && way->is_unknown)
+    if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, options, path)) {
+        if (!names_others && way->is_unknown)
             hl_share_later(options, path, request->arguments);
         return true;
     }
     if (hl_explain_plain_run(path) != NULL)
         return false;
     hl_set_variables(run, options, text);
-    if (others && hl_choose_bare(way, run, options, path, request->program[0]))
+    if (others && hl_choose_bare(way, run, true, options, path, request->program[0]))
         return true;
     hl_choose_preload(way, path);
     return way->reason == NULL;

@@ -83,7 +83,9 @@ bool hl_open_stores(struct hl_stores *stores, struct hl_context *context) {
         stores->store[0].owner = hl_find_trusted_user(&context->status);
         stores->store[0].folder = hl_open_store(context->path.at, stores->store[0].owner);
     }
-    stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
+    stores->is_second_open = hl_is_error(stores->store[0].folder);
+    if (stores->is_second_open)
+        stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
     context->has_no_store = stores->store[0].folder == -ENOENT && stores->store[1].folder == -ENOENT;
     return !context->has_no_store;
 }
@@ -94,11 +96,14 @@ void hl_close_stores(const struct hl_stores *stores) {
             hl_close((int)stores->store[i].folder);
 }
 
-long hl_open_image(const struct hl_stores *stores, struct hl_context *context,
-                   const struct hl_file_state *state) {
+long hl_open_image(struct hl_stores *stores, struct hl_context *context, const struct hl_file_state *state) {
     unsigned node = find_node(context);
     enum hl_skip skip = HL_SKIP_NO_IMAGE;
     for (unsigned i = 0; i < 2; i++) {
+        if (i == 1 && !stores->is_second_open) {
+            stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
+            stores->is_second_open = true;
+        }
         long image = stores->store[i].folder;
         if (!hl_is_error(image))
             image = hl_open_stored_image((int)image, stores->store[i].owner, node, state, &context->path);

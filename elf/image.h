@@ -26,9 +26,10 @@ void hl_join_image(const struct hl_context *context, struct hl_work *work);
 /* The stores in which images are looked for, in this order. */
 struct hl_stores {
     struct {
-        long folder;    /* open; or a negated errno, why it is not used */
-        uint64_t owner; /* who may have made what is in it, beside root */
-    } store[2];         /* the one that store= names, and the system's */
+        long folder;     /* open; or a negated errno, why it is not used */
+        uint64_t owner;  /* who may have made what is in it, beside root */
+    } store[2];          /* the one that store= names, and the system's, */
+    bool is_second_open; /* which hl_open_image opens only if the first has no image */
 };
 
 /* Opens the stores for CONTEXT, whose options and status are known.  False: there are none, and nothing is to be closed.
@@ -40,8 +41,7 @@ void hl_close_stores(const struct hl_stores *stores);
 /* Opens the image of a file with STATE in the first of the STORES that has one.  A descriptor for reading that the caller
    closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE, or why a store is not used (HL_SKIP_STORE_UNSAFE,
    HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM). */
-long hl_open_image(const struct hl_stores *stores, struct hl_context *context,
-                   const struct hl_file_state *state);
+long hl_open_image(struct hl_stores *stores, struct hl_context *context, const struct hl_file_state *state);
 
 /* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets that go with their addresses; those that are only
    read may have others' borders, as an executable's image has them (command/image/rows.c).  0, HL_SKIP_IMAGE_PLACE or

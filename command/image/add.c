@@ -403,7 +403,7 @@ static void make_image(struct making *making) {
         return;
     }
     if (!write_all(making) || !is_unchanged(making) || !link_to(making, making->digest, HL_DIGEST_LINK) ||
-        !link_to(making, making->addition->path, ".origin") || !publish(making))
+        !link_to(making, making->addition->path, HL_ORIGIN_LINK) || !publish(making))
         hl_remove_leftovers(making->store);
     close(making->folder);
 }
@@ -439,7 +439,7 @@ static bool record(struct making *making) {
     making->flags |= HL_ADD_IN_PLACE;
     if (!make_folder(making))
         return false;
-    bool done = link_to(making, making->addition->path, ".origin") && publish(making);
+    bool done = link_to(making, making->addition->path, HL_ORIGIN_LINK) && publish(making);
     if (!done)
         hl_remove_leftovers(making->store);
     close(making->folder);

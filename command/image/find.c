@@ -31,18 +31,6 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
     return all;
 }
 
-bool hl_has_stores(const struct hl_status *status, const struct hl_options *options) {
-    struct hl_context context = {.status = *status};
-    struct hl_stores stores;
-    char *path;
-    context.options = name_store(options, &path);
-    bool found = hl_open_stores(&stores, &context);
-    if (found)
-        hl_close_stores(&stores);
-    free(path);
-    return found;
-}
-
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options) {
     static struct hl_context context; /* hl_open_image looks at the options, the user and the filters */

@@ -32,9 +32,6 @@ long hl_open_image_of(const struct hl_file_state *state, const struct hl_options
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options);
 
-/* Whether such a process would find a store. */
-bool hl_has_stores(const struct hl_status *status, const struct hl_options *options);
-
 /* For FILE, of which no image was found where OPTIONS say because of SKIP: SKIP where this user can make one and it is of use,
    and *PAGES is what a store needs for it; else what speaks against one. */
 enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file,

@@ -4,7 +4,9 @@
 #include "command/base/basics.h"
 #include "elf/status.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -79,4 +81,59 @@ enum hl_way_name hl_find_made(int file, const struct hl_options *options) {
         return HL_WAY_NOTHING;
     bool is_placed = options->backend == HL_BACKEND_AUTO && hl_is_kept_in_place(file, options);
     return is_placed ? HL_WAY_PLACE : HL_WAY_IMAGE;
+}
+
+/* Whether FOLDER of the open STORE has the image of a library that PATTERNS select, made of the file as it is now. */
+static bool has_library(int store, const char *folder, struct hl_string patterns) {
+    struct hl_elf_file image;
+    struct hl_file_state state;
+    struct hl_line key;
+    char path[PATH_MAX];
+    char *link = hl_xasprintf("%s/" HL_ORIGIN_LINK, folder);
+    ssize_t bytes = readlinkat(store, link, path, sizeof path - 1);
+    free(link);
+    if (bytes <= 0)
+        return false;
+    path[bytes] = '\0';
+    link = hl_xasprintf("%s/" HL_IMAGE_LINK, folder);
+    bool has = hl_open_elf(&image, store, link) == HL_ELF_FINE;
+    free(link);
+    if (!has)
+        return false;
+    const struct hl_object object = {.path = path, .soname = image.soname};
+    bool is_library = image.header.e_type == ET_DYN && (image.soname != NULL || !image.has_interpreter);
+    has = is_library && hl_select_object(patterns, &object) != HL_NOT_SELECTED;
+    hl_close_elf(&image);
+    int file = has ? open(path, O_PATH | O_CLOEXEC) : -1;
+    has = file >= 0 && hl_read_file_state(&state, file) == 0;
+    if (file >= 0)
+        close(file);
+    if (has)
+        hl_set_image_key(&key, &state);
+    return has && strcmp(key.at, folder) == 0;
+}
+
+static bool has_any_library(const char *path, uint64_t owner, struct hl_string patterns) {
+    long store = hl_open_store(path, owner);
+    int again = store >= 0 ? openat((int)store, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    DIR *entries = again >= 0 ? fdopendir(again) : NULL;
+    bool has = false;
+    if (entries == NULL && again >= 0)
+        close(again);
+    for (struct dirent *entry; entries != NULL && !has && (entry = readdir(entries)) != NULL;)
+        has = entry->d_name[0] != '.' && has_library((int)store, entry->d_name, patterns);
+    if (entries != NULL)
+        closedir(entries);
+    if (store >= 0)
+        close((int)store);
+    return has;
+}
+
+bool hl_has_image_of_library(struct hl_string patterns, const struct hl_options *options) {
+    char *own = hl_choose_store(options);
+    bool has = has_any_library(HL_SYSTEM_STORE, 0, patterns) ||
+               (own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 &&
+                has_any_library(own, hl_find_store_owner(), patterns));
+    free(own);
+    return has;
 }

@@ -398,7 +398,7 @@ int hl_make_new_folder(const struct hl_store *store, unsigned marks) {
 int hl_set_pending(const struct hl_store *store, const struct hl_stored *stored) {
     int folder = hl_make_new_folder(store, stored->marks);
     int result = folder < 0 ? folder : 0;
-    if (result == 0 && symlinkat(stored->origin, folder, ".origin") != 0)
+    if (result == 0 && symlinkat(stored->origin, folder, HL_ORIGIN_LINK) != 0)
         result = -errno;
     if (result == 0)
         result = hl_publish_folder(store, stored->key);
@@ -519,7 +519,7 @@ static void read_stored(const struct hl_store *store, struct hl_stored *stored, 
     stored->key = hl_xasprintf("%s", key);
     stored->device = store->device;
     int folder = openat(store->folder, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    char *origin = folder >= 0 ? read_link(folder, ".origin") : NULL;
+    char *origin = folder >= 0 ? read_link(folder, HL_ORIGIN_LINK) : NULL;
     char *image = folder >= 0 ? read_link(folder, HL_IMAGE_LINK) : NULL;
     char *digest = folder >= 0 ? read_link(folder, HL_DIGEST_LINK) : NULL;
     bool is_known = origin != NULL && image != NULL;

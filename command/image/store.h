@@ -27,6 +27,7 @@
 #define HL_LOCK_FILE ".lock"
 #define HL_IN_PLACE_MARK ".in-place"
 #define HL_DIGEST_LINK ".digest"
+#define HL_ORIGIN_LINK ".origin"
 
 struct hl_store {
     char *path;
@@ -134,6 +135,10 @@ bool hl_is_in_store(int file, const struct hl_options *options);
 /* What there is of the open FILE already, and `run` therefore takes: HL_WAY_PLACE, where its pages are kept so; HL_WAY_IMAGE,
    where a store knows it, which says who may go on, not what to trust; HL_WAY_NOTHING. */
 enum hl_way_name hl_find_made(int file, const struct hl_options *options);
+
+/* Whether the stores that a process with OPTIONS looks into have the image of a library that PATTERNS select, which the
+   program may then map.  Whether it will cannot be known: it may be one that the program loads later. */
+bool hl_has_image_of_library(struct hl_string patterns, const struct hl_options *options);
 
 /* Whether the system's store, or the one that OPTIONS name, says that the open FILE is kept in place. */
 bool hl_is_kept_in_place(int file, const struct hl_options *options);

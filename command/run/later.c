@@ -96,22 +96,11 @@ void hl_note_sharing(const struct hl_options *options, double ms) {
 
 /* --- how --- */
 
-static bool is_script(const char *path) {
-    char first[2];
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool is = file >= 0 && pread(file, first, sizeof first, 0) == sizeof first && memcmp(first, "#!", 2) == 0;
-    if (file >= 0)
-        close(file);
-    return is;
-}
-
-/* Whether the program at PATH, or the interpreter of the script there, is large enough. */
+/* Whether the executable that the program at PATH runs is large enough. */
 static bool is_large(const char *path) {
     struct stat stat_;
-    bool is = stat(path, &stat_) == 0 && stat_.st_size >= WORTH_BYTES;
-    char *executable = !is && is_script(path) ? hl_find_executable(path) : NULL;
-    if (executable != NULL)
-        is = stat(executable, &stat_) == 0 && stat_.st_size >= WORTH_BYTES;
+    char *executable = hl_find_executable(path);
+    bool is = executable != NULL && stat(executable, &stat_) == 0 && stat_.st_size >= WORTH_BYTES;
     free(executable);
     return is;
 }

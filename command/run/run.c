@@ -215,6 +215,14 @@ static void tell_of_best(const char *name, const char *executable, const struct 
     hl_free_verdict(&verdict);
 }
 
+/* The program called NAME is on huge pages, and nothing is preloaded for what PATTERNS select besides. */
+static void tell_of_no_library(const char *name, struct hl_string patterns) {
+    hl_warn("%s: there is no image of a library that is named; 'hugeld doctor -p %.*s -- %s' says what is "
+            "best for "
+            "each object",
+            name, (int)patterns.bytes, patterns.at, name);
+}
+
 /* The same for PROGRAM at PATH, which may be a script. */
 static void tell_of_start(const char *path, char *const *program, struct hl_string patterns,
                           const struct hl_options *options) {
@@ -284,12 +292,14 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     bool may_be_bare = acts && !run->use_ldso && !run->use_image;
     struct hl_string patterns = hl_find_patterns(run->patterns);
-    bool others = hl_selects_other_objects(patterns);
     bool shares_only = acts && hl_shares_only(run, &options, text);
+    bool others = hl_takes_other_objects(patterns, shares_only, &options);
 
     /* With nothing of hugeld in it a program needs no variables either. */
-    if (may_be_bare && !others && hl_choose_bare(way, run, &options, path, name)) {
-    } else if (shares_only && !hl_may_preload_shared(way, patterns, &options, path)) {
+    if (may_be_bare && !others && hl_choose_bare(way, run, false, &options, path, name)) {
+        if (options.verbose >= 1 && hl_selects_other_objects(patterns))
+            tell_of_no_library(name, patterns);
+    } else if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, &options, path)) {
         start_as_it_is(way, &options, patterns, path, program);
     } else {
         hl_set_variables(run, &options, text);
@@ -297,7 +307,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
             choose_linker(way, run, name, path);
         else if (acts && run->use_image)
             choose_image(way, run, &options, path, program);
-        else if (!may_be_bare || !others || !hl_choose_bare(way, run, &options, path, name))
+        else if (!may_be_bare || !others || !hl_choose_bare(way, run, true, &options, path, name))
             hl_choose_preload(way, path);
     }
     if (way->image != NULL && options.verbose >= 1)
@@ -306,8 +316,8 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
                 name, way->image);
     if (acts && options.verbose >= 1 && way->image == NULL)
         hl_tell_of_attributes(path, &options);
-    if (strict && !others && way->reason == NULL && way->stop == NULL && way->image == NULL &&
-        way->library != NULL)
+    if (strict && !hl_selects_other_objects(patterns) && way->reason == NULL && way->stop == NULL &&
+        way->image == NULL && way->library != NULL)
         way->reason = explain_never(&options, path, program);
     int code = tell(way, name, acts, strict);
     free(text);

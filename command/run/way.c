@@ -80,13 +80,6 @@ void hl_leave_out_main(struct hl_string patterns) {
     free(without);
 }
 
-/* Whether a process with OPTIONS would find a store. */
-static bool has_store(const struct hl_options *options) {
-    struct hl_status status;
-    hl_read_status(&status, &hl_system_roots);
-    return hl_has_stores(&status, options);
-}
-
 /* Whether a store knows EXECUTABLE, and libhugeld.so could map its image, since it is always at the same address.  Where it
    is to be said why it cannot, also if none can be preloaded. */
 static bool is_preloadable(const char *executable, const struct hl_options *options) {
@@ -102,10 +95,12 @@ static bool is_preloadable(const char *executable, const struct hl_options *opti
     return is;
 }
 
-bool hl_may_preload_shared(const struct hl_way *way, struct hl_string patterns,
-                           const struct hl_options *options, const char *path) {
-    if (hl_selects_other_objects(patterns))
-        return has_store(options);
+bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const struct hl_options *options) {
+    return hl_selects_other_objects(patterns) && (!shares_only || hl_has_image_of_library(patterns, options));
+}
+
+bool hl_may_preload_shared_main(const struct hl_way *way, struct hl_string patterns,
+                                const struct hl_options *options, const char *path) {
     char *executable = way->is_unknown ? NULL : hl_find_executable(path);
     bool may =
         executable != NULL && hl_selects_main(patterns, executable) && is_preloadable(executable, options);
@@ -151,12 +146,12 @@ static bool choose_bare_main(struct hl_way *way, const struct hl_options *option
     return is_in_place || way->stop != NULL;
 }
 
-bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                    const char *path, const char *name) {
+bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, bool others,
+                    const struct hl_options *options, const char *path, const char *name) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
     if (run->use_preload || !choose_bare_main(way, options, patterns, path, name))
         return false;
-    if (hl_selects_other_objects(patterns)) {
+    if (others) {
         hl_leave_out_main(patterns);
         hl_choose_preload(way, path);
         if (way->stop != NULL)

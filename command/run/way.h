@@ -41,18 +41,23 @@ bool hl_selects_main(struct hl_string patterns, const char *path);
 /* Whether nothing may be used but what is shared: no copy was asked for by any name.  TEXT is what OPTIONS were read from. */
 bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);
 
+/* Whether there is anything to be done for objects other than the executable: PATTERNS select some, and, where nothing but what
+   is shared may be used (SHARES_ONLY), a store has the image of one. */
+bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const struct hl_options *options);
+
 /* Puts the executable of the program at PATH, called NAME, on huge pages without anything of hugeld in it: its file is kept so
-   in place, or it begins on its image (way->stop).  Where other objects are named, libhugeld.so is preloaded for these.
+   in place, or it begins on its image (way->stop).  With OTHERS (hl_takes_other_objects) libhugeld.so is preloaded for these.
    False: it has neither, and nothing is changed.  At verbose=1 one line says that it is in place, or why its image is not used. */
-bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                    const char *path, const char *name);
+bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, bool others,
+                    const struct hl_options *options, const char *path, const char *name);
 
 /* Puts libhugeld.so into LD_PRELOAD, unless way->reason says why not. */
 void hl_choose_preload(struct hl_way *way, const char *path);
 
-/* For a program at PATH that hl_choose_bare does nothing for: whether libhugeld.so may find an image of what PATTERNS select. */
-bool hl_may_preload_shared(const struct hl_way *way, struct hl_string patterns,
-                           const struct hl_options *options, const char *path);
+/* For a program at PATH that hl_choose_bare does nothing for: whether libhugeld.so may find an image of the executable, and
+   PATTERNS select that. */
+bool hl_may_preload_shared_main(const struct hl_way *way, struct hl_string patterns,
+                                const struct hl_options *options, const char *path);
 
 /* Takes the executable out of the objects: libhugeld.so would not know it again. */
 void hl_leave_out_main(struct hl_string patterns);

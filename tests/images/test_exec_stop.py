@@ -232,7 +232,7 @@ def test_library_beside(images, program, run):
     """Where another object is named, the preloader comes for that, and leaves the executable alone."""
     app = program("nopie")
     image = images.add(app)
-    result = run([app, "x"], "-p", "main:libnothing*", options="verbose=2")
+    result = run([app, "x"], "--copy", "-p", "main:libnothing*", options="verbose=2")
     ours, *others = result.stderr.splitlines(keepends=True)
     assert on_image(subprocess.CompletedProcess(ours, 0, "", ours), app, image) >= 4
     assert not any("text" in line for line in others), others

@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import shutil
+import time
 
 import pytest
 
@@ -203,3 +204,38 @@ def test_first_use_of_what_is_too_young(world, store):
     assert run(world, "--", APP).returncode == world.run(APP).returncode
     helpers.wait_until(lambda: (store / ".lock").stat().st_mtime > 0, what="its begin")
     assert run(world, "--first-use", "--", APP).returncode == 0 and not images(world, "app")
+
+
+# --- what is preloaded ---
+
+
+@pytest.fixture
+def library(world, builder):
+    """A library at a path on which only root can lay hands, whose file name is not its soname, libbig.so.1."""
+    _, [dso] = builder.with_library("dso-aligned")
+    shutil.copy(dso, world.path("/run/programs/large.so"))
+    shutil.copy(helpers.LIBRARY, world.path("/run/bin"))
+    return "/run/programs/large.so"
+
+
+def test_preloads_only_for_what_is_shared(world, store, library):
+    """Nothing of hugeld is in a program that can have nothing of what was named, whatever else the store has."""
+    plain = ["env", "-u", "LD_HUGEPAGES_OPTIONS"]
+
+    def preloads(patterns, verbose=0):
+        result = run(world, "-p", patterns, "-o", f"verbose={verbose}", "--", "sh", "-c", "cat /proc/self/maps; env", prefix=plain)
+        assert result.returncode == 0 and ("libhugeld.so" in result.stdout) == ("LD_HUGEPAGES=" in result.stdout), result
+        return "libhugeld.so" in result.stdout
+
+    soon = time.time() + 3600  # nothing is made meanwhile
+    os.utime(store / ".lock", (soon, soon))
+    world.add("--way=image", APP)
+    assert not any(preloads(patterns, verbose) for patterns in ("main:libbig*", "main:*") for verbose in (0, 1))
+    started = run(world, "-p", "main:libbig*", "-o", "verbose=1", "--", APP, prefix=plain)
+    assert "there is no image of a library that is named" in started.stderr, started
+    world.add("--way=image", library)
+    assert all(preloads(patterns, verbose)
+               for patterns in ("main:libbig*", "main:large.so", library, "main:*") for verbose in (0, 1))
+    assert not any(preloads(patterns) for patterns in ("main:libother*", "main:!libbig*:*", "/run/other/*"))
+    world.path(library).chmod(0o700)  # the image is that of another file now
+    assert not preloads("main:libbig*")

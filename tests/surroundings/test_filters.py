@@ -6,6 +6,7 @@ The filter is made from a trace of the plain program, so that whatever hugeld ca
 below.  doc/limits.md has them for users."""
 
 import contextlib
+import pathlib
 import re
 import sys
 
@@ -24,6 +25,9 @@ ALLOCATOR = {"mmap", "munmap", "mprotect", "mremap", "madvise"}
 INHERITED = ALLOCATOR | {"readlinkat", "rt_sigprocmask", "pread64", "prlimit64"}
 LATER = {"pwrite64"}  # for objects that come later, in the preloader
 LINES = {"fstat"}  # before a line is written
+STORE = {"fstat", "fstatfs"}  # for a store of images
+if pathlib.Path("/run/hugeld").exists():
+    INHERITED |= STORE
 CONTAINS_TEXT = helpers.HUGE  # 4 MiB of text or read-only data have a whole huge page at any address
 MEMFD = "/memfd:hugeld"
 STRICT = ("strict=on", "verbose=1")
