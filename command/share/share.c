@@ -3,6 +3,7 @@
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/share/configuration.h"
+#include "command/image/eligible.h"
 #include "command/image/in-place.h"
 #include "elf/kernel.h"
 #include "command/file/libraries.h"
@@ -318,37 +319,72 @@ static bool is_linked(const struct hl_libraries *libraries, const char *executab
     return found;
 }
 
-/* The objects that PROCESS has mapped; with ONLY_LINKED those that its executable is linked with.  Any user can start root's
-   programs and have them map other files of root's, so only a process that was named by its ID decides that. */
-static void add_objects(struct request *request, const struct hl_store *store, struct hl_process *process,
-                        bool only_linked) {
+/* A file that a process has mapped, open, because it may lie where only the process sees it. */
+struct mapped {
+    int file;
+    struct stat stat;
+    char *path;    /* by which the process has it */
+    char *problem; /* why it gets no image; or NULL */
+    bool is_meant; /* also where the store is for all users */
+};
+
+/* What is found before the store is locked: to open and to examine a process's file may take as long as another user likes (FUSE). */
+struct all_mapped {
+    size_t n;
+    struct mapped *at;
+};
+
+static void free_all_mapped(struct all_mapped *all) {
+    for (size_t i = 0; i < all->n; i++) {
+        close(all->at[i].file);
+        free(all->at[i].path);
+        free(all->at[i].problem);
+    }
+    free(all->at);
+}
+
+static void add_mapped(struct all_mapped *all, const struct hl_loaded *loaded, bool is_meant, bool any_disk) {
+    const struct stat *stat_ = &loaded->file->stat;
+    for (size_t i = 0; i < all->n; i++)
+        if (all->at[i].stat.st_dev == stat_->st_dev && all->at[i].stat.st_ino == stat_->st_ino) {
+            all->at[i].is_meant |= is_meant;
+            return;
+        }
+    int file = fcntl(loaded->file->fd, F_DUPFD_CLOEXEC, 0);
+    if (file < 0)
+        return;
+    all->at = hl_xrealloc(all->at, (all->n + 1) * sizeof *all->at);
+    all->at[all->n++] = (struct mapped){file, *stat_, hl_xasprintf("%s", loaded->object.path),
+                                        hl_explain_unsteady(file, any_disk), is_meant};
+}
+
+/* The objects that PROCESS has mapped.  Any user can start root's programs and have them map other files of root's, so in a store
+   for all users only a process that was named by its ID (IS_NAMED) decides that; else what its executable is linked with counts. */
+static void find_objects(struct all_mapped *all, struct hl_process *process,
+                         const struct hl_geometry *geometry, bool is_named, bool any_disk) {
     struct hl_libraries libraries = {0};
     char executable[PATH_MAX];
     read_executable(process, executable);
-    if (only_linked)
+    if (!is_named)
         hl_list_libraries(&libraries, executable);
-    hl_find_loaded(process, &store->geometry);
+    hl_find_loaded(process, geometry);
     for (size_t i = 0; i < process->n_loaded; i++) {
-        struct hl_addition addition;
-        const struct hl_loaded *loaded = &process->loaded[i];
-        char *path = hl_find_file_path(loaded->file->fd);
-        if (!only_linked || (path != NULL && is_linked(&libraries, executable, path))) {
-            show_progress(request, loaded->object.path);
-            hl_add_image(&addition, store, loaded->file, find_flags(request, request->per_node, true));
-            report_addition(request, store, loaded->object.path, &addition, true);
-            hl_free_addition(&addition);
-        }
+        char *path = hl_find_file_path(process->loaded[i].file->fd);
+        bool is_meant = is_named || (path != NULL && is_linked(&libraries, executable, path));
+        add_mapped(all, &process->loaded[i], is_meant, any_disk);
         free(path);
     }
     hl_free_libraries(&libraries);
 }
 
 /* Of the processes NAME, whatever may be read. */
-static void add_running(struct request *request, const struct hl_store *store, const char *name) {
+static void find_running(struct request *request, struct all_mapped *all, const char *name) {
+    struct hl_geometry geometry;
     glob_t folders;
     unsigned found = 0;
     int last = 0;
     pid_t denied = 0;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     if (glob("/proc/[1-9]*", GLOB_ONLYDIR, NULL, &folders) != 0)
         folders.gl_pathc = 0;
     for (size_t i = 0; i < folders.gl_pathc; i++) {
@@ -360,7 +396,7 @@ static void add_running(struct request *request, const struct hl_store *store, c
             int result = hl_read_process(&process);
             if (result == 0) {
                 found++;
-                add_objects(request, store, &process, store->for_all && hl_parse_pid(name) == 0);
+                find_objects(all, &process, &geometry, hl_parse_pid(name) != 0, request->any_disk);
             } else {
                 last = result;
                 denied = pid;
@@ -379,6 +415,21 @@ static void add_running(struct request *request, const struct hl_store *store, c
         hl_warn("%s: no process has this name", name);
 }
 
+/* Only what lies on a file system of this machine's kernel is looked at again. */
+static void add_running(struct request *request, const struct hl_store *store, const struct mapped *mapped) {
+    struct hl_addition addition = {.result = HL_SHARE_FAILED};
+    show_progress(request, mapped->path);
+    if (mapped->problem != NULL) {
+        addition.sentence = hl_xasprintf("%s", mapped->problem);
+    } else {
+        char *path = hl_xasprintf("/proc/self/fd/%d", mapped->file);
+        hl_add_path(&addition, store, path, find_flags(request, request->per_node, true));
+        free(path);
+    }
+    report_addition(request, store, mapped->path, &addition, true);
+    hl_free_addition(&addition);
+}
+
 static void print_sum(const struct request *request) {
     if (!request->json && request->made + request->in_place + request->present + request->nothing > 1)
         hl_print("%u image%s made, %u file%s put in place, %" PRIu64
@@ -394,19 +445,24 @@ static void print_sum(const struct request *request) {
 
 static int add(struct request *request, const char *path) {
     struct hl_store store;
+    struct all_mapped mapped = {0};
     hl_enter_slice();
-    if (hl_make_store(&store, path, request->size, true) != 0)
+    for (size_t i = 0; i < request->n_names && request->running; i++)
+        find_running(request, &mapped, request->name[i]);
+    if (hl_make_store(&store, path, request->size, true) != 0) {
+        free_all_mapped(&mapped);
         return HL_EXIT_NO;
-    store.placer = &request->placer;
-    for (size_t i = 0; i < request->n_names; i++) {
-        if (request->running)
-            add_running(request, &store, request->name[i]);
-        else
-            add_path(request, &store, request->name[i]);
     }
+    store.placer = &request->placer;
+    for (size_t i = 0; i < mapped.n; i++)
+        if (mapped.at[i].is_meant || !store.for_all)
+            add_running(request, &store, &mapped.at[i]);
+    for (size_t i = 0; i < request->n_names && !request->running; i++)
+        add_path(request, &store, request->name[i]);
     hide_progress(request);
     print_sum(request);
     hl_close_store(&store);
+    free_all_mapped(&mapped);
     return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
 

@@ -10,6 +10,7 @@ import os
 import pathlib
 import re
 import shutil
+import signal
 import stat
 import struct
 import subprocess
@@ -141,6 +142,49 @@ def test_running(world):
         assert cc1plus in [i["path"] for i in world.list()]
     finally:
         helpers.end_process(compiler)
+
+
+def asks_fuse(pid):
+    """Whether PID waits for the server of a FUSE."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/wchan").read_text() == "request_wait_answer"
+    return False
+
+
+def test_running_unanswered(world, builder):
+    """What a process maps may lie on a FUSE that does not answer: that is waited for without the store's lock."""
+    if not shutil.which("bindfs"):
+        pytest.skip("bindfs is not installed")
+    _, [library] = builder.with_library("dso-aligned")
+    shutil.copy(library, world.path("/run/programs/large.so"))
+    script = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); print('ready', flush=True); sys.stdin.read()"
+    served = "/run/served/large.so"
+    world.add(APP)
+    world.path("/run/served").mkdir()
+    server = helpers.start(world.command("bindfs", "-f", "/run/programs", "/run/served"))
+    try:
+        helpers.wait_until(lambda: world.path(served).exists() or server.poll() is not None, what="the FUSE")
+        if server.poll() is not None:
+            pytest.skip(f"no FUSE here: {server.stderr.read()}")
+        mapper = helpers.start(world.command("/usr/bin/python3", "-c", script, served), stdin=subprocess.PIPE)
+        try:
+            assert mapper.stdout.readline() == "ready\n", mapper.stderr.read()
+            os.kill(server.pid, signal.SIGSTOP)
+            adding = helpers.start(world.command("/run/bin/hugeld", "share", "add", "--running", mapper.pid))
+            try:
+                helpers.wait_until(lambda: adding.poll() is not None or asks_fuse(adding.pid), what="its question")
+                assert adding.poll() is None and world.share("refresh").returncode == 0
+                os.kill(server.pid, signal.SIGCONT)
+                _, stderr = adding.communicate(timeout=30)
+                assert adding.returncode == 1 and f"{served}: no image: its file system does not tell" in stderr, stderr
+            finally:
+                os.kill(server.pid, signal.SIGCONT)
+                helpers.end_process(adding)
+        finally:
+            helpers.end_process(mapper)
+    finally:
+        world.run("umount", "-l", "/run/served")
+        helpers.end_process(server)
 
 
 def test_per_node(world):
