@@ -86,6 +86,7 @@ static void count_object(struct hl_needs *needs, const char *path, bool is_main)
             hl_forecast_file(&forecast, path, &file, &options, tried);
         hl_find_image(&image, &forecast, &options, is_known);
         hl_judge_file(&verdict, path, &file, is_main, &options);
+        hl_set_program(&verdict, needs->executable);
         add_object(needs, path, &starts, &image, &verdict);
     }
     hl_close_elf(&file);

@@ -193,12 +193,16 @@ char *hl_explain_exposed(int file, const char *path, bool readable) {
 
 char *hl_explain_private(int file, const char *path) {
     char *problem = hl_explain_exposed(file, path, true);
+    if (problem == NULL)
+        return NULL;
+    char *add = hl_xasprintf("hugeld share add --store=/run/own --size=1G");
+    hl_add_word(&add, path);
     char *sentence =
-        problem == NULL
-            ? NULL
-            : hl_xasprintf("%s, and this store is for all users; keep the file where only root can write and "
-                           "all users can read, or name a store of your own with --store",
-                           problem);
+        hl_xasprintf("%s, and this store is for all users; make one of your own for it (%s) and name "
+                     "that (hugeld run -o store=/run/own), or move the file to where only root can "
+                     "write and all users can read",
+                     problem, add);
+    free(add);
     free(problem);
     return sentence;
 }

@@ -236,6 +236,8 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
     }
     bool is_judged = larger != NULL && hl_judge_path(verdict, larger, false, options);
     hl_free_libraries(&libraries);
+    if (is_judged)
+        hl_set_program(verdict, executable);
     bool is_worth_it =
         is_judged && verdict->best != HL_WAY_NOTHING && !(verdict->best == HL_WAY_PLACE && verdict->is_made);
     if (is_judged && !is_worth_it)
@@ -330,6 +332,7 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
         judge_image(verdict, loaded);
     else
         hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
+    hl_set_program(verdict, process->executable);
     verdict->now = hl_find_now(process, loaded, &verdict->huge_bytes);
     verdict->obstacle = obstacle;
     verdict->is_gone = loaded->file->stat.st_nlink == 0;
@@ -338,7 +341,14 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
 void hl_free_verdict(struct hl_verdict *verdict) {
     free(verdict->path);
     free(verdict->store);
-    verdict->path = verdict->store = NULL;
+    free(verdict->program);
+    verdict->path = verdict->store = verdict->program = NULL;
+}
+
+void hl_set_program(struct hl_verdict *verdict, const char *executable) {
+    free(verdict->program);
+    verdict->program =
+        executable != NULL && access(executable, X_OK) == 0 ? hl_xasprintf("%s", executable) : NULL;
 }
 
 /* --- in words --- */
@@ -356,9 +366,16 @@ char *hl_describe_verdict(const struct hl_verdict *verdict) {
     unsigned long long pages = verdict->pages[verdict->best];
     if (verdict->best == HL_WAY_NOTHING)
         return hl_xasprintf("leave it as it is: %s", hl_explain_nothing(verdict));
-    return hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s", names[verdict->best],
-                        verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
-                        pages == 1 ? "" : "s", costs[verdict->best]);
+    bool is_copy = verdict->best == HL_WAY_PRELOAD || verdict->best == HL_WAY_LDSO;
+    char *why =
+        is_copy && verdict->image_skip == HL_SKIP_IMAGE_INELIGIBLE
+            ? hl_name_file(" (no image can be made of it: 'hugeld share add FILE' says why)", verdict->path)
+            : hl_xasprintf("%s", "");
+    char *text = hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
+                              verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
+                              pages == 1 ? "" : "s", costs[verdict->best], why);
+    free(why);
+    return text;
 }
 
 /* Adds "--store=/dev/shm/mine" to *TEXT, after BEFORE, where a store was named. */
@@ -391,7 +408,9 @@ static char *format_run(const struct hl_verdict *verdict) {
         free(patterns);
     }
     hl_add_word(&text, "--");
-    hl_add_word(&text, verdict->is_library ? "PROGRAM" : verdict->path);
+    hl_add_word(&text, !verdict->is_library       ? verdict->path
+                       : verdict->program != NULL ? verdict->program
+                                                  : "PROGRAM");
     return text;
 }
 

@@ -11,7 +11,8 @@
 
 struct hl_verdict {
     char *path;
-    char *store; /* that the options name, or NULL */
+    char *store;   /* that the options name, or NULL */
+    char *program; /* of a library: the executable that loads it, or NULL */
     bool is_main, is_library;
     uint64_t text_bytes;
     uint64_t covered
@@ -50,6 +51,9 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,
                      const struct hl_loaded *loaded, enum hl_skip obstacle, const struct hl_options *options);
 void hl_free_verdict(struct hl_verdict *verdict);
+
+/* Notes that the program to be started, where VERDICT is on a library, is EXECUTABLE, if that is there; it may be NULL. */
+void hl_set_program(struct hl_verdict *verdict, const char *executable);
 
 /* Where the text of LOADED is in PROCESS, after hl_find_loaded; *HUGE_BYTES of it are on huge pages. */
 enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded,

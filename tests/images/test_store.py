@@ -325,6 +325,17 @@ def test_only_what_all_users_can_read(world, how):
     else:
         path.parent.chmod(0o700 if how == "folder" else 0o705)
     refused(world.share("add", APP), "cannot be read by all users")
+
+
+def test_only_for_its_user(world):
+    """What is refused for the store of all can be in one of root's own, as the refusal says."""
+    world.path(APP).parent.chmod(0o700)
+    said = re.search(r"\((hugeld share add .*?)\) and name that \((hugeld run .*?)\)", world.share("add", APP).stderr)
+    folder = ["env", "PATH=/run/bin:/usr/bin:/bin"]
+    assert world.run(*folder, *said[1].split()).returncode == 0
+    result = world.run(*folder, *said[2].split(), "-o", "verbose=2", "--", APP)
+    assert "from /run/own/" in result.stderr, result
+    assert world.run("ls", "/run/own", user=USER).returncode != 0
     assert world.left() == []
     world.add("--store", "/dev/shm/mine", APP)  # which only root can read
 
