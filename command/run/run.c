@@ -31,6 +31,7 @@
 #include "command/run/run.h"
 #include "command/run/way.h"
 #include "command/file/forecast.h"
+#include "command/tlb/curve.h"
 #include "elf/skip.h"
 #include "command/verdict/verdict.h"
 
@@ -399,6 +400,21 @@ static void advise_library(const struct hl_run *run, const char *path, char *con
     free(text);
 }
 
+/* Where something of the program called NAME is on huge pages by WAY, and these reach the TLB in pieces, as was measured before: what
+   that means. */
+static void tell_of_pieces(const struct hl_run *run, const struct hl_way *way, const char *name) {
+    struct hl_options options;
+    char *text = read_options(&options, run);
+    bool is_any = way->is_in_place || way->stop != NULL || way->image != NULL || way->linker != NULL ||
+                  (way->library != NULL && way->reason == NULL);
+    if (is_any && options.verbose >= 1 && hl_load_tlb_verdict() == HL_TLB_PIECES)
+        hl_warn("%s: huge pages reach the TLB in pieces here, as hugeld survey --calibrate measured: starts "
+                "gain, "
+                "long runs gain nothing or lose a per cent; 'hugeld bench' measures this program",
+                name);
+    free(text);
+}
+
 /* The patched linker puts each object where its image fits; at the exec stop the executable is put there. */
 static enum hl_use_of_images find_use(const struct hl_run *run) {
     if (run->use_ldso)
@@ -478,6 +494,8 @@ int hl_run_program(int argc, char **argv) {
     if (request.shares)
         share_missing(&request.run, path, program, false);
     code = hl_prepare_run(&request.run, program, path, &way);
+    if (code == 0)
+        tell_of_pieces(&request.run, &way, program[0]);
     if (code == 0 && !request.shares)
         share_later(&request, &way, path, argv + 1);
     if (code == 0)

@@ -137,13 +137,13 @@ static bool choose_bare_main(struct hl_way *way, const struct hl_options *option
     char *executable = find_made_executable(&made, options, path);
     way->is_unknown = executable == NULL;
     bool is_selected = executable != NULL && hl_selects_main(patterns, executable);
-    bool is_in_place = is_selected && made == HL_WAY_PLACE;
-    if (is_in_place && options->verbose >= 1)
+    way->is_in_place = is_selected && made == HL_WAY_PLACE;
+    if (way->is_in_place && options->verbose >= 1)
         hl_warn("%s: started as it is, because its file is kept on huge pages in place", name);
     if (is_selected && made == HL_WAY_IMAGE)
         way->stop = start_exec_stop(executable, options, path, name);
     free(executable);
-    return is_in_place || way->stop != NULL;
+    return way->is_in_place || way->stop != NULL;
 }
 
 bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, bool others,

@@ -25,6 +25,7 @@ struct hl_way {
     char *image;               /* mounted over the program's file, or NULL */
     struct hl_exec_stop *stop; /* what is executed next begins on its image, or NULL */
     char *no_image;            /* why none is, where it was asked for; or NULL */
+    bool is_in_place;          /* the program's file is kept on huge pages */
     bool is_unknown;           /* hl_choose_bare has seen that no store knows the program's file */
 };
 

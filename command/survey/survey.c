@@ -112,6 +112,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
 
 static int calibrate(bool json) {
     struct hl_curve curve;
+    struct hl_tlb tlb;
     const char *reason = hl_measure_curve(&curve);
     char *path = hl_curve_path();
     if (reason != NULL) {
@@ -124,7 +125,8 @@ static int calibrate(bool json) {
     for (size_t i = 0; !json && i < curve.n; i++)
         hl_print("%4.0f MiB of text: a jump takes %6.1f ns on small pages, %6.1f on huge ones",
                  curve.point[i].mib, curve.point[i].small_ns, curve.point[i].huge_ns);
-    int result = path != NULL ? hl_save_curve(&curve, path) : -ENOENT;
+    hl_measure_tlb(&tlb);
+    int result = path != NULL ? hl_save_curve(&curve, hl_judge_tlb(&tlb), path) : -ENOENT;
     if (result != 0)
         hl_warn("%s: it cannot be kept: %s; set XDG_CACHE_HOME to a folder of your own",
                 path != NULL ? path : "no HOME", strerror(-result));

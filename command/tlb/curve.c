@@ -10,6 +10,7 @@
 #include "command/tlb/curve.h"
 #include "command/tlb/chains.h"
 #include "command/base/common.h"
+#include "elf/line.h"
 #include "elf/mapping.h"
 #include "elf/memory-limit.h"
 #include "elf/pool.h"
@@ -197,10 +198,12 @@ static int open_folder(const char *path, const char **name) {
     return -EPERM;
 }
 
-int hl_load_curve(struct hl_curve *curve, const char *path) {
+/* What the file at PATH holds, which the caller frees: 0, or as hl_load_curve. */
+static int load_value(json_t **value, const char *path) {
     const char *name;
     struct stat status;
     int folder = open_folder(path, &name), result = -EINVAL;
+    *value = NULL;
     if (folder < 0)
         return folder;
     int file = openat(folder, name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), error = errno;
@@ -212,15 +215,51 @@ int hl_load_curve(struct hl_curve *curve, const char *path) {
     } else if (status.st_size <= FILE_BYTES_MAX) {
         char *text = hl_xmalloc(FILE_BYTES_MAX);
         ssize_t bytes = pread(file, text, FILE_BYTES_MAX, 0);
-        json_t *value = bytes > 0 ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
-        result = value != NULL && read_curve(curve, value) ? 0 : -EINVAL;
-        json_decref(value);
+        *value = bytes > 0 ? json_loadb(text, (size_t)bytes, 0, NULL) : NULL;
+        result = *value != NULL ? 0 : -EINVAL;
         free(text);
     }
     close(file);
+    return result;
+}
+
+int hl_load_curve(struct hl_curve *curve, const char *path) {
+    json_t *value;
+    int result = load_value(&value, path);
+    if (result == 0 && !read_curve(curve, value))
+        result = -EINVAL;
+    json_decref(value);
     if (result != 0)
         *curve = (struct hl_curve){0};
     return result;
+}
+
+/* Which start of the machine this is: a virtual machine may have been started on another host since. */
+static char *read_boot(void) {
+    char text[64];
+    long bytes = hl_read_file("/proc/sys/kernel/random/boot_id", text, sizeof text - 1);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    return hl_xasprintf("%.*s", (int)strcspn(text, "\n"), text);
+}
+
+enum hl_tlb_verdict hl_load_tlb_verdict(void) {
+    enum hl_tlb_verdict verdict = HL_TLB_UNKNOWN;
+    struct hl_curve curve;
+    json_t *value = NULL;
+    char *path = hl_curve_path(), *boot = read_boot();
+    if (path != NULL && load_value(&value, path) == 0 && read_curve(&curve, value)) {
+        const char *then = json_string_value(json_object_get(value, "boot"));
+        const char *name = json_string_value(json_object_get(value, "tlb"));
+        for (unsigned i = HL_TLB_WHOLE; i <= HL_TLB_SOME && name != NULL; i++)
+            if (strcmp(name, hl_tlb_verdict_name((enum hl_tlb_verdict)i)) == 0)
+                verdict = (enum hl_tlb_verdict)i;
+        if (then == NULL || boot[0] == '\0' || strcmp(then, boot) != 0)
+            verdict = HL_TLB_UNKNOWN;
+    }
+    json_decref(value);
+    free(boot);
+    free(path);
+    return verdict;
 }
 
 /* Makes the folder of PATH, and the one above it. */
@@ -233,16 +272,19 @@ static void make_folders(const char *path) {
     free(folder);
 }
 
-int hl_save_curve(const struct hl_curve *curve, const char *path) {
+int hl_save_curve(const struct hl_curve *curve, enum hl_tlb_verdict verdict, const char *path) {
     const char *name;
     make_folders(path);
     int folder = open_folder(path, &name), result = 0;
     if (folder < 0)
         return folder;
     char *processor = hl_read_processor(), *fresh = hl_xasprintf(".%s-%d", name, getpid());
+    char *boot = read_boot();
     json_t *value =
-        json_pack("{s:i, s:o, s:o}", "version", VERSION, "processor",
-                  hl_json_text(processor != NULL ? processor : ""), "points", hl_json_curve(curve));
+        json_pack("{s:i, s:o, s:o, s:o, s:s}", "version", VERSION, "processor",
+                  hl_json_text(processor != NULL ? processor : ""), "points", hl_json_curve(curve), "boot",
+                  hl_json_text(boot), "tlb", hl_tlb_verdict_name(verdict));
+    free(boot);
     unlinkat(folder, fresh, 0); /* of a process that had this number and died */
     int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (file < 0 || json_dumpfd(value, file, JSON_INDENT(1)) != 0 || fsync(file) != 0 ||

@@ -19,7 +19,12 @@ char *hl_curve_path(void);
 /* 0, or a negated errno: -ENOENT where there is none; -EPERM for a file that others could have written; -EINVAL for one
    that is no curve, or of another processor. */
 int hl_load_curve(struct hl_curve *curve, const char *path);
-int hl_save_curve(const struct hl_curve *curve, const char *path);
+/* Beside CURVE it keeps whether huge pages reach the TLB whole: VERDICT. */
+int hl_save_curve(const struct hl_curve *curve, enum hl_tlb_verdict verdict, const char *path);
+
+/* What was kept so since the machine was started, where this user keeps it; HL_TLB_UNKNOWN if it is not there or would not be
+   loaded.  Nothing is measured. */
+enum hl_tlb_verdict hl_load_tlb_verdict(void);
 
 json_t *hl_json_curve(const struct hl_curve *curve);
 
