@@ -7,6 +7,9 @@
    it comes after everything else: nice 19, input and output when the disk is idle.  hl_add_image does the rest: it touches no
    memory limit, waits for no lock and makes no image of a file that has just been built.
 
+   It puts nothing in place (image/in-place.h): that would make other processes wait, and nothing would be there to see when the
+   kernel drops the huge pages, while the record of it keeps the program from ever getting an image.
+
    Where it fails it would fail in each start.  So the modification time of the store's lock says when it may be tried again. */
 #include "command/run/later.h"
 #include "command/base/basics.h"
