@@ -25,6 +25,7 @@ ls -l /proc/$$/fd > /run/open-$$
     echo "nice $(cut -d ' ' -f 19 /proc/$$/stat) score $(cat /proc/$$/oom_score_adj)"
     grep SigBlk /proc/self/status
 } > /run/said-$$
+while [ -e /run/hold ]; do sleep 0.1; done
 mv /run/said-$$ /run/maker-$$
 """
 NO_CHILD = "import os\ntry:\n    os.wait()\n    print('a child')\nexcept ChildProcessError:\n    print('no child')\n"
@@ -124,7 +125,7 @@ def test_is_said(world, store, later):
 def test_has_nothing_of_the_program(world, store, maker, stock):
     """No descriptor, no child, no blocked signal, and it comes after everything else."""
     allow_again(store)
-    result = run(world, "--", stock, "--version")
+    result = run(world, "--", stock, "--version", prefix=["sh", "-c", 'exec "$@" 9< /bin/true', "sh"])
     assert result.returncode == 0, result
     [said] = maker(1)
     assert f"arguments run --first-use -- {stock} --version\n" in said
@@ -137,6 +138,19 @@ def test_is_no_child(world, store, maker):
     allow_again(store)
     python = pathlib.Path(os.path.realpath("/usr/bin/python3"))
     assert run(world, "--", python, "-c", NO_CHILD).stdout == "no child\n"
+    maker(1)
+
+
+def test_is_not_waited_for(world, store, maker, stock):
+    """The program has ended before it has."""
+    allow_again(store)
+    world.path("/run/hold").touch()
+    try:
+        assert run(world, "--", stock, "--version").returncode == 0
+        helpers.wait_until(lambda: list(world.path("/run").glob("said-*")), what="the maker's beginning")
+        assert not list(world.path("/run").glob("maker-*"))
+    finally:
+        world.path("/run/hold").unlink()
     maker(1)
 
 

@@ -226,3 +226,57 @@ def test_file_that_may_not_be_mapped_again(images, builder, app, library, tmp_pa
         pytest.skip("cannot be remounted here")
     assert "text stays: its file cannot be mapped again" in result.stderr, result.stderr
     assert result.stdout == helpers.run([app]).stdout
+
+
+def change_last_of_text(file):
+    """Changes a byte of FILE that is mapped with its text."""
+    text = next(h for h in helpers.read_headers(file) if h.flags & helpers.PF_X and h.file_bytes > helpers.HUGE)
+    with open(file, "r+b") as opened:
+        opened.seek(text.offset + text.file_bytes - 1)
+        opened.write(b"\xcc")
+    return text
+
+
+def test_another_file_at_its_text(images, builder, app, library, tmp_path):
+    """A constructor has mapped one there, at the same offset and with the same protection, and nothing was written to it."""
+    other = tmp_path / "other"
+    shutil.copy(app, other)
+    text = change_last_of_text(other)
+    at = -(-text.vaddr // helpers.HUGE) * helpers.HUGE
+    (tmp_path / "map.c").write_text("""
+        #include <fcntl.h>
+        #include <sys/mman.h>
+        #include <unistd.h>
+        __attribute__((constructor)) static void set(void) {
+            char *at = (char *)%#xUL;
+            if (mmap(at, %#x, PROT_READ | PROT_EXEC, MAP_PRIVATE | MAP_FIXED, open("%s", O_RDONLY), %#x) != at)
+                _exit(77);
+        }""" % (at, helpers.HUGE, other, text.offset + at - text.vaddr))
+    special = builder.compile(tmp_path / "map.so", tmp_path / "map.c", "-shared", "-fPIC", "-Wl,-z,initfirst")
+    env = helpers.preload(library, special, patterns="main", options=images.options("verbose=2", "data=off"))
+    result = helpers.run([app], env)
+    assert result.stdout == helpers.run([app]).stdout
+    assert "text stays: its mappings do not match its program headers" in result.stderr and "shared" not in result.stderr, result.stderr
+
+
+def test_another_file_at_its_path(images, builder, library, tmp_path):
+    """It was mounted over the library's when that was mapped already, and has an image of its own."""
+    program, [built] = builder.with_library("dso-aligned")
+    mapped, other = tmp_path / built.name, tmp_path / "other"
+    for path in mapped, other:
+        shutil.copy(built, path)
+    change_last_of_text(other)
+    images.add(other)
+    (tmp_path / "over.c").write_text("""
+        #include <sys/mount.h>
+        #include <unistd.h>
+        __attribute__((constructor)) static void set(void) {
+            if (mount("%s", "%s", 0, MS_BIND, 0) != 0)
+                _exit(77);
+        }""" % (other, mapped))
+    special = builder.compile(tmp_path / "over.so", tmp_path / "over.c", "-shared", "-fPIC", "-Wl,-z,initfirst")
+    env = helpers.environment(LD_HUGEPAGES="libbig*", LD_HUGEPAGES_OPTIONS=images.options("verbose=2", "data=off"),
+                              LD_LIBRARY_PATH=tmp_path)
+    result = helpers.run(["unshare", "--mount", "sh", "-c", f'LD_PRELOAD="{library} {special}" exec {program}'], env)
+    assert result.stdout == helpers.run([program]).stdout
+    assert "text stays: there is no image of it" in result.stderr and "shared" not in result.stderr, result.stderr
