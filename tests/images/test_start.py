@@ -262,7 +262,7 @@ def test_another_file_at_its_text(images, builder, app, library, tmp_path):
 def test_another_file_at_its_path(images, builder, library, tmp_path):
     """It was mounted over the library's when that was mapped already, and has an image of its own."""
     program, [built] = builder.with_library("dso-aligned")
-    mapped, other = tmp_path / built.name, tmp_path / "other"
+    mapped, other = tmp_path / f"{built.name}.1", tmp_path / "other"
     for path in mapped, other:
         shutil.copy(built, path)
     change_last_of_text(other)

@@ -70,6 +70,8 @@ int main(int argc, char **argv) {
             return perror("setresuid"), 1;
         return load();
     }
+    if (strcmp(how, "real") == 0 && (setresgid(user, user, user) != 0 || setresuid(user + 1, user, user + 1) != 0))
+        return perror("setresuid"), 1;
     if (user != 0 && seteuid(user) != 0)
         return perror("seteuid"), 1;
     prctl(PR_SET_DUMPABLE, 1, 0, 0, 0);
@@ -206,10 +208,11 @@ def test_capabilities(place):
     assert place.outcome(prefix=capable)[0] == FROM_IMAGE
 
 
-def test_daemon_that_is_a_user_for_the_moment(place):
-    """seteuid(2) and dlopen(3): what is loaded stays when the daemon is root again."""
+@pytest.mark.parametrize("how", ["effective", "real"])
+def test_daemon_that_is_a_user_for_the_moment(place, how):
+    """seteuid(2) and dlopen(3): what is loaded stays when the daemon is root again, or another user."""
     place.make_store("/dev/shm/his", USER)
-    got, said = place.outcome("/dev/shm/his", effective=USER)
+    got, said = place.outcome("/dev/shm/his", effective=USER, how=how)
     assert got == PLAIN and UNSAFE in said, said
 
 
