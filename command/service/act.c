@@ -184,7 +184,8 @@ static struct deed *find_deed(struct hl_actor *actor, const struct hl_observed_f
                           .inode = file->inode,
                           .generation = file->generation,
                           .seen = hl_now_ms(),
-                          .not_before = -INFINITY};
+                          .not_before = -INFINITY,
+                          .wait_ms = WAIT_MS};
     return deed;
 }
 

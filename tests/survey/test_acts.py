@@ -17,6 +17,7 @@ import time
 import pytest
 
 import helpers
+from test_samples import replaced
 from watching import FOREVER, NOBODY, observed_row, observing, running, write_configuration
 
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
@@ -379,6 +380,18 @@ def test_unmounted(observe, program, tmp_path, roots_folder):
         if is_mounted:
             helpers.run(["umount", folder])
         folder.rmdir()
+
+
+def test_fails(acting, program):
+    """What was in vain is not tried again at once, however often something may be done."""
+    with acting("rate = 60", prefix=replaced({"fadvise64": (0, None)})) as service:
+        service.configure()
+        acts = service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
+        if acts["huge"] > 0:
+            pytest.skip("this kernel joins pages, and reads no file anew")
+        began = time.monotonic()
+        time.sleep(5)
+        assert service.service.look()["acts"]["failed"] == 1 or time.monotonic() - began > 50
 
 
 @pytest.mark.parametrize(("call", "n"), [("fadvise64", 1), ("madvise", 1), ("madvise", 3)])
