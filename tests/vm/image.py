@@ -8,11 +8,14 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 
 from archive import Unavailable, run
 
 LINKS = {"bin": "usr/bin", "sbin": "usr/sbin", "lib": "usr/lib", "lib64": "usr/lib64"}
+# By which the kernel finds the root, since some number disks as they find them.
+DISK_SIGNATURE, PARTITION_AT = 0x6875_6765, 1 << 20
 FOLDERS = ("dev", "proc", "sys", "run", "tmp", "root", "etc", "var", "mnt")
 
 
@@ -73,10 +76,15 @@ class Root:
                 self.add_libraries(library)
 
     def make_image(self, image):
-        """Writes the tree as an ext4 file system to IMAGE, under another name until it is complete."""
+        """Writes the tree to IMAGE, a disk with one partition of ext4, under another name until it is complete."""
         kib = sum((f.lstat().st_size + 4095) // 4096 * 4 + 1 for f in self.folder.rglob("*"))
         new = image.with_suffix(f".{os.getpid()}")
-        run(["/sbin/mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E", "root_owner=0:0",
+        run(["/sbin/mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-E", f"root_owner=0:0,offset={PARTITION_AT}",
              "-d", self.folder, new, f"{kib * 11 // 10 + 16384}k"])
+        with open(new, "r+b") as disk:
+            disk.seek(440)
+            disk.write(struct.pack("<IH", DISK_SIGNATURE, 0))
+            sectors = (new.stat().st_size - PARTITION_AT) // 512
+            disk.write(struct.pack("<4sB3sII", b"", 0x83, b"", PARTITION_AT // 512, sectors) + bytes(48) + b"\x55\xaa")
         new.rename(image)
         return image

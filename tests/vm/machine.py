@@ -24,6 +24,7 @@ import time
 import typing
 
 from archive import Unavailable
+from image import DISK_SIGNATURE
 
 ACCELERATED_BEGIN_SECONDS = 30  # KVM may be there and useless
 BOOTS = 3  # a kernel panics now and then that patches itself while it is emulated, most often before it runs /init
@@ -76,7 +77,7 @@ def qemu_command(guest, kernel, image, accelerator, arguments, serial):
     if guest.initramfs:
         words, disk = ["rdinit=/init"], ["-initrd", str(image)]
     else:
-        words = ["root=/dev/nvme0n1", "rw", "init=/init"]
+        words = [f"root=PARTUUID={DISK_SIGNATURE:08x}-01", "rw", "init=/init"]
         # One controller: two would be found in any order.
         disk = ["-device", "nvme,id=disks,serial=disks"]
         files = [image, *(image.with_name(name) for name in guest.disks), *([kernel.with_name("modules.tar")] if guest.modules else [])]

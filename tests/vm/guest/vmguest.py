@@ -64,15 +64,23 @@ def absent(reason):
     pytest.skip(f"n/a: {reason}")
 
 
-MODULES_DISK = "/dev/nvme0n3"
+def find_disk(at, magic):
+    """The disk that has MAGIC there, or None: some kernels number disks as they find them."""
+    for path in sorted(pathlib.Path("/dev").glob("nvme*n?")):
+        with open(path, "rb") as disk:
+            disk.seek(at)
+            if disk.read(len(magic)) == magic:
+                return path
+    return None
 
 
 @functools.cache
 def load_modules():
     """Those that guest_amd64.py has for this kernel: as often as one of them finds what it needs.  The names of the loaded ones."""
-    if not pathlib.Path(MODULES_DISK).exists():
+    disk = find_disk(257, b"ustar")
+    if disk is None:
         return []
-    with tarfile.open(MODULES_DISK) as tar:
+    with tarfile.open(disk) as tar:
         left = {entry.name: tar.extractfile(entry).read() for entry in tar}
     loaded = []
     while True:
