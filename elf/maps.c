@@ -324,9 +324,13 @@ bool hl_next_smaps(struct hl_smaps *smaps) {
 }
 
 int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra) {
+    return hl_read_branch_protection_in(hl_open("/proc/self/smaps", O_RDONLY | O_CLOEXEC), start, end, extra);
+}
+
+int hl_read_branch_protection_in(long file, uint64_t start, uint64_t end, int *extra) {
     struct hl_smaps smaps;
     unsigned with = 0, without = 0;
-    hl_open_smaps(&smaps);
+    hl_begin_lines(&smaps.lines, file, smaps.buffer, sizeof smaps.buffer);
     while (hl_next_smaps(&smaps) && smaps.mapping.start < end) {
         if (smaps.mapping.end <= start || !(smaps.mapping.prot & PROT_EXEC))
             continue;

@@ -67,6 +67,8 @@ void hl_close_smaps(struct hl_smaps *smaps);
 /* What the executable mappings in [start, end) have beside PROT_READ and PROT_EXEC, through EXTRA:
    HL_PROT_BTI or nothing.  0; HL_SKIP_MAPPING_CHANGED where some have it and some don't; HL_SKIP_NO_PROC. */
 int hl_read_branch_protection(uint64_t start, uint64_t end, int *extra);
+/* The same of another process, whose smaps FILE is, or a negated errno; it is closed. */
+int hl_read_branch_protection_in(long file, uint64_t start, uint64_t end, int *extra);
 
 /* Whether nothing in [start, end) was locked, advised, registered or given a protection key: a mapping in its place
    would not have that.  0, HL_SKIP_MAPPED_SPECIALLY or HL_SKIP_NO_PROC. */

@@ -27,29 +27,49 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+/* A system call instruction, and how far apart two instructions are at least. */
+#if defined __x86_64__
+#define CALL_CODE "\x0f\x05"
+#define CALL_BYTES 2
+#define CALL_STEP 1
+#elif defined __aarch64__
+#define CALL_CODE "\x01\0\0\xd4"
+#define CALL_BYTES 4
+#define CALL_STEP 4
+#endif
+
 struct act {
     struct hl_exec_plan *plan;
     struct hl_exec_thread *thread;
     struct hl_process opened;
     struct hl_process process; /* what is mapped in it, as far as that is needed */
     int file;                  /* its number of the image, or -1 */
+    bool moves;                /* all of it, to where the image fits */
 };
 
 /* --- whether it is what was planned --- */
 
-static int read_auxv(const struct act *act, uint64_t *linker, uint64_t *secure, uint64_t *entry) {
+/* Where it begins, and what its instructions may belong to. */
+struct vector {
+    uint64_t entry, secure, owner[HL_EXEC_OWNERS];
+};
+
+static int read_auxv(const struct act *act, struct vector *vector) {
     uint64_t pair[128];
     int auxv = hl_open_process_file(&act->opened, "auxv");
     if (auxv < 0)
         return auxv;
     ssize_t bytes = read(auxv, pair, sizeof pair);
     close(auxv);
-    *linker = *entry = 0;
-    *secure = 1;
+    *vector = (struct vector){.secure = 1};
     for (ssize_t i = 0; i + 1 < bytes / (ssize_t)sizeof *pair && pair[i] != AT_NULL; i += 2) {
-        *linker = pair[i] == AT_BASE ? pair[i + 1] : *linker;
-        *secure = pair[i] == AT_SECURE ? pair[i + 1] : *secure;
-        *entry = pair[i] == AT_ENTRY ? pair[i + 1] : *entry;
+        uint64_t *to = pair[i] == AT_BASE           ? &vector->owner[HL_EXEC_LINKER]
+                       : pair[i] == AT_SYSINFO_EHDR ? &vector->owner[HL_EXEC_VDSO]
+                       : pair[i] == AT_SECURE       ? &vector->secure
+                       : pair[i] == AT_ENTRY        ? &vector->entry
+                                                    : NULL;
+        if (to != NULL)
+            *to = pair[i + 1];
     }
     return bytes > 0 ? 0 : -EIO;
 }
@@ -73,20 +93,27 @@ static int check_executable(const struct act *act) {
                : HL_SKIP_NO_IMAGE;
 }
 
-static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_bytes *expected) {
+/* Whether CODE is at AT, in a file or in the vdso, the only executable memory that is of none. */
+static bool has_code(const struct act *act, uint64_t at, const struct hl_exec_code *code) {
+    const struct hl_exec_bytes *expected = code->bytes;
     char found[sizeof expected->at];
     const struct hl_region *region = hl_find_region(&act->process, at);
-    return region != NULL && (region->flags & PF_X) && region->inode != 0 &&
+    return region != NULL && (region->flags & PF_X) &&
+           (region->inode == 0) == (code->owner == HL_EXEC_VDSO) &&
            hl_read_exec_thread(act->thread, at, found, expected->n) == 0 &&
            memcmp(found, expected->at, expected->n) == 0;
 }
 
-/* Where the instructions are, which were found in files. */
-static int place_codes(const struct act *act, uint64_t linker) {
+/* Where the instructions are, which were found before. */
+static struct hl_gadgets find_codes(const struct hl_exec_plan *plan, const struct vector *vector) {
+    return (struct hl_gadgets){plan->call.at + vector->owner[plan->call.owner],
+                               plan->back.at + vector->owner[plan->back.owner]};
+}
+
+static int place_codes(const struct act *act, const struct vector *vector) {
     const struct hl_exec_plan *plan = act->plan;
-    struct hl_gadgets code = {plan->call.at + (plan->call.is_of_linker ? linker : 0),
-                              plan->back.at + (plan->back.is_of_linker ? linker : 0)};
-    if (!has_code(act, code.call, plan->call.bytes) || !has_code(act, code.back, plan->back.bytes))
+    struct hl_gadgets code = find_codes(plan, vector);
+    if (!has_code(act, code.call, &plan->call) || !has_code(act, code.back, &plan->back))
         return HL_SKIP_ATTACH_INSTRUCTIONS;
     act->thread->gadgets = code;
     return 0;
@@ -125,18 +152,28 @@ static int check_piece(const struct act *act, const struct hl_piece_of_text *pie
 }
 
 /* A uprobe of the file is there already: a page that is not the file's any more. */
-static int check_pieces(const struct act *act, const struct hl_piece_of_text *piece, unsigned n) {
+static int check_unmodified(const struct act *act, const struct hl_piece_of_text *piece, unsigned n) {
     int result = 0, pagemap = hl_open_process_file(&act->process, "pagemap");
     if (pagemap < 0)
         return pagemap;
-    for (unsigned i = 0; i < n && result == 0; i++) {
-        result = check_piece(act, &piece[i]);
-        if (result == 0)
-            result = hl_check_unmodified(pagemap, piece[i].start, piece[i].end,
-                                         act->plan->geometry.page_bytes, true);
-    }
+    for (unsigned i = 0; i < n; i++)
+        for (unsigned j = 0; j < act->plan->object.n_segments && result == 0; j++) {
+            const struct hl_segment *segment = &act->plan->object.segment[j];
+            uint64_t start = segment->first_page > piece[i].start ? segment->first_page : piece[i].start;
+            uint64_t end = segment->end_page < piece[i].end ? segment->end_page : piece[i].end;
+            if (start < end)
+                result = hl_check_unmodified(pagemap, start, end, act->plan->geometry.page_bytes, true);
+        }
     close(pagemap);
     return result;
+}
+
+static int check_pieces(const struct act *act) {
+    const struct hl_exec_plan *plan = act->plan;
+    int result = 0;
+    for (unsigned i = 0; i < plan->n_pieces && result == 0; i++)
+        result = check_piece(act, &plan->piece[i]);
+    return result == 0 ? check_unmodified(act, plan->piece, plan->n_pieces) : result;
 }
 
 /* Whether REGION is the zeros of a segment, which no file has. */
@@ -146,7 +183,8 @@ static bool is_zeros(const struct act *act, const struct hl_region *region) {
            region->start >= segment->file_end && region->end <= segment->end_page;
 }
 
-/* Whether all of the program is mapped, and nothing else between its segments. */
+/* Whether all of the program is mapped, and nothing else where its segments are.  Between them there may be what the kernel had
+   to put somewhere: the vdso, where a static program leaves 64 KiB there (AArch64). */
 static int check_program(const struct act *act) {
     const struct hl_object *object = &act->plan->object;
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
@@ -155,7 +193,9 @@ static int check_program(const struct act *act) {
     for (size_t i = 0; i < act->process.n_regions && first != NULL; i++) {
         const struct hl_region *region = &act->process.region[i];
         uint64_t bytes = hl_overlap(region->start, region->end, start, end);
-        if (bytes > 0 && !is_own(act, region, first->device) && !is_zeros(act, region))
+        if (bytes == 0 || hl_is_between_segments(object, region))
+            continue;
+        if (!is_own(act, region, first->device) && !is_zeros(act, region))
             return HL_SKIP_MAPPING_CHANGED;
         own += bytes;
     }
@@ -164,12 +204,14 @@ static int check_program(const struct act *act) {
     return own == expected ? 0 : HL_SKIP_MAPPING_CHANGED;
 }
 
-/* What would be lost where the image does not fit, so that all of the program moves. */
+/* What would be lost where all of the program moves. */
 static int check_move(const struct act *act) {
     if (!act->plan->may_move) /* Linux before 5.10, and static ones before 6.1 */
         return HL_SKIP_IMAGE_PLACE;
     int result = check_program(act);
-    return result == 0 ? check_pieces(act, act->plan->rest, act->plan->n_rest) : result;
+    if (result == 0)
+        result = check_unmodified(act, act->plan->piece, act->plan->n_pieces);
+    return result == 0 ? check_unmodified(act, act->plan->rest, act->plan->n_rest) : result;
 }
 
 /* The plan gets the addresses that the program has. */
@@ -188,38 +230,68 @@ static bool is_congruent(const struct act *act) {
 }
 
 /* Where the program stays only it is looked at, and what the instructions are in. */
-static int read_mappings(struct act *act, uint64_t linker) {
+static int read_mappings(struct act *act, const struct vector *vector) {
     const struct hl_exec_plan *plan = act->plan;
     const struct hl_object *object = &plan->object;
-    uint64_t call = plan->call.at + (plan->call.is_of_linker ? linker : 0),
-             back = plan->back.at + (plan->back.is_of_linker ? linker : 0);
+    struct hl_gadgets code = find_codes(plan, vector);
     struct hl_address_range range[] = {
         {object->segment[0].first_page, object->segment[object->n_segments - 1].end_page},
-        {call, call + 1},
-        {back, back + 1}};
-    return is_congruent(act) ? hl_read_some_mappings(&act->process, &act->opened, range, 3)
-                             : hl_read_mappings(&act->process, &act->opened);
+        {code.call, code.call + 1},
+        {code.back, code.back + 1}};
+    return !act->moves ? hl_read_some_mappings(&act->process, &act->opened, range, 3)
+                       : hl_read_mappings(&act->process, &act->opened);
+}
+
+/* The image fits here, but not between what the kernel has put into the program's gaps. */
+static int check_move_instead(struct act *act) {
+    act->moves = true;
+    hl_close_process(&act->process);
+    int result = hl_read_mappings(&act->process, &act->opened);
+    return result == 0 ? check_move(act) : result;
+}
+
+/* What is mapped gets the protection of indirect branches that the kernel has given the program's own text (PROT_BTI): where
+   the program has a dynamic linker, that does it later. */
+static int keep_branch_protection(const struct act *act) {
+    if (HL_PROT_BTI == 0)
+        return 0;
+    int extra;
+    struct hl_exec_plan *plan = act->plan;
+    const struct hl_segment *last = &plan->object.segment[plan->object.n_segments - 1];
+    int smaps = hl_open_process_file(&act->process, "smaps");
+    int result =
+        hl_read_branch_protection_in(smaps, plan->object.segment[0].first_page, last->end_page, &extra);
+    for (unsigned i = 0; i < plan->n_pieces; i++)
+        plan->piece[i].prot |= plan->piece[i].prot & PROT_EXEC ? extra : 0;
+    for (unsigned i = 0; i < plan->n_rest; i++)
+        plan->rest[i].prot |= plan->rest[i].prot & PROT_EXEC ? extra : 0;
+    plan->header.prot |= plan->header.prot & PROT_EXEC ? extra : 0;
+    return result;
 }
 
 static int check(struct act *act) {
-    uint64_t linker, secure, entry;
-    int result = read_auxv(act, &linker, &secure, &entry);
+    struct vector vector;
+    int result = read_auxv(act, &vector);
     if (result != 0)
         return result;
     result = check_executable(act);
     if (result == 0)
-        result = place(act, entry);
+        result = place(act, vector.entry);
+    act->moves = !is_congruent(act);
     /* Another program has to wait for its helper, too. */
-    int placed = read_mappings(act, linker);
+    int placed = read_mappings(act, &vector);
     if (placed == 0)
-        placed = place_codes(act, linker);
+        placed = place_codes(act, &vector);
     if (result == 0)
         result = placed;
-    if (result == 0 && secure != 0)
+    if (result == 0 && vector.secure != 0)
         result = HL_SKIP_PRIVILEGED;
     if (result == 0)
-        result = check_pieces(act, act->plan->piece, act->plan->n_pieces);
-    return result == 0 && !is_congruent(act) ? check_move(act) : result;
+        result = keep_branch_protection(act);
+    if (result == 0)
+        result = act->moves ? check_move(act) : check_pieces(act);
+    return result == HL_SKIP_MAPPING_CHANGED && !act->moves && act->plan->may_move ? check_move_instead(act)
+                                                                                   : result;
 }
 
 /* --- calls --- */
@@ -287,11 +359,11 @@ static int find_call_in_vdso(const struct act *act, uint64_t *at) {
         if (strcmp(region->name, "[vdso]") != 0 ||
             hl_read_exec_thread(act->thread, region->start, bytes, n) != 0)
             continue;
-        const char *found = memmem(bytes, n, "\x0f\x05", 2);
-        if (found != NULL) {
-            *at = region->start + (uint64_t)(found - bytes);
-            return 0;
-        }
+        for (size_t j = 0; j + CALL_BYTES <= n; j += CALL_STEP)
+            if (memcmp(bytes + j, CALL_CODE, CALL_BYTES) == 0) {
+                *at = region->start + j;
+                return 0;
+            }
     }
     return HL_SKIP_ATTACH_INSTRUCTIONS;
 }
@@ -302,7 +374,7 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
     struct hl_piece_of_text own = {segment->first_page > piece->start ? segment->first_page : piece->start,
                                    segment->end_page < piece->end ? segment->end_page : piece->end, 0,
                                    (segment->flags & PF_R ? PROT_READ : 0) |
-                                       (segment->flags & PF_X ? PROT_EXEC : 0)};
+                                       (segment->flags & PF_X ? piece->prot & (PROT_EXEC | HL_PROT_BTI) : 0)};
     own.offset = segment->offset + (own.start - segment->first_page);
     long mapped;
     int result = own.start < own.end ? HL_SKIP_ATTACH_CALL : 0;
@@ -313,7 +385,11 @@ static int map_own(const struct act *act, const struct hl_segment *segment,
 
 /* PIECE could not be mapped.  If it is not as it was, it is mapped from the program's own file. */
 static int map_back(const struct act *act, const struct hl_piece_of_text *piece) {
-    struct act now = {act->plan, act->thread, {.folder = -1}, {.folder = -1}, -1};
+    struct act now = {.plan = act->plan,
+                      .thread = act->thread,
+                      .opened = {.folder = -1},
+                      .process = {.folder = -1},
+                      .file = -1};
     const uint64_t usual = act->thread->gadgets.call;
     int file = -1, result = hl_read_mappings(&now.process, &act->process);
     bool is_lost = result == 0 && check_piece(&now, piece) != 0;
@@ -393,7 +469,7 @@ static int change(struct act *act) {
     int result = open_in_program(act, act->plan->image_path, &act->file);
     if (result == 0)
         result = check_opened(act);
-    if (result == 0 && !is_congruent(act))
+    if (result == 0 && act->moves)
         result = hl_move_at_exec_stop(act->plan, act->thread, &act->process, act->file);
     else if (result == 0)
         result = map_over(act);

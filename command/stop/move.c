@@ -5,7 +5,7 @@
        new mappings of the image  RTTTTTTTTTR              below, at a multiple of 2 MiB: all that is read only
        mremap                                 ww zz        all that is not, with what the kernel has written there
        AT_PHDR, AT_ENTRY    on the stack, and by PR_SET_MM_MAP in /proc/PID/auxv; start_code and its like
-       munmap               the read-only rest of the old place
+       munmap               the read-only rest of the old place, without what is the kernel's in a gap there
 
    Nothing has read an address of the program yet but the kernel.  Distances inside it stay, and the break where it is: the
    heap grows away from the program, as it does where the kernel has put a random gap between them.
@@ -177,6 +177,28 @@ static void unmap(const struct move *move, uint64_t start, uint64_t end) {
     call(move, &unmapped, SYS_munmap, start, end - start, 0, 0, 0, 0);
 }
 
+bool hl_is_between_segments(const struct hl_object *object, const struct hl_region *region) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (hl_overlap(region->start, region->end, object->segment[i].first_page,
+                       object->segment[i].end_page) > 0)
+            return false;
+    return region->start >= object->segment[0].first_page &&
+           region->end <= object->segment[object->n_segments - 1].end_page;
+}
+
+static void unmap_old_place(const struct move *move) {
+    uint64_t start = move->program.start;
+    for (size_t i = 0; i < move->process->n_regions; i++) {
+        const struct hl_region *region = &move->process->region[i];
+        if (!hl_is_between_segments(&move->plan->object, region))
+            continue;
+        if (region->start > start)
+            unmap(move, start, region->start);
+        start = region->end;
+    }
+    unmap(move, start, move->program.end);
+}
+
 static int map_anew(const struct move *move, const struct hl_piece_of_text *piece) {
     long mapped;
     int result =
@@ -199,7 +221,7 @@ static int map_all_anew(const struct move *move) {
 
 /* Whether REGION is one of those that are moved. */
 static bool is_to_move(const struct move *move, const struct hl_region *region) {
-    return (region->flags & PF_W) &&
+    return (region->flags & PF_W) && !hl_is_between_segments(&move->plan->object, region) &&
            hl_overlap(region->start, region->end, move->program.start, move->program.end) > 0;
 }
 
@@ -245,8 +267,8 @@ static int change_addresses(const struct move *move) {
 static int move_codes(const struct move *move, uint64_t distance) {
     const struct hl_exec_plan *plan = move->plan;
     struct hl_gadgets *gadgets = &move->thread->gadgets;
-    gadgets->call += plan->call.is_of_linker ? 0 : distance;
-    gadgets->back += plan->back.is_of_linker ? 0 : distance;
+    gadgets->call += plan->call.owner == HL_EXEC_PROGRAM ? distance : 0;
+    gadgets->back += plan->back.owner == HL_EXEC_PROGRAM ? distance : 0;
     return hl_set_exec_return(move->thread, gadgets->back);
 }
 
@@ -288,6 +310,6 @@ int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread 
     if (result != 0)
         unmap(&move, move.all.start + move.distance, move.all.end + move.distance);
     else
-        unmap(&move, move.program.start, move.program.end);
+        unmap_old_place(&move);
     return result;
 }

@@ -13,10 +13,13 @@
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 /* --- instructions --- */
+
+#if defined __x86_64__
 
 static const struct hl_exec_bytes call_code = {3, "\x0f\x05\xc3"}; /* syscall; ret */
 /* mov $15, %rax; syscall (glibc, musl, Go), and mov $15, %eax; syscall */
@@ -68,7 +71,7 @@ static const char *find_back(const char *text, size_t bytes, size_t from, const 
 
 /* Finds both in TEXT, which will be at ADDRESS. */
 static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
-                       bool is_of_linker) {
+                       enum hl_exec_owner owner) {
     const char *back = NULL;
     const struct hl_exec_bytes *code = NULL;
     for (size_t front = 0, end = bytes; front < end && back == NULL; front += WINDOW_BYTES) {
@@ -85,18 +88,59 @@ static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes
         call = find_code(text, bytes, &call_code);
     if (call == NULL)
         return false;
-    plan->back = (struct hl_exec_code){address + at, is_of_linker, code};
-    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), is_of_linker, &call_code};
+    plan->back = (struct hl_exec_code){address + at, owner, code};
+    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &call_code};
     return true;
 }
+
+#elif defined __aarch64__
+
+static const struct hl_exec_bytes call_code = {8, "\x01\0\0\xd4\xc0\x03\x5f\xd6"}; /* svc #0; ret */
+static const struct hl_exec_bytes back_code = {8, "\x68\x11\x80\xd2\x01\0\0\xd4"}; /* mov x8, #139; svc #0 */
+
+/* CODE in TEXT, which begins where an instruction may. */
+static const char *find_code(const char *text, size_t bytes, const struct hl_exec_bytes *code) {
+    for (size_t i = 0; i + code->n <= bytes; i += 4)
+        if (memcmp(text + i, code->at, code->n) == 0)
+            return text + i;
+    return NULL;
+}
+
+/* In the vdso, which is the same in every process and the only place that has it. */
+static bool find_back(struct hl_exec_plan *plan) {
+    const char *vdso = (const char *)getauxval(AT_SYSINFO_EHDR);
+    const Elf64_Ehdr *header = (const Elf64_Ehdr *)vdso;
+    for (unsigned i = 0; vdso != NULL && i < header->e_phnum; i++) {
+        const Elf64_Phdr *ph = (const Elf64_Phdr *)(vdso + header->e_phoff) + i;
+        if (ph->p_type != PT_LOAD || !(ph->p_flags & PF_X))
+            continue;
+        const char *found = find_code(vdso + ph->p_offset, ph->p_filesz, &back_code);
+        if (found == NULL)
+            continue;
+        plan->back = (struct hl_exec_code){(uint64_t)(found - vdso), HL_EXEC_VDSO, &back_code};
+        return true;
+    }
+    return false;
+}
+
+static bool find_codes(struct hl_exec_plan *plan, const char *text, size_t bytes, uint64_t address,
+                       enum hl_exec_owner owner) {
+    const char *call = address % 4 == 0 ? find_code(text, bytes, &call_code) : NULL;
+    if (call == NULL || !find_back(plan))
+        return false;
+    plan->call = (struct hl_exec_code){address + (uint64_t)(call - text), owner, &call_code};
+    return true;
+}
+
+#endif
 
 /* In [offset, offset + bytes) of FILE.  It stays mapped, like all that this process has, until it executes the program: to
    unmap it would interrupt the helper on its processor. */
 static bool find_codes_in_file(struct hl_exec_plan *plan, int file, uint64_t offset, uint64_t bytes,
-                               uint64_t address, bool is_of_linker) {
+                               uint64_t address, enum hl_exec_owner owner) {
     uint64_t skew = offset % plan->geometry.page_bytes;
     const char *text = mmap(NULL, bytes + skew, PROT_READ, MAP_PRIVATE, file, (off_t)(offset - skew));
-    return text != MAP_FAILED && find_codes(plan, text + skew, bytes, address, is_of_linker);
+    return text != MAP_FAILED && find_codes(plan, text + skew, bytes, address, owner);
 }
 
 /* In the text of the executable, as its image has it, which is on huge pages. */
@@ -106,7 +150,7 @@ static bool find_codes_in_image(struct hl_exec_plan *plan) {
         const struct hl_segment *segment = &plan->object.segment[i];
         if ((segment->flags & PF_X) && !(segment->flags & PF_W) &&
             find_codes_in_file(plan, plan->image, segment->start - base, segment->file_end - segment->start,
-                               segment->start, false))
+                               segment->start, HL_EXEC_PROGRAM))
             return true;
     }
     return false;
@@ -121,7 +165,8 @@ static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
     for (size_t i = 0; i < linker.phnum && !found && hl_is_position_independent(&linker); i++) {
         const Elf64_Phdr *ph = &linker.phdr[i];
         if (ph->p_type == PT_LOAD && (ph->p_flags & PF_X) && !(ph->p_flags & PF_W) && ph->p_filesz > 0)
-            found = find_codes_in_file(plan, linker.fd, ph->p_offset, ph->p_filesz, ph->p_vaddr, true);
+            found =
+                find_codes_in_file(plan, linker.fd, ph->p_offset, ph->p_filesz, ph->p_vaddr, HL_EXEC_LINKER);
     }
     hl_close_elf(&linker);
     return found;
@@ -308,7 +353,7 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    int result = hl_check_attach_machine();
+    int result = hl_check_exec_stop_machine();
     if (result == 0 && hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
         result = HL_SKIP_SOURCE_UNREADABLE;
     if (result == 0) {
@@ -338,8 +383,8 @@ void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance) {
         plan->rest[i].start += distance;
         plan->rest[i].end += distance;
     }
-    plan->call.at += plan->call.is_of_linker ? 0 : distance;
-    plan->back.at += plan->back.is_of_linker ? 0 : distance;
+    plan->call.at += plan->call.owner == HL_EXEC_PROGRAM ? distance : 0;
+    plan->back.at += plan->back.owner == HL_EXEC_PROGRAM ? distance : 0;
 }
 
 void hl_free_exec_plan(struct hl_exec_plan *plan) {

@@ -30,10 +30,11 @@ struct hl_exec_bytes {
     char at[9];
 };
 
-/* Instructions of the program's, or of its dynamic linker's, which lies anywhere. */
+/* Instructions of the program's, or of its dynamic linker's or the vdso's, which lie anywhere. */
+enum hl_exec_owner { HL_EXEC_PROGRAM, HL_EXEC_LINKER, HL_EXEC_VDSO, HL_EXEC_OWNERS };
 struct hl_exec_code {
-    uint64_t at; /* from AT_BASE on, if IS_OF_LINKER */
-    bool is_of_linker;
+    uint64_t at; /* from where the linker or the vdso begins, if it is theirs */
+    enum hl_exec_owner owner;
     const struct hl_exec_bytes *bytes;
 };
 
@@ -84,6 +85,8 @@ struct hl_exec_thread {
 };
 #define HL_EXEC_DATA_BYTES 1024
 
+/* Whether it is safe with this processor: 0, or HL_SKIP_EXEC_OVERLAYS. */
+int hl_check_exec_stop_machine(void);
 /* Has this process trace PID until it executes a program. */
 int hl_seize_exec_thread(pid_t pid);
 /* Until the traced process is at its exec stop. */
@@ -112,6 +115,9 @@ int hl_act_at_exec_stop(struct hl_exec_plan *plan, struct hl_exec_thread *thread
    that there.  0; or else the program is where it was. */
 int hl_move_at_exec_stop(const struct hl_exec_plan *plan, struct hl_exec_thread *thread,
                          const struct hl_process *process, int file);
+
+/* Whether REGION lies in a gap between segments of OBJECT: it is not the program's. */
+bool hl_is_between_segments(const struct hl_object *object, const struct hl_region *region);
 
 /* Makes a call.  0: it succeeded with *RESULT; HL_SKIP_ATTACH_CALL: it failed, and *RESULT is the negated errno; else it was
    not made. */

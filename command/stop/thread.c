@@ -3,8 +3,17 @@
 
    It has one thread, no signal handlers, and registers and a stack as the kernel has just set them.  So it needs no stack
    of others' and no saved state beside these registers.  Before its first call a signal frame is written below its stack
-   pointer, and each call begins at a syscall; ret with that frame as its stack (see trace/tracee.c, which does the same to threads
-   that run).  If its tracer dies, even by SIGKILL, the call under way ends and the frame begins the program.
+   pointer, and each call begins at a system call instruction that is followed by a return, with that frame as its stack and
+   sigreturn(2) as what it returns to (see trace/tracee.c, which does the same to threads that run).  If its tracer dies, even by
+   SIGKILL, the call under way ends and the frame begins the program.
+
+   On AArch64 the return address is in x30, and what calls sigreturn is the vdso's, as glibc has none.  While a thread is
+   stopped at a call, x7 is the kernel's: 0 or 1 is read there, and what is written there is lost.  execve(2) leaves zeros in
+   x0 to x30 and in the vector registers.  So a frame with zeros in the plain record of these restores them, whatever else the
+   processor has (SVE, SME): what has no record stays as execve left it.  When a signal comes at the end of a call, the kernel
+   looks whether x0, by then the first argument of the next one, is one of -ERESTARTSYS and its like: no argument of ours is.
+   A return needs no landing pad (BTI), nor a signature where the instruction before does not ask for one, and execve switches
+   a guarded control stack (GCS) off.
 
    Signals are not blocked: what comes either ends or stops the process, as it would have without a tracer, or is ignored.
    No single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a
@@ -13,17 +22,15 @@
 #include "command/base/basics.h"
 #include "elf/sys.h"
 
-#include <errno.h>
-#include <string.h>
-
-#if defined __x86_64__
-
 #include <elf.h>
+#include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -35,19 +42,6 @@
 #define OPTIONS (PTRACE_O_TRACEEXEC | PTRACE_O_TRACESYSGOOD)
 #define RED_ZONE_BYTES 128
 #define CHILD_SIGNAL (UINT64_C(1) << (SIGCHLD - 1))
-#define USER_CS 0x33 /* arch/x86/include/asm/segment.h */
-/* arch/x86/include/uapi/asm/ucontext.h: UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.  Without UC_FP_XSTATE and a pointer the
-   vector registers become what they are after execve(2). */
-#define FRAME_HAS_SS 6
-/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
-#define NO_ALTERNATE_STACK 7
-
-/* What sigreturn reads: ucontext_t begins as the kernel's does. */
-struct frame {
-    uint64_t back;
-    ucontext_t context;
-};
-_Static_assert(offsetof(ucontext_t, uc_sigmask) == 296, "the kernel's struct ucontext");
 
 static int trace(pid_t pid, int request, uintptr_t data) {
     return ptrace(request, pid, 0, data) >= 0 ? 0 : -errno;
@@ -95,7 +89,9 @@ int hl_await_exec_stop(struct hl_exec_thread *thread) {
 
 static int read_registers(pid_t pid, struct user_regs_struct *registers) {
     struct iovec data = {registers, sizeof *registers};
-    return ptrace(PTRACE_GETREGSET, pid, NT_PRSTATUS, &data) == 0 ? 0 : -errno;
+    if (ptrace(PTRACE_GETREGSET, pid, NT_PRSTATUS, &data) != 0)
+        return -errno;
+    return data.iov_len == sizeof *registers ? 0 : HL_SKIP_ATTACH_32_BIT;
 }
 
 static int write_registers(pid_t pid, struct user_regs_struct *registers) {
@@ -116,6 +112,29 @@ int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const
     struct iovec local = {(void *)(uintptr_t)from, bytes}, remote = {(void *)(uintptr_t)at, bytes};
     return result_of(process_vm_writev(thread->pid, &local, 1, &remote, 1, 0), bytes);
 }
+
+/* --- what differs between machines --- */
+
+#if defined __x86_64__
+
+#define USER_CS 0x33 /* arch/x86/include/asm/segment.h */
+/* arch/x86/include/uapi/asm/ucontext.h: UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.  Without UC_FP_XSTATE and a pointer the
+   vector registers become what they are after execve(2). */
+#define FRAME_HAS_SS 6
+/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
+#define NO_ALTERNATE_STACK 7
+
+/* What sigreturn reads: ucontext_t begins as the kernel's does. */
+struct frame {
+    uint64_t back;
+    ucontext_t context;
+};
+_Static_assert(offsetof(ucontext_t, uc_sigmask) == 296, "the kernel's struct ucontext");
+
+static bool is_32_bit(const struct user_regs_struct *registers) { return registers->cs != USER_CS; }
+static uint64_t get_start(const struct user_regs_struct *registers) { return registers->rip; }
+static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->rsp; }
+static uint64_t get_result(const struct user_regs_struct *registers) { return registers->rax; }
 
 /* FRAME restores REGISTERS, with which a program begins, and MASK. */
 static void fill_frame(struct frame *frame, uint64_t back, const struct user_regs_struct *registers,
@@ -148,6 +167,96 @@ static void fill_frame(struct frame *frame, uint64_t back, const struct user_reg
     memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
 }
 
+int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
+    return hl_write_exec_thread(thread, thread->stack + offsetof(struct frame, back), &back, sizeof back);
+}
+
+#define START_OFFSET offsetof(struct frame, context.uc_mcontext.gregs[REG_RIP])
+
+static void set_call_registers(struct user_regs_struct *r, const struct hl_exec_thread *thread, long number,
+                               const uint64_t argument[6]) {
+    r->rip = thread->gadgets.call;
+    r->rsp = thread->stack;
+    r->rax = (uint64_t)number;
+    r->orig_rax = (uint64_t)-1;
+    r->rdi = argument[0];
+    r->rsi = argument[1];
+    r->rdx = argument[2];
+    r->r10 = argument[3];
+    r->r8 = argument[4];
+    r->r9 = argument[5];
+}
+
+int hl_check_exec_stop_machine(void) { return 0; }
+
+#elif defined __aarch64__
+
+/* arch/arm64/include/uapi/asm/sigcontext.h: the record of vector registers, without which a frame is refused. */
+#define VECTORS_MAGIC 0x46508001
+#define VECTORS_BYTES 528
+/* arch/arm64/include/uapi/asm/hwcap.h: HWCAP2_POE */
+#define HAS_OVERLAYS (UINT64_C(1) << 63)
+/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
+#define NO_ALTERNATE_STACK 7
+
+/* What sigreturn reads, up to the end of the records: ucontext_t begins as the kernel's does. */
+struct frame {
+    char information[128];
+    ucontext_t context;
+};
+_Static_assert(sizeof(siginfo_t) == 128 && offsetof(struct frame, context) == 128 &&
+                   offsetof(ucontext_t, uc_sigmask) == 40 && offsetof(ucontext_t, uc_mcontext) == 176,
+               "the kernel's struct rt_sigframe");
+
+static bool is_32_bit(const struct user_regs_struct *registers) {
+    return (registers->pstate & 0x10) != 0; /* PSR_MODE32_BIT */
+}
+static uint64_t get_start(const struct user_regs_struct *registers) { return registers->pc; }
+static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->sp; }
+static uint64_t get_result(const struct user_regs_struct *registers) { return registers->regs[0]; }
+
+/* FRAME restores REGISTERS, with which a program begins, and MASK.  Of x0 to x30 all are zero, and what is read of x7 is not
+   its own. */
+static void fill_frame(struct frame *frame, uint64_t back, const struct user_regs_struct *registers,
+                       uint64_t mask) {
+    const uint32_t record[2] = {VECTORS_MAGIC, VECTORS_BYTES};
+    (void)back;
+    memset(frame, 0, sizeof *frame);
+    frame->context.uc_stack.ss_flags = NO_ALTERNATE_STACK;
+    frame->context.uc_mcontext.sp = registers->sp;
+    frame->context.uc_mcontext.pc = registers->pc;
+    frame->context.uc_mcontext.pstate = registers->pstate;
+    memcpy(frame->context.uc_mcontext.__reserved, record, sizeof record);
+    memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
+}
+
+/* It is in x30 for every call. */
+int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
+    (void)thread, (void)back;
+    return 0;
+}
+
+#define START_OFFSET offsetof(struct frame, context.uc_mcontext.pc)
+
+static void set_call_registers(struct user_regs_struct *r, const struct hl_exec_thread *thread, long number,
+                               const uint64_t argument[6]) {
+    r->pc = thread->gadgets.call;
+    r->sp = thread->stack;
+    for (unsigned i = 0; i < 6; i++)
+        r->regs[i] = argument[i];
+    r->regs[8] = (uint64_t)number;
+    r->regs[30] = thread->gadgets.back;
+}
+
+/* Linux 6.12 and later let sigreturn write POR_EL0 whether or not the frame has a record of it. */
+int hl_check_exec_stop_machine(void) {
+    return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0 ? HL_SKIP_EXEC_OVERLAYS : 0;
+}
+
+#endif
+
+/* --- calls --- */
+
 int hl_arm_exec_thread(struct hl_exec_thread *thread) {
     struct user_regs_struct registers;
     struct frame frame;
@@ -157,29 +266,23 @@ int hl_arm_exec_thread(struct hl_exec_thread *thread) {
         result = read_registers(thread->pid, &registers);
     if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
         result = -errno;
-    if (result == 0 && registers.cs != USER_CS)
+    if (result == 0 && is_32_bit(&registers))
         result = HL_SKIP_ATTACH_32_BIT;
     if (result != 0)
         return result;
     thread->registers = registers;
-    thread->start = registers.rip;
-    thread->arguments = registers.rsp;
+    thread->start = get_start(&registers);
+    thread->arguments = get_stack(&registers);
     fill_frame(&frame, thread->gadgets.back, &registers, mask);
-    thread->stack = hl_round_down(registers.rsp - RED_ZONE_BYTES - sizeof frame, 64);
+    thread->stack = hl_round_down(thread->arguments - RED_ZONE_BYTES - sizeof frame, 64);
     thread->data = thread->stack - HL_EXEC_DATA_BYTES;
     result = hl_write_exec_thread(thread, thread->stack, &frame, sizeof frame);
     thread->is_armed = result == 0;
     return result;
 }
 
-int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
-    return hl_write_exec_thread(thread, thread->stack + offsetof(struct frame, back), &back, sizeof back);
-}
-
 int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start) {
-    return hl_write_exec_thread(thread,
-                                thread->stack + offsetof(struct frame, context.uc_mcontext.gregs[REG_RIP]),
-                                &start, sizeof start);
+    return hl_write_exec_thread(thread, thread->stack + START_OFFSET, &start, sizeof start);
 }
 
 int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
@@ -188,28 +291,21 @@ int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
 
 /* The next that it does is this call; before, it runs nothing of its own. */
 static int set_call(const struct hl_exec_thread *thread, long number, const uint64_t argument[6]) {
-    struct user_regs_struct r = thread->registers;
-    r.rip = thread->gadgets.call;
-    r.rsp = thread->stack;
-    r.rax = (uint64_t)number;
-    r.orig_rax = (uint64_t)-1;
-    r.rdi = argument[0];
-    r.rsi = argument[1];
-    r.rdx = argument[2];
-    r.r10 = argument[3];
-    r.r8 = argument[4];
-    r.r9 = argument[5];
-    return write_registers(thread->pid, &r);
+    struct user_regs_struct registers = thread->registers;
+    set_call_registers(&registers, thread, number, argument);
+    return write_registers(thread->pid, &registers);
 }
 
 int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
                            const uint64_t argument[6]) {
+    struct user_regs_struct registers;
     int error = set_call(thread, number, argument);
     for (int i = 0; i < 2 && error == 0; i++) /* there, and back */
         error = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80);
-    errno = 0;
-    *result = ptrace(PTRACE_PEEKUSER, thread->pid, offsetof(struct user_regs_struct, rax), 0);
-    return error != 0 ? error : -errno;
+    if (error == 0)
+        error = read_registers(thread->pid, &registers);
+    *result = error == 0 ? (long)get_result(&registers) : -1;
+    return error;
 }
 
 void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) {
@@ -254,57 +350,3 @@ void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child) {
     }
     trace(thread->pid, PTRACE_DETACH, 0);
 }
-
-#else /* another machine */
-
-int hl_seize_exec_thread(pid_t pid) {
-    (void)pid;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_await_exec_stop(struct hl_exec_thread *thread) {
-    (void)thread;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_arm_exec_thread(struct hl_exec_thread *thread) {
-    (void)thread;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, long number,
-                           const uint64_t argument[6]) {
-    (void)thread, (void)result, (void)number, (void)argument;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_read_exec_thread(const struct hl_exec_thread *thread, uint64_t at, void *to, size_t bytes) {
-    (void)thread, (void)at, (void)to, (void)bytes;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const void *from, size_t bytes) {
-    (void)thread, (void)at, (void)from, (void)bytes;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
-    (void)thread, (void)back;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_set_exec_start(const struct hl_exec_thread *thread, uint64_t start) {
-    (void)thread, (void)start;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
-    (void)thread, (void)is_bound;
-    return HL_SKIP_ATTACH_MACHINE;
-}
-
-void hl_end_exec_thread(const struct hl_exec_thread *thread, int code) { (void)thread, (void)code; }
-
-void hl_leave_exec_thread(const struct hl_exec_thread *thread, pid_t child) { (void)thread, (void)child; }
-
-#endif

@@ -31,6 +31,15 @@ static long call(int request, pid_t pid, void *address, void *data) {
     return real(request, pid, address, data);
 }
 
+/* Where a system call has its number, before it, and its result. */
+#ifdef __x86_64__
+static unsigned long long *number_in(struct user_regs_struct *registers) { return &registers->rax; }
+static unsigned long long *result_in(struct user_regs_struct *registers) { return &registers->rax; }
+#else
+static unsigned long long *number_in(struct user_regs_struct *registers) { return &registers->regs[8]; }
+static unsigned long long *result_in(struct user_regs_struct *registers) { return &registers->regs[0]; }
+#endif
+
 static int is_now(const char *what, int *count) {
     const char *meddle = getenv("T_MEDDLE");
     size_t bytes = strlen(what);
@@ -44,7 +53,7 @@ static void tell(void) {
 }
 
 long ptrace(enum __ptrace_request request, ...) {
-    static int calls, sets, lost;
+    static int calls, sets, lost, stopped;
     va_list list;
     va_start(list, request);
     pid_t pid = va_arg(list, pid_t);
@@ -55,7 +64,7 @@ long ptrace(enum __ptrace_request request, ...) {
         kill(getpid(), SIGKILL);
     }
     const char *meddle = getenv("T_MEDDLE");
-    if (meddle != NULL && strcmp(meddle, "stop") == 0 && request == PTRACE_GETREGSET) {
+    if (meddle != NULL && strcmp(meddle, "stop") == 0 && request == PTRACE_GETREGSET && stopped++ == 0) {
         tell();
         kill(-getpgid(pid), SIGSTOP);
     }
@@ -68,17 +77,18 @@ long ptrace(enum __ptrace_request request, ...) {
         sets = before + 1;
         if (fails || loses) {
             tell();
-            registers.rax = fails ? 9999 : SYS_munmap;
+            *number_in(&registers) = fails ? 9999 : SYS_munmap;
             lost = loses;
             struct iovec changed = {&registers, sizeof registers};
             return call(request, pid, address, &changed);
         }
     }
-    if (request == PTRACE_PEEKUSER && lost) {
+    long done = call(request, pid, address, data);
+    if (request == PTRACE_GETREGSET && lost) {
         lost = 0;
-        return -ENOMEM;
+        *result_in(((struct iovec *)data)->iov_base) = (unsigned long long)-ENOMEM;
     }
-    return call(request, pid, address, data);
+    return done;
 }
 
 int clone(int (*function)(void *), void *stack, int flags, void *argument, ...) {

@@ -15,6 +15,7 @@ from elftools.elf.elffile import ELFFile
 sys.path.append(str(pathlib.Path(__file__).resolve().parent))
 
 import arm64  # noqa: E402  (its folder has just been added)
+import arm64_exec_stop  # noqa: E402
 
 sys.path.append(str(arm64.TESTS / "ldso"))
 
@@ -36,6 +37,11 @@ def test_build(builder, pause_library, empty_library, no_exec, first, opens, tmp
         for variant in arm64.LATER:
             opens(variant)
         builder.executable("nopie", arm64.WORDS)
+        for variant in arm64_exec_stop.BARE:
+            arm64_exec_stop.build_bare(builder, variant)
+        for variant in arm64_exec_stop.exec_stop.VARIANTS:
+            arm64_exec_stop.exec_stop.build(builder, variant)
+        arm64_exec_stop.exec_stop.build_meddle(builder)
     shutil.copytree(tmp_path_factory.getbasetemp(), os.environ["T_PREBUILT"], symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("*.c", "*.s", "*.o", "*.ld", "*current"))
 

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Programs that begin on their image at the exec stop, in the arm64 guests: a sample of ../../images/test_exec_stop.py, programs
+that refuse wrong branches, and stock ones."""
+
+import os
+import subprocess
+
+import pytest
+
+import arm64
+import helpers
+from arm64 import HUGE, IS_SMALL, VARIANTS, refuses
+
+exec_stop = arm64.load("images", "test_exec_stop")
+program, run, meddle = exec_stop.program, exec_stop.run, exec_stop.meddle
+SMALL = pytest.mark.skipif(not IS_SMALL, reason="n/a: a hundred MiB for each program")
+# No libc here has landing pads.
+BARE = {"bare-static": ["-static", "-no-pie"], "bare-static-pie": ["-static-pie", "-fPIE"]}
+
+
+def build_bare(builder, variant):
+    flags = ["-nostdlib", "-ffreestanding", *arm64.BTI, *BARE[variant]]
+    return builder.once(variant, lambda folder: builder.compile(folder / variant, arm64.HERE / "bare.c", *builder.object(), *flags))
+
+
+def command(images, *argv):
+    return [helpers.HUGELD, "run", "-o", f"store={images.folder},verbose=2", "--", *argv]
+
+
+def environment(**changes):
+    env = helpers.environment(**changes)
+    env.pop("LD_HUGEPAGES_OPTIONS")
+    return env
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_program(builder, images, pause_library, variant):
+    """Its dynamic linker gives the image's text PROT_BTI where it would have given that to the file's."""
+    app = builder.executable(variant)
+    image = images.add(app)
+    env = environment(LD_PRELOAD=pause_library)
+    with helpers.paused([app], env, app.name) as process:
+        before = helpers.read_image(process.pid)
+        plain = process.finish()
+    with helpers.paused(command(images, app), env, app.name) as process:
+        after = helpers.read_image(process.pid)
+        result = process.finish()
+    assert result[:2] == plain[:2] and f"at the exec stop from {image}" in result[2], result
+    text = [m for m in after.mappings if m.name == str(image) and "x" in m.permissions and m.end - m.start >= HUGE]
+    assert sum(m.end - m.start for m in text) >= 2 * HUGE
+    for mapping in text:  # what is there is huge, but for the edges of what has been moved
+        small_bytes = (mapping.kb["Rss"] - mapping.kb["ShmemPmdMapped"]) << 10
+        assert (mapping.start - mapping.offset) % HUGE == 0 and small_bytes <= -mapping.start % HUGE + mapping.end % HUGE
+    assert helpers.guards(after, after.objects[0]) == helpers.guards(before, before.objects[0])
+    assert refuses(result) == variant.startswith("bti")
+
+
+@SMALL
+@pytest.mark.parametrize("variant", BARE)
+def test_branch_protection(builder, images, variant):
+    """The kernel has given the text PROT_BTI, and the image's has it, too."""
+    app = build_bare(builder, variant)
+    image = images.add(app)
+    said = []
+    for argv in [app], command(images, app):
+        process = helpers.start(argv, environment(), stdin=subprocess.PIPE)
+        try:
+            said.append(process.stdout.readline())
+            huge, _ = exec_stop.pmd_mapped(process.pid, image)
+            text = [m for m in helpers.read_smaps(process.pid) if m.name in (str(app), str(image)) and "x" in m.permissions]
+            assert text and all("bt" in m.flags for m in text), text
+            process.stdin.close()
+            assert process.wait(timeout=60) == 3
+        finally:
+            helpers.end_process(process)
+    assert said[0] == said[1] and len(said[0]) == 17 and huge >= 4 * HUGE
+
+
+@SMALL
+@pytest.mark.parametrize("before", ["", "trap '' TRAP USR1 CHLD; ", "block", "ulimit -s 1024; ulimit -n 64; exec 7</dev/null; "],
+                         ids=["plain", "ignored", "blocked", "limits"])
+@pytest.mark.parametrize("variant", exec_stop.VARIANTS)
+def test_state(images, program, run, variant, before):
+    exec_stop.test_state(images, program, run, variant, before)
+
+
+@SMALL
+@pytest.mark.parametrize("variant", exec_stop.VARIANTS)
+def test_on_huge_pages(images, program, variant):
+    exec_stop.test_on_huge_pages(images, program, variant)
+
+
+@SMALL
+@pytest.mark.parametrize("variant", ["static", "pie"])
+def test_call_fails(images, program, run, meddle, variant):
+    exec_stop.test_call_fails(images, program, run, meddle, variant)
+
+
+@SMALL
+@pytest.mark.parametrize("variant", ["static", "pie"])
+def test_helper_killed(images, program, run, meddle, variant):
+    exec_stop.test_helper_killed(images, program, run, meddle, variant)
+
+
+@SMALL
+def test_in_the_gaps(images, program, run):
+    """The linker leaves 64 KiB between segments, and where no more is left above a static program, the kernel puts the vdso
+    there: it stays there when the program moves."""
+    app = program("static-pie")
+    image = images.add(app)
+    for _ in range(40):
+        assert exec_stop.on_image(run([app, "x"], options="verbose=2"), app, image) >= 4
+
+
+@SMALL
+def test_text_is_lost(images, program, run, meddle):
+    exec_stop.test_text_is_lost(images, program, run, meddle, "static")
+
+
+@SMALL
+def test_strict(images, program, run, meddle):
+    exec_stop.test_strict(images, program, run, meddle)
+
+
+@SMALL
+def test_group_is_stopped(images, program, meddle):
+    exec_stop.test_group_is_stopped(images, program, meddle)
+
+
+@SMALL
+@pytest.mark.parametrize("name", arm64.STOCK)
+def test_stock_program(images, tmp_path, name):
+    argv, expected, _ = arm64.STOCK[name](tmp_path)
+    image = images.add(os.path.realpath(argv[0]))
+    plain, result = helpers.run(argv, environment()), helpers.run(command(images, *argv), environment())
+    assert arm64.same_but_times((plain.returncode, plain.stdout, ""), (result.returncode, result.stdout, ""))
+    assert expected in result.stdout and f"at the exec stop from {image}" in result.stderr, result.stderr
