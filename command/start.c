@@ -78,11 +78,9 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
             hl_share_later(options, path, request->arguments);
         return true;
     }
-    if (hl_explain_plain_run(path) != NULL)
-        return false;
     hl_set_variables(run, options, text);
     if (others && hl_choose_bare(way, run, true, options, path, request->program[0]))
-        return true;
+        return way->reason == NULL;
     hl_choose_preload(way, path);
     return way->reason == NULL;
 }

@@ -294,14 +294,17 @@ int hl_load_object(struct hl_object *object, const struct hl_elf_file *file, con
     return result;
 }
 
+/* Of each name only so much is read: this is asked at each start. */
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
-    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++) {
-        if (file->dyn[i].d_tag != DT_NEEDED)
+    char name[64];
+    size_t bytes = strlen(prefix);
+    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL && bytes <= sizeof name; i++) {
+        uint64_t offset = file->dyn[i].d_un.d_val;
+        if (file->dyn[i].d_tag != DT_NEEDED || offset >= file->strings_bytes ||
+            bytes > file->strings_bytes - offset || file->strings_at > UINT64_MAX - offset)
             continue;
-        char *name = find_string(file, file->dyn[i].d_un.d_val);
-        bool is_it = name != NULL && strncmp(name, prefix, strlen(prefix)) == 0;
-        free(name);
-        if (is_it)
+        if (pread(file->fd, name, bytes, (off_t)(file->strings_at + offset)) == (ssize_t)bytes &&
+            memcmp(name, prefix, bytes) == 0)
             return true;
     }
     return false;
