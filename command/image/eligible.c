@@ -199,7 +199,7 @@ char *hl_explain_private(int file, const char *path) {
     hl_add_word(&add, path);
     char *sentence =
         hl_xasprintf("%s, and this store is for all users; make one of your own for it (%s) and name "
-                     "that (hugeld run -o store=/run/own), or move the file to where only root can "
+                     "that (hugeld run -o store=/run/own), or keep the file where only root can "
                      "write and all users can read",
                      problem, add);
     free(add);
