@@ -48,6 +48,7 @@ struct service {
     double next_metrics; /* hl_now_ms */
     int (*sd_notify)(int unset_environment,
                      const char *state); /* sd_notify(3); NULL: systemd did not start it */
+    char *notified;                      /* what was said to it last */
     double next_round;                   /* hl_now_ms */
 };
 
@@ -90,9 +91,9 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     }
 }
 
-/* Tells systemd, where that started it.  libsystemd brings six other libraries, and `hugeld run` must not wait for those,
+/* Tells systemd what is new, where that started it.  libsystemd brings six other libraries, and `hugeld run` must not wait for those,
    so only this command loads it. */
-static void notify(const struct service *service, const char *state) {
+static void notify(struct service *service, const char *state) {
     struct hl_keeper_counts counts = {0};
     if (service->sd_notify == NULL)
         return;
@@ -102,8 +103,10 @@ static void notify(const struct service *service, const char *state) {
         "%s\nSTATUS=%s%u images on %" PRIu64 " huge pages; %u made anew, %u removed, %u could not be made",
         state, hl_is_service_stopped() ? "stopped by " HL_SERVICE_STOP "; " : "", counts.images,
         counts.huge_pages, counts.refreshed, counts.removed, counts.failed);
-    service->sd_notify(0, text);
-    free(text);
+    if (service->notified == NULL || strcmp(service->notified, text) != 0)
+        service->sd_notify(0, text);
+    free(service->notified);
+    service->notified = text;
 }
 
 static void load_systemd(struct service *service) {
@@ -114,7 +117,7 @@ static void load_systemd(struct service *service) {
 
 /* `hugeld share refresh`, unless the kill switch is there, in a process of its own, whose lines go where this one's go.
    False: something went wrong. */
-static bool refresh_all(const struct service *service) {
+static bool refresh_all(struct service *service) {
     int status = -1;
     sigset_t none;
     if (hl_is_service_stopped()) {
@@ -319,6 +322,7 @@ static int stay(struct service *service) {
             notify(service, ""); /* not after each turn of a window */
     }
     notify(service, "STOPPING=1");
+    free(service->notified);
     if (service->configuration.metrics != NULL)
         unlink(service->configuration.metrics);
     hl_stop_keeping(service->keeper);
