@@ -24,8 +24,6 @@ static const struct {
 };
 static const char *const side_keys[HL_SIDES] = {"plain", "huge"};
 
-const char *hl_metric_unit(enum hl_metric metric) { return metrics[metric].unit; }
-
 /* Text that a run without hugeld had on huge pages: the kernel's page cache can do that by itself. */
 static uint64_t count_plain_bytes(const json_t *maps) {
     uint64_t bytes = 0;

@@ -21,9 +21,6 @@ enum hl_metric {
 };
 #define HL_TIMES (HL_SYSTEM + 1) /* the first metrics are times in ms */
 
-/* "ms", or "" where it is a number; static. */
-const char *hl_metric_unit(enum hl_metric metric);
-
 /* How a run's environment is made.  PLAIN: without libhugeld.so, or as --against says.  AS_IS: not changed. */
 enum hl_side { HL_PLAIN, HL_ON_HUGE, HL_SIDES, HL_AS_IS = HL_SIDES };
 
