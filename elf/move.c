@@ -82,13 +82,6 @@ static bool begin(struct hl_context *context, const struct hl_options *options, 
     return true;
 }
 
-bool hl_begin_with(struct hl_context *context, const struct hl_options *options, const char *executable,
-                   enum hl_way_in way_in, uint64_t page_bytes) {
-    context->standard_error = (struct hl_file_id){0, 0};
-    hl_note_stderr(context);
-    return begin(context, options, executable, way_in, page_bytes);
-}
-
 bool hl_begin(struct hl_context *context, const char *const *envp, const char *executable,
               enum hl_way_in way_in, uint64_t page_bytes) {
     struct hl_options options;

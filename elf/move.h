@@ -20,10 +20,6 @@ bool hl_needs_path(const char *const *envp);
 bool hl_begin(struct hl_context *context, const char *const *envp, const char *executable,
               enum hl_way_in way_in, uint64_t page_bytes);
 
-/* The same with OPTIONS that come from elsewhere.  What they point to must live as long. */
-bool hl_begin_with(struct hl_context *context, const struct hl_options *options, const char *executable,
-                   enum hl_way_in way_in, uint64_t page_bytes);
-
 /* N works of the caller's, for the first objects that are added, until hl_end. */
 void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n);
 
