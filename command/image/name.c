@@ -5,6 +5,7 @@
 #include "elf/status.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <linux/limits.h>
 #include <stdlib.h>
@@ -83,7 +84,26 @@ enum hl_way_name hl_find_made(int file, const struct hl_options *options) {
     return is_placed ? HL_WAY_PLACE : HL_WAY_IMAGE;
 }
 
-/* Whether FOLDER of the open STORE has the image of a library that PATTERNS select, made of the file as it is now. */
+/* Whether PATTERNS may select OBJECT, which a process may have at another path: by links, or in another mount namespace.  So
+   of a pattern for paths only what is behind the last slash counts. */
+static bool may_select(struct hl_string patterns, const struct hl_object *object) {
+    struct hl_pattern pattern;
+    if (hl_select_object(patterns, object) != HL_NOT_SELECTED)
+        return true;
+    while (hl_take_pattern(&patterns, &pattern)) {
+        size_t base = pattern.text.bytes;
+        while (base > 0 && pattern.text.at[base - 1] != '/')
+            base--;
+        struct hl_string name = {pattern.text.at + base, pattern.text.bytes - base};
+        if (base > 0 && !pattern.excludes &&
+            (hl_match_glob(name, hl_base_name(object->path)) ||
+             (object->soname != NULL && hl_match_glob(name, object->soname))))
+            return true;
+    }
+    return false;
+}
+
+/* Whether FOLDER of the open STORE has the image of a library that PATTERNS may select, made of the file as it is now. */
 static bool has_library(int store, const char *folder, struct hl_string patterns) {
     struct hl_elf_file image;
     struct hl_file_state state;
@@ -95,6 +115,9 @@ static bool has_library(int store, const char *folder, struct hl_string patterns
     if (bytes <= 0)
         return false;
     path[bytes] = '\0';
+    if (strstr(hl_base_name(path), ".so") == NULL &&
+        !may_select(patterns, &(struct hl_object){.path = path})) /* a program, mostly: it need not be read */
+        return false;
     link = hl_xasprintf("%s/" HL_IMAGE_LINK, folder);
     bool has = hl_open_elf(&image, store, link) == HL_ELF_FINE;
     free(link);
@@ -102,9 +125,11 @@ static bool has_library(int store, const char *folder, struct hl_string patterns
         return false;
     const struct hl_object object = {.path = path, .soname = image.soname};
     bool is_library = image.header.e_type == ET_DYN && (image.soname != NULL || !image.has_interpreter);
-    has = is_library && hl_select_object(patterns, &object) != HL_NOT_SELECTED;
+    has = is_library && may_select(patterns, &object);
     hl_close_elf(&image);
     int file = has ? open(path, O_PATH | O_CLOEXEC) : -1;
+    if (has && file < 0 && errno == ENOENT)
+        return true; /* a folder has another name by now, or here: the key decides */
     has = file >= 0 && hl_read_file_state(&state, file) == 0;
     if (file >= 0)
         close(file);

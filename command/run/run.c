@@ -298,8 +298,13 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
 
     /* With nothing of hugeld in it a program needs no variables either. */
     if (may_be_bare && !others && hl_choose_bare(way, run, false, &options, path, name)) {
-        if (options.verbose >= 1 && hl_selects_other_objects(patterns))
+        if (strict && hl_selects_other_objects(patterns)) {
+            /* libhugeld.so ends the program for a named one that stays on small pages. */
+            hl_set_variables(run, &options, text);
+            hl_preload_for_others(way, patterns, path);
+        } else if (options.verbose >= 1 && hl_selects_other_objects(patterns)) {
             tell_of_no_library(name, patterns);
+        }
     } else if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, &options, path)) {
         start_as_it_is(way, &options, patterns, path, program);
     } else {

@@ -146,17 +146,20 @@ static bool choose_bare_main(struct hl_way *way, const struct hl_options *option
     return way->is_in_place || way->stop != NULL;
 }
 
+void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, const char *path) {
+    hl_leave_out_main(patterns);
+    hl_choose_preload(way, path);
+    if (way->stop != NULL)
+        way->reason = NULL;
+}
+
 bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, bool others,
                     const struct hl_options *options, const char *path, const char *name) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
     if (run->use_preload || !choose_bare_main(way, options, patterns, path, name))
         return false;
-    if (others) {
-        hl_leave_out_main(patterns);
-        hl_choose_preload(way, path);
-        if (way->stop != NULL)
-            way->reason = NULL;
-    }
+    if (others)
+        hl_preload_for_others(way, patterns, path);
     return true;
 }
 

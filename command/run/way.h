@@ -52,6 +52,10 @@ bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const s
 bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, bool others,
                     const struct hl_options *options, const char *path, const char *name);
 
+/* After hl_choose_bare has succeeded: puts libhugeld.so into LD_PRELOAD for what PATTERNS select besides the executable.  Where
+   that cannot be done, way->reason says why, unless the executable begins on its image all the same. */
+void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, const char *path);
+
 /* Puts libhugeld.so into LD_PRELOAD, unless way->reason says why not. */
 void hl_choose_preload(struct hl_way *way, const char *path);
 

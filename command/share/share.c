@@ -4,6 +4,7 @@
 #include "command/base/common.h"
 #include "command/share/configuration.h"
 #include "command/image/eligible.h"
+#include "command/image/find.h"
 #include "command/image/in-place.h"
 #include "elf/kernel.h"
 #include "command/file/libraries.h"
@@ -319,75 +320,74 @@ static bool is_linked(const struct hl_libraries *libraries, const char *executab
     return found;
 }
 
-/* A file that a process has mapped, open, because it may lie where only the process sees it. */
-struct mapped {
-    int file;
-    struct stat stat;
-    char *path;    /* by which the process has it */
-    char *problem; /* why it gets no image; or NULL */
-    bool is_meant; /* also where the store is for all users */
-};
-
-/* What is found before the store is locked: to open and to examine a process's file may take as long as another user likes (FUSE). */
-struct all_mapped {
-    size_t n;
-    struct mapped *at;
-};
-
-static void free_all_mapped(struct all_mapped *all) {
-    for (size_t i = 0; i < all->n; i++) {
-        close(all->at[i].file);
-        free(all->at[i].path);
-        free(all->at[i].problem);
-    }
-    free(all->at);
+/* Too little of it is executed for an image to be worth its memory. */
+static bool has_little_text(const struct hl_object *object) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].flags & PF_X)
+            bytes += object->segment[i].file_end - object->segment[i].start;
+    return bytes < HL_TEXT_WORTH;
 }
 
-static void add_mapped(struct all_mapped *all, const struct hl_loaded *loaded, bool is_meant, bool any_disk) {
-    const struct stat *stat_ = &loaded->file->stat;
-    for (size_t i = 0; i < all->n; i++)
-        if (all->at[i].stat.st_dev == stat_->st_dev && all->at[i].stat.st_ino == stat_->st_ino) {
-            all->at[i].is_meant |= is_meant;
-            return;
-        }
-    int file = fcntl(loaded->file->fd, F_DUPFD_CLOEXEC, 0);
-    if (file < 0)
-        return;
-    all->at = hl_xrealloc(all->at, (all->n + 1) * sizeof *all->at);
-    all->at[all->n++] = (struct mapped){file, *stat_, hl_xasprintf("%s", loaded->object.path),
-                                        hl_explain_unsteady(file, any_disk), is_meant};
+/* Adds what a process has mapped as LOADED, unless there is a PROBLEM with it, which becomes the answer's. */
+static void add_loaded(struct request *request, const struct hl_store *store, const struct hl_loaded *loaded,
+                       char *problem) {
+    struct hl_addition addition = {
+        .result = has_little_text(&loaded->object) ? HL_SHARE_NOTHING : HL_SHARE_FAILED, .sentence = problem};
+    show_progress(request, loaded->object.path);
+    if (problem == NULL)
+        hl_add_image(&addition, store, loaded->file, find_flags(request, request->per_node, true));
+    report_addition(request, store, loaded->object.path, &addition, true);
+    hl_free_addition(&addition);
 }
 
 /* The objects that PROCESS has mapped.  Any user can start root's programs and have them map other files of root's, so in a store
-   for all users only a process that was named by its ID (IS_NAMED) decides that; else what its executable is linked with counts. */
-static void find_objects(struct all_mapped *all, struct hl_process *process,
-                         const struct hl_geometry *geometry, bool is_named, bool any_disk) {
+   for all users only a process that was named by its ID (IS_NAMED) decides that; else what its executable is linked with counts.
+   To open and to examine them may take as long as another user likes (FUSE), so the store is locked after that, and only what
+   lies on a file system of the kernel's own is looked at again.  False: there is no store, which was said. */
+static bool add_objects(struct request *request, const char *store_path, struct hl_process *process,
+                        bool is_named) {
     struct hl_libraries libraries = {0};
+    struct hl_geometry geometry;
+    struct hl_store store;
     char executable[PATH_MAX];
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     read_executable(process, executable);
     if (!is_named)
         hl_list_libraries(&libraries, executable);
-    hl_find_loaded(process, geometry);
+    hl_find_loaded(process, &geometry);
+    char **problem = hl_xmalloc((process->n_loaded + 1) * sizeof *problem);
+    for (size_t i = 0; i < process->n_loaded; i++)
+        problem[i] = hl_explain_unsteady(process->loaded[i].file->fd, request->any_disk);
+    bool is_open = hl_make_store(&store, store_path, request->size, true) == 0;
+    if (is_open)
+        store.placer = &request->placer;
     for (size_t i = 0; i < process->n_loaded; i++) {
         char *path = hl_find_file_path(process->loaded[i].file->fd);
         bool is_meant = is_named || (path != NULL && is_linked(&libraries, executable, path));
-        add_mapped(all, &process->loaded[i], is_meant, any_disk);
+        if (is_open && (is_meant || !store.for_all))
+            add_loaded(request, &store, &process->loaded[i], problem[i]);
+        else
+            free(problem[i]);
         free(path);
     }
+    if (is_open)
+        hl_close_store(&store);
+    free(problem);
     hl_free_libraries(&libraries);
+    return is_open;
 }
 
 /* Of the processes NAME, whatever may be read. */
-static void find_running(struct request *request, struct all_mapped *all, const char *name) {
-    struct hl_geometry geometry;
+static void add_running(struct request *request, const char *store_path, const char *name) {
     glob_t folders;
     unsigned found = 0;
     int last = 0;
     pid_t denied = 0;
-    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    bool is_open = true;
     if (glob("/proc/[1-9]*", GLOB_ONLYDIR, NULL, &folders) != 0)
         folders.gl_pathc = 0;
-    for (size_t i = 0; i < folders.gl_pathc; i++) {
+    for (size_t i = 0; i < folders.gl_pathc && is_open; i++) {
         struct hl_process process = {0};
         pid_t pid = hl_parse_pid(folders.gl_pathv[i] + strlen("/proc/"));
         if (pid == 0 || pid == getpid() || hl_open_process(&process, pid) != 0)
@@ -396,7 +396,7 @@ static void find_running(struct request *request, struct all_mapped *all, const 
             int result = hl_read_process(&process);
             if (result == 0) {
                 found++;
-                find_objects(all, &process, &geometry, hl_parse_pid(name) != 0, request->any_disk);
+                is_open = add_objects(request, store_path, &process, hl_parse_pid(name) == pid);
             } else {
                 last = result;
                 denied = pid;
@@ -406,28 +406,13 @@ static void find_running(struct request *request, struct all_mapped *all, const 
     }
     if (folders.gl_pathc > 0)
         globfree(&folders);
+    request->failed |= found == 0 || !is_open;
     if (found > 0)
         return;
-    request->failed = true;
     if (last != 0)
         hl_say_unreadable(denied, last);
     else
         hl_warn("%s: no process has this name", name);
-}
-
-/* Only what lies on a file system of this machine's kernel is looked at again. */
-static void add_running(struct request *request, const struct hl_store *store, const struct mapped *mapped) {
-    struct hl_addition addition = {.result = HL_SHARE_FAILED};
-    show_progress(request, mapped->path);
-    if (mapped->problem != NULL) {
-        addition.sentence = hl_xasprintf("%s", mapped->problem);
-    } else {
-        char *path = hl_xasprintf("/proc/self/fd/%d", mapped->file);
-        hl_add_path(&addition, store, path, find_flags(request, request->per_node, true));
-        free(path);
-    }
-    report_addition(request, store, mapped->path, &addition, true);
-    hl_free_addition(&addition);
 }
 
 static void print_sum(const struct request *request) {
@@ -443,26 +428,26 @@ static void print_sum(const struct request *request) {
             "without regard to that; boot with psi=1");
 }
 
-static int add(struct request *request, const char *path) {
+static void add_named(struct request *request, const char *store_path) {
     struct hl_store store;
-    struct all_mapped mapped = {0};
-    hl_enter_slice();
-    for (size_t i = 0; i < request->n_names && request->running; i++)
-        find_running(request, &mapped, request->name[i]);
-    if (hl_make_store(&store, path, request->size, true) != 0) {
-        free_all_mapped(&mapped);
-        return HL_EXIT_NO;
+    if (hl_make_store(&store, store_path, request->size, true) != 0) {
+        request->failed = true;
+        return;
     }
     store.placer = &request->placer;
-    for (size_t i = 0; i < mapped.n; i++)
-        if (mapped.at[i].is_meant || !store.for_all)
-            add_running(request, &store, &mapped.at[i]);
-    for (size_t i = 0; i < request->n_names && !request->running; i++)
+    for (size_t i = 0; i < request->n_names; i++)
         add_path(request, &store, request->name[i]);
+    hl_close_store(&store);
+}
+
+static int add(struct request *request, const char *path) {
+    hl_enter_slice();
+    for (size_t i = 0; i < request->n_names && request->running; i++)
+        add_running(request, path, request->name[i]);
+    if (!request->running)
+        add_named(request, path);
     hide_progress(request);
     print_sum(request);
-    hl_close_store(&store);
-    free_all_mapped(&mapped);
     return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
 

@@ -144,7 +144,7 @@ static bool has_own_files(const char *unit) {
         has = value != NULL && value[1] != '\0' && strcmp(value + 1, "/") != 0;
         if (has)
             hl_warn("%s: it has other files than this system (%.*s=), and an image of this system's could be "
-                    "another program's",
+                    "another program's; 'hugeld attach PID' moves the text of the process that runs",
                     unit, (int)(value - line), line);
     }
     free(text);

@@ -367,13 +367,14 @@ char *hl_describe_verdict(const struct hl_verdict *verdict) {
     if (verdict->best == HL_WAY_NOTHING)
         return hl_xasprintf("leave it as it is: %s", hl_explain_nothing(verdict));
     bool is_copy = verdict->best == HL_WAY_PRELOAD || verdict->best == HL_WAY_LDSO;
-    char *why =
-        is_copy && verdict->image_skip == HL_SKIP_IMAGE_INELIGIBLE
-            ? hl_name_file(" (no image can be made of it: 'hugeld share add FILE' says why)", verdict->path)
-            : hl_xasprintf("%s", "");
+    char *add = hl_xasprintf("hugeld share add"), *why = NULL;
+    hl_add_word(&add, verdict->path);
+    if (is_copy && verdict->image_skip == HL_SKIP_IMAGE_INELIGIBLE)
+        why = hl_xasprintf(" (no image can be made of it: '%s' says why)", add);
     char *text = hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
                               verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
-                              pages == 1 ? "" : "s", costs[verdict->best], why);
+                              pages == 1 ? "" : "s", costs[verdict->best], why != NULL ? why : "");
+    free(add);
     free(why);
     return text;
 }

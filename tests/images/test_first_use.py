@@ -250,6 +250,22 @@ def test_preloads_only_for_what_is_shared(world, store, library):
     world.add("--way=image", library)
     assert all(preloads(patterns, verbose)
                for patterns in ("main:libbig*", "main:large.so", library, "main:*") for verbose in (0, 1))
-    assert not any(preloads(patterns) for patterns in ("main:libother*", "main:!libbig*:*", "/run/other/*"))
+    assert not any(preloads(patterns) for patterns in ("main:libother*", "main:!libbig*:*", "/run/other/libother*"))
+    # By links, or where it is mounted somewhere else, the program has it at another path.
+    assert preloads("main:/run/elsewhere/libbig.so.1") and preloads("main:/run/elsewhere/*")
+    moved = world.path(library).parent.rename(world.path("/run/renamed"))
+    assert preloads("main:libbig*")
+    moved.rename(world.path(library).parent)
     world.path(library).chmod(0o700)  # the image is that of another file now
     assert not preloads("main:libbig*")
+
+
+def test_strict_for_a_library(world, store, library):
+    """The program could begin on its image, and does not run, since what else was named is not there."""
+    soon = time.time() + 3600
+    os.utime(store / ".lock", (soon, soon))
+    world.add("--way=image", APP)
+    plain = ["env", "-u", "LD_HUGEPAGES_OPTIONS"]
+    refused = run(world, "-p", "main:libnone.so.1", "-o", "strict=on", "--", APP, prefix=plain)
+    assert (refused.returncode, refused.stdout) == (127, "") and "libnone.so.1: no object" in refused.stderr, refused
+    assert run(world, "-p", "main:libnone.so.1", "--", APP, prefix=plain).returncode == world.run(APP).returncode

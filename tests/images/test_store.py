@@ -325,6 +325,8 @@ def test_only_what_all_users_can_read(world, how):
     else:
         path.parent.chmod(0o700 if how == "folder" else 0o705)
     refused(world.share("add", APP), "cannot be read by all users")
+    assert world.left() == []
+    world.add("--store", "/dev/shm/mine", APP)  # which only root can read
 
 
 def test_only_for_its_user(world):
@@ -337,7 +339,6 @@ def test_only_for_its_user(world):
     assert "from /run/own/" in result.stderr, result
     assert world.run("ls", "/run/own", user=USER).returncode != 0
     assert world.left() == []
-    world.add("--store", "/dev/shm/mine", APP)  # which only root can read
 
 
 def test_refused_by_the_kernel_alone(world):
