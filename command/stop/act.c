@@ -193,7 +193,7 @@ static int check_program(const struct act *act) {
     for (size_t i = 0; i < act->process.n_regions && first != NULL; i++) {
         const struct hl_region *region = &act->process.region[i];
         uint64_t bytes = hl_overlap(region->start, region->end, start, end);
-        if (bytes == 0 || hl_is_between_segments(object, region))
+        if (bytes == 0 || (region->inode == 0 && hl_is_between_segments(object, region)))
             continue;
         if (!is_own(act, region, first->device) && !is_zeros(act, region))
             return HL_SKIP_MAPPING_CHANGED;
@@ -255,18 +255,28 @@ static int check_move_instead(struct act *act) {
 static int keep_branch_protection(const struct act *act) {
     if (HL_PROT_BTI == 0)
         return 0;
-    int extra;
     struct hl_exec_plan *plan = act->plan;
-    const struct hl_segment *last = &plan->object.segment[plan->object.n_segments - 1];
-    int smaps = hl_open_process_file(&act->process, "smaps");
-    int result =
-        hl_read_branch_protection_in(smaps, plan->object.segment[0].first_page, last->end_page, &extra);
+    int extra = -1, result = 0;
+    /* The vdso may lie in a gap, and has what was chosen when the kernel was built. */
+    for (unsigned i = 0; i < plan->object.n_segments && result == 0; i++) {
+        const struct hl_segment *segment = &plan->object.segment[i];
+        int own = 0;
+        if (!(segment->flags & PF_X))
+            continue;
+        result = hl_read_branch_protection_in(hl_open_process_file(&act->process, "smaps"),
+                                              segment->first_page, segment->end_page, &own);
+        if (result == 0 && extra >= 0 && own != extra)
+            result = HL_SKIP_MAPPING_CHANGED;
+        extra = own;
+    }
+    if (result != 0 || extra < 0)
+        return result != 0 ? result : HL_SKIP_NO_PROC;
     for (unsigned i = 0; i < plan->n_pieces; i++)
         plan->piece[i].prot |= plan->piece[i].prot & PROT_EXEC ? extra : 0;
     for (unsigned i = 0; i < plan->n_rest; i++)
         plan->rest[i].prot |= plan->rest[i].prot & PROT_EXEC ? extra : 0;
     plan->header.prot |= plan->header.prot & PROT_EXEC ? extra : 0;
-    return result;
+    return 0;
 }
 
 static int check(struct act *act) {
@@ -288,8 +298,9 @@ static int check(struct act *act) {
         result = HL_SKIP_PRIVILEGED;
     if (result == 0)
         result = keep_branch_protection(act);
-    if (result == 0)
-        result = act->moves ? check_move(act) : check_pieces(act);
+    if (result != 0)
+        return result;
+    result = act->moves ? check_move(act) : check_pieces(act);
     return result == HL_SKIP_MAPPING_CHANGED && !act->moves && act->plan->may_move ? check_move_instead(act)
                                                                                    : result;
 }

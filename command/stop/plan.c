@@ -353,11 +353,11 @@ int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    int result = hl_check_exec_stop_machine();
-    if (result == 0 && hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
-        result = HL_SKIP_SOURCE_UNREADABLE;
+    int result = hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE ? HL_SKIP_SOURCE_UNREADABLE : 0;
     if (result == 0) {
         result = plan_file(plan, &file, options);
+        if (result == 0) /* after it is known that there is an image: only then is it said */
+            result = hl_check_exec_stop_machine();
         plan->object.soname = NULL; /* it is the file's */
         hl_close_elf(&file);
     }
