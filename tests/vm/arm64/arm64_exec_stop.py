@@ -59,7 +59,9 @@ def test_program(builder, images, pause_library, variant):
     assert sum(m.end - m.start for m in text) >= 2 * HUGE
     for mapping in text:  # what is there is huge, but for the edges of what has been moved
         small_bytes = (mapping.kb["Rss"] - mapping.kb["ShmemPmdMapped"]) << 10
-        assert (mapping.start - mapping.offset) % HUGE == 0 and small_bytes <= -mapping.start % HUGE + mapping.end % HUGE
+        assert (mapping.start - mapping.offset) % HUGE == 0
+        # With 16 KiB pages a huge one takes 32 MiB in one piece, which the guest does not always have.
+        assert HUGE > 2 << 20 or small_bytes <= -mapping.start % HUGE + mapping.end % HUGE
     assert guards(after, before) == helpers.guards(before, before.objects[0])
     assert refuses(result) == variant.startswith("bti")
 
