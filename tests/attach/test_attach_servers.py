@@ -215,7 +215,8 @@ def test_chromium(tmp_path):
             for command in "attach", "detach":
                 result = helpers.hugeld(command, "--children", "--running-threads", client.pid, timeout=120)
                 for line in result.stderr.splitlines():
-                    assert re.search(f"{MAY_BE_SAID}|no whole huge page|less than an eighth", line), line
+                    # A process that executes another program meanwhile is not mapped as the first one was.
+                    assert re.search(f"{MAY_BE_SAID}|no whole huge page|less than an eighth|mapped between its segments", line), line
                 if helpers.SMALL_PAGES in result.stderr:
                     helpers.compact_memory()
                 moved += result.stdout.count("of a copy made for it")
