@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import time
@@ -296,17 +297,23 @@ def test_workers(library_target, plain_output):
         assert target.finish() == plain_output
 
 
+def insist(command, *arguments):
+    """It may be refused for the moment: on a busy machine a thread stops too late; and once, for a reason that was not found, no
+    descriptor arrived."""
+    for _ in range(10):
+        result = command(*arguments)
+        if not re.search("try again|could not receive a file descriptor", result.stderr):
+            break
+    succeed(result)
+
+
 @pytest.mark.parametrize("mode", ["signals", "memory", pytest.param("every_eintr", marks=pytest.mark.whole)])
 def test_many_times(targets, plain_output, mode):
-    """Also while other threads map memory wherever there is a hole.  Once in a thousand times, for a reason not found, no descriptor
-    arrives; then it is refused, and the next try succeeds."""
+    """Also while other threads map memory wherever there is a hole."""
     with attaching.running(targets["exec"], mode, 2) as target:
         for _ in range(20):
-            result = attach("--running-threads", target.pid)
-            if "could not receive a file descriptor" in result.stderr:
-                result = attach("--running-threads", target.pid)
-            succeed(result)
-            succeed(detach("--running-threads", target.pid))
+            insist(attach, "--running-threads", target.pid)
+            insist(detach, "--running-threads", target.pid)
         assert target.finish() == plain_output
 
 
