@@ -71,16 +71,19 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
     bool others = hl_takes_other_objects(patterns, shares_only, options);
     if (names_others && shares_only)
         hl_share_later(options, NULL, request->arguments);
-    if (!others && hl_choose_bare(way, run, false, options, path, request->program[0]))
-        return true;
+    if (hl_choose_bare(way, run, options, path, request->program[0])) {
+        if (!others)
+            return true;
+        hl_set_variables(run, options, text);
+        hl_preload_for_others(way, patterns, path);
+        return way->reason == NULL;
+    }
     if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, options, path)) {
         if (!names_others && way->is_unknown)
             hl_share_later(options, path, request->arguments);
         return true;
     }
     hl_set_variables(run, options, text);
-    if (others && hl_choose_bare(way, run, true, options, path, request->program[0]))
-        return way->reason == NULL;
     hl_choose_preload(way, path);
     return way->reason == NULL;
 }

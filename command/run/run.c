@@ -293,16 +293,16 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
     bool may_be_bare = acts && !run->use_ldso && !run->use_image;
     struct hl_string patterns = hl_find_patterns(run->patterns);
+    bool names_others = hl_selects_other_objects(patterns);
     bool shares_only = acts && hl_shares_only(run, &options, text);
     bool others = hl_takes_other_objects(patterns, shares_only, &options);
 
     /* With nothing of hugeld in it a program needs no variables either. */
-    if (may_be_bare && !others && hl_choose_bare(way, run, false, &options, path, name)) {
-        if (strict && hl_selects_other_objects(patterns)) {
-            /* libhugeld.so ends the program for a named one that stays on small pages. */
+    if (may_be_bare && hl_choose_bare(way, run, &options, path, name)) {
+        if (others || (strict && names_others)) { /* libhugeld.so ends a strict one if what is named stays */
             hl_set_variables(run, &options, text);
             hl_preload_for_others(way, patterns, path);
-        } else if (options.verbose >= 1 && hl_selects_other_objects(patterns)) {
+        } else if (options.verbose >= 1 && names_others) {
             tell_of_no_library(name, patterns);
         }
     } else if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, &options, path)) {
@@ -313,7 +313,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
             choose_linker(way, run, name, path);
         else if (acts && run->use_image)
             choose_image(way, run, &options, path, program);
-        else if (!may_be_bare || !others || !hl_choose_bare(way, run, true, &options, path, name))
+        else
             hl_choose_preload(way, path);
     }
     if (way->image != NULL && options.verbose >= 1)
@@ -322,8 +322,8 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
                 name, way->image);
     if (acts && options.verbose >= 1 && way->image == NULL)
         hl_tell_of_attributes(path, &options);
-    if (strict && !hl_selects_other_objects(patterns) && way->reason == NULL && way->stop == NULL &&
-        way->image == NULL && way->library != NULL)
+    if (strict && !names_others && way->reason == NULL && way->stop == NULL && way->image == NULL &&
+        way->library != NULL)
         way->reason = explain_never(&options, path, program);
     int code = tell(way, name, acts, strict);
     free(text);

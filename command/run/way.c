@@ -153,14 +153,9 @@ void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, const 
         way->reason = NULL;
 }
 
-bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, bool others,
-                    const struct hl_options *options, const char *path, const char *name) {
-    struct hl_string patterns = hl_find_patterns(run->patterns);
-    if (run->use_preload || !choose_bare_main(way, options, patterns, path, name))
-        return false;
-    if (others)
-        hl_preload_for_others(way, patterns, path);
-    return true;
+bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                    const char *path, const char *name) {
+    return !run->use_preload && choose_bare_main(way, options, hl_find_patterns(run->patterns), path, name);
 }
 
 static bool names_option(const char *text, const char *name) {

@@ -47,13 +47,13 @@ bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, 
 bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const struct hl_options *options);
 
 /* Puts the executable of the program at PATH, called NAME, on huge pages without anything of hugeld in it: its file is kept so
-   in place, or it begins on its image (way->stop).  With OTHERS (hl_takes_other_objects) libhugeld.so is preloaded for these.
+   in place, or it begins on its image (way->stop).
    False: it has neither, and nothing is changed.  At verbose=1 one line says that it is in place, or why its image is not used. */
-bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, bool others,
-                    const struct hl_options *options, const char *path, const char *name);
+bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                    const char *path, const char *name);
 
-/* After hl_choose_bare has succeeded: puts libhugeld.so into LD_PRELOAD for what PATTERNS select besides the executable.  Where
-   that cannot be done, way->reason says why, unless the executable begins on its image all the same. */
+/* After hl_choose_bare has succeeded, and hl_set_variables: puts libhugeld.so into LD_PRELOAD for what PATTERNS select besides
+   the executable.  Where that cannot be done, way->reason says why, unless the executable begins on its image all the same. */
 void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, const char *path);
 
 /* Puts libhugeld.so into LD_PRELOAD, unless way->reason says why not. */
