@@ -119,13 +119,9 @@ static bool check_file(struct making *making) {
 
 static bool has_enough_text(struct making *making) {
     struct hl_object object;
-    uint64_t bytes = 0;
     if (hl_load_object(&object, making->file, "", 0, &making->store->geometry) != 0)
         return true; /* the plan says what is wrong */
-    for (unsigned i = 0; i < object.n_segments; i++)
-        if (object.segment[i].flags & PF_X)
-            bytes += object.segment[i].file_end - object.segment[i].start;
-    return bytes >= HL_TEXT_WORTH || refuse(making, HL_SKIP_SPARSE_TEXT);
+    return hl_has_enough_text(&object) || refuse(making, HL_SKIP_SPARSE_TEXT);
 }
 
 /* Nanoseconds since the state that was read; negative in the future.  By the clock that stamps files. */

@@ -31,6 +31,14 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
     return all;
 }
 
+bool hl_has_enough_text(const struct hl_object *object) {
+    uint64_t bytes = 0;
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (object->segment[i].flags & PF_X)
+            bytes += object->segment[i].file_end - object->segment[i].start;
+    return bytes >= HL_TEXT_WORTH;
+}
+
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options) {
     static struct hl_context context; /* hl_open_image looks at the options, the user and the filters */

@@ -27,6 +27,9 @@ struct hl_found_image {
    has it, 1/32 of a huge page. */
 #define HL_TEXT_WORTH 65536
 
+/* Whether the executable segments of OBJECT have so much. */
+bool hl_has_enough_text(const struct hl_object *object);
+
 /* hl_open_image, as a process of this user with OPTIONS would call it.  The same for who knows the STATUS of this process. */
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,

@@ -320,20 +320,12 @@ static bool is_linked(const struct hl_libraries *libraries, const char *executab
     return found;
 }
 
-/* Too little of it is executed for an image to be worth its memory. */
-static bool has_little_text(const struct hl_object *object) {
-    uint64_t bytes = 0;
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (object->segment[i].flags & PF_X)
-            bytes += object->segment[i].file_end - object->segment[i].start;
-    return bytes < HL_TEXT_WORTH;
-}
-
 /* Adds what a process has mapped as LOADED, unless there is a PROBLEM with it, which becomes the answer's. */
 static void add_loaded(struct request *request, const struct hl_store *store, const struct hl_loaded *loaded,
                        char *problem) {
-    struct hl_addition addition = {
-        .result = has_little_text(&loaded->object) ? HL_SHARE_NOTHING : HL_SHARE_FAILED, .sentence = problem};
+    struct hl_addition addition = {.result = hl_has_enough_text(&loaded->object) ? HL_SHARE_FAILED
+                                                                                 : HL_SHARE_NOTHING,
+                                   .sentence = problem};
     show_progress(request, loaded->object.path);
     if (problem == NULL)
         hl_add_image(&addition, store, loaded->file, find_flags(request, request->per_node, true));
