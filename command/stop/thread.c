@@ -18,6 +18,7 @@
    Signals are not blocked: what comes either ends or stops the process, as it would have without a tracer, or is ignored.
    No single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a
    signal). */
+#include "command/trace/registers.h"
 #include "command/stop/stop.h"
 #include "command/base/basics.h"
 #include "elf/sys.h"
@@ -173,20 +174,6 @@ int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
 
 #define START_OFFSET offsetof(struct frame, context.uc_mcontext.gregs[REG_RIP])
 
-static void set_call_registers(struct user_regs_struct *r, const struct hl_exec_thread *thread, long number,
-                               const uint64_t argument[6]) {
-    r->rip = thread->gadgets.call;
-    r->rsp = thread->stack;
-    r->rax = (uint64_t)number;
-    r->orig_rax = (uint64_t)-1;
-    r->rdi = argument[0];
-    r->rsi = argument[1];
-    r->rdx = argument[2];
-    r->r10 = argument[3];
-    r->r8 = argument[4];
-    r->r9 = argument[5];
-}
-
 int hl_check_exec_stop_machine(void) { return 0; }
 
 #elif defined __aarch64__
@@ -238,16 +225,6 @@ int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
 
 #define START_OFFSET offsetof(struct frame, context.uc_mcontext.pc)
 
-static void set_call_registers(struct user_regs_struct *r, const struct hl_exec_thread *thread, long number,
-                               const uint64_t argument[6]) {
-    r->pc = thread->gadgets.call;
-    r->sp = thread->stack;
-    for (unsigned i = 0; i < 6; i++)
-        r->regs[i] = argument[i];
-    r->regs[8] = (uint64_t)number;
-    r->regs[30] = thread->gadgets.back;
-}
-
 /* Linux 6.12 and later let sigreturn write POR_EL0 whether or not the frame has a record of it. */
 int hl_check_exec_stop_machine(void) {
     return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0 ? HL_SKIP_EXEC_OVERLAYS : 0;
@@ -292,7 +269,7 @@ int hl_bind_exec_thread(const struct hl_exec_thread *thread, bool is_bound) {
 /* The next that it does is this call; before, it runs nothing of its own. */
 static int set_call(const struct hl_exec_thread *thread, long number, const uint64_t argument[6]) {
     struct user_regs_struct registers = thread->registers;
-    set_call_registers(&registers, thread, number, argument);
+    hl_set_call_registers(&registers, &thread->gadgets, thread->stack, number, argument);
     return write_registers(thread->pid, &registers);
 }
 

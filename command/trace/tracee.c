@@ -32,6 +32,7 @@
    it is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so where it is not
    suspended, and no more can be gained than without us, the call is left alone. */
 #include "command/trace/tracee.h"
+#include "command/trace/registers.h"
 #include "command/base/basics.h"
 
 #include <errno.h>
@@ -661,17 +662,8 @@ static uint64_t blockable(uint64_t mask) {
 static void set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, long number,
                      const uint64_t argument[6]) {
     *r = tracee->state->registers;
-    r->rip = tracee->gadgets.call;
-    r->rsp = tracee->state->stack;
-    r->rax = (uint64_t)number;
-    r->orig_rax = (uint64_t)-1;
+    hl_set_call_registers(r, &tracee->gadgets, tracee->state->stack, number, argument);
     r->eflags &= ~UINT64_C(0x500); /* neither single steps nor a direction backwards */
-    r->rdi = argument[0];
-    r->rsi = argument[1];
-    r->rdx = argument[2];
-    r->r10 = argument[3];
-    r->r8 = argument[4];
-    r->r9 = argument[5];
 }
 
 /* Writes the frame and makes the thread one that returns through it. */
