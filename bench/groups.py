@@ -14,9 +14,9 @@ import time
 import alternatives
 import misses
 import pagecache
-from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Way, at_once, at_once_precisely, compare, compare_pairs,
+from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Measured, Way, at_once, at_once_precisely, compare, compare_pairs,
                      compile_c, environment, evict, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
-                     paired_experiment, pairs, pairs_missing, plain_pages, settle, take_turns, time_run, watch)
+                     paired_experiment, pairs, pairs_missing, plain_files, plain_pages, settle, take_turns, time_run, watch)
 
 sys.path[:0] = [str(ROOT / "tests")]
 import databases  # noqa: E402
@@ -67,6 +67,12 @@ def calls_ways(size, place, words, thp=True):
     return ways
 
 
+def put_large(ways, files=None):
+    """The files of the plain one of WAYS into large folios of the page cache, as a program's file lies that was read in order: what is
+    said of a plain program is of that, where a row does not say otherwise."""
+    pagecache.put("large", *(plain_files(ways) if files is None else files))
+
+
 def where(ways):
     """What the kernel says of each, after all of the text was called."""
     found = {}
@@ -79,6 +85,7 @@ def where(ways):
 def group_calls(plan):
     for size, place in plan.texts:
         ways = calls_ways(size, place, ["1000000" if plan.quick else "2000000"])
+        put_large(ways)
         huge = where(ways)
         if LINKER.exists():
             ways.append(Way("ldso", [HUGELD, "run", "--via=ldso", "-o", "backend=hugetlb", *ways[0].argv]))
@@ -99,6 +106,7 @@ def group_start(plan):
                      ways, pairs(ways, plan.tiny), note="The limit for the difference is 0.10 ms.")
     for size, place in plan.texts:
         ways = calls_ways(size, place, ["0"])
+        put_large(ways)
         huge = where(ways)
         next(way for way in ways if way.name == "linked").base = None  # another program: it is no faster start
         floor, stock = compile_c(OUT / "floor", "-pthread", ROOT / "bench/floor.c"), calls(size, place)
@@ -245,13 +253,11 @@ def measure_starts(plan, ways):
     return at_once(ways, max(12, pairs_for(plan, time_run(ways[0]) / 1000) // 4))
 
 
-def program_ways(argv, objects, files, quick=False):
+def program_ways(argv, objects, files):
     ways = [Way("plain", argv), Way("plain-again", argv), hugeld("hugetlb", argv, "backend=hugetlb", objects)]
     with contextlib.suppress(RuntimeError):  # too little text
         share(*files)
         ways.append(mapped("mapped", argv, objects))
-    if not quick and LINKER.exists():
-        ways.append(Way("ldso", [HUGELD, "run", "--via=ldso", "-o", "backend=hugetlb", "-p", objects or "main", *argv]))
     return with_own_output(ways)
 
 
@@ -261,14 +267,15 @@ def group_programs(plan):
     for name, argv, objects, files in programs():
         if plan.quick and name not in ("cc1plus", "node", "python3"):
             continue
-        ways = program_ways(argv, objects, files, plan.quick)
+        ways = program_ways(argv, objects, files)
+        put_large(ways, files)
         memory = {way.name: watch(way)[0] for way in ways}
         huge = {way.name: pages_moved(way) for way in ways}
         huge["plain-again"] = plain_pages(ways[0])
         seconds = time_run(ways[0]) / 1000
-        start = measure_starts(plan, program_ways([argv[0], *STARTS[name]], objects, files, plan.quick))
+        start = measure_starts(plan, program_ways([argv[0], *STARTS[name]], objects, files))
         yield paired_experiment(f"program-{name}", f"{name}, a run of {seconds:.1f} s", "ms", ways,
-                                measure_pairs(ways, pairs_for(plan, seconds)), huge=huge, program=name, memory=memory,
+                                measure_pairs(ways, pairs_for(plan, seconds), files=files), huge=huge, program=name, memory=memory,
                                 start=start)
 
 
@@ -290,7 +297,7 @@ def group_defaults(plan):
     if plan.quick:
         return
     source = write_short_source()
-    for name, argv, objects, _ in programs():
+    for name, argv, objects, files in programs():
         if name == "cc1plus":
             argv = [argv[0], "-quiet", "-fsyntax-only", source]
         if name not in ("cc1plus", "rustc", "node", "python3"):
@@ -301,8 +308,9 @@ def group_defaults(plan):
                 hugeld("data-off", argv, "backend=hugetlb,data=off", objects)]
         with_own_output(ways)
         huge = {way.name: pages_moved(way) for way in ways}
+        put_large(ways, files)
         yield experiment(f"defaults-{name}", f"The defaults and others: {name}, many short runs", "ms", ways,
-                         pairs(ways, plan.short), base="default", huge=huge, program=name)
+                         pairs(ways, plan.short, files=files), base="default", huge=huge, program=name)
 
 
 def write_short_source():
@@ -328,6 +336,7 @@ def group_many(plan, only_plain=False):
     four = several(4, [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"])
     ways = [Way("plain", four), Way("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,exe=cc1plus"),
             hugeld("thp", four, "backend=thp,exe=cc1plus"), mapped("mapped", four)][:2 if only_plain else None]
+    put_large(ways)
     yield paired_experiment("many", "Four cc1plus at once on one processor", "ms", ways,
                             at_once_precisely(ways, pairs_for(plan, time_run(ways[0]) * 2 / 1000)),
                             huge={way.name: pages_moved(way) for way in ways})
@@ -452,12 +461,13 @@ def serve_in_turns(pair, work, transactions, rounds):
 Load = collections.namedtuple("Load", "name title work transactions")  # what clients want of a server, and how often
 
 
-def measure_servers(loads, ways, start, rounds):
-    """Time and the server's processor time for one transaction of each load, of each way beside a plain server of its own: both
-    of start([plain, way]) have then done as much.  This process sleeps until a client ends, and must notice at once: it has
-    real-time priority, which its children don't inherit."""
-    found, huge = {load: {} for load in loads}, {}
-    for way in ways[1:]:
+def measure_servers(loads, ways, start, rounds, program):
+    """Time and the server's processor time for one transaction of each load, of each way beside a plain server of its own, both of
+    PROGRAM: both of start([plain, way]) have then done as much.  This process sleeps until a client ends, and must notice at once: it
+    has real-time priority, which its children don't inherit."""
+    found, huge = {load: Measured() for load in loads}, {}
+
+    def measure(way):
         with start([ways[0], way]) as started:
             os.sched_setscheduler(0, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
             try:
@@ -466,7 +476,13 @@ def measure_servers(loads, ways, start, rounds):
                                                            rounds)
             finally:
                 os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-            huge |= server_pages(started)
+            huge.update(server_pages(started))
+
+    pagecache.put("large", program)
+    for way in ways[1:]:
+        _, kib = pagecache.measure_unchanged([program], lambda way=way: measure(way))
+        for load in loads:
+            found[load].folio_kib = kib
     for load in loads:
         yield paired_experiment(load.name, f"{load.title}: time, and the server's processor time, for one", "us", ways,
                                 found[load], huge=huge)
@@ -571,7 +587,7 @@ def measure_mariadb(rounds, generation, only_plain):
 
     try:
         with namespace_with(program) as inside:
-            yield from measure_servers(loads, ways, start, rounds)
+            yield from measure_servers(loads, ways, start, rounds, program)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 
@@ -608,7 +624,7 @@ def measure_postgres(rounds, generation, only_plain):
     try:
         with namespace_with(program) as inside:
             load = Load("postgres", "PostgreSQL, pgbench -S, each server with its clients on one processor", work, transactions)
-            yield from measure_servers([load], ways, start, rounds)
+            yield from measure_servers([load], ways, start, rounds, program)
     finally:
         shutil.rmtree(parent.parent, ignore_errors=True)
 
@@ -905,8 +921,12 @@ def shared_programs(plan):
         ways.append(hugeld("private", argv, "backend=hugetlb", objects))
         with_own_output(ways)
         memory = {way.name: watch(way)[0] for way in ways}
-        yield paired_experiment(f"shared-{name}", f"{name} {what}", "ms", ways, at_once(ways, pairs_for(plan, seconds)),
-                                huge={way.name: pages_moved(way) for way in ways}, program=name, memory=memory)
+        huge = {way.name: pages_moved(way) for way in ways}
+        for state in pagecache.STATES:
+            found = pagecache.measure_in(state, files, lambda ways=ways: at_once(ways, pairs_for(plan, seconds), files=files))
+            suffix = "" if state == "large" else f"-{state}"
+            yield paired_experiment(f"shared-{name}{suffix}", f"{name} {what}", "ms", ways, found, huge=huge,
+                                    program=name, memory=memory)
 
 
 @contextlib.contextmanager
@@ -940,6 +960,7 @@ def shared_chromium(plan):
         for way, name in zip(ways, ("a", "b", "c")):
             folder = OUT / f"chromium-{name}"
             way.argv = [word.replace("/nonexistent", str(folder)) for word in way.argv]
+        put_large(ways)
         huge = {way.name: plain_pages(way) for way in ways}
         yield paired_experiment("shared-chromium", "Chromium `--dump-dom`", "ms", ways, at_once(ways, 6 if plan.quick else 40),
                                 huge=huge)
@@ -959,6 +980,7 @@ def shared_starts(plan):
         share(stock[0])
         ways = [Way("plain", stock), Way("plain-again", stock), mapped("mapped", stock), Way("executed", [image_of(stock[0]), "0"]),
                 hugeld("private", stock, "backend=hugetlb"), Way("linked", linked, None)]
+        put_large(ways)
         if find_libhugetlbfs():
             ways.append(libhugetlbfs("linked-libhugetlbfs", linked, base="linked"))
         yield paired_experiment(f"shared-start-{size}", f"Start with {size} MiB of text", "ms", ways,
@@ -972,6 +994,7 @@ def shared_calls(plan):
     rounds = 12 if plan.quick else 100
     ways = [Way("plain", stock), Way("plain-again", stock), mapped("mapped", stock), hugeld("private", stock, "backend=hugetlb"),
             Way("linked", linked)]
+    put_large(ways)
     yield paired_experiment("shared-calls", "Random calls over 128 MiB of text", "ns", ways, at_once(ways, rounds, prints=True),
                             huge=where(ways))
     ways = [hugeld("private", stock, "backend=hugetlb"), mapped("mapped", stock, base="private"), Way("linked", linked, "private")]
@@ -991,6 +1014,7 @@ def shared_many(plan):
 
     ways = [Way("plain", eight(cc1plus)), mapped("mapped", eight(cc1plus)), Way("executed", eight(image_of(cc1plus))),
             hugeld("private", eight(cc1plus), "backend=hugetlb,exe=cc1plus")]
+    put_large(ways)
     yield experiment("shared-many", f"Eight cc1plus at once on {os.cpu_count()} processors", "ms", ways,
                      pairs(ways, 6 if plan.quick else 31), huge={way.name: pages_moved(way) for way in ways})
 
@@ -1083,6 +1107,7 @@ def group_peers(plan):
                     mapped("mapped", argv), Way("executed", [image_of(stock), *words]), *others], absent
 
         ways, absent = ways_with(words)
+        put_large(ways)
         watched = {way.name: watch(way) for way in ways}
         values = at_once(ways, pairs_for(plan, time_run(ways[0]) / 1000))
         yield paired_experiment(f"peers-{name}", title, "ms", ways, values, program=name, absent=absent,
@@ -1139,6 +1164,7 @@ def group_survey(plan):
             raise RuntimeError(f"survey: nothing was seen of {name}")
         image = mapped("image", argv, objects) if objects else Way("image", [HUGELD, "run", "-o", f"store={STORE}", *argv])
         ways = with_own_output([Way("plain", argv), image])
+        put_large(ways, files)
         huge = {"plain": plain_pages(ways[0]), "image": pages_moved(image) if objects else "at the exec stop"}
         note = (f"hugeld survey estimates {1 - surveyed['gain']:.3f} of the time: of {surveyed['samples']} samples "
                 f"{100 * surveyed['huge_samples'] / max(surveyed['samples'], 1):.0f} % are on huge pages already; at least "
@@ -1146,7 +1172,7 @@ def group_survey(plan):
                 f"{surveyed['likely_hot_bytes'] / 2**20:.1f}, of which the plan covers "
                 f"{100 * surveyed['advice']['hot_share']:.0f} %.")
         yield paired_experiment(f"survey-{name}", f"{name}, the estimate and what is measured", "ms", ways,
-                                at_once(ways, 12 if plan.quick else min(60, pairs_for(plan, time_run(ways[0]) / 1000))),
+                                at_once(ways, 12 if plan.quick else min(60, pairs_for(plan, time_run(ways[0]) / 1000)), files=files),
                                 note=note, huge=huge, program=name,
                                 estimate=round(1 - surveyed["gain"], 4))
 
@@ -1385,9 +1411,8 @@ def run_in_both_states(plan):
         run = [HUGELD, "run", "-o", f"store={STORE}", *words, *argv]
         ways = with_own_output([Way("plain", argv), Way("plain-again", argv), Way("run", run)])
         for state in pagecache.STATES:
-            found, pages = pagecache.measure_in(state, files, lambda ways=ways: at_once(ways, max(12, plan.short * 4)))
-            yield paired_experiment(f"run-{name}-{state}", f"{name} by hugeld run, its file {state} in the page cache", "ms", ways, found,
-                                    note=f"{pages:.1f} pages for each folio of {os.path.basename(files[0])}, before and afterwards.")
+            found = pagecache.measure_in(state, files, lambda ways=ways: at_once(ways, max(12, plan.short * 4), files=files))
+            yield paired_experiment(f"run-{name}-{state}", f"{name} by hugeld run, its file {state} in the page cache", "ms", ways, found)
 
 
 def group_run(plan):

@@ -15,6 +15,8 @@ import time
 
 import numpy
 
+import pagecache
+
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 BUILD = pathlib.Path(os.environ.get("B", ROOT / "build")).resolve()
 OUT = BUILD / "bench"
@@ -68,6 +70,37 @@ def compile_c(output, *arguments):
     return output
 
 
+class Measured(dict):
+    """{name: what was measured of that way}; and the mean size in KiB of the folios of the plain program's file meanwhile, or None."""
+
+    folio_kib = None
+
+
+FILE_MIN = 1 << 20  # bytes; how a smaller file lies in the page cache decides little
+
+
+def plain_files(ways):
+    """The ELF files that the plain one of WAYS names: a shell that calls it is too small to count."""
+    found = []
+    for word in ways[0].argv:
+        path = pathlib.Path(os.path.realpath(word))
+        if os.path.isabs(word) and path.is_file() and path.stat().st_size >= FILE_MIN and path.open("rb").read(4) == b"\x7fELF":
+            found.append(path)
+    return found
+
+
+def unchanged(measure):
+    """MEASURE(ways, rounds, ...), done again if the plain program's files lie in the page cache otherwise than before.  FILES: which
+    those are, where its words do not say so."""
+    def inner(ways, *arguments, files=None, **more):
+        found, kib = pagecache.measure_unchanged(plain_files(ways) if files is None else files, lambda: measure(ways, *arguments, **more))
+        found = Measured(found)
+        found.folio_kib = kib
+        return found
+    return inner
+
+
+@unchanged
 def pairs(ways, rounds, prints=False):
     """{name: values} from bench/pairs: ms, or what the program prints first."""
     words = []
@@ -81,6 +114,7 @@ def pairs(ways, rounds, prints=False):
     return {line[0]: [float(w) for w in line[1:]] for line in map(str.split, result.stdout.splitlines())}
 
 
+@unchanged
 def at_once(ways, rounds, prints=False):
     """{name: {values, pair, cpu, pair_cpu}} of each way that has a base: both run at the same time, on two processors that
     they swap each round; pair is the base's value of the same round.  The number of ROUNDS is for each pair."""
@@ -218,7 +252,12 @@ def paired_experiment(name, title, unit, ways, found, note="", huge=None, start=
                 numbers |= {f"start_{key}": round_numbers(start[way.name][key]) for key in ("values", "pair")}
             rows.append({"name": way.name, "base": way.base, **numbers, "huge": (huge or {}).get(way.name, ""),
                          **({"needs": way.needs} if way.needs else {})})
-    return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows, **more}
+    return described(name, title, unit, note, found, rows, more)
+
+
+def described(name, title, unit, note, found, rows, more):
+    folios = {"folio_kib": found.folio_kib} if getattr(found, "folio_kib", None) else {}
+    return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows, **folios, **more}
 
 
 def experiment(name, title, unit, ways, values, note="", base=None, huge=None, **more):
@@ -229,7 +268,7 @@ def experiment(name, title, unit, ways, values, note="", base=None, huge=None, *
             numbers = round_numbers(values[way.name])
             rows.append({"name": way.name, "base": None if way.name == ways[0].name else base or way.base,
                          "values": numbers, "huge": (huge or {}).get(way.name, "")})
-    return {"id": name, "title": title, "unit": unit, "note": note, "date": time.strftime("%Y-%m-%d"), "ways": rows, **more}
+    return described(name, title, unit, note, values, rows, more)
 
 
 # --- statistics ---
@@ -300,11 +339,11 @@ def pairs_missing(pair, values, block=None):
     return max(0, round(len(values) * ((half / PRECISION) ** 2 * 1.1 - 1))) if half > PRECISION else 0
 
 
-def at_once_precisely(ways, rounds):
-    """at_once, with up to three times as many ROUNDS where "plain-again" shows that it takes them."""
-    found = at_once(ways, rounds)
-    more = min(2 * rounds, pairs_missing(found["plain-again"]["pair"], found["plain-again"]["values"]))
-    for name, numbers in at_once(ways, more).items() if more else ():
+def at_once_precisely(ways, rounds, files=None):
+    """at_once, with up to twice as many ROUNDS where "plain-again" shows that it takes them."""
+    found = at_once(ways, rounds, files=files)
+    more = min(rounds, pairs_missing(found["plain-again"]["pair"], found["plain-again"]["values"]))
+    for name, numbers in at_once(ways, more, files=files).items() if more else ():
         for key, values in numbers.items():
             found[name][key] += values
     return found

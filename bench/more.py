@@ -56,7 +56,7 @@ def measure_server(plan, name, title, program, words, is_ready, work, transactio
             yield from groups.measure_servers(
                 [groups.Load(name, title, work, transactions)], ways,
                 lambda pair: groups.two_servers(lambda name: make(parent, name), pair, is_ready, signal.SIGTERM, generation),
-                rounds)
+                rounds, os.path.realpath(program))
         finally:
             shutil.rmtree(parent.parent, ignore_errors=True)
 
@@ -172,7 +172,7 @@ def git_runs():
     yield ("git-status", f"git status in a repository of {files} files", status, [git, "--version"], None, [git], True, {})
 
 
-BENCHMARKS = {"deltablue": 60, "richards": 4, "regex_compile": 1, "json_loads": 500}  # how often: 0.3 s
+BENCHMARKS = {"deltablue": 60, "json_loads": 500}  # how often: 0.3 s
 
 
 def python_runs():
@@ -201,8 +201,10 @@ def run_ways(argv, objects, files, executed, variables):
 def measure_run(plan, name, title, argv, start, *how):
     ways = run_ways(argv, *how)
     seconds = time_run(ways[0]) / 1000  # and what is only done the first time is done
+    files = how[1]
+    groups.put_large(ways, files)
     watched = {way.name: watch(way) for way in ways}
-    values = at_once(ways, groups.pairs_for(plan, seconds))
+    values = at_once(ways, groups.pairs_for(plan, seconds), files=files)
     yield paired_experiment(f"more-{name}", f"{title}, a run of {seconds:.1f} s", "ms", ways, values, program=name,
                             memory={way: memory for way, (memory, _) in watched.items()},
                             huge={way: huge for way, (_, huge) in watched.items()},

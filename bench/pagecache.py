@@ -14,7 +14,8 @@ TAIL = 16  # KPF_COMPOUND_TAIL (include/uapi/linux/kernel-page-flags.h)
 FRAME, PRESENT = (1 << 55) - 1, 1 << 63
 TRIES = 5
 # State -> the fewest and the most pages for each folio.
-STATES = {"scattered": (1, 2), "large": (4, 512)}
+STATES = {"scattered": (1, 2), "large": (3, 513)}
+SAME = 1.25  # A file lies as before if its folios are at most so many times larger or smaller.
 
 
 def make(file, state):
@@ -59,9 +60,15 @@ def find_others(state, files):
     return [file.name for file in files if not fewest <= pages_per_folio(file) < most]
 
 
+def put(state, *files):
+    """Makes all FILES lie in the page cache as STATE says, but for those that another program maps: they stay as they are."""
+    for file in files:
+        if find_others(state, [pathlib.Path(file)]):
+            make(file, state)
+
+
 def measure_in(state, files, measure):
-    """MEASURE() while all FILES lie in the page cache as STATE says, before and after: a machine may reclaim pages meanwhile.  The
-    result, and the pages for each folio of the first file."""
+    """MEASURE() while all FILES lie in the page cache as STATE says, before and after: a machine may reclaim pages meanwhile."""
     files = [pathlib.Path(os.path.realpath(file)) for file in files]
     for _ in range(TRIES):
         for file in files:
@@ -70,5 +77,16 @@ def measure_in(state, files, measure):
             continue
         result = measure()
         if not find_others(state, files):
-            return result, pages_per_folio(files[0])
+            return result
     raise RuntimeError(f"{' '.join(find_others(state, files))} does not stay {state} in the page cache: does another program map it?")
+
+
+def measure_unchanged(files, measure):
+    """(MEASURE(), the mean size in KiB of the first file's folios), while all FILES lie in the page cache as they lay before."""
+    for _ in range(TRIES):
+        before = [pages_per_folio(file) for file in files]
+        result = measure()
+        after = [pages_per_folio(file) for file in files]
+        if all(1 / SAME <= now / then <= SAME for now, then in zip(after, before)):
+            return result, round(after[0] * PAGE / 1024, 1) if files else None
+    raise RuntimeError(f"{' '.join(map(str, files))}: the page cache does not keep it as it was")

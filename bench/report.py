@@ -20,7 +20,7 @@ The interval is the 95 % one of a bootstrap over the rounds; fewer than six have
 "PMD-mapped", the kernel has put the plain program onto huge pages of the page cache by itself, and the ratio says little.
 """
 
-TOP, BEGIN, END = "<!-- six rows of bench/results by bench/run -->", "<!-- from bench/results by bench/run -->", "<!-- end -->"
+TOP, BEGIN, END = "<!-- some rows of bench/results by bench/run -->", "<!-- from bench/results by bench/run -->", "<!-- end -->"
 
 
 def show(value):
@@ -113,13 +113,19 @@ def with_interval(result):
     return f"**{text}**" if is_clear(result) else text
 
 
+def heading(found):
+    """Its title, and what is said below it."""
+    folios = [f"The plain program's file lies in folios of {show(found['folio_kib'])} KiB."] if "folio_kib" in found else []
+    said = " ".join([*([found["note"]] if found["note"] else []), *folios])
+    return [f"### {found['title']}", "", *([said, ""] if said else [])]
+
+
 def paired_table(found, model=None):
     """Of ways that each ran at the same time as what they are compared with."""
     unit = found["unit"]
     head = ["way", f"median{', ' + unit if unit else ''}", "against", "its median", "difference", "ratio", "processor time",
             "huge pages", *misses_of(None, model), *facts_of(found, None)]
-    lines = [f"### {found['title']}", "", *([found["note"], ""] if found["note"] else []),
-             f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
+    lines = [*heading(found), f"| {' | '.join(head)} |", "| --- " * len(head) + "|"]
     for way in found["ways"]:
         words = [with_interval(result_of(way, key)) for key in ("result", "cpu_result")]
         lines.append("| " + " | ".join([
@@ -138,11 +144,8 @@ def table(found, model=None):
     if any("base_median" in way for way in found["ways"]):
         return paired_table(found, model)
     unit = found["unit"]
-    lines = [f"### {found['title']}", ""]
-    if found["note"]:
-        lines += [found["note"], ""]
-    lines += [f"| way | median{', ' + unit if unit else ''} | against | difference | ratio | huge pages |",
-              "| --- | --- | --- | --- | --- | --- |"]
+    lines = [*heading(found), f"| way | median{', ' + unit if unit else ''} | against | difference | ratio | huge pages |",
+             "| --- | --- | --- | --- | --- | --- |"]
     for way in found["ways"]:
         cells = [way["name"], show(way["median"]), "", "", "", way["huge"]]
         result = result_of(way)
@@ -160,8 +163,9 @@ def table(found, model=None):
 
 # --- the table by which a user decides ---
 
-DECIDE = ("shared", "programs", "more", "servers", "databases")  # of the first, only real programs
-WAYS = {"hugetlb": "private copy", "private": "private copy", "mapped": "image", "executed": "image, executed"}
+DECIDE = ("shared", "run", "service", "programs", "more", "servers", "databases")  # of the first, only real programs
+WAYS = {"hugetlb": "private copy", "private": "private copy", "mapped": "image", "executed": "image, executed", "run": "hugeld run",
+        "in-place": "in place"}
 
 
 def of_plain(value, plain):
@@ -181,7 +185,8 @@ def in_short(found):
 
 def deciding_row(found, way, name, model):
     memory, start = found.get("memory", {}), result_of(way, "start")
-    return [in_short(found), name, with_interval(result_of(way)), with_interval(result_of(way, "cpu_result")),
+    return [in_short(found), show(found["folio_kib"]) if "folio_kib" in found else "", name, with_interval(result_of(way)),
+            with_interval(result_of(way, "cpu_result")),
             of_plain(modelled(way["name"], model), modelled("plain-again", model)),
             of_plain(show(memory[way["name"]]), show(memory["plain"])) if memory.get(way["name"]) else "",
             signed(start) if start else ""]
@@ -203,10 +208,10 @@ def peer_rows(groups, models):
                 yield deciding_row(found, way, WAYS.get(way["name"], way["name"]), models.get(found["program"])) + [
                     way.get("needs") or "as it is"]
         for name, why in found["absent"].items():
-            yield [in_short(found), name, why, *[""] * 5]
+            yield [in_short(found), "", name, why, *[""] * 5]
 
 
-DECIDING = ["program", "way", "time", "processor time", f"misses, {MODELLED}", "memory, MiB", "start, ms"]
+DECIDING = ["program", "folios, KiB", "way", "time", "processor time", f"misses, {MODELLED}", "memory, MiB", "start, ms"]
 
 
 def deciding_tables(groups, models):
@@ -233,8 +238,10 @@ def estimates(found):
 
 EXPLAINED = {
     "At a glance": """\
-Ratios are to the plain program, which ran at the same time: below 1 is faster, and what is bold is beyond doubt. In
-parentheses is what the plain program has. Misses are modelled: those of the first and of the second level in a thousand
+Ratios are to the plain program, which ran at the same time: below 1 is faster, and what is bold is beyond doubt. The second column is
+the mean size of the folios of the page cache in which the plain program's file lay, before and afterwards: 4 KiB are single pages, as
+a program's file may lie on a machine that is short of memory, and a file that was read in order lies in larger ones. In parentheses is
+what the plain program has. Misses are modelled: those of the first and of the second level in a thousand
 instructions, of a short run of the program (group misses). Memory is that of one process at its largest. The last column is
 what is added to a run that ends at once.""",
     "Beside others": """\
@@ -330,10 +337,15 @@ README_ROWS = [
     ("`cc1plus` of two lines, from an image", "shared-cc1plus", "mapped"),
     ("the same, with the image executed", "shared-cc1plus", "executed"),
     ("the same, with a private copy", "shared-cc1plus", "private"),
+    ("the same, in place", "service-start-large", "in-place"),
+    ("twenty small C files, `cc1` in place", "service-build-large", "in-place"),
     ("`node -e 0`, from an image", "shared-node", "mapped"),
     ("`clang -c`, its libraries from images", "shared-clang", "mapped"),
     ("`java -version`, `libjvm.so` from an image", "shared-java", "mapped"),
     ("`rustc` of one function, its libraries from images", "shared-rustc", "mapped"),
+    ("the same, with private copies", "shared-rustc", "private"),
+    ("the same, from images, by `hugeld run`", "run-rustc-large", "run"),
+    ("`git --version` by `hugeld run`, of which there is no image", "run-git", "run"),
     ("`git --version`, image executed", "shared-git", "executed"),
     ("Chromium `--dump-dom`, image executed", "shared-chromium", "executed"),
     ("eight `cc1plus` at once on two processors, from an image", "shared-many", "mapped"),
@@ -363,8 +375,11 @@ README_ADDED = [
 
 
 README_TOP = [
-    ("the C++ compiler (`cc1plus`) on two lines, from an image", "shared-cc1plus", "mapped"),
-    ("`rustc` of one function, its libraries from images", "shared-rustc", "mapped"),
+    ("the C++ compiler (`cc1plus`) on two lines, in place", "service-start-large", "in-place"),
+    ("the same from an image, by `hugeld run`", "run-cc1plus-large", "run"),
+    ("`rustc` of one function, its libraries from images, by `hugeld run`", "run-rustc-large", "run"),
+    ("the same with private copies, by `hugeld run --copy`", "shared-rustc", "private"),
+    ("`git --version` by `hugeld run`, of which there is no image: the command itself", "run-git", "run"),
     ("PostgreSQL, `pgbench -S`, its image executed: the server's processor time", "postgres:cpu", "executed"),
     ("memory of ten processes with 32 MiB of text, from an image", "shared-memory", "mapped"),
     ("eight C++ compilers at once on two processors, from an image", "shared-many", "mapped"),
@@ -372,16 +387,24 @@ README_TOP = [
 ]
 
 
-def top_rows(groups):
-    """The six rows that README begins with; those that lose are marked."""
-    lines = []
-    for what, identifier, name in README_TOP:
-        result = find(groups, identifier, name)
-        if result:
-            of = "the memory" if "memory" in identifier else "the time"
-            slower_ = "**slower:** " if of == "the time" and is_clear(result) and result[0] > 1 else ""
-            lines.append(f"| {what} | {slower_}{in_words(result, of)} |")
-    return ["| measured | ratio to the plain program |", "| --- | --- |", *lines]
+def twin(identifier):
+    """The same experiment with the plain program's file in single pages; IDENTIFIER, if it has no such twin."""
+    return identifier.removesuffix("-large") + "-scattered"
+
+
+def row_of(groups, what, identifier, name):
+    """[a line of README's tables], or nothing: WHAT was measured of the way NAME, for both states of the plain program's file where
+    both are known; what loses is marked."""
+    results = [find(groups, one, name) for one in (identifier, twin(identifier))]
+    if not results[0]:
+        return []
+    of = "the memory" if "memory" in identifier else "the time"
+    cells = [("**slower:** " if of == "the time" and is_clear(result) and result[0] > 1 else "") + in_words(result, of) if result else ""
+             for result in results]
+    return [f"| {what} | {' | '.join(cells)} |"]
+
+
+HEADS = ["| measured | of the plain program | of the same, its file in single pages |", "| --- | --- | --- |"]
 
 
 def between(text, begin, lines):
@@ -392,15 +415,12 @@ def between(text, begin, lines):
 
 def write_readme(data, path):
     """The tables between comments."""
-    lines = ["| what | ratio to the plain program |", "| --- | --- |"]
-    for what, identifier, name in README_ROWS:
-        result = find(data["groups"], identifier, name)
-        of = "the memory" if "memory" in identifier else "the time"
-        lines += [f"| {what} | {in_words(result, of)} |"] if result else []
+    groups = data["groups"]
+    top, lines = ([*HEADS, *(line for row in rows for line in row_of(groups, *row))] for rows in (README_TOP, README_ROWS))
     for what, identifier, name in README_ADDED:
-        result = find(data["groups"], identifier, name)
-        lines += [f"| {what} | {result[3]:+.3g} ms{interval(result[4], result[5], '+.3g')} |"] if result else []
-    path.write_text(between(between(path.read_text(), TOP, top_rows(data["groups"])), BEGIN, lines))
+        result = find(groups, identifier, name)
+        lines += [f"| {what} | {result[3]:+.3g} ms{interval(result[4], result[5], '+.3g')} | |"] if result else []
+    path.write_text(between(between(path.read_text(), TOP, top), BEGIN, lines))
 
 
 def not_yet_measured(names, runs, this):

@@ -62,11 +62,11 @@ def measure_states(name, title, files, argv, rounds):
         for state in pagecache.STATES:
             ways = [Way("plain", argv(folders[state])), Way("plain-again", argv(folders[state])), Way("in-place", argv(folders["in-place"]))]
             here = [folders[state] / os.path.basename(file) for file in files]
-            found, pages = pagecache.measure_in(state, here, lambda ways=ways: at_once(ways, rounds))
+            found = pagecache.measure_in(state, here, lambda ways=ways: at_once(ways, rounds, files=here))
             if not is_in_place(folders["in-place"]):
                 raise RuntimeError("what was in place did not stay so")
             yield paired_experiment(f"service-{name}-{state}", f"{title}, in place, beside its file {state} in the page cache", "ms", ways,
-                                    found, note=f"{pages:.1f} pages for each folio of the plain copy, before and afterwards.")
+                                    found)
 
 
 def write_sources(n):
@@ -165,7 +165,7 @@ def timer_interrupts():
 
 def measure_itself(plan):
     """The service's own time, and how often idle processors are woken up, in a window, between windows and without it."""
-    seconds, rounds = (2, 6) if plan.quick else (10, 12)
+    seconds, rounds = (2, 6) if plan.quick else (8, 8)
     ways = [Way("without", []), Way("between", [], "without"), Way("window", [], "without")]
     own, interrupts, memory = {way.name: [] for way in ways}, {way.name: [] for way in ways}, 0.0
     for _ in range(rounds):

@@ -82,9 +82,8 @@ def measure(plan):
                     return time_run(way)
                 yield experiment(*facts, take_turns(ways, plan.short, run), note=f"{where}.", huge=huge, kib=kib)
             else:
-                found, pages = pagecache.measure_in(state, [file], lambda ways=ways: at_once(ways, max(12, plan.short)))
-                yield paired_experiment(*facts, found, note=f"{where}; {pages:.1f} pages for each folio of the file, before and afterwards.",
-                                        huge=huge, kib=kib)
+                found = pagecache.measure_in(state, [file], lambda ways=ways: at_once(ways, max(12, plan.short), files=[file]))
+                yield paired_experiment(*facts, found, note=f"{where}.", huge=huge, kib=kib)
 
 
 def letter(results):
