@@ -3,7 +3,8 @@
 
        window ended     the huge page of a file with most samples on small pages is taken, then the next one
        too much         the rate, a budget of memory, twenty times as long a rest as the last one took
-       not now          the kill switch, pressure, little memory, the delay after a start and after an upgrade of the file
+       not now          the kill switch, pressure, little memory, the delay after a start and after an upgrade of the file (its
+                        ctime, or since this process has seen that: a clock may be set back)
        in vain          the file is left alone for a minute, then two, up to a day; so are pages that were lost again
 
    Where the kernel joins pages that processes map (collapse), how many map them is counted first (image/in-place.c).  Where it does
@@ -55,6 +56,8 @@ struct deed {
     double not_before; /* hl_now_ms */
     double wait_ms;    /* after the next failure */
     double seen;       /* hl_now_ms, when it was looked at last */
+    struct timespec changed; /* the file's ctime */
+    double changed_seen;     /* hl_now_ms, when it was first seen with that */
     char *said;        /* why not; it is not said again */
 };
 
@@ -327,11 +330,17 @@ static char *make_huge(struct hl_actor *actor, const struct target *target, stru
     return hl_make_huge_in_place(&actor->placer, place, file, target->file->path);
 }
 
-/* Whether FILE was changed at least DELAY ms ago, also by a clock that was set since. */
-static bool is_settled(const struct hl_elf_file *file, double delay) {
+/* Whether FILE was changed at least DELAY ms ago.  Its ctime may lie in the future, by a clock that was set back: then it is as old
+   as it has been known to be so. */
+static bool is_settled(struct deed *deed, const struct hl_elf_file *file, double delay) {
+    const struct timespec *changed = &file->stat.st_ctim;
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    return 1e3 * difftime(now.tv_sec, file->stat.st_ctim.tv_sec) >= delay;
+    if (deed->changed.tv_sec != changed->tv_sec || deed->changed.tv_nsec != changed->tv_nsec) {
+        deed->changed = *changed;
+        deed->changed_seen = hl_now_ms();
+    }
+    return 1e3 * difftime(now.tv_sec, changed->tv_sec) >= delay || hl_now_ms() - deed->changed_seen >= delay;
 }
 
 static void act_on_place(struct hl_actor *actor, struct target *target, struct hl_place *place,
@@ -364,8 +373,8 @@ static void act_on_file(struct hl_actor *actor, struct target *target, const str
         note_failure(actor, target, hl_xasprintf("it is another file now"));
         return;
     }
-    if (!is_settled(file, delay)) {
-        target->deed->not_before = hl_now_ms() + BUSY_MS;
+    if (!is_settled(target->deed, file, delay)) {
+        target->deed->not_before = hl_now_ms() + fmin(delay, BUSY_MS);
         return;
     }
     int result = hl_look_in_place(&place, file, &actor->geometry);

@@ -48,6 +48,7 @@ struct service {
     double next_metrics; /* hl_now_ms */
     int (*sd_notify)(int unset_environment,
                      const char *state); /* sd_notify(3); NULL: systemd did not start it */
+    double watchdog_ms, next_watchdog;   /* systemd ends it if it says nothing for so long, 0: it does not; hl_now_ms */
     char *notified;                      /* what was said to it last */
     double next_round;                   /* hl_now_ms */
 };
@@ -111,8 +112,23 @@ static void notify(struct service *service, const char *state) {
 
 static void load_systemd(struct service *service) {
     void *library = getenv("NOTIFY_SOCKET") != NULL ? dlopen("libsystemd.so.0", RTLD_NOW) : NULL;
-    if (library != NULL)
-        *(void **)&service->sd_notify = dlsym(library, "sd_notify");
+    int (*watchdog_enabled)(int unset_environment, uint64_t *microseconds) = NULL;
+    uint64_t microseconds = 0;
+    if (library == NULL)
+        return;
+    *(void **)&service->sd_notify = dlsym(library, "sd_notify");
+    *(void **)&watchdog_enabled = dlsym(library, "sd_watchdog_enabled");
+    if (watchdog_enabled != NULL && watchdog_enabled(0, &microseconds) > 0)
+        service->watchdog_ms = 1e-3 * (double)microseconds;
+}
+
+/* Tells systemd's watchdog that this process goes on, twice in the time that it has. */
+static void feed_watchdog(struct service *service) {
+    double now = hl_now_ms();
+    if (service->watchdog_ms <= 0 || now < service->next_watchdog)
+        return;
+    service->sd_notify(0, "WATCHDOG=1");
+    service->next_watchdog = now + service->watchdog_ms / 2;
 }
 
 /* `hugeld share refresh`, unless the kill switch is there, in a process of its own, whose lines go where this one's go.
@@ -276,7 +292,9 @@ static int find_wait(const struct service *service) {
     double left = service->next_round - hl_now_ms();
     int wait = left > 0 ? (int)left + 1 : 0;
     double metrics = service->configuration.metrics != NULL ? service->next_metrics - hl_now_ms() : HOUR;
-    const int others[] = {metrics > 0 ? (int)metrics + 1 : 0, hl_keeper_timeout(service->keeper),
+    double watchdog = service->watchdog_ms > 0 ? service->next_watchdog - hl_now_ms() : HOUR;
+    const int others[] = {metrics > 0 ? (int)metrics + 1 : 0, watchdog > 0 ? (int)watchdog + 1 : 0,
+                          hl_keeper_timeout(service->keeper),
                           hl_observer_timeout(service->observer, &service->configuration),
                           hl_actor_timeout(service->actor, &service->configuration)};
     for (unsigned i = 0; i < sizeof others / sizeof others[0]; i++)
@@ -302,6 +320,7 @@ static int stay(struct service *service) {
                                {service->switches, POLLIN, 0},
                                {hl_keeper_events(service->keeper), POLLIN, 0}};
         char changes[sizeof(struct inotify_event) + NAME_MAX + 1];
+        feed_watchdog(service);
         poll(fds, 3, find_wait(service));
         while (read(service->switches, changes, sizeof changes) > 0)
             ;

@@ -221,17 +221,23 @@ def test_killed(world):
     assert world.share("remove", "--all").returncode == 0 and world.left() == []
 
 
-def test_tells_systemd(world):
-    """READY=1 and the status, by the socket that it was given, and each thing once."""
-    enable(world, APP)
-    path = world.path("/run/notify")
+@contextlib.contextmanager
+def listening(world):
+    """The socket /run/notify, as systemd has it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
-        folder = os.open(path.parent, os.O_RDONLY)
+        folder = os.open(world.path("/run"), os.O_RDONLY)
         try:
             listener.bind(f"/proc/self/fd/{folder}/notify")
         finally:
             os.close(folder)
         listener.settimeout(20)
+        yield listener
+
+
+def test_tells_systemd(world):
+    """READY=1 and the status, by the socket that it was given, and each thing once."""
+    enable(world, APP)
+    with listening(world) as listener:
         with service(world, ["env", "NOTIFY_SOCKET=/run/notify"]):
             said = ""
             while "READY=1" not in said:
@@ -248,6 +254,53 @@ def test_tells_systemd(world):
                 while True:
                     again.append(listener.recv(4096).decode())
             assert len(again) <= 2 and len(set(again)) == len(again), again
+
+
+def test_feeds_the_watchdog(world):
+    """systemd ends what says nothing for so long."""
+    enable(world, APP)
+    with listening(world) as listener, service(world, ["env", "NOTIFY_SOCKET=/run/notify", "WATCHDOG_USEC=1000000"]):
+        said = []
+        while said.count("WATCHDOG=1") < 4:
+            said.append(listener.recv(4096).decode())
+
+
+def test_full_store(world):
+    """What fits is made and held, what does not is said once, and nothing is tried again and again; when there is room, it is made."""
+    names = [f"/run/programs/app-{i}" for i in range(8)]
+    for name in names:
+        shutil.copy(world.path(APP), world.path(name))
+    world.add("--size=32M", APP)
+    enable(world, "/run/programs/*")
+    with service(world) as process:
+        helpers.wait_until(lambda: held(process) > 0, 30, "what it holds")
+        fits = world.list()
+        assert 1 < len(fits) < len(names) and {image["state"] for image in fits} == {"fresh"}
+        assert held(process) == sum(image["huge_pages"] for image in fits) * helpers.HUGE
+        replaced = next(image["path"] for image in fits if image["path"] != APP)
+        new = world.path("/run/new")
+        shutil.copy(world.path(APP), new)
+        with open(new, "ab") as file:
+            file.write(bytes(4 << 20))  # its image needs no more room, but it is another file
+        with contextlib.suppress(OSError), open(world.path(f"{SYSTEM}/filler"), "wb", buffering=0) as file:
+            while file.write(bytes(1 << 20)):
+                pass
+        new.rename(world.path(replaced))
+        before = processor_ticks(process.pid)
+        time.sleep(4 * REST)
+        assert processor_ticks(process.pid) - before < 0.2 * 4 * REST * os.sysconf("SC_CLK_TCK")
+        assert sorted(i["path"] for i in world.list() if i["state"] == "fresh") == sorted({i["path"] for i in fits} - {replaced})
+        world.path(f"{SYSTEM}/filler").unlink()
+        process.send_signal(signal.SIGHUP)
+        assert helpers.wait_until(lambda: replaced in [i["path"] for i in world.list() if i["state"] == "fresh"], 60)
+    said = process.stderr.read().splitlines()
+    lines = [line for line in said if f" {replaced}: " in line and ("is full" in line or "has room" in line)]
+    assert len(lines) == 1, said
+    assert len(said) < 3 * len(names), said
+
+
+def processor_ticks(pid):
+    return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
 
 
 @pytest.mark.parametrize(("line", "words"), [

@@ -213,6 +213,38 @@ def test_pressure_is_not_known(acting, tmp_path):
         assert sum("boot with psi=1" in line for line in service.said) == 1 and "bytes" in last
 
 
+YEARS = 10 * 365 * 86400
+
+
+@pytest.fixture(scope="module")
+def clock(roots_folder):
+    path = roots_folder / "clock.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", path, pathlib.Path(__file__).with_name("clock.c")], check=True, timeout=60)
+    return path
+
+
+@pytest.mark.parametrize("behind", [True, False], ids=["set back", "jumps"])
+def test_clock(acting, program, tmp_path, clock, behind):
+    """The file was changed in the future: the delay after a change counts from when the service has seen it.  And a clock that is set by
+    years, again and again, ends nothing and makes nothing wait."""
+    offset, settings = tmp_path / "offset", iter([-YEARS] if behind else 40 * [YEARS, -YEARS, 0])
+    offset.write_text(str(next(settings)))
+    with acting(prefix=["env", f"LD_PRELOAD={clock}", f"CLOCK={offset}"]) as service:
+        service.configure("delay = 1")
+        for value in settings:
+            replace_text(offset, str(value))
+            time.sleep(0.1)
+        huge_or_skip(service)
+        assert huge_bytes(program) >= helpers.HUGE
+
+
+def replace_text(path, text):
+    """A reader finds the old one or the new one."""
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    new.rename(path)
+
+
 def test_lost(acting, program):
     """What was dropped again is left alone, for a minute at first."""
     with acting() as service:

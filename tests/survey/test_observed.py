@@ -139,6 +139,19 @@ def rings(process):
             if "perf_event" in os.readlink(f"/proc/{process.pid}/fd/{link}")]
 
 
+def test_suspended(observe, calls):
+    """A machine that sleeps in a window: what was lost meanwhile is, and the next windows are as ever."""
+    with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
+        for _ in range(2):
+            assert helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
+            service.process.send_signal(signal.SIGSTOP)
+            time.sleep(4)  # four windows
+            service.process.send_signal(signal.SIGCONT)
+        before = service.look()["windows"]
+        observed = service.wait(lambda observed: observed["windows"] >= before + 3 and row(observed, calls)["samples"] >= 3)
+        assert observed["windows_lost"] < observed["windows"]
+
+
 def test_killed_in_a_window(observe, calls):
     """Nothing of it is in the way of the next one."""
     with running([calls, FOREVER]):

@@ -130,12 +130,16 @@ def make_root(folder):
     return root
 
 
-def make_image(folder):
-    root = make_root(folder)
-    root.add(HERE / "guest" / "init", at="/init")
+def make_xfs(folder):
     with open(folder / XFS, "wb") as file:
         file.truncate(XFS_BYTES)
     run(["mkfs.xfs", "-q", folder / XFS])
+
+
+def make_image(folder):
+    root = make_root(folder)
+    root.add(HERE / "guest" / "init", at="/init")
+    make_xfs(folder)
     return root.make_image(folder / "root.ext4")
 
 

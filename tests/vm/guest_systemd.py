@@ -107,11 +107,13 @@ def make_image(folder):
     for name in ("doc/services.md", "doc/databases.md", "glibc-patches/README.md"):
         root.add(ROOT / name, at=f"/hugeld/{name}")
     run(["/sbin/mke2fs", "-q", "-t", "ext4", folder / SECOND, "32M"])
+    guest_amd64.make_xfs(folder)
     return root.make_image(folder / "root.ext4")
 
 
 # The postgres of doc/databases.md leaves 537 pages alone.
 GUESTS = [
-    guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M", disks=[SECOND],
+    guest_amd64.guest("systemd", "bookworm", "bookworm-security", image=make_image, memory="1024M",
+                      disks=[SECOND, guest_amd64.XFS], modules=guest_amd64.MODULES,
                       words=["systemd.unit=hugeld-tests.service", "systemd.show_status=0"]),
 ]

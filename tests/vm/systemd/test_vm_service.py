@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
-"""hugeld.service as it is installed: it makes the images of what is enabled, holds them, follows their files, and is reloaded and
-stopped; and who pays for images that root makes."""
+"""hugeld.service as it is installed: it makes the images of what is enabled, holds them, follows their files, puts in place what it
+observes, is reloaded and stopped, and started anew where something holds it; and who pays for images that root makes."""
 
 import os
 import pathlib
 import re
 import shutil
+import signal
+import subprocess
 import time
 
 import pytest
 
 import helpers
+import vmguest
 
 CONFIGURATION = pathlib.Path("/etc/hugeld/hugeld.conf")
 SLICE = pathlib.Path("/sys/fs/cgroup/hugeld.slice")
@@ -185,6 +188,78 @@ def test_unmounted(start, program):
     found = fresh(program)
     assert helpers.wait_until(lambda: held() == bytes_of(found), SECONDS, "what it holds")
     stop()
+
+
+def test_held_up(start):
+    """Something that it looks at makes it wait for ever: systemd ends it, and another one holds the images.  What goes on is not ended."""
+    folder = pathlib.Path("/run/systemd/system/hugeld.service.d")
+    folder.mkdir(parents=True)
+    (folder / "watchdog.conf").write_text("[Service]\nWatchdogSec=4\n")
+    try:
+        found = start()
+        first = int(show("MainPID"))
+        time.sleep(10)
+        assert (int(show("MainPID")), show("NRestarts")) == (first, "0"), journal()
+        os.kill(first, signal.SIGSTOP)
+        assert helpers.wait_until(lambda: show("NRestarts") == "1" and show("ActiveState") == "active", SECONDS, "another one")
+        assert int(show("MainPID")) != first and not os.path.exists(f"/proc/{first}/exe")
+        assert helpers.wait_until(lambda: held() == bytes_of(found) > 0, SECONDS, "what it holds")
+        assert images() == found
+    finally:
+        systemctl("stop", "hugeld.service")
+        shutil.rmtree(folder)
+        systemctl("daemon-reload")
+
+
+@pytest.fixture
+def acted(builder):
+    """A program that computes, on xfs, where root alone can write; and a machine that waits for nothing, as an emulated one always does."""
+    if not vmguest.has_file_system("xfs"):
+        vmguest.absent("no xfs")
+    folder, calm = pathlib.Path("/mnt/acted"), pathlib.Path("/run/calm")
+    folder.mkdir()
+    calm.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    pressure = [path for path in ("/proc/pressure/io", "/proc/pressure/memory") if os.path.exists(path)]
+    mounts = [("xfs", vmguest.find_disk(0, b"XFSB"), folder), *(("none", calm, path) for path in pressure)]
+    for kind, what, where in mounts:
+        words = ["--bind"] if kind == "none" else ["-t", kind]
+        assert helpers.run(["mount", *words, what, where]).returncode == 0
+    built = builder.once("calls", lambda made: helpers.build_calls(made / "calls", "-no-pie", mib=4))
+    shutil.copy(built, folder / "calls")
+    helpers.scatter(folder / "calls")
+    yield folder / "calls"
+    systemctl("stop", "hugeld.service")
+    CONFIGURATION.unlink()
+    for _, _, where in reversed(mounts):
+        assert helpers.run(["umount", where]).returncode == 0
+    folder.rmdir()
+
+
+def observed():
+    return helpers.hugeld_json("service", "status")["observed"]
+
+
+def test_acts(acted):
+    """It observes and acts inside of its sandbox, and the program is huge for all who start it."""
+    lines = ["observe = yes", "act = yes", "delay = 0", "window = 4", "interval = 8", f"eligible = {acted}"]
+    CONFIGURATION.parent.mkdir(exist_ok=True)
+    CONFIGURATION.write_text("".join(f"{line}\n" for line in lines))
+    before = acted.read_bytes()
+    assert systemctl("start", "hugeld.service").returncode == 0, journal()
+    process = helpers.start([acted, 10**12])
+    try:
+        helpers.wait_for(observed, lambda found: any(file["samples"] >= 30 for file in found["files"]), SECONDS, pause=0.5)
+    finally:
+        helpers.end_process(process)
+    helpers.wait_for(observed, lambda found: found["acts"]["huge"] > 0, 2 * SECONDS, pause=0.5)
+    stop()
+    assert "put in place in" in journal() and acted.read_bytes() == before
+    process = helpers.start([acted, 0, "wait"], stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline()
+        assert sum(1024 * m.kb["FilePmdMapped"] for m in helpers.read_smaps(process.pid) if m.name == str(acted)) >= helpers.HUGE
+    finally:
+        helpers.end_process(process)
 
 
 def test_who_pays(unit, start, program):

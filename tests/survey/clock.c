@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* A clock that was set by as many seconds as the file $CLOCK says now.  The one that only runs forward is as it is. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+static long find_offset(void) {
+    char text[32] = "";
+    int file = open(getenv("CLOCK"), O_RDONLY | O_CLOEXEC);
+    if (file < 0 || read(file, text, sizeof text - 1) < 0)
+        abort();
+    close(file);
+    return atol(text);
+}
+
+int clock_gettime(clockid_t clock, struct timespec *at) {
+    int result = (int)syscall(SYS_clock_gettime, clock, at);
+    if (result == 0 && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+        at->tv_sec += find_offset();
+    return result;
+}
