@@ -22,6 +22,7 @@ extern char **environ;
 struct request {
     struct hl_run run;
     char **arguments, **program; /* of `run`; what it runs */
+    char **maker_variables;
 };
 
 /* Whether the arguments are those of `run`, with no option but -p, -o and "--".  Anything else, mistakes included, is for
@@ -70,7 +71,7 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
     bool names_others = hl_selects_other_objects(patterns), shares_only = hl_shares_only(run, options, text);
     bool others = hl_takes_other_objects(patterns, shares_only, options);
     if (names_others && shares_only)
-        hl_share_later(options, NULL, request->arguments);
+        hl_share_later(options, NULL, request->arguments, request->maker_variables);
     if (hl_choose_bare(way, run, options, path, request->program[0])) {
         if (!others)
             return true;
@@ -80,7 +81,7 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
     }
     if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, options, path)) {
         if (!names_others && way->is_unknown)
-            hl_share_later(options, path, request->arguments);
+            hl_share_later(options, path, request->arguments, request->maker_variables);
         return true;
     }
     hl_set_variables(run, options, text);
@@ -112,21 +113,12 @@ static int become_command(char **argv, char **variables) {
     return HL_EXIT_NO;
 }
 
-/* The environment as it is now; its strings stay as they are when it changes. */
-static char **keep_environment(void) {
-    size_t n = 0;
-    while (environ[n] != NULL)
-        n++;
-    char **kept = hl_xmalloc((n + 1) * sizeof *kept);
-    memcpy(kept, environ, n * sizeof *kept);
-    return kept;
-}
-
 int main(int argc, char **argv) {
-    struct request request = {.run.makes_no_copy = true};
-    char **variables = keep_environment();
+    struct request request = {.run.makes_no_copy = true, .maker_variables = hl_list_maker_variables()};
+    char **variables = hl_keep_environment();
     if (read_request(&request, argc, argv))
         start_program(&request);
     free(request.run.options);
+    free(request.maker_variables);
     return become_command(argv, variables);
 }

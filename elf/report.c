@@ -15,6 +15,9 @@
 #include "store.h"
 #include "sys.h"
 
+#include <linux/poll.h>
+#include <linux/time_types.h>
+
 static void begin_line(struct hl_line *line, const struct hl_object *object) {
     const char *name = hl_base_name(object->path);
     hl_set_line(line, "hugeld: ");
@@ -35,11 +38,21 @@ void hl_note_stderr(struct hl_context *context) {
         context->standard_error = find_stderr();
 }
 
+/* Whether a write to standard error would end the program: it is a pipe that is read no more.  Not known where a filter may kill for
+   the question. */
+static bool is_broken(const struct hl_context *context) {
+    const struct __kernel_timespec now = {0, 0};
+    struct pollfd readers = {.fd = 2};
+    return context->filters_are_known && context->status.filters == 0 &&
+           HL_CALL(__NR_ppoll, &readers, 1, &now, 0, 0, 0) == 1 && (readers.revents & POLLERR) != 0;
+}
+
 void hl_write_line(const struct hl_context *context, struct hl_line *line) {
     if (context->standard_error.inode == 0)
         return;
     struct hl_file_id now = find_stderr();
-    if (now.inode != context->standard_error.inode || now.device != context->standard_error.device)
+    if (now.inode != context->standard_error.inode || now.device != context->standard_error.device ||
+        is_broken(context))
         return;
     hl_add_text(line, "\n");
     line->at[line->bytes - 1] = '\n'; /* also where the line was too long */

@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <linux/limits.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,6 +12,8 @@
 #include <sys/auxv.h>
 #include <time.h>
 #include <unistd.h>
+
+extern char **environ;
 
 /* PREFIX and the text in one line, ended by a newline; malloc'ed. */
 static char *make_line(size_t *bytes, const char *prefix, const char *format, va_list arguments) {
@@ -37,8 +40,11 @@ void hl_warn(const char *format, ...) {
     char *line = make_line(&bytes, "hugeld: ", format, arguments);
     va_end(arguments);
     fflush(stdout); /* so that what was said before stands before it */
-    if (write(STDERR_FILENO, line, bytes) < 0)
-        (void)0; /* nowhere to say it */
+    struct pollfd readers = {.fd = STDERR_FILENO};
+    if (poll(&readers, 1, 0) == 0 ||
+        !(readers.revents & POLLERR)) /* SIGPIPE would end what is about to be a program */
+        if (write(STDERR_FILENO, line, bytes) < 0)
+            (void)0; /* nowhere to say it */
     free(line);
 }
 
@@ -63,6 +69,15 @@ static void *check_memory(void *at) {
 void *hl_xmalloc(size_t bytes) { return check_memory(calloc(1, bytes > 0 ? bytes : 1)); }
 
 void *hl_xrealloc(void *at, size_t bytes) { return check_memory(realloc(at, bytes > 0 ? bytes : 1)); }
+
+char **hl_keep_environment(void) {
+    size_t n = 0;
+    while (environ[n] != NULL)
+        n++;
+    char **kept = hl_xmalloc((n + 1) * sizeof *kept);
+    memcpy(kept, environ, n * sizeof *kept);
+    return kept;
+}
 
 char *hl_xasprintf(const char *format, ...) {
     char *text;

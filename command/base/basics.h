@@ -27,6 +27,8 @@ void hl_print(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* malloc and realloc that end the command when there is no memory; hl_xasprintf the same for asprintf. */
 void *hl_xmalloc(size_t bytes);
+/* The environment as it is now, in an array that the caller frees; its strings stay as they are when it changes. */
+char **hl_keep_environment(void);
 void *hl_xrealloc(void *at, size_t bytes);
 char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -105,7 +105,7 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
     getrusage(RUSAGE_SELF, &stamp->before);
     clock_gettime(CLOCK_MONOTONIC, &stamp->start);
     if (code == 0)
-        code = hl_become_program(&way, subject->path, subject->argv);
+        code = hl_become_program(&way, subject->path, subject->argv, NULL);
     _exit(code);
 }
 

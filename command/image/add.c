@@ -142,10 +142,10 @@ static int64_t find_age_needed(const struct making *making) {
 
 /* Waits until a change of the file would show in its state. */
 static bool await_age(struct making *making) {
+    static const char in_the_future[] = "its ctime is in the future; fix the clock, then touch it";
     int64_t age = find_age(making), needed = find_age_needed(making);
     if (age < -needed)
-        return fail(making, HL_SHARE_FAILED,
-                    hl_xasprintf("its ctime is in the future; fix the clock, then touch it"));
+        return fail(making, HL_SHARE_FAILED, hl_xasprintf("%s", in_the_future));
     bool is_young = age < INT64_C(1000000000) * SETTLED_SECONDS;
     making->addition->is_too_young = (making->flags & HL_ADD_UNASKED) && is_young;
     if (is_young && making->has_no_lease)
@@ -163,6 +163,8 @@ static bool await_age(struct making *making) {
         int64_t left = needed - age + 1000000;
         nanosleep(&(struct timespec){left / 1000000000, left % 1000000000}, NULL);
         age = find_age(making);
+        if (age < -needed) /* the clock was set back meanwhile */
+            return fail(making, HL_SHARE_FAILED, hl_xasprintf("%s", in_the_future));
     }
     return true;
 }

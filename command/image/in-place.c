@@ -36,6 +36,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <linux/capability.h>
 #include <math.h>
 #include <stdio.h>
@@ -79,6 +80,7 @@ struct hl_superblock {
 /* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst). */
 #define PRESENT (UINT64_C(1) << 63)
 #define FRAME_NUMBER ((UINT64_C(1) << 55) - 1)
+#define EXCLUSIVE (UINT64_C(1) << 56)
 
 /* One file being looked at or made huge. */
 struct work {
@@ -208,10 +210,14 @@ static void end_work(struct work *work) {
         close(work->pagemap);
 }
 
-/* Maps CHUNK into the window, in which nothing else is then. */
-static bool map_chunk(const struct work *work, const struct hl_chunk *chunk) {
-    return mmap(work->window, work->place->chunk_bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, work->file,
+/* Maps CHUNK into the window, in which nothing else is then.  With PROT at once: a service may be kept from changing it. */
+static bool map_with(const struct work *work, const struct hl_chunk *chunk, int prot) {
+    return mmap(work->window, work->place->chunk_bytes, prot, MAP_PRIVATE | MAP_FIXED, work->file,
                 (off_t)chunk->offset) == work->window;
+}
+
+static bool map_chunk(const struct work *work, const struct hl_chunk *chunk) {
+    return map_with(work, chunk, PROT_READ);
 }
 
 /* Which pages of the mapped chunk are cached: a byte for each, whose lowest bit says it; the caller frees them. */
@@ -288,17 +294,45 @@ int hl_look_in_place(struct hl_place *place, const struct hl_elf_file *file,
     return 0;
 }
 
+bool hl_has_huge_text(const struct hl_elf_file *file, const struct hl_geometry *geometry) {
+    struct hl_place place;
+    struct work work;
+    bool has = false;
+    if (find_chunks(&place, file, geometry) == 0 && begin_work(&work, &place, file->fd) == 0) {
+        for (size_t i = 0; i < place.n_chunks && !has; i++)
+            has = map_chunk(&work, &place.chunk[i]) && is_mapped_huge(&work);
+        end_work(&work);
+    }
+    hl_free_place(&place);
+    return has;
+}
+
 /* --- who maps it --- */
 
 /* A line of maps, "start-end perm offset MM:mm inode  name". */
 struct line {
     uint64_t start, end, offset, inode;
     unsigned device_major, device_minor;
+    char base[NAME_MAX + 1]; /* the last part of the name */
 };
 
 static bool read_line(struct line *line, const char *text) {
-    return sscanf(text, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %x:%x %" SCNu64, &line->start, &line->end,
-                  &line->offset, &line->device_major, &line->device_minor, &line->inode) == 6;
+    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %x:%x %" SCNu64, &line->start, &line->end,
+               &line->offset, &line->device_major, &line->device_minor, &line->inode) != 6)
+        return false;
+    const char *slash = strrchr(text, '/');
+    snprintf(line->base, sizeof line->base, "%.*s", slash != NULL ? (int)strcspn(slash + 1, "\n") : 0,
+             slash != NULL ? slash + 1 : "");
+    return true;
+}
+
+/* Whether LINE may be of the file of which OWN is.  Since Linux 6.7 what is mapped through overlayfs has that one's device there, and
+   the inode of the layer's file, as far as all layers are on one file system. */
+static bool may_be_same(const struct line *line, const struct line *own) {
+    if (line->inode != own->inode)
+        return false;
+    return (line->device_major == own->device_major && line->device_minor == own->device_minor) ||
+           (line->device_major == 0 && strcmp(line->base, own->base) == 0);
 }
 
 /* How maps calls the file that the window shows: not as stat does, on some file systems. */
@@ -323,8 +357,7 @@ static bool count_process(struct hl_place *place, FILE *maps, const struct line 
     struct line line;
     for (unsigned n = 1; in_time && getline(&text, &size, maps) >= 0; n++) {
         in_time = n % LINES_MAX != 0 || hl_now_ms() < end;
-        if (!read_line(&line, text) || line.inode != own->inode || line.device_major != own->device_major ||
-            line.device_minor != own->device_minor)
+        if (!read_line(&line, text) || !may_be_same(&line, own))
             continue;
         place->is_mapped = true;
         for (size_t i = 0; i < place->n_chunks; i++)
@@ -377,6 +410,24 @@ static int64_t count_hidden(const struct work *work, const struct hl_chunk *chun
     return most;
 }
 
+/* Whether no other process maps a page of CHUNK, as far as the kernel tells (PM_MMAP_EXCLUSIVE). */
+static bool is_mapped_by_none(const struct work *work, const struct hl_chunk *chunk) {
+    uint64_t *entry = hl_xmalloc(work->pages * sizeof *entry);
+    bool is = read_entries(work, chunk, entry);
+    for (size_t i = 0; i < work->pages && is; i++)
+        is = !(entry[i] & PRESENT) || (entry[i] & EXCLUSIVE);
+    free(entry);
+    return is;
+}
+
+/* Whether the kernel says of a chunk that processes map it of which none was found: by a file system whose files are others'. */
+static bool has_hidden(const struct work *work) {
+    bool has = false;
+    for (size_t i = 0; i < work->place->n_chunks && !has; i++)
+        has = work->place->chunk[i].mappers == 0 && !is_mapped_by_none(work, &work->place->chunk[i]);
+    return has;
+}
+
 static bool add_hidden(const struct work *work) {
     for (size_t i = 0; i < work->place->n_chunks; i++) {
         struct hl_chunk *chunk = &work->place->chunk[i];
@@ -401,15 +452,17 @@ static bool count_mappers(const struct work *work, double ms_max) {
     place->is_mapped = false;
     for (size_t i = 0; i < place->n_chunks; i++)
         place->chunk[i].mappers = 0;
-    for (struct dirent *entry; folder != NULL && in_time && (entry = readdir(folder)) != NULL;) {
+    for (struct dirent *entry; folder != NULL && in_time && (errno = 0, entry = readdir(folder)) != NULL;) {
         pid_t pid = hl_parse_pid(entry->d_name);
         if (pid == 0 || pid == getpid())
             continue;
         char *path = hl_xasprintf("/proc/%s/maps", entry->d_name);
         FILE *maps = fopen(path, "re");
+        int error = maps == NULL ? errno : 0;
         free(path);
-        is_hidden |= maps == NULL && (errno == EACCES || errno == EPERM);
-        in_time = hl_now_ms() < end;
+        bool is_refused = error == EACCES || error == EPERM;
+        is_hidden |= is_refused;
+        in_time = hl_now_ms() < end && (maps != NULL || is_refused || error == ENOENT || error == ESRCH);
         if (maps != NULL) {
             in_time &= count_process(place, maps, &own, end);
             fclose(maps);
@@ -417,8 +470,9 @@ static bool count_mappers(const struct work *work, double ms_max) {
     }
     if (folder == NULL)
         return false;
+    bool is_whole = in_time && errno == 0;
     closedir(folder);
-    return in_time && (!is_hidden || add_hidden(work));
+    return is_whole && (!(is_hidden || has_hidden(work)) || add_hidden(work));
 }
 
 /* --- pressure --- */
@@ -484,9 +538,8 @@ static struct hl_superblock *find_superblock(struct hl_placer *placer, dev_t dev
    at the mapping first.  Older kernels want it to be executable.  Such mappings are refused on noexec, and IMA notes them. */
 static int find_joined_prot(const struct work *work) {
     static const int prots[] = {PROT_READ, PROT_READ | PROT_EXEC};
-    bool is_mapped = map_chunk(work, &work->place->chunk[0]);
-    for (unsigned i = 0; is_mapped && i < 2; i++)
-        if (mprotect(work->window, work->place->chunk_bytes, prots[i]) == 0 &&
+    for (unsigned i = 0; i < 2; i++)
+        if (map_with(work, &work->place->chunk[0], prots[i]) &&
             madvise(work->window, work->page_bytes, MADV_COLLAPSE) == 0)
             return prots[i];
     return PROT_NONE;
@@ -495,7 +548,7 @@ static int find_joined_prot(const struct work *work) {
 /* Joins the pages of CHUNK, if it can. */
 static void collapse(const struct work *work, const struct hl_chunk *chunk) {
     int result = -EAGAIN;
-    if (!map_chunk(work, chunk) || mprotect(work->window, work->place->chunk_bytes, work->joined_prot) != 0)
+    if (!map_with(work, chunk, work->joined_prot))
         return;
     for (unsigned try = 0; try < TRIES_TO_COLLAPSE && (result == -EAGAIN || result == -EBUSY); try++)
         result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
@@ -635,8 +688,10 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
         if (look_at(&work, &place->chunk[i])) /* read ahead with the one before */
             continue;
         sentence = explain_pressure(placer, false);
+        double began = hl_now_ms();
         enum obstacle found =
             sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;
+        place->made_ms = fmax(place->made_ms, hl_now_ms() - began);
         obstacle = obstacle == NONE ? found : obstacle;
     }
     /* What was read while a process began to map it stays as that process found it. */

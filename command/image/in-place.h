@@ -20,6 +20,7 @@ struct hl_place {
     bool
         is_mapped; /* known after hl_make_huge_in_place, unless the placer only joins and cannot: some process maps the
                        file */
+    double made_ms; /* after the same: how long the kernel took for the slowest chunk */
 };
 
 /* What one command, or the service, has found out about this machine; zero at first. */
@@ -41,6 +42,9 @@ void hl_free_placer(struct hl_placer *placer);
 int hl_look_in_place(struct hl_place *place, const struct hl_elf_file *file,
                      const struct hl_geometry *geometry);
 void hl_free_place(struct hl_place *place);
+
+/* Whether any of FILE's text is on huge pages of the page cache, for any user that may read it; a page of it may be read for that. */
+bool hl_has_huge_text(const struct hl_elf_file *file, const struct hl_geometry *geometry);
 
 /* How many bytes of the text are on huge pages. */
 uint64_t hl_huge_text_bytes(const struct hl_place *place);

@@ -30,15 +30,16 @@ uint64_t hl_find_store_owner(void) {
     return hl_find_trusted_user(&status);
 }
 
-static bool has_place(const char *path, uint64_t owner, const char *key) {
+/* Whether the store at PATH has NAME in the folder of the file KEY. */
+static bool has(const char *path, uint64_t owner, const struct hl_line *key, const char *name) {
     long store = hl_open_store(path, owner);
     if (store < 0)
         return false;
-    char *mark = hl_xasprintf("%s/" HL_IN_PLACE_MARK, key);
-    bool has = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    free(mark);
+    char *inside = hl_xasprintf("%s/%s", key->at, name);
+    bool is_there = faccessat((int)store, inside, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    free(inside);
     close((int)store);
-    return has;
+    return is_there;
 }
 
 bool hl_is_kept_in_place(int file, const struct hl_options *options) {
@@ -48,19 +49,10 @@ bool hl_is_kept_in_place(int file, const struct hl_options *options) {
         return false;
     hl_set_image_key(&key, &state);
     char *named = hl_xasprintf("%.*s", (int)options->store.bytes, options->store.at);
-    bool is_kept = has_place(HL_SYSTEM_STORE, 0, key.at) ||
-                   (named[0] != '\0' && has_place(named, hl_find_store_owner(), key.at));
+    bool is_kept = has(HL_SYSTEM_STORE, 0, &key, HL_IN_PLACE_MARK) ||
+                   (named[0] != '\0' && has(named, hl_find_store_owner(), &key, HL_IN_PLACE_MARK));
     free(named);
     return is_kept;
-}
-
-/* Whether the store at PATH, which may be NULL, has a folder for the file KEY.  That says who may go on, not what to trust. */
-static bool has_folder(const char *path, const struct hl_line *key) {
-    int store = path != NULL ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
-    bool found = store >= 0 && faccessat(store, key->at, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    if (store >= 0)
-        close(store);
-    return found;
 }
 
 bool hl_is_in_store(int file, const struct hl_options *options) {
@@ -69,19 +61,19 @@ bool hl_is_in_store(int file, const struct hl_options *options) {
     if (hl_read_file_state(&state, file) != 0)
         return false;
     hl_set_image_key(&key, &state);
-    if (has_folder(HL_SYSTEM_STORE, &key))
+    if (has(HL_SYSTEM_STORE, 0, &key, HL_IMAGE_LINK))
         return true;
     char *own = hl_choose_store(options);
-    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 && has_folder(own, &key);
+    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 &&
+                 has(own, hl_find_store_owner(), &key, HL_IMAGE_LINK);
     free(own);
     return found;
 }
 
 enum hl_way_name hl_find_made(int file, const struct hl_options *options) {
-    if (!hl_is_in_store(file, options))
-        return HL_WAY_NOTHING;
-    bool is_placed = options->backend == HL_BACKEND_AUTO && hl_is_kept_in_place(file, options);
-    return is_placed ? HL_WAY_PLACE : HL_WAY_IMAGE;
+    if (options->backend == HL_BACKEND_AUTO && hl_is_kept_in_place(file, options))
+        return HL_WAY_PLACE;
+    return hl_is_in_store(file, options) ? HL_WAY_IMAGE : HL_WAY_NOTHING;
 }
 
 /* Whether PATTERNS may select OBJECT, which a process may have at another path: by links, or in another mount namespace.  So

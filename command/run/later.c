@@ -3,9 +3,10 @@
    another process makes it meanwhile, for the next start.
 
    It must not be noticed.  It is no child of the program's, since it is begun by a process that ends at once and sends no signal.
-   It has no descriptor of this one's, because who reads a pipe to its end would wait for it; it is in a session of its own; and
-   it comes after everything else: nice 19, input and output when the disk is idle.  hl_add_image does the rest: it touches no
-   memory limit, waits for no lock and makes no image of a file that has just been built.
+   It has no descriptor of this one's, because who reads a pipe to its end would wait for it; of the environment, which may make a
+   library write its file, only what it needs; it is in a session of its own; and it comes after everything else: on processors
+   (SCHED_IDLE, also if this process is a real-time one, and its session counts no more than that) and on disks.  hl_add_image does
+   the rest: it touches no memory limit, waits for no lock and makes no image of a file that has just been built.
 
    It puts nothing in place (image/in-place.h): that would make other processes wait, and nothing would be there to see when the
    kernel drops the huge pages, while the record of it keeps the program from ever getting an image.
@@ -20,6 +21,7 @@
 
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,11 +110,20 @@ static bool is_large(const char *path) {
     return is;
 }
 
-/* Whether systemd has executed this process as a service's: it would take another process in the unit for the service's main one
+/* Whether this process is part of a service of systemd's, which would take another process in the unit for the service's main one
    (Type=forking), and wait for it when the service ends. */
 static bool is_service(void) {
+    static const char suffix[] = ".service";
+    char groups[4096];
     const char *pid = getenv("SYSTEMD_EXEC_PID"); /* systemd 248 */
-    return getppid() == 1 || (pid != NULL && strtol(pid, NULL, 10) == getpid());
+    long bytes = hl_read_file("/proc/self/cgroup", groups, sizeof groups - 1);
+    bool is = getppid() == 1 || (pid != NULL && strtol(pid, NULL, 10) == getpid());
+    groups[bytes > 0 ? bytes : 0] = '\0';
+    for (char *end, *line = groups; !is && (end = strchr(line, '\n')) != NULL;
+         line = end + 1) /* one for each hierarchy */
+        is = end - line >= (ptrdiff_t)sizeof suffix - 1 &&
+             strncmp(end - (sizeof suffix - 1), suffix, sizeof suffix - 1) == 0;
+    return is;
 }
 
 /* Whether another process may be begun, and will be another one's child: not where orphans become this one's, not in a service,
@@ -128,16 +139,39 @@ static bool may_begin(void) {
 /* fork(2), of which the parent gets no signal when the child ends. */
 static long begin_process(void) { return HL_CALL(__NR_clone, 0, 0, 0, 0, 0, 0); }
 
+static void write_text(const char *path, const char *text) {
+    int file = open(path, O_WRONLY | O_CLOEXEC);
+    if (file >= 0 && write(file, text, strlen(text)) >= 0)
+        close(file);
+}
+
 static void come_last(void) {
-    int score = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    const struct sched_param param = {0};
+    const struct rlimit none = {0, 0};
+    syscall(SYS_sched_setscheduler, 0, SCHED_IDLE, &param); /* musl's function does nothing */
     setpriority(PRIO_PROCESS, 0, NICEST);
+    write_text("/proc/self/autogroup",
+               "19"); /* a session is a group (sched_autogroup_enabled), in which alone nice counts */
     syscall(SYS_ioprio_set, IOPRIO_WHO_PROCESS, 0, IOPRIO_CLASS_IDLE);
-    if (score >= 0 && write(score, "1000", 4) == 4)
-        close(score);
+    write_text("/proc/self/oom_score_adj", "1000");
+    setrlimit(RLIMIT_CORE, &none);
+}
+
+char **hl_list_maker_variables(void) {
+    static const char *const kept[] = {"PATH=", "XDG_RUNTIME_DIR=", "LD_HUGEPAGES=", "LD_HUGEPAGES_OPTIONS="};
+    size_t n = 0;
+    char **found = hl_xmalloc((sizeof kept / sizeof kept[0] + 1) * sizeof *found);
+    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
+        for (char **variable = environ; *variable != NULL; variable++)
+            if (strncmp(*variable, kept[i], strlen(kept[i])) == 0) {
+                found[n++] = *variable;
+                break;
+            }
+    return found;
 }
 
 /* The command, with nothing of what this process has open. */
-static void become_maker(const char *command, char **arguments) {
+static void become_maker(const char *command, char **arguments, char **variables) {
     sigset_t none;
     int null = open("/dev/null", O_RDWR);
     for (int fd = 0; fd < 3; fd++)
@@ -148,7 +182,7 @@ static void become_maker(const char *command, char **arguments) {
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     come_last();
-    execve(command, arguments, environ);
+    execve(command, arguments, variables);
 }
 
 /* "hugeld run --first-use", and ARGUMENTS. */
@@ -163,12 +197,12 @@ static char **complete(char **arguments) {
     return all;
 }
 
-static bool begin_maker(const char *command, char **arguments) {
+static bool begin_maker(const char *command, char **arguments, char **variables) {
     long child = begin_process();
     if (child == 0) {
         setsid();
         if (begin_process() == 0)
-            become_maker(command, arguments);
+            become_maker(command, arguments, variables);
         _exit(0);
     }
     while (!hl_is_error(child) && waitpid((pid_t)child, NULL, __WALL) < 0 && errno == EINTR)
@@ -192,7 +226,7 @@ static bool take_turn(const char *lock_path, const char *path) {
     return takes && lock >= 0;
 }
 
-bool hl_share_later(const struct hl_options *options, const char *path, char **arguments) {
+bool hl_share_later(const struct hl_options *options, const char *path, char **arguments, char **variables) {
     bool is_shared = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_IMAGE;
     char *lock = is_shared ? find_lock(options) : NULL;
     bool takes = lock != NULL && take_turn(lock, path);
@@ -200,7 +234,7 @@ bool hl_share_later(const struct hl_options *options, const char *path, char **a
     if (!takes)
         return false;
     char *command = hl_find_part("hugeld-command", NULL, X_OK), **all = complete(arguments);
-    bool has_begun = command != NULL && begin_maker(command, all);
+    bool has_begun = command != NULL && begin_maker(command, all, variables);
     free(all);
     free(command);
     return has_begun;

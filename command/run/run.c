@@ -24,6 +24,7 @@
 #include "command/file/libraries.h"
 #include "command/run/ldso.h"
 #include "command/file/program.h"
+#include "command/image/in-place.h"
 #include "command/run/image.h"
 #include "command/run/later.h"
 #include "command/run/share.h"
@@ -42,6 +43,8 @@
 #include <string.h>
 #include <unistd.h>
 
+extern char **environ;
+
 enum { SHARE = 256, COPY, FIRST_USE };
 
 struct request {
@@ -50,6 +53,10 @@ struct request {
     bool copies;       /* --copy */
     bool is_first_use; /* no program is run: only its images are made (run/later.c) */
     int program;       /* the index of PROGRAM in argv, or 0 */
+    /* Before any variable was set for the program: */
+    struct hl_options options;
+    char *text;                          /* that they were read from */
+    char **maker_variables, **variables; /* see hl_list_maker_variables; all of them */
 };
 
 static const struct argp_option argp_options[] = {
@@ -267,6 +274,8 @@ static const char *explain_never(const struct hl_options *options, const char *p
 /* For a program of which nothing is shared. */
 static void start_as_it_is(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
                            const char *path, char *const *program) {
+    if (way->reason != NULL)
+        return;
     const char *never =
         options->strict && !hl_selects_other_objects(patterns) ? explain_never(options, path, program) : NULL;
     if (options->strict)
@@ -286,6 +295,37 @@ static char *read_options(struct hl_options *options, const struct hl_run *run) 
     return text;
 }
 
+/* Whether the kernel still has any of the text of the program at PATH, which was put in place, on huge pages. */
+static bool is_still_in_place(const char *path) {
+    struct hl_elf_file file;
+    struct hl_geometry geometry;
+    char *executable = hl_find_executable(path);
+    bool is = executable != NULL && hl_open_elf(&file, AT_FDCWD, executable) == HL_ELF_FINE;
+    if (is) {
+        hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+        is = hl_has_huge_text(&file, &geometry);
+        hl_close_elf(&file);
+    }
+    free(executable);
+    return is;
+}
+
+/* Whether nothing of hugeld has to be in the program; its file is looked at only where that is to be said or decides. */
+static bool choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                        const char *path, const char *name) {
+    if (!hl_choose_bare(way, run, options, path, name))
+        return false;
+    if (!way->is_in_place || (options->strict == 0 && options->verbose == 0))
+        return true;
+    way->is_in_place = is_still_in_place(path);
+    if (way->is_in_place && options->verbose >= 1)
+        hl_warn("%s: started as it is, because its file is kept on huge pages in place", name);
+    else if (!way->is_in_place)
+        way->reason = "its file was put in place, and the kernel has dropped its huge pages since (hugeld "
+                      "share refresh)";
+    return way->is_in_place;
+}
+
 int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
     const char *name = program[0];
     struct hl_options options;
@@ -298,7 +338,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     bool others = hl_takes_other_objects(patterns, shares_only, &options);
 
     /* With nothing of hugeld in it a program needs no variables either. */
-    if (may_be_bare && hl_choose_bare(way, run, &options, path, name)) {
+    if (may_be_bare && choose_bare(way, run, &options, path, name)) {
         if (others || (strict && names_others)) { /* libhugeld.so ends a strict one if what is named stays */
             hl_set_variables(run, &options, text);
             hl_preload_for_others(way, patterns, path);
@@ -346,11 +386,15 @@ static int become_linker(const char *linker, const char *path, char **program) {
 
 /* Only what is no ELF file may be a script without "#!", which execvp gives to the shell: another machine's
    program ends there in syntax errors. */
-int hl_become_program(struct hl_way *way, const char *path, char **program) {
+int hl_become_program(struct hl_way *way, const char *path, char **program, char **plain_variables) {
     struct hl_elf_file file;
     if (way->linker != NULL)
         return become_linker(way->linker, path, program);
     execv(path, program);
+    if (errno == E2BIG && plain_variables != NULL) {
+        environ = plain_variables;
+        execv(path, program);
+    }
     if (way->stop != NULL) { /* a security module may have been against its being traced */
         hl_cancel_exec_stop(way->stop);
         way->stop = NULL;
@@ -428,7 +472,8 @@ static enum hl_use_of_images find_use(const struct hl_run *run) {
                                                                                    : HL_USE_ON_BOUNDARY;
 }
 
-/* What the program at PATH runs in the end, and its libraries. */
+/* What the program at PATH runs in the end, and its libraries.  A program that a launcher starts is never at the exec stop; the
+   preloader, which it inherits, maps the images of what was named. */
 static void share_missing(const struct hl_run *run, const char *path, char *const *program,
                           bool is_first_use) {
     struct hl_options options;
@@ -436,9 +481,19 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
     char *text = read_options(&options, run);
     double began = hl_now_ms();
     hl_follow_launchers(&target, path, program);
-    if (hl_match_only(&options, path) &&
-        (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_IMAGE))
-        hl_share_program(target.executable, hl_find_patterns(run->patterns), &options, find_use(run));
+    enum hl_use_of_images use = find_use(run);
+    bool is_out_of_reach = target.followed && !run->use_preload && !run->use_ldso && !run->use_image;
+    bool is_any = hl_match_only(&options, path) &&
+                  (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_IMAGE);
+    if (is_any && is_out_of_reach && !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
+        if (!is_first_use)
+            hl_warn("%s: no image: it only starts %s, which does not begin on one that way; use --via=image, "
+                    "or run that program",
+                    program[0], target.executable);
+    } else if (is_any) {
+        hl_share_program(target.executable, hl_find_patterns(run->patterns), &options,
+                         is_out_of_reach ? HL_USE_ON_BOUNDARY : use);
+    }
     if (is_first_use)
         hl_note_sharing(&options, hl_now_ms() - began);
     free(target.executable);
@@ -449,15 +504,14 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
 static void share_later(const struct request *request, const struct hl_way *way, const char *path,
                         char **arguments) {
     const struct hl_run *run = &request->run;
-    struct hl_options options;
-    char *text = read_options(&options, run);
+    const struct hl_options *options = &request->options;
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
-    bool may_miss =
-        hl_match_only(&options, path) && hl_shares_only(run, &options, text) && (others || way->is_unknown);
-    if (may_miss && hl_share_later(&options, others ? NULL : path, arguments) && options.verbose >= 1)
+    bool may_miss = hl_match_only(options, path) && hl_shares_only(run, options, request->text) &&
+                    (others || way->is_unknown);
+    if (may_miss && hl_share_later(options, others ? NULL : path, arguments, request->maker_variables) &&
+        options->verbose >= 1)
         hl_warn("%s: what is missing of its images is made meanwhile, for the next start",
                 arguments[request->program - 1]);
-    free(text);
 }
 
 int hl_run_program(int argc, char **argv) {
@@ -490,6 +544,9 @@ int hl_run_program(int argc, char **argv) {
         goto out;
     }
     request.run.makes_no_copy = !request.copies;
+    request.text = read_options(&request.options, &request.run);
+    request.maker_variables = hl_list_maker_variables();
+    request.variables = hl_keep_environment();
     if (request.is_first_use) {
         share_missing(&request.run, path, program, true);
         code = HL_EXIT_DONE;
@@ -504,10 +561,13 @@ int hl_run_program(int argc, char **argv) {
     if (code == 0 && !request.shares)
         share_later(&request, &way, path, argv + 1);
     if (code == 0)
-        code = hl_become_program(&way, path, program);
+        code = hl_become_program(&way, path, program, request.options.strict ? NULL : request.variables);
 out:
     hl_free_way(&way);
     free(path);
+    free(request.text);
+    free(request.maker_variables);
+    free(request.variables);
     free(request.run.options);
     return code;
 }

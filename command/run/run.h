@@ -36,8 +36,9 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
 const char *hl_loader_name(const struct hl_run *run);
 void hl_free_way(struct hl_way *way);
 
-/* Becomes the program at PATH.  Returns only when that fails, with the exit code. */
-int hl_become_program(struct hl_way *way, const char *path, char **program);
+/* Becomes the program at PATH.  Where the kernel has no room for the variables that were added, with PLAIN_VARIABLES, unless that is
+   NULL.  Returns only when that fails, with the exit code. */
+int hl_become_program(struct hl_way *way, const char *path, char **program, char **plain_variables);
 
 /* Why the program NAME can't be run (errno), in the words and with the exit codes of env(1). */
 int hl_refuse_program(const char *name);

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -118,8 +119,12 @@ void hl_share_program(const char *executable, struct hl_string patterns, const s
     if (executable == NULL)
         return;
     list_wanted(&wanted, executable, patterns, options, use);
+    /* An image is larger than the program's limit may allow its files to be (RLIMIT_FSIZE): then there is none. */
+    struct sigaction before, ignored = {.sa_handler = SIG_IGN};
+    sigaction(SIGXFSZ, &ignored, &before);
     if (wanted.n > 0)
         add_in_slice(&wanted, executable, options);
+    sigaction(SIGXFSZ, &before, NULL);
     hl_free_libraries(&wanted);
 }
 

@@ -138,8 +138,6 @@ static bool choose_bare_main(struct hl_way *way, const struct hl_options *option
     way->is_unknown = executable == NULL;
     bool is_selected = executable != NULL && hl_selects_main(patterns, executable);
     way->is_in_place = is_selected && made == HL_WAY_PLACE;
-    if (way->is_in_place && options->verbose >= 1)
-        hl_warn("%s: started as it is, because its file is kept on huge pages in place", name);
     if (is_selected && made == HL_WAY_IMAGE)
         way->stop = start_exec_stop(executable, options, path, name);
     free(executable);

@@ -51,14 +51,14 @@ struct deed {
     ino_t inode;
     uint64_t generation;
     size_t n_made;
-    uint64_t *made;    /* offsets of huge pages that are in place */
-    double unmapped;   /* hl_now_ms, since when no process is known to map it, or 0 */
-    double not_before; /* hl_now_ms */
-    double wait_ms;    /* after the next failure */
-    double seen;       /* hl_now_ms, when it was looked at last */
+    uint64_t *made;          /* offsets of huge pages that are in place */
+    double unmapped;         /* hl_now_ms, since when no process is known to map it, or 0 */
+    double not_before;       /* hl_now_ms */
+    double wait_ms;          /* after the next failure */
+    double seen;             /* hl_now_ms, when it was looked at last */
     struct timespec changed; /* the file's ctime */
     double changed_seen;     /* hl_now_ms, when it was first seen with that */
-    char *said;        /* why not; it is not said again */
+    char *said;              /* why not; it is not said again */
 };
 
 struct hl_actor {
@@ -124,6 +124,20 @@ static double find_delay(const struct hl_actor *actor, const struct hl_configura
     return 1e3 * configuration->delay_seconds * actor->late_share;
 }
 
+/* Whether processors are kept for programs of their own.  To join pages, the kernel waits for all processors, and one that is never
+   left to it would make it wait for ever. */
+static bool has_kept_processors(void) {
+    static const char *const lists[] = {"/sys/devices/system/cpu/isolated",
+                                        "/sys/devices/system/cpu/nohz_full"};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        char text[16];
+        long bytes = hl_read_file(lists[i], text, sizeof text - 1);
+        if (bytes > 0 && text[0] >= '0' && text[0] <= '9')
+            return true;
+    }
+    return false;
+}
+
 /* Why nothing is done now whatever was observed, and until when; NULL: nothing speaks against it. */
 static char *explain_rest(struct hl_actor *actor, const struct hl_configuration *configuration, bool may,
                           double *until) {
@@ -134,6 +148,9 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
                             configuration->canary_percent);
     if (!may)
         return hl_xasprintf("the kill switch is there");
+    if (has_kept_processors())
+        return hl_xasprintf(
+            "processors are isolated (isolcpus, nohz_full), and joining pages would wait for these");
     if (hl_now_ms() < begins) {
         *until = begins;
         return hl_xasprintf("the service was started less than %.0f s ago (delay)",
@@ -201,12 +218,11 @@ static void put_off(struct deed *deed) {
     deed->wait_ms = fmin(2 * deed->wait_ms, WAIT_MAX_MS);
 }
 
-/* What was put in place is on small pages again, all of it, as far as is known. */
-static void note_loss(struct hl_actor *actor, struct deed *deed) {
-    actor->counts.lost += deed->n_made;
-    actor->counts.kept_bytes -= deed->n_made * actor->geometry.huge_page_bytes;
-    deed->n_made = 0;
-    put_off(deed);
+/* The Nth huge page that was put in place is small again. */
+static void note_loss(struct hl_actor *actor, struct deed *deed, size_t n) {
+    actor->counts.lost++;
+    actor->counts.kept_bytes -= actor->geometry.huge_page_bytes;
+    deed->made[n] = deed->made[--deed->n_made];
 }
 
 static void note_huge(struct hl_actor *actor, struct target *target) {
@@ -235,13 +251,17 @@ static bool is_wanted(const struct hl_observed_chunk *chunk) {
     return chunk->can_be_huge && !chunk->is_huge && chunk->samples - chunk->huge >= SAMPLES_MIN;
 }
 
-/* Whether a huge page of FILE that was put in place is to be put there again. */
-static bool has_lost(const struct deed *deed, const struct hl_observed_file *file) {
+/* Looks for huge pages of FILE that were put in place and are to be put there again. */
+static void note_losses(struct hl_actor *actor, struct deed *deed, const struct hl_observed_file *file) {
+    bool has_lost = false;
     for (size_t i = 0; i < file->n_chunks; i++)
-        for (size_t j = 0; j < deed->n_made; j++)
-            if (is_wanted(&file->chunk[i]) && deed->made[j] == file->chunk[i].offset)
-                return true;
-    return false;
+        for (size_t j = deed->n_made; is_wanted(&file->chunk[i]) && j-- > 0;)
+            if (deed->made[j] == file->chunk[i].offset) {
+                note_loss(actor, deed, j);
+                has_lost = true;
+            }
+    if (has_lost)
+        put_off(deed);
 }
 
 /* Takes FILE's huge page with most samples on small pages, if that has more than TARGET's. */
@@ -249,8 +269,8 @@ static void consider(struct hl_actor *actor, struct hl_observed_file *file, stru
                      double *earliest) {
     struct hl_observed_chunk *best = target->chunk;
     struct deed *deed = look_up(actor, file);
-    if (deed != NULL && has_lost(deed, file))
-        note_loss(actor, deed);
+    if (deed != NULL)
+        note_losses(actor, deed, file);
     for (size_t i = 0; i < file->n_chunks; i++)
         if (is_wanted(&file->chunk[i]) &&
             (best == NULL || file->chunk[i].samples - file->chunk[i].huge > best->samples - best->huge))
@@ -346,12 +366,11 @@ static bool is_settled(struct deed *deed, const struct hl_elf_file *file, double
 static void act_on_place(struct hl_actor *actor, struct target *target, struct hl_place *place,
                          const struct hl_elf_file *file) {
     bool waits = false;
-    double began = hl_now_ms();
     target->chunk->is_huge = place->chunk[0].is_huge;
     if (target->chunk->is_huge) /* by others, since it was looked at */
         return;
     char *sentence = make_huge(actor, target, place, file, &waits);
-    double took = hl_now_ms() - began;
+    double took = place->made_ms;
     if (waits)
         return;
     if (sentence != NULL) {
@@ -461,10 +480,11 @@ bool hl_act(struct hl_actor *actor, struct hl_observer *observer,
 
 const struct hl_act_counts *hl_read_acts(const struct hl_actor *actor) { return &actor->counts; }
 
-json_t *hl_json_acts(const struct hl_actor *actor) {
+json_t *hl_json_acts(const struct hl_actor *actor, const struct hl_configuration *configuration) {
     const struct hl_act_counts *c = &actor->counts;
     return json_pack("{s:I, s:I, s:I, s:I, s:I, s:o}", "huge", (json_int_t)c->huge, "failed",
                      (json_int_t)c->failed, "lost", (json_int_t)c->lost, "put_off", (json_int_t)c->put_off,
                      "kept_bytes", (json_int_t)c->kept_bytes, "reason",
-                     actor->reason != NULL ? hl_json_text(actor->reason) : json_null());
+                     actor->reason != NULL && configuration->acts ? hl_json_text(actor->reason)
+                                                                  : json_null());
 }

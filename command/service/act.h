@@ -38,6 +38,6 @@ bool hl_act(struct hl_actor *actor, struct hl_observer *observer,
 const struct hl_act_counts *hl_read_acts(const struct hl_actor *actor);
 
 /* The counts, and why nothing is done now. */
-json_t *hl_json_acts(const struct hl_actor *actor);
+json_t *hl_json_acts(const struct hl_actor *actor, const struct hl_configuration *configuration);
 
 #endif

@@ -48,9 +48,10 @@ struct service {
     double next_metrics; /* hl_now_ms */
     int (*sd_notify)(int unset_environment,
                      const char *state); /* sd_notify(3); NULL: systemd did not start it */
-    double watchdog_ms, next_watchdog;   /* systemd ends it if it says nothing for so long, 0: it does not; hl_now_ms */
-    char *notified;                      /* what was said to it last */
-    double next_round;                   /* hl_now_ms */
+    double watchdog_ms,
+        next_watchdog; /* systemd ends it if it says nothing for so long, 0: it does not; hl_now_ms */
+    char *notified;    /* what was said to it last */
+    double next_round; /* hl_now_ms */
 };
 
 static const struct argp_option argp_options[] = {
@@ -306,7 +307,7 @@ static int find_wait(const struct service *service) {
 /* Where every user can read it, until the next window or act; what cannot be written is not there. */
 static void publish_observed(const struct service *service) {
     json_t *observed = hl_json_observed(service->observer);
-    json_object_set_new(observed, "acts", hl_json_acts(service->actor));
+    json_object_set_new(observed, "acts", hl_json_acts(service->actor, &service->configuration));
     if (json_dump_file(observed, HL_SERVICE_OBSERVED ".new", JSON_COMPACT) == 0)
         rename(HL_SERVICE_OBSERVED ".new", HL_SERVICE_OBSERVED);
     json_decref(observed);

@@ -185,15 +185,45 @@ def test_overlay(service, program, tmp_path):
     try:
         if added.returncode != 0:
             vmguest.absent(f"it cannot be put in place: {added.stderr.strip()}")
-        with contextlib.ExitStack() as stack:
-            for name in "one", "two":
-                for part in "upper", "work":
-                    (tmp_path / name / part).mkdir(parents=True)
-                options = f"lowerdir={program.parent},upperdir={tmp_path}/{name}/upper,workdir={tmp_path}/{name}/work"
-                folder = stack.enter_context(mounted(pathlib.Path(f"/mnt/{name}"), "-t", "overlay", "-o", options, "overlay"))
-                assert huge_bytes(folder / program.name) >= helpers.HUGE
+        with overlays(program.parent, tmp_path, ["one", "two"]) as layers:
+            for layer in layers:
+                assert huge_bytes(layer / program.name) >= helpers.HUGE
     finally:
         helpers.hugeld("share", "remove", "--all")
+
+
+@contextlib.contextmanager
+def overlays(layer, folder, names):
+    """Two overlays of LAYER, with all else in FOLDER."""
+    with contextlib.ExitStack() as stack:
+        found = []
+        for name in names:
+            for part in "upper", "work":
+                (folder / name / part).mkdir(parents=True)
+            options = f"lowerdir={layer},upperdir={folder}/{name}/upper,workdir={folder}/{name}/work"
+            found.append(stack.enter_context(mounted(pathlib.Path(f"/mnt/{name}"), "-t", "overlay", "-o", options, "overlay")))
+        yield found
+
+
+@pytest.mark.parametrize("where", ["tmpfs", "layer's"])
+def test_mapped_through_overlays(program, tmp_path, where):
+    """Who maps a layer's file by an overlay maps it, whatever maps says: 16 processes would wait for a page to be joined, and to read it
+    anew would take it from them."""
+    if not vmguest.has_file_system("overlay"):
+        vmguest.absent("no overlayfs")
+    folder = tmp_path if where == "tmpfs" else program.parent.parent / f"upper-{program.parent.name}"
+    before = program.read_bytes()
+    try:
+        with overlays(program.parent, folder, ["one", "two"]) as layers, contextlib.ExitStack() as stack:
+            for layer in layers:
+                stack.enter_context(mapped_by(layer / program.name, 8))
+            added = helpers.hugeld("share", "add", "--way=place", "--any-disk", program)
+            assert added.returncode == 1 and ("processes map the file" in added.stderr or "it cannot be known" in added.stderr), added
+            assert huge_bytes(program) == 0 and program.read_bytes() == before
+    finally:
+        helpers.hugeld("share", "remove", "--all")
+        if folder != tmp_path:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 # As many processes that map the second huge page of a file, all of it, until standard input ends.
