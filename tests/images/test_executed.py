@@ -578,3 +578,55 @@ def test_share_nothing(run):
     """What is too small gains nothing, and nobody is told."""
     result = run(["/bin/true"], "--share", options="", loader=())
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_share_under_a_file_limit(own_store, program, run, later):
+    """The image is larger than the program's files may be: it runs without."""
+    app = program("pie")
+    result = run([app], "--share", loader=(), prefix=["prlimit", "--fsize=1048576", *later])
+    assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout), result
+    assert f"hugeld: {app}: no image: " in result.stderr and not list(own_store.glob(f"*/{app.name}"))
+
+
+def test_share_of_a_launcher(own_store, program, run, later):
+    """What env starts does not begin on its image, so none is made."""
+    app = program("pie")
+    result = run(["/usr/bin/env", app], "--share", loader=(), prefix=later)
+    assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
+    assert f"hugeld: /usr/bin/env: no image: it only starts {app}, " in result.stderr and not list(own_store.glob(f"*/{app.name}"))
+
+
+@TAKES_PAGES
+@pytest.mark.parametrize("words", [[], ["--copy"], ["--share"]], ids=" ".join)
+def test_lines_that_are_not_read(own_store, program, words):
+    """Standard error is a pipe that nothing reads any more; the program itself writes nothing there."""
+    app, ends = program("nopie"), os.pipe()
+    os.close(ends[0])
+    try:
+        result = subprocess.run([helpers.HUGELD, "run", *words, "-o", f"store={own_store},verbose=2", "--", app], stdout=subprocess.PIPE,
+                                stderr=ends[1], env=helpers.environment(), text=True, timeout=60)
+    finally:
+        os.close(ends[1])
+    assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
+
+
+def test_no_room_for_variables(program):
+    """The kernel takes no more of them than the program has: it runs without hugeld's."""
+    app, tried = program("nopie"), 0
+    limit = 512 << 10  # of the stack: a quarter of it is for words and variables
+
+    def run(size, *words):
+        variables = {**helpers.environment(), **{f"A{i}": "x" * 1000 for i in range(size // 1024)}, "B": "x" * (size % 1024)}
+        try:
+            return subprocess.run(["prlimit", f"--stack={limit}", *words, app], env=variables, capture_output=True, text=True, timeout=60)
+        except OSError:
+            return None
+
+    for size in range((limit >> 2) - 6000, limit >> 2, 40):
+        hugeld = run(size, helpers.HUGELD, "run", "--copy", "--")
+        if hugeld is None or "hugeld" in hugeld.stderr and "Argument list too long" in hugeld.stderr and "prlimit" in hugeld.stderr:
+            continue  # hugeld itself could not be executed
+        plain = run(size)
+        tried += 1
+        assert (hugeld.returncode, hugeld.stdout) == (plain.returncode, plain.stdout) == (3, plain.stdout), (size, hugeld)
+    assert tried > 0

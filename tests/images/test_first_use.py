@@ -22,7 +22,10 @@ ls -l /proc/$$/fd > /run/open-$$
 {
     echo "arguments $*"
     sed -n 's/.* -> /open /p' /run/open-$$
-    echo "nice $(cut -d ' ' -f 19 /proc/$$/stat) score $(cat /proc/$$/oom_score_adj)"
+    echo "nice $(cut -d ' ' -f 19 /proc/$$/stat) policy $(cut -d ' ' -f 41 /proc/$$/stat) score $(cat /proc/$$/oom_score_adj)"
+    echo "session $(cat /proc/$$/autogroup 2> /dev/null)"
+    echo "core $(ulimit -c)"
+    tr '\\0' '\\n' < /proc/$$/environ | sed -n 's/=.*//p' | sed 's/^/variable /'
     grep SigBlk /proc/self/status
 } > /run/said-$$
 while [ -e /run/hold ]; do sleep 0.1; done
@@ -92,46 +95,51 @@ def images(world, name, place=SYSTEM):
     return list(world.path(place).glob(f"*/{name}"))
 
 
-def test_next_start(world, store, later):
+def test_next_start(world, store, stock):
     """The first start is plain, and the next one is on the image."""
-    plain = world.run(APP)
-    first = run(world, "--", APP, prefix=later)
+    plain = world.run(stock, "--version")
+    first = run(world, "--", stock, "--version")
     assert (first.returncode, first.stdout, first.stderr) == (plain.returncode, plain.stdout, plain.stderr)
-    helpers.wait_until(lambda: images(world, "app"), what="its image")
-    second = run(world, "-o", "verbose=2", "--", APP, prefix=later)
-    assert second.returncode == plain.returncode and f"at the exec stop from {SYSTEM}/" in second.stderr, second.stderr
+    helpers.wait_until(lambda: images(world, stock.name), what="its image")
+    second = run(world, "-o", "verbose=2", "--", stock, "--version")
+    assert (second.returncode, second.stdout) == (plain.returncode, plain.stdout)
+    assert f"at the exec stop from {SYSTEM}/" in second.stderr, second.stderr
     [image] = world.list()
-    assert image["path"] == APP
+    assert image["path"] == str(stock)
 
 
-def test_by_a_user(world, later):
+def test_by_a_user(world, stock):
     """A user's store is made, too."""
     place = f"/run/user/{USER}"
     made = world.run("mount", "-t", "tmpfs", "-o", f"mode=700,uid={USER},gid={USER},size=256m", "none", place)
     assert made.returncode == 0, made
-    os.chown(world.path(APP), USER, -1)  # who may ask whether it has a writer
-    run(world, "--", APP, prefix=later, user=USER)
-    helpers.wait_until(lambda: images(world, "app", f"{place}/hugeld"), what="its image")
-    second = run(world, "-o", "verbose=2", "--", APP, user=USER)
+    run(world, "--", stock, "--version", user=USER)
+    helpers.wait_until(lambda: images(world, stock.name, f"{place}/hugeld"), what="its image")
+    second = run(world, "-o", "verbose=2", "--", stock, "--version", user=USER)
     assert f"at the exec stop from {place}/hugeld/" in second.stderr, second.stderr
 
 
-def test_is_said(world, store, later):
-    result = run(world, "-o", "verbose=1", "--", APP, prefix=later)
-    assert f"hugeld: {APP}: what is missing of its images is made meanwhile, for the next start\n" in result.stderr, result.stderr
-    helpers.wait_until(lambda: images(world, "app"), what="its image")
+def test_is_said(world, store, stock):
+    result = run(world, "-o", "verbose=1", "--", stock, "--version")
+    assert f"hugeld: {stock}: what is missing of its images is made meanwhile, for the next start\n" in result.stderr, result.stderr
+    helpers.wait_until(lambda: images(world, stock.name), what="its image")
 
 
 def test_has_nothing_of_the_program(world, store, maker, stock):
-    """No descriptor, no child, no blocked signal, and it comes after everything else."""
+    """No descriptor, no child, no blocked signal, no variable that a library may act on, no core; and it comes after everything else,
+    whatever the program has."""
     allow_again(store)
-    result = run(world, "--", stock, "--version", prefix=["sh", "-c", 'exec "$@" 9< /bin/true', "sh"])
+    prefix = ["env", "CPUPROFILE=/run/profile", "LD_BIND_NOW=1", "chrt", "-f", "1", "sh", "-c", 'ulimit -c 1000; exec "$@" 9< /bin/true', "sh"]
+    result = run(world, "--", stock, "--version", prefix=prefix)
     assert result.returncode == 0, result
     [said] = maker(1)
     assert f"arguments run --first-use -- {stock} --version\n" in said
     opened = {name for name in re.findall("^open (.*)", said, re.M) if not name.startswith("/run/open-")}
     assert opened == {"/dev/null", "/run/bin/hugeld-command"}, said
-    assert "nice 19 score 1000\n" in said and "SigBlk:\t0000000000000000\n" in said, said
+    assert f"nice 19 policy {os.SCHED_IDLE} score 1000\n" in said and "SigBlk:\t0000000000000000\n" in said, said
+    assert "session \n" in said or re.search("^session .* nice 19$", said, re.M), said
+    assert "core 0\n" in said and set(re.findall("^variable (.*)", said, re.M)) <= {"PATH", "XDG_RUNTIME_DIR", "LD_HUGEPAGES",
+                                                                                      "LD_HUGEPAGES_OPTIONS"}, said
 
 
 def test_is_no_child(world, store, maker):
@@ -166,10 +174,10 @@ def test_not_again_and_again(world, store, maker, stock):
     assert len(maker(2)) == 2
 
 
-def test_takes_a_hundredth(world, store, later):
+def test_takes_a_hundredth(world, store, stock):
     """It may be begun again in a hundred times as long as it has taken."""
-    run(world, "--", APP, prefix=later)
-    helpers.wait_until(lambda: images(world, "app"), what="its image")
+    run(world, "--", stock, "--version")
+    helpers.wait_until(lambda: images(world, stock.name), what="its image")
     run(world, "--first-use", "--", "/run/bin/hugeld")
     assert (store / ".lock").stat().st_mtime - (store / ".lock").stat().st_ctime >= 9
 
@@ -204,6 +212,19 @@ def test_in_a_service(world, store, maker, stock):
     """systemd would take it for the service's main process, or wait for it."""
     prefix = ["sh", "-c", 'SYSTEMD_EXEC_PID=$$ exec "$@"', "sh"]
     stays_away(world, store, maker, stock, "--", stock, "--version", prefix=prefix)
+
+
+def test_below_a_service(world, store, maker, stock, tmp_path):
+    """The same for what a service's script runs."""
+    root = pathlib.Path("/sys/fs/cgroup")
+    group = (root if (root / "cgroup.procs").exists() else next(root.glob("*/cgroup.procs")).parent) / f"t{os.getpid()}-{tmp_path.name}.service"
+    group.mkdir()
+    try:
+        prefix = ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+        stays_away(world, store, maker, stock, "--", stock, "--version", prefix=prefix)
+    finally:
+        helpers.wait_until(lambda: not (group / "cgroup.procs").read_text(), what="its end")
+        group.rmdir()
 
 
 def test_no_store(world, maker, stock):

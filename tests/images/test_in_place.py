@@ -160,6 +160,21 @@ def test_scattered(place):
     assert {p.name for p in folder.iterdir()} == {".origin", ".in-place"}
 
 
+def test_dropped_since(place):
+    """Nothing is on huge pages any more: strict=on refuses it, verbose=1 says so, and otherwise it runs as it is."""
+    add(place, BIG)
+    strict = ["/run/bin/hugeld", "run", "-o", "strict=on", "--", BIG, 0]
+    assert place.run(*strict).returncode == 0
+    helpers.scatter(place.path(BIG))
+    assert huge_bytes(place) == 0
+    result = place.run(*strict)
+    assert result.returncode == 127 and result.stderr.count("\n") == 1 and "has dropped its huge pages" in result.stderr, result
+    result = place.run("/run/bin/hugeld", "run", "-o", "verbose=1", "--", BIG, 0)
+    assert result.returncode == 0 and "has dropped its huge pages" in result.stderr and "kept on huge pages" not in result.stderr, result
+    result = place.run("/run/bin/hugeld", "run", "--", BIG, 0)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_compiler(place):
     """cc1plus says the same in place as before."""
     copy = place.path("/run/programs/cc1plus")

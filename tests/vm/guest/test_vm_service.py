@@ -211,19 +211,21 @@ def test_mapped_through_overlays(program, tmp_path, where):
     anew would take it from them."""
     if not vmguest.has_file_system("overlay"):
         vmguest.absent("no overlayfs")
-    folder = tmp_path if where == "tmpfs" else program.parent.parent / f"upper-{program.parent.name}"
-    before = program.read_bytes()
+    layer, before = program.parent / "layer", program.read_bytes()
+    layer.mkdir()
+    os.link(program, layer / program.name)
+    folder = tmp_path if where == "tmpfs" else program.parent / "upper"
     try:
-        with overlays(program.parent, folder, ["one", "two"]) as layers, contextlib.ExitStack() as stack:
-            for layer in layers:
-                stack.enter_context(mapped_by(layer / program.name, 8))
+        with overlays(layer, folder, ["one", "two"]) as layers, contextlib.ExitStack() as stack:
+            for at in layers:
+                stack.enter_context(mapped_by(at / program.name, 8))
             added = helpers.hugeld("share", "add", "--way=place", "--any-disk", program)
             assert added.returncode == 1 and ("processes map the file" in added.stderr or "it cannot be known" in added.stderr), added
             assert huge_bytes(program) == 0 and program.read_bytes() == before
     finally:
         helpers.hugeld("share", "remove", "--all")
-        if folder != tmp_path:
-            shutil.rmtree(folder, ignore_errors=True)
+        for left in layer, program.parent / "upper":
+            shutil.rmtree(left, ignore_errors=True)
 
 
 # As many processes that map the second huge page of a file, all of it, until standard input ends.
