@@ -126,6 +126,31 @@ def test_acts(acting, program):
         assert "put in place: " in service.service.run("status").stdout
 
 
+def system_calls(*names):
+    """Those that SystemCallFilter= of systemd.exec(5) means by these names."""
+    found = set()
+    for name in names:
+        if name.startswith("@"):
+            lines = helpers.run(["systemd-analyze", "--no-pager", "syscall-filter", name]).stdout.splitlines()
+            found |= system_calls(*(line.strip() for line in lines[1:] if line.strip() and "#" not in line))
+        else:
+            found.add(name)
+    return found
+
+
+def test_sandbox(acting, tmp_path):
+    """hugeld.service is killed for a call that its filter does not have: all that it makes here are allowed."""
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    trace = tmp_path / "trace"
+    with acting(prefix=["strace", "-f", "-qq", "-o", trace]) as service:
+        service.configure()
+        huge_or_skip(service)
+    made = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(), re.M))
+    [words] = re.findall("^SystemCallFilter=(.*)", (helpers.ROOT / "data/hugeld.service").read_text(), re.M)
+    assert {"mincore", "madvise", "perf_event_open"} <= made and made <= system_calls(*words.split(), "@default")
+
+
 def test_not_by_default(observe, program):
     """Observing alone changes nothing."""
     with observe(program) as service:
