@@ -67,7 +67,7 @@ struct hl_context {
     bool knows_hugetlb;   /* what KERNEL says of hugetlb was tried; false again when objects come later: */
     bool knows_execution; /* the process may have restricted itself; the same for executable_memory */
     bool knows_placement;
-    bool has_no_store; /* of images: looked for, and not there */
+    bool has_no_store; /* of images: looked for, and not there; the same */
     struct hl_status status;
     bool status_holds; /* nothing of the program has run since it was read; */
     int status_result; /* then hl_read_process_status returned this */

@@ -64,6 +64,7 @@ static void clear_process(struct hl_context *context) {
 void hl_forget_process(struct hl_context *context) {
     context->status_holds = context->knows_hugetlb = context->knows_execution = context->knows_placement =
         false;
+    context->has_no_store = false;
 }
 
 /* The standard error of CONTEXT is noted. */
@@ -72,7 +73,7 @@ static bool begin(struct hl_context *context, const struct hl_options *options, 
     clear_process(context);
     context->way_in = way_in;
     context->filters_are_known = context->has_started = context->is_traced = false;
-    context->has_no_store = context->others_ran = false;
+    context->others_ran = false;
     context->matched = context->n_small = 0;
     hl_forget_process(context);
     context->options = *options;

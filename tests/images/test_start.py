@@ -122,6 +122,33 @@ def test_dlopen_among_60000_mappings(images, builder, tmp_path):
     assert not reads_of_maps(lines), lines
 
 
+OPENER = """
+import ctypes, sys
+print("ready", flush=True)
+sys.stdin.readline()
+ctypes.CDLL(sys.argv[1])
+print(open("/proc/self/maps").read())
+"""
+
+
+def test_store_that_was_made_since(own_store, builder, library):
+    """A process that found no store at its start finds it when it loads a library."""
+    _, [dso] = builder.with_library("dso-aligned")
+    store = own_store / "since"
+    env = helpers.preload(library, patterns="main:libbig*", options=f"backend=image,store={store}")
+    process = helpers.start(["/usr/bin/python3", "-c", OPENER, dso], env, stdin=subprocess.PIPE)
+    try:
+        assert process.stdout.readline() == "ready\n"
+        store.mkdir(mode=0o700)
+        added = helpers.hugeld("share", f"--store={store}", "add", "--way=image", dso)
+        assert added.returncode == 0, added
+        said, _ = process.communicate("\n", timeout=60)
+        assert f"{store}/" in said, said
+    finally:
+        helpers.end_process(process)
+        shutil.rmtree(store, ignore_errors=True)
+
+
 # --- what it leaves ---
 
 
