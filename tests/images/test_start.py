@@ -7,6 +7,7 @@ import pathlib
 import re
 import shutil
 import struct
+import subprocess
 
 import pytest
 
