@@ -395,7 +395,7 @@ def twin(identifier):
 def row_of(groups, what, identifier, name):
     """[a line of README's tables], or nothing: WHAT was measured of the way NAME, for both states of the plain program's file where
     both are known; what loses is marked."""
-    results = [find(groups, one, name) for one in (identifier, twin(identifier))]
+    results = [find(groups, one, name) for one in (identifier, twin(identifier) if ":" not in identifier else "")]
     if not results[0]:
         return []
     of = "the memory" if "memory" in identifier else "the time"

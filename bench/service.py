@@ -39,9 +39,10 @@ def copies(files):
         shutil.rmtree(FOLDER, ignore_errors=True)
 
 
-def put_in_place(file):
-    """As an act does it, all of it at once.  False: this kernel and file system cannot."""
-    pagecache.make(file, "scattered")
+def put_in_place(file, state):
+    """As an act does it, all of it at once, while all else of FILE lies as STATE says.  False: this kernel and file system cannot."""
+    subprocess.run([HUGELD, "share", "--store", groups.STORE, "remove", "--all"], stdout=subprocess.DEVNULL, check=False)
+    pagecache.make(file, state)
     result = subprocess.run([HUGELD, "share", "--store", groups.STORE, "add", "--any-disk", "--way=place", file], capture_output=True,
                             text=True)
     return result.returncode == 0
@@ -56,10 +57,10 @@ def is_in_place(file):
 def measure_states(name, title, files, argv, rounds):
     """ARGV(folder) with copies of FILES, in place beside each of the states in which the page cache may have them."""
     with copies(files) as folders:
-        for file in files:
-            if not put_in_place(folders["in-place"] / os.path.basename(file)):
-                raise RuntimeError(f"{file} cannot be put in place on this kernel and file system")
         for state in pagecache.STATES:
+            for file in files:
+                if not put_in_place(folders["in-place"] / os.path.basename(file), state):
+                    raise RuntimeError(f"{file} cannot be put in place on this kernel and file system")
             ways = [Way("plain", argv(folders[state])), Way("plain-again", argv(folders[state])), Way("in-place", argv(folders["in-place"]))]
             here = [folders[state] / os.path.basename(file) for file in files]
             found = pagecache.measure_in(state, here, lambda ways=ways: at_once(ways, rounds, files=here))
