@@ -129,7 +129,7 @@ enum hl_way_name {
     HL_WAYS
 };
 
-/* Whether a store knows the open FILE: asked first, because most files are in none, and all else takes longer. */
+/* Whether a store has an image of the open FILE. */
 bool hl_is_in_store(int file, const struct hl_options *options);
 
 /* What there is of the open FILE already, and `run` therefore takes: HL_WAY_PLACE, where its pages are kept so; HL_WAY_IMAGE,
