@@ -23,9 +23,9 @@ CONFIGURATION = "/etc/hugeld/hugeld.conf"
 
 
 @contextlib.contextmanager
-def service(world, prefix=()):
+def service(world, prefix=(), **options):
     """The process, once it has something to hold."""
-    process = helpers.start(world.command(*prefix, "/run/bin/hugeld", "service"))
+    process = helpers.start(world.command(*prefix, "/run/bin/hugeld", "service"), **options)
     try:
         yield process
         assert process.poll() is None, process.stderr.read()
@@ -265,20 +265,20 @@ def test_feeds_the_watchdog(world):
             said.append(listener.recv(4096).decode())
 
 
-def test_full_store(world):
+def test_full_store(world, tmp_path):
     """What fits is made and held, what does not is said once, and nothing is tried again and again; when there is room, it is made."""
     names = [f"/run/programs/app-{i}" for i in range(8)]
     for name in names:
         shutil.copy(world.path(APP), world.path(name))
     world.add("--size=32M", APP)
     enable(world, "/run/programs/*")
-    with service(world) as process:
+    with open(tmp_path / "said", "w") as log, service(world, stderr=log) as process:
         helpers.wait_until(lambda: held(process) > 0, 30, "what it holds")
         fits = world.list()
         assert 1 < len(fits) < len(names) and {image["state"] for image in fits} == {"fresh"}
         assert held(process) == sum(image["huge_pages"] for image in fits) * helpers.HUGE
         replaced = next(image["path"] for image in fits if image["path"] != APP)
-        new = world.path("/run/new")
+        new = world.path("/run/programs/.new")
         shutil.copy(world.path(APP), new)
         with open(new, "ab") as file:
             file.write(bytes(4 << 20))  # its image needs no more room, but it is another file
@@ -293,7 +293,7 @@ def test_full_store(world):
         world.path(f"{SYSTEM}/filler").unlink()
         process.send_signal(signal.SIGHUP)
         assert helpers.wait_until(lambda: replaced in [i["path"] for i in world.list() if i["state"] == "fresh"], 60)
-    said = process.stderr.read().splitlines()
+    said = (tmp_path / "said").read_text().splitlines()
     lines = [line for line in said if f" {replaced}: " in line and ("is full" in line or "has room" in line)]
     assert len(lines) == 1, said
     assert len(said) < 3 * len(names), said

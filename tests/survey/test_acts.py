@@ -143,7 +143,7 @@ def test_sandbox(acting, tmp_path):
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     trace = tmp_path / "trace"
-    with acting(prefix=["strace", "-f", "-qq", "-o", trace]) as service:
+    with acting(prefix=["strace", "-D", "-f", "-qq", "-o", trace]) as service:
         service.configure()
         huge_or_skip(service)
     made = set(re.findall(r"^\d+ +(\w+)\(", trace.read_text(), re.M))
