@@ -54,6 +54,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from share' -l running -d 'What pr
 complete -c hugeld -n '__fish_seen_subcommand_from share' -s a -l all -d 'Remove everything'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l unused -d 'Remove what no process maps'
 complete -c hugeld -n '__fish_seen_subcommand_from share' -l force -d 'Remove what is mapped, too'
+complete -c hugeld -n '__fish_seen_subcommand_from share' -l unattended -d 'Refresh as the service does it'
 complete -c hugeld -n '__fish_seen_subcommand_from image' -s H -l huge-page -x -a '2M 32M 512M' -d 'Size of huge pages'
 complete -c hugeld -n '__fish_seen_subcommand_from status perf-map attach detach' -a '(__fish_complete_pids)'
 complete -c hugeld -n '__fish_seen_subcommand_from status' -s a -l all -d 'Every process with huge pages'

@@ -36,6 +36,8 @@
 /* For a program that is about to run: what was built just now may run only once. */
 #define SETTLED_SECONDS 300
 #define IMAGE_MODE 0555
+/* Percent of the memory that stay available after what no person has asked for. */
+#define AVAILABLE_MIN 15
 
 struct making {
     struct hl_addition *addition;
@@ -219,6 +221,29 @@ static void make_room(const struct making *making, uint64_t needed) {
     hl_free_stored(stored, n);
 }
 
+/* Whether AVAILABLE_MIN of the machine's memory are available with the image, too: it cannot be dropped or swapped, so what other
+   programs need next would be taken from them.  The pool of huge pages is no part of that. */
+static bool leaves_margin(struct making *making, uint64_t needed) {
+    char meminfo[8192];
+    uint64_t total = 0, pool = 0, available = 0;
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) > 0) {
+        hl_find_number(meminfo, "MemTotal:", &total);
+        hl_find_number(meminfo, "Hugetlb:", &pool);
+        hl_find_number(meminfo, "MemAvailable:", &available);
+    }
+    uint64_t margin = hl_subtract(total, pool) / 100 * AVAILABLE_MIN;
+    return available >= margin + needed / 1024 ||
+           fail(making, HL_SHARE_FAILED,
+                hl_xasprintf("its image takes %" PRIu64 " MiB, and less than %d %% of the memory would stay "
+                             "available; free memory, or make it all the same: hugeld share refresh",
+                             needed >> 20, AVAILABLE_MIN));
+}
+
+static bool is_calm(struct making *making) {
+    char *sentence = making->store->placer != NULL ? hl_explain_busy(making->store->placer) : NULL;
+    return sentence == NULL || fail(making, HL_SHARE_FAILED, sentence);
+}
+
 /* Before anything is written, since memory that is not there is killed for. */
 static bool check_room(struct making *making) {
     const struct hl_store *store = making->store;
@@ -229,6 +254,9 @@ static bool check_room(struct making *making) {
     if (needed > 2 * making->image.huge_pages * store->geometry.huge_page_bytes *
                      (making->n_nodes > 0 ? making->n_nodes : 1))
         return refuse(making, HL_SKIP_TOO_SPARSE);
+    if (((making->flags & HL_ADD_WHEN_CALM) && !is_calm(making)) ||
+        ((making->flags & HL_ADD_UNATTENDED) && !leaves_margin(making, needed)))
+        return false;
     hl_read_status(&status, &hl_system_roots);
     hl_read_placement(&placement, &status, HL_NUMA_ANY);
     if (making->flags & HL_ADD_UNASKED) {

@@ -104,8 +104,8 @@ int hl_prove_huge(const struct hl_geometry *geometry, int file, bool collapses, 
 struct expected {
     const struct hl_store *store;
     const struct hl_elf_file *file;
-    struct hl_image image;
-    bool repairs;
+    struct hl_image image; /* unless only its state is checked */
+    unsigned how;          /* HL_CHECK_* */
 };
 
 /* Whether the open IMAGE is still as it was made; *PROBLEM says it if not.  0, or a negated errno. */
@@ -119,6 +119,14 @@ static int check_digest(const struct hl_stored *stored, int image, char **proble
     return result;
 }
 
+/* The same, and whether its bytes are the file's: HL_SKIP_IMAGE_MISMATCH if not.  Both are read from their beginning to their end. */
+static int check_bytes(const struct expected *expected, const struct hl_stored *stored, int image,
+                       char **problem) {
+    int result = check_digest(stored, image, problem);
+    return result == 0 && *problem == NULL ? hl_compare_written(&expected->image, expected->file, image)
+                                           : result;
+}
+
 /* The one image in the folder of STORED that LINK leads to.  NULL, or what is wrong. */
 static char *check_replica(const struct expected *expected, const struct hl_stored *stored, const char *link,
                            bool *only_small) {
@@ -128,11 +136,10 @@ static char *check_replica(const struct expected *expected, const struct hl_stor
     free(path);
     if (image < 0)
         return hl_xasprintf("it cannot be opened: %s", strerror(errno));
-    int result = check_digest(stored, image, &problem);
+    int result = expected->how & HL_CHECK_STATE ? 0 : check_bytes(expected, stored, image, &problem);
     if (result == 0 && problem == NULL)
-        result = hl_compare_written(&expected->image, expected->file, image);
-    if (result == 0 && problem == NULL)
-        result = hl_prove_huge(&expected->store->geometry, image, expected->repairs, &pages, &small);
+        result = hl_prove_huge(&expected->store->geometry, image, expected->how & HL_CHECK_REPAIRS, &pages,
+                               &small);
     else if (result == HL_SKIP_IMAGE_MISMATCH)
         problem = hl_xasprintf("its bytes are not those that the file has now");
     *only_small = problem == NULL && small > 0;
@@ -204,7 +211,7 @@ void hl_measure_stored(const struct hl_store *store, struct hl_stored *stored) {
     hl_close_elf(&file);
 }
 
-char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, bool repairs,
+char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, unsigned how,
                       bool *only_small) {
     static const char *const sentences[] = {
         [HL_CHANGED] = "the file has changed since",
@@ -214,7 +221,7 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
         [HL_PENDING] = "the file has changed, and its new image could not be made yet",
         [HL_UNREADABLE] = "the file, or the image's folder, cannot be read now"};
     struct hl_elf_file file;
-    struct expected expected = {.store = store, .file = &file, .repairs = repairs};
+    struct expected expected = {.store = store, .file = &file, .how = how};
     *only_small = false;
     if (stored->freshness != HL_FRESH)
         return hl_xasprintf("%s", sentences[stored->freshness]);
@@ -230,7 +237,7 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
         hl_close_elf(&file);
         return problem;
     }
-    int result = hl_plan_image(&expected.image, &file, &store->geometry);
+    int result = how & HL_CHECK_STATE ? 0 : hl_plan_image(&expected.image, &file, &store->geometry);
     if (result == 0) {
         problem = check_replicas(&expected, stored, only_small);
         hl_free_image(&expected.image);
@@ -263,7 +270,8 @@ static void make_again(struct hl_addition *addition, const struct hl_store *stor
 enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
                                   const struct hl_stored *stored, unsigned flags) {
     bool only_small;
-    char *problem = hl_check_stored(store, stored, true, &only_small);
+    unsigned how = HL_CHECK_REPAIRS | (flags & HL_ADD_UNATTENDED ? HL_CHECK_STATE : 0);
+    char *problem = hl_check_stored(store, stored, how, &only_small);
     if (problem == NULL)
         return HL_REFRESH_FINE;
     if (stored->freshness == HL_UNREADABLE) {

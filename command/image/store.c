@@ -246,7 +246,9 @@ static int say_no_lock(const struct hl_store *store, int result) {
 }
 
 int hl_lock_store(struct hl_store *store, bool waits) {
-    int result = say_no_lock(store, take_lock(store, waits));
+    int result = take_lock(store, waits);
+    if (waits)
+        say_no_lock(store, result);
     if (result == 0)
         hl_remove_leftovers(store);
     return result;

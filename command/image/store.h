@@ -59,8 +59,8 @@ int hl_find_store(struct hl_store *store, const char *path);
    then, which is not said. */
 int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits);
 
-/* Locks the open STORE; WAITS until nothing else changes it, otherwise the result is -EWOULDBLOCK then, which is not said.
-   0 or a negated errno. */
+/* Locks the open STORE; WAITS until nothing else changes it, and says what is wrong; otherwise the result is -EWOULDBLOCK then, and
+   nothing is said.  0 or a negated errno. */
 int hl_lock_store(struct hl_store *store, bool waits);
 void hl_close_store(struct hl_store *store);
 
@@ -174,7 +174,11 @@ enum {
     HL_ADD_UNASKED =
         16, /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
                               changed in the last minutes get none, and evictable images make room */
-    HL_ADD_EVICTABLE = 32 /* it may be removed to make room */
+    HL_ADD_EVICTABLE = 32, /* it may be removed to make room */
+    HL_ADD_UNATTENDED =
+        512, /* no person has asked just now: 15 % of the memory stay available, and bytes of what has not
+                changed are not compared */
+    HL_ADD_WHEN_CALM = 1024 /* and no image is written while programs wait for memory or disks */
 };
 
 struct hl_addition {
@@ -204,10 +208,15 @@ void hl_add_path(struct hl_addition *addition, const struct hl_store *store, con
                  unsigned flags);
 void hl_free_addition(struct hl_addition *addition);
 
-/* Compares STORED with its original, and counts its pages that are not huge; with REPAIRS those of an image are made huge
-   where the kernel can.  NULL if nothing is wrong, else the problem, which the caller frees.  *ONLY_SMALL: nothing but that pages
+/* How thoroughly an image is looked at. */
+enum hl_check {
+    HL_CHECK_STATE = 1, /* its pages and its original's state and rights, and neither's bytes; */
+    HL_CHECK_REPAIRS = 2 /* pages that are not huge are made huge where the kernel can */
+};
+
+/* Compares STORED with its original, as HOW (HL_CHECK_*) says, and counts its pages that are not huge.  NULL if nothing is wrong, else the problem, which the caller frees.  *ONLY_SMALL: nothing but that pages
    are small. */
-char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, bool repairs,
+char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stored, unsigned how,
                       bool *only_small);
 
 enum hl_refresh {
@@ -216,7 +225,8 @@ enum hl_refresh {
     HL_REFRESH_TRIED /* it was made again, or could not be made: ADDITION says so, which the caller frees */
 };
 
-/* Makes what is wrong with STORED, in the locked STORE, right; FLAGS as for hl_add_path.  Nothing is said. */
+/* Makes what is wrong with STORED, in the locked STORE, right; FLAGS as for hl_add_path.  Nothing is said.  What could not be made
+   is pending then. */
 enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
                                   const struct hl_stored *stored, unsigned flags);
 /* Bytes of the mapping [start, end) of this process that are mapped by huge entries of files; or a negated errno. */

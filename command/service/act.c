@@ -90,12 +90,18 @@ static uint64_t hash(const char *text) {
     return value;
 }
 
-/* Whether this machine is one of the PERCENT of all that begin. */
-static bool is_canary(double percent) {
+/* Why this machine is none of the PERCENT of all that begin; NULL: it is one. */
+static char *explain_canary(double percent) {
     char id[64];
-    long bytes = hl_read_file("/etc/machine-id", id, sizeof id - 1);
-    id[bytes > 0 ? bytes : 0] = '\0';
-    return percent >= 100 || (bytes > 0 && (double)(hash(id) % 10000) < 100 * percent);
+    if (percent >= 100)
+        return NULL;
+    if (hl_read_file("/etc/machine-id", id, sizeof id) <= 0)
+        return hl_xasprintf("/etc/machine-id, which draws the %g %% of all machines that begin (canary), "
+                            "cannot be read; mount the machine's",
+                            percent);
+    if ((double)(hash(id) % 10000) < 100 * percent)
+        return NULL;
+    return hl_xasprintf("this machine is none of the %g %% that begin (canary)", percent);
 }
 
 static uint64_t find_kib(const char *meminfo, const char *name) {
@@ -142,10 +148,10 @@ static bool has_kept_processors(void) {
 static char *explain_rest(struct hl_actor *actor, const struct hl_configuration *configuration, bool may,
                           double *until) {
     double begins = actor->began + find_delay(actor, configuration);
+    char *sentence = explain_canary(configuration->canary_percent);
     *until = hl_now_ms() + BUSY_MS;
-    if (!is_canary(configuration->canary_percent))
-        return hl_xasprintf("this machine is none of the %g %% that begin (canary)",
-                            configuration->canary_percent);
+    if (sentence != NULL)
+        return sentence;
     if (!may)
         return hl_xasprintf("the kill switch is there");
     if (has_kept_processors())
@@ -156,7 +162,7 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
         return hl_xasprintf("the service was started less than %.0f s ago (delay)",
                             configuration->delay_seconds);
     }
-    char *sentence = hl_explain_busy(&actor->placer);
+    sentence = hl_explain_busy(&actor->placer);
     if (actor->placer.is_pressure_unknown && !actor->psi_said)
         hl_warn("service: the kernel does not tell what programs wait for, so only free memory decides when "
                 "files are put in place; boot with psi=1");

@@ -24,12 +24,16 @@
 #define STORE_EVENTS (IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR)
 
 /* Milliseconds: until a change is looked at, since it seldom comes alone; between two looks at one file; until a file that
-   is gone, or whose image could not be made, is tried again; between two files; between two looks at the store's path. */
+   is gone, or whose image could not be made, is tried again, the latter after twice as long each time, up to a day; between two files;
+   between two looks at the store's path. */
 #define SETTLES 200
 #define REST 3000
 #define PATIENCE 60000
+#define PATIENCE_MAX 86400000.0
 #define PACE 100
 #define STORE_LOOK 10000
+/* In which it finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
+#define COUNT_MS 1000
 
 #define NOT_DUE INFINITY
 #define FOLDERS_MAX 64
@@ -41,7 +45,8 @@ struct held {
 };
 
 struct kept {
-    bool is_there; /* in the store */
+    bool is_there;     /* in the store */
+    bool is_unmounted; /* the file system with the original is gone */
     char *origin, *key;
     int watch; /* of the original, or -1 */
     size_t n_folders;
@@ -49,6 +54,7 @@ struct kept {
     size_t n_held;
     struct held *held;
     double due, done;  /* hl_now_ms */
+    double patience;   /* until it is tried again, after attempts in vain; 0: there was none since the last success */
     double gone_since; /* the original; 0: it is there */
     char *said;        /* what was wrong with it, which is not said again */
 };
@@ -58,6 +64,7 @@ struct hl_keeper {
     int events;
     int store; /* the watch of the store's folder, or -1 */
     bool changed;
+    int watch_said, lock_said; /* why the store cannot be watched or locked; it is not said again */
     size_t n;
     struct kept *kept;
     double next; /* no file before that */
@@ -185,17 +192,34 @@ static void set_due(struct kept *kept, double wait) {
         kept->due = at;
 }
 
-/* The file system with the original is gone, and its numbers may be another's next. */
+/* Opens and locks the store.  False: another process has the lock, or it was said once what is wrong; KEPT is tried again. */
+static bool lock_store(struct hl_keeper *keeper, struct hl_store *store, struct kept *kept) {
+    kept->done = hl_now_ms();
+    kept->due = kept->done + PATIENCE;
+    if (hl_find_store(store, keeper->path) != 0)
+        return false;
+    int result = hl_lock_store(store, false);
+    if (result != 0 && result != -EWOULDBLOCK && result != keeper->lock_said)
+        hl_warn("%s: the store cannot be locked: %s; make it writable", keeper->path, strerror(-result));
+    if (result == -EWOULDBLOCK)
+        kept->due = kept->done + REST;
+    else
+        keeper->lock_said = result;
+    if (result != 0)
+        hl_close_store(store);
+    return result == 0;
+}
+
+/* The file system with the original is gone, and its numbers may be another's next: so nothing is asked. */
 static void drop(struct hl_keeper *keeper, struct kept *kept) {
     struct hl_store store;
-    if (hl_find_store(&store, keeper->path) != 0)
+    if (!lock_store(keeper, &store, kept))
         return;
-    if (hl_lock_store(&store, false) == 0 && hl_remove_stored(&store, kept->key) == 0)
-        keeper->counts.removed++;
-    else
-        set_due(kept, 0);
-    hl_close_store(&store);
+    int result = hl_remove_stored(&store, kept->key);
+    keeper->counts.removed += result == 0;
+    kept->is_unmounted = result != 0 && result != -ENOENT;
     keeper->changed = true;
+    hl_close_store(&store);
 }
 
 /* An event with a name is of what lies in a folder.  In /tmp any user makes these, and all that is asked of the folders above an
@@ -213,8 +237,10 @@ static void take_event(struct hl_keeper *keeper, const struct inotify_event *eve
         if (!(event->mask & IN_Q_OVERFLOW) && !is_about(kept, event->wd))
             continue;
         set_due(kept, SETTLES);
-        if (event->wd == kept->watch && (event->mask & IN_UNMOUNT))
+        if (event->wd == kept->watch && (event->mask & IN_UNMOUNT)) {
+            kept->is_unmounted = true;
             drop(keeper, kept);
+        }
         if (event->wd == kept->watch && (event->mask & (IN_IGNORED | IN_MOVE_SELF | IN_DELETE_SELF)))
             keeper->changed = true; /* the path may lead to another file now */
         if (event->wd == kept->watch && (event->mask & IN_IGNORED))
@@ -271,12 +297,14 @@ static void judge(struct kept *kept, enum hl_freshness freshness) {
     case HL_FRESH:
         break;
     case HL_GONE: /* it may be about to come back */
-    case HL_PENDING:
-    case HL_UNREADABLE:
         set_due(kept, PATIENCE);
         break;
+    case HL_PENDING:
+    case HL_UNREADABLE:
+        set_due(kept, fmax(kept->patience, PATIENCE));
+        break;
     default:
-        set_due(kept, SETTLES);
+        set_due(kept, fmax(kept->patience, SETTLES));
     }
 }
 
@@ -287,12 +315,14 @@ static void follow_image(struct hl_keeper *keeper, const struct hl_store *store,
         free(kept->key);
         kept->key = hl_xasprintf("%s", stored->key);
         unwatch(keeper, kept); /* of another file, perhaps */
+        kept->is_unmounted = false;
     }
     kept->is_there = true;
     if (kept->watch < 0)
         watch_origin(keeper, kept);
     hold(kept, store, stored);
     keeper->counts.huge_pages += stored->huge_pages;
+    keeper->counts.pending += stored->freshness == HL_PENDING;
     judge(kept, stored->freshness);
 }
 
@@ -314,6 +344,7 @@ static void follow_store(struct hl_keeper *keeper, const struct hl_store *store)
         return; /* what is there stays */
     }
     keeper->counts.huge_pages = 0;
+    keeper->counts.pending = 0;
     mark_present(keeper, stored, n);
     for (size_t i = 0; i < n; i++)
         follow_image(keeper, store, &stored[i]);
@@ -332,12 +363,19 @@ static void forget_all(struct hl_keeper *keeper) {
     for (size_t i = 0; i < keeper->n; i++)
         forget(keeper, &keeper->kept[i]);
     keeper->n = 0;
+    keeper->counts.images = keeper->counts.pending = 0;
+    keeper->counts.huge_pages = 0;
 }
 
 /* Another file system may be mounted at its path now, while the old one is there for as long as its images are held: no event
    tells that, and its images may have the same numbers. */
 static void watch_store(struct hl_keeper *keeper) {
     int watch = inotify_add_watch(keeper->events, keeper->path, STORE_EVENTS);
+    int error = watch < 0 && errno != ENOENT ? errno : 0;
+    if (error != 0 && error != keeper->watch_said)
+        hl_warn("%s: the store cannot be watched: %s%s", keeper->path, strerror(error),
+                error == ENOSPC ? "; raise fs.inotify.max_user_watches" : "");
+    keeper->watch_said = error;
     if (watch == keeper->store)
         return;
     if (keeper->store >= 0)
@@ -366,6 +404,9 @@ static void note_addition(struct hl_keeper *keeper, struct kept *kept, struct hl
     bool failed = addition->result == HL_SHARE_FAILED;
     keeper->counts.failed += failed;
     keeper->counts.refreshed += !failed;
+    kept->patience = failed ? fmin(fmax(2 * kept->patience, PATIENCE), PATIENCE_MAX) : 0;
+    if (failed)
+        set_due(kept, kept->patience);
     say_once(kept, addition->sentence != NULL ? hl_xasprintf("%s", addition->sentence) : NULL);
     hl_free_addition(addition);
 }
@@ -383,42 +424,44 @@ static bool may_come_back(struct kept *kept, enum hl_freshness freshness) {
 static void refresh_stored(struct hl_keeper *keeper, struct kept *kept, const struct hl_store *store,
                            const struct hl_stored *stored) {
     struct hl_addition addition;
-    if (may_come_back(kept, stored->freshness))
+    if (may_come_back(kept, stored->freshness)) {
+        set_due(kept, PATIENCE);
         return;
-    switch (hl_refresh_stored(&addition, store, stored, 0)) {
+    }
+    switch (hl_refresh_stored(&addition, store, stored, HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM)) {
     case HL_REFRESH_FINE:
-        break;
+        kept->patience = 0;
+        return;
     case HL_REFRESH_REMOVED:
         keeper->counts.removed++;
         break;
     case HL_REFRESH_TRIED:
         note_addition(keeper, kept, &addition);
     }
+    keeper->changed = true;
 }
 
 static void refresh_key(struct hl_keeper *keeper, struct kept *kept, const struct hl_store *store) {
     struct hl_stored *stored;
-    size_t n;
+    size_t n, i = 0;
     hl_read_store(store, &stored, &n);
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(stored[i].key, kept->key) == 0)
-            refresh_stored(keeper, kept, store, &stored[i]);
+    while (i < n && strcmp(stored[i].key, kept->key) != 0)
+        i++;
+    if (i < n)
+        refresh_stored(keeper, kept, store, &stored[i]);
+    else
+        keeper->changed = true;
     hl_free_stored(stored, n);
 }
 
 static void refresh(struct hl_keeper *keeper, struct kept *kept) {
     struct hl_store store;
-    kept->done = hl_now_ms();
-    kept->due = NOT_DUE;
-    if (hl_find_store(&store, keeper->path) != 0)
+    if (!lock_store(keeper, &store, kept))
         return;
+    kept->due = NOT_DUE;
     store.placer = &keeper->placer;
-    if (hl_lock_store(&store, false) == 0)
-        refresh_key(keeper, kept, &store);
-    else
-        set_due(kept, REST);
+    refresh_key(keeper, kept, &store);
     hl_close_store(&store);
-    keeper->changed = true;
 }
 
 static struct kept *find_next(const struct hl_keeper *keeper) {
@@ -433,7 +476,7 @@ static struct kept *find_next(const struct hl_keeper *keeper) {
 static void put_off(struct hl_keeper *keeper) {
     double rested = hl_now_ms() + REST;
     for (size_t i = 0; i < keeper->n; i++)
-        if (keeper->kept[i].due < rested)
+        if (keeper->kept[i].due < rested && !keeper->kept[i].is_unmounted)
             keeper->kept[i].due = rested;
 }
 
@@ -448,6 +491,7 @@ struct hl_keeper *hl_start_keeping(const char *path) {
     struct hl_keeper *keeper = hl_xmalloc(sizeof *keeper);
     *keeper = (struct hl_keeper){
         .path = hl_xasprintf("%s", path), .events = events, .store = -1, .next = -INFINITY};
+    keeper->placer.count_ms_max = COUNT_MS;
     watch_store(keeper);
     follow(keeper);
     return keeper;
@@ -480,8 +524,11 @@ void hl_keep(struct hl_keeper *keeper, bool makes) {
     watch_store(keeper);
     if (keeper->changed)
         follow(keeper);
-    struct kept *first = find_next(keeper);
     double now = hl_now_ms();
+    for (size_t i = 0; i < keeper->n; i++)
+        if (keeper->kept[i].is_unmounted && keeper->kept[i].due <= now)
+            drop(keeper, &keeper->kept[i]);
+    struct kept *first = find_next(keeper);
     if (!makes)
         put_off(keeper);
     if (!makes || first == NULL || first->due > now || keeper->next > now)
@@ -490,10 +537,11 @@ void hl_keep(struct hl_keeper *keeper, bool makes) {
     keeper->next = hl_now_ms() + PACE;
 }
 
-void hl_keep_all_anew(struct hl_keeper *keeper) {
+void hl_keep_all_anew(struct hl_keeper *keeper, bool all) {
     keeper->changed = true;
     for (size_t i = 0; i < keeper->n; i++)
-        set_due(&keeper->kept[i], 0);
+        if (all || keeper->kept[i].due == NOT_DUE)
+            set_due(&keeper->kept[i], 0);
 }
 
 void hl_read_keeper(const struct hl_keeper *keeper, struct hl_keeper_counts *counts) {

@@ -12,6 +12,7 @@ struct hl_keeper;
 /* What came of it so far. */
 struct hl_keeper_counts {
     unsigned images, refreshed, removed, failed;
+    unsigned pending; /* of the images: those that could not be made yet */
     uint64_t huge_pages; /* that are held */
 };
 
@@ -30,8 +31,8 @@ int hl_keeper_timeout(const struct hl_keeper *keeper);
    with an image is said once. */
 void hl_keep(struct hl_keeper *keeper, bool makes);
 
-/* Looks at every image again. */
-void hl_keep_all_anew(struct hl_keeper *keeper);
+/* Looks at every image again; without ALL at none that waits for another attempt. */
+void hl_keep_all_anew(struct hl_keeper *keeper, bool all);
 
 void hl_read_keeper(const struct hl_keeper *keeper, struct hl_keeper_counts *counts);
 

@@ -21,6 +21,7 @@ static void print_number(FILE *out, const char *name, const char *type, const ch
 static void print_kept(FILE *out, const struct hl_keeper_counts *kept, bool is_stopped) {
     print_number(out, "service_stopped", "gauge", "Whether the kill switch is there.", is_stopped);
     print_number(out, "stored_files", "gauge", "Images and files in place that are kept.", kept->images);
+    print_number(out, "stored_pending", "gauge", "Those of them that could not be made yet.", kept->pending);
     print_number(out, "stored_huge_pages", "gauge", "Huge pages of images.", kept->huge_pages);
     print_number(out, "stored_refreshed_total", "counter", "Images made anew.", kept->refreshed);
     print_number(out, "stored_removed_total", "counter", "Images removed.", kept->removed);
@@ -56,7 +57,7 @@ static void print_acts(FILE *out, const struct hl_act_counts *acts) {
                  acts->failed);
     print_number(out, "acts_lost_total", "counter", "Huge pages in place that became small again.",
                  acts->lost);
-    print_number(out, "acts_put_off_total", "counter", "Times that the machine was too busy to act.",
+    print_number(out, "acts_put_off_total", "counter", "Times that an act was put off: too little memory, load, canary, delay, kill switch.",
                  acts->put_off);
     print_number(out, "acts_kept_bytes", "gauge", "Text that acts have put in place and that is kept so.",
                  acts->kept_bytes);
@@ -141,8 +142,9 @@ int hl_write_metrics(const char *path, const char *text) {
     unlink(fresh);
     int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     int result = file < 0 ? -errno : 0;
-    if (result == 0 && write(file, text, bytes) != (ssize_t)bytes)
-        result = -EIO;
+    ssize_t written = result == 0 ? write(file, text, bytes) : 0;
+    if (result == 0 && written != (ssize_t)bytes)
+        result = written < 0 ? -errno : -ENOSPC;
     if (file >= 0)
         close(file);
     if (result == 0 && rename(fresh, path) != 0)

@@ -40,7 +40,7 @@ struct hl_observer {
     double back_off;
     int said; /* why there are no samples; it is not said again */
     const struct hl_configuration *configuration;
-    struct hl_observed_counts counts, before; /* the latter: when the window began */
+    struct hl_observed_counts counts, window; /* the latter: of the window, until it has ended */
     size_t n;
     struct hl_observed_file file[FILES_MAX];
 };
@@ -114,12 +114,12 @@ static struct hl_observed_file *find_file(struct hl_observer *observer, const st
             return file;
     }
     if (!is_eligible(observer, place)) {
-        observer->counts.ineligible++;
+        observer->window.ineligible++;
         return NULL;
     }
     struct hl_observed_file *file = make_room(observer);
     if (file == NULL) {
-        observer->counts.unlisted++;
+        observer->window.unlisted++;
         return NULL;
     }
     *file = (struct hl_observed_file){.device = place->file.device,
@@ -149,11 +149,11 @@ static void take(void *data, const struct hl_sample *sample) {
     bool is_huge = sample->page_bytes >= observer->huge_page_bytes;
     if (sample->process == getpid())
         return;
-    observer->counts.huge += is_huge;
+    observer->window.huge += is_huge;
     hl_resolve_sample(observer->resolver, sample, &place);
-    observer->counts.ended += place.kind == HL_PLACE_ENDED;
-    observer->counts.refused += place.kind == HL_PLACE_REFUSED;
-    observer->counts.memory += place.kind == HL_PLACE_MEMORY;
+    observer->window.ended += place.kind == HL_PLACE_ENDED;
+    observer->window.refused += place.kind == HL_PLACE_REFUSED;
+    observer->window.memory += place.kind == HL_PLACE_MEMORY;
     struct hl_observed_file *file = place.kind == HL_PLACE_FILE ? find_file(observer, &place) : NULL;
     if (file == NULL)
         return;
@@ -202,8 +202,18 @@ static void begin_window(struct hl_observer *observer, const struct hl_configura
     observer->resolver = hl_open_resolver(false);
     observer->ends = now + 1e3 * configuration->window_seconds;
     observer->own_ms = read_own_ms();
-    observer->before = observer->counts;
+    observer->window = (struct hl_observed_counts){0};
     age(observer);
+}
+
+/* Only now, so that no counter has to be taken back that was read in between. */
+static void add_window(struct hl_observed_counts *counts, const struct hl_observed_counts *window) {
+    counts->huge += window->huge;
+    counts->ended += window->ended;
+    counts->refused += window->refused;
+    counts->memory += window->memory;
+    counts->ineligible += window->ineligible;
+    counts->unlisted += window->unlisted;
 }
 
 /* Without those of a window that has lost too many. */
@@ -215,8 +225,9 @@ static void end_window(struct hl_observer *observer) {
     if (hl_lost_too_many(&counted)) {
         while (observer->n > 0)
             forget(observer, &observer->file[observer->n - 1]);
-        observer->counts = observer->before;
         observer->counts.windows_lost++;
+    } else {
+        add_window(&observer->counts, &observer->window);
     }
     observer->counts.windows++;
     observer->counts.samples += counted.samples;

@@ -209,7 +209,7 @@ static bool reset_system(void) {
     bool fine = reset_own();
     fine &= unmount_store();
     fine &= remove_folder(hl_xasprintf("/run/hugeld-units"));
-    unlink(HL_SERVICE_OBSERVED);
+    hl_forget_observed();
     hl_drop_lock(HL_SERVICE_LOCK, lock);
     rmdir(
         HL_SERVICE_FOLDER); /* unless it has the switch that stops the service, which is the administrator's */

@@ -132,20 +132,16 @@ static void feed_watchdog(struct service *service) {
     service->next_watchdog = now + service->watchdog_ms / 2;
 }
 
-/* `hugeld share refresh`, unless the kill switch is there, in a process of its own, whose lines go where this one's go.
-   False: something went wrong. */
+/* `hugeld share refresh`, in a process of its own, whose lines go where this one's go.  False: something went wrong. */
 static bool refresh_all(struct service *service) {
     int status = -1;
     sigset_t none;
-    if (hl_is_service_stopped()) {
-        hl_warn("service: " HL_SERVICE_STOP " is there, so nothing is made; remove it");
-        return false;
-    }
     pid_t child = fork();
     if (child == 0) {
         sigemptyset(&none);
         sigprocmask(SIG_SETMASK, &none, NULL);
-        execl("/proc/self/exe", "hugeld", "share", "refresh", "--config", service->path, (char *)NULL);
+        execl("/proc/self/exe", "hugeld", "share", "refresh", "--unattended", "--config", service->path,
+              (char *)NULL);
         hl_warn("share refresh cannot be run: %s", strerror(errno));
         _exit(HL_EXIT_NO);
     }
@@ -158,8 +154,11 @@ static bool refresh_all(struct service *service) {
 /* Reads the configuration again; with a mistake in it, which was said, the old one stays.  False then. */
 static bool read_configuration(struct service *service) {
     struct hl_configuration fresh;
+    const char *metrics = service->configuration.metrics;
     if (hl_read_configuration(&fresh, service->path) != 0)
         return false;
+    if (metrics != NULL && (fresh.metrics == NULL || strcmp(metrics, fresh.metrics) != 0))
+        unlink(metrics);
     hl_free_configuration(&service->configuration);
     service->configuration = fresh;
     return true;
@@ -251,6 +250,20 @@ static bool prepare(struct service *service) {
     return service->actor != NULL;
 }
 
+/* Where every user can read it, until the next window or act; what cannot be written is not there. */
+static void publish_observed(const struct service *service) {
+    json_t *observed = hl_json_observed(service->observer);
+    json_object_set_new(observed, "acts", hl_json_acts(service->actor, &service->configuration));
+    if (json_dump_file(observed, HL_SERVICE_OBSERVED_NEW, JSON_COMPACT) == 0)
+        rename(HL_SERVICE_OBSERVED_NEW, HL_SERVICE_OBSERVED);
+    json_decref(observed);
+}
+
+void hl_forget_observed(void) {
+    unlink(HL_SERVICE_OBSERVED_NEW);
+    unlink(HL_SERVICE_OBSERVED);
+}
+
 /* False: it is to end. */
 static bool take_signals(struct service *service) {
     struct signalfd_siginfo info;
@@ -265,9 +278,13 @@ static bool take_signals(struct service *service) {
         service->next_metrics = 0;
         hl_observe_anew(service->observer, &service->configuration);
         hl_act_anew(service->actor);
+        if (!service->configuration.observes)
+            hl_forget_observed();
+        else if (access(HL_SERVICE_OBSERVED, F_OK) == 0)
+            publish_observed(service); /* whether it acts may be another answer now */
         if (is_read && !service->keeps_only)
             refresh_all(service);
-        hl_keep_all_anew(service->keeper);
+        hl_keep_all_anew(service->keeper, true);
         notify(service, "READY=1");
     }
     return goes_on;
@@ -284,7 +301,10 @@ static void write_metrics(struct service *service) {
         hl_format_metrics(&counts, service->observer, hl_read_acts(service->actor), hl_is_service_stopped());
     int result = hl_write_metrics(path, text);
     if (result != 0 && result != service->metrics_said)
-        hl_warn("service: %s: the metrics cannot be written: %s", path, strerror(-result));
+        hl_warn("service: %s: the metrics cannot be written: %s%s", path, strerror(-result),
+                result == -EACCES || result == -EROFS
+                    ? "; use a folder of root's that ReadWritePaths= of hugeld.service has"
+                    : "");
     service->metrics_said = result;
     free(text);
 }
@@ -304,15 +324,6 @@ static int find_wait(const struct service *service) {
     return wait;
 }
 
-/* Where every user can read it, until the next window or act; what cannot be written is not there. */
-static void publish_observed(const struct service *service) {
-    json_t *observed = hl_json_observed(service->observer);
-    json_object_set_new(observed, "acts", hl_json_acts(service->actor, &service->configuration));
-    if (json_dump_file(observed, HL_SERVICE_OBSERVED ".new", JSON_COMPACT) == 0)
-        rename(HL_SERVICE_OBSERVED ".new", HL_SERVICE_OBSERVED);
-    json_decref(observed);
-}
-
 static int stay(struct service *service) {
     notify(service, "READY=1");
     service->next_round = hl_now_ms() + HOUR;
@@ -326,7 +337,7 @@ static int stay(struct service *service) {
         while (read(service->switches, changes, sizeof changes) > 0)
             ;
         if (hl_now_ms() >= service->next_round) {
-            hl_keep_all_anew(service->keeper);
+            hl_keep_all_anew(service->keeper, false);
             service->next_round = hl_now_ms() + HOUR;
         }
         bool may = !hl_is_service_stopped();
@@ -348,8 +359,21 @@ static int stay(struct service *service) {
     hl_stop_keeping(service->keeper);
     hl_stop_acting(service->actor);
     hl_stop_observing(service->observer);
-    unlink(HL_SERVICE_OBSERVED);
+    hl_forget_observed();
     return HL_EXIT_DONE;
+}
+
+/* Says that what is enabled needs something else that makes it, where nothing has: in a container, say. */
+static void tell_keeping(const struct service *service) {
+    struct hl_store store;
+    if (!service->keeps_only || service->configuration.enabled.n == 0 || hl_is_service_stopped())
+        return;
+    if (hl_find_store(&store, HL_SYSTEM_STORE) == 0)
+        hl_close_store(&store);
+    else
+        hl_warn("service: %s: enabled: --keep-only makes nothing, and there is no store to keep; run hugeld "
+                "share refresh on the machine itself",
+                service->path);
 }
 
 static int serve(struct service *service) {
@@ -369,6 +393,8 @@ static int serve(struct service *service) {
         hl_warn("service: " HL_SERVICE_LOCK " cannot be locked: %s; make /run writable", strerror(-result));
     if (result < 0)
         return HL_EXIT_NO;
+    hl_forget_observed(); /* of one that was killed */
+    tell_keeping(service);
     load_systemd(service);
     bool fine = service->keeps_only || refresh_all(service);
     if (service->once)

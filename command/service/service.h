@@ -8,15 +8,13 @@
 #include <jansson.h>
 #include <stdbool.h>
 
-/* What a service that is in a container has of the machine's /run: so there is one service, and one switch. */
-#define HL_SERVICE_FOLDER "/run/hugeld-service"
 /* Held (flock) by the one service that runs; only root can open it. */
 #define HL_SERVICE_LOCK HL_SERVICE_FOLDER "/lock"
-/* As long as the last of these is there, the service does nothing but hold what it has. */
 #define HL_SERVICE_OBSERVED HL_SERVICE_FOLDER "/observed.json" /* as hl_json_observed says */
-#define HL_SERVICE_STOP HL_SERVICE_FOLDER "/stop"
+#define HL_SERVICE_OBSERVED_NEW HL_SERVICE_OBSERVED ".new"
 
-bool hl_is_service_stopped(void);
+/* Removes what a service has published, or left when it was killed; the caller holds the lock. */
+void hl_forget_observed(void);
 
 /* Prints what is enabled in CONFIGURATION, which was read from PATH, and what became of it.  The exit code. */
 int hl_show_service(const struct hl_configuration *configuration, const char *path, bool json);

@@ -18,8 +18,6 @@
 
 #define FILES_SHOWN 20
 
-bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
-
 /* --- what was observed --- */
 
 static json_int_t read_integer(const json_t *object, const char *name) {

@@ -22,9 +22,12 @@
 #define ATTEMPTS 100
 #define DELAY_SECONDS 1800
 #define PAGES_PER_MINUTE 60
+#define BYTES_MAX (1 << 20)
 
 /* Where nothing else is named: not what users and programs bring along. */
 static const char *const eligible[] = {"/usr/*", "/opt/*"};
+
+bool hl_is_service_stopped(void) { return access(HL_SERVICE_STOP, F_OK) == 0; }
 
 /* --- values --- */
 
@@ -188,7 +191,10 @@ static char *take_line(struct hl_configuration *configuration, const char *name,
     return explain_unknown(name);
 }
 
-/* Reads FILE up to its end, or to the first mistake.  0 or -EINVAL, which was said. */
+/* Whether getline(3) has ended because FILE has: errno says why not. */
+static bool is_read(FILE *file) { return feof(file) && !ferror(file); }
+
+/* Reads FILE up to its end, or to the first mistake.  0 or a negated errno, which was said. */
 static int read_lines(struct hl_configuration *configuration, FILE *file, const char *path) {
     char *line = NULL, *name, *value, *problem = NULL;
     size_t size = 0;
@@ -204,9 +210,12 @@ static int read_lines(struct hl_configuration *configuration, FILE *file, const 
         if (problem != NULL)
             hl_warn("%s:%u: %s: %s", path, number, name, problem);
     }
+    int result = problem != NULL ? -EINVAL : is_read(file) ? 0 : -errno;
+    if (problem == NULL && result != 0)
+        hl_warn("%s: it cannot be read: %s", path, strerror(-result));
     free(problem);
     free(line);
-    return problem != NULL ? -EINVAL : 0;
+    return result;
 }
 
 /* Opens PATH, which tells root what to do.  NULL, and *ERROR: there is none (-ENOENT), or it was said what is wrong. */
@@ -217,6 +226,9 @@ static FILE *open_configuration(const char *path, int *error) {
     if (*error == 0 && !S_ISREG(stat.st_mode)) {
         *error = -EINVAL;
         hl_warn("%s: it is not a regular file", path);
+    } else if (*error == 0 && stat.st_size > BYTES_MAX) {
+        *error = -EFBIG;
+        hl_warn("%s: it has more than 1 MiB; write patterns instead of files", path);
     } else if (*error == 0 && ((stat.st_uid != 0 && stat.st_uid != geteuid()) ||
                                (stat.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
         *error = -EPERM;
@@ -321,10 +333,12 @@ void hl_unlock_configuration(int lock) {
     rmdir(FOLDER);
 }
 
-/* Copies what is in OLD to NEW_FILE, but for lines that enable ENTRY, which *FOUND then says.  The bytes that it has copied. */
-static size_t copy_without(FILE *old, FILE *new_file, const char *entry, bool *found) {
+/* Copies what is in OLD to NEW_FILE, but for lines that enable ENTRY, which *FOUND then says.  The bytes that it has copied, or a
+   negated errno: OLD cannot be read to its end. */
+static ssize_t copy_without(FILE *old, FILE *new_file, const char *entry, bool *found) {
     char *line = NULL, *name, *value;
-    size_t size = 0, copied = 0;
+    size_t size = 0;
+    ssize_t copied = 0;
     while (old != NULL && getline(&line, &size, old) >= 0) {
         char *whole = hl_xasprintf("%s", line);
         if (cut_line(line, &name, &value) && value != NULL && strcmp(name, ENABLED) == 0 &&
@@ -332,10 +346,12 @@ static size_t copy_without(FILE *old, FILE *new_file, const char *entry, bool *f
             *found = true;
         } else {
             fprintf(new_file, "%s%s", whole, strchr(whole, '\n') != NULL ? "" : "\n");
-            copied += strlen(whole);
+            copied += (ssize_t)strlen(whole);
         }
         free(whole);
     }
+    if (old != NULL && !is_read(old))
+        copied = -errno;
     free(line);
     return copied;
 }
@@ -370,11 +386,13 @@ static int rewrite(FILE *old, const char *entry, bool adds, bool *changed) {
     FILE *new_file = open_new(old);
     if (new_file == NULL)
         return -errno;
-    size_t bytes = copy_without(old, new_file, entry, &found);
+    ssize_t bytes = copy_without(old, new_file, entry, &found);
     if (adds)
         fprintf(new_file, ENABLED " = %s\n", entry);
     *changed = adds != found;
     int result = finish(new_file);
+    if (bytes < 0)
+        result = (int)bytes;
     bool is_kept = result == 0 && *changed && (adds || bytes > 0);
     if (is_kept && rename(NEW, HL_CONFIGURATION) != 0)
         result = -errno;

@@ -9,6 +9,13 @@
 
 #define HL_CONFIGURATION "/etc/hugeld/hugeld.conf"
 
+/* What a service that is in a container has of the machine's /run: so there is one service, and one switch. */
+#define HL_SERVICE_FOLDER "/run/hugeld-service"
+/* As long as this is there, nothing is made that no person has asked for just now. */
+#define HL_SERVICE_STOP HL_SERVICE_FOLDER "/stop"
+
+bool hl_is_service_stopped(void);
+
 struct hl_texts {
     size_t n;
     char **text;

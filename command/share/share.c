@@ -26,16 +26,19 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STORE = 256, WAY, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE, CONFIG };
+enum { STORE = 256, WAY, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE, CONFIG, UNATTENDED };
 
 struct request {
-    bool json, running, any_disk, per_node, all, unused, force;
+    bool json, running, any_disk, per_node, all, unused, force, unattended;
     const char *store_path, *action, *configuration;
     char *size;   /* of the store; NULL: as it is */
     unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE or 0 */
     size_t n_names;
     const char **name;
     struct hl_placer placer;
+    bool is_enabled;          /* the configuration names the files that are added now; then: */
+    struct hl_stored *stored; /* what the store had before these */
+    size_t n_stored;
     /* what comes out */
     json_t *files;
     bool failed;
@@ -60,6 +63,7 @@ static const struct argp_option argp_options[] = {
     {"unused", UNUSED, NULL, 0, "remove: what no process maps", 0},
     {"force", FORCE, NULL, 0, "remove: what processes map, too", 0},
     {"config", CONFIG, "FILE", 0, "refresh: this configuration, not " HL_CONFIGURATION, 0},
+    {"unattended", UNATTENDED, NULL, 0, "refresh: as the service does it, with its switch and limits", 0},
     HL_HELP_OPTION,
     {NULL, 0, NULL, 0, NULL, 0},
 };
@@ -140,12 +144,18 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     case FORCE:
         request->force = true;
         return 0;
+    case UNATTENDED:
+        request->unattended = true;
+        return 0;
     case ARGP_KEY_ARG:
         return take_argument(request, argument);
     default:
         return hl_parse_common(key, state, "hugeld share", false);
     }
 }
+
+/* Milliseconds in which refresh finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
+#define COUNT_MS 1000
 
 /* --- progress --- */
 
@@ -259,13 +269,48 @@ static void report_addition(struct request *request, const struct hl_store *stor
 
 static unsigned find_flags(const struct request *request, bool per_node, bool if_worth) {
     return (request->any_disk ? HL_ADD_ANY_DISK : 0) | (per_node ? HL_ADD_PER_NODE | HL_ADD_IMAGE : 0) |
-           (if_worth ? HL_ADD_IF_WORTH : 0) | request->way;
+           (if_worth ? HL_ADD_IF_WORTH : 0) | (request->unattended ? HL_ADD_UNATTENDED : 0) | request->way;
+}
+
+/* Whether no image of the enabled file at PATH could be made just now, by refresh_store and in the same way. */
+static bool was_tried(const struct request *request, const char *path) {
+    char real[PATH_MAX];
+    bool found = false;
+    if (!request->is_enabled || request->n_stored == 0 || realpath(path, real) == NULL)
+        return false;
+    for (size_t i = 0; i < request->n_stored && !found; i++) {
+        const struct hl_stored *stored = &request->stored[i];
+        found = stored->freshness == HL_PENDING && strcmp(stored->origin, real) == 0 &&
+                request->any_disk == ((stored->marks & HL_ADD_ANY_DISK) != 0);
+    }
+    return found;
+}
+
+/* Notes in the store that the enabled file of ADDITION has no image, so that the service tries again.  What it has of the same
+   file stays if that was asked for in another way. */
+static void note_pending(const struct request *request, const struct hl_store *store,
+                         struct hl_addition *addition, unsigned flags) {
+    bool is_there = false;
+    if (!request->is_enabled || addition->result != HL_SHARE_FAILED || addition->path == NULL ||
+        addition->key.bytes == 0)
+        return;
+    for (size_t i = 0; i < request->n_stored && !is_there; i++)
+        is_there = strcmp(request->stored[i].key, addition->key.at) == 0 &&
+                   (request->stored[i].freshness != HL_PENDING || !(flags & HL_ADD_ANY_DISK));
+    struct hl_stored pending = {
+        .key = addition->key.at, .origin = addition->path, .marks = flags & HL_ADD_ANY_DISK};
+    if (!is_there)
+        hl_set_pending(store, &pending);
 }
 
 static void add_file(struct request *request, const struct hl_store *store, const char *path, bool quiet) {
     struct hl_addition addition;
+    unsigned flags = find_flags(request, request->per_node, quiet);
+    if (was_tried(request, path))
+        return;
     show_progress(request, path);
-    hl_add_path(&addition, store, path, find_flags(request, request->per_node, quiet));
+    hl_add_path(&addition, store, path, flags);
+    note_pending(request, store, &addition, flags);
     report_addition(request, store, path, &addition, quiet);
     hl_free_addition(&addition);
 }
@@ -547,7 +592,7 @@ static void check_store(struct request *request, const struct hl_store *store) {
     for (size_t i = 0; i < n; i++) {
         show_progress(request, stored[i].origin);
         bool only_small;
-        char *problem = hl_check_stored(store, &stored[i], false, &only_small);
+        char *problem = hl_check_stored(store, &stored[i], 0, &only_small);
         hide_progress(request);
         if (problem != NULL) {
             request->failed = true;
@@ -612,18 +657,20 @@ static void remove_image(struct request *request, const struct hl_store *store,
          NULL, NULL);
     if (request->json)
         return;
-    if (stored->processes > 0 && !stored->is_in_place)
-        hl_print("%s: image removed; its memory stays until %u process%s ended", stored->origin,
-                 stored->processes, stored->processes == 1 ? " has" : "es have");
+    if (stored->is_in_place)
+        hl_print("%s: no longer kept in place", stored->origin);
     else
-        hl_print("%s: %s", stored->origin, stored->is_in_place ? "no longer kept in place" : "image removed");
+        hl_print("%s: image removed%s", stored->origin,
+                 request->force ? "; its memory stays until no process maps it" : "");
 }
 
 static void remove_images(struct request *request, const struct hl_store *store) {
     struct hl_stored *stored;
     size_t n;
     request->failed |= !hl_read_store(store, &stored, &n);
-    hl_count_processes(stored, n);
+    /* The kernel may make who reads a process's maps wait for as long as that process does. */
+    if (!request->force || request->unused)
+        hl_count_processes(stored, n);
     for (size_t i = 0; i < n; i++)
         if (request->all || (request->unused && stored[i].processes == 0 && !stored[i].is_in_place))
             remove_image(request, store, &stored[i]);
@@ -713,15 +760,23 @@ static void add_enabled(struct request *request, const struct hl_store *store, c
     struct hl_texts files;
     if (!hl_expand_enabled(&files, entry, request->configuration))
         request->failed = true;
+    request->is_enabled = true;
+    hl_read_store(store, &request->stored, &request->n_stored);
     for (size_t i = 0; i < files.n; i++)
         add_path(request, store, files.text[i]);
+    hl_free_stored(request->stored, request->n_stored);
     hl_free_texts(&files);
 }
 
 static int refresh(struct request *request, const char *path) {
     struct hl_store store;
     struct hl_configuration configuration;
+    if (request->unattended && hl_is_service_stopped()) {
+        hl_warn("share refresh: " HL_SERVICE_STOP " is there, so nothing is made; remove it");
+        return HL_EXIT_NO;
+    }
     hl_enter_slice();
+    request->placer.count_ms_max = COUNT_MS;
     read_enabled(request, path, &configuration);
     size_t n = configuration.enabled.n;
     int result = n > 0 ? hl_make_store(&store, path, request->size, true) : hl_find_store(&store, path);
@@ -777,8 +832,8 @@ static const char *find_misuse(const struct request *request, const struct actio
         return "--per-node makes images, so --way=place cannot be given with it";
     if (!adds && action->function != refresh && (request->any_disk || request->size != NULL))
         return "--any-disk and --size are for add and refresh";
-    if (action->function != refresh && request->configuration != NULL)
-        return "--config is for refresh";
+    if (action->function != refresh && (request->configuration != NULL || request->unattended))
+        return "--config and --unattended are for refresh";
     if (!removes && (request->all || request->unused || request->force))
         return "--all, --unused and --force are for remove";
     if (adds && request->n_names == 0)

@@ -2,13 +2,17 @@
 """`hugeld service`: what it holds and watches, and that everything is as before when it has ended."""
 
 import contextlib
+import ctypes
+import itertools
 import json
+import mmap
 import os
 import pathlib
 import re
 import shutil
 import signal
 import socket
+import subprocess
 import time
 
 import pytest
@@ -20,12 +24,29 @@ pytestmark = pytest.mark.beside
 
 REST = 3  # seconds between two looks at one file
 CONFIGURATION = "/etc/hugeld/hugeld.conf"
+CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
+COVERS = itertools.count()
+
+
+def cover(world, path, text):
+    """The file PATH of /proc says TEXT in the world."""
+    file = f"/run/cover-{next(COVERS)}"
+    world.path(file).write_text(text)
+    assert world.run("mount", "--bind", file, path).returncode == 0
+
+
+def be_calm(world):
+    """Nothing waits, whatever else runs on this machine: the service makes no image while programs wait."""
+    for path in ("/proc/pressure/io", "/proc/pressure/memory"):
+        if os.path.exists(path):
+            cover(world, path, CALM)
 
 
 @contextlib.contextmanager
-def service(world, prefix=(), **options):
+def service(world, prefix=(), options=(), **streams):
     """The process, once it has something to hold."""
-    process = helpers.start(world.command(*prefix, "/run/bin/hugeld", "service"), **options)
+    be_calm(world)
+    process = helpers.start(world.command(*prefix, "/run/bin/hugeld", "service", *options), **streams)
     try:
         yield process
         assert process.poll() is None, process.stderr.read()
@@ -59,6 +80,17 @@ def wait_for(world, condition):
 def enable(world, *entries, lines=()):
     world.path(CONFIGURATION).parent.mkdir(exist_ok=True)
     world.path(CONFIGURATION).write_text("".join(f"enabled = {entry}\n" for entry in entries) + "".join(f"{line}\n" for line in lines))
+
+
+def replace(world, path):
+    """PATH is another file, with the same bytes."""
+    shutil.copy(world.path(path), world.path(f"{path}-new"))
+    world.path(f"{path}-new").rename(world.path(path))
+
+
+def state(world):
+    [image] = world.list()
+    return image["state"], image["huge_pages"]
 
 
 def test_holds_what_is_enabled(world):
@@ -118,8 +150,7 @@ def test_follows_the_file(world, how):
         if how == "link":
             os.link(world.path(APP), world.path("/run/programs/linked"))
         elif how == "replaced":
-            shutil.copy(world.path(APP), world.path("/run/programs/new"))
-            world.path("/run/programs/new").rename(world.path(APP))
+            replace(world, APP)
         else:
             with open(world.path(APP), "r+b") as file:
                 file.seek(-1, os.SEEK_END)
@@ -130,6 +161,127 @@ def test_follows_the_file(world, how):
         assert holds(process, after)
         assert (world.path(after["image"]).stat().st_ino == inode) == (how == "link")
         assert world.share("check").returncode == 0
+
+
+def scarce(image):
+    """A /proc/meminfo by which there is memory for IMAGE, and for nothing else."""
+    kib = image["huge_pages"] * helpers.HUGE // 1024
+    return f"MemTotal: {100 * kib} kB\nMemFree: {kib} kB\nMemAvailable: {kib + 1024} kB\n"
+
+
+@pytest.mark.parametrize("what", ["memory", "waiting"])
+def test_makes_none_while_it_is_short(world, what):
+    """Of a file that changed: its memory would be another program's.  Who asks for it gets it all the same."""
+    world.add("--way=image", APP)
+    [before] = world.list()
+    with service(world) as process:
+        assert holds(process, before)
+        if what == "memory":
+            cover(world, "/proc/meminfo", scarce(before))
+        elif os.path.exists("/proc/pressure"):
+            cover(world, "/proc/pressure/memory", CALM.replace("avg10=0.00", "avg10=60.00"))
+        else:
+            pytest.skip("this kernel has no pressure information")
+        replace(world, APP)
+        helpers.wait_until(lambda: state(world) == ("pending", 0), what="a pending image")
+        assert {"memory": "less than 15 % of the memory", "waiting": "waited for memory"}[what] in process.stderr.readline()
+        if what == "memory":
+            helpers.one_line(world.share("refresh", "--unattended"), 1, "less than 15 % of the memory", "hugeld share refresh")
+            assert state(world) == ("pending", 0)
+        assert world.share("refresh").returncode == 0
+        after = wait_for(world, lambda image: image["state"] == "fresh")
+        assert holds(process, after) and after["key"] != before["key"]
+
+
+def failed(path):
+    """How many images could not be made, as the metrics say."""
+    with contextlib.suppress(OSError):
+        return int(re.search(r"^hugeld_stored_failed_total (\d+)$", path.read_text(), re.M)[1])
+    return 0
+
+
+def test_tries_again_more_and_more_seldom(world, later):
+    """After one minute, two and four; here a second is a minute."""
+    world.add("--way=image", APP)
+    [before] = world.list()
+    enable(world, lines=["metrics = /run/hugeld.prom"])
+    fast = [word if not word.startswith("FAKETIME=") else "FAKETIME=+0 x60" for word in later if "DONT_FAKE" not in word]
+    with service(world, fast) as process:
+        assert holds(process, before)
+        cover(world, "/proc/meminfo", scarce(before))
+        replace(world, APP)
+        path = world.path("/run/hugeld.prom")
+        helpers.wait_until(lambda: failed(path) >= 1, what="a first attempt")
+        began = time.monotonic()
+        helpers.wait_until(lambda: failed(path) >= 4, what="three more attempts")
+        assert time.monotonic() - began > 5  # minutes of its own: 1 + 2 + 4, less the time between two writes of metrics
+
+
+def cached_bytes(path):
+    libc = ctypes.CDLL(None)
+    libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as room:
+        pages = ctypes.create_string_buffer(-(-len(room) // helpers.PAGE))
+        assert libc.mincore(ctypes.addressof(ctypes.c_char.from_buffer(room)), len(room), pages) == 0
+        return helpers.PAGE * sum(byte & 1 for byte in pages.raw)
+
+
+def evict(path):
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_reads_nothing_that_has_not_changed(world):
+    """Files that no process uses would take the place of others in memory, each hour and at each reload.  A person's check reads all."""
+    world.add("--way=image", APP)
+    enable(world, APP)
+    path = world.path(APP)
+    size = path.stat().st_size
+    with service(world) as process:
+        assert holds(process, world.list()[0])
+        time.sleep(REST + 1)
+        evict(path)
+        assert cached_bytes(path) < size / 4
+        process.send_signal(signal.SIGHUP)
+        time.sleep(REST + 2)
+        assert cached_bytes(path) < size / 4
+        assert world.share("check").returncode == 0 and cached_bytes(path) > size / 2
+        assert state(world)[0] == "fresh"
+
+
+def test_what_could_not_be_made_at_first(world):
+    """At boot, say: it is pending, status and metrics say so, and the service makes it when something changes."""
+    world.add("--way=image", APP)
+    [image] = world.list()
+    assert world.share("remove", "--all").returncode == 0
+    enable(world, APP, lines=["metrics = /run/hugeld.prom"])
+    cover(world, "/proc/meminfo", scarce(image))
+    helpers.one_line(world.run("/run/bin/hugeld", "service", "--once"), 1, APP, "less than 15 % of the memory")
+    assert state(world) == ("pending", 0)
+    helpers.one_line(world.share("refresh", "--unattended"), 1, APP)
+    assert state(world) == ("pending", 0)
+    with service(world, options=["--keep-only"]) as process:
+        metrics = world.path("/run/hugeld.prom")
+        helpers.wait_until(lambda: metrics.exists() and "hugeld_stored_pending 1\n" in metrics.read_text(), what="metrics")
+        assert [file["state"] for file in status(world)["files"]] == ["pending"]
+        assert world.run("umount", "/proc/meminfo").returncode == 0
+        world.path(APP).chmod(0o755)
+        assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
+
+
+def test_another_way_of_the_same_file(world, tmp_path):
+    """What was added by hand, from a disk that the configuration does not accept, stays when it is enabled, too."""
+    def make(file, tree):
+        return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
+
+    with disk(world, tmp_path, make) as app:
+        time.sleep(0.1)
+        world.add("--any-disk", "--way=image", app)
+        before = world.list()
+        enable(world, app)
+        assert world.share("refresh").returncode == 1 and world.list() == before
+        assert world.share("remove", "--all").returncode == 0
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
@@ -160,6 +312,54 @@ def test_unmounted(world, tmp_path):
             assert holds(process, image)
             assert world.run("umount", "/run/disk").returncode == 0
             assert helpers.wait_until(lambda: world.left() == [] and held(process) == 0)
+
+
+def test_unmounted_while_the_store_is_locked(world, tmp_path):
+    """By share refresh, say: the image goes when that has ended."""
+    def make(file, tree):
+        return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
+
+    with disk(world, tmp_path, make) as app:
+        time.sleep(0.1)
+        world.add("--any-disk", app)
+        [image] = world.list()
+        with service(world) as process:
+            assert holds(process, image)
+            holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
+            try:
+                assert holder.stdout.readline() == "ready\n"
+                assert world.run("umount", "/run/disk").returncode == 0
+                time.sleep(1)
+                assert world.left() != []
+            finally:
+                helpers.end_process(holder)
+            helpers.wait_until(lambda: world.left() == [] and held(process) == 0, what="the image to be gone")
+
+
+def test_store_that_is_read_only(world):
+    """It is said once."""
+    world.add("--way=image", APP)
+    with service(world) as process:
+        assert holds(process, world.list()[0])
+        assert world.run("mount", "-o", "remount,ro", SYSTEM).returncode == 0
+        for mode in [0o755, 0o711] * 4:
+            world.path("/run/programs").chmod(mode)
+            time.sleep(1)
+        world.path("/run/programs").chmod(0o755)
+        assert world.run("mount", "-o", "remount,rw", SYSTEM).returncode == 0
+    said = process.stderr.read()
+    assert said.count("cannot be locked") == 1 and said.count("\n") == 1, said
+
+
+def test_watches_are_used_up(world):
+    """It is said once."""
+    world.add("--way=image", APP)
+    be_calm(world)
+    script = ("/run/bin/hugeld service --keep-only & for i in 1 2 3; do sleep 1; kill -HUP $!; done; sleep 1; kill $!; wait $!")
+    result = world.run("sh", "-c", script, strace=["-e", "inject=inotify_add_watch:error=ENOSPC"])
+    said = [line for line in result.stderr.splitlines() if line.startswith("hugeld: ")]
+    assert (result.returncode, sum("the store cannot be watched" in line for line in said)) == (0, 1), result
+    assert all("raise fs.inotify.max_user_watches" in line for line in said) and len(said) == 2, said
 
 
 def test_store_is_exchanged(world):
@@ -274,8 +474,8 @@ def test_full_store(world, tmp_path):
     enable(world, "/run/programs/*")
     with open(tmp_path / "said", "w") as log, service(world, stderr=log) as process:
         helpers.wait_until(lambda: held(process) > 0, 30, "what it holds")
-        fits = world.list()
-        assert 1 < len(fits) < len(names) and {image["state"] for image in fits} == {"fresh"}
+        fits = [image for image in world.list() if image["state"] == "fresh"]
+        assert 1 < len(fits) < len(names) and {image["state"] for image in world.list()} == {"fresh", "pending"}
         assert held(process) == sum(image["huge_pages"] for image in fits) * helpers.HUGE
         replaced = next(image["path"] for image in fits if image["path"] != APP)
         new = world.path("/run/programs/.new")
@@ -330,12 +530,31 @@ def test_mistake(world, line, words):
         assert holds(process, image) and world.list() == [image]
 
 
-@pytest.mark.parametrize("what", ["user's", "folder", "pipe"])
+def test_configuration_that_cannot_be_read_to_its_end(world):
+    """Lines behind that, which exclude something, would be lost; so it is not believed, and not written anew without them."""
+    enable(world, "/run/none", lines=["# nothing"] * 1000)
+    before = world.path(CONFIGURATION).read_text()
+    error = ["-P", CONFIGURATION, "-e", "inject=read:error=EIO:when=2"]
+    for command, code in ((["service", "--dry-run"], 2), (["service", "--once"], 2), (["disable", "/run/none"], 1)):
+        result = world.run("/run/bin/hugeld", *command, strace=error)
+        said = [line for line in result.stderr.splitlines() if line.startswith("hugeld: ")]
+        assert result.returncode == code and len(said) == 1 and "cannot be read: Input/output error" in said[0], result
+    error[-1] = "inject=read:error=EIO:when=5"  # after the three of the first reading
+    result = world.run("/run/bin/hugeld", "disable", "/run/none", strace=error)
+    assert result.returncode == 1 and "cannot be changed: Input/output error" in result.stderr, result
+    assert world.path(CONFIGURATION).read_text() == before
+    assert os.listdir(world.path(CONFIGURATION).parent) == ["hugeld.conf"]
+
+
+@pytest.mark.parametrize("what", ["user's", "folder", "pipe", "long"])
 def test_configuration_that_is_none(world, what):
     enable(world, APP)
     path = world.path(CONFIGURATION)
     if what == "user's":
         os.chown(path, USER, USER)
+    elif what == "long":
+        with open(path, "r+b") as file:
+            file.truncate(2 << 20)
     else:
         path.unlink()
         if what == "folder":
@@ -343,7 +562,7 @@ def test_configuration_that_is_none(world, what):
         else:
             os.mkfifo(path)
     result = world.run("/run/bin/hugeld", "service", "--once")
-    helpers.one_line(result, 2, f"hugeld: {CONFIGURATION}: ", "other users" if what == "user's" else "regular file")
+    helpers.one_line(result, 2, f"hugeld: {CONFIGURATION}: ", {"user's": "other users", "long": "1 MiB"}.get(what, "regular file"))
     assert not world.path(SYSTEM).exists()
 
 
@@ -364,7 +583,7 @@ def test_dry_run(world):
         assert not world.path(SYSTEM).exists()
     result = world.run(*command, "--once")
     assert result.returncode == 1 and "writable" in result.stderr
-    assert [image["path"] for image in world.list()] == [APP]
+    assert [image["path"] for image in world.list() if image["state"] == "fresh"] == [APP]
     assert f"{APP}: it is shared already\n" in world.run(*command, "--dry-run").stdout
 
 
@@ -417,6 +636,7 @@ def test_kill_switch(world):
         enable(world, "/run/programs/another")
         process.send_signal(signal.SIGHUP)
         assert STOP in process.stderr.readline()
+        helpers.one_line(world.share("refresh", "--unattended"), 1, STOP)
         time.sleep(1)
         assert [(i["path"], i["state"]) for i in world.list()] == [(APP, "ctime")] and holds(process, image)
         world.path(STOP).unlink()
@@ -445,6 +665,78 @@ def test_undo(world):
     assert world.run("/run/bin/hugeld", "service", "--once").returncode == 1
     world.path(STOP).unlink()
     assert world.run("/run/bin/hugeld", "service", "--once").returncode == 0 and len(world.list()) == 1
+
+
+def test_undo_beside_a_process_that_does_not_answer(world):
+    """What reads its maps waits for ever: undo does not."""
+    world.add("--way=image", APP)
+    process = helpers.start(["sleep", "1000"])
+    try:
+        assert world.run("sh", "-c", f"mkfifo /run/fifo && mount --bind /run/fifo /proc/{process.pid}/maps").returncode == 0
+        undone = helpers.run(world.command("timeout", "-s", "KILL", "20", "/run/bin/hugeld", "service", "undo", "--seconds", "1"))
+        assert undone.returncode == 0 and "all is back" in undone.stdout, undone
+    finally:
+        helpers.end_process(process)
+
+
+def test_what_a_killed_one_has_left(world):
+    """No other one shows it as its own, and reset takes it away."""
+    folder = world.path("/run/hugeld-service")
+    names = [folder / "observed.json", folder / "observed.json.new"]
+    folder.mkdir()
+    for name in names:
+        name.write_text("{}")
+    with service(world):
+        helpers.wait_until(lambda: status(world)["process"] is not None and not any(name.exists() for name in names))
+    for name in names:
+        name.write_text("{}")
+    assert world.run("/run/bin/hugeld", "reset").returncode == 0 and not folder.exists()
+
+
+def test_metrics_move(world):
+    """What was written elsewhere goes; a full disk is called so."""
+    enable(world, lines=["metrics = /run/one.prom"])
+    one, two = world.path("/run/one.prom"), world.path("/run/two.prom")
+    with service(world) as process:
+        helpers.wait_until(one.exists)
+        enable(world, lines=["metrics = /run/two.prom"])
+        process.send_signal(signal.SIGHUP)
+        helpers.wait_until(lambda: two.exists() and not one.exists())
+        assert world.run("sh", "-c", "mkdir /run/full && mount -t tmpfs -o size=64k none /run/full && ! cat /dev/zero > /run/full/zeros").returncode == 0
+        enable(world, lines=["metrics = /run/full/three.prom"])
+        process.send_signal(signal.SIGHUP)
+        assert "No space left on device" in process.stderr.readline()
+        assert not two.exists()
+
+
+def test_packages_are_upgraded(world):
+    """dpkg's trigger starts no service that the administrator has stopped, and makes nothing while the kill switch is there."""
+    enable(world, APP)
+    wants = world.path("/etc/systemd/system/multi-user.target.wants")
+    wants.mkdir(parents=True)
+    (wants / "hugeld.service").touch()
+    assert world.run("/run/bin/hugeld", "service", "undo").returncode == 0
+    world.path(SYSTEM).mkdir()
+    own = world.path("/run/own")
+    own.mkdir()
+    # Of a unit that is inactive.
+    (own / "systemctl").write_text('#!/bin/sh\ncase "$*" in *try-*) ;; *start*) echo started > /run/started ;; esac\n')
+    (own / "systemctl").chmod(0o755)
+    trigger = ["env", "PATH=/run/own:/run/bin:/usr/bin:/bin", "sh", helpers.ROOT / "debian/hugeld.postinst", "triggered"]
+    assert world.run(*trigger).returncode == 0 and world.left() == []
+    world.path("/run/systemd/system").mkdir(parents=True)
+    assert world.run(*trigger).returncode == 0 and not world.path("/run/started").exists()
+    world.path(STOP).unlink()
+    world.path("/run/systemd/system").rmdir()
+    assert world.run(*trigger).returncode == 0 and [image["state"] for image in world.list()] == ["fresh"]
+
+
+def test_keep_only_without_a_store(world):
+    """In a container, nothing makes what is enabled; the service says so."""
+    enable(world, APP)
+    with service(world, options=["--keep-only"]) as process:
+        assert "--keep-only makes nothing" in process.stderr.readline()
+        assert not world.path(SYSTEM).exists()
 
 
 def test_hardened(tmp_path):

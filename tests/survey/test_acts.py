@@ -173,7 +173,7 @@ def test_budget(acting, program):
 
 @pytest.mark.parametrize(("what", "words"), [
     ("canary", "none of the 0 %"), ("switch", "kill switch"), ("io", "waited for disks"), ("memory", "waited for memory"),
-    ("meminfo", "less than 15 % of the memory"), ("no machine-id", "none of the 99 %")])
+    ("meminfo", "less than 15 % of the memory"), ("no machine-id", "/etc/machine-id, which draws the 99 %")])
 def test_gates(acting, program, tmp_path, what, words):
     """Nothing is touched, and status says why."""
     file, covers, lines = tmp_path / "cover", [], []
@@ -199,6 +199,9 @@ def test_gates(acting, program, tmp_path, what, words):
         assert acts["huge"] + acts["failed"] == 0 and acts["put_off"] > 0, acts
         assert huge_bytes(program) == 0
         assert f"nothing is put in place now: {acts['reason']}" in service.service.run("status").stdout
+        if what == "canary":
+            service.configure("act = no")
+            assert service.wait(lambda acts: acts["reason"] is None)
 
 
 @contextlib.contextmanager

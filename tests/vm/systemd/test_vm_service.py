@@ -62,6 +62,20 @@ def bytes_of(found):
     return sum(i["huge_pages"] for i in found) * helpers.HUGE
 
 
+@pytest.fixture(autouse=True)
+def calm():
+    """An emulated machine waits for its disk all the time, and the service makes no image while programs wait."""
+    text = pathlib.Path("/run/calm")
+    text.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
+    covered = [path for path in ("/proc/pressure/io", "/proc/pressure/memory") if os.path.exists(path)]
+    for path in covered:
+        assert helpers.run(["mount", "--bind", text, path]).returncode == 0
+    yield
+    for path in covered:
+        assert helpers.run(["umount", path]).returncode == 0
+    text.unlink()
+
+
 @pytest.fixture
 def program(service):
     """The service of the tests, where root alone can write to it."""
@@ -111,7 +125,7 @@ def test_enabled(program):
         assert refused.returncode == 1 and "stop it first" in refused.stderr and images() == found
         stop()
         helpers.hugeld("reset")
-        assert not os.path.exists("/run/hugeld") and not os.path.exists("/run/hugeld-service.lock")
+        assert not os.path.exists("/run/hugeld") and not os.path.exists("/run/hugeld-service")
         assert systemctl("start", "multi-user.target").returncode == 0  # as at boot
         fresh(program)
         assert helpers.hugeld("disable", program).returncode == 0 and not CONFIGURATION.exists() and images() == []
@@ -142,6 +156,22 @@ def test_reload(start, program):
     found = fresh(program, second)
     assert helpers.wait_until(lambda: held() == bytes_of(found), SECONDS, "what it holds")
     assert show("ActiveState") == "active"
+    stop()
+
+
+def test_undone(start):
+    """Neither a reload, as by dpkg's trigger, nor another start makes anything, as long as the switch is there."""
+    start()
+    undone = helpers.hugeld("service", "undo")
+    assert undone.returncode == 0, (undone.stderr, journal())
+    try:
+        for action in ("reload", "restart"):
+            assert systemctl(action, "hugeld.service").returncode == 0, journal()
+            assert show("ActiveState") == "active" and not os.path.exists("/run/hugeld"), journal()
+    finally:
+        os.unlink("/run/hugeld-service/stop")
+    assert systemctl("reload", "hugeld.service").returncode == 0, journal()
+    assert helpers.wait_until(lambda: held() == bytes_of(images()) > 0, SECONDS, "what it holds")
     stop()
 
 
@@ -213,25 +243,19 @@ def test_held_up(start):
 
 @pytest.fixture
 def acted(builder):
-    """A program that computes, on xfs, where root alone can write; and a machine that waits for nothing, as an emulated one always does."""
+    """A program that computes, on xfs, where root alone can write."""
     if not vmguest.has_file_system("xfs"):
         vmguest.absent("no xfs")
-    folder, calm = pathlib.Path("/mnt/acted"), pathlib.Path("/run/calm")
+    folder = pathlib.Path("/mnt/acted")
     folder.mkdir()
-    calm.write_text("some avg10=0.00 avg60=0.00 avg300=0.00 total=0\n")
-    pressure = [path for path in ("/proc/pressure/io", "/proc/pressure/memory") if os.path.exists(path)]
-    mounts = [("xfs", vmguest.find_disk(0, b"XFSB"), folder), *(("none", calm, path) for path in pressure)]
-    for kind, what, where in mounts:
-        words = ["--bind"] if kind == "none" else ["-t", kind]
-        assert helpers.run(["mount", *words, what, where]).returncode == 0
+    assert helpers.run(["mount", "-t", "xfs", vmguest.find_disk(0, b"XFSB"), folder]).returncode == 0
     built = builder.once("calls", lambda made: helpers.build_calls(made / "calls", "-no-pie", mib=4))
     shutil.copy(built, folder / "calls")
     helpers.scatter(folder / "calls")
     yield folder / "calls"
     systemctl("stop", "hugeld.service")
     CONFIGURATION.unlink()
-    for _, _, where in reversed(mounts):
-        assert helpers.run(["umount", where]).returncode == 0
+    assert helpers.run(["umount", folder]).returncode == 0
     folder.rmdir()
 
 
