@@ -208,6 +208,26 @@ def test_metrics_that_cannot_be_written(observe, tmp_path):
         assert not select.select([service.process.stderr], [], [], 0)[0]
 
 
+def test_counters_are_of_ended_windows(observe, calls, tmp_path):
+    """What is written in a window must not be taken back when that has lost too many samples."""
+    path = tmp_path / "hugeld.prom"
+    lines = [f"metrics = {path}", "window = 60", "interval = 600"]
+
+    def is_in_window():
+        with contextlib.suppress(OSError):
+            return any("perf_event" in os.readlink(fd) for fd in os.scandir(f"/proc/{service.process.pid}/fd"))
+        return False
+
+    with running([calls, FOREVER]), observe("/none/*", lines=lines) as service:
+        helpers.wait_until(is_in_window, SECONDS, "a window")
+        time.sleep(3)
+        path.unlink(missing_ok=True)
+        service.process.send_signal(signal.SIGHUP)
+        helpers.wait_until(path.exists, SECONDS, "metrics")
+        text = path.read_text()
+        assert "hugeld_windows_total 0\n" in text and 'reason="ineligible"} 0\n' in text
+
+
 def test_alerts():
     promtool = shutil.which("promtool")
     if promtool is None:
