@@ -114,9 +114,11 @@ long hl_open_image(struct hl_stores *stores, struct hl_context *context, const s
     return -(long)skip;
 }
 
-/* The address of the byte at offset 0 of OBJECT's image. */
-static uint64_t find_base(const struct hl_object *object, const struct hl_geometry *geometry) {
-    return hl_round_down(object->segment[0].start, geometry->huge_page_bytes);
+uint64_t hl_find_image_base(const struct hl_object *object, const struct hl_geometry *geometry) {
+    const struct hl_segment *first = &object->segment[0];
+    uint64_t base = hl_round_down(first->start, geometry->huge_page_bytes);
+    bool has_header = first->offset == 0 && first->file_end > first->start;
+    return first->first_page == base && !has_header ? base - geometry->huge_page_bytes : base;
 }
 
 /* Whether the image has all of SEGMENT, which is only read: it is in one segment of LAID_OUT, or in neighbours. */
@@ -151,7 +153,7 @@ static unsigned count_writable(const struct hl_object *object) {
 
 int hl_compare_image(const struct hl_object *object, const struct hl_object *laid_out, uint64_t bytes,
                      const struct hl_geometry *geometry) {
-    uint64_t base = find_base(object, geometry);
+    uint64_t base = hl_find_image_base(object, geometry);
     if (object->load_bias % geometry->huge_page_bytes != 0)
         return HL_SKIP_IMAGE_PLACE;
     if (count_writable(laid_out) != count_writable(object))
@@ -305,7 +307,7 @@ static void plan_spans(const struct hl_context *context, struct hl_work *work) {
 /* All that the image would have to have, before anything is mapped. */
 static int check_spans(const struct hl_context *context, const struct hl_work *work,
                        const struct source *source) {
-    uint64_t base = find_base(&work->object, &context->geometry);
+    uint64_t base = hl_find_image_base(&work->object, &context->geometry);
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (!hl_is_writable(span) &&
@@ -391,7 +393,7 @@ static int map_span(const struct hl_context *context, const struct hl_work *work
                     const struct source *source) {
     const struct hl_span *span = &work->plan.span[i];
     uint64_t header = find_header_page(&work->object), huge = context->geometry.huge_page_bytes;
-    uint64_t base = find_base(&work->object, &context->geometry), original = 0;
+    uint64_t base = hl_find_image_base(&work->object, &context->geometry), original = 0;
     struct hl_span part[3] = {*span, *span, *span};
     bool is_any = false;
     int result = 0;
@@ -483,7 +485,7 @@ static int join_span(const struct hl_context *context, const struct hl_work *wor
     if (result == 0 && HL_PROT_BTI != 0 && (span->flags & PF_X))
         result = hl_read_branch_protection(span->start, span->end, &branches);
     int prot = hl_protection(span->flags) | branches, image = work->object.file;
-    uint64_t offset = span->start - find_base(&work->object, &context->geometry);
+    uint64_t offset = span->start - hl_find_image_base(&work->object, &context->geometry);
     return result != 0 ? result : map_over(context, work, span, prot, image, offset, image);
 }
 

@@ -43,6 +43,10 @@ void hl_close_stores(const struct hl_stores *stores);
    HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM). */
 long hl_open_image(struct hl_stores *stores, struct hl_context *context, const struct hl_file_state *state);
 
+/* The address of the first byte of OBJECT's image, a multiple of a huge page.  An image begins with the ELF header, so where no
+   segment has that, and text begins at such a multiple, it is one huge page below. */
+uint64_t hl_find_image_base(const struct hl_object *object, const struct hl_geometry *geometry);
+
 /* Whether the open IMAGE is OBJECT laid out: the same segments, at offsets that go with their addresses; those that are only
    read may have others' borders, as an executable's image has them (command/image/rows.c).  0, HL_SKIP_IMAGE_PLACE or
    HL_SKIP_IMAGE_MISMATCH. */

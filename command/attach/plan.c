@@ -140,7 +140,7 @@ static int check_written(const struct hl_attachment *attachment, uint64_t start,
    speaks against it. */
 static int add_piece(const struct hl_attachment *attachment, struct hl_attached_text *text,
                      const struct hl_geometry *geometry, unsigned edges, struct hl_span span) {
-    uint64_t base = hl_round_down(text->loaded->object.segment[0].start, geometry->huge_page_bytes);
+    uint64_t base = hl_find_image_base(&text->loaded->object, geometry);
     int result = span.start < span.end
                      ? check_span(attachment, text->loaded, &span, edges, geometry->huge_page_bytes)
                      : 0;

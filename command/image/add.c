@@ -13,6 +13,7 @@
 #include "command/image/in-place.h"
 #include "elf/memory-limit.h"
 #include "command/file/remedy.h"
+#include "elf/image.h"
 #include "elf/skip.h"
 #include "command/image/store.h"
 #include "elf/sys.h"
@@ -287,7 +288,8 @@ static void unbind(void) { syscall(SYS_set_mempolicy, MPOL_DEFAULT, NULL, 0UL); 
 
 /* Makes .new in the store, which is locked. */
 static bool make_folder(struct making *making) {
-    unsigned marks = making->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE);
+    unsigned marks = making->flags & (HL_ADD_PER_NODE | HL_ADD_ANY_DISK | HL_ADD_EVICTABLE | HL_ADD_IN_PLACE |
+                                      HL_ADD_NO_IMAGE);
     making->folder = hl_make_new_folder(making->store, marks);
     return making->folder >= 0 ||
            fail(making, HL_SHARE_FAILED,
@@ -315,11 +317,12 @@ static bool fail_to_write(struct making *making, int result) {
         hl_xasprintf("its image cannot be written: %s; free memory and try again", strerror(-result)));
 }
 
-/* All of OUT is on huge pages now, or there is no image. */
-static bool prove(struct making *making, int out) {
-    uint64_t pages = 0, small = 0;
-    int result = hl_prove_huge(&making->store->geometry, out, true, &pages, &small);
-    making->addition->huge_pages += pages;
+/* All that OUT holds is on huge pages now, *PAGES of them, or there is no image. */
+static bool prove(struct making *making, int out, uint64_t *pages) {
+    uint64_t small = 0;
+    *pages = 0;
+    int result = hl_prove_huge(&making->store->geometry, out, true, pages, &small);
+    making->addition->is_hopeless = result == -EOPNOTSUPP;
     if (result == -EOPNOTSUPP)
         return fail(
             making, HL_SHARE_FAILED,
@@ -330,13 +333,34 @@ static bool prove(struct making *making, int out) {
         result = -ENOMEM;
     if (result == -ENOMEM)
         return fail(making, HL_SHARE_FAILED,
-                    hl_xasprintf("%" PRIu64 " of its %" PRIu64
-                                 " pages did not become huge; free or compact memory: echo "
+                    hl_xasprintf("%" PRIu64 " of its pages did not become huge; free or compact memory: echo "
                                  "1 > /proc/sys/vm/compact_memory",
-                                 small, pages));
+                                 small));
     return result == 0 || fail(making, HL_SHARE_FAILED,
                                hl_xasprintf("cannot verify that the image is on huge pages: %s; mount /proc",
                                             strerror(-result)));
+}
+
+/* Proves it of one huge page of zeros first: where that cannot be huge, all of the image would be written for nothing. */
+static bool prove_first_page(struct making *making, int out) {
+    uint64_t unit = making->store->geometry.huge_page_bytes, pages;
+    uint64_t bytes = making->image.bytes < unit ? making->image.bytes : unit;
+    char *zeros = hl_xmalloc(bytes);
+    ssize_t put = ftruncate(out, (off_t)making->image.bytes) == 0 ? pwrite(out, zeros, bytes, 0) : -1;
+    int error = put < 0 ? errno : ENOSPC;
+    free(zeros);
+    return put == (ssize_t)bytes ? prove(making, out, &pages) : fail_to_write(making, -error);
+}
+
+/* Whether a process would take the image in OUT: the core is asked, which decides that. */
+static bool is_acceptable(struct making *making, int out) {
+    const struct hl_geometry *geometry = &making->store->geometry;
+    struct hl_object object;
+    return (hl_load_object(&object, making->file, "", 0, geometry) == 0 &&
+            hl_check_image(&object, out, geometry) == 0) ||
+           fail(making, HL_SHARE_FAILED,
+                hl_xasprintf("no process would take its image (it has more than 64 program headers, or they "
+                             "are unusual); use hugeld run --copy"));
 }
 
 static bool give_name(struct making *making, int out, int folder) {
@@ -352,6 +376,11 @@ static bool write_image(struct making *making, int folder) {
     int out = create_file(folder, making->name, &named);
     if (out < 0)
         return fail_to_write(making, -errno);
+    if (!prove_first_page(making, out)) {
+        close(out);
+        return false;
+    }
+    uint64_t pages;
     const struct timespec times[2] = {{.tv_nsec = UTIME_NOW}, making->file->stat.st_mtim};
     int result = fallocate(out, 0, 0, (off_t)making->image.bytes) != 0 ? -errno : 0;
     if (result == 0)
@@ -365,7 +394,9 @@ static bool write_image(struct making *making, int folder) {
     if (result != 0)
         fail_to_write(making, result);
     else
-        done = prove(making, out) && (named || give_name(making, out, folder));
+        done = is_acceptable(making, out) && prove(making, out, &pages) &&
+               (named || give_name(making, out, folder));
+    making->addition->huge_pages += done ? pages : 0;
     close(out);
     return done;
 }
@@ -458,7 +489,7 @@ static bool is_recorded(const struct making *making, bool removes_old) {
 
 /* Notes in the store that the file is kept in place, instead of an image that it may have there. */
 static bool record(struct making *making) {
-    if (is_recorded(making, true)) {
+    if (is_recorded(making, true) && !(making->flags & HL_ADD_NO_IMAGE)) {
         making->addition->result = HL_SHARE_MADE;
         return true;
     }

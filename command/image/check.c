@@ -32,7 +32,7 @@ int64_t hl_read_huge_bytes(uint64_t start, uint64_t end) {
     for (size_t i = 0; result == 0 && i < process.n_regions; i++) {
         const struct hl_region *region = &process.region[i];
         if (region->start >= start && region->end <= end)
-            bytes += (int64_t)(region->shmem_pmd_bytes + region->file_pmd_bytes);
+            bytes += (int64_t)(region->shmem_pmd_bytes + region->file_pmd_bytes + region->anon_huge_bytes);
     }
     hl_close_process(&process);
     return result != 0 ? result : bytes;
@@ -169,10 +169,14 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
     return problem;
 }
 
-/* What of a file in place is not huge.  Which pages are cached is told to its owner alone. */
+/* What of a file in place is not huge, or that the version that is there now never can be.  Which pages are cached is told to its
+   owner alone. */
 static char *check_in_place(const struct hl_store *store, const struct hl_stored *stored, bool *only_small) {
     struct hl_stored measured = *stored;
     hl_measure_stored(store, &measured);
+    if (measured.not_in_place != HL_MOVED)
+        return hl_xasprintf("the file that is there now cannot be in place: %s",
+                            hl_skip_sentence(measured.not_in_place));
     *only_small = measured.freshness == HL_FRESH && measured.huge_pages < measured.pages;
     return *only_small ? hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
                                       measured.pages - measured.huge_pages, measured.pages)
@@ -183,6 +187,7 @@ static void measure_in_place(const struct hl_store *store, struct hl_stored *sto
                              const struct hl_elf_file *file) {
     struct hl_place place;
     int result = hl_look_in_place(&place, file, &store->geometry);
+    stored->not_in_place = result > 0 ? (enum hl_skip)result : HL_MOVED;
     if (result != 0 && result != -EPERM)
         return;
     if (result == 0) {
@@ -251,10 +256,13 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
 
 /* Makes the image of STORED, with which something is wrong, again.  The old one goes first, because there may not be room
    for both, and because no process may use it any more; if the new one cannot be made now, the next refresh tries again.  One of
-   which pages are ONLY_SMALL stays until there is a better one. */
+   which pages are ONLY_SMALL stays until there is a better one.  A file that cannot be in place any more gets an image, unless it
+   was to have none. */
 static void make_again(struct hl_addition *addition, const struct hl_store *store,
                        const struct hl_stored *stored, unsigned flags, bool only_small) {
     flags |= stored->marks | (stored->is_in_place ? 0 : HL_ADD_IMAGE);
+    if (stored->is_in_place && !only_small && !(flags & HL_ADD_NO_IMAGE))
+        flags &= ~(unsigned)HL_ADD_IN_PLACE;
     if (only_small)
         flags |= HL_ADD_REPLACE;
     else if (stored->freshness != HL_TOUCHED && stored->freshness != HL_PENDING)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Writes the image of an ELF file. */
-#ifndef HL_IMAGE_H
-#define HL_IMAGE_H
+#ifndef HL_COMMAND_IMAGE_H
+#define HL_COMMAND_IMAGE_H
 
 #include "command/image/layout.h"
 

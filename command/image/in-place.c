@@ -13,7 +13,8 @@
 
    A user who may read a file may do either to it, for all users, so what is asked for others' sake is limited:
 
-   - A collapse stalls all processes that map the chunk, in proportion to their number.  There is a budget.
+   - A collapse stalls all processes that map the chunk, in proportion to their number.  There is a budget for each, and a rest
+     before the next one.
    - Dropping pages makes who uses them wait for the disk.  Pages that are mapped stay anyway, but then nothing is gained.
    - Only root outside of containers sees every process.  And root does it only to files that root alone can write: no user
      makes root drop the pages of a database's file.
@@ -57,6 +58,11 @@
 /* One mapper more makes a collapse stall all of them for so much longer (6.18, 4 KiB folios). */
 #define MICROSECONDS_PER_MAPPER 170
 #define PAUSE_BUDGET_MICROSECONDS 2000
+/* Where processes map the file, the rest after each collapse is so many times as long as it took, and so long at most. */
+#define REST 20
+#define REST_MAX_MS 1000
+/* After so long they are counted again. */
+#define COUNTED_MS 1000
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
 /* Percent of the last ten seconds in which something waited. */
@@ -65,6 +71,8 @@
 #define WATCH_MS 300
 /* Of the lines of maps, the clock is looked at after so many. */
 #define LINES_MAX 256
+/* For so long it is believed that a file system has no large folios. */
+#define CANNOT_MS 3600000
 /* What stat(2) says of the first user and PID namespace (include/uapi/linux/nsfs.h). */
 #define FIRST_USER_NAMESPACE 0xeffffffdu
 #define FIRST_PID_NAMESPACE 0xeffffffcu
@@ -74,7 +82,8 @@ enum { UNTRIED, CAN, CANNOT };
 /* What was found out about a mounted file system. */
 struct hl_superblock {
     dev_t device;
-    int reads_anew; /* UNTRIED, CAN, CANNOT */
+    int reads_anew; /* UNTRIED, CAN, CANNOT, */
+    double since;   /* the latter since then (hl_now_ms) */
 };
 
 /* In an entry of pagemap (Documentation/admin-guide/mm/pagemap.rst). */
@@ -90,7 +99,9 @@ struct work {
     int pagemap;
     int joined_prot; /* with which a mapping of the file can be collapsed, or PROT_NONE */
     uint64_t page_bytes;
-    size_t pages; /* of 4 KiB, say, in a chunk */
+    size_t pages;      /* of 4 KiB, say, in a chunk */
+    double rested;     /* hl_now_ms: no collapse before that, */
+    double next_count; /* and until then is it known who maps the file */
 };
 
 void hl_free_placer(struct hl_placer *placer) {
@@ -237,18 +248,29 @@ static bool is_cached(const struct work *work) {
     return all;
 }
 
-/* Whether one entry maps the chunk in the window, after one page of it was touched. */
+/* Whether one entry maps all of the window. */
 static bool is_mapped_huge(const struct work *work) {
     uint64_t start = (uint64_t)work->window, end = start + work->place->chunk_bytes;
-    if (madvise(work->window, work->page_bytes, MADV_POPULATE_READ) != 0)
-        return false;
     int result = work->pagemap >= 0 ? hl_check_huge(work->pagemap, start, end) : -1;
     return result >= 0 ? result == 0 : hl_read_huge_bytes(start, end) == (int64_t)work->place->chunk_bytes;
 }
 
+/* One page of the chunk is touched for that. */
 static bool look_at(const struct work *work, struct hl_chunk *chunk) {
-    chunk->is_huge = map_chunk(work, chunk) && is_cached(work) && is_mapped_huge(work);
+    chunk->is_huge = map_chunk(work, chunk) && is_cached(work) &&
+                     madvise(work->window, work->page_bytes, MADV_POPULATE_READ) == 0 && is_mapped_huge(work);
     return chunk->is_huge;
+}
+
+/* Whether the kernel has a huge page to give.  What is mapped into the window next gives it back. */
+static bool has_huge_page(const struct work *work) {
+    uint64_t bytes = work->place->chunk_bytes;
+    if (mmap(work->window, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+            work->window ||
+        madvise(work->window, bytes, MADV_HUGEPAGE) != 0)
+        return false;
+    *(volatile char *)work->window = 1;
+    return is_mapped_huge(work);
 }
 
 static bool is_first_namespace(const char *path, ino_t inode) {
@@ -475,6 +497,21 @@ static bool count_mappers(const struct work *work, double ms_max) {
     return is_whole && (!(is_hidden || has_hidden(work)) || add_hidden(work));
 }
 
+/* Counts them where that was not done just now.  NULL, or why it cannot be. */
+static char *explain_mappers(const struct hl_placer *placer, struct work *work) {
+    double began = hl_now_ms();
+    if (began < work->next_count)
+        return NULL;
+    bool is_known = count_mappers(work, placer->count_ms_max);
+    double now = hl_now_ms();
+    work->next_count = now + fmax(COUNTED_MS, REST * (now - began));
+    return is_known ? NULL
+                    : hl_xasprintf("it cannot be known which processes map the file%s",
+                                   placer->count_ms_max > 0 ? ", or to look takes too long"
+                                                            : "; mount /proc, and run it as root with all "
+                                                              "capabilities");
+}
+
 /* --- pressure --- */
 
 struct pressure {
@@ -545,13 +582,25 @@ static int find_joined_prot(const struct work *work) {
     return PROT_NONE;
 }
 
+/* Until the processes that waited for the last collapse have had their rest. */
+static void rest(const struct work *work) {
+    double left = work->rested - hl_now_ms();
+    if (left > 0)
+        nanosleep(&(struct timespec){(time_t)(left / 1e3), (long)(fmod(left, 1e3) * 1e6)}, NULL);
+}
+
 /* Joins the pages of CHUNK, if it can. */
-static void collapse(const struct work *work, const struct hl_chunk *chunk) {
+static void collapse(struct work *work, const struct hl_chunk *chunk) {
     int result = -EAGAIN;
     if (!map_with(work, chunk, work->joined_prot))
         return;
-    for (unsigned try = 0; try < TRIES_TO_COLLAPSE && (result == -EAGAIN || result == -EBUSY); try++)
+    for (unsigned try = 0; try < TRIES_TO_COLLAPSE && (result == -EAGAIN || result == -EBUSY); try++) {
+        rest(work);
+        double began = hl_now_ms();
         result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
+        double now = hl_now_ms();
+        work->rested = chunk->mappers > 0 ? now + fmin(REST_MAX_MS, REST * (now - began)) : now;
+    }
 }
 
 /* Reads CHUNK into the page cache, as large as the kernel does that. */
@@ -582,7 +631,7 @@ static const char *const sentences[] = {
 };
 
 /* Joins the pages of CHUNK, if the kernel does that and not too many processes would wait for it. */
-static enum obstacle try_collapse(const struct work *work, struct hl_chunk *chunk) {
+static enum obstacle try_collapse(struct work *work, struct hl_chunk *chunk) {
     if (work->joined_prot == PROT_NONE)
         return IN_USE;
     if (chunk->mappers * MICROSECONDS_PER_MAPPER > PAUSE_BUDGET_MICROSECONDS)
@@ -603,7 +652,7 @@ static bool drop(const struct work *work, const struct hl_chunk *chunk) {
     return is_empty;
 }
 
-/* Drops what is cached of CHUNK and reads it again.  It is cached afterwards, whatever became of it. */
+/* Drops what is cached of CHUNK and reads it again.  It is cached afterwards, huge or not, if it can be read. */
 static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) {
     enum obstacle obstacle = NO_PAGE;
     for (unsigned try = 0; try < TRIES_TO_READ && obstacle != NONE && map_chunk(work, chunk); try++) {
@@ -614,20 +663,28 @@ static enum obstacle read_anew(const struct work *work, struct hl_chunk *chunk) 
     return obstacle;
 }
 
-/* The first chunk of a SUPERBLOCK decides whether it has large folios at all. */
+/* The first chunk of a SUPERBLOCK for which there was a huge page decides whether it has large folios at all. */
 static enum obstacle try_reading(const struct work *work, struct hl_superblock *superblock,
                                  struct hl_chunk *chunk) {
+    if (superblock->reads_anew == CANNOT && hl_now_ms() - superblock->since > CANNOT_MS)
+        superblock->reads_anew = UNTRIED;
     if (superblock->reads_anew == CANNOT)
         return FILE_SYSTEM;
     enum obstacle obstacle = read_anew(work, chunk);
+    if (obstacle == NO_PAGE && superblock->reads_anew == UNTRIED && has_huge_page(work)) {
+        obstacle = read_anew(work, chunk);
+        if (obstacle == NO_PAGE) {
+            superblock->reads_anew = CANNOT;
+            superblock->since = hl_now_ms();
+            return FILE_SYSTEM;
+        }
+    }
     if (obstacle == NONE)
         superblock->reads_anew = CAN;
-    else if (obstacle == NO_PAGE && superblock->reads_anew == UNTRIED)
-        superblock->reads_anew = CANNOT;
-    return superblock->reads_anew == CANNOT ? FILE_SYSTEM : obstacle;
+    return obstacle;
 }
 
-static enum obstacle make_huge(const struct hl_placer *placer, const struct work *work,
+static enum obstacle make_huge(const struct hl_placer *placer, struct work *work,
                                struct hl_superblock *superblock, struct hl_chunk *chunk) {
     enum obstacle obstacle = try_collapse(work, chunk);
     return obstacle == NONE || work->place->is_mapped || placer->only_joins
@@ -678,16 +735,15 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
     placer->cannot_join = work.joined_prot == PROT_NONE;
     if (placer->only_joins && work.joined_prot == PROT_NONE)
         sentence = hl_xasprintf("%s", sentences[IN_USE]);
-    else if (!count_mappers(&work, placer->count_ms_max))
-        sentence = hl_xasprintf("it cannot be known which processes map the file%s",
-                                placer->count_ms_max > 0 ? ", or to look takes too long"
-                                                         : "; mount /proc, and run it as root with all "
-                                                           "capabilities");
+    else
+        sentence = explain_mappers(placer, &work);
     struct hl_superblock *superblock = find_superblock(placer, file->stat.st_dev);
     for (size_t i = 0; i < place->n_chunks && sentence == NULL; i++) {
         if (look_at(&work, &place->chunk[i])) /* read ahead with the one before */
             continue;
         sentence = explain_pressure(placer, false);
+        if (sentence == NULL)
+            sentence = explain_mappers(placer, &work);
         double began = hl_now_ms();
         enum obstacle found =
             sentence == NULL ? make_huge(placer, &work, superblock, &place->chunk[i]) : NONE;

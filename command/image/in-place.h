@@ -57,7 +57,7 @@ bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes);
 char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes);
 
 /* Makes those chunks huge that are not, after hl_look_in_place.  FILE lies at PATH, which has no symbolic links.  The file's
-   pages are in the page cache afterwards, huge or not.  NULL: all chunks are huge; or why some are not and what to do, which
+   pages are in the page cache afterwards, huge or not, unless they cannot be read.  NULL: all chunks are huge; or why some are not and what to do, which
    the caller frees. */
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
                             const char *path);

@@ -33,6 +33,8 @@
 #define ALIGN_MAX ((uint64_t)64 << 10)
 /* An image's length beyond its original's.  Programs reach over 2 GiB only in the large code model. */
 #define HOLES_MAX ((uint64_t)4 << 30)
+/* What processes keep of the original's first page where they map an image, or have twice (elf/image.c). */
+#define HEADER_PAGE_BYTES 4096
 
 /* Bytes of the original that no segment has: a section's, or a program header's. */
 struct extent {
@@ -304,9 +306,8 @@ static uint64_t largest_alignment(const struct planner *p) {
    own, in its first page, are mapped with it, so they are taken for its own. */
 static void choose_base(struct planner *p) {
     struct hl_image *image = p->image;
-    struct hl_segment *first = &p->object.segment[0], *holder = NULL;
-    uint64_t unit = largest_alignment(p);
-    image->base = hl_round_down(first->start, unit);
+    struct hl_segment *holder = NULL;
+    image->base = hl_round_down(hl_find_image_base(&p->object, p->geometry), largest_alignment(p));
     for (unsigned i = 0; i < p->object.n_segments && holder == NULL; i++) {
         struct hl_segment *segment = &p->object.segment[i];
         if (segment->offset == 0 && segment->file_end > segment->start)
@@ -314,9 +315,6 @@ static void choose_base(struct planner *p) {
     }
     if (holder != NULL)
         holder->start = holder->first_page;
-    /* The first bytes are the ELF header's, so text may not be there. */
-    if (first->first_page == image->base && holder != first)
-        image->base -= unit;
     image->has_loaded_header = holder != NULL;
     image->loaded_header = holder != NULL ? in_image(p, holder->first_page) : 0;
 }
@@ -494,12 +492,16 @@ static int append_extents(struct planner *p) {
     return 0;
 }
 
-static void place_tables(struct planner *p) {
+/* Elsewhere than in the first page, a process that maps the image would have its program headers in the place of the
+   original's, and so would debuggers and dl_iterate_phdr. */
+static int place_tables(struct planner *p) {
     struct hl_image *image = p->image;
-    uint64_t bytes = image->phnum * sizeof(Elf64_Phdr);
-    if (!find_loaded(p, image->header.e_phoff, bytes, 0, &image->header.e_phoff)) {
+    uint64_t bytes = image->phnum * sizeof(Elf64_Phdr), offset = image->header.e_phoff;
+    if (!find_loaded(p, offset, bytes, 0, &image->header.e_phoff)) {
         image->header.e_phoff = hl_round_up(p->end, sizeof(uint64_t));
         p->end = image->header.e_phoff + bytes;
+    } else if (offset + bytes > HEADER_PAGE_BYTES) {
+        return HL_SKIP_IMAGE_HEADERS;
     }
     if (image->shnum > 0) {
         image->header.e_shoff = hl_round_up(p->end, sizeof(uint64_t));
@@ -508,6 +510,7 @@ static void place_tables(struct planner *p) {
         image->header.e_shoff = 0;
     }
     image->bytes = hl_round_up(p->end, p->geometry->page_bytes);
+    return 0;
 }
 
 /* --- the whole --- */
@@ -599,7 +602,9 @@ static int plan(struct planner *p) {
     result = append_extents(p);
     if (result != 0)
         return result;
-    place_tables(p);
+    result = place_tables(p);
+    if (result != 0)
+        return result;
     count_pages(p);
     append_header_page(p);
     return 0;

@@ -34,7 +34,8 @@ static const struct {
 } mark_names[] = {{HL_ADD_PER_NODE, ".per-node"},
                   {HL_ADD_ANY_DISK, ".any-disk"},
                   {HL_ADD_EVICTABLE, ".unasked"},
-                  {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK}};
+                  {HL_ADD_IN_PLACE, HL_IN_PLACE_MARK},
+                  {HL_ADD_NO_IMAGE, ".no-image"}};
 
 /* Says why there is no store at PATH, which may be NULL, for this user. */
 static bool has_path(const char *path) {

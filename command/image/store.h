@@ -13,6 +13,7 @@
        STORE/KEY/.per-node  it has replicas: so it was asked for, and so it is made again
        STORE/KEY/NAME       the image, with the original's modification time
        STORE/KEY/.in-place  instead of an image: the original itself is kept on huge pages of the page cache (image/in-place.h)
+       STORE/KEY/.no-image  the same, and it was asked for so: a later version of it gets no image
        STORE/.new, .old     what is being made, and removed
 
    Everything here says what is wrong in one line by itself, unless a comment says otherwise. */
@@ -93,7 +94,7 @@ struct hl_stored {
     uint64_t huge_pages;  /* of all of them */
     unsigned replicas;    /* made with --per-node, 0 if it was not */
     unsigned marks;       /* how it was asked for: HL_ADD_PER_NODE, HL_ADD_ANY_DISK, HL_ADD_EVICTABLE,
-                             HL_ADD_IN_PLACE */
+                             HL_ADD_IN_PLACE, HL_ADD_NO_IMAGE */
     time_t last_use;      /* when a process mapped it last, as far as the file system notes that */
     enum hl_freshness freshness;
     size_t n_inodes;
@@ -103,6 +104,7 @@ struct hl_stored {
     /* From hl_measure_stored. */
     uint64_t pages;                       /* that should be huge */
     uint64_t text_bytes, text_huge_bytes; /* of the text, and on huge pages by it; 0 of 0: it is not known */
+    enum hl_skip not_in_place; /* why a file that is to be in place never can be; HL_MOVED: it can, or that is not known */
 };
 
 /* Reads what is in STORE, in the order of the originals' paths; hl_free_stored frees it.  False: that was not possible, or not
@@ -170,7 +172,8 @@ enum {
     HL_ADD_ANY_DISK = 4,   /* hl_explain_unsteady */
     HL_ADD_IF_WORTH = 8,   /* not what has less than 64 KiB of text */
     HL_ADD_IMAGE = 64,     /* never in place */
-    HL_ADD_IN_PLACE = 128, /* never as an image */
+    HL_ADD_IN_PLACE = 128, /* never as an image, */
+    HL_ADD_NO_IMAGE = 256, /* nor later, whatever becomes of the file (beside HL_ADD_IN_PLACE) */
     HL_ADD_UNASKED =
         16, /* for a program that is about to run: nothing waits, a memory limit is not touched, files that
                               changed in the last minutes get none, and evictable images make room */
@@ -195,6 +198,7 @@ struct hl_addition {
     char *sentence;     /* why not, and the remedy, also for a part of a file in place; or NULL */
     char *not_in_place; /* why it is an image, where it could be in place; or NULL */
     bool is_too_young;  /* that is why not, and HL_ADD_UNASKED does not wait */
+    bool is_hopeless;   /* this kernel makes no huge pages in the store, of no file */
 };
 
 /* Puts the open FILE on huge pages in place, if the locked STORE has a placer and that reaches three quarters of the file's
@@ -229,7 +233,7 @@ enum hl_refresh {
    is pending then. */
 enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_store *store,
                                   const struct hl_stored *stored, unsigned flags);
-/* Bytes of the mapping [start, end) of this process that are mapped by huge entries of files; or a negated errno. */
+/* Bytes of the mapping [start, end) of this process that are mapped by huge entries; or a negated errno. */
 int64_t hl_read_huge_bytes(uint64_t start, uint64_t end);
 
 /* How many huge pages of the open FILE hold anything, and how many of them are not mapped by one entry; with

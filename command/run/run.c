@@ -472,6 +472,9 @@ static enum hl_use_of_images find_use(const struct hl_run *run) {
                                                                                    : HL_USE_ON_BOUNDARY;
 }
 
+/* What an attempt counts as where this kernel makes no huge pages in the store: it is not made again for an hour. */
+#define HOPELESS_MS 36e3
+
 /* What the program at PATH runs in the end, and its libraries.  A program that a launcher starts is never at the exec stop; the
    preloader, which it inherits, maps the images of what was named. */
 static void share_missing(const struct hl_run *run, const char *path, char *const *program,
@@ -480,6 +483,7 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
     struct hl_target target;
     char *text = read_options(&options, run);
     double began = hl_now_ms();
+    bool has_hope = true;
     hl_follow_launchers(&target, path, program);
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target.followed && !run->use_preload && !run->use_ldso && !run->use_image;
@@ -491,11 +495,11 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
                     "or run that program",
                     program[0], target.executable);
     } else if (is_any) {
-        hl_share_program(target.executable, hl_find_patterns(run->patterns), &options,
-                         is_out_of_reach ? HL_USE_ON_BOUNDARY : use);
+        has_hope = hl_share_program(target.executable, hl_find_patterns(run->patterns), &options,
+                                    is_out_of_reach ? HL_USE_ON_BOUNDARY : use);
     }
     if (is_first_use)
-        hl_note_sharing(&options, hl_now_ms() - began);
+        hl_note_sharing(&options, has_hope ? hl_now_ms() - began : HOPELESS_MS);
     free(target.executable);
     free(text);
 }

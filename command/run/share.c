@@ -44,12 +44,15 @@ static void add_list_entry(struct hl_libraries *wanted, const char *path) {
     wanted->path[wanted->n++] = hl_xasprintf("%s", path);
 }
 
-static void add_missing(const struct hl_store *store, const char *path, bool tells) {
+/* False: the next file would fail for the same reason. */
+static bool add_missing(const struct hl_store *store, const char *path, bool tells) {
     struct hl_addition addition;
     hl_add_path(&addition, store, path, HL_ADD_UNASKED | HL_ADD_EVICTABLE | HL_ADD_IF_WORTH);
     if (addition.result == HL_SHARE_FAILED && (tells || !addition.is_too_young))
         hl_warn("%s: no image: %s", path, addition.sentence);
+    bool is_hopeless = addition.is_hopeless;
     hl_free_addition(&addition);
+    return !is_hopeless;
 }
 
 /* Whether an image of the file at PATH would be mapped where the dynamic linker or the kernel puts the file by itself. */
@@ -84,48 +87,51 @@ static void list_wanted(struct hl_libraries *wanted, const char *executable, str
     hl_free_libraries(&libraries);
 }
 
-static void add_wanted(const struct hl_libraries *wanted, const char *executable,
+static bool add_wanted(const struct hl_libraries *wanted, const char *executable,
                        const struct hl_options *options) {
     struct hl_store store;
-    bool tells = options->verbose >= 1;
+    bool tells = options->verbose >= 1, has_hope = true;
     char *path = hl_choose_store(options);
     int result = hl_make_store(&store, path, NULL, false);
-    for (size_t i = 0; i < wanted->n && result == 0; i++)
-        add_missing(&store, wanted->path[i], tells);
+    for (size_t i = 0; i < wanted->n && result == 0 && has_hope; i++)
+        has_hope = add_missing(&store, wanted->path[i], tells);
     if (result == 0)
         hl_close_store(&store);
     else if (result == -EWOULDBLOCK && tells)
         hl_warn("%s: no image this time: another process is changing the store", executable);
     free(path);
+    return has_hope;
 }
 
 /* Where the images can be charged to a slice of their own, by another process, since this one becomes the program. */
-static void add_in_slice(const struct hl_libraries *wanted, const char *executable,
+static bool add_in_slice(const struct hl_libraries *wanted, const char *executable,
                          const struct hl_options *options) {
     pid_t child = hl_has_slice() ? fork() : -1;
+    bool has_hope = true;
     if (child == 0)
         hl_enter_slice();
     if (child <= 0)
-        add_wanted(wanted, executable, options);
+        has_hope = add_wanted(wanted, executable, options);
     if (child == 0)
         _exit(0);
     while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR)
         ;
+    return has_hope;
 }
 
-void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
+bool hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
                       enum hl_use_of_images use) {
     struct hl_libraries wanted = {0};
     if (executable == NULL)
-        return;
+        return true;
     list_wanted(&wanted, executable, patterns, options, use);
     /* An image is larger than the program's limit may allow its files to be (RLIMIT_FSIZE): then there is none. */
     struct sigaction before, ignored = {.sa_handler = SIG_IGN};
     sigaction(SIGXFSZ, &ignored, &before);
-    if (wanted.n > 0)
-        add_in_slice(&wanted, executable, options);
+    bool has_hope = wanted.n == 0 || add_in_slice(&wanted, executable, options);
     sigaction(SIGXFSZ, &before, NULL);
     hl_free_libraries(&wanted);
+    return has_hope;
 }
 
 void hl_tell_of_attributes(const char *executable, const struct hl_options *options) {

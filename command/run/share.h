@@ -11,8 +11,9 @@ enum hl_use_of_images { HL_USE_ANYWHERE, HL_USE_MAIN_ANYWHERE, HL_USE_ON_BOUNDAR
 
 /* Adds what is missing of EXECUTABLE and of the libraries that it is linked with, as far as PATTERNS select
    them and as the program will USE images, to the store that OPTIONS name, else to the one that this user fills.  What cannot be added is told in
-   one line; what would gain nothing is not. */
-void hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
+   one line; what would gain nothing is not.  False: this kernel makes no huge pages in the store, so it need not be tried again
+   soon. */
+bool hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
                       enum hl_use_of_images use);
 
 /* Says it if a store has an image of EXECUTABLE that is not used because only attributes of the file have changed. */

@@ -32,7 +32,7 @@ struct request {
     bool json, running, any_disk, per_node, all, unused, force, unattended;
     const char *store_path, *action, *configuration;
     char *size;   /* of the store; NULL: as it is */
-    unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE or 0 */
+    unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE or 0 */
     size_t n_names;
     const char **name;
     struct hl_placer placer;
@@ -93,7 +93,7 @@ static error_t set_size(struct request *request, const char *text) {
 static error_t set_way(struct request *request, const char *text) {
     bool is_image = strcmp(text, "image") == 0;
     if (is_image || strcmp(text, "place") == 0) {
-        request->way = is_image ? HL_ADD_IMAGE : HL_ADD_IN_PLACE;
+        request->way = is_image ? HL_ADD_IMAGE : HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE;
         return 0;
     }
     hl_warn("--way=%s: give place or image", text);
@@ -254,7 +254,7 @@ static void report_addition(struct request *request, const struct hl_store *stor
         __attribute__((fallthrough));
     case HL_SHARE_FAILED:
         request->failed = true;
-        hl_warn("%s: %s: %s", name, request->way == HL_ADD_IN_PLACE ? "not in place" : "no image",
+        hl_warn("%s: %s: %s", name, request->way & HL_ADD_IN_PLACE ? "not in place" : "no image",
                 addition->sentence);
     }
     note(request, store, name, addition->key.bytes > 0 ? addition->key.at : NULL, results[addition->result],
@@ -828,7 +828,7 @@ static const char *find_misuse(const struct request *request, const struct actio
     bool adds = action->function == add, removes = action->function == remove_some;
     if (!adds && (request->running || request->per_node || request->way != 0))
         return "--running, --per-node and --way are for add";
-    if (request->per_node && request->way == HL_ADD_IN_PLACE)
+    if (request->per_node && (request->way & HL_ADD_IN_PLACE))
         return "--per-node makes images, so --way=place cannot be given with it";
     if (!adds && action->function != refresh && (request->any_disk || request->size != NULL))
         return "--any-disk and --size are for add and refresh";

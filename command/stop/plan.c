@@ -145,7 +145,7 @@ static bool find_codes_in_file(struct hl_exec_plan *plan, int file, uint64_t off
 
 /* In the text of the executable, as its image has it, which is on huge pages. */
 static bool find_codes_in_image(struct hl_exec_plan *plan) {
-    uint64_t base = hl_round_down(plan->object.segment[0].start, plan->geometry.huge_page_bytes);
+    uint64_t base = hl_find_image_base(&plan->object, &plan->geometry);
     for (unsigned i = 0; i < plan->object.n_segments; i++) {
         const struct hl_segment *segment = &plan->object.segment[i];
         if ((segment->flags & PF_X) && !(segment->flags & PF_W) &&
@@ -271,7 +271,7 @@ static int plan_pieces(struct hl_exec_plan *plan, const struct hl_elf_file *file
     struct hl_options all = hl_options_for_image(options);
     struct hl_plan spans;
     uint64_t huge = plan->geometry.huge_page_bytes;
-    struct source source = {.base = hl_round_down(plan->object.segment[0].start, huge)};
+    struct source source = {.base = hl_find_image_base(&plan->object, &plan->geometry)};
     for (unsigned i = 0; i < plan->object.n_segments; i++)
         if (plan->object.segment[i].offset == 0) {
             uint64_t header = plan->object.segment[i].first_page, start = hl_round_down(header, huge);

@@ -439,6 +439,59 @@ def test_upgrade(place, big):
     assert huge_bytes(place) > 0
 
 
+def replace(world, source):
+    """The big program by SOURCE, as packages do."""
+    shutil.copy(source, world.path("/run/programs/new"))
+    world.path("/run/programs/new").chmod(0o755)
+    world.path("/run/programs/new").rename(world.path(BIG))
+
+
+def test_upgrade_to_a_pie(place, big):
+    """A new version that cannot be in place gets an image, unless it was to have none."""
+    add(place, BIG)
+    place.share("remove", "--all")
+    helpers.scatter(place.path(BIG))
+    assert "in place" in place.add(BIG).stdout
+    replace(place, place.path(APP))
+    refused(place.share("check"), BIG, "cannot be in place: its address is not congruent", "hugeld share refresh")
+    assert place.share("refresh").returncode == 0
+    [image] = place.list()
+    assert (image["path"], image["way"], image["state"]) == (BIG, "image", "fresh") and place.left() == [image["key"]]
+    assert place.share("check").returncode == 0
+    place.share("remove", "--all")
+    replace(place, big)
+    add(place, BIG)  # by --way=place
+    replace(place, place.path(APP))
+    for _ in range(2):
+        result = place.share("refresh")
+        assert result.returncode == 1 and "its address is not congruent" in result.stderr, result
+        assert [file["way"] for file in place.list()] == ["place"]
+
+
+def test_one_moment_without_a_huge_page(place):
+    """It says nothing of the file system: the rest of the file is put in place, and what is missing later."""
+    add(place, BIG)
+    place.share("remove", "--all")
+    whole = expected(place)
+    helpers.scatter(place.path(BIG))
+    # One for each chunk that is looked at, two for collapses, and ten for the first chunk; the next one tries twice.
+    first = whole // helpers.HUGE + 12
+    result = place.share("add", "--way=place", BIG, strace=["-e", f"inject=madvise:error=ENOMEM:when=1..{first}"])
+    assert result.returncode == 0 and "the rest is not: the kernel had no huge page for it" in result.stdout, result
+    assert 0 < huge_bytes(place) < whole
+    assert place.share("refresh").returncode == 0 and huge_bytes(place) == whole
+
+
+def test_rests_between_collapses(place):
+    """Twenty times as long as the processes that map the file waited for each."""
+    trace = ["strace", "-f", "-ttt", "-o", "/run/trace", "-e", "trace=madvise", "-e", "inject=madvise:retval=0:delay_exit=2000"]
+    with running(place):
+        place.run(*trace, "/run/bin/hugeld", "share", "add", "--way=place", BIG)
+    collapse = rf"(\d+\.\d+) madvise\(\w+, {helpers.HUGE}, (?:MADV_COLLAPSE|0x19)"
+    times = [float(time) for time in re.findall(collapse, place.path("/run/trace").read_text())]
+    assert len(times) >= 5 and min(b - a for a, b in zip(times, times[1:])) >= 0.04, times
+
+
 def test_misuse(place):
     for arguments, words in ((["add", "--way=elsewhere", BIG], "place or image"), (["list", "--way=place"], "--way"),
                              (["add", "--per-node", "--way=place", BIG], "--per-node")):

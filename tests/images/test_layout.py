@@ -242,6 +242,101 @@ def test_many_program_headers(builder, tmp_path):
     layouts.check_image(app, make(app, tmp_path / "image"))
 
 
+def refuse_to_share(app, store, reason):
+    """Nothing gets into the STORE, and one line says why."""
+    before = set(os.listdir(store)) | {".lock"}
+    result = helpers.hugeld("share", "add", "--any-disk", "--way=image", "--store", store, app)
+    assert (result.returncode, result.stdout) == (1, "") and len(result.stderr.splitlines()) == 1, result
+    assert reason in result.stderr and set(os.listdir(store)) <= before, result
+
+
+def test_no_store_takes_what_no_process_takes(builder, tmp_path, own_store):
+    """A process reads 64 program headers of an image at most."""
+    app = tmp_path / "app"
+    app.write_bytes(hostile.many_headers(builder.executable("pie").read_bytes(), 65))
+    app.chmod(0o755)
+    refuse_to_share(app, own_store, "no process would take its image")
+
+
+HEADERS_ROOM = b"\x2e" * helpers.PAGE
+
+
+def test_program_headers_in_the_text(builder, tmp_path, own_store):
+    """As llvm-bolt puts them.  A process that mapped the image would have the image's in their place."""
+    source = f"""
+        int puts(const char *);
+        int main(void) {{ return puts("x") < 0; }}
+        __asm__(".text\\n.p2align 12\\n.fill {len(HEADERS_ROOM)}, 1, {HEADERS_ROOM[0]}\\n.fill {3 * helpers.HUGE}, 1, 0x90\\n");
+        """
+    app, out = builder.compile(tmp_path / "app", builder.write("headers.c", source)), tmp_path / "out"
+    layouts.check_image(app, make(app, out))
+    out.unlink()
+    elf = hostile.Elf(app.read_bytes())
+    [text] = [ph for ph in elf.loads() if ph["flags"] & helpers.PF_X]
+    at = elf.data.index(HEADERS_ROOM)
+    elf.header[5] = elf.phoff = at
+    [own] = [ph for ph in elf.phdr if ph["type"] == helpers.PT_PHDR]
+    own.update(offset=at, vaddr=at - text["offset"] + text["vaddr"], paddr=at - text["offset"] + text["vaddr"])
+    app.write_bytes(elf.pack())
+    assert helpers.run([app]).stdout == "x\n"
+    reason = "program headers are loaded, but not with its first 4 KiB"
+    refuse(app, out, reason)
+    refuse_to_share(app, own_store, reason)
+
+
+# Its text waits for a byte; behind it are the instructions that the exec stop looks for.
+UNLOADED_HEADER = """
+.globl _start
+_start:
+    xor %eax, %eax
+    xor %edi, %edi
+    lea -16(%rsp), %rsi
+    mov $1, %edx
+    syscall
+    mov $231, %eax
+    mov $3, %edi
+    syscall
+    ret
+    mov $15, %eax
+    syscall
+.fill 4194304, 1, 0x90
+.data
+.quad 1
+.section .note.GNU-stack, "", @progbits
+"""
+LINKER_SCRIPT = """
+PHDRS { text PT_LOAD FLAGS(5); data PT_LOAD FLAGS(6); }
+SECTIONS {
+    . = 0x400000; .text : { *(.text) } :text
+    . = 0xa00000; .data : { *(.data) } :data
+    /DISCARD/ : { *(.note*) }
+}
+"""
+
+
+def test_header_that_is_not_loaded(builder, images, tmp_path):
+    """The text begins with a huge page, so in the image, which begins with the ELF header, it is one huge page further."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("the test's program is for x86-64")
+    (tmp_path / "script").write_text(LINKER_SCRIPT)
+    (tmp_path / "app.S").write_text(UNLOADED_HEADER)
+    app = builder.compile(tmp_path / "app", tmp_path / "app.S", "-nostdlib", "-static", "-no-pie", "-Wl,--build-id=none",
+                          "-Wl,-z,max-page-size=4096", f"-Wl,-T,{tmp_path}/script")
+    text = layouts.Elf(app).loads[0]
+    assert (text.vaddr, text.offset) == (0x400000, 0x1000)
+    image = images.add(app)
+    layouts.check_image(app, image)
+    process = helpers.start([helpers.HUGELD, "run", "-o", images.options("strict=on"), "--", app], stdin=subprocess.PIPE)
+    try:
+        helpers.wait_until(lambda: process.poll() is not None or exec_mappings(process.pid, image), what="its start")
+        assert process.poll() is None, process.stderr.read()
+        helpers.wait_until(lambda: any(m.kb["ShmemPmdMapped"] for m in exec_mappings(process.pid, image)), what="a huge page")
+        process.communicate("x", timeout=30)
+        assert process.returncode == 3
+    finally:
+        helpers.end_process(process)
+
+
 ARM_TEXT = r"""
     int main(int argc, char **argv) { (void)argv; return argc; }
     int filled = 4711, zero[100000];

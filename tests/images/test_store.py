@@ -231,6 +231,21 @@ def test_old_kernel(world):
         assert world.left(f"/run/user/{USER}/hugeld") == []
 
 
+def test_old_kernel_at_first_use(world, later):
+    """One huge page is tried, no image is written for nothing, and it is not tried again at the next starts."""
+    give(world, USER)
+    trace = ["strace", "-f", "-o", f"/run/user/{USER}/trace", "-e", "trace=pwrite64,fallocate,madvise", "-e",
+             "inject=madvise:error=EINVAL"]
+    result = world.run(*trace, *later, "/run/bin/hugeld", "run", "--first-use", "--", APP, user=USER)
+    assert result.returncode == 0 and "6.12" in result.stderr, result
+    calls = world.path(f"/run/user/{USER}/trace").read_text()
+    assert "MADV_COLLAPSE" in calls or ", 0x19" in calls
+    assert "fallocate(" not in calls
+    assert sum(int(n) for n in re.findall(r"pwrite64\(.* = (\d+)$", calls, re.MULTILINE)) <= helpers.HUGE
+    store = f"/run/user/{USER}/hugeld"
+    assert world.left(store) == [] and world.path(f"{store}/.lock").stat().st_mtime > time.time() + 3000
+
+
 @pytest.mark.parametrize("how", ["another's", "group", "others", "link", "file", "noexec", "disk"])
 def test_unsafe_store(world, how, tmp_path):
     store, folder = "/dev/shm/store", world.path("/dev/shm/store")

@@ -6,6 +6,7 @@ The filter is made from a trace of the plain program, so that whatever hugeld ca
 below.  doc/limits.md has them for users."""
 
 import contextlib
+import os
 import pathlib
 import re
 import sys
@@ -25,11 +26,13 @@ ALLOCATOR = {"mmap", "munmap", "mprotect", "mremap", "madvise"}
 INHERITED = ALLOCATOR | {"readlinkat", "rt_sigprocmask", "pread64", "prlimit64"}
 LATER = {"pwrite64"}  # for objects that come later, in the preloader
 LINES = {"fstat"}  # before a line is written
-STORE = {"fstat", "fstatfs"}  # for a store of images
+STORE = {"fstat", "fstatfs"}  # for a store of images,
+OWN_STORE = STORE | {"getegid"}  # and for one that is the user's own
 if pathlib.Path("/run/hugeld").exists():
     INHERITED |= STORE
 CONTAINS_TEXT = helpers.HUGE  # 4 MiB of text or read-only data have a whole huge page at any address
 MEMFD = "/memfd:hugeld"
+USER = 12345
 STRICT = ("strict=on", "verbose=1")
 
 
@@ -147,6 +150,19 @@ def test_inherited_by_aligned(way, aligned_sandbox, confine, pool, tmp_path):
     plain = way.run(argv, prefix=prefix)
     with way.started(argv, "main", prefix=prefix) as process:
         assert process.first == plain[1][:len(process.first)] and process.first.count("\n") == 2
+        assert way.finish(process) == plain
+
+
+def test_inherited_with_an_own_store(way, aligned_sandbox, confine, images, tmp_path):
+    """The image is the user's own."""
+    argv, image = [aligned_sandbox, "none"], images.add(aligned_sandbox)
+    os.chown(image, USER, USER)
+    prefix = [*helpers.become(USER), *confine(only(way.calls(argv, tmp_path) | INHERITED | OWN_STORE))]
+    plain = way.run(argv, prefix=prefix)
+    assert plain[0] == 3
+    with way.started(argv, "main", images.options(), prefix) as process:
+        assert process.first == plain[1][:len(process.first)] and process.first.count("\n") == 2, helpers.state_of(process.pid)
+        assert sum(m.kb["ShmemPmdMapped"] for m in helpers.read_smaps(process.pid) if m.name == str(image)) > 0
         assert way.finish(process) == plain
 
 
