@@ -8,6 +8,7 @@
 #include "command/run/ldso.h"
 #include "command/run/run.h"
 
+#include <argp.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

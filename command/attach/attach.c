@@ -4,6 +4,7 @@
    Nothing of hugeld is loaded into them.  attach/plan.c looks, attach/move.c acts, trace/tracee.c is how. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "elf/kernel.h"
 #include "command/attach/attachment.h"
 #include "elf/skip.h"
@@ -18,8 +19,6 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { DRY_RUN = 256, STORE, RUNNING_THREADS };
-
 struct request {
     struct hl_attach_request attachment;
     const char *name; /* of the command */
@@ -32,27 +31,6 @@ struct request {
     bool failed, shows_progress;
 };
 
-static const struct argp_option attach_options[] = {
-    {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES (main)", 0},
-    {"children", 'c', NULL, 0, "Their children, and theirs, too", 0},
-    {"dry-run", DRY_RUN, NULL, 0, "Only say what would be done", 0},
-    {"running-threads", RUNNING_THREADS, NULL, 0, "Interrupt threads that run, too", 0},
-    {"store", STORE, "FOLDER", 0, "Look for images in this store", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
-static const struct argp_option detach_options[] = {
-    {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES (*)", 0},
-    {"children", 'c', NULL, 0, "Their children, and theirs, too", 0},
-    {"dry-run", DRY_RUN, NULL, 0, "Only say what would be done", 0},
-    {"running-threads", RUNNING_THREADS, NULL, 0, "Interrupt threads that run, too", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
 static void add_pid(struct request *request, pid_t pid) {
     for (size_t i = 0; i < request->n_pids; i++)
         if (request->pid[i] == pid)
@@ -62,7 +40,8 @@ static void add_pid(struct request *request, pid_t pid) {
 }
 
 /* A process ID, or a name, of which there may be several processes. */
-static error_t take_process(struct request *request, const char *text) {
+static int take_process(void *request_, const char *text) {
+    struct request *request = request_;
     pid_t pid = hl_parse_pid(text), *pids;
     if (pid != 0) {
         add_pid(request, pid);
@@ -84,7 +63,8 @@ static error_t take_process(struct request *request, const char *text) {
     return 0;
 }
 
-static error_t take_store(struct request *request, const char *path) {
+static int take_store(void *request_, const char *path) {
+    struct request *request = request_;
     if (path[0] != '/' || strlen(path) >= HL_FOLDER_BYTES) {
         hl_warn("--store=%s: give the store's folder with a leading slash", path);
         return EINVAL;
@@ -93,37 +73,27 @@ static error_t take_store(struct request *request, const char *path) {
     return 0;
 }
 
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    char *name;
-    error_t result;
-    switch (key) {
-    case 'j':
-        request->json = true;
-        return 0;
-    case 'p':
-        request->patterns = argument;
-        return 0;
-    case 'c':
-        request->children = true;
-        return 0;
-    case DRY_RUN:
-        request->attachment.dry_run = true;
-        return 0;
-    case RUNNING_THREADS:
-        request->attachment.takes_running = true;
-        return 0;
-    case STORE:
-        return take_store(request, argument);
-    case ARGP_KEY_ARG:
-        return take_process(request, argument);
-    default:
-        name = hl_xasprintf("hugeld %s", request->name);
-        result = hl_parse_common(key, state, name, false);
-        free(name);
-        return result;
+#define FLAGS_OF_BOTH(objects)                                                                               \
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},                                      \
+        {"objects", 'p', "PATTERNS", "Which objects, as in LD_HUGEPAGES (" objects ")",                      \
+         HL_STRING(struct request, patterns)},                                                               \
+        {"children", 'c', NULL, "Their children, and theirs, too", HL_SWITCH(struct request, children)},     \
+        {"dry-run", 0, NULL, "Only say what would be done", HL_SWITCH(struct request, attachment.dry_run)},  \
+    {                                                                                                        \
+        "running-threads", 0, NULL, "Interrupt threads that run, too",                                       \
+            HL_SWITCH(struct request, attachment.takes_running)                                              \
     }
-}
+
+static const struct hl_flag attach_flags[] = {
+    FLAGS_OF_BOTH("main"),
+    {"store", 0, "FOLDER", "Look for images in this store", HL_CALL(take_store)},
+    {NULL, 0, "PID|NAME...", NULL, HL_CALL(take_process)},
+};
+
+static const struct hl_flag detach_flags[] = {
+    FLAGS_OF_BOTH("*"),
+    {NULL, 0, "PID|NAME...", NULL, HL_CALL(take_process)},
+};
 
 /* --- children --- */
 
@@ -369,41 +339,34 @@ static int run(struct request *request) {
     return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
 
-static int parse_and_run(const struct argp *argp, struct request *request, int argc, char **argv) {
+static int parse_and_run(const struct hl_command *command, struct request *request, int argc, char **argv) {
     hl_default_options(&request->attachment.options);
     request->attachment.suspends_filters = true;
-    if (argp_parse(argp, argc, argv, ARGP_NO_HELP, NULL, request) != 0)
+    if (hl_read_flags(command, argc, argv, request) != 0)
         return HL_EXIT_USAGE;
     return run(request);
 }
 
 int hl_attach_processes(int argc, char **argv) {
-    static const struct argp argp = {attach_options,
-                                     parse_argument,
-                                     "PID|NAME...",
-                                     "Puts the text of running processes onto huge pages.\v"
-                                     "They are its own file's where the kernel joins pages of the page "
-                                     "cache, else those of an image.  The image is that of a store (hugeld "
-                                     "share add), else one is made for them.  Exit status: 0 when all of "
-                                     "it is there, 1 when some is not.",
-                                     NULL,
-                                     NULL,
-                                     NULL};
+    static const struct hl_command command = {
+        "attach",
+        "Puts the text of running processes onto huge pages.\v"
+        "They are its own file's where the kernel joins pages of the page "
+        "cache, else those of an image.  The image is that of a store (hugeld "
+        "share add), else one is made for them.  Exit status: 0 when all of "
+        "it is there, 1 when some is not.",
+        attach_flags, false};
     struct request request = {
         .name = "attach", .patterns = "main", .attachment.joins = true, .attachment.placer.only_joins = true};
-    return parse_and_run(&argp, &request, argc, argv);
+    return parse_and_run(&command, &request, argc, argv);
 }
 
 int hl_detach_processes(int argc, char **argv) {
-    static const struct argp argp = {
-        detach_options,
-        parse_argument,
-        "PID|NAME...",
+    static const struct hl_command command = {
+        "detach",
         "Moves the text of running processes back from an image to their own files.\v"
         "Exit status: 0 when all of it is back, 1 when some is not, or there was nothing.",
-        NULL,
-        NULL,
-        NULL};
+        detach_flags, false};
     struct request request = {.name = "detach", .patterns = "*", .attachment.is_detach = true};
-    return parse_and_run(&argp, &request, argc, argv);
+    return parse_and_run(&command, &request, argc, argv);
 }

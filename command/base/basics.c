@@ -127,24 +127,6 @@ char *hl_join_options(const char *a, const char *b) {
     return hl_xasprintf("%s%s%s", a, a[0] != '\0' && b[0] != '\0' ? "," : "", b);
 }
 
-static void tell_mistake(void *data, struct hl_string option, const char *what) {
-    (void)data;
-    hl_warn("-o %.*s: %s; 'hugeld run --help' lists names and values",
-            (int)(option.bytes < 200 ? option.bytes : 200), option.at, what);
-}
-
-int hl_add_options(char **joined, const char *text) {
-    struct hl_options options;
-    const struct hl_complaints complaints = {tell_mistake, NULL};
-    hl_default_options(&options);
-    if (hl_parse_options(&options, text, &complaints) != 0)
-        return EINVAL;
-    char *both = hl_join_options(*joined, text);
-    free(*joined);
-    *joined = both;
-    return 0;
-}
-
 const char *hl_flags_text(uint32_t flags) {
     static const char *const texts[8] = {"---", "--x", "-w-", "-wx", "r--", "r-x", "rw-", "rwx"};
     return texts[flags & (PF_R | PF_W | PF_X)];

@@ -47,10 +47,6 @@ char *hl_find_part(const char *name, const char *built, int mode);
 /* "A,B"; either may be NULL or empty.  Frees nothing; the caller owns the result, which is never NULL. */
 char *hl_join_options(const char *a, const char *b);
 
-/* Adds what the user gave with one -o to those before it, *JOINED, which the caller frees.  Every mistake in
-   it is told in one line each, and the result is EINVAL. */
-int hl_add_options(char **joined, const char *text);
-
 /* "r-x" for PF_R | PF_X; static. */
 const char *hl_flags_text(uint32_t flags);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the sub-commands share: options, JSON, threads. */
+/* What the sub-commands share: words, JSON, threads. */
 #include "command/base/common.h"
 
 #include <errno.h>
@@ -55,87 +55,6 @@ void hl_add_word(char **text, const char *word) {
     free(quoted);
     free(*text);
     *text = longer;
-}
-
-static void describe_options(void) {
-    puts("\nNAME=VALUE, the default first:");
-    for (size_t i = 0; i < hl_option_row_count; i++) {
-        const struct hl_option_row *row = &hl_option_rows[i];
-        printf("  %s=%s", row->name,
-               row->type == HL_NUMBER   ? "N"
-               : row->type == HL_GLOB   ? "GLOB"
-               : row->type == HL_FOLDER ? "FOLDER"
-                                        : "");
-        for (size_t j = 0; row->values != NULL && row->values[j] != NULL; j++)
-            printf("%s%s", j > 0 ? "|" : "", row->values[j]);
-        printf("\n      %s\n", row->help);
-    }
-}
-
-/* The option of OPTIONS that WORD, without dashes, may have been meant to be; NULL where it is one, or is like none. */
-static const char *find_near_option(const struct argp_option *options, const char *word) {
-    const char *best = NULL;
-    for (const struct argp_option *at = options; at->name != NULL || at->key != 0 || at->doc != NULL; at++) {
-        if (at->name == NULL || (at->flags & OPTION_HIDDEN))
-            continue;
-        if (strncmp(at->name, word, strlen(word)) == 0)
-            return NULL;
-        if (best == NULL || hl_count_edits(word, at->name) < hl_count_edits(word, best))
-            best = at->name;
-    }
-    return best != NULL && hl_is_near(word, best) ? best : NULL;
-}
-
-/* Ends the command where a long option is one with a mistake in it: getopt would only say that it knows none of this name. */
-static void find_misspelled(const struct argp_state *state) {
-    for (int i = 1; i < state->argc; i++) {
-        const char *word = state->argv[i];
-        bool is_option = strncmp(word, "--", 2) == 0;
-        if (strcmp(word, "--") == 0 || (!is_option && word[0] != '-' && (state->flags & ARGP_IN_ORDER)))
-            return;
-        char *name = hl_xasprintf("%.*s", (int)strcspn(word, "="), word);
-        const char *near = is_option ? find_near_option(state->root_argp->options, name + 2) : NULL;
-        if (near != NULL) {
-            hl_warn("unrecognized option '%s'; did you mean '--%s'?", name, near);
-            exit(HL_EXIT_USAGE);
-        }
-        free(name);
-    }
-}
-
-error_t hl_parse_common(int key, struct argp_state *state, const char *name, bool takes_options) {
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL; /* getopt has said what is wrong; argp would add "Try ..." */
-        find_misspelled(state);
-        return 0;
-    case 'h':
-        state->name = (char *)name;
-        argp_state_help(state, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK);
-        if (takes_options)
-            describe_options();
-        exit(HL_EXIT_DONE);
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what) {
-    if (*taken != NULL) {
-        hl_warn("%s: %s is one too many; give %s", command, argument, what);
-        return EINVAL;
-    }
-    *taken = argument;
-    return 0;
-}
-
-double hl_parse_seconds(const char *text, const char *command) {
-    char *end;
-    double seconds = strtod(text, &end);
-    if (text[0] >= '0' && text[0] <= '9' && *end == '\0' && seconds >= 0.1 && seconds <= HL_SECONDS_MAX)
-        return seconds;
-    hl_warn("%s: --seconds %s: give a number from 0.1 to %d", command, text, HL_SECONDS_MAX);
-    return 0;
 }
 
 pid_t hl_parse_pid(const char *text) {

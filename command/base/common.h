@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What the parts of the hugeld command share beside basics.h: how they read options, and write JSON. */
+/* What the parts of the hugeld command share beside basics.h: how they read words, and write JSON. */
 #ifndef HL_COMMON_H
 #define HL_COMMON_H
 
 #include "command/base/basics.h"
 
-#include <argp.h>
 #include <jansson.h>
 #include <sys/types.h>
 
@@ -18,22 +17,6 @@ bool hl_is_near(const char *word, const char *other);
 
 /* Adds WORD to *TEXT, from malloc, as a shell reads it, after a space if there is something before it. */
 void hl_add_word(char **text, const char *word);
-
-/* What every sub-command's parser does with a key that it doesn't know: --help under NAME ("hugeld run"), and
-   a mistake costs one line, not two.  TAKES_OPTIONS: --help ends with the rows of option.def.  The row of
-   argp_options for it is HL_HELP_OPTION, the flag for argp_parse ARGP_NO_HELP. */
-error_t hl_parse_common(int key, struct argp_state *state, const char *name, bool takes_options);
-#define HL_HELP_OPTION                                                                                       \
-    { "help", 'h', NULL, 0, "Print this help", -1 }
-
-/* For a command that takes one argument, WHAT ("one PID"): keeps ARGUMENT in *TAKEN, or says that it is one
-   too many for COMMAND; then the result is EINVAL. */
-error_t hl_take_one(const char **taken, const char *argument, const char *command, const char *what);
-
-/* What --seconds takes: a number from 0.1 to HL_SECONDS_MAX, which may have decimals.  0 if TEXT is none; COMMAND has
-   said so then. */
-#define HL_SECONDS_MAX 86400
-double hl_parse_seconds(const char *text, const char *command);
 
 /* A process ID: digits only, and in range.  0 if TEXT is none. */
 pid_t hl_parse_pid(const char *text);

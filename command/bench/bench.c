@@ -10,6 +10,7 @@
    that the other one is compared with. */
 #include "command/bench/bench.h"
 #include "command/command.h"
+#include "command/base/flags.h"
 #include "command/base/html.h"
 #include "command/file/program.h"
 #include "elf/skip.h"
@@ -36,125 +37,40 @@
 
 struct request {
     struct hl_subject subject;
-    size_t pairs;
-    double precision;
-    bool json, ignore_failure, has_pairs, at_once;
+    size_t pairs;     /* 0: not given */
+    double precision; /* 0: not given */
+    bool json, ignore_failure, at_once;
     const char *report;
     pid_t pid;
     double seconds; /* 0: not given */
     bool toggles;
     struct hl_toggle_wishes wishes;
-    int program; /* the index of PROGRAM in argv, or 0 */
+    char **program; /* or NULL */
 };
 
-enum {
-    OPTION_PID = 0x100,
-    OPTION_SECONDS,
-    OPTION_REPORT,
-    OPTION_AGAINST,
-    OPTION_AT_ONCE,
-    OPTION_PRECISION,
-    OPTION_TOGGLE,
-    OPTION_METRIC,
-    OPTION_KEEP,
-    OPTION_RUNNING_THREADS
+static const struct hl_flag command_flags[] = {
+    {"pairs", 'n', "N", "Measure N runs of each side (20)",
+     HL_COUNT(struct request, pairs, PAIRS_MIN, PAIRS_MAX)},
+    {"precision", 0, "PERCENT", "Measure until the interval is that narrow to each side",
+     HL_PERCENT(struct request, precision, 0.01, 100)},
+    {"at-once", 0, NULL, "Run both sides of a pair at the same time", HL_SWITCH(struct request, at_once)},
+    HL_RUN_FLAGS(struct request, subject.run),
+    {"against", 0, "NAME=VALUE,...", "Compare with these options, not with plain runs",
+     HL_OPTIONS(struct request, subject.against)},
+    {"ignore-failure", 'i', NULL, "Accept a non-zero exit status", HL_SWITCH(struct request, ignore_failure)},
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {"report", 0, "FILE.html", "Write a page with a plot of all runs", HL_STRING(struct request, report)},
+    {"pid", 0, "PID", "Run nothing; count in a running process", HL_PID(struct request, pid)},
+    {"seconds", 0, "S", "With --pid: for S seconds (10)", HL_SECONDS(struct request, seconds)},
+    {"toggle", 0, NULL, "With --pid: attach and detach in turns, every S seconds",
+     HL_SWITCH(struct request, toggles)},
+    {"metric", 0, "COMMAND", "With --toggle: it prints the work done so far",
+     HL_STRING(struct request, wishes.metric)},
+    {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, wishes.keep)},
+    {"running-threads", 0, NULL, "With --toggle: interrupt threads that run, too",
+     HL_SWITCH(struct request, wishes.takes_running)},
+    {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
-
-static const struct argp_option argp_options[] = {
-    {"pairs", 'n', "N", 0, "Measure N runs of each side (20)", 0},
-    {"precision", OPTION_PRECISION, "PERCENT", 0, "Measure until the interval is that narrow to each side",
-     0},
-    {"at-once", OPTION_AT_ONCE, NULL, 0, "Run both sides of a pair at the same time", 0},
-    HL_RUN_OPTIONS,
-    {"against", OPTION_AGAINST, "NAME=VALUE,...", 0, "Compare with these options, not with plain runs", 0},
-    {"ignore-failure", 'i', NULL, 0, "Accept a non-zero exit status", 0},
-    {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"report", OPTION_REPORT, "FILE.html", 0, "Write a page with a plot of all runs", 0},
-    {"pid", OPTION_PID, "PID", 0, "Run nothing; count in a running process", 0},
-    {"seconds", OPTION_SECONDS, "S", 0, "With --pid: for S seconds (10)", 0},
-    {"toggle", OPTION_TOGGLE, NULL, 0, "With --pid: attach and detach in turns, every S seconds", 0},
-    {"metric", OPTION_METRIC, "COMMAND", 0, "With --toggle: it prints the work done so far", 0},
-    {"keep", OPTION_KEEP, NULL, 0, "With --toggle: leave it attached", 0},
-    {"running-threads", OPTION_RUNNING_THREADS, NULL, 0, "With --toggle: interrupt threads that run, too", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
-/* A whole number from MIN to MAX, or 0. */
-static size_t parse_number(const char *text, size_t min, size_t max) {
-    char *end;
-    errno = 0;
-    unsigned long number = strtoul(text, &end, 10);
-    bool is_number = text[0] >= '0' && text[0] <= '9' && *end == '\0' && errno == 0;
-    return is_number && number >= min && number <= max ? number : 0;
-}
-
-/* Per cent, from 0.01 to 100, or 0. */
-static double parse_precision(const char *text) {
-    char *end;
-    double number = strtod(text, &end);
-    bool is_number = text[0] >= '0' && text[0] <= '9' && (*end == '\0' || strcmp(end, "%") == 0);
-    return is_number && number >= 0.01 && number <= 100 ? number : 0;
-}
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'n':
-        request->pairs = parse_number(argument, PAIRS_MIN, PAIRS_MAX);
-        request->has_pairs = true;
-        if (request->pairs == 0)
-            hl_warn("bench: -n %s: give a number of pairs from %d to %d", argument, PAIRS_MIN, PAIRS_MAX);
-        return request->pairs == 0 ? EINVAL : 0;
-    case OPTION_PRECISION:
-        request->precision = parse_precision(argument);
-        if (request->precision == 0)
-            hl_warn("bench: --precision %s: give per cent from 0.01 to 100", argument);
-        return request->precision == 0 ? EINVAL : 0;
-    case OPTION_AT_ONCE:
-        request->at_once = true;
-        return 0;
-    case 'i':
-        request->ignore_failure = true;
-        return 0;
-    case 'j':
-        request->json = true;
-        return 0;
-    case OPTION_AGAINST:
-        return hl_add_options(&request->subject.against, argument);
-    case OPTION_REPORT:
-        request->report = argument;
-        return 0;
-    case OPTION_PID:
-        request->pid = hl_parse_pid(argument);
-        if (request->pid == 0)
-            hl_warn("bench: '%s' is not a process ID; give a number as ps prints it", argument);
-        return request->pid == 0 ? EINVAL : 0;
-    case OPTION_SECONDS:
-        request->seconds = hl_parse_seconds(argument, "bench");
-        return request->seconds > 0 ? 0 : EINVAL;
-    case OPTION_TOGGLE:
-        request->toggles = true;
-        return 0;
-    case OPTION_METRIC:
-        request->wishes.metric = argument;
-        return 0;
-    case OPTION_KEEP:
-        request->wishes.keep = true;
-        return 0;
-    case OPTION_RUNNING_THREADS:
-        request->wishes.takes_running = true;
-        return 0;
-    case ARGP_KEY_ARG: /* what follows is the program's */
-        request->program = state->next - 1;
-        state->next = state->argc;
-        return 0;
-    default:
-        break;
-    }
-    error_t result = hl_parse_run(&request->subject.run, key, argument);
-    return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld bench", true) : result;
-}
 
 /* --- what each run must be --- */
 
@@ -483,13 +399,13 @@ static int measure_program(struct request *request) {
 
 /* 0, or the exit code after one line. */
 static int check_request(const struct request *request) {
-    bool toggle = request->has_pairs || request->subject.run.patterns != NULL;
+    bool toggle = request->pairs > 0 || request->subject.run.patterns != NULL;
     bool run = request->ignore_failure || request->report != NULL || request->subject.run.options != NULL ||
-               request->subject.run.use_ldso || request->subject.run.use_image ||
-               request->subject.against != NULL || request->at_once || request->precision > 0;
-    if (request->program == 0 && request->pid == 0)
+               request->subject.run.via != HL_VIA_AUTO || request->subject.against != NULL ||
+               request->at_once || request->precision > 0;
+    if (request->program == NULL && request->pid == 0)
         hl_warn("bench: no program given; try 'hugeld bench -- PROGRAM ARGS', or --pid PID");
-    else if (request->program != 0 && request->pid != 0)
+    else if (request->program != NULL && request->pid != 0)
         hl_warn("bench: give a program or --pid, not both");
     else if (request->pid != 0 && (run || (toggle && !request->toggles)))
         hl_warn(
@@ -500,7 +416,7 @@ static int check_request(const struct request *request) {
         hl_warn("bench: --metric, --running-threads and --keep go with --toggle");
     else if (request->toggles && request->pid == 0)
         hl_warn("bench: --toggle goes with --pid");
-    else if (request->program != 0 && request->seconds > 0)
+    else if (request->program != NULL && request->seconds > 0)
         hl_warn("bench: --seconds goes with --pid; -n says how many runs");
     else
         return 0;
@@ -518,27 +434,22 @@ static void take_input(struct hl_subject *subject) {
 }
 
 int hl_measure_program(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "[--] PROGRAM [ARGUMENT...]",
+    static const struct hl_command command = {
+        "bench",
         "Runs PROGRAM plainly and on huge pages in turns, and says whether it is faster.\v"
         "Its standard input is read anew for each run if it is a file, and is empty otherwise; its output is "
         "compared, "
         "not shown.  Exit status: 0 when it is faster, 1 when it isn't or nothing could be measured.",
-        NULL,
-        NULL,
-        NULL,
-    };
-    struct request request = {.pairs = PAIRS_DEFAULT};
+        command_flags, true};
+    struct request request = {0};
     int code = HL_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+    if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
     code = check_request(&request);
     if (code != 0)
         goto out;
-    if (request.precision > 0 && !request.has_pairs)
-        request.pairs = PAIRS_MAX;
+    if (request.pairs == 0)
+        request.pairs = request.precision > 0 ? PAIRS_MAX : PAIRS_DEFAULT;
     if (request.toggles) {
         request.wishes.pairs = request.pairs;
         request.wishes.seconds = request.seconds > 0 ? request.seconds : 10;
@@ -551,7 +462,7 @@ int hl_measure_program(int argc, char **argv) {
         code = hl_bench_process(request.pid, request.seconds > 0 ? request.seconds : 10, request.json);
         goto out;
     }
-    request.subject.argv = argv + request.program;
+    request.subject.argv = request.program;
     request.subject.path = hl_find_program(request.subject.argv[0]);
     code = request.subject.path == NULL ? hl_refuse_program(request.subject.argv[0])
                                         : hl_check_report(request.report);

@@ -7,6 +7,7 @@
 #include "command/proc/breakpoints.h"
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/doctor/program.h"
 #include "command/doctor/store.h"
 #include "elf/memory-limit.h"
@@ -15,7 +16,6 @@
 #include "elf/thp.h"
 #include "command/tlb/tlb.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,9 +31,6 @@
 /* Pages that a large program's text takes (design: 128 MiB is the largest measured). */
 #define PAGES_SUGGESTED 128
 #define HEADROOM_SMALL_BYTES ((uint64_t)256 << 20)
-
-/* The key of an option that has no letter. */
-enum { OWN_PAGES = 256, COPY };
 
 enum state { OK, WARN, BAD };
 static const char *const state_names[] = {"ok", "warn", "bad"};
@@ -64,49 +61,18 @@ struct request {
     struct hl_needs_request program;
 };
 
-static const struct argp_option argp_options[] = {
-    {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"objects", 'p', "PATTERNS", 0, "Which objects of PROGRAM, as for 'hugeld run'", 0},
-    {"options", 'o', "NAME=VALUE,...", 0, "How PROGRAM will run, as for 'hugeld run'", 0},
-    {"copy", COPY, NULL, 0, "PROGRAM will run with 'hugeld run --copy'", 0},
-    {"own-pages", OWN_PAGES, "N", 0, "Huge pages that PROGRAM takes for itself, where doctor can't know", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
+static const struct hl_flag command_flags[] = {
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {"objects", 'p', "PATTERNS", "Which objects of PROGRAM, as for 'hugeld run'",
+     HL_STRING(struct request, program.patterns)},
+    {"options", 'o', "NAME=VALUE,...", "How PROGRAM will run, as for 'hugeld run'",
+     HL_OPTIONS(struct request, options)},
+    {"copy", 0, NULL, "PROGRAM will run with 'hugeld run --copy'",
+     HL_SWITCH(struct request, program.makes_copy)},
+    {"own-pages", 0, "N", "Huge pages that PROGRAM takes for itself, where doctor can't know",
+     HL_COUNT(struct request, program.own_pages, 0, 999999999)},
+    {NULL, 0, "[-- PROGRAM [ARGUMENT...]]\nPID", NULL, HL_PROGRAM(struct request, program.program)},
 };
-
-static error_t set_own_pages(struct request *request, const char *text) {
-    size_t digits = strspn(text, "0123456789");
-    request->program.own_pages = text;
-    if (digits > 0 && digits < 10 && text[digits] == '\0')
-        return 0;
-    hl_warn("--own-pages=%s: give a number of huge pages", text);
-    return EINVAL;
-}
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'j':
-        request->json = true;
-        return 0;
-    case 'p':
-        request->program.patterns = argument;
-        return 0;
-    case 'o':
-        return hl_add_options(&request->options, argument);
-    case COPY:
-        request->program.makes_copy = true;
-        return 0;
-    case OWN_PAGES:
-        return set_own_pages(request, argument);
-    case ARGP_KEY_ARG: /* what follows is the program's */
-        request->program.program = state->argv + state->next - 1;
-        state->next = state->argc;
-        return 0;
-    default:
-        return hl_parse_common(key, state, "hugeld doctor", true);
-    }
-}
 
 /* Those that a process started from here looks into. */
 static void examine_stores(struct machine *machine) {
@@ -471,10 +437,8 @@ static int report_program(struct request *request) {
 }
 
 int hl_examine_machine(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "[-- PROGRAM [ARGUMENT...]]\nPID",
+    static const struct hl_command command = {
+        "doctor",
         "Prints what this machine can do, and the command that fixes what it cannot.\v"
         "With PROGRAM: how many huge pages the pool must hold for it, hugeld's and its own.  It is asked for "
         "those (postgres -C, mariadbd --help), not started.  With PID: for the program that this process "
@@ -483,18 +447,16 @@ int hl_examine_machine(int argc, char **argv) {
         "else "
         "1. "
         "2: wrong use, or no such PROGRAM.",
-        NULL,
-        NULL,
-        NULL,
-    };
-    struct request request = {0};
+        command_flags, true};
+    struct request request = {.program.own_pages = HL_OWN_PAGES_UNKNOWN};
     int code = HL_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+    if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
     request.program.options = request.options;
     if (request.program.program != NULL)
         code = report_program(&request);
-    else if (request.options != NULL || request.program.patterns != NULL || request.program.own_pages != NULL)
+    else if (request.options != NULL || request.program.patterns != NULL ||
+             request.program.own_pages != HL_OWN_PAGES_UNKNOWN)
         hl_warn("doctor: -o, -p and --own-pages are for a program; give one behind --");
     else
         code = report_machine(&request, NULL);

@@ -249,8 +249,8 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
 }
 
 static void find_own_pages(struct hl_needs *needs, const struct hl_needs_request *request) {
-    if (request->own_pages != NULL) {
-        needs->own.pages = strtoull(request->own_pages, NULL, 10);
+    if (request->own_pages != HL_OWN_PAGES_UNKNOWN) {
+        needs->own.pages = request->own_pages;
         needs->own.source = hl_xasprintf("--own-pages");
     } else if (needs->is_running) {
         needs->own.source = hl_xasprintf("not asked: a running process; --own-pages tells");

@@ -10,13 +10,15 @@
 #include "elf/pool.h"
 #include "command/verdict/verdict.h"
 
+#define HL_OWN_PAGES_UNKNOWN SIZE_MAX
+
 /* What was asked for. */
 struct hl_needs_request {
-    const char *patterns;  /* -p, or NULL */
-    const char *options;   /* every -o, joined, without a mistake; or NULL */
-    const char *own_pages; /* --own-pages, or NULL */
-    bool makes_copy;       /* --copy */
-    char *const *program;  /* its argv, NULL-terminated */
+    const char *patterns; /* -p, or NULL */
+    const char *options;  /* every -o, joined, without a mistake; or NULL */
+    size_t own_pages;     /* --own-pages, or HL_OWN_PAGES_UNKNOWN */
+    bool makes_copy;      /* --copy */
+    char **program;       /* its argv, NULL-terminated */
 };
 
 /* A selected object. */

@@ -8,6 +8,7 @@
 #include "command/image/image.h"
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "elf/kernel.h"
 #include "command/file/remedy.h"
 #include "elf/skip.h"
@@ -197,13 +198,8 @@ struct request {
     struct hl_geometry geometry;
 };
 
-static const struct argp_option argp_options[] = {
-    {"huge-page", 'H', "BYTES", 0, "For machines with huge pages of this size (this one's)", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
-static error_t take_huge_page(struct request *request, const char *text) {
+static int take_huge_page(void *request_, const char *text) {
+    struct request *request = request_;
     char *end;
     errno = 0;
     unsigned long long bytes = strtoull(text, &end, 10);
@@ -219,21 +215,17 @@ static error_t take_huge_page(struct request *request, const char *text) {
     return 0;
 }
 
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'H':
-        return take_huge_page(request, argument);
-    case ARGP_KEY_ARG:
-        if (request->file == NULL)
-            request->file = argument;
-        else
-            return hl_take_one(&request->out, argument, "image", "one FILE and one OUT");
-        return 0;
-    default:
-        return hl_parse_common(key, state, "hugeld image", false);
-    }
+static int take_file(void *request_, const char *path) {
+    struct request *request = request_;
+    *(request->file == NULL ? &request->file : &request->out) = path;
+    return 0;
 }
+
+static const struct hl_flag command_flags[] = {
+    {"huge-page", 'H', "BYTES", "For machines with huge pages of this size (this one's)",
+     HL_CALL(take_huge_page)},
+    {NULL, 0, "FILE OUT", "one FILE and one OUT", HL_CALL(take_file), .most = 2},
+};
 
 /* The name that is there until the image is whole.  A signal that ends the command removes it. */
 static char *unfinished;
@@ -315,19 +307,15 @@ static bool make_image(const struct request *request, const struct hl_elf_file *
 }
 
 int hl_make_image(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "FILE OUT",
+    static const struct hl_command command = {
+        "image",
         "Lays FILE, a program or library, out anew for huge pages and writes that to OUT.\v"
         "OUT has the same addresses, symbols and bytes.",
-        NULL,
-        NULL,
-        NULL};
+        command_flags, false};
     struct request request = {0};
     struct hl_elf_file file;
     hl_set_geometry(&request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
+    if (hl_read_flags(&command, argc, argv, &request) != 0)
         return HL_EXIT_USAGE;
     if (request.out == NULL) {
         hl_warn("image: names a program or library and the file to write; see 'hugeld image --help'");

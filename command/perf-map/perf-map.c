@@ -6,6 +6,7 @@
    debug files.  Forked children have the same text and other numbers: --children writes a map for each. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "elf/kernel.h"
 #include "command/perf-map/perf-map.h"
 
@@ -32,20 +33,9 @@ struct request {
     char *signature; /* which objects, where; NULL: none yet */
 };
 
-static const struct argp_option argp_options[] = {
-    {"append", 'a', NULL, 0, "Add to the map that is there (a JIT writes one too) instead of replacing it",
-     0},
-    {"children", 'c', NULL, 0, "Also for each child, and theirs, that has moved text", 0},
-    {"clean", 'C', NULL, 0, "Remove the maps in /tmp that hugeld wrote for processes that are gone", 0},
-    {"force", 'f', NULL, 0, "Also replace a map that hugeld did not write", 0},
-    {"no-demangle", 'm', NULL, 0, "Leave C++ and Rust names as they are in the file", 0},
-    {"output", 'O', "FILE", 0, "Write the map to FILE (- for standard output)", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
 /* A process ID, or a name, of which there may be several processes. */
-static error_t take_process(struct request *request, const char *text) {
+static int take_process(void *request_, const char *text) {
+    struct request *request = request_;
     pid_t pid = hl_parse_pid(text), *named = NULL;
     if (pid == 0 && hl_is_number(text)) {
         hl_warn("perf-map: '%s' is not a process ID; give a number as ps prints it, or a name", text);
@@ -64,33 +54,20 @@ static error_t take_process(struct request *request, const char *text) {
     return 0;
 }
 
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'a':
-        request->append = true;
-        return 0;
-    case 'c':
-        request->children = true;
-        return 0;
-    case 'C':
-        request->clean = true;
-        return 0;
-    case 'f':
-        request->force = true;
-        return 0;
-    case 'm':
-        request->keep_mangled = true;
-        return 0;
-    case 'O':
-        request->output = argument;
-        return 0;
-    case ARGP_KEY_ARG:
-        return take_process(request, argument);
-    default:
-        return hl_parse_common(key, state, "hugeld perf-map", false);
-    }
-}
+static const struct hl_flag command_flags[] = {
+    {"append", 'a', NULL, "Add to the map that is there (a JIT writes one too) instead of replacing it",
+     HL_SWITCH(struct request, append)},
+    {"children", 'c', NULL, "Also for each child, and theirs, that has moved text",
+     HL_SWITCH(struct request, children)},
+    {"clean", 'C', NULL, "Remove the maps in /tmp that hugeld wrote for processes that are gone",
+     HL_SWITCH(struct request, clean)},
+    {"force", 'f', NULL, "Also replace a map that hugeld did not write", HL_SWITCH(struct request, force)},
+    {"no-demangle", 'm', NULL, "Leave C++ and Rust names as they are in the file",
+     HL_SWITCH(struct request, keep_mangled)},
+    {"output", 'O', "FILE", "Write the map to FILE (- for standard output)",
+     HL_STRING(struct request, output)},
+    {NULL, 0, "PID|NAME...", NULL, HL_CALL(take_process)},
+};
 
 /* What a map depends on. */
 static char *make_signature(const struct hl_moved *moved, size_t n) {
@@ -390,23 +367,18 @@ static int check_request(const struct request *request) {
 }
 
 int hl_map_functions(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "PID|NAME...",
+    static const struct hl_command command = {
+        "perf-map",
         "Writes /tmp/perf-PID.map, so that perf names the moved functions of running processes.\v"
         "NAME is a process's name or the base name of its executable.  The map goes to the /tmp of the "
         "process's mount namespace, under its number in its PID namespace, and "
         "belongs to its user.  Names come from the program's file, from separate debug files (by build ID or "
         ".gnu_debuglink) and from .gnu_debugdata.  Exit status: 1 when there is nothing to name in one of "
         "them.",
-        NULL,
-        NULL,
-        NULL,
-    };
+        command_flags, false};
     struct request request = {0};
-    int code = HL_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
+    int code = hl_read_flags(&command, argc, argv, &request);
+    if (code == 0)
         code = check_request(&request);
     if (code == 0)
         code = request.clean ? clean_up() : map_all(&request);

@@ -45,86 +45,46 @@
 
 extern char **environ;
 
-enum { SHARE = 256, COPY, FIRST_USE };
-
 struct request {
     struct hl_run run;
     bool shares;       /* --share */
     bool copies;       /* --copy */
     bool is_first_use; /* no program is run: only its images are made (run/later.c) */
-    int program;       /* the index of PROGRAM in argv, or 0 */
+    char **program;    /* or NULL */
     /* Before any variable was set for the program: */
     struct hl_options options;
     char *text;                          /* that they were read from */
     char **maker_variables, **variables; /* see hl_list_maker_variables; all of them */
 };
 
-static const struct argp_option argp_options[] = {
-    HL_RUN_OPTIONS,
-    {"share", SHARE, NULL, 0, "Make the images that are missing first (hugeld share)", 0},
-    {"copy", COPY, NULL, 0, "Make a private copy of what is not shared", 0},
-    {HL_FIRST_USE, FIRST_USE, NULL, OPTION_HIDDEN, NULL, 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
+static const struct hl_flag command_flags[] = {
+    HL_RUN_FLAGS(struct request, run),
+    {"share", 0, NULL, "Make the images that are missing first (hugeld share)",
+     HL_SWITCH(struct request, shares)},
+    {"copy", 0, NULL, "Make a private copy of what is not shared", HL_SWITCH(struct request, copies)},
+    {HL_FIRST_USE, 0, NULL, NULL, HL_SWITCH(struct request, is_first_use)},
+    {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
-const char *hl_loader_name(const struct hl_run *run) {
-    return run->use_image ? "image" : run->use_ldso ? "ldso" : run->use_preload ? "preload" : "auto";
-}
+const struct hl_choice hl_ways_in[] = {{"auto", HL_VIA_AUTO},
+                                       {"preload", HL_VIA_PRELOAD},
+                                       {"ldso", HL_VIA_LDSO},
+                                       {"image", HL_VIA_IMAGE},
+                                       {NULL, 0}};
 
-static error_t set_way(struct hl_run *run, const char *name) {
-    run->use_ldso = strcmp(name, "ldso") == 0;
-    run->use_image = strcmp(name, "image") == 0;
-    run->use_preload = strcmp(name, "preload") == 0;
-    if (run->use_ldso || run->use_image || run->use_preload || strcmp(name, "auto") == 0)
-        return 0;
-    hl_warn("--via=%s: there is no such way in; use auto, preload, ldso or image", name);
+const char *hl_loader_name(const struct hl_run *run) { return hl_ways_in[run->via].name; }
+
+int hl_refuse_loader(void *request, const char *name) {
+    (void)request;
+    hl_warn("--loader=%s: the option is called --via now", name);
     return EINVAL;
 }
 
-error_t hl_parse_run(struct hl_run *run, int key, char *argument) {
-    switch (key) {
-    case 'p':
-        run->patterns = argument;
-        return 0;
-    case 'o':
-        return hl_add_options(&run->options, argument);
-    case 'l':
-        return set_way(run, argument);
-    case HL_RUN_OLD_NAME:
-        hl_warn("--loader=%s: the option is called --via now", argument);
-        return EINVAL;
-    case 'L':
-        run->use_ldso = true;
-        run->use_image = false;
-        run->linker = argument;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    if (key == ARGP_KEY_ARG) { /* what follows is the program's */
-        request->program = state->next - 1;
-        state->next = state->argc;
-        return 0;
-    }
-    if (key == SHARE) {
-        request->shares = true;
-        return 0;
-    }
-    if (key == COPY) {
-        request->copies = true;
-        return 0;
-    }
-    if (key == FIRST_USE) {
-        request->is_first_use = true;
-        return 0;
-    }
-    error_t result = hl_parse_run(&request->run, key, argument);
-    return result == ARGP_ERR_UNKNOWN ? hl_parse_common(key, state, "hugeld run", true) : result;
+int hl_take_linker(void *run_, const char *path) {
+    struct hl_run *run = run_;
+    run->via = HL_VIA_LDSO;
+    run->linker = path;
+    return 0;
 }
 
 int hl_refuse_program(const char *name) {
@@ -331,7 +291,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     struct hl_options options;
     char *text = read_options(&options, run);
     bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
-    bool may_be_bare = acts && !run->use_ldso && !run->use_image;
+    bool may_be_bare = acts && run->via != HL_VIA_LDSO && run->via != HL_VIA_IMAGE;
     struct hl_string patterns = hl_find_patterns(run->patterns);
     bool names_others = hl_selects_other_objects(patterns);
     bool shares_only = acts && hl_shares_only(run, &options, text);
@@ -349,9 +309,9 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
         start_as_it_is(way, &options, patterns, path, program);
     } else {
         hl_set_variables(run, &options, text);
-        if (run->use_ldso && !hl_is_privileged(path))
+        if (run->via == HL_VIA_LDSO && !hl_is_privileged(path))
             choose_linker(way, run, name, path);
-        else if (acts && run->use_image)
+        else if (acts && run->via == HL_VIA_IMAGE)
             choose_image(way, run, &options, path, program);
         else
             hl_choose_preload(way, path);
@@ -466,10 +426,11 @@ static void tell_of_pieces(const struct hl_run *run, const struct hl_way *way, c
 
 /* The patched linker puts each object where its image fits; at the exec stop the executable is put there. */
 static enum hl_use_of_images find_use(const struct hl_run *run) {
-    if (run->use_ldso)
+    if (run->via == HL_VIA_LDSO)
         return HL_USE_ANYWHERE;
-    return run->use_image || (!run->use_preload && hl_check_attach_machine() == 0) ? HL_USE_MAIN_ANYWHERE
-                                                                                   : HL_USE_ON_BOUNDARY;
+    return run->via == HL_VIA_IMAGE || (run->via != HL_VIA_PRELOAD && hl_check_attach_machine() == 0)
+               ? HL_USE_MAIN_ANYWHERE
+               : HL_USE_ON_BOUNDARY;
 }
 
 /* What an attempt counts as where this kernel makes no huge pages in the store: it is not made again for an hour. */
@@ -486,7 +447,7 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
     bool has_hope = true;
     hl_follow_launchers(&target, path, program);
     enum hl_use_of_images use = find_use(run);
-    bool is_out_of_reach = target.followed && !run->use_preload && !run->use_ldso && !run->use_image;
+    bool is_out_of_reach = target.followed && run->via == HL_VIA_AUTO;
     bool is_any = hl_match_only(&options, path) &&
                   (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_IMAGE);
     if (is_any && is_out_of_reach && !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
@@ -515,33 +476,28 @@ static void share_later(const struct request *request, const struct hl_way *way,
     if (may_miss && hl_share_later(options, others ? NULL : path, arguments, request->maker_variables) &&
         options->verbose >= 1)
         hl_warn("%s: what is missing of its images is made meanwhile, for the next start",
-                arguments[request->program - 1]);
+                request->program[0]);
 }
 
 int hl_run_program(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "[--] PROGRAM [ARGUMENT...]",
+    static const struct hl_command command = {
+        "run",
         "Runs PROGRAM with its text and data on huge pages.\v"
         "PATTERNS are shell globs, separated by colons, against an object's base name, its soname, or its "
         "path where "
         "the pattern has a slash; 'main' is the executable; a leading '!' excludes.",
-        NULL,
-        NULL,
-        NULL,
-    };
+        command_flags, true};
     struct request request = {0};
     struct hl_way way = {0};
     char *path = NULL;
     int code = HL_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) != 0)
+    if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
-    if (request.program == 0) {
+    if (request.program == NULL) {
         hl_warn("run: no program given; try 'hugeld run ls'");
         goto out;
     }
-    char **program = argv + request.program;
+    char **program = request.program;
     path = hl_find_program(program[0]);
     if (path == NULL) {
         code = hl_refuse_program(program[0]);

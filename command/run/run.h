@@ -4,29 +4,26 @@
 #define HL_RUN_H
 
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/run/way.h"
 
-/* The rows of argp_options, and what reads them: 0, EINVAL after one line on stderr, or ARGP_ERR_UNKNOWN. */
-enum { HL_RUN_OLD_NAME = 1000 }; /* --loader, as --via was called in snapshots */
-#define HL_RUN_OPTIONS                                                                                       \
-    {"objects", 'p', "PATTERNS", 0, "Which objects, as in LD_HUGEPAGES: 'main:libLLVM*:!libc.so*'", 0},      \
-        {"options",                                                                                          \
-         'o',                                                                                                \
-         "NAME=VALUE,...",                                                                                   \
-         0,                                                                                                  \
+/* The options that both have.  RUN is the field of their request, a TYPE, that is a struct hl_run. */
+#define HL_RUN_FLAGS(type, run)                                                                              \
+    {"objects", 'p', "PATTERNS", "Which objects, as in LD_HUGEPAGES: 'main:libLLVM*:!libc.so*'",             \
+     HL_STRING(type, run.patterns)},                                                                         \
+        {"options", 'o', "NAME=VALUE,...",                                                                   \
          "How, as in LD_HUGEPAGES_OPTIONS; may be repeated; the last one wins",                              \
-         0},                                                                                                 \
-        {"loader", HL_RUN_OLD_NAME, "NAME", OPTION_HIDDEN, NULL, 0},                                         \
-        {"via",                                                                                              \
-         'l',                                                                                                \
-         "WAY",                                                                                              \
-         0,                                                                                                  \
+         HL_OPTIONS(type, run.options)},                                                                     \
+        {"via", 'l', "WAY",                                                                                  \
          "auto (at the exec stop if it has an image, else preload), preload, ldso or image",                 \
-         0},                                                                                                 \
-    {                                                                                                        \
-        "ld-so", 'L', "FILE", 0, "The patched dynamic linker, if not the one beside this command", 0         \
+         HL_CHOICE(type, run.via, hl_ways_in)},                                                              \
+        {"loader", 0, "NAME", NULL, HL_CALL(hl_refuse_loader)}, {                                            \
+        "ld-so", 'L', "FILE", "The patched dynamic linker, if not the one beside this command",              \
+            HL_CALL_ON(hl_take_linker, type, run)                                                            \
     }
-error_t hl_parse_run(struct hl_run *run, int key, char *argument);
+extern const struct hl_choice hl_ways_in[];
+int hl_refuse_loader(void *request, const char *name); /* --loader, as --via was called in snapshots */
+int hl_take_linker(void *run, const char *path);
 
 /* Sets this process's environment (and mounts) for the program at PATH with the argv PROGRAM, and chooses the
    way.  0, or the exit code when strict=on forbids what is left.  WAY is zeroed before; hl_free_way frees it. */

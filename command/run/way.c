@@ -153,7 +153,8 @@ void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, const 
 
 bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                     const char *path, const char *name) {
-    return !run->use_preload && choose_bare_main(way, options, hl_find_patterns(run->patterns), path, name);
+    return run->via != HL_VIA_PRELOAD &&
+           choose_bare_main(way, options, hl_find_patterns(run->patterns), path, name);
 }
 
 static bool names_option(const char *text, const char *name) {
@@ -165,8 +166,8 @@ static bool names_option(const char *text, const char *name) {
 }
 
 bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text) {
-    return run->makes_no_copy && !run->use_preload && !run->use_ldso && !run->use_image &&
-           options->bss == HL_BSS_OFF && !names_option(text, "backend");
+    return run->makes_no_copy && run->via == HL_VIA_AUTO && options->bss == HL_BSS_OFF &&
+           !names_option(text, "backend");
 }
 
 /* TEXT with store= for the store of this user, which no process looks into by itself.  NULL: it names another one, or there

@@ -8,13 +8,16 @@
 
 struct hl_exec_stop;
 
+/* The value of --via. */
+enum hl_via { HL_VIA_AUTO, HL_VIA_PRELOAD, HL_VIA_LDSO, HL_VIA_IMAGE };
+
 /* What the user said about how. */
 struct hl_run {
     const char *patterns; /* -p, or NULL */
     char *options;        /* every -o, joined; or NULL */
-    bool use_ldso, use_image, use_preload;
-    bool makes_no_copy; /* where no backend is named, nothing but what is shared is used */
-    const char *linker; /* --ld-so, or NULL */
+    unsigned via;         /* enum hl_via */
+    bool makes_no_copy;   /* where no backend is named, nothing but what is shared is used */
+    const char *linker;   /* --ld-so, or NULL */
 };
 
 /* How the program is started, and why not otherwise. */

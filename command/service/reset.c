@@ -3,6 +3,7 @@
    they are in, links for units and what was measured of the machine go away.  It changes nothing that a package brought. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/base/lock.h"
 #include "command/tlb/curve.h"
 #include "command/service/keep.h"
@@ -23,16 +24,6 @@
 #include <unistd.h>
 
 #define LOOK_MS 200
-
-static const struct argp_option argp_options[] = {
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    (void)argument;
-    return hl_parse_common(key, state, "hugeld reset", false);
-}
 
 /* Takes the lock of the service, which would make anew what is taken away.  A descriptor, or a negated errno, which was said. */
 static int keep_service_out(void) {
@@ -222,21 +213,16 @@ static int reset(void) {
 }
 
 int hl_reset_machine(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "",
+    static const struct hl_flag command_flags[] = {{NULL, 0, "", "none", .kind = HL_FLAG_NONE}};
+    static const struct hl_command command = {
+        "reset",
         "Gives back what hugeld holds.\v"
         "It detaches processes, removes all images, unmounts the store, and forgets what was measured of "
         "this "
         "machine.  Programs that were executed from an image keep it until they end.  As root it is about "
         "the "
         "system's store, otherwise about your own.",
-        NULL,
-        NULL,
-        NULL,
-    };
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, NULL) != 0)
-        return HL_EXIT_USAGE;
-    return reset();
+        command_flags, false};
+    int code = hl_read_flags(&command, argc, argv, NULL);
+    return code == 0 ? reset() : code;
 }

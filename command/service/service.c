@@ -5,6 +5,7 @@
    all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/base/lock.h"
 #include "command/image/eligible.h"
 #include "command/service/act.h"
@@ -33,8 +34,6 @@
 #define METRICS_MS 60000.0
 #define SECONDS_TO_UNDO 60
 
-enum { ONCE = 256, KEEP_ONLY, DRY_RUN, CONFIG, SECONDS };
-
 struct service {
     bool once, keeps_only, only_says, json;
     double seconds;
@@ -54,44 +53,17 @@ struct service {
     double next_round; /* hl_now_ms */
 };
 
-static const struct argp_option argp_options[] = {
-    {"once", ONCE, NULL, 0, "Make what is enabled, and end", 0},
-    {"dry-run", DRY_RUN, NULL, 0, "Say what would be made, change nothing, and end", 0},
-    {"config", CONFIG, "FILE", 0, "This configuration, not " HL_CONFIGURATION, 0},
-    {"json", 'j', NULL, 0, "status: print JSON", 0},
-    {"seconds", SECONDS, "N", 0, "undo: wait so long at most (60)", 0},
-    {"keep-only", KEEP_ONLY, NULL, 0, "Only hold and watch: share refresh is run by something else", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
+static const struct hl_flag command_flags[] = {
+    {"once", 0, NULL, "Make what is enabled, and end", HL_SWITCH(struct service, once)},
+    {"dry-run", 0, NULL, "Say what would be made, change nothing, and end",
+     HL_SWITCH(struct service, only_says)},
+    {"config", 0, "FILE", "This configuration, not " HL_CONFIGURATION, HL_STRING(struct service, path)},
+    {"json", 'j', NULL, "status: print JSON", HL_SWITCH(struct service, json)},
+    {"seconds", 0, "N", "undo: wait so long at most (60)", HL_SECONDS(struct service, seconds)},
+    {"keep-only", 0, NULL, "Only hold and watch: share refresh is run by something else",
+     HL_SWITCH(struct service, keeps_only)},
+    {NULL, 0, "\nstatus\nundo", "one action", HL_STRING(struct service, action), .most = 1},
 };
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct service *service = state->input;
-    switch (key) {
-    case ONCE:
-        service->once = true;
-        return 0;
-    case DRY_RUN:
-        service->only_says = true;
-        return 0;
-    case CONFIG:
-        service->path = argument;
-        return 0;
-    case 'j':
-        service->json = true;
-        return 0;
-    case SECONDS:
-        service->seconds = hl_parse_seconds(argument, "service");
-        return service->seconds > 0 ? 0 : EINVAL;
-    case KEEP_ONLY:
-        service->keeps_only = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        return hl_take_one(&service->action, argument, "service", "one action");
-    default:
-        return hl_parse_common(key, state, "hugeld service", false);
-    }
-}
 
 /* Tells systemd what is new, where that started it.  libsystemd brings six other libraries, and `hugeld run` must not wait for those,
    so only this command loads it. */
@@ -403,23 +375,18 @@ static int serve(struct service *service) {
 }
 
 int hl_serve(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "\nstatus\nundo",
+    static const struct hl_command command = {
+        "service",
         "Keeps on huge pages what " HL_CONFIGURATION " enables.\v"
         "It makes them at its start and at SIGHUP, holds them in memory, and watches the files that they "
         "were made of: "
         "a file that has changed gets a new image, and one that not all users can read any more loses its "
         "image.  "
         "hugeld.service runs it; it is off until you enable it.",
-        NULL,
-        NULL,
-        NULL,
-    };
+        command_flags, false};
     struct service service = {
         .lock = -1, .signals = -1, .switches = -1, .path = HL_CONFIGURATION, .seconds = SECONDS_TO_UNDO};
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &service) != 0)
+    if (hl_read_flags(&command, argc, argv, &service) != 0)
         return HL_EXIT_USAGE;
     if (service.action != NULL && strcmp(service.action, "undo") == 0)
         return hl_undo_service(service.seconds);

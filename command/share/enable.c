@@ -4,6 +4,7 @@
    They change the configuration (configuration.h), and have `hugeld share` do at once what `hugeld service` does later. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/share/configuration.h"
 #include "command/file/program.h"
 #include "command/image/store.h"
@@ -20,25 +21,14 @@
 struct request {
     bool disables, failed;
     bool any_disk; /* as the configuration has it */
-    size_t n;
-    const char **name;
+    struct hl_list names;
 };
 
-static const struct argp_option argp_options[] = {
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
+static const struct hl_flag command_flags[] = {
+    {NULL, 0, "PROGRAM|UNIT...", NULL, HL_LIST(struct request, names)},
 };
 
 static const char *name_of(const struct request *request) { return request->disables ? "disable" : "enable"; }
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    if (key != ARGP_KEY_ARG)
-        return hl_parse_common(key, state, request->disables ? "hugeld disable" : "hugeld enable", false);
-    request->name = hl_xrealloc(request->name, (request->n + 1) * sizeof *request->name);
-    request->name[request->n++] = argument;
-    return 0;
-}
 
 /* The file that NAME means: a path, a program in PATH, or a unit's program.  NULL: it was said why there is none.  The caller
    frees it. */
@@ -166,13 +156,13 @@ static int act(struct request *request) {
         return HL_EXIT_NO;
     request->any_disk = configuration.any_disk;
     hl_free_configuration(&configuration);
-    for (size_t i = 0; i < request->n; i++)
-        act_on(request, request->name[i]);
+    for (size_t i = 0; i < request->names.n; i++)
+        act_on(request, request->names.word[i]);
     return request->failed ? HL_EXIT_NO : HL_EXIT_DONE;
 }
 
 static int lock_and_act(struct request *request) {
-    if (request->n == 0) {
+    if (request->names.n == 0) {
         hl_warn("%s: name programs or units, as in hugeld %s postgresql@15-main.service", name_of(request),
                 name_of(request));
         return HL_EXIT_USAGE;
@@ -190,23 +180,23 @@ static int lock_and_act(struct request *request) {
 }
 
 static int change(int argc, char **argv, bool disables) {
-    static const struct argp argps[] = {
-        {argp_options, parse_argument, "PROGRAM|UNIT...",
+    static const struct hl_command commands[] = {
+        {"enable",
          "Shares the text of these programs from now on.\v"
          "It writes them to " HL_CONFIGURATION
          ", and makes their images at once.  hugeld.service keeps them, "
          "after upgrades and at boot, once you enable it.",
-         NULL, NULL, NULL},
-        {argp_options, parse_argument, "PROGRAM|UNIT...",
+         command_flags, false},
+        {"disable",
          "Takes back what enable did.\v"
          "Programs that run keep their pages until they end.",
-         NULL, NULL, NULL},
+         command_flags, false},
     };
     struct request request = {.disables = disables};
-    int code = HL_EXIT_USAGE;
-    if (argp_parse(&argps[disables], argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
+    int code = hl_read_flags(&commands[disables], argc, argv, &request);
+    if (code == 0)
         code = lock_and_act(&request);
-    free(request.name);
+    free(request.names.word);
     return code;
 }
 

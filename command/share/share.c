@@ -2,6 +2,7 @@
 /* hugeld share: one copy of a program's text for all processes, as images in a store (command/store.h). */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/share/configuration.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
@@ -26,15 +27,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STORE = 256, WAY, ANY_DISK, SIZE, PER_NODE, RUNNING, UNUSED, FORCE, CONFIG, UNATTENDED };
-
 struct request {
     bool json, running, any_disk, per_node, all, unused, force, unattended;
     const char *store_path, *action, *configuration;
     char *size;   /* of the store; NULL: as it is */
     unsigned way; /* HL_ADD_IMAGE, HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE or 0 */
-    size_t n_names;
-    const char **name;
+    struct hl_list names;
     struct hl_placer placer;
     bool is_enabled;          /* the configuration names the files that are added now; then: */
     struct hl_stored *stored; /* what the store had before these */
@@ -49,25 +47,6 @@ struct request {
     bool shows_progress;
 };
 
-static const struct argp_option argp_options[] = {
-    {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"store", STORE, "FOLDER", 0, "This store, not the system's (root) or your own (other users)", 0},
-    {"way", WAY, "place|image", 0,
-     "add: in place, or as an image; by itself it takes the mildest that serves", 0},
-    {"any-disk", ANY_DISK, NULL, 0, "add, refresh: files on disks that may be exchanged, too", 0},
-    {"size", SIZE, "BYTES|PERCENT", 0, "add, refresh: how much root lets the store hold (25% of the memory)",
-     0},
-    {"per-node", PER_NODE, NULL, 0, "add: an image on each NUMA node", 0},
-    {"running", RUNNING, NULL, 0, "add: what processes of these names or PIDs have mapped", 0},
-    {"all", 'a', NULL, 0, "remove: everything", 0},
-    {"unused", UNUSED, NULL, 0, "remove: what no process maps", 0},
-    {"force", FORCE, NULL, 0, "remove: what processes map, too", 0},
-    {"config", CONFIG, "FILE", 0, "refresh: this configuration, not " HL_CONFIGURATION, 0},
-    {"unattended", UNATTENDED, NULL, 0, "refresh: as the service does it, with its switch and limits", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
 /* "64M", "2G", "1000000" or "25%", as mount(8) takes it; NULL if it is none. */
 static char *parse_size(const char *text) {
     char *end;
@@ -80,7 +59,8 @@ static char *parse_size(const char *text) {
     return hl_xasprintf("%s", text);
 }
 
-static error_t set_size(struct request *request, const char *text) {
+static int set_size(void *request_, const char *text) {
+    struct request *request = request_;
     free(request->size);
     request->size = parse_size(text);
     if (request->size != NULL)
@@ -90,69 +70,43 @@ static error_t set_size(struct request *request, const char *text) {
     return EINVAL;
 }
 
-static error_t set_way(struct request *request, const char *text) {
-    bool is_image = strcmp(text, "image") == 0;
-    if (is_image || strcmp(text, "place") == 0) {
-        request->way = is_image ? HL_ADD_IMAGE : HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE;
-        return 0;
-    }
-    hl_warn("--way=%s: give place or image", text);
-    return EINVAL;
-}
-
-static error_t take_argument(struct request *request, const char *argument) {
-    if (request->action == NULL) {
+static int take_argument(void *request_, const char *argument) {
+    struct request *request = request_;
+    if (request->action == NULL)
         request->action = argument;
-        return 0;
-    }
-    request->name = hl_xrealloc(request->name, (request->n_names + 1) * sizeof *request->name);
-    request->name[request->n_names++] = argument;
+    else
+        hl_add_to_list(&request->names, argument);
     return 0;
 }
 
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'j':
-        request->json = true;
-        return 0;
-    case CONFIG:
-        request->configuration = argument;
-        return 0;
-    case 'a':
-        request->all = true;
-        return 0;
-    case STORE:
-        request->store_path = argument;
-        return 0;
-    case WAY:
-        return set_way(request, argument);
-    case ANY_DISK:
-        request->any_disk = true;
-        return 0;
-    case SIZE:
-        return set_size(request, argument);
-    case PER_NODE:
-        request->per_node = true;
-        return 0;
-    case RUNNING:
-        request->running = true;
-        return 0;
-    case UNUSED:
-        request->unused = true;
-        return 0;
-    case FORCE:
-        request->force = true;
-        return 0;
-    case UNATTENDED:
-        request->unattended = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        return take_argument(request, argument);
-    default:
-        return hl_parse_common(key, state, "hugeld share", false);
-    }
-}
+static const struct hl_choice ways_to_add[] = {
+    {"place", HL_ADD_IN_PLACE | HL_ADD_NO_IMAGE}, {"image", HL_ADD_IMAGE}, {NULL, 0}};
+
+static const struct hl_flag command_flags[] = {
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {"store", 0, "FOLDER", "This store, not the system's (root) or your own (other users)",
+     HL_STRING(struct request, store_path)},
+    {"way", 0, "place|image", "add: in place, or as an image; by itself it takes the mildest that serves",
+     HL_CHOICE(struct request, way, ways_to_add)},
+    {"any-disk", 0, NULL, "add, refresh: files on disks that may be exchanged, too",
+     HL_SWITCH(struct request, any_disk)},
+    {"size", 0, "BYTES|PERCENT", "add, refresh: how much root lets the store hold (25% of the memory)",
+     HL_CALL(set_size)},
+    {"per-node", 0, NULL, "add: an image on each NUMA node", HL_SWITCH(struct request, per_node)},
+    {"running", 0, NULL, "add: what processes of these names or PIDs have mapped",
+     HL_SWITCH(struct request, running)},
+    {"all", 'a', NULL, "remove: everything", HL_SWITCH(struct request, all)},
+    {"unused", 0, NULL, "remove: what no process maps", HL_SWITCH(struct request, unused)},
+    {"force", 0, NULL, "remove: what processes map, too", HL_SWITCH(struct request, force)},
+    {"config", 0, "FILE", "refresh: this configuration, not " HL_CONFIGURATION,
+     HL_STRING(struct request, configuration)},
+    {"unattended", 0, NULL, "refresh: as the service does it, with its switch and limits",
+     HL_SWITCH(struct request, unattended)},
+    {NULL, 0,
+     "add FILE|FOLDER...\nadd --running NAME|PID...\nlist\ncheck\n"
+     "remove FILE|KEY...|--all|--unused\nrefresh\nunit NAME.service [FILE...]",
+     NULL, HL_CALL(take_argument)},
+};
 
 /* Milliseconds in which refresh finds out who maps a file, or lets it be: it has the store's lock meanwhile. */
 #define COUNT_MS 1000
@@ -472,15 +426,15 @@ static void add_named(struct request *request, const char *store_path) {
         return;
     }
     store.placer = &request->placer;
-    for (size_t i = 0; i < request->n_names; i++)
-        add_path(request, &store, request->name[i]);
+    for (size_t i = 0; i < request->names.n; i++)
+        add_path(request, &store, request->names.word[i]);
     hl_close_store(&store);
 }
 
 static int add(struct request *request, const char *path) {
     hl_enter_slice();
-    for (size_t i = 0; i < request->n_names && request->running; i++)
-        add_running(request, path, request->name[i]);
+    for (size_t i = 0; i < request->names.n && request->running; i++)
+        add_running(request, path, request->names.word[i]);
     if (!request->running)
         add_named(request, path);
     hide_progress(request);
@@ -674,17 +628,17 @@ static void remove_images(struct request *request, const struct hl_store *store)
     for (size_t i = 0; i < n; i++)
         if (request->all || (request->unused && stored[i].processes == 0 && !stored[i].is_in_place))
             remove_image(request, store, &stored[i]);
-    for (size_t j = 0; j < request->n_names; j++) {
+    for (size_t j = 0; j < request->names.n; j++) {
         bool found = false;
         for (size_t i = 0; i < n; i++) {
-            if (!is_meant(&stored[i], request->name[j]))
+            if (!is_meant(&stored[i], request->names.word[j]))
                 continue;
             found = true;
             remove_image(request, store, &stored[i]);
         }
         if (!found) {
             hl_warn("%s: the store has no image of it; 'hugeld share list' shows what it has",
-                    request->name[j]);
+                    request->names.word[j]);
             request->failed = true;
         }
     }
@@ -836,11 +790,11 @@ static const char *find_misuse(const struct request *request, const struct actio
         return "--config and --unattended are for refresh";
     if (!removes && (request->all || request->unused || request->force))
         return "--all, --unused and --force are for remove";
-    if (adds && request->n_names == 0)
+    if (adds && request->names.n == 0)
         return "name a FILE or FOLDER, or --running and a process";
-    if (removes && (request->n_names > 0) + request->all + request->unused != 1)
+    if (removes && (request->names.n > 0) + request->all + request->unused != 1)
         return "name FILEs or KEYs, or --all, or --unused";
-    if (!adds && !removes && request->n_names > 0)
+    if (!adds && !removes && request->names.n > 0)
         return "it takes no FILE";
     return NULL;
 }
@@ -877,11 +831,8 @@ static int act(struct request *request) {
 }
 
 int hl_share_files(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "add FILE|FOLDER...\nadd --running NAME|PID...\nlist\ncheck\nremove "
-        "FILE|KEY...|--all|--unused\nrefresh\nunit NAME.service [FILE...]",
+    static const struct hl_command command = {
+        "share",
         "Keeps one copy of a program's text on huge pages for all processes.\v"
         "add puts programs and libraries on huge pages in place or makes images of them, list shows them, "
         "check compares them with the files, remove removes them, and refresh makes anew those of files that "
@@ -889,19 +840,17 @@ int hl_share_files(int argc, char **argv) {
         " enables; unit prints a drop-in with which a service of systemd runs from its image.  Root's are "
         "for "
         "all users; each other user has a store of his own.",
-        NULL,
-        NULL,
-        NULL,
-    };
+        command_flags, false};
     struct request request = {0};
     int code = HL_EXIT_USAGE;
     if (argc > 1 && strcmp(argv[1], "unit") == 0) {
         argv[1] = argv[0];
         return hl_share_unit(argc - 1, argv + 1);
     }
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0)
+    code = hl_read_flags(&command, argc, argv, &request);
+    if (code == 0)
         code = act(&request);
     free(request.size);
-    free(request.name);
+    free(request.names.word);
     return code;
 }

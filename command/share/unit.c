@@ -18,6 +18,7 @@
    store and without hugeld the service runs as it always did. */
 #include "command/share/unit.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/file/launcher.h"
 #include "command/file/program.h"
 #include "command/run/image.h"
@@ -45,13 +46,6 @@ struct request {
     char **file;
 };
 
-static const struct argp_option argp_options[] = {
-    {"begin", 'b', NULL, 0, "Link the images of FILEs (what the drop-in calls before the service starts)", 0},
-    {"end", 'e', NULL, 0, "Remove the links (what it calls when the service has started)", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
 static void add_file(struct request *request, const char *path) {
     request->file = hl_xrealloc(request->file, (request->n_files + 1) * sizeof *request->file);
     request->file[request->n_files++] = hl_xasprintf("%s", path);
@@ -64,25 +58,22 @@ static char *name_unit(const char *text) {
     return hl_xasprintf("%s%s", text, is_whole || text[0] == '\0' ? "" : ".service");
 }
 
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'b':
-        request->begins = true;
-        return 0;
-    case 'e':
-        request->ends = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        if (request->unit == NULL)
-            request->unit = name_unit(argument);
-        else
-            add_file(request, argument);
-        return 0;
-    default:
-        return hl_parse_common(key, state, "hugeld share unit", false);
-    }
+static int take_argument(void *request_, const char *text) {
+    struct request *request = request_;
+    if (request->unit == NULL)
+        request->unit = name_unit(text);
+    else
+        add_file(request, text);
+    return 0;
 }
+
+static const struct hl_flag command_flags[] = {
+    {"begin", 'b', NULL, "Link the images of FILEs (what the drop-in calls before the service starts)",
+     HL_SWITCH(struct request, begins)},
+    {"end", 'e', NULL, "Remove the links (what it calls when the service has started)",
+     HL_SWITCH(struct request, ends)},
+    {NULL, 0, "NAME[.service] [FILE...]", NULL, HL_CALL(take_argument)},
+};
 
 /* --- the program of a unit --- */
 
@@ -336,21 +327,16 @@ static const char *find_misuse(const struct request *request) {
 }
 
 int hl_share_unit(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "NAME[.service] [FILE...]",
+    static const struct hl_command command = {
+        "share unit",
         "Prints a drop-in with which a service of systemd runs from the images of its program.\v"
         "FILEs are the programs, where ExecStart= only starts them.  Put the drop-in where its first line "
         "says, "
         "then run 'systemctl daemon-reload'.",
-        NULL,
-        NULL,
-        NULL,
-    };
+        command_flags, false};
     struct request request = {0};
     int code = HL_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) == 0) {
+    if (hl_read_flags(&command, argc, argv, &request) == 0) {
         const char *misuse = find_misuse(&request);
         if (misuse != NULL)
             hl_warn("share unit: %s; 'hugeld share unit --help' says more", misuse);

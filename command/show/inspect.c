@@ -8,6 +8,7 @@
    Where an image would be mapped (image/find.c), the plan is made as it is made from that. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/show/draw.h"
 #include "command/image/find.h"
 #include "command/file/forecast.h"
@@ -51,37 +52,17 @@ struct request {
     enum hl_skip obstacle; /* of PROCESS */
     json_t *files;         /* NULL: print text */
     bool json, failed;
-    int first; /* the first FILE in argv, or 0 */
+    struct hl_list paths; /* what was named */
 };
 
-static const struct argp_option argp_options[] = {
-    {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"pid", 'P', "PID", 0, "At the addresses that this process has; FILE may be left out: its executable", 0},
-    {"options", 'o', "NAME=VALUE,...", 0, "Plan with these options, as for 'hugeld run'", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
+static const struct hl_flag command_flags[] = {
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {"pid", 'P', "PID", "At the addresses that this process has; FILE may be left out: its executable",
+     HL_PID(struct request, pid)},
+    {"options", 'o', "NAME=VALUE,...", "Plan with these options, as for 'hugeld run'",
+     HL_OPTIONS(struct request, options_text)},
+    {NULL, 0, "FILE...", NULL, HL_LIST(struct request, paths)},
 };
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'j':
-        request->json = true;
-        return 0;
-    case 'P':
-        request->pid = hl_parse_pid(argument);
-        if (request->pid == 0)
-            hl_warn("--pid=%s: not a process ID; give a number, as ps prints it", argument);
-        return request->pid == 0 ? EINVAL : 0;
-    case 'o':
-        return hl_add_options(&request->options_text, argument);
-    case ARGP_KEY_ARGS: /* argp has moved the options to the front */
-        request->first = state->next;
-        return 0;
-    default:
-        return hl_parse_common(key, state, "hugeld inspect", true);
-    }
-}
 
 /* Whose load address is planned. */
 enum address { OWN, OF_PROCESS, OF_KERNEL, EXAMPLE };
@@ -509,21 +490,16 @@ static void read_options(struct request *request) {
 }
 
 int hl_inspect_files(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "FILE...",
+    static const struct hl_command command = {
+        "inspect",
         "Prints the plan: which ranges of FILE go to huge pages, and why the rest stays.\v"
         "FILE is an ELF64 program or library, of any machine.  Nothing is moved and no privilege is needed.",
-        NULL,
-        NULL,
-        NULL,
-    };
+        command_flags, true};
     struct request request = {.process.folder = -1};
     int code = HL_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
+    if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
-    if (request.first == 0 && request.pid == 0) {
+    if (request.paths.n == 0 && request.pid == 0) {
         hl_warn("inspect: no file given; try 'hugeld inspect /usr/bin/python3'");
         goto out;
     }
@@ -532,9 +508,9 @@ int hl_inspect_files(int argc, char **argv) {
     if (code != 0)
         goto out;
     request.files = json_array();
-    for (int i = request.first; i > 0 && i < argc; i++)
-        inspect_file(&request, argv[i]);
-    if (request.first == 0)
+    for (size_t i = 0; i < request.paths.n; i++)
+        inspect_file(&request, request.paths.word[i]);
+    if (request.paths.n == 0)
         inspect_executable(&request);
     if (request.json)
         hl_print_json(json_pack("{s:O}", "files", request.files));
@@ -543,5 +519,6 @@ int hl_inspect_files(int argc, char **argv) {
 out:
     hl_close_process(&request.process);
     free(request.options_text);
+    free(request.paths.word);
     return code;
 }

@@ -14,6 +14,7 @@
    process. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/base/flags.h"
 #include "command/show/draw.h"
 #include "elf/kernel.h"
 #include "command/run/ldso.h"
@@ -68,37 +69,18 @@ struct picture {
 
 struct request {
     bool json, all;
-    char **who; /* PIDs and names, */
-    size_t n_who;
+    struct hl_list who; /* PIDs and names */
     struct hl_geometry geometry;
     json_t *processes;
     bool moved;
 };
 
-static const struct argp_option argp_options[] = {
-    {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"all", 'a', NULL, 0, "A row for every process that has huge pages and may be read", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
+static const struct hl_flag command_flags[] = {
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {"all", 'a', NULL, "A row for every process that has huge pages and may be read",
+     HL_SWITCH(struct request, all)},
+    {NULL, 0, "PID|NAME...", NULL, HL_LIST(struct request, who)},
 };
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'j':
-        request->json = true;
-        return 0;
-    case 'a':
-        request->all = true;
-        return 0;
-    case ARGP_KEY_ARG:
-        request->who = hl_xrealloc(request->who, (request->n_who + 1) * sizeof *request->who);
-        request->who[request->n_who++] = argument;
-        return 0;
-    default:
-        return hl_parse_common(key, state, "hugeld status", false);
-    }
-}
 
 /* Bytes of [start, end) in the segments of OBJECT that have all of FLAGS; only initialised if FILE_PART. */
 static uint64_t overlap_segments(const struct hl_object *object, const struct hl_region *region,
@@ -598,11 +580,11 @@ static void report_named(struct request *request, const char *name) {
 
 /* The exit code for wrong use, or 0. */
 static int check_numbers(const struct request *request) {
-    for (size_t i = 0; i < request->n_who; i++) {
-        if (!hl_is_number(request->who[i]) || hl_parse_pid(request->who[i]) != 0)
+    for (size_t i = 0; i < request->who.n; i++) {
+        if (!hl_is_number(request->who.word[i]) || hl_parse_pid(request->who.word[i]) != 0)
             continue;
         hl_warn("status: '%s' is not a process ID; give a number as ps prints it, a name, or --all",
-                request->who[i]);
+                request->who.word[i]);
         return HL_EXIT_USAGE;
     }
     return 0;
@@ -620,11 +602,11 @@ static int report_all(struct request *request) {
                  "FILE", "OWN KiB");
     if (request->all)
         code = report_huge(request);
-    for (size_t i = 0; i < request->n_who; i++) {
-        if (hl_is_number(request->who[i]))
-            report_pid(request, hl_parse_pid(request->who[i]));
+    for (size_t i = 0; i < request->who.n; i++) {
+        if (hl_is_number(request->who.word[i]))
+            report_pid(request, hl_parse_pid(request->who.word[i]));
         else
-            report_named(request, request->who[i]);
+            report_named(request, request->who.word[i]);
     }
     if (request->json)
         hl_print_json(json_pack("{s:O}", "processes", request->processes));
@@ -633,26 +615,21 @@ static int report_all(struct request *request) {
 }
 
 int hl_show_status(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "PID|NAME...",
+    static const struct hl_command command = {
+        "status",
         "Shows what is on huge pages now, as the kernel counts it.\v"
         "NAME is a process's name or the base name of its executable.  Exit status: 0 when something of an "
         "object is "
         "on huge pages, 1 when nothing is.",
-        NULL,
-        NULL,
-        NULL,
-    };
+        command_flags, false};
     struct request request = {0};
-    if (argp_parse(&argp, argc, argv, ARGP_NO_HELP, NULL, &request) != 0)
+    if (hl_read_flags(&command, argc, argv, &request) != 0)
         return HL_EXIT_USAGE;
     int code = HL_EXIT_USAGE;
-    if (request.all == (request.n_who > 0))
+    if (request.all == (request.who.n > 0))
         hl_warn("status: give PIDs or NAMEs, or --all");
     else
         code = report_all(&request);
-    free(request.who);
+    free(request.who.word);
     return code;
 }

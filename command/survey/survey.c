@@ -7,6 +7,7 @@
 #include "command/survey/survey.h"
 #include "command/command.h"
 #include "command/tlb/curve.h"
+#include "command/base/flags.h"
 #include "command/base/html.h"
 #include "command/file/program.h"
 #include "command/run/run.h"
@@ -32,81 +33,23 @@ struct request {
     double seconds;
     pid_t pid;
     const char *report;
-    size_t n_names;
-    const char **name; /* --program */
-    char **program;    /* what stands behind "--", or NULL */
+    struct hl_list names; /* --program */
+    char **program;       /* what stands behind "--", or NULL */
 };
 
-enum {
-    OPTION_SECONDS = 0x100,
-    OPTION_ALL_USERS,
-    OPTION_REPORT,
-    OPTION_PROGRAM,
-    OPTION_CALIBRATE,
-    OPTION_PID,
-    OPTION_EXACT
+static const struct hl_flag command_flags[] = {
+    {"seconds", 0, "S", "Watch for S seconds (10)", HL_SECONDS(struct request, seconds)},
+    {"all-users", 0, NULL, "Processes of other users too", HL_SWITCH(struct request, all_users)},
+    {"program", 0, "PATH", "Only processes of this executable; may be repeated",
+     HL_LIST(struct request, names)},
+    {"pid", 0, "PID", "Only this process, with ten times as many samples", HL_PID(struct request, pid)},
+    {"exact", 0, NULL, "Count pages, which makes processes wait", HL_SWITCH(struct request, exact)},
+    {"json", 'j', NULL, "Print JSON", HL_SWITCH(struct request, json)},
+    {"report", 0, "FILE.html", "Write a page", HL_STRING(struct request, report)},
+    {"calibrate", 0, NULL, "Measure what jumps cost on this machine, and keep that",
+     HL_SWITCH(struct request, calibrate)},
+    {NULL, 0, "[-- PROGRAM [ARGUMENT...]]", NULL, HL_PROGRAM(struct request, program)},
 };
-
-static const struct argp_option argp_options[] = {
-    {"seconds", OPTION_SECONDS, "S", 0, "Watch for S seconds (10)", 0},
-    {"all-users", OPTION_ALL_USERS, NULL, 0, "Processes of other users too", 0},
-    {"program", OPTION_PROGRAM, "PATH", 0, "Only processes of this executable; may be repeated", 0},
-    {"pid", OPTION_PID, "PID", 0, "Only this process, with ten times as many samples", 0},
-    {"exact", OPTION_EXACT, NULL, 0, "Count pages, which makes processes wait", 0},
-    {"json", 'j', NULL, 0, "Print JSON", 0},
-    {"report", OPTION_REPORT, "FILE.html", 0, "Write a page", 0},
-    {"calibrate", OPTION_CALIBRATE, NULL, 0, "Measure what jumps cost on this machine, and keep that", 0},
-    HL_HELP_OPTION,
-    {NULL, 0, NULL, 0, NULL, 0},
-};
-
-static error_t set_seconds(struct request *request, const char *text) {
-    request->seconds = hl_parse_seconds(text, "survey");
-    return request->seconds > 0 ? 0 : EINVAL;
-}
-
-static error_t set_pid(struct request *request, const char *text) {
-    request->pid = hl_parse_pid(text);
-    if (request->pid != 0)
-        return 0;
-    hl_warn("survey: --pid %s: give the ID of a process", text);
-    return EINVAL;
-}
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    struct request *request = state->input;
-    switch (key) {
-    case 'j':
-        request->json = true;
-        return 0;
-    case OPTION_SECONDS:
-        return set_seconds(request, argument);
-    case OPTION_ALL_USERS:
-        request->all_users = true;
-        return 0;
-    case OPTION_REPORT:
-        request->report = argument;
-        return 0;
-    case OPTION_PID:
-        return set_pid(request, argument);
-    case OPTION_EXACT:
-        request->exact = true;
-        return 0;
-    case OPTION_CALIBRATE:
-        request->calibrate = true;
-        return 0;
-    case OPTION_PROGRAM:
-        request->name = hl_xrealloc(request->name, (request->n_names + 1) * sizeof *request->name);
-        request->name[request->n_names++] = argument;
-        return 0;
-    case ARGP_KEY_ARG: /* what follows is the program's */
-        request->program = state->argv + state->next - 1;
-        state->next = state->argc;
-        return 0;
-    default:
-        return hl_parse_common(key, state, "hugeld survey", false);
-    }
-}
 
 /* --- the machine --- */
 
@@ -160,13 +103,13 @@ static void examine_machine(struct hl_survey *survey) {
 
 /* 0, or the exit code. */
 static int find_programs(struct hl_survey_filter *filter, const struct request *request) {
-    filter->program = hl_xmalloc(request->n_names * sizeof *filter->program);
-    for (size_t i = 0; i < request->n_names; i++) {
-        char *path = hl_find_program(request->name[i]),
+    filter->program = hl_xmalloc(request->names.n * sizeof *filter->program);
+    for (size_t i = 0; i < request->names.n; i++) {
+        char *path = hl_find_program(request->names.word[i]),
              *executable = path != NULL ? hl_find_executable(path) : NULL;
         bool found = executable != NULL && stat(executable, &filter->program[i]) == 0;
         if (!found)
-            hl_warn("survey: --program %s: there is no such program; give its path", request->name[i]);
+            hl_warn("survey: --program %s: there is no such program; give its path", request->names.word[i]);
         free(path);
         free(executable);
         if (!found)
@@ -293,10 +236,8 @@ static int survey_processes(const struct request *request) {
 }
 
 int hl_survey_programs(int argc, char **argv) {
-    static const struct argp argp = {
-        argp_options,
-        parse_argument,
-        "[-- PROGRAM [ARGUMENT...]]",
+    static const struct hl_command command = {
+        "survey",
         "Says which of the programs that run execute more text than the TLB reaches, and what hugeld would "
         "do for "
         "them.\v"
@@ -304,14 +245,11 @@ int hl_survey_programs(int argc, char **argv) {
         "standard "
         "error, and it is ended afterwards.  Exit status: 0 when hugeld would do something for a program, "
         "else 1.",
-        NULL,
-        NULL,
-        NULL,
-    };
+        command_flags, false};
     struct request request = {.seconds = SECONDS_DEFAULT};
     int code = HL_EXIT_USAGE;
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER | ARGP_NO_HELP, NULL, &request) == 0) {
-        bool selects = request.program != NULL || request.all_users || request.n_names > 0,
+    if (hl_read_flags(&command, argc, argv, &request) == 0) {
+        bool selects = request.program != NULL || request.all_users || request.names.n > 0,
              surveys = selects || request.report != NULL || request.pid != 0 || request.exact;
         if (request.calibrate && surveys)
             hl_warn("survey: --calibrate looks at no program; it goes with --json alone");
@@ -322,6 +260,6 @@ int hl_survey_programs(int argc, char **argv) {
         else if ((code = hl_check_report(request.report)) == 0)
             code = survey_processes(&request);
     }
-    free(request.name);
+    free(request.names.word);
     return code;
 }

@@ -64,7 +64,7 @@ def one_line(result, status, *words):
     [], ["--"], ["-n", "0", "true"], ["-n", "5", "true"], ["-n", "-6", "true"], ["-n", "10001", "true"], ["-n", "x", "true"],
     ["-n"], ["-n", "6"], ["--via=nonsense", "true"], ["-o", "backend=nonsense", "true"], ["--no-such-option", "true"],
     ["--pid", "x"], ["--pid", "0"], ["--pid", "1", "true"], ["--pid", "1", "-n", "6"], ["--pid", "1", "--report", "x"],
-    ["--pid", "1", "-p", "main"], ["--pid", "1", "--at-once"], ["--precision", "0", "true"],
+    ["--pid", "1", "-p", "main"], ["--pid", "1", "--via=preload"], ["--pid", "1", "--at-once"], ["--precision", "0", "true"],
     ["--precision", "x", "true"], ["--precision=101", "true"], ["--pid", "1", "--against", "data=off"], ["--against", "backend=nonsense", "true"], ["--pid", "1", "--seconds", "0"], ["--pid", "1", "--seconds", "0.05"], ["--pid", "1", "--seconds", "1s"],
     ["--seconds", "1", "true"], ["--report", "/no-such-folder/x.html", "true"], ["--report"],
 ], ids=" ".join)

@@ -39,6 +39,24 @@ def test_wrong_use(arguments):
     one_line(hugeld(*arguments), 2)
 
 
+@pytest.mark.parametrize("arguments, said", [
+    (["bench", "-n", "5", "true"], "bench: --pairs 5: give a number from 6 to 10000"),
+    (["bench", "-n", "6.5", "true"], "bench: --pairs 6.5: give a number from 6 to 10000"),
+    (["bench", "--precision=0.001%", "true"], "bench: --precision 0.001%: give per cent from 0.01 to 100"),
+    (["survey", "--seconds", "10%"], "survey: --seconds 10%: give a number from 0.1 to 86400"),
+    (["service", "--seconds", "0", "undo"], "service: --seconds 0: give a number from 0.1 to 86400"),
+    (["doctor", "--own-pages=1G", "--", "true"], "doctor: --own-pages 1G: give a number from 0 to 999999999"),
+    (["inspect", "--pid", "1x"], "inspect: --pid 1x: give the ID of a process"),
+    (["run", "-l", "sideways", "true"], "run: --via sideways: give auto, preload, ldso or image"),
+    (["run", "--loader=ldso", "true"], "--loader=ldso: the option is called --via now"),
+    (["share", "add", "--way=sideways", "/bin/true"], "share: --way sideways: give place or image"),
+    (["image", "/bin/true", "out", "more"], "image: more is one too many; give one FILE and one OUT"),
+    (["service", "status", "undo"], "service: undo is one too many; give one action"),
+], ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_says_what_to_give(arguments, said):
+    assert one_line(hugeld(*arguments), 2).stderr == f"hugeld: {said}\n"
+
+
 @pytest.mark.parametrize("command", [[], ["run"], ["inspect"], ["status"], ["doctor"]], ids=" ".join)
 def test_help(command):
     result = hugeld(*command, "--help")
@@ -597,6 +615,11 @@ def test_process_of_someone_else(root, library):
     one_line(helpers.run([*NOBODY, command, "inspect", "--pid", os.getpid(), "/bin/true"]), 1, "someone else")
     result = helpers.run([*NOBODY, command, "status", "--all"])
     assert result.stderr == ""
+
+
+def test_reset_takes_no_argument(root, library):
+    """Asked by a user who has nothing to lose, should it act all the same."""
+    one_line(helpers.run([*NOBODY, library.parent / "hugeld", "reset", "attached"]), 2, "reset: attached is one too many; give none")
 
 
 def test_root_that_may_not_read_a_process(root, library):

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* How the sub-commands read their options: argp does, by a table of each command. */
+#include "command/base/flags.h"
+#include "command/base/common.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* argp's key of the first row, if that has no letter; that of the next one is one more. */
+#define FIRST_KEY 0x100
+
+struct reading {
+    const struct hl_command *command;
+    void *request;
+};
+
+/* --- values --- */
+
+void hl_add_to_list(struct hl_list *list, const char *word) {
+    list->word = hl_xrealloc(list->word, (list->n + 1) * sizeof *list->word);
+    list->word[list->n++] = word;
+}
+
+/* WANTED, which it frees, says what to give instead of TEXT.  EINVAL. */
+static int refuse(const struct hl_command *command, const struct hl_flag *flag, const char *text,
+                  char *wanted) {
+    hl_warn("%s: --%s %s: give %s", command->name, flag->name, text, wanted);
+    free(wanted);
+    return EINVAL;
+}
+
+static void tell_mistake(void *data, struct hl_string option, const char *what) {
+    (void)data;
+    hl_warn("-o %.*s: %s; 'hugeld run --help' lists names and values",
+            (int)(option.bytes < 200 ? option.bytes : 200), option.at, what);
+}
+
+/* Every mistake is told in one line each. */
+static int add_options(char **joined, const char *text) {
+    struct hl_options options;
+    const struct hl_complaints complaints = {tell_mistake, NULL};
+    hl_default_options(&options);
+    if (hl_parse_options(&options, text, &complaints) != 0)
+        return EINVAL;
+    char *both = hl_join_options(*joined, text);
+    free(*joined);
+    *joined = both;
+    return 0;
+}
+
+static int read_pid(const struct hl_command *command, const struct hl_flag *flag, pid_t *pid,
+                    const char *text) {
+    *pid = hl_parse_pid(text);
+    return *pid != 0 ? 0 : refuse(command, flag, text, hl_xasprintf("the ID of a process"));
+}
+
+static int read_number(const struct hl_command *command, const struct hl_flag *flag, void *at,
+                       const char *text) {
+    bool is_count = flag->kind == HL_FLAG_COUNT, is_percent = flag->kind == HL_FLAG_PERCENT;
+    char *end;
+    double number = strtod(text, &end);
+    if (is_count)
+        end = (char *)text + strspn(text, "0123456789");
+    if (is_percent && *end == '%')
+        end++;
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || number < flag->least || number > flag->most)
+        return refuse(command, flag, text,
+                      hl_xasprintf("%s from %.9g to %.9g", is_percent ? "per cent" : "a number", flag->least,
+                                   flag->most));
+    if (is_count)
+        *(size_t *)at = (size_t)number;
+    else
+        *(double *)at = number;
+    return 0;
+}
+
+/* "preload, ldso or image"; the caller frees it. */
+static char *list_choices(const struct hl_choice *choice) {
+    char *text = hl_xasprintf("%s", choice->name);
+    while ((++choice)->name != NULL) {
+        char *longer = hl_xasprintf("%s%s%s", text, choice[1].name != NULL ? ", " : " or ", choice->name);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
+static int choose(const struct hl_command *command, const struct hl_flag *flag, unsigned *value,
+                  const char *text) {
+    const struct hl_choice *choice = flag->choices;
+    while (choice->name != NULL && strcmp(choice->name, text) != 0)
+        choice++;
+    if (choice->name == NULL)
+        return refuse(command, flag, text, list_choices(flag->choices));
+    *value = choice->value;
+    return 0;
+}
+
+/* Puts TEXT, which was given for FLAG, where it goes.  0, or EINVAL after one line. */
+static error_t store(const struct reading *reading, const struct hl_flag *flag, struct argp_state *state,
+                     char *text) {
+    const struct hl_command *command = reading->command;
+    void *at = (char *)reading->request + flag->offset;
+    switch (flag->kind) {
+    case HL_FLAG_SWITCH:
+        *(bool *)at = true;
+        return 0;
+    case HL_FLAG_STRING:
+        *(const char **)at = text;
+        return 0;
+    case HL_FLAG_LIST:
+        hl_add_to_list(at, text);
+        return 0;
+    case HL_FLAG_OPTIONS:
+        return add_options(at, text);
+    case HL_FLAG_PID:
+        return read_pid(command, flag, at, text);
+    case HL_FLAG_COUNT:
+    case HL_FLAG_NUMBER:
+    case HL_FLAG_PERCENT:
+        return read_number(command, flag, at, text);
+    case HL_FLAG_CHOICE:
+        return choose(command, flag, at, text);
+    case HL_FLAG_PROGRAM:
+        *(char ***)at = state->argv + state->next - 1;
+        state->next = state->argc;
+        return 0;
+    case HL_FLAG_CALL:
+        return flag->call(at, text);
+    default: /* HL_FLAG_NONE: it takes no argument */
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* --- the command line --- */
+
+/* The rows of option.def. */
+static void describe_options(void) {
+    puts("\nNAME=VALUE, the default first:");
+    for (size_t i = 0; i < hl_option_row_count; i++) {
+        const struct hl_option_row *row = &hl_option_rows[i];
+        printf("  %s=%s", row->name,
+               row->type == HL_NUMBER   ? "N"
+               : row->type == HL_GLOB   ? "GLOB"
+               : row->type == HL_FOLDER ? "FOLDER"
+                                        : "");
+        for (size_t j = 0; row->values != NULL && row->values[j] != NULL; j++)
+            printf("%s%s", j > 0 ? "|" : "", row->values[j]);
+        printf("\n      %s\n", row->help);
+    }
+}
+
+/* The option of OPTIONS that WORD, without dashes, may have been meant to be; NULL where it is one, or is like none. */
+static const char *find_near_option(const struct argp_option *options, const char *word) {
+    const char *best = NULL;
+    for (const struct argp_option *at = options; at->name != NULL; at++) {
+        if (at->flags & OPTION_HIDDEN)
+            continue;
+        if (strncmp(at->name, word, strlen(word)) == 0)
+            return NULL;
+        if (best == NULL || hl_count_edits(word, at->name) < hl_count_edits(word, best))
+            best = at->name;
+    }
+    return best != NULL && hl_is_near(word, best) ? best : NULL;
+}
+
+/* Ends the command where a long option is one with a mistake in it: getopt would only say that it knows none of this name. */
+static void find_misspelled(const struct argp_state *state) {
+    for (int i = 1; i < state->argc; i++) {
+        const char *word = state->argv[i];
+        bool is_option = strncmp(word, "--", 2) == 0;
+        if (strcmp(word, "--") == 0 || (!is_option && word[0] != '-' && (state->flags & ARGP_IN_ORDER)))
+            return;
+        char *name = hl_xasprintf("%.*s", (int)strcspn(word, "="), word);
+        const char *near = is_option ? find_near_option(state->root_argp->options, name + 2) : NULL;
+        if (near != NULL) {
+            hl_warn("unrecognized option '%s'; did you mean '--%s'?", name, near);
+            exit(HL_EXIT_USAGE);
+        }
+        free(name);
+    }
+}
+
+_Noreturn static void print_help(struct argp_state *state, const struct hl_command *command) {
+    state->name = hl_xasprintf("hugeld %s", command->name);
+    argp_state_help(state, stdout, ARGP_HELP_STD_HELP & ~(unsigned)ARGP_HELP_EXIT_OK);
+    if (command->takes_options)
+        describe_options();
+    exit(HL_EXIT_DONE);
+}
+
+static int key_of(const struct hl_flag *flags, size_t i) {
+    return flags[i].letter != 0 ? flags[i].letter : FIRST_KEY + (int)i;
+}
+
+/* The row of KEY, or the last one. */
+static const struct hl_flag *find_flag(const struct hl_flag *flags, int key) {
+    size_t i = 0;
+    while (flags[i].name != NULL && key_of(flags, i) != key)
+        i++;
+    return &flags[i];
+}
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    const struct reading *reading = state->input;
+    const struct hl_flag *flag = find_flag(reading->command->flags, key);
+    if (key == ARGP_KEY_ARG && flag->help != NULL && state->arg_num >= (unsigned)flag->most) {
+        hl_warn("%s: %s is one too many; give %s", reading->command->name, argument, flag->help);
+        return EINVAL;
+    }
+    if (flag->name != NULL || key == ARGP_KEY_ARG)
+        return store(reading, flag, state, argument);
+    if (key == 'h')
+        print_help(state, reading->command);
+    if (key != ARGP_KEY_INIT)
+        return ARGP_ERR_UNKNOWN;
+    state->err_stream = NULL; /* getopt has said what is wrong; argp would add "Try ..." */
+    find_misspelled(state);
+    return 0;
+}
+
+int hl_read_flags(const struct hl_command *command, int argc, char **argv, void *request) {
+    const struct hl_flag *flags = command->flags, *last = find_flag(flags, ARGP_KEY_ARG);
+    size_t n = (size_t)(last - flags);
+    struct argp_option *options = hl_xmalloc((n + 2) * sizeof *options);
+    for (size_t i = 0; i < n; i++)
+        options[i] = (struct argp_option){.name = flags[i].name,
+                                          .key = key_of(flags, i),
+                                          .arg = flags[i].argument,
+                                          .flags = flags[i].help == NULL ? OPTION_HIDDEN : 0,
+                                          .doc = flags[i].help};
+    options[n] = (struct argp_option){.name = "help", .key = 'h', .doc = "Print this help", .group = -1};
+    const struct argp argp = {
+        .options = options, .parser = parse_argument, .args_doc = last->argument, .doc = command->doc};
+    struct reading reading = {command, request};
+    unsigned order = last->kind == HL_FLAG_PROGRAM ? ARGP_IN_ORDER : 0; /* what follows it is the program's */
+    error_t result = argp_parse(&argp, argc, argv, ARGP_NO_HELP | order, NULL, &reading);
+    free(options);
+    return result == 0 ? 0 : HL_EXIT_USAGE;
+}
