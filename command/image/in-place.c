@@ -322,7 +322,8 @@ bool hl_has_huge_text(const struct hl_elf_file *file, const struct hl_geometry *
     bool has = false;
     if (find_chunks(&place, file, geometry) == 0 && begin_work(&work, &place, file->fd) == 0) {
         for (size_t i = 0; i < place.n_chunks && !has; i++)
-            has = map_chunk(&work, &place.chunk[i]) && is_mapped_huge(&work);
+            has = map_chunk(&work, &place.chunk[i]) &&
+                  madvise(work.window, work.page_bytes, MADV_POPULATE_READ) == 0 && is_mapped_huge(&work);
         end_work(&work);
     }
     hl_free_place(&place);

@@ -33,8 +33,6 @@
 #define ALIGN_MAX ((uint64_t)64 << 10)
 /* An image's length beyond its original's.  Programs reach over 2 GiB only in the large code model. */
 #define HOLES_MAX ((uint64_t)4 << 30)
-/* What processes keep of the original's first page where they map an image, or have twice (elf/image.c). */
-#define HEADER_PAGE_BYTES 4096
 
 /* Bytes of the original that no segment has: a section's, or a program header's. */
 struct extent {
@@ -492,16 +490,12 @@ static int append_extents(struct planner *p) {
     return 0;
 }
 
-/* Elsewhere than in the first page, a process that maps the image would have its program headers in the place of the
-   original's, and so would debuggers and dl_iterate_phdr. */
-static int place_tables(struct planner *p) {
+static void place_tables(struct planner *p) {
     struct hl_image *image = p->image;
-    uint64_t bytes = image->phnum * sizeof(Elf64_Phdr), offset = image->header.e_phoff;
-    if (!find_loaded(p, offset, bytes, 0, &image->header.e_phoff)) {
+    uint64_t bytes = image->phnum * sizeof(Elf64_Phdr);
+    if (!find_loaded(p, image->header.e_phoff, bytes, 0, &image->header.e_phoff)) {
         image->header.e_phoff = hl_round_up(p->end, sizeof(uint64_t));
         p->end = image->header.e_phoff + bytes;
-    } else if (offset + bytes > HEADER_PAGE_BYTES) {
-        return HL_SKIP_IMAGE_HEADERS;
     }
     if (image->shnum > 0) {
         image->header.e_shoff = hl_round_up(p->end, sizeof(uint64_t));
@@ -510,7 +504,6 @@ static int place_tables(struct planner *p) {
         image->header.e_shoff = 0;
     }
     image->bytes = hl_round_up(p->end, p->geometry->page_bytes);
-    return 0;
 }
 
 /* --- the whole --- */
@@ -602,9 +595,7 @@ static int plan(struct planner *p) {
     result = append_extents(p);
     if (result != 0)
         return result;
-    result = place_tables(p);
-    if (result != 0)
-        return result;
+    place_tables(p);
     count_pages(p);
     append_header_page(p);
     return 0;

@@ -30,16 +30,15 @@ uint64_t hl_find_store_owner(void) {
     return hl_find_trusted_user(&status);
 }
 
-/* Whether the store at PATH has NAME in the folder of the file KEY. */
-static bool has(const char *path, uint64_t owner, const struct hl_line *key, const char *name) {
+static bool has_place(const char *path, uint64_t owner, const char *key) {
     long store = hl_open_store(path, owner);
     if (store < 0)
         return false;
-    char *inside = hl_xasprintf("%s/%s", key->at, name);
-    bool is_there = faccessat((int)store, inside, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
-    free(inside);
+    char *mark = hl_xasprintf("%s/" HL_IN_PLACE_MARK, key);
+    bool has = faccessat((int)store, mark, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    free(mark);
     close((int)store);
-    return is_there;
+    return has;
 }
 
 bool hl_is_kept_in_place(int file, const struct hl_options *options) {
@@ -49,10 +48,23 @@ bool hl_is_kept_in_place(int file, const struct hl_options *options) {
         return false;
     hl_set_image_key(&key, &state);
     char *named = hl_xasprintf("%.*s", (int)options->store.bytes, options->store.at);
-    bool is_kept = has(HL_SYSTEM_STORE, 0, &key, HL_IN_PLACE_MARK) ||
-                   (named[0] != '\0' && has(named, hl_find_store_owner(), &key, HL_IN_PLACE_MARK));
+    bool is_kept = has_place(HL_SYSTEM_STORE, 0, key.at) ||
+                   (named[0] != '\0' && has_place(named, hl_find_store_owner(), key.at));
     free(named);
     return is_kept;
+}
+
+/* Whether the store at PATH, which may be NULL, has an image of the file KEY: its folder is there too while an image cannot be made.
+   That says who may go on, not what to trust: a store of another user's is told of by who opens it. */
+static bool has_image(const char *path, const struct hl_line *key) {
+    int store = path != NULL ? open(path, O_PATH | O_DIRECTORY | O_CLOEXEC) : -1;
+    if (store < 0)
+        return false;
+    char *name = hl_xasprintf("%s/" HL_IMAGE_LINK, key->at);
+    bool found = faccessat(store, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+    free(name);
+    close(store);
+    return found;
 }
 
 bool hl_is_in_store(int file, const struct hl_options *options) {
@@ -61,11 +73,10 @@ bool hl_is_in_store(int file, const struct hl_options *options) {
     if (hl_read_file_state(&state, file) != 0)
         return false;
     hl_set_image_key(&key, &state);
-    if (has(HL_SYSTEM_STORE, 0, &key, HL_IMAGE_LINK))
+    if (has_image(HL_SYSTEM_STORE, &key))
         return true;
     char *own = hl_choose_store(options);
-    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 &&
-                 has(own, hl_find_store_owner(), &key, HL_IMAGE_LINK);
+    bool found = own != NULL && strcmp(own, HL_SYSTEM_STORE) != 0 && has_image(own, &key);
     free(own);
     return found;
 }

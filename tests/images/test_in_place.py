@@ -474,8 +474,8 @@ def test_one_moment_without_a_huge_page(place):
     place.share("remove", "--all")
     whole = expected(place)
     helpers.scatter(place.path(BIG))
-    # One for each chunk that is looked at, two for collapses, and ten for the first chunk; the next one tries twice.
-    first = whole // helpers.HUGE + 12
+    # Two for each chunk that is looked at, also for who maps it, two for collapses, and ten for the first chunk; the next one tries twice.
+    first = 2 * (whole // helpers.HUGE) + 12
     result = place.share("add", "--way=place", BIG, strace=["-e", f"inject=madvise:error=ENOMEM:when=1..{first}"])
     assert result.returncode == 0 and "the rest is not: the kernel had no huge page for it" in result.stdout, result
     assert 0 < huge_bytes(place) < whole

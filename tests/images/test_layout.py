@@ -261,29 +261,6 @@ def test_no_store_takes_what_no_process_takes(builder, tmp_path, own_store):
 HEADERS_ROOM = b"\x2e" * helpers.PAGE
 
 
-def test_program_headers_in_the_text(builder, tmp_path, own_store):
-    """As llvm-bolt puts them.  A process that mapped the image would have the image's in their place."""
-    source = f"""
-        int puts(const char *);
-        int main(void) {{ return puts("x") < 0; }}
-        __asm__(".text\\n.p2align 12\\n.fill {len(HEADERS_ROOM)}, 1, {HEADERS_ROOM[0]}\\n.fill {3 * helpers.HUGE}, 1, 0x90\\n");
-        """
-    app, out = builder.compile(tmp_path / "app", builder.write("headers.c", source)), tmp_path / "out"
-    layouts.check_image(app, make(app, out))
-    out.unlink()
-    elf = hostile.Elf(app.read_bytes())
-    [text] = [ph for ph in elf.loads() if ph["flags"] & helpers.PF_X]
-    at = elf.data.index(HEADERS_ROOM)
-    elf.header[5] = elf.phoff = at
-    [own] = [ph for ph in elf.phdr if ph["type"] == helpers.PT_PHDR]
-    own.update(offset=at, vaddr=at - text["offset"] + text["vaddr"], paddr=at - text["offset"] + text["vaddr"])
-    app.write_bytes(elf.pack())
-    assert helpers.run([app]).stdout == "x\n"
-    reason = "program headers are loaded, but not with its first 4 KiB"
-    refuse(app, out, reason)
-    refuse_to_share(app, own_store, reason)
-
-
 # Its text waits for a byte; behind it are the instructions that the exec stop looks for.
 UNLOADED_HEADER = """
 .globl _start

@@ -336,10 +336,10 @@ def test_unmounted_while_the_store_is_locked(world, tmp_path):
             helpers.wait_until(lambda: world.left() == [] and held(process) == 0, what="the image to be gone")
 
 
-def test_store_that_is_read_only(world):
+def test_store_that_is_read_only(world, tmp_path):
     """It is said once."""
     world.add("--way=image", APP)
-    with service(world) as process:
+    with open(tmp_path / "said", "w") as log, service(world, stderr=log) as process:
         assert holds(process, world.list()[0])
         assert world.run("mount", "-o", "remount,ro", SYSTEM).returncode == 0
         for mode in [0o755, 0o711] * 4:
@@ -347,7 +347,7 @@ def test_store_that_is_read_only(world):
             time.sleep(1)
         world.path("/run/programs").chmod(0o755)
         assert world.run("mount", "-o", "remount,rw", SYSTEM).returncode == 0
-    said = process.stderr.read()
+    said = (tmp_path / "said").read_text()
     assert said.count("cannot be locked") == 1 and said.count("\n") == 1, said
 
 
@@ -679,6 +679,13 @@ def test_undo_beside_a_process_that_does_not_answer(world):
         helpers.end_process(process)
 
 
+def stays(process):
+    """Whether it is the service by now, and takes signals."""
+    with contextlib.suppress(OSError):
+        return any("signalfd" in os.readlink(entry.path) for entry in os.scandir(f"/proc/{process.pid}/fd"))
+    return False
+
+
 def test_what_a_killed_one_has_left(world):
     """No other one shows it as its own, and reset takes it away."""
     folder = world.path("/run/hugeld-service")
@@ -686,8 +693,9 @@ def test_what_a_killed_one_has_left(world):
     folder.mkdir()
     for name in names:
         name.write_text("{}")
-    with service(world):
-        helpers.wait_until(lambda: status(world)["process"] is not None and not any(name.exists() for name in names))
+    with service(world) as process:
+        helpers.wait_until(lambda: stays(process), what="its start")
+        helpers.wait_until(lambda: not any(name.exists() for name in names))
     for name in names:
         name.write_text("{}")
     assert world.run("/run/bin/hugeld", "reset").returncode == 0 and not folder.exists()
@@ -736,6 +744,7 @@ def test_keep_only_without_a_store(world):
     enable(world, APP)
     with service(world, options=["--keep-only"]) as process:
         assert "--keep-only makes nothing" in process.stderr.readline()
+        helpers.wait_until(lambda: stays(process), what="its start")
         assert not world.path(SYSTEM).exists()
 
 
