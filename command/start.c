@@ -13,6 +13,7 @@
 #include "command/run/way.h"
 #include "command/file/program.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -107,8 +108,12 @@ static void start_program(const struct request *request) {
 
 static int become_command(char **argv, char **variables) {
     char *command = hl_find_part("hugeld-command", NULL, X_OK);
-    if (command != NULL)
+    if (command != NULL) {
         execve(command, argv, variables);
+        hl_warn("%s: %s; there is too much in its arguments and variables, or it cannot be executed", command,
+                strerror(errno));
+        return HL_EXIT_NO;
+    }
     hl_warn("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
     return HL_EXIT_NO;
 }

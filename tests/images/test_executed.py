@@ -624,7 +624,7 @@ def test_no_room_for_variables(program):
 
     for size in range((limit >> 2) - 6000, limit >> 2, 40):
         hugeld = run(size, helpers.HUGELD, "run", "--copy", "--")
-        if hugeld is None or "hugeld" in hugeld.stderr and "Argument list too long" in hugeld.stderr and "prlimit" in hugeld.stderr:
+        if hugeld is None or "Argument list too long" in hugeld.stderr:
             continue  # hugeld itself could not be executed
         plain = run(size)
         tried += 1
