@@ -104,7 +104,8 @@ struct hl_stored {
     /* From hl_measure_stored. */
     uint64_t pages;                       /* that should be huge */
     uint64_t text_bytes, text_huge_bytes; /* of the text, and on huge pages by it; 0 of 0: it is not known */
-    enum hl_skip not_in_place; /* why a file that is to be in place never can be; HL_MOVED: it can, or that is not known */
+    enum hl_skip
+        not_in_place; /* why a file that is to be in place never can be; HL_MOVED: it can, or that is not known */
 };
 
 /* Reads what is in STORE, in the order of the originals' paths; hl_free_stored frees it.  False: that was not possible, or not
@@ -214,7 +215,7 @@ void hl_free_addition(struct hl_addition *addition);
 
 /* How thoroughly an image is looked at. */
 enum hl_check {
-    HL_CHECK_STATE = 1, /* its pages and its original's state and rights, and neither's bytes; */
+    HL_CHECK_STATE = 1,  /* its pages and its original's state and rights, and neither's bytes; */
     HL_CHECK_REPAIRS = 2 /* pages that are not huge are made huge where the kernel can */
 };
 

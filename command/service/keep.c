@@ -54,8 +54,9 @@ struct kept {
     int folder[FOLDERS_MAX];
     size_t n_held;
     struct held *held;
-    double due, done;  /* hl_now_ms */
-    double patience;   /* until it is tried again, after attempts in vain; 0: there was none since the last success */
+    double due, done; /* hl_now_ms */
+    double
+        patience; /* until it is tried again, after attempts in vain; 0: there was none since the last success */
     double gone_since; /* the original; 0: it is there */
     char *said;        /* what was wrong with it, which is not said again */
 };

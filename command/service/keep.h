@@ -12,7 +12,7 @@ struct hl_keeper;
 /* What came of it so far. */
 struct hl_keeper_counts {
     unsigned images, refreshed, removed, failed;
-    unsigned pending; /* of the images: those that could not be made yet */
+    unsigned pending;    /* of the images: those that could not be made yet */
     uint64_t huge_pages; /* that are held */
 };
 

@@ -57,7 +57,8 @@ static void print_acts(FILE *out, const struct hl_act_counts *acts) {
                  acts->failed);
     print_number(out, "acts_lost_total", "counter", "Huge pages in place that became small again.",
                  acts->lost);
-    print_number(out, "acts_put_off_total", "counter", "Times that an act was put off: too little memory, load, canary, delay, kill switch.",
+    print_number(out, "acts_put_off_total", "counter",
+                 "Times that an act was put off: too little memory, load, canary, delay, kill switch.",
                  acts->put_off);
     print_number(out, "acts_kept_bytes", "gauge", "Text that acts have put in place and that is kept so.",
                  acts->kept_bytes);
