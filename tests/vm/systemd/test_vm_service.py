@@ -266,9 +266,9 @@ def observed():
 
 def test_acts(acted):
     """It observes and acts inside of its sandbox, and the program is huge for all who start it."""
-    lines = ["observe = yes", "act = yes", "delay = 0", "window = 4", "interval = 8", f"eligible = {acted}"]
+    lines = ["observe = yes", "act = yes", "delay = 0", "window = 4", f"eligible = {acted}"]
     CONFIGURATION.parent.mkdir(exist_ok=True)
-    CONFIGURATION.write_text("".join(f"{line}\n" for line in lines))
+    CONFIGURATION.write_text("".join(f"{line}\n" for line in [*lines, "interval = 8", "canary = 0"]))
     PARANOID.write_text("2")  # as the manual says of Debian's kernels
     before = acted.read_bytes()
     assert systemctl("start", "hugeld.service").returncode == 0, journal()
@@ -277,7 +277,10 @@ def test_acts(acted):
         helpers.wait_for(observed, lambda found: any(file["samples"] >= 30 for file in found["files"]), 2 * SECONDS, pause=0.5)
     finally:
         helpers.end_process(process)
-    helpers.wait_for(observed, lambda found: found["acts"]["huge"] > 0, 2 * SECONDS, pause=0.5)
+    CONFIGURATION.write_text("".join(f"{line}\n" for line in [*lines, "interval = 600"]))  # what was seen is not forgotten meanwhile
+    assert systemctl("reload", "hugeld.service").returncode == 0, journal()
+    acts = helpers.wait_for(observed, lambda found: found["acts"]["huge"] + found["acts"]["failed"] > 0, 2 * SECONDS, pause=0.5)["acts"]
+    assert acts["huge"] > 0, journal()
     stop()
     assert "put in place in" in journal() and acted.read_bytes() == before
     process = helpers.start([acted, 0, "wait"], stdin=subprocess.PIPE)
