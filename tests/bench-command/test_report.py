@@ -82,25 +82,26 @@ def cells(line):
 def test_a_program_and_its_ways():
     start = {"start_values": [9.0] * 12, "start_pair": [7.0] * 12}
     found = experiment("cc1plus", way("plain-again", 1), way("hugetlb", 1.2, **start), way("mapped", 0.9, **start),
-                       way("rodata", 1), memory={"plain": 50, "plain-again": 50, "hugetlb": 74, "mapped": 52, "rodata": 80})
+                       way("rodata", 1), memory={"plain": 50, "plain-again": 50, "hugetlb": 74, "mapped": 52, "rodata": 80}, folio_kib=131.7)
     lines = report.deciding_tables({"programs": [found]}, {"cc1plus": MODEL})
     assert lines[0] == "## At a glance" and "## Beside others" not in lines
     rows = [cells(line) for line in lines if line.startswith("| cc1plus")]
-    assert [row[:2] for row in rows] == [["cc1plus, a run of 0.1 s", "private copy"], ["cc1plus, a run of 0.1 s", "image"]]
-    assert rows[0][2].startswith("**1.200 [") and rows[1][3].startswith("**0.900 [")
-    assert rows[0][4:] == ["0.030; 0.002 (4.00; 0.500)", "74 (50)", "+2 [+2, +2]"]
-    assert {len(cells(line)) for line in lines if line.startswith("|")} == {7}
+    assert [row[:3] for row in rows] == [["cc1plus, a run of 0.1 s", "131.7", "private copy"], ["cc1plus, a run of 0.1 s", "131.7", "image"]]
+    assert rows[0][3].startswith("**1.200 [") and rows[1][4].startswith("**0.900 [")
+    assert rows[0][5:] == ["0.030; 0.002 (4.00; 0.500)", "74 (50)", "+2 [+2, +2]"]
+    assert {len(cells(line)) for line in lines if line.startswith("|")} == {8}
+    assert "The plain program's file lies in folios of 131.7 KiB." in report.table(found)
 
 
 def test_what_others_do_and_what_cannot_be_done():
     found = experiment("calls", way("plain-again", 1), way("mapped", 0.8), way("libhugetlbfs", 0.7, needs="relinked"),
                        absent={"bolt-hugify": "cannot rewrite the stock binary"})
     lines = report.deciding_tables({"peers": [found]}, {})
-    rows = {cells(line)[1]: cells(line) for line in lines if line.startswith("| calls")}
+    rows = {cells(line)[2]: cells(line) for line in lines if line.startswith("| calls")}
     assert list(rows) == ["image", "libhugetlbfs", "bolt-hugify"]
     assert rows["image"][-1] == "as it is" and rows["libhugetlbfs"][-1] == "relinked"
-    assert rows["bolt-hugify"][2] == "cannot rewrite the stock binary"
-    assert {len(cells(line)) for line in lines if line.startswith("|")} == {8}
+    assert rows["bolt-hugify"][3] == "cannot rewrite the stock binary"
+    assert {len(cells(line)) for line in lines if line.startswith("|")} == {9}
     table = report.table(found)
     assert {len(cells(line)) for line in table if line.startswith("|")} == {len(cells(table[2]))}
     assert any(line.startswith("| bolt-hugify | cannot") for line in table)
@@ -113,12 +114,12 @@ def test_nothing_to_decide_by():
 def test_the_top_of_the_readme(tmp_path):
     page = tmp_path / "README.md"
     page.write_text(f"before\n{report.TOP}\nold\n{report.END}\nbetween\n{report.BEGIN}\nolder\n{report.END}\nafter\n")
-    one = {**experiment("cc1plus", way("mapped", 0.9)), "id": "shared-cc1plus"}
+    one = {**experiment("cc1plus", way("run", 0.9)), "id": "run-cc1plus-large"}
+    twin = {**experiment("cc1plus", way("run", 0.8)), "id": "run-cc1plus-scattered"}
     many = {**experiment("many", way("hugetlb", 1.1)), "id": "many"}
-    report.write_readme({"groups": {"shared": [one], "many": [many]}}, page)
+    report.write_readme({"groups": {"run": [one, twin], "many": [many]}}, page)
     text = page.read_text()
     top, _, rest = text.partition("between")
     assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
-    assert len(report.README_TOP) == 6 and top.count("\n|") == 4
-    assert "image | 0.90 of the time [" in top and "**slower:** 1.10" in top
-    assert "`cc1plus` of two lines, from an image | 0.90" in rest
+    assert top.count("\n|") == 4 and "by `hugeld run` | 0.90 of the time [" in top and "| 0.80 of the time [" in top
+    assert "**slower:** 1.10" in top and "**slower:** 1.10" in rest
