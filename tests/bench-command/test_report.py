@@ -90,7 +90,7 @@ def test_a_program_and_its_ways():
     assert rows[0][3].startswith("**1.200 [") and rows[1][4].startswith("**0.900 [")
     assert rows[0][5:] == ["0.030; 0.002 (4.00; 0.500)", "74 (50)", "+2 [+2, +2]"]
     assert {len(cells(line)) for line in lines if line.startswith("|")} == {8}
-    assert "The plain program's file lies in folios of 131.7 KiB." in report.table(found)
+    assert "The plain program's file lies in folios of 131.7 KiB." in report.heading(found)
 
 
 def test_what_others_do_and_what_cannot_be_done():
