@@ -281,8 +281,8 @@ def test_acts(acted):
     assert systemctl("reload", "hugeld.service").returncode == 0, journal()
     acts = helpers.wait_for(observed, lambda found: found["acts"]["huge"] + found["acts"]["failed"] > 0, 2 * SECONDS, pause=0.5)["acts"]
     assert acts["huge"] > 0, journal()
-    stop()
     assert "put in place in" in journal() and acted.read_bytes() == before
+    stop()
     process = helpers.start([acted, 0, "wait"], stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline()
