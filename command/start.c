@@ -23,7 +23,7 @@ extern char **environ;
 struct request {
     struct hl_run run;
     char **arguments, **program; /* of `run`; what it runs */
-    char **maker_variables;
+    char **variables;            /* the environment as it was */
 };
 
 /* Whether the arguments are those of `run`, with no option but -p, -o and "--".  Anything else, mistakes included, is for
@@ -72,7 +72,7 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
     bool names_others = hl_selects_other_objects(patterns), shares_only = hl_shares_only(run, options, text);
     bool others = hl_takes_other_objects(patterns, shares_only, options);
     if (names_others && shares_only)
-        hl_share_later(options, NULL, request->arguments, request->maker_variables);
+        hl_share_later(options, NULL, request->arguments, request->variables);
     if (hl_choose_bare(way, run, options, path, request->program[0])) {
         if (!others)
             return true;
@@ -82,7 +82,7 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
     }
     if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, options, path)) {
         if (!names_others && way->is_unknown)
-            hl_share_later(options, path, request->arguments, request->maker_variables);
+            hl_share_later(options, path, request->arguments, request->variables);
         return true;
     }
     hl_set_variables(run, options, text);
@@ -119,11 +119,9 @@ static int become_command(char **argv, char **variables) {
 }
 
 int main(int argc, char **argv) {
-    struct request request = {.run.makes_no_copy = true, .maker_variables = hl_list_maker_variables()};
-    char **variables = hl_keep_environment();
+    struct request request = {.run.makes_no_copy = true, .variables = hl_keep_environment()};
     if (read_request(&request, argc, argv))
         start_program(&request);
     free(request.run.options);
-    free(request.maker_variables);
-    return become_command(argv, variables);
+    return become_command(argv, request.variables);
 }

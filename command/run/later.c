@@ -34,8 +34,6 @@
 #include <time.h>
 #include <unistd.h>
 
-extern char **environ;
-
 /* Smaller programs have an image only where that was asked for. */
 #define WORTH_BYTES ((off_t)2 << 20)
 #define PAUSE_SECONDS 10
@@ -157,13 +155,15 @@ static void come_last(void) {
     setrlimit(RLIMIT_CORE, &none);
 }
 
-char **hl_list_maker_variables(void) {
-    static const char *const kept[] = {"PATH=", "XDG_RUNTIME_DIR=", "LD_HUGEPAGES=", "LD_HUGEPAGES_OPTIONS="};
+/* Of VARIABLES, those that the maker needs. */
+static char **list_needed(char **variables) {
+    static const char *const needed[] = {
+        "PATH=", "XDG_RUNTIME_DIR=", "LD_HUGEPAGES=", "LD_HUGEPAGES_OPTIONS="};
     size_t n = 0;
-    char **found = hl_xmalloc((sizeof kept / sizeof kept[0] + 1) * sizeof *found);
-    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
-        for (char **variable = environ; *variable != NULL; variable++)
-            if (strncmp(*variable, kept[i], strlen(kept[i])) == 0) {
+    char **found = hl_xmalloc((sizeof needed / sizeof needed[0] + 1) * sizeof *found);
+    for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++)
+        for (char **variable = variables; *variable != NULL; variable++)
+            if (strncmp(*variable, needed[i], strlen(needed[i])) == 0) {
                 found[n++] = *variable;
                 break;
             }
@@ -182,7 +182,7 @@ static void become_maker(const char *command, char **arguments, char **variables
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     come_last();
-    execve(command, arguments, variables);
+    execve(command, arguments, list_needed(variables));
 }
 
 /* "hugeld run --first-use", and ARGUMENTS. */

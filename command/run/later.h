@@ -8,13 +8,9 @@
 /* The option that hugeld-command is called with for that, beside the arguments of `run`. */
 #define HL_FIRST_USE "first-use"
 
-/* Of this process's environment, what the process that makes images needs, in an array that the caller frees; the strings are the
-   environment's own. */
-char **hl_list_maker_variables(void);
-
 /* Before this process becomes a program: has the images that are missing of it made by another process, which is no child of this
-   one and is waited for by none.  ARGUMENTS are those of `run`, and VARIABLES what
-   hl_list_maker_variables had found before any were set for the program; PATH is the program, whose images are worth being made unasked if
+   one and is waited for by none.  ARGUMENTS are those of `run`, and VARIABLES the environment before
+   any were set for the program, of which few are passed on; PATH is the program, whose images are worth being made unasked if
    it is large, or NULL: that is not asked.  True: it was begun.  False: there is no store that this user fills, a store was named, it is not
    time for it yet (hl_note_sharing), or something speaks against another process here; nothing is said. */
 bool hl_share_later(const struct hl_options *options, const char *path, char **arguments, char **variables);

@@ -53,8 +53,8 @@ struct request {
     char **program;    /* or NULL */
     /* Before any variable was set for the program: */
     struct hl_options options;
-    char *text;                          /* that they were read from */
-    char **maker_variables, **variables; /* see hl_list_maker_variables; all of them */
+    char *text;       /* that they were read from */
+    char **variables; /* the environment */
 };
 
 static const struct hl_flag command_flags[] = {
@@ -473,7 +473,7 @@ static void share_later(const struct request *request, const struct hl_way *way,
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
     bool may_miss = hl_match_only(options, path) && hl_shares_only(run, options, request->text) &&
                     (others || way->is_unknown);
-    if (may_miss && hl_share_later(options, others ? NULL : path, arguments, request->maker_variables) &&
+    if (may_miss && hl_share_later(options, others ? NULL : path, arguments, request->variables) &&
         options->verbose >= 1)
         hl_warn("%s: what is missing of its images is made meanwhile, for the next start",
                 request->program[0]);
@@ -505,7 +505,6 @@ int hl_run_program(int argc, char **argv) {
     }
     request.run.makes_no_copy = !request.copies;
     request.text = read_options(&request.options, &request.run);
-    request.maker_variables = hl_list_maker_variables();
     request.variables = hl_keep_environment();
     if (request.is_first_use) {
         share_missing(&request.run, path, program, true);
@@ -526,7 +525,6 @@ out:
     hl_free_way(&way);
     free(path);
     free(request.text);
-    free(request.maker_variables);
     free(request.variables);
     free(request.run.options);
     return code;
