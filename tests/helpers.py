@@ -262,6 +262,11 @@ def state_of(pid):
     return ""
 
 
+def ticks(pid):
+    """Of the processor time that PID has taken, its own and the kernel's for it."""
+    return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
+
+
 def wait_until(condition, timeout=30, what="it"):
     """Waits until CONDITION() is true and returns what it returned."""
     end = time.monotonic() + timeout

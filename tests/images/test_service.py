@@ -299,8 +299,9 @@ def test_what_becomes_private(world, what):
         assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
 
 
-def test_unmounted(world, tmp_path):
-    """The numbers of a file on a disk that is gone may be another's next, so its image goes at once."""
+@contextlib.contextmanager
+def holding_a_disk(world, tmp_path):
+    """The service, which holds the image of a program on a disk at /run/disk."""
     def make(file, tree):
         return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
 
@@ -310,30 +311,28 @@ def test_unmounted(world, tmp_path):
         [image] = world.list()
         with service(world) as process:
             assert holds(process, image)
-            assert world.run("umount", "/run/disk").returncode == 0
-            assert helpers.wait_until(lambda: world.left() == [] and held(process) == 0)
+            yield process
+
+
+def test_unmounted(world, tmp_path):
+    """The numbers of a file on a disk that is gone may be another's next, so its image goes at once."""
+    with holding_a_disk(world, tmp_path) as process:
+        assert world.run("umount", "/run/disk").returncode == 0
+        assert helpers.wait_until(lambda: world.left() == [] and held(process) == 0)
 
 
 def test_unmounted_while_the_store_is_locked(world, tmp_path):
     """By share refresh, say: the image goes when that has ended."""
-    def make(file, tree):
-        return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
-
-    with disk(world, tmp_path, make) as app:
-        time.sleep(0.1)
-        world.add("--any-disk", app)
-        [image] = world.list()
-        with service(world) as process:
-            assert holds(process, image)
-            holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
-            try:
-                assert holder.stdout.readline() == "ready\n"
-                assert world.run("umount", "/run/disk").returncode == 0
-                time.sleep(1)
-                assert world.left() != []
-            finally:
-                helpers.end_process(holder)
-            helpers.wait_until(lambda: world.left() == [] and held(process) == 0, what="the image to be gone")
+    with holding_a_disk(world, tmp_path) as process:
+        holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
+        try:
+            assert holder.stdout.readline() == "ready\n"
+            assert world.run("umount", "/run/disk").returncode == 0
+            time.sleep(1)
+            assert world.left() != []
+        finally:
+            helpers.end_process(holder)
+        helpers.wait_until(lambda: world.left() == [] and held(process) == 0, what="the image to be gone")
 
 
 def test_store_that_is_read_only(world, tmp_path):
@@ -486,9 +485,9 @@ def test_full_store(world, tmp_path):
             while file.write(bytes(1 << 20)):
                 pass
         new.rename(world.path(replaced))
-        before = processor_ticks(process.pid)
+        before = helpers.ticks(process.pid)
         time.sleep(4 * REST)
-        assert processor_ticks(process.pid) - before < 0.2 * 4 * REST * os.sysconf("SC_CLK_TCK")
+        assert helpers.ticks(process.pid) - before < 0.2 * 4 * REST * os.sysconf("SC_CLK_TCK")
         assert sorted(i["path"] for i in world.list() if i["state"] == "fresh") == sorted({i["path"] for i in fits} - {replaced})
         world.path(f"{SYSTEM}/filler").unlink()
         process.send_signal(signal.SIGHUP)
@@ -497,10 +496,6 @@ def test_full_store(world, tmp_path):
     lines = [line for line in said if f" {replaced}: " in line and ("is full" in line or "has room" in line)]
     assert len(lines) == 1, said
     assert len(said) < 3 * len(names), said
-
-
-def processor_ticks(pid):
-    return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
 
 
 @pytest.mark.parametrize(("line", "words"), [

@@ -360,13 +360,9 @@ def test_mappings_of_a_user(acting, program):
             assert "to look takes too long" in service.lines_until("not put in place")[-1]
         else:
             assert float(re.search(r"put in place in ([\d.]+) ms", service.lines_until("put in place")[-1])[1]) < 1000
-        before = ticks_of(service.service.process.pid)
+        before = helpers.ticks(service.service.process.pid)
         time.sleep(10)
-        assert ticks_of(service.service.process.pid) - before < 0.2 * 10 * os.sysconf("SC_CLK_TCK")
-
-
-def ticks_of(pid):
-    return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
+        assert helpers.ticks(service.service.process.pid) - before < 0.2 * 10 * os.sysconf("SC_CLK_TCK")
 
 
 # Executes a loop at OFFSET of FILE for as long as it lives.

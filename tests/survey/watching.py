@@ -8,6 +8,7 @@ import signal
 import subprocess
 
 import helpers
+from helpers import ticks
 
 NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
 FOREVER = "1000000000000"
@@ -30,10 +31,6 @@ def running(*argvs, env=None):
     finally:
         for process in processes:
             helpers.end_process(process)
-
-
-def ticks(pid):
-    return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
 
 
 def name_of(pid):
