@@ -114,9 +114,10 @@ static bool is_service(void) {
     static const char suffix[] = ".service";
     char groups[4096];
     const char *pid = getenv("SYSTEMD_EXEC_PID"); /* systemd 248 */
-    long bytes = hl_read_file("/proc/self/cgroup", groups, sizeof groups - 1);
-    bool is = getppid() == 1 || (pid != NULL && strtol(pid, NULL, 10) == getpid());
-    groups[bytes > 0 ? bytes : 0] = '\0';
+    long bytes = hl_read_file("/proc/self/cgroup", groups, sizeof groups);
+    bool is = bytes == -EFBIG || getppid() == 1 || (pid != NULL && strtol(pid, NULL, 10) == getpid());
+    if (bytes <= 0)
+        groups[0] = '\0';
     for (char *end, *line = groups; !is && (end = strchr(line, '\n')) != NULL;
          line = end + 1) /* one for each hierarchy */
         is = end - line >= (ptrdiff_t)sizeof suffix - 1 &&

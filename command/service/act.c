@@ -16,6 +16,7 @@
 #include "elf/kernel.h"
 #include "elf/line.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
@@ -104,17 +105,14 @@ static char *explain_canary(double percent) {
     return hl_xasprintf("this machine is none of the %g %% that begin (canary)", percent);
 }
 
-static uint64_t find_kib(const char *meminfo, const char *name) {
-    const char *at = strstr(meminfo, name);
-    return at != NULL ? strtoull(at + strlen(name), NULL, 10) : 0;
-}
-
 /* Why there is no memory for another huge page; NULL: there is. */
 static char *explain_memory(const struct hl_actor *actor, const struct hl_configuration *configuration) {
     char meminfo[8192];
-    long bytes = hl_read_file("/proc/meminfo", meminfo, sizeof meminfo - 1);
-    meminfo[bytes > 0 ? bytes : 0] = '\0';
-    uint64_t total = find_kib(meminfo, "MemTotal:"), available = find_kib(meminfo, "MemAvailable:");
+    uint64_t total = 0, available = 0;
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) > 0) {
+        hl_find_number(meminfo, "MemTotal:", &total);
+        hl_find_number(meminfo, "MemAvailable:", &available);
+    }
     double budget = fmin(BUDGET_SHARE * (double)total, (double)BUDGET_MAX_KIB);
     if (configuration->budget_mib > 0)
         budget = 1024 * configuration->budget_mib;
@@ -136,9 +134,9 @@ static bool has_kept_processors(void) {
     static const char *const lists[] = {"/sys/devices/system/cpu/isolated",
                                         "/sys/devices/system/cpu/nohz_full"};
     for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        char text[16];
-        long bytes = hl_read_file(lists[i], text, sizeof text - 1);
-        if (bytes > 0 && text[0] >= '0' && text[0] <= '9')
+        char text[4096];
+        long bytes = hl_read_file(lists[i], text, sizeof text);
+        if (bytes == -EFBIG || (bytes > 0 && text[0] >= '0' && text[0] <= '9'))
             return true;
     }
     return false;
