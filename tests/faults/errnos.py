@@ -34,6 +34,7 @@ ERRNOS = {
     "openat": FILES,
     "prctl": "EACCES EBADF EBUSY EFAULT EINVAL ENODEV ENXIO EOPNOTSUPP EPERM",
     "prlimit64": "EFAULT EINVAL EPERM ESRCH",
+    "ppoll": "EFAULT EINTR EINVAL ENOMEM",
     "pread64": READ + AT,
     "preadv2": READ + AT + " EOPNOTSUPP",
     "process_vm_readv": "EFAULT EINVAL ENOMEM EPERM ESRCH",
