@@ -493,7 +493,11 @@ static int append_extents(struct planner *p) {
 static void place_tables(struct planner *p) {
     struct hl_image *image = p->image;
     uint64_t bytes = image->phnum * sizeof(Elf64_Phdr);
-    if (!find_loaded(p, image->header.e_phoff, bytes, 0, &image->header.e_phoff)) {
+    /* A process keeps the file's page with the ELF header.  If a library has its program headers elsewhere (llvm-bolt), they
+       stay as they are, and the image's come behind everything: nothing executes a library. */
+    bool may_be_loaded =
+        strcmp(hl_elf_type(p->file), "dso") != 0 || image->header.e_phoff + bytes <= p->geometry->page_bytes;
+    if (!may_be_loaded || !find_loaded(p, image->header.e_phoff, bytes, 0, &image->header.e_phoff)) {
         image->header.e_phoff = hl_round_up(p->end, sizeof(uint64_t));
         p->end = image->header.e_phoff + bytes;
     }

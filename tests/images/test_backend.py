@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 
 import pytest
@@ -62,6 +63,50 @@ def test_library(images, builder, library, variant):
     assert result.stdout == helpers.run([app]).stdout
     shared = re.search(r"libbig.so.1: text \d+ pages shared, rodata \d+ pages? shared", result.stderr)
     assert shared or ("does not fit its image" in result.stderr and variant != "dso-aligned"), result.stderr
+
+
+MOVED = "const char moved_headers[4096] __attribute__((aligned(4096))) = {1};\n"
+
+ITS_HEADERS = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+static int show(struct dl_phdr_info *info, size_t size, void *name) {
+    if (strstr(info->dlpi_name, name) == NULL || size == 0)
+        return 0;
+    for (int i = 0; i < info->dlpi_phnum; i++)
+        printf("%#lx %#lx\n", (long)info->dlpi_phdr[i].p_offset, (long)info->dlpi_phdr[i].p_vaddr);
+    return printf("at %#lx\n", (long)info->dlpi_phdr - (long)info->dlpi_addr);
+}
+int main(int argc, char **argv) {
+    if (dlopen(argv[1], RTLD_NOW) == NULL)
+        return puts(dlerror()), 1;
+    return argc != 2 || dl_iterate_phdr(show, "libmoved.so") == 0;
+}
+"""
+
+
+def test_moved_headers(images, builder, moved, tmp_path):
+    """llvm-bolt moves a library's program headers into its text: in memory they stay the file's."""
+    library, app = tmp_path / "libmoved.so", tmp_path / "its-headers"
+    (tmp_path / "moved.c").write_text(MOVED)
+    (tmp_path / "its-headers.c").write_text(ITS_HEADERS)
+    builder.compile(library, "-shared", *builder.object(), tmp_path / "moved.c", "-fPIC", "-Wl,-z,max-page-size=0x200000")
+    builder.compile(app, tmp_path / "its-headers.c")
+    data = bytearray(library.read_bytes())
+    phoff, phnum = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
+    [address] = re.findall(r"^\s*\d+: (\w+) .* moved_headers$", helpers.run(["readelf", "-Ws", library]).stdout, re.M)[:1]
+    at = next(int(address, 16) - h.vaddr + h.offset for h in helpers.read_headers(library)
+              if h.vaddr <= int(address, 16) < h.vaddr + h.file_bytes)
+    data[at : at + 56 * phnum] = data[phoff : phoff + 56 * phnum]
+    struct.pack_into("<Q", data, 32, at)
+    library.write_bytes(data)
+    image = images.add(library).read_bytes()
+    assert struct.unpack_from("<Q", image, 32)[0] > len(image) - 2**20
+    result, kinds = moved([app, library], "libmoved*", "data=off")
+    assert kinds == {*READ_ONLY} and f"at {int(address, 16):#x}" in result.stdout, result.stderr
 
 
 def read_all(pid):
