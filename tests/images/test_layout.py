@@ -629,6 +629,25 @@ def test_data_behind_a_program_header(small, tmp_path):
     refuse(tmp_path / "app", tmp_path / "out", "other data (appended", f"--huge-page={SMALL}")
 
 
+@pytest.mark.parametrize("kind", ["-pie", "-no-pie"])
+def test_moved_program_headers(builder, tmp_path, kind):
+    """They lie behind everything, as llvm-bolt puts them.  Debuggers need the file's of what is not where it was linked."""
+    app, out = tmp_path / "app", tmp_path / "out"
+    source = tmp_path / "app.c"
+    source.write_text("int main(void) { return 0; }\n")
+    builder.compile(app, source, kind)
+    data = bytearray(app.read_bytes())
+    phoff, phnum = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
+    data += bytes(-len(data) % 8)
+    struct.pack_into("<Q", data, 32, len(data))
+    data += data[phoff : phoff + 56 * phnum]
+    app.write_bytes(data)
+    if kind == "-pie":
+        refuse(app, out, "its program headers are not at its beginning", f"--huge-page={SMALL}")
+    else:
+        layouts.check_image(app, make(app, out, f"--huge-page={SMALL}"), SMALL)
+
+
 @pytest.mark.parametrize("section", [".debug_info", ".comment", ".gnu_debuglink", ".rustc", ".note.stapsdt", ".gnu.warning.f"])
 def test_data_of_compilers(small, tmp_path, section):
     """It is found by the section headers, which the image has, too."""
