@@ -88,12 +88,6 @@ static bool maps_nothing(const Elf64_Phdr *ph, const struct hl_geometry *geometr
     return (ph->p_align & (ph->p_align - 1)) == 0 && ph->p_vaddr % geometry->page_bytes == 0;
 }
 
-/* Whether the program headers are not in the page with the ELF header, of which a process keeps the file's.  Debuggers compare
-   those in memory with the file's, and find an object by them that is not where it was linked. */
-static bool has_moved_headers(const struct hl_elf_file *file, const struct hl_geometry *geometry) {
-    return file->header.e_phoff + file->phnum * sizeof(Elf64_Phdr) > geometry->page_bytes;
-}
-
 /* The program headers and what they make of the object: hl_skip, or 0. */
 static int read_object(struct planner *p) {
     const Elf64_Ehdr *header = &p->file->header;
@@ -107,8 +101,6 @@ static int read_object(struct planner *p) {
     int result = hl_load_object(&p->object, p->file, "", 0, p->geometry);
     if (result != 0)
         return result;
-    if (strcmp(hl_elf_type(p->file), "pie") == 0 && has_moved_headers(p->file, p->geometry))
-        return HL_SKIP_MOVED_HEADERS;
     for (size_t i = 0; i < p->file->phnum; i++) {
         const Elf64_Phdr *ph = &p->file->phdr[i];
         if (ph->p_type == PT_LOAD && ph->p_filesz > 0 &&
@@ -498,11 +490,18 @@ static int append_extents(struct planner *p) {
     return 0;
 }
 
+/* Whether a segment has the program headers, but not in the page with the ELF header, of which a process keeps the file's.
+   Debuggers compare those in memory with the file's, and find an object by them that is not where it was linked. */
+static bool has_moved_headers(const struct planner *p) {
+    uint64_t offset = p->file->header.e_phoff, bytes = p->file->phnum * sizeof(Elf64_Phdr), to;
+    return offset + bytes > p->geometry->page_bytes && find_loaded(p, offset, bytes, 0, &to);
+}
+
 static void place_tables(struct planner *p) {
     struct hl_image *image = p->image;
     uint64_t bytes = image->phnum * sizeof(Elf64_Phdr);
     /* In a library, which nothing executes, moved headers stay as they are, and the image's come behind everything. */
-    bool stays = strcmp(hl_elf_type(p->file), "dso") == 0 && has_moved_headers(p->file, p->geometry);
+    bool stays = strcmp(hl_elf_type(p->file), "dso") == 0 && has_moved_headers(p);
     if (stays || !find_loaded(p, image->header.e_phoff, bytes, 0, &image->header.e_phoff)) {
         image->header.e_phoff = hl_round_up(p->end, sizeof(uint64_t));
         p->end = image->header.e_phoff + bytes;
@@ -596,6 +595,8 @@ static int plan(struct planner *p) {
     if (result != 0)
         return result;
     choose_base(p);
+    if (strcmp(hl_elf_type(p->file), "pie") == 0 && has_moved_headers(p))
+        return HL_SKIP_MOVED_HEADERS;
     result = place_segments(p);
     if (result != 0)
         return result;
