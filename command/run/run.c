@@ -475,7 +475,7 @@ static void share_later(const struct request *request, const struct hl_way *way,
                     (others || way->is_unknown);
     if (may_miss && hl_share_later(options, others ? NULL : path, arguments, request->variables) &&
         options->verbose >= 1)
-        hl_warn("%s: what is missing of its images is made meanwhile, for the next start",
+        hl_warn("%s: where an image is missing that can be made, it is made meanwhile, for the next start",
                 request->program[0]);
 }
 

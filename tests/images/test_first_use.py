@@ -121,7 +121,7 @@ def test_by_a_user(world, stock):
 
 def test_is_said(world, store, stock):
     result = run(world, "-o", "verbose=1", "--", stock, "--version")
-    assert f"hugeld: {stock}: what is missing of its images is made meanwhile, for the next start\n" in result.stderr, result.stderr
+    assert f"hugeld: {stock}: where an image is missing that can be made, it is made meanwhile, for the next start\n" in result.stderr, result.stderr
     helpers.wait_until(lambda: images(world, stock.name), what="its image")
 
 
