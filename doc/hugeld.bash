@@ -31,7 +31,7 @@ _hugeld() {
         ;;
     survey) options='--all-users --calibrate --exact --json --pid --program --report --seconds --help' ;;
     image) options='--huge-page --help' ;;
-    service) options='status undo --json --seconds --config --dry-run --once --keep-only --help' ;;
+    service) options='--json --seconds --config --dry-run --once --keep-only --help' ;;
     enable | disable | reset) options='--help' ;;
     attach) options='--json --objects --children --dry-run --running-threads --store --help' ;;
     detach) options='--json --objects --children --dry-run --running-threads --help' ;;
@@ -43,7 +43,7 @@ _hugeld() {
         for ((i = 2; i < cword; i++)); do
             case ${words[i]} in
             --) _command_offset $((i + 1)) && return ;;
-            -[oplLn] | --against | --options | --objects | --via | --ld-so | --own-pages | --metric | --pairs | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
+            -[oplLn] | --against | --options | --objects | --via | --ld-so | --own-pages | --metric | --pairs | --pid | --precision | --program | --report | --seconds) i=$((i + 1)) ;;
             -*) ;;
             *) _command_offset "$i" && return ;;
             esac
@@ -54,7 +54,8 @@ _hugeld() {
     -l | --via) mapfile -t COMPREPLY < <(compgen -W 'auto preload ldso image' -- "$cur") ;;
     -p | --objects) mapfile -t COMPREPLY < <(compgen -W 'main' -- "$cur") ;;
     -P | --pid) _pids ;;
-    -L | -O | --ld-so | --output | --program | --report) _filedir ;;
+    -L | -O | --config | --ld-so | --output | --program | --report) _filedir ;;
+    --way) mapfile -t COMPREPLY < <(compgen -W 'place image' -- "$cur") ;;
     --store) _filedir -d ;;
     --own-pages | -n | --metric | --pairs | --precision | --seconds | -H | --huge-page | --size) ;;
     *)
@@ -63,13 +64,14 @@ _hugeld() {
         inspect:* | image:*) _filedir ;;
         share:*)
             if ((cword == 2)); then
-                mapfile -t COMPREPLY < <(compgen -W 'add list check remove refresh' -- "$cur")
+                mapfile -t COMPREPLY < <(compgen -W 'add list check remove refresh unit' -- "$cur")
             else
                 _filedir
             fi
             ;;
+        service:*) mapfile -t COMPREPLY < <(compgen -W 'status undo' -- "$cur") ;;
         status:* | perf-map:* | attach:* | detach:*) _pids ;;
-        run:* | doctor:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
+        enable:* | disable:* | run:* | doctor:* | bench:* | survey:*) mapfile -t COMPREPLY < <(compgen -c -- "$cur") ;;
         esac
         ;;
     esac

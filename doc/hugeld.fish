@@ -35,6 +35,8 @@ complete -c hugeld -n '__fish_seen_subcommand_from service' -l once -d 'Make wha
 complete -c hugeld -n '__fish_seen_subcommand_from service share' -l config -r -d 'Another configuration'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l dry-run -d 'Only say what would be made'
 complete -c hugeld -n '__fish_seen_subcommand_from service' -l keep-only -d 'Only hold and watch'
+complete -c hugeld -n '__fish_seen_subcommand_from service' -a 'status undo'
+complete -c hugeld -n '__fish_seen_subcommand_from enable disable' -a '(__fish_complete_command)'
 complete -c hugeld -n '__fish_seen_subcommand_from run doctor bench survey' -x -a '(__fish_complete_subcommand)'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s l -l via -x -a 'auto preload ldso image' -d 'Which way in'
 complete -c hugeld -n '__fish_seen_subcommand_from run bench' -s L -l ld-so -r -F -d 'The patched dynamic linker'
@@ -42,7 +44,7 @@ complete -c hugeld -n '__fish_seen_subcommand_from run' -l copy -d 'Make a priva
 complete -c hugeld -n '__fish_seen_subcommand_from run' -l share -d 'Make missing images first'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect' -s P -l pid -x -a '(__fish_complete_pids)' -d 'A process'
 complete -c hugeld -n '__fish_seen_subcommand_from inspect image' -F
-complete -c hugeld -n '__fish_seen_subcommand_from share' -a 'add list check remove refresh' -F
+complete -c hugeld -n '__fish_seen_subcommand_from share' -a 'add list check remove refresh unit' -F
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -s c -l children -d 'Children too'
 complete -c hugeld -n '__fish_seen_subcommand_from attach detach' -l dry-run -d 'Only say what would be done'
 complete -c hugeld -n '__fish_seen_subcommand_from share attach' -l store -r -F -d 'Another store'

@@ -59,7 +59,7 @@ _hugeld() {
             '--size=[how much it may hold]:size:' '--per-node[an image on each node]' '--running[what processes have mapped]' \
             '(-a --all)'{-a,--all}'[remove everything]' '--unused[remove what no process maps]' '--force[remove what is mapped, too]' \
             '--config=[another configuration]:file:_files' '--unattended[as the service does it]' \
-            '1:action:(add list check remove refresh)' '*:file:_files'
+            '1:action:(add list check remove refresh unit)' '*:file:_files'
         ;;
     service) _arguments -S $help $json '1:action:(status undo)' '--seconds=[undo waits so long]:seconds:' '--config=[another configuration]:file:_files' '--dry-run[only say what would be made]' '--once[make what is enabled, and end]' '--keep-only[only hold and watch]' ;;
     enable | disable) _arguments -S $help '*:program:_command_names -e' ;;

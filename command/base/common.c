@@ -116,7 +116,8 @@ char *hl_read_processor(void) {
 }
 
 void hl_print_json(json_t *value) {
-    if (value == NULL || json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6)) != 0)
+    if (value == NULL ||
+        json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(6) | JSON_ENSURE_ASCII) != 0)
         hl_warn("the answer cannot be written as JSON; try without --json");
     else
         putchar('\n');

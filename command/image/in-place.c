@@ -61,8 +61,9 @@
 /* Where processes map the file, the rest after each collapse is so many times as long as it took, and so long at most. */
 #define REST 20
 #define REST_MAX_MS 1000
-/* After so long they are counted again. */
+/* After so long they are counted again; or at once, after a collapse that took longer than the second. */
 #define COUNTED_MS 1000
+#define SLOW_MS 10
 #define TRIES_TO_COLLAPSE 3
 #define TRIES_TO_READ 2
 /* Percent of the last ten seconds in which something waited. */
@@ -600,6 +601,8 @@ static void collapse(struct work *work, const struct hl_chunk *chunk) {
         double began = hl_now_ms();
         result = madvise(work->window, work->place->chunk_bytes, MADV_COLLAPSE) == 0 ? 0 : -errno;
         double now = hl_now_ms();
+        if (now - began > SLOW_MS)
+            work->next_count = 0; /* more map it than were counted */
         work->rested = chunk->mappers > 0 ? now + fmin(REST_MAX_MS, REST * (now - began)) : now;
     }
 }
@@ -693,6 +696,19 @@ static enum obstacle make_huge(const struct hl_placer *placer, struct work *work
                : try_reading(work, superblock, chunk);
 }
 
+bool hl_has_isolated_processors(void) {
+    static const char *const lists[] = {"/sys/devices/system/cpu/isolated",
+                                        "/sys/devices/system/cpu/nohz_full",
+                                        "/sys/fs/cgroup/cpuset.cpus.isolated"};
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        char text[4096];
+        long bytes = hl_read_file(lists[i], text, sizeof text);
+        if (bytes == -EFBIG || (bytes > 0 && text[0] >= '0' && text[0] <= '9'))
+            return true;
+    }
+    return false;
+}
+
 char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes) {
     struct hl_status status;
     struct hl_placement placement;
@@ -706,6 +722,8 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
     if (!is_real_root())
         return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
                             "processes map the file; run it there");
+    if (hl_has_isolated_processors())
+        return hl_xasprintf("%s; make an image: hugeld share add --way=image", HL_ISOLATED_PROCESSORS);
     char *sentence = hl_explain_unsteady(file->fd, true);
     char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false) : NULL;
     if (problem != NULL)

@@ -42,6 +42,8 @@
 #define REST 20
 #define COUNT_MS 250
 #define AVAILABLE_MIN 0.15
+/* Of /etc/machine-id (machine-id(5)). */
+#define ID_DIGITS 32
 /* By default: of the memory, and at most. */
 #define BUDGET_SHARE 0.02
 #define BUDGET_MAX_KIB (UINT64_C(1) << 20)
@@ -96,7 +98,8 @@ static char *explain_canary(double percent) {
     char id[64];
     if (percent >= 100)
         return NULL;
-    if (hl_read_file("/etc/machine-id", id, sizeof id) <= 0)
+    /* "uninitialized" is what a first boot has. */
+    if (hl_read_file("/etc/machine-id", id, sizeof id) <= 0 || strspn(id, "0123456789abcdef") != ID_DIGITS)
         return hl_xasprintf("/etc/machine-id, which draws the %g %% of all machines that begin (canary), "
                             "cannot be read; mount the machine's",
                             percent);
@@ -128,20 +131,6 @@ static double find_delay(const struct hl_actor *actor, const struct hl_configura
     return 1e3 * configuration->delay_seconds * actor->late_share;
 }
 
-/* Whether processors are kept for programs of their own.  To join pages, the kernel waits for all processors, and one that is never
-   left to it would make it wait for ever. */
-static bool has_kept_processors(void) {
-    static const char *const lists[] = {"/sys/devices/system/cpu/isolated",
-                                        "/sys/devices/system/cpu/nohz_full"};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
-        char text[4096];
-        long bytes = hl_read_file(lists[i], text, sizeof text);
-        if (bytes == -EFBIG || (bytes > 0 && text[0] >= '0' && text[0] <= '9'))
-            return true;
-    }
-    return false;
-}
-
 /* Why nothing is done now whatever was observed, and until when; NULL: nothing speaks against it. */
 static char *explain_rest(struct hl_actor *actor, const struct hl_configuration *configuration, bool may,
                           double *until) {
@@ -152,9 +141,8 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
         return sentence;
     if (!may)
         return hl_xasprintf("the kill switch is there");
-    if (has_kept_processors())
-        return hl_xasprintf(
-            "processors are isolated (isolcpus, nohz_full), and joining pages would wait for these");
+    if (hl_has_isolated_processors())
+        return hl_xasprintf("%s", HL_ISOLATED_PROCESSORS);
     if (hl_now_ms() < begins) {
         *until = begins;
         return hl_xasprintf("the service was started less than %.0f s ago (delay)",

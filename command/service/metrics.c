@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* A series for each file is kept for years by who collects them. */
@@ -143,6 +144,8 @@ int hl_write_metrics(const char *path, const char *text) {
     unlink(fresh);
     int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     int result = file < 0 ? -errno : 0;
+    if (result == 0)
+        fchmod(file, 0644); /* whatever the umask: node_exporter is another user */
     ssize_t written = result == 0 ? write(file, text, bytes) : 0;
     if (result == 0 && written != (ssize_t)bytes)
         result = written < 0 ? -errno : -ENOSPC;

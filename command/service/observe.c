@@ -11,6 +11,7 @@
 
 #include <fcntl.h>
 #include <fnmatch.h>
+#include <linux/limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,12 +82,15 @@ bool hl_is_eligible_path(const struct hl_configuration *configuration, const cha
            !matches(&configuration->excluded, path);
 }
 
-/* Whether the file of PLACE is this machine's own, under the same path, and no user but root can write it. */
+/* Whether the file of PLACE is this machine's own, under the same path, and no user but root can write it.  The path has no
+   symbolic link, which a user may have made: another user's mount namespace can have a folder where this one has a link. */
 static bool is_eligible(const struct hl_observer *observer, const struct hl_place *place) {
     struct hl_file_id id;
     struct stat stat;
-    return hl_is_eligible_path(observer->configuration, place->path) && lstat(place->path, &stat) == 0 &&
-           S_ISREG(stat.st_mode) && stat.st_uid == 0 && (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
+    char real[PATH_MAX];
+    return hl_is_eligible_path(observer->configuration, place->path) && realpath(place->path, real) != NULL &&
+           strcmp(real, place->path) == 0 && lstat(place->path, &stat) == 0 && S_ISREG(stat.st_mode) &&
+           stat.st_uid == 0 && (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
            hl_read_file_id(&id, AT_FDCWD, place->path, place->path) == 0 &&
            hl_is_same_file_id(&id, &place->file);
 }

@@ -2,7 +2,8 @@
 /* hugeld service: stays, and keeps what the configuration enables as it should be.
 
    It makes the images of what is enabled, as `hugeld share refresh` does and by that command, and then holds and watches
-   all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself. */
+   all that the system's store has (keep.h).  It never traces or attaches, and starts no program but hugeld itself and, to find
+   the programs of units that are enabled, systemctl. */
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
@@ -87,6 +88,9 @@ static void load_systemd(struct service *service) {
     void *library = getenv("NOTIFY_SOCKET") != NULL ? dlopen("libsystemd.so.0", RTLD_NOW) : NULL;
     int (*watchdog_enabled)(int unset_environment, uint64_t *microseconds) = NULL;
     uint64_t microseconds = 0;
+    if (library == NULL && getenv("NOTIFY_SOCKET") != NULL)
+        hl_warn("service: libsystemd.so.0 is missing, so systemd is not told that the service has begun; "
+                "install it");
     if (library == NULL)
         return;
     *(void **)&service->sd_notify = dlsym(library, "sd_notify");
@@ -374,6 +378,23 @@ static int serve(struct service *service) {
     return prepare(service) ? stay(service) : HL_EXIT_NO;
 }
 
+/* What is wrong with how it is called, or NULL. */
+static const char *find_misuse(const struct service *service) {
+    bool undoes = service->action != NULL && strcmp(service->action, "undo") == 0;
+    bool shows = service->action != NULL && strcmp(service->action, "status") == 0;
+    if (service->action != NULL && !undoes && !shows)
+        return "the action is status or undo";
+    if (service->action != NULL && (service->once || service->only_says || service->keeps_only))
+        return "--once, --dry-run and --keep-only go without an action";
+    if (!shows && service->json)
+        return "--json is for status";
+    if (!undoes && service->seconds > 0)
+        return "--seconds is for undo";
+    if (undoes && service->path != NULL)
+        return "undo goes by what is there, not by a configuration";
+    return NULL;
+}
+
 int hl_serve(int argc, char **argv) {
     static const struct hl_command command = {
         "service",
@@ -384,22 +405,24 @@ int hl_serve(int argc, char **argv) {
         "image.  "
         "hugeld.service runs it; it is off until you enable it.",
         command_flags, false};
-    struct service service = {
-        .lock = -1, .signals = -1, .switches = -1, .path = HL_CONFIGURATION, .seconds = SECONDS_TO_UNDO};
+    struct service service = {.lock = -1, .signals = -1, .switches = -1};
     if (hl_read_flags(&command, argc, argv, &service) != 0)
         return HL_EXIT_USAGE;
+    const char *misuse = find_misuse(&service);
+    if (misuse != NULL) {
+        hl_warn("service: %s; 'hugeld service --help' says more", misuse);
+        return HL_EXIT_USAGE;
+    }
+    if (service.path == NULL)
+        service.path = HL_CONFIGURATION;
     if (service.action != NULL && strcmp(service.action, "undo") == 0)
-        return hl_undo_service(service.seconds);
-    if (service.action != NULL && strcmp(service.action, "status") == 0) {
+        return hl_undo_service(service.seconds > 0 ? service.seconds : SECONDS_TO_UNDO);
+    if (service.action != NULL) {
         if (!read_configuration(&service))
             return HL_EXIT_USAGE;
         int shown = hl_show_service(&service.configuration, service.path, service.json);
         hl_free_configuration(&service.configuration);
         return shown;
-    }
-    if (service.action != NULL) {
-        hl_warn("service: %s: it is neither status nor undo", service.action);
-        return HL_EXIT_USAGE;
     }
     int code = serve(&service);
     hl_free_configuration(&service.configuration);

@@ -691,11 +691,16 @@ static void refresh_image(struct request *request, const struct hl_store *store,
     }
 }
 
+/* Whether the service's switch forbids to go on. */
+static bool is_stopped(const struct request *request) {
+    return request->unattended && hl_is_service_stopped();
+}
+
 static void refresh_store(struct request *request, const struct hl_store *store) {
     struct hl_stored *stored;
     size_t n;
     request->failed |= !hl_read_store(store, &stored, &n);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !is_stopped(request); i++) {
         show_progress(request, stored[i].origin);
         refresh_image(request, store, &stored[i]);
     }
@@ -716,7 +721,7 @@ static void add_enabled(struct request *request, const struct hl_store *store, c
         request->failed = true;
     request->is_enabled = true;
     hl_read_store(store, &request->stored, &request->n_stored);
-    for (size_t i = 0; i < files.n; i++)
+    for (size_t i = 0; i < files.n && !is_stopped(request); i++)
         add_path(request, store, files.text[i]);
     hl_free_stored(request->stored, request->n_stored);
     hl_free_texts(&files);
@@ -725,7 +730,7 @@ static void add_enabled(struct request *request, const struct hl_store *store, c
 static int refresh(struct request *request, const char *path) {
     struct hl_store store;
     struct hl_configuration configuration;
-    if (request->unattended && hl_is_service_stopped()) {
+    if (is_stopped(request)) {
         hl_warn("share refresh: " HL_SERVICE_STOP " is there, so nothing is made; remove it");
         return HL_EXIT_NO;
     }
@@ -740,7 +745,7 @@ static int refresh(struct request *request, const char *path) {
         store.placer = &request->placer;
         refresh_store(request, &store);
         request->any_disk |= configuration.any_disk;
-        for (size_t i = 0; i < n; i++)
+        for (size_t i = 0; i < n && !is_stopped(request); i++)
             add_enabled(request, &store, configuration.enabled.text[i]);
         hide_progress(request);
         print_sum(request);
@@ -807,8 +812,8 @@ static int act(struct request *request) {
         return HL_EXIT_USAGE;
     }
     if (action == NULL) {
-        hl_warn(
-            "share: say what to do: add, list, check, remove or refresh; 'hugeld share --help' says more");
+        hl_warn("share: say what to do: add, list, check, remove, refresh or unit; 'hugeld share --help' "
+                "says more");
         return HL_EXIT_USAGE;
     }
     const char *misuse = find_misuse(request, action);

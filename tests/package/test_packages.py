@@ -289,9 +289,9 @@ def test_share_is_off(debian):
     debian.install("/packages/hugeld.deb", "systemd")
     debian.do(f"[ ! -e {ENABLED} ] && [ ! -e /run/hugeld ]")
     assert "disabled" in debian.run("systemctl is-enabled hugeld.service").stdout
-    listed = debian.do("cat /etc/hugeld/hugeld.conf")
+    listed = debian.do("cat /usr/share/doc/hugeld/examples/hugeld.conf")
     assert all(line.startswith("#") for line in listed.splitlines())
-    assert "/etc/hugeld/hugeld.conf" in debian.do("dpkg-query -W -f '${Conffiles}' hugeld")
+    assert "hugeld/hugeld.conf" not in debian.do("dpkg-query -W -f '${Conffiles}' hugeld")  # `hugeld enable` writes it
     debian.do("systemd-analyze verify --man=no /lib/systemd/system/hugeld.service")
     debian.do("hugeld share refresh && [ ! -e /run/hugeld ]")
 
