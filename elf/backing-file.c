@@ -72,7 +72,7 @@ static bool next_run(const struct hl_object *object, const struct hl_span *span,
 static void unmap_source(struct hl_backing_file *source, const struct hl_object *object,
                          const struct hl_span *span) {
     struct hl_range run;
-    uint64_t offset;
+    uint64_t offset = 0;
     for (unsigned i = 0; source->n_mapped > 0 && next_run(object, span, &i, &run, &offset);
          source->n_mapped--)
         hl_munmap(source->at + (run.start - span->start), run.end - run.start);
@@ -96,7 +96,7 @@ static uint64_t find_room(const struct hl_object *object, const struct hl_span *
 static bool map_source(struct hl_backing_file *source, const struct hl_context *context,
                        const struct hl_object *object, const struct hl_span *span, int flags) {
     struct hl_range run;
-    uint64_t offset;
+    uint64_t offset = 0;
     unsigned i = 0;
     next_run(object, span, &i, &run, &offset);
     bool is_one = i == object->n_segments;

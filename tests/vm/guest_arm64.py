@@ -26,6 +26,8 @@ LIBRARIES = "usr/lib/aarch64-linux-gnu", "lib/aarch64-linux-gnu"
 
 # The programs' release: its libc is not newer than the cross compiler's, its Python has this machine's byte code.
 SUITES = ["bookworm", "bookworm-security"]
+# Newer libcs, each with the patched linker that is built for it where its compiler is (../ldso/suite).
+LIBC_SUITES = {"trixie": ["trixie", "trixie-security"]}
 BUILD_PACKAGES = [
     "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libdw-dev", "libdw1", "libelf-dev", "libelf1", "libiberty-dev",
     "libjansson-dev", "libjansson4", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
@@ -75,8 +77,8 @@ def build(tree):
     run(["make", "-j2", f"B={BUILD}", f"CONFIG={config}", "all", "unit-tests"], cwd=ROOT)
 
 
-def build_programs(folder, tree, huge_bytes):
-    """What the tests compile, by their own fixtures, with the cross compiler in the compiler's place."""
+def build_programs(folder, tree, huge_bytes, chosen):
+    """What the tests compile, by their own fixtures, with the cross compiler in the compiler's place; CHOSEN: of prebuild.py."""
     tools = folder / "tools"
     tools.mkdir()
     for name in ("gcc", "nm"):
@@ -86,7 +88,7 @@ def build_programs(folder, tree, huge_bytes):
         (tools / name).symlink_to(path)
     programs = folder / "programs"
     argv = [PYTHON, "-B", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--basetemp", folder / "t",
-            HERE / "arm64" / "prebuild.py"]
+            HERE / "arm64" / "prebuild.py", "-k", chosen]
     env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "B": str(BUILD), "T_PREBUILT": str(programs),
            "T_HUGE_BYTES": str(huge_bytes), "T_TREE": str(tree)}
     result = subprocess.run([str(a) for a in argv], env=env, capture_output=True, text=True, check=False)
@@ -95,6 +97,27 @@ def build_programs(folder, tree, huge_bytes):
     (programs / "names").write_text(run([tools / "nm", "-D", "--undefined-only", BUILD / "libhugeld.so"]))
     shutil.rmtree(folder / "t")
     return programs
+
+
+# In another suite: its compiler makes its dynamic linker, which is the distribution's without the series.
+BUILD_LINKER = """
+tools/install-packages build ldso check-ldso
+tools/install-packages ldso-arm64
+glibc-patches/build -r build/arm64/root -d build/arm64/ldso
+T_TREE=build/arm64/root python3 -B -m pytest -q -p no:cacheprovider tests/vm/arm64/prebuild.py -k without_the_series
+"""
+
+
+def build_linker(tree, suite):
+    """The patched dynamic linker for the libc6 in TREE, which is SUITE's (Debian 12's: None); its path."""
+    if suite is None:
+        run([ROOT / "glibc-patches" / "build", "-r", tree, "-d", BUILD / "ldso"])
+        return BUILD / "ldso" / "ld.so"
+    inside = ROOT / "build" / "suites" / suite / "arm64"
+    shutil.rmtree(inside / "root", ignore_errors=True)
+    shutil.copytree(tree, inside / "root", symlinks=True)
+    run([TESTS / "ldso" / "suite", suite, "--", "sh", "-euc", BUILD_LINKER])
+    return inside / "ldso" / "ld.so"
 
 
 def find_library(tree, name):
@@ -129,7 +152,7 @@ def add_python(root, tree):
              root.inside(folder)])
 
 
-def make_root(folder, tree, commands, huge_bytes):
+def make_root(folder, tree, commands, huge_bytes, linker, chosen):
     root = Root(folder / "root")
     root.inside("/usr/lib/ld-linux-aarch64.so.1").symlink_to("aarch64-linux-gnu/ld-linux-aarch64.so.1")
     root.add(tree / "bin/busybox", at="/usr/bin/busybox", libraries=False)
@@ -142,7 +165,7 @@ def make_root(folder, tree, commands, huge_bytes):
     add_program(root, tree, find_library(tree, "libgcc_s.so.1"), "/usr/lib/aarch64-linux-gnu/libgcc_s.so.1")
     for name in ("hugeld", "hugeld-command", "libhugeld.so"):
         add_program(root, tree, BUILD / name, f"/hugeld/build/{name}")
-    root.add(BUILD / "ldso" / "ld.so", at="/hugeld/build/ldso/ld.so", libraries=False)
+    root.add(linker, at="/hugeld/build/ldso/ld.so", libraries=False)
     for source in sorted((TESTS / "unit").glob("test-*.c")):
         add_program(root, tree, BUILD / "tests" / source.stem, f"/hugeld/build/tests/{source.stem}")
     for name in ("conftest.py", "helpers.py", "strangers.py", "uprobes.py", "images/test_exec_stop.py", "ldso/linked.py",
@@ -150,7 +173,7 @@ def make_root(folder, tree, commands, huge_bytes):
         root.add(TESTS / name, at=f"/hugeld/tests/{name}")
     for name in ("system", "surroundings", "unit", "vm/arm64"):
         root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))
-    root.add_tree(build_programs(folder, tree, huge_bytes), at="/programs")
+    root.add_tree(build_programs(folder, tree, huge_bytes, chosen), at="/programs")
     root.write("/usr/bin/gcc", GCC, 0o755)
     root.write("/usr/bin/nm", NM, 0o755)
     root.add(HERE / "arm64" / "init", at="/init", libraries=False)
@@ -168,23 +191,30 @@ def make_archive(root, path):
     return path
 
 
-def make_image_of(folder, programs, commands, huge_bytes):
-    """An image with these lists of packages."""
+def make_image_of(folder, programs, commands, huge_bytes, suite=None):
+    """An image with these lists of packages, and with the libc6 of SUITE."""
     archive = Archive("arm64", SUITES)
+    libc_archive = Archive("arm64", LIBC_SUITES[suite]) if suite else archive
     with archive.packages(BUILD_PACKAGES) as tree:
         build(tree)
-    with archive.packages(LDSO_PACKAGES) as tree:
-        run([ROOT / "glibc-patches" / "build", "-r", tree, "-d", BUILD / "ldso"])
     tree = folder / "tree"
-    for names in (BUILD_PACKAGES, LDSO_PACKAGES, *programs):
+    with libc_archive.packages(LDSO_PACKAGES) as found:
+        linker = build_linker(found, suite)
+        shutil.copytree(found, tree, symlinks=True)
+    for names in (BUILD_PACKAGES, *programs):
         with archive.packages(names) as found:
             shutil.copytree(found, tree, symlinks=True, dirs_exist_ok=True)
-    return make_archive(make_root(folder, tree, commands, huge_bytes), folder / "root.cpio")
+    chosen = "not without_the_series" if suite else ""
+    return make_archive(make_root(folder, tree, commands, huge_bytes, linker, chosen), folder / "root.cpio")
 
 
-def make_image(folder):
+def make_image(folder, suite=None):
     commands = {**COMMANDS, "mariadbd": "usr/sbin/mariadbd"}
-    return make_image_of(folder, [PROGRAM_PACKAGES, DATABASE_PACKAGES], commands, 2 << 20)
+    return make_image_of(folder, [PROGRAM_PACKAGES, DATABASE_PACKAGES], commands, 2 << 20, suite)
+
+
+def make_image_trixie(folder):
+    return make_image(folder, "trixie")
 
 
 def make_image_16k(folder):
@@ -203,4 +233,7 @@ GUESTS = [
     guest("6.1-arm64", "linux-image-arm64", make_image, "bookworm", "bookworm-security"),
     guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security"),
     guest("6.12-arm64-16k", "linux-image-arm64-16k", make_image_16k, "trixie", "trixie-security", memory="1024M"),
+    # Building glibc takes minutes.
+    guest("6.12-arm64-trixie", "linux-image-arm64", make_image_trixie, *LIBC_SUITES["trixie"], words=["hugeld.files=arm64_linker.py"],
+          in_all=False),
 ]

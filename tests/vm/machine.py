@@ -48,6 +48,7 @@ class Guest:
     disks: typing.Sequence[str] = ()  # files beside the image, which a test mounts: /dev/nvme0n2 and so on
     modules: typing.Sequence[str] = ()  # of the kernel, by name, in an archive that is the last disk (vmguest.load_modules)
     words: typing.Sequence[str] = ()  # more for the kernel's command line
+    in_all: bool = True  # False: only when it is named, or with --all
     native: str = ""  # the machine (uname -m) on which KVM can run it
     limit: int = 1800  # seconds: several times what it takes on an idle machine
 
