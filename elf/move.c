@@ -80,6 +80,7 @@ static bool begin(struct hl_context *context, const struct hl_options *options, 
     if (options->objects.bytes == 0 || !hl_match_only(options, executable))
         return false;
     hl_set_geometry(&context->geometry, page_bytes);
+    hl_fit_geometry(&context->geometry, &context->options, &hl_system_roots);
     return true;
 }
 

@@ -5,6 +5,9 @@
 #include "pool.h"
 #include "line.h"
 
+#define CONTIGUOUS_BYTES                                                                                     \
+    ((uint64_t)2 << 20) /* 128 pages of 16 KiB or 32 of 64 KiB: CONT_PTES of Linux, arch/arm64 */
+
 static void add_pool_directory(struct hl_line *path, const struct hl_geometry *geometry) {
     hl_add_text(path, "/hugepages/hugepages-");
     hl_add_number(path, geometry->huge_page_bytes / 1024);
@@ -18,6 +21,24 @@ static uint64_t read_count(const struct hl_line *directory, const char *name) {
     hl_add_text(&path, name);
     /* Counts are of pages in one machine; a larger number is not believed, so that sums cannot overflow. */
     return hl_read_number(path.at, &number) && number <= UINT32_MAX ? number : 0;
+}
+
+/* Whether the kernel has pages of this size, or may add some. */
+static bool has_pool(const struct hl_geometry *geometry, const struct hl_roots *roots) {
+    struct hl_line directory;
+    hl_set_line(&directory, roots->sys);
+    hl_add_text(&directory, "/kernel/mm");
+    add_pool_directory(&directory, geometry);
+    return read_count(&directory, "nr_hugepages") > 0 ||
+           read_count(&directory, "nr_overcommit_hugepages") > 0;
+}
+
+void hl_fit_geometry(struct hl_geometry *geometry, const struct hl_options *options,
+                     const struct hl_roots *roots) {
+    const struct hl_geometry contiguous = {geometry->page_bytes, CONTIGUOUS_BYTES};
+    if (options->backend == HL_BACKEND_HUGETLB && geometry->huge_page_bytes > CONTIGUOUS_BYTES &&
+        !has_pool(geometry, roots) && has_pool(&contiguous, roots))
+        *geometry = contiguous;
 }
 
 static void read_node(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,

@@ -21,6 +21,12 @@ struct hl_pool {
     struct hl_pool_node node[HL_NODES_MAX];
 };
 
+/* Of backend=hugetlb where pages have 16 or 64 KiB (AArch64), after hl_set_geometry: makes the huge page of GEOMETRY 2 MiB,
+   which the kernel maps by contiguous entries, if there is a pool of these and none of what a PMD maps (32 or 512 MiB).
+   Other backends have no such pages that smaps would show.  Nothing is read elsewhere. */
+void hl_fit_geometry(struct hl_geometry *geometry, const struct hl_options *options,
+                     const struct hl_roots *roots);
+
 /* Reads the pool of pages of geometry->huge_page_bytes.  0, or HL_SKIP_NO_HUGETLB where the kernel has none
    of that size (POOL is then all zero). */
 int hl_read_pool(struct hl_pool *pool, const struct hl_roots *roots, const struct hl_geometry *geometry,

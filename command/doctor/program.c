@@ -268,6 +268,7 @@ int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request
         return code;
     read_options(needs, request);
     hl_set_geometry(&needs->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    hl_fit_geometry(&needs->geometry, &needs->options, &hl_system_roots);
     look_at_store(needs);
     count_our_pages(needs);
     find_own_pages(needs, request);

@@ -10,6 +10,7 @@
 #include "command/file/forecast.h"
 #include "elf/kernel.h"
 #include "elf/plan.h"
+#include "elf/pool.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -42,8 +43,10 @@ void hl_forecast_file(struct hl_forecast *forecast, const char *path, const stru
     forecast->file = file;
     /* Another machine's page sizes are not known; these are the common ones. */
     forecast->geometry = (struct hl_geometry){4096, (uint64_t)2 << 20};
-    if (hl_is_native(file))
+    if (hl_is_native(file)) {
         hl_set_geometry(&forecast->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+        hl_fit_geometry(&forecast->geometry, options, &hl_system_roots);
+    }
     plan_at(forecast, options, load_bias);
 }
 

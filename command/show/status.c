@@ -17,6 +17,7 @@
 #include "command/base/flags.h"
 #include "command/show/draw.h"
 #include "elf/kernel.h"
+#include "elf/pool.h"
 #include "command/run/ldso.h"
 #include "elf/plan.h"
 #include "command/proc/process.h"
@@ -439,8 +440,10 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     hl_default_options(&options);
     hl_parse_options(&options, text != NULL ? text : "", NULL);
     char *why = explain_not_moved(&picture->process, object, &options, tally);
-    struct hl_drawing drawing = {.huge_page_bytes = picture->geometry.huge_page_bytes, .why_not_moved = why};
-    hl_plan_object(&plan, object, &options, &picture->geometry);
+    struct hl_geometry geometry = picture->geometry;
+    hl_fit_geometry(&geometry, &options, &hl_system_roots);
+    struct hl_drawing drawing = {.huge_page_bytes = geometry.huge_page_bytes, .why_not_moved = why};
+    hl_plan_object(&plan, object, &options, &geometry);
     for (size_t i = 0; i < tally->n_ranges; i++)
         draw_range(&drawing, object, &tally->range[i]);
     hl_add_small_stretches(&drawing, object, &plan, &options);

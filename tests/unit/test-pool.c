@@ -6,6 +6,8 @@
 #include "elf/pool.h"
 #include "elf/sys.h"
 
+#include <inttypes.h>
+
 #define MACHINE "sys/kernel/mm/hugepages/hugepages-2048kB/"
 
 struct node {
@@ -394,13 +396,55 @@ static void test_geometry(void **state) {
     }
 }
 
+static void check_fit(const struct t_tree *tree, uint64_t page_bytes, uint64_t backend, uint64_t expected) {
+    struct hl_options options;
+    struct hl_geometry geometry;
+    hl_default_options(&options);
+    options.backend = backend;
+    hl_set_geometry(&geometry, page_bytes);
+    hl_fit_geometry(&geometry, &options, &tree->roots);
+    assert_int_equal(geometry.page_bytes, page_bytes);
+    assert_int_equal(geometry.huge_page_bytes, expected);
+}
+
+/* The pool that there is decides, of hugetlb alone; machines with pages of 16 and 64 KiB. */
+static void test_fit(void **state) {
+    (void)state;
+    static const uint64_t row[][2] = {{16384, 32 << 20}, {65536, 512 << 20}};
+    for (unsigned i = 0; i < T_COUNT(row); i++) {
+        uint64_t page = row[i][0], huge = row[i][1];
+        char large[200];
+        struct t_tree tree;
+        t_make_tree(&tree);
+        snprintf(large, sizeof large, "sys/kernel/mm/hugepages/hugepages-%" PRIu64 "kB/", huge / 1024);
+        check_fit(&tree, page, HL_BACKEND_HUGETLB, huge);
+        write_machine(&tree, (uint64_t[]){0, 0, 0, 0, 0});
+        write_in(&tree, large, "nr_hugepages", 0);
+        check_fit(&tree, page, HL_BACKEND_HUGETLB, huge);
+        write_machine(&tree, (uint64_t[]){0, 0, 0, 0, 1});
+        check_fit(&tree, page, HL_BACKEND_HUGETLB, 2 << 20);
+        write_machine(&tree, (uint64_t[]){64, 0, 0, 0, 0});
+        check_fit(&tree, page, HL_BACKEND_HUGETLB, 2 << 20);
+        check_fit(&tree, page, HL_BACKEND_AUTO, huge);
+        check_fit(&tree, page, HL_BACKEND_THP, huge);
+        check_fit(&tree, page, HL_BACKEND_IMAGE, huge);
+        check_fit(&tree, 4096, HL_BACKEND_HUGETLB, 2 << 20);
+        write_in(&tree, large, "nr_overcommit_hugepages", 1);
+        check_fit(&tree, page, HL_BACKEND_HUGETLB, huge);
+        write_in(&tree, large, "nr_overcommit_hugepages", 0);
+        write_in(&tree, large, "nr_hugepages", 1);
+        check_fit(&tree, page, HL_BACKEND_HUGETLB, huge);
+        t_remove_tree(&tree);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_node),      cmocka_unit_test(test_empty_pool),
         cmocka_unit_test(test_nodes),         cmocka_unit_test(test_policy),
         cmocka_unit_test(test_own_policy),    cmocka_unit_test(test_place_memory),
         cmocka_unit_test(test_missing_files), cmocka_unit_test(test_hostile_contents),
-        cmocka_unit_test(test_geometry),
+        cmocka_unit_test(test_geometry),      cmocka_unit_test(test_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -331,6 +331,53 @@ def test_large_library(prove, tmp_path):
     assert proof.moved[0] == 0 and "f:" in proof.moved[1] and proof.pages >= 1
 
 
+CONTIGUOUS = 2 << 20
+
+
+def pool_file(size, name="nr_hugepages"):
+    return pathlib.Path(f"/sys/kernel/mm/hugepages/hugepages-{size // 1024}kB/{name}")
+
+
+@pytest.fixture
+def contiguous_pool():
+    """Pages of 2 MiB in the pool, and none of 32 MiB; how many."""
+    before = pool_file(HUGE).read_text()
+    pool_file(HUGE).write_text("0")
+    pool_file(CONTIGUOUS).write_text("24")
+    yield int(pool_file(CONTIGUOUS).read_text())
+    assert pool_file(CONTIGUOUS, "free_hugepages").read_text() == pool_file(CONTIGUOUS).read_text()
+    pool_file(CONTIGUOUS).write_text("0")
+    pool_file(HUGE).write_text(before)
+    assert pool_file(HUGE).read_text() == before
+
+
+@pytest.mark.skipif(IS_SMALL, reason="n/a: a PMD maps 2 MiB")
+@pytest.mark.parametrize("way", ["preload", "ldso"])
+@pytest.mark.parametrize("name", ["python", "compiler"])
+def test_contiguous(contiguous_pool, pause_library, tmp_path, name, way):
+    """Programs without a whole page of 32 MiB, on pages of 2 MiB that contiguous entries map."""
+    argv, expected, pages = STOCK[name](tmp_path)
+    options = "backend=hugetlb,data=off"
+    plain = helpers.run(argv)
+    [file] = helpers.hugeld_json("inspect", "-o", options, argv[0])["files"]
+    assert file["huge_page_bytes"] == CONTIGUOUS
+    spans = [(int(s["start"], 0), int(s["end"], 0)) for s in file["plan"]["spans"]]
+    assert sum(end - start for start, end in spans) >= pages * CONTIGUOUS
+    needs = helpers.hugeld_json("doctor", "-o", options, "--", argv[0])
+    assert needs["program"]["needed_pages"] == sum(end - start for start, end in spans) // CONTIGUOUS
+    assert needs["program"]["enough"] and contiguous_pool == 24
+    run = [helpers.HUGELD, "run", "--via", way, "-o", options, "--", *argv]
+    with helpers.paused(run, helpers.preload(pause_library), os.path.basename(argv[0])) as process:
+        huge = [m for m in helpers.read_smaps(process.pid) if m.is_hugetlb]
+        assert {m.kb["KernelPageSize"] for m in huge} == {CONTIGUOUS // 1024} and {m.permissions for m in huge} == {"r-xp"}
+        assert [(m.start, m.end) for m in huge] == spans
+        assert sum(m.hugetlb_bytes for m in huge) == sum(end - start for start, end in spans)
+        [found] = helpers.hugeld_json("status", process.pid)["processes"]
+        assert sum(o["backends"]["hugetlb_pages"] for o in found["objects"]) == needs["program"]["needed_pages"]
+        code, output, _ = process.finish()
+    assert code == 0 and expected in output and (code, output) == (plain.returncode, plain.stdout)
+
+
 @pytest.mark.skipif(not IS_SMALL, reason="n/a: several hundred MiB of data")
 @pytest.mark.parametrize("bss", ["off", "thp"])
 def test_data(builder, prove, thp, bss):
