@@ -37,8 +37,6 @@
 /* For a program that is about to run: what was built just now may run only once. */
 #define SETTLED_SECONDS 300
 #define IMAGE_MODE 0555
-/* Percent of the memory that stay available after what no person has asked for. */
-#define AVAILABLE_MIN 15
 
 struct making {
     struct hl_addition *addition;
@@ -222,7 +220,7 @@ static void make_room(const struct making *making, uint64_t needed) {
     hl_free_stored(stored, n);
 }
 
-/* Whether AVAILABLE_MIN of the machine's memory are available with the image, too: it cannot be dropped or swapped, so what other
+/* Whether HL_AVAILABLE_MIN of the machine's memory are available with the image, too: it cannot be dropped or swapped, so what other
    programs need next would be taken from them.  The pool of huge pages is no part of that. */
 static bool leaves_margin(struct making *making, uint64_t needed) {
     char meminfo[8192];
@@ -232,12 +230,12 @@ static bool leaves_margin(struct making *making, uint64_t needed) {
         hl_find_number(meminfo, "Hugetlb:", &pool);
         hl_find_number(meminfo, "MemAvailable:", &available);
     }
-    uint64_t margin = hl_subtract(total, pool) / 100 * AVAILABLE_MIN;
+    uint64_t margin = hl_subtract(total, pool) / 100 * HL_AVAILABLE_MIN;
     return available >= margin + needed / 1024 ||
            fail(making, HL_SHARE_FAILED,
                 hl_xasprintf("its image takes %" PRIu64 " MiB, and less than %d %% of the memory would stay "
                              "available; free memory, or make it all the same: hugeld share refresh",
-                             needed >> 20, AVAILABLE_MIN));
+                             needed >> 20, HL_AVAILABLE_MIN));
 }
 
 static bool is_calm(struct making *making) {

@@ -68,6 +68,9 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
 char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, const struct hl_elf_file *file,
                             const char *path);
 
+/* Percent of the memory that stay available after what no person has asked for, an image or what is put in place. */
+#define HL_AVAILABLE_MIN 15
+
 /* What the machine is short of now, so that nothing should be put in place for a later benefit; NULL: nothing, or PLACER
    has noted that it is not known.  The caller frees it. */
 char *hl_explain_busy(struct hl_placer *placer);

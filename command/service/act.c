@@ -41,7 +41,6 @@
 #define SLOW_MS 50
 #define REST 20
 #define COUNT_MS 250
-#define AVAILABLE_MIN 0.15
 /* Of /etc/machine-id (machine-id(5)). */
 #define ID_DIGITS 32
 /* By default: of the memory, and at most. */
@@ -119,8 +118,8 @@ static char *explain_memory(const struct hl_actor *actor, const struct hl_config
     double budget = fmin(BUDGET_SHARE * (double)total, (double)BUDGET_MAX_KIB);
     if (configuration->budget_mib > 0)
         budget = 1024 * configuration->budget_mib;
-    if ((double)available < AVAILABLE_MIN * (double)total || total == 0)
-        return hl_xasprintf("less than %.0f %% of the memory is available", 100 * AVAILABLE_MIN);
+    if (100 * (double)available < HL_AVAILABLE_MIN * (double)total || total == 0)
+        return hl_xasprintf("less than %d %% of the memory is available", HL_AVAILABLE_MIN);
     if ((double)((actor->counts.kept_bytes + actor->geometry.huge_page_bytes) >> 10) > budget)
         return hl_xasprintf("%" PRIu64 " MiB are in place, and the budget is %.0f MiB",
                             actor->counts.kept_bytes >> 20, budget / 1024);
