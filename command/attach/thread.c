@@ -351,11 +351,13 @@ static int ask_others(const struct hl_threads *threads, const struct hl_tracee *
     return 0;
 }
 
-static int await_others(const struct hl_threads *threads) {
+/* More are LEFT if they were about to leave their calls. */
+static int await_others(const struct hl_threads *threads, size_t *left) {
     for (size_t i = 0; i < threads->n; i++) {
         struct hl_tracee *tracee = &threads->thread[i]->tracee;
         int result = tracee->stage == HL_TRACEE_ASKED ? hl_await_tracee(tracee) : 0;
-        if (result != 0 && result != -ESRCH)
+        *left += result == HL_SKIP_ATTACH_UNFIT;
+        if (result != 0 && result != -ESRCH && result != HL_SKIP_ATTACH_UNFIT)
             return result;
     }
     return 0;
@@ -378,7 +380,7 @@ static int stop_others(struct hl_threads *threads, const struct hl_tracee *taken
         look_at_threads(threads, false);
         int result = ask_others(threads, taken, &left);
         if (result == 0)
-            result = await_others(threads);
+            result = await_others(threads, &left);
         unsigned before = *n;
         *n = count_stopped(threads);
         if (result != 0 || (left == 0 && *n == before))

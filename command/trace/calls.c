@@ -11,6 +11,7 @@
 #include "command/trace/calls.h"
 #include "command/base/basics.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/futex.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#if defined __x86_64__
+#if defined __x86_64__ || defined __aarch64__
 
 /* Which programs sleep in the call; NULL: not known. */
 struct sleeper {
@@ -82,8 +83,14 @@ static bool can_write_select(const struct hl_call *call, const struct sleeper *s
 /* Whether the file is one of which a read takes all or nothing: a pipe, whatever its name and file system, or what the kernel
    has named so; a path would begin with a slash.  Whose file system it is on is not asked: it need not answer. */
 static bool reads_all_or_nothing(const struct hl_call *call, const struct sleeper *sleeper) {
-    static const char *const names[] = {"anon_inode:[eventfd]", "anon_inode:[timerfd]",
-                                        "anon_inode:[signalfd]", "anon_inode:inotify"};
+    static const char *const names[] = {
+        "anon_inode:[eventfd]",
+        "anon_inode:[timerfd]",
+#if !defined __aarch64__ /* it ends with EINTR */
+        "anon_inode:inotify",
+#endif
+        "anon_inode:[signalfd]"
+    };
     char name[64];
     struct statx state;
     if (sleeper == NULL)
@@ -100,6 +107,30 @@ static bool reads_all_or_nothing(const struct hl_call *call, const struct sleepe
     return is_known;
 }
 
+/* AArch64 loses the first argument of a call that ends with EINTR; so the program has no other epoll instance. */
+static bool is_only_epoll(const struct hl_call *call, const struct sleeper *sleeper) {
+    (void)call;
+#if defined __aarch64__
+    char *path = sleeper != NULL ? hl_xasprintf("task/%d/fd", sleeper->tid) : NULL;
+    int fd = path != NULL ? openat(sleeper->process->folder, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+    unsigned n = 0;
+    free(path);
+    for (struct dirent *entry; folder != NULL && n < 2 && (entry = readdir(folder)) != NULL;) {
+        char name[64];
+        ssize_t bytes = readlinkat(fd, entry->d_name, name, sizeof name - 1);
+        name[bytes > 0 ? bytes : 0] = '\0';
+        n += strcmp(name, "anon_inode:[eventpoll]") == 0;
+    }
+    if (folder != NULL)
+        closedir(folder);
+    return sleeper == NULL || n == 1;
+#else
+    (void)sleeper;
+    return true;
+#endif
+}
+
 /* Once it has returned EINTR, it is known that it had done nothing; before, it is not. */
 static bool is_over(const struct hl_call *call, const struct sleeper *sleeper) {
     (void)call;
@@ -108,30 +139,49 @@ static bool is_over(const struct hl_call *call, const struct sleeper *sleeper) {
 
 /* --- the table --- */
 
+/* Interrupted, the kernel lets it go on as restart_syscall(2).  AArch64 has done so before its tracer can say that it begins anew. */
+#if defined __aarch64__
+#define BITSET_TIMED HL_AGAIN_CONTINUED
+#else
+#define BITSET_TIMED HL_AGAIN_WHOLE
+#endif
+
 static const struct row rows[] = {
     {SYS_futex, is_futex_wait, HL_AGAIN_WHOLE, HL_AGAIN_CONTINUED, POINTER, 3},
-    {SYS_futex, is_futex_wait_bitset, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
+    {SYS_futex, is_futex_wait_bitset, HL_AGAIN_WHOLE, BITSET_TIMED, POINTER, 3},
+#ifdef SYS_epoll_wait
     {SYS_epoll_wait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
-    {SYS_epoll_pwait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
-    {441 /* epoll_pwait2 */, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
+#endif
+    {SYS_epoll_pwait, is_only_epoll, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, MILLISECONDS, 3},
+    {441 /* epoll_pwait2 */, is_only_epoll, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
+#ifdef SYS_poll
     {SYS_poll, NULL, HL_AGAIN_WHOLE, HL_AGAIN_CONTINUED, MILLISECONDS, 2},
+#endif
     {SYS_ppoll, can_write_ppoll, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 2},
+#ifdef SYS_select
     {SYS_select, can_write_select, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
+#endif
     {SYS_pselect6, can_write_select, HL_AGAIN_WHOLE, HL_AGAIN_REST, POINTER, 4},
     {SYS_clock_nanosleep, is_absolute, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_clock_nanosleep, can_write_rest, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
     {SYS_nanosleep, can_write_rest, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
     {SYS_restart_syscall, NULL, HL_AGAIN_CONTINUED, HL_AGAIN_CONTINUED, NONE, 0},
     {SYS_read, reads_all_or_nothing, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
+#if !defined __aarch64__ /* with a timeout they end with EINTR */
     {SYS_accept, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_accept4, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
+#endif
     {SYS_wait4, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_waitid, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
+#ifdef SYS_pause
     {SYS_pause, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
+#endif
     {SYS_rt_sigsuspend, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
+#if !defined __aarch64__ /* they end with EINTR */
     {SYS_rt_sigtimedwait, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 2},
     {SYS_semop, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_semtimedop, NULL, HL_AGAIN_WHOLE, HL_AGAIN_ANEW, POINTER, 3},
+#endif
     {SYS_msgrcv, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     {SYS_mq_timedreceive, NULL, HL_AGAIN_WHOLE, HL_AGAIN_WHOLE, NONE, 0},
     /* A thread that ran when it was chosen may be caught in one of these. */
@@ -146,7 +196,7 @@ static const struct row rows[] = {
     {SYS_sendmmsg, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
     {SYS_fallocate, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
     {SYS_io_getevents, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
-    {333 /* io_pgetevents */, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
+    {SYS_io_pgetevents, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
     {426 /* io_uring_enter */, is_over, HL_AGAIN_ANEW, HL_AGAIN_ANEW, NONE, 0},
 };
 

@@ -22,30 +22,24 @@
    kernel's own stack, [stack], lets that grow.  There is a gap between, for what the first thread may need of it meanwhile.
    When the thread is let go, a pattern is left there, by which the next attach knows that it was not used since.
 
-   A thread that is stopped in a system call has been thrown out of it.  The kernel lets most calls begin again,
-   if it finds registers as it left them at a stop of its own making (never after a call of ours); so that is
-   where they are restored.  Of what trace/calls.c has, those that end with EINTR are given the result of those that begin
-   again unless a handler runs: the kernel does the rest, whenever a signal comes.
+   What differs between machines is in tracee-*.c: the frame, and how a thread goes on with the call in which it was stopped.
 
    Other threads of the process can write to its instructions, and a filter of its system calls (seccomp) may be suspended for
    ours.  So when a call is entered, its number, its arguments and the instruction are compared with what was meant.  If
    it is another one, its number becomes -1, a call that does nothing.  But a filter would judge that too; so where it is not
    suspended, and no more can be gained than without us, the call is left alone. */
-#include "command/trace/tracee.h"
-#include "command/trace/registers.h"
+#include "command/trace/machine.h"
 #include "command/base/basics.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#if defined __x86_64__
+#if defined __x86_64__ || defined __aarch64__
 
-#include <cpuid.h>
 #include <elf.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/audit.h>
 #include <linux/capability.h>
 #include <pthread.h>
 #include <sched.h>
@@ -66,7 +60,6 @@
 #define PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG 0x4211
 #endif
 
-#define STOP_US INT64_C(500000)
 /* A stop that comes sooner is waited for on the processor: falling asleep takes as long.  Longer than that the
    thread may be waiting for this processor. */
 #define SPIN_US 20
@@ -79,49 +72,8 @@
 #define ENTER_US INT64_C(5000000)
 /* What else is on the stack when a signal comes that cannot be blocked. */
 #define SPARE_BYTES 8192
-#define XSAVE_MAX 65536
 /* What the first thread may take of [stack] while a frame lies at its end. */
 #define GAP_BYTES 65536
-#define USER_CS 0x33 /* arch/x86/include/asm/segment.h */
-/* Offsets in XSAVE's area, and features of it (Intel SDM 1, 13.4). */
-#define XSAVE_SOFTWARE_AT 464
-#define XSAVE_HEADER_AT 512
-#define XSAVE_LEGACY_BYTES 576
-#define AMX_FEATURES ((uint64_t)3 << 17)
-/* arch/x86/include/uapi/asm/sigcontext.h, ucontext.h */
-#define FRAME_MAGIC1 0x46505853u
-#define FRAME_MAGIC2 0x46505845u
-#define FRAME_HAS_XSTATE 1
-#define FRAME_HAS_SS 6 /* UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS */
-/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
-#define NO_ALTERNATE_STACK 7
-/* What the kernel returns inside of itself for calls that begin again (include/linux/errno.h). */
-enum { RESTART_SYS = 512, RESTART_NOINTR = 513, RESTART_NOHAND = 514, RESTART_BLOCK = 516 };
-
-/* struct rt_sigframe: what sigreturn reads. */
-struct frame {
-    uint64_t back;
-    uint64_t flags, link;
-    uint64_t stack_at, stack_flags, stack_bytes;
-    uint64_t r8, r9, r10, r11, r12, r13, r14, r15, rdi, rsi, rbp, rbx, rdx, rax, rcx, rsp, rip, eflags;
-    uint16_t cs, gs, fs, ss;
-    uint64_t error, trap, old_mask, cr2, xsave, reserved[8];
-    uint64_t mask;
-    char siginfo[128];
-};
-
-struct hl_tracee_state {
-    struct user_regs_struct registers; /* as they were when it stopped */
-    uint64_t mask;                     /* of signals */
-    uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
-    uint64_t low, high;                /* what was taken for it */
-    bool suspends;                     /* no filter sees what it calls */
-    siginfo_t held;                    /* a signal to be sent again; si_signo is 0: none */
-    size_t xsave_bytes;
-    char *xsave;
-};
-
-int hl_check_attach_machine(void) { return 0; }
 
 /* --- memory --- */
 
@@ -142,14 +94,14 @@ int hl_write_tracee(const struct hl_tracee *tracee, uint64_t at, const void *fro
     return result_of(pwrite(tracee->memory, from, bytes, (off_t)at), bytes);
 }
 
-static int open_memory(struct hl_tracee *tracee) {
+int hl_open_memory(struct hl_tracee *tracee) {
     char *path = hl_xasprintf("/proc/%d/mem", tracee->tid);
     tracee->memory = open(path, O_RDWR | O_CLOEXEC);
     free(path);
     return tracee->memory >= 0 ? 0 : -errno;
 }
 
-static void close_memory(struct hl_tracee *tracee) {
+void hl_close_memory(struct hl_tracee *tracee) {
     if (tracee->memory >= 0)
         close(tracee->memory);
     tracee->memory = -1;
@@ -157,25 +109,30 @@ static void close_memory(struct hl_tracee *tracee) {
 
 /* --- instructions --- */
 
-static const char call_code[] = "\x0f\x05\xc3";
-static const char *const back_codes[] = {"\x48\xc7\xc0\x0f\0\0\0\x0f\x05", "\xb8\x0f\0\0\0\x0f\x05"};
-static const size_t back_bytes[] = {9, 7};
-
 static bool has_code(const struct hl_tracee *tracee, const struct hl_process *process, uint64_t at,
-                     const char *code, size_t bytes) {
+                     const struct hl_code *code) {
     char found[16];
     const struct hl_region *region = hl_find_region(process, at);
-    return region != NULL && (region->flags & PF_X) && hl_read_tracee(tracee, at, found, bytes) == 0 &&
-           memcmp(found, code, bytes) == 0;
+    return region != NULL && (region->flags & PF_X) && hl_read_tracee(tracee, at, found, code->n) == 0 &&
+           memcmp(found, code->at, code->n) == 0;
 }
 
 /* They were found while the process ran. */
 static bool are_there(const struct hl_gadgets *gadgets, const struct hl_tracee *tracee,
                       const struct hl_process *process) {
     bool can_return = false;
-    for (size_t i = 0; i < 2; i++)
-        can_return |= has_code(tracee, process, gadgets->back, back_codes[i], back_bytes[i]);
-    return can_return && has_code(tracee, process, gadgets->call, call_code, sizeof call_code - 1);
+    for (size_t i = 0; i < HL_BACK_CODES; i++)
+        can_return |= has_code(tracee, process, gadgets->back, &hl_back_codes[i]);
+    return can_return && has_code(tracee, process, gadgets->call, &hl_call_code);
+}
+
+/* The address of CODE in the BYTES at TEXT, which lie at ADDRESS; 0: it is not there. */
+static uint64_t find_code(const char *text, size_t bytes, uint64_t address, const struct hl_code *code) {
+    const char *at = text, *end = text + bytes;
+    while ((at = memmem(at, (size_t)(end - at), code->at, code->n)) != NULL &&
+           (address + (uint64_t)(at - text)) % HL_CODE_UNIT != 0)
+        at++;
+    return at != NULL ? address + (uint64_t)(at - text) : 0;
 }
 
 /* 0, or what became of reading it. */
@@ -190,13 +147,10 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
         result = hl_read_tracee(&reader, at, bytes, n);
         if (result != 0)
             break;
-        const char *hit = found->call == 0 ? memmem(bytes, n, call_code, sizeof call_code - 1) : NULL;
-        if (hit != NULL)
-            found->call = at + (uint64_t)(hit - bytes);
-        for (size_t i = 0; i < 2 && found->back == 0; i++) {
-            hit = memmem(bytes, n, back_codes[i], back_bytes[i]);
-            found->back = hit != NULL ? at + (uint64_t)(hit - bytes) : 0;
-        }
+        if (found->call == 0)
+            found->call = find_code(bytes, n, at, &hl_call_code);
+        for (size_t i = 0; i < HL_BACK_CODES && found->back == 0; i++)
+            found->back = find_code(bytes, n, at, &hl_back_codes[i]);
         at += n > overlap ? n - overlap : n;
         if (n < chunk)
             break;
@@ -234,7 +188,7 @@ int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process
 
 /* --- stopping --- */
 
-static long trace(const struct hl_tracee *tracee, int request, uintptr_t address, uintptr_t data) {
+long hl_trace(const struct hl_tracee *tracee, int request, uintptr_t address, uintptr_t data) {
     return ptrace(request, tracee->tid, address, data) >= 0 ? 0 : -errno;
 }
 
@@ -246,8 +200,7 @@ static void await_change(void) {
     sigtimedwait(&change, NULL, &(struct timespec){0, PAUSE_NS});
 }
 
-/* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_ATTACH_BUSY; or -ESRCH. */
-static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
+int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
     for (double begun = hl_now_ms();;) {
         double waited_us = (hl_now_ms() - begun) * 1e3; /* before the look, which may be the last */
         pid_t tid = waitpid(tracee->tid, status, __WALL | __WNOTHREAD | WNOHANG);
@@ -266,31 +219,41 @@ static int await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us
     return -ESRCH;
 }
 
-/* Whether STATUS is a stop of ptrace's own, which PTRACE_INTERRUPT asks for; a group stop names another
-   signal. */
-static bool is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
+bool hl_is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
 
-static bool is_our_stop(int status) { return is_event(status) && WSTOPSIG(status) == SIGTRAP; }
-
-/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile. */
-static int await_interrupt(struct hl_tracee *tracee, int64_t patience_us) {
-    for (int status;;) {
-        int result = await_stop(tracee, &status, patience_us);
-        if (result != 0 || is_our_stop(status))
-            return result;
-        if (is_event(status))
-            return HL_SKIP_ATTACH_STOPPED;
-        result = (int)trace(tracee, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
-        if (result != 0)
-            return result;
-    }
-}
+static bool is_our_stop(int status) { return hl_is_event(status) && WSTOPSIG(status) == SIGTRAP; }
 
 static FILE *open_status(const struct hl_tracee *tracee) {
     char *path = hl_xasprintf("/proc/%d/task/%d/status", tracee->pid, tracee->tid);
     FILE *status = fopen(path, "re");
     free(path);
     return status;
+}
+
+bool hl_catches(const struct hl_tracee *tracee, int number) {
+    FILE *status = open_status(tracee);
+    char line[256];
+    uint64_t caught = ~UINT64_C(0);
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        sscanf(line, "SigCgt: %" SCNx64, &caught);
+    if (status != NULL)
+        fclose(status);
+    return (caught >> (number - 1) & 1) != 0;
+}
+
+/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile. */
+static int await_interrupt(struct hl_tracee *tracee, int64_t patience_us) {
+    for (int status;;) {
+        int result = hl_await_stop(tracee, &status, patience_us);
+        if (result != 0 || is_our_stop(status))
+            return result;
+        if (hl_is_event(status))
+            return HL_SKIP_ATTACH_STOPPED;
+        tracee->ran_handler |= hl_catches(tracee, WSTOPSIG(status));
+        result = (int)hl_trace(tracee, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
+        if (result != 0)
+            return result;
+    }
 }
 
 /* Why the thread cannot be traced: it may have ended just now, or have a tracer. */
@@ -349,7 +312,7 @@ static int seize(const struct hl_tracee *tracee) {
     ticks = 0;
     if (sigsetjmp(before_seizing, 0) == 0) {
         pthread_sigmask(SIG_UNBLOCK, &clock, NULL);
-        result = (int)trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
+        result = (int)hl_trace(tracee, PTRACE_SEIZE, 0, PTRACE_O_TRACESYSGOOD);
     }
     pthread_sigmask(SIG_BLOCK, &clock, NULL);
     return result;
@@ -363,44 +326,27 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const st
     }
     if (tracee->rest != 0 && hl_read_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
         tracee->rest = 0;
-    int result = seize(tracee);
+    int result = call == NULL && !HL_STOPS_RUNNING ? HL_SKIP_ATTACH_UNFIT : seize(tracee);
     if (result == -EPERM)
         return find_denial(tracee);
     if (result == 0)
-        result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0);
+        hl_look_before_stop(tracee);
+    if (result == 0)
+        result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0);
     if (result == 0)
         tracee->stage = HL_TRACEE_ASKED;
     return result;
 }
 
-static int read_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
+int hl_read_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
     struct iovec data = {registers, sizeof *registers};
-    return (int)trace(tracee, PTRACE_GETREGSET, NT_PRSTATUS, (uintptr_t)&data);
+    int result = (int)hl_trace(tracee, PTRACE_GETREGSET, NT_PRSTATUS, (uintptr_t)&data);
+    return result == 0 && data.iov_len != sizeof *registers ? HL_SKIP_ATTACH_32_BIT : result;
 }
 
-static int write_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
+int hl_write_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
     struct iovec data = {registers, sizeof *registers};
-    return (int)trace(tracee, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
-}
-
-static struct hl_call call_of(const struct user_regs_struct *r) {
-    return (struct hl_call){(long)r->orig_rax, {r->rdi, r->rsi, r->rdx, r->r10, r->r8, r->r9}};
-}
-
-/* Undoes what the kernel has written since the thread was asked to stop, if it was thrown out of the very call in which
-   it slept then.  Its memory is opened before that is found out: afterwards its number may be that of a program that another
-   thread has executed, with more privileges. */
-static void put_rest_back(struct hl_tracee *tracee) {
-    struct user_regs_struct registers;
-    if (tracee->rest == 0 || open_memory(tracee) != 0)
-        return;
-    if (read_registers(tracee, &registers) == 0) {
-        struct hl_call now = call_of(&registers);
-        if ((int64_t)registers.rax == -RESTART_BLOCK &&
-            memcmp(now.argument, tracee->call.argument, sizeof now.argument) == 0)
-            hl_write_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES);
-    }
-    close_memory(tracee);
+    return (int)hl_trace(tracee, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
 }
 
 static int await_tracee(struct hl_tracee *tracee, int64_t patience_us) {
@@ -408,130 +354,15 @@ static int await_tracee(struct hl_tracee *tracee, int64_t patience_us) {
     if (result == 0) {
         tracee->stage = HL_TRACEE_STOPPED;
         tracee->stopped_ms = hl_now_ms();
-        put_rest_back(tracee);
+        result = hl_settle_stop(tracee);
     } else if (result == HL_SKIP_ATTACH_STOPPED) { /* it stays stopped */
-        trace(tracee, PTRACE_DETACH, 0, 0);
+        hl_trace(tracee, PTRACE_DETACH, 0, 0);
         tracee->stage = HL_TRACEE_GONE;
     }
     return result;
 }
 
-int hl_await_tracee(struct hl_tracee *tracee) { return await_tracee(tracee, STOP_US); }
-
-/* --- the frame --- */
-
-/* Of the features in XCR0, what a signal frame has: all that do not have to be asked for, up to the end of the
-   last one. */
-static size_t frame_xsave_bytes(uint64_t features) {
-    unsigned bytes, at, c, d;
-    size_t end = XSAVE_LEGACY_BYTES;
-    for (unsigned i = 2; i < 63; i++) {
-        if (!(features >> i & 1) || !__get_cpuid_count(0xd, i, &bytes, &at, &c, &d))
-            continue;
-        if (at + bytes > end)
-            end = at + bytes;
-    }
-    return end;
-}
-
-/* Makes of the registers that ptrace shows those of a signal frame. */
-static int read_xsave(struct hl_tracee *tracee) {
-    struct hl_tracee_state *state = tracee->state;
-    uint64_t features, used;
-    state->xsave = hl_xmalloc(XSAVE_MAX + sizeof(uint32_t));
-    struct iovec data = {state->xsave, XSAVE_MAX};
-    int result = (int)trace(tracee, PTRACE_GETREGSET, NT_X86_XSTATE, (uintptr_t)&data);
-    if (result != 0)
-        return result;
-    memcpy(&features, state->xsave + XSAVE_SOFTWARE_AT, sizeof features);
-    memcpy(&used, state->xsave + XSAVE_HEADER_AT, sizeof used);
-    if (used & AMX_FEATURES)
-        return HL_SKIP_ATTACH_AMX;
-    features &= ~AMX_FEATURES;
-    size_t bytes = frame_xsave_bytes(features);
-    if (bytes > data.iov_len)
-        return -EINVAL;
-    struct {
-        uint32_t magic, extended_bytes;
-        uint64_t features;
-        uint32_t bytes, padding[7];
-    } software = {FRAME_MAGIC1, (uint32_t)(bytes + sizeof(uint32_t)), features, (uint32_t)bytes, {0}};
-    const uint32_t end = FRAME_MAGIC2;
-    memcpy(state->xsave + XSAVE_SOFTWARE_AT, &software, sizeof software);
-    memcpy(state->xsave + bytes, &end, sizeof end);
-    state->xsave_bytes = bytes + sizeof end;
-    return 0;
-}
-
-static bool is_in_system_call(const struct user_regs_struct *registers) {
-    return (int64_t)registers->orig_rax >= 0;
-}
-
-/* Makes REGISTERS those of a thread that is about to make the call of which it was thrown out, if any: for sigreturn,
-   after which the kernel does not know of it. */
-static void rewind_call(struct user_regs_struct *registers) {
-    int64_t result = (int64_t)registers->rax;
-    struct hl_call call = call_of(registers);
-    if (!is_in_system_call(registers))
-        return;
-    if (result == -RESTART_SYS || result == -RESTART_NOINTR || result == -RESTART_NOHAND ||
-        result == -RESTART_BLOCK || (result == -EINTR && hl_find_again(&call) != HL_AGAIN_UNKNOWN)) {
-        registers->rax = registers->orig_rax;
-        registers->rip -= 2;
-        registers->orig_rax = (uint64_t)-1;
-    }
-}
-
-/* Lets the kernel do that, unless a handler is to run: then the call ends with EINTR, as it would have without us.  Where
-   the rest of a timeout counts, the kernel knows it already. */
-static bool let_begin_again(struct user_regs_struct *registers) {
-    struct hl_call call = call_of(registers);
-    int64_t result = (int64_t)registers->rax;
-    if (!is_in_system_call(registers) || (result != -EINTR && result != -RESTART_BLOCK))
-        return false;
-    enum hl_again again = hl_find_again(&call);
-    if (again == HL_AGAIN_UNKNOWN || (result == -RESTART_BLOCK && again != HL_AGAIN_WHOLE))
-        return false;
-    registers->rax = (uint64_t)-RESTART_NOHAND;
-    return true;
-}
-
-/* A call with a timeout that was interrupted once goes on as restart_syscall, and if we die the kernel does not know
-   what that was: sigreturn makes it forget.  The number stands before the syscall instruction, in most programs:
-   mov $NUMBER, %eax; syscall. */
-long hl_find_restarted(pid_t tid, uint64_t pc) {
-    const struct hl_tracee reader = {.tid = tid};
-    unsigned char code[7];
-    uint32_t number;
-    if (hl_read_tracee(&reader, pc - sizeof code, code, sizeof code) != 0 || code[0] != 0xb8 ||
-        code[5] != 0x0f || code[6] != 0x05)
-        return SYS_restart_syscall;
-    memcpy(&number, code + 1, sizeof number);
-    return (long)number;
-}
-
-/* A critical section of rseq(2) does not survive that the thread runs elsewhere meanwhile: it is aborted, as a
-   signal aborts it. */
-static int abort_critical_section(const struct hl_tracee *tracee, struct user_regs_struct *registers) {
-    struct __ptrace_rseq_configuration rseq = {0};
-    struct {
-        uint32_t version, flags;
-        uint64_t start, bytes, abort;
-    } section;
-    uint64_t at = 0;
-    long result = ptrace(PTRACE_GET_RSEQ_CONFIGURATION, tracee->tid, sizeof rseq, &rseq);
-    if (is_in_system_call(registers))
-        return 0; /* there is none then */
-    if (result < 0)
-        return HL_SKIP_ATTACH_RSEQ;
-    if (rseq.rseq_abi_pointer == 0 ||
-        hl_read_tracee(tracee, rseq.rseq_abi_pointer + 8, &at, sizeof at) != 0 || at == 0)
-        return 0;
-    if (hl_read_tracee(tracee, at, &section, sizeof section) == 0 &&
-        registers->rip - section.start < section.bytes)
-        registers->rip = section.abort;
-    return 0;
-}
+int hl_await_tracee(struct hl_tracee *tracee) { return await_tracee(tracee, HL_STOP_US); }
 
 /* Whether system calls of the thread may end in a SIGSYS of its own (Linux 5.11).  A kernel that has that but
    cannot tell shows it at the first call. */
@@ -612,43 +443,6 @@ static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_proces
     return grow_stack(tracee, process, i, bytes);
 }
 
-static void fill_frame(struct frame *frame, const struct hl_tracee *tracee, uint64_t xsave) {
-    struct user_regs_struct r = tracee->state->registers;
-    if (r.orig_rax == SYS_restart_syscall)
-        r.orig_rax = (uint64_t)hl_find_restarted(tracee->tid, r.rip);
-    if (r.orig_rax == SYS_restart_syscall && (int64_t)r.rax == -RESTART_BLOCK)
-        r.rax = (uint64_t)-EINTR; /* it is not known what it was */
-    else
-        rewind_call(&r);
-    *frame = (struct frame){
-        .back = tracee->gadgets.back,
-        .flags = FRAME_HAS_XSTATE | FRAME_HAS_SS,
-        .stack_flags = NO_ALTERNATE_STACK,
-        .r8 = r.r8,
-        .r9 = r.r9,
-        .r10 = r.r10,
-        .r11 = r.r11,
-        .r12 = r.r12,
-        .r13 = r.r13,
-        .r14 = r.r14,
-        .r15 = r.r15,
-        .rdi = r.rdi,
-        .rsi = r.rsi,
-        .rbp = r.rbp,
-        .rbx = r.rbx,
-        .rdx = r.rdx,
-        .rax = r.rax,
-        .rcx = r.rcx,
-        .rsp = r.rsp,
-        .rip = r.rip,
-        .eflags = r.eflags,
-        .cs = (uint16_t)r.cs,
-        .ss = (uint16_t)r.ss,
-        .xsave = xsave,
-        .mask = tracee->state->mask,
-    };
-}
-
 /* Signals that come of what a thread does itself: the kernel ends a process that gets one and has it
    blocked. */
 static uint64_t blockable(uint64_t mask) {
@@ -659,40 +453,30 @@ static uint64_t blockable(uint64_t mask) {
     return all | mask;
 }
 
-static void set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, long number,
-                     const uint64_t argument[6]) {
-    *r = tracee->state->registers;
-    hl_set_call_registers(r, &tracee->gadgets, tracee->state->stack, number, argument);
-    r->eflags &= ~UINT64_C(0x500); /* neither single steps nor a direction backwards */
-}
-
 /* Writes the frame and makes the thread one that returns through it. */
 static int take_over(struct hl_tracee *tracee, const struct hl_process *process) {
     struct hl_tracee_state *state = tracee->state;
-    struct frame frame;
     struct user_regs_struct r;
     const uint64_t none[6] = {0};
-    size_t head = hl_round_up(sizeof frame, 64);
-    size_t bytes = HL_TRACEE_DATA_BYTES + head + hl_round_up(state->xsave_bytes, 64);
+    size_t frame_bytes = hl_get_frame_bytes(tracee), bytes = HL_TRACEE_DATA_BYTES + frame_bytes;
     size_t taken = hl_round_up(bytes + SPARE_BYTES, (uint64_t)sysconf(_SC_PAGESIZE));
     state->low = find_room(tracee, process, taken);
     if (state->low == 0)
         return HL_SKIP_ATTACH_STACK;
     state->high = state->low + taken;
-    uint64_t xsave = state->high - hl_round_up(state->xsave_bytes, 64);
-    fill_frame(&frame, tracee, xsave);
+    state->stack = state->high - frame_bytes;
     tracee->data = state->high - bytes;
-    int result = hl_write_tracee(tracee, xsave, state->xsave, state->xsave_bytes);
-    if (result == 0)
-        result = hl_write_tracee(tracee, xsave - head, &frame, sizeof frame);
-    if (result != 0)
-        return result;
-    state->stack = xsave - head;
-    set_call(tracee, &r, SYS_getpid, none);
+    char *frame = hl_xmalloc(frame_bytes);
+    memset(frame, 0, frame_bytes);
+    hl_fill_frame(frame, tracee, state->stack);
+    int result = hl_write_tracee(tracee, state->stack, frame, frame_bytes);
+    free(frame);
+    hl_set_call(tracee, &r, SYS_getpid, none);
     uint64_t mask = blockable(state->mask);
-    result = write_registers(tracee, &r);
     if (result == 0)
-        result = (int)trace(tracee, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
+        result = hl_write_registers(tracee, &r);
+    if (result == 0)
+        result = (int)hl_trace(tracee, PTRACE_SETSIGMASK, sizeof mask, (uintptr_t)&mask);
     return result;
 }
 
@@ -732,9 +516,9 @@ static int explain_filter(int error) {
 /* Suspends what there is, and what another thread may set meanwhile (SECCOMP_FILTER_FLAG_TSYNC).  Not before the thread has
    stopped: until then it would make calls of its own without the filter. */
 static int pass_filter(struct hl_tracee *tracee, bool suspends) {
-    int error =
-        suspends ? (int)trace(tracee, PTRACE_SETOPTIONS, 0, PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
-                 : -EPERM;
+    int error = suspends ? (int)hl_trace(tracee, PTRACE_SETOPTIONS, 0,
+                                         PTRACE_O_TRACESYSGOOD | PTRACE_O_SUSPEND_SECCOMP)
+                         : -EPERM;
     tracee->state->suspends = error == 0;
     return error == 0 || !has_filter(tracee) ? 0 : suspends ? explain_filter(error) : HL_SKIP_ATTACH_FILTER;
 }
@@ -749,12 +533,12 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends) {
     struct hl_tracee_state *state = tracee->state = hl_xmalloc(sizeof *state);
     tracee->gadgets = *gadgets;
-    int result = open_memory(tracee);
+    int result = hl_open_memory(tracee);
     if (result == 0)
-        result = read_registers(tracee, &state->registers); /* so it was this thread's memory */
+        result = hl_read_registers(tracee, &state->registers); /* so it was this thread's memory */
     if (result == 0)
-        result = (int)trace(tracee, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
-    if (result == 0 && state->registers.cs != USER_CS)
+        result = (int)hl_trace(tracee, PTRACE_GETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
+    if (result == 0 && hl_runs_32_bit(&state->registers))
         result = HL_SKIP_ATTACH_32_BIT;
     if (result == 0 && !tells_calls(tracee))
         result = HL_SKIP_ATTACH_KERNEL;
@@ -765,9 +549,7 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
     if (result == 0)
         result = pass_filter(tracee, suspends);
     if (result == 0)
-        result = abort_critical_section(tracee, &state->registers);
-    if (result == 0)
-        result = read_xsave(tracee);
+        result = hl_read_frame_state(tracee);
     if (result == 0)
         result = take_over(tracee, process);
     if (result == 0)
@@ -781,7 +563,7 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
    blame for is of ours. */
 static void hold_signal(struct hl_tracee *tracee) {
     siginfo_t info = {0};
-    if (trace(tracee, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0)
+    if (hl_trace(tracee, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0)
         tracee->state->held = info;
 }
 
@@ -796,9 +578,9 @@ static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
 static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
     int status = 0, result = 0;
     for (int signal = 0; result == 0;) {
-        result = (int)trace(tracee, PTRACE_SYSCALL, 0, (uintptr_t)signal);
+        result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, (uintptr_t)signal);
         if (result == 0)
-            result = await_stop(tracee, &status, patience_us);
+            result = hl_await_stop(tracee, &status, patience_us);
         if (result != 0)
             break;
         bool in_call = WSTOPSIG(status) == (SIGTRAP | 0x80);
@@ -806,7 +588,7 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
         if (in_call)
             return 0;
         /* A stop for all threads of the process takes effect when this one is let go. */
-        signal = is_event(status) ? 0 : WSTOPSIG(status);
+        signal = hl_is_event(status) ? 0 : WSTOPSIG(status);
         if (signal != 0 && signal != SIGSTOP) {
             hold_signal(tracee);
             result = signal == SIGSYS ? HL_SKIP_ATTACH_DISPATCH : HL_SKIP_ATTACH_SIGNAL;
@@ -819,44 +601,40 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
 
 /* Whether the thread is about to make the call that WANTED makes. */
 static bool makes_call(const struct hl_tracee *tracee, const struct user_regs_struct *wanted) {
-    const uint64_t argument[6] = {wanted->rdi, wanted->rsi, wanted->rdx, wanted->r10, wanted->r8, wanted->r9};
     struct __ptrace_syscall_info info;
     return ptrace(PTRACE_GET_SYSCALL_INFO, tracee->tid, sizeof info, &info) >= (long)sizeof info.entry &&
-           info.op == PTRACE_SYSCALL_INFO_ENTRY && info.arch == AUDIT_ARCH_X86_64 &&
-           info.instruction_pointer == wanted->rip + 2 && info.stack_pointer == wanted->rsp &&
-           info.entry.nr == wanted->rax && memcmp(info.entry.args, argument, sizeof argument) == 0;
+           info.op == PTRACE_SYSCALL_INFO_ENTRY && hl_is_call(&info, wanted);
 }
 
-/* The thread has entered a call that is not ours.  Where a filter would have seen it, it is not made. */
-static int refuse_call(struct hl_tracee *tracee) {
+int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
     struct user_regs_struct r;
-    if (tracee->state->suspends && read_registers(tracee, &r) == 0) {
-        r.orig_rax = (uint64_t)-1;
-        write_registers(tracee, &r);
+    hl_set_call(tracee, &r, number, argument);
+    int error = hl_write_registers(tracee, &r);
+    if (error == 0)
+        error = run_to_call(tracee, ENTER_US);
+    if (error == 0 && !makes_call(tracee, &r)) {
+        if (tracee->state->suspends) /* where a filter would have seen it, it is not made */
+            hl_cancel_call(tracee);
+        return HL_SKIP_ATTACH_TAMPERED;
     }
-    hl_release_tracee(tracee);
-    return HL_SKIP_ATTACH_TAMPERED;
+    if (error == 0)
+        error = run_to_call(tracee, CALL_US);
+    if (error == 0)
+        error = hl_read_registers(tracee, &r);
+    if (error == -ESRCH)
+        tracee->stage = HL_TRACEE_GONE;
+    *result = hl_get_result(&r);
+    return error;
 }
 
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]) {
-    struct user_regs_struct r;
     if (tracee->stage < HL_TRACEE_ARMED)
         return -ESRCH;
     if (!tracee->state->suspends && has_filter(tracee))
         return HL_SKIP_ATTACH_FILTER; /* another thread has just set it for all */
-    set_call(tracee, &r, number, argument);
-    int error = write_registers(tracee, &r);
-    if (error == 0)
-        error = run_to_call(tracee, ENTER_US);
-    if (error == 0 && !makes_call(tracee, &r))
-        return refuse_call(tracee);
-    if (error == 0)
-        error = run_to_call(tracee, CALL_US);
-    if (error == 0)
-        error = read_registers(tracee, &r);
-    if (error == -ESRCH)
-        tracee->stage = HL_TRACEE_GONE;
-    *result = (long)r.rax;
+    int error = hl_make_call(tracee, result, number, argument);
+    if (error == HL_SKIP_ATTACH_TAMPERED)
+        hl_release_tracee(tracee);
     return error;
 }
 
@@ -865,12 +643,12 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
 /* After a call of ours: to a stop of ptrace's own, where the kernel looks at what was interrupted.  A signal that
    cannot be blocked and comes just now is sent again later, since its handler's frame would be lost. */
 static int leave_call(struct hl_tracee *tracee) {
-    int status = 0, result = (int)trace(tracee, PTRACE_INTERRUPT, 0, 0), signal = 0;
+    int status = 0, result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0), signal = 0;
     while (result == 0) {
-        result = (int)trace(tracee, PTRACE_CONT, 0, (uintptr_t)signal);
+        result = (int)hl_trace(tracee, PTRACE_CONT, 0, (uintptr_t)signal);
         if (result == 0)
-            result = await_stop(tracee, &status, CALL_US);
-        if (result != 0 || is_event(status))
+            result = hl_await_stop(tracee, &status, CALL_US);
+        if (result != 0 || hl_is_event(status))
             break;
         signal = WSTOPSIG(status) == SIGSTOP ? SIGSTOP : 0;
         if (signal == 0 && WSTOPSIG(status) != (SIGTRAP | 0x80))
@@ -879,14 +657,9 @@ static int leave_call(struct hl_tracee *tracee) {
     return result;
 }
 
-/* The mask goes first: without us the frame still restores the rest. */
 static void restore(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
-    if (tracee->stage == HL_TRACEE_IN_CALL && leave_call(tracee) != 0)
-        return;
-    trace(tracee, PTRACE_SETSIGMASK, sizeof state->mask, (uintptr_t)&state->mask);
-    let_begin_again(&state->registers);
-    if (write_registers(tracee, &state->registers) != 0)
+    if ((tracee->stage == HL_TRACEE_IN_CALL && leave_call(tracee) != 0) || hl_put_back(tracee) != 0)
         return;
     size_t bytes = (size_t)(state->high - state->low);
     uint64_t *pattern = hl_xmalloc(bytes);
@@ -895,20 +668,13 @@ static void restore(struct hl_tracee *tracee) {
     free(pattern);
 }
 
-/* One that has made no call. */
-static void restore_call(const struct hl_tracee *tracee) {
-    struct user_regs_struct registers;
-    if (read_registers(tracee, &registers) == 0 && let_begin_again(&registers))
-        write_registers(tracee, &registers);
-}
-
 static void let_go(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
     if (tracee->stage == HL_TRACEE_STOPPED)
-        restore_call(tracee);
+        hl_let_begin_again(tracee);
     else
         restore(tracee);
-    trace(tracee, PTRACE_DETACH, 0, 0);
+    hl_trace(tracee, PTRACE_DETACH, 0, 0);
     if (state != NULL)
         send_again(tracee, &state->held);
     tracee->stage = HL_TRACEE_GONE;
@@ -921,9 +687,9 @@ void hl_release_tracee(struct hl_tracee *tracee) {
     if (tracee->stage >= HL_TRACEE_STOPPED)
         let_go(tracee);
     if (state != NULL)
-        free(state->xsave);
+        free(state->vectors);
     free(state);
-    close_memory(tracee);
+    hl_close_memory(tracee);
     tracee->state = NULL;
 }
 

@@ -43,6 +43,12 @@ struct hl_tracee {
     struct hl_call call;           /* in which it slept when it was asked to stop, */
     uint64_t rest; /* and what was in memory where that writes the rest of its time; 0: nowhere */
     char rest_bytes[HL_REST_BYTES];
+    bool ran_handler; /* one of its process's has run, or may have, since it is ours */
+    struct {
+        bool is_asleep;     /* in that call, after it became ours, */
+        uint64_t stack, pc; /* where it is, */
+        uint64_t seventh;   /* and what its x7 was when it stopped */
+    } seen;
 };
 
 /* Whether this machine's processes can be changed as they run: 0, or HL_SKIP_ATTACH_MACHINE. */

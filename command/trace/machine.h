@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Between tracee.c and what it has of each machine.  Results are as in tracee.h. */
+#ifndef HL_TRACE_MACHINE_H
+#define HL_TRACE_MACHINE_H
+
+#include "command/trace/tracee.h"
+
+#include <signal.h>
+#include <stddef.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
+
+#if defined __x86_64__
+#define HL_BACK_CODES 2
+#define HL_CODE_UNIT 1     /* where instructions may begin */
+#define HL_STOPS_RUNNING 1 /* a thread that runs can be stopped, and go on from there */
+#else
+#define HL_BACK_CODES 1
+#define HL_CODE_UNIT 4
+#define HL_STOPS_RUNNING 0
+#endif
+
+/* How long a thread may take for a stop of ptrace's own. */
+#define HL_STOP_US INT64_C(500000)
+
+/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
+#define HL_NO_ALTERNATE_STACK 7
+
+/* What the kernel returns inside of itself for calls that begin again (include/linux/errno.h). */
+enum { HL_RESTART_SYS = 512, HL_RESTART_NOINTR = 513, HL_RESTART_NOHAND = 514, HL_RESTART_BLOCK = 516 };
+
+struct hl_code {
+    size_t n;
+    const char *at;
+};
+
+struct hl_tracee_state {
+    struct user_regs_struct registers; /* as they were when it stopped */
+    uint64_t mask;                     /* of signals */
+    uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
+    uint64_t low, high;                /* what was taken for it */
+    bool suspends;                     /* no filter sees what it calls */
+    siginfo_t held;                    /* a signal to be sent again; si_signo is 0: none */
+    size_t vector_bytes;               /* of its vector registers, as a signal frame has them */
+    char *vectors;
+};
+
+/* --- tracee.c's --- */
+
+/* ptrace(2).  0, or a negated errno. */
+long hl_trace(const struct hl_tracee *tracee, int request, uintptr_t address, uintptr_t data);
+/* The general registers; a 32-bit thread has others: HL_SKIP_ATTACH_32_BIT. */
+int hl_read_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers);
+int hl_write_registers(const struct hl_tracee *tracee, struct user_regs_struct *registers);
+
+/* Opens the memory that TRACEE has now, for hl_write_tracee; and closes it, if it is open. */
+int hl_open_memory(struct hl_tracee *tracee);
+void hl_close_memory(struct hl_tracee *tracee);
+
+/* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_ATTACH_BUSY; or -ESRCH. */
+int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us);
+/* Whether STATUS is a stop of ptrace's own, which PTRACE_INTERRUPT asks for; a group stop names another signal. */
+bool hl_is_event(int status);
+/* Whether a handler of the thread's process would run for the signal NUMBER. */
+bool hl_catches(const struct hl_tracee *tracee, int number);
+
+/* Makes a call as hl_call_in_tracee does, but does not let go if it would be another one. */
+int hl_make_call(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
+
+/* --- the machine's --- */
+
+/* syscall; ret, and what calls sigreturn. */
+extern const struct hl_code hl_call_code, hl_back_codes[HL_BACK_CODES];
+
+/* TRACEE is ours, runs or sleeps, and is about to be asked to stop. */
+void hl_look_before_stop(struct hl_tracee *tracee);
+
+/* TRACEE has stopped as it was asked to.  After 0 its call can begin again, and it is still stopped; after anything else it was let
+   go, if it is there. */
+int hl_settle_stop(struct hl_tracee *tracee);
+
+bool hl_runs_32_bit(const struct user_regs_struct *registers);
+
+/* Reads what a signal frame has beside the general registers, and aborts a critical section.  0, or why no frame can be made. */
+int hl_read_frame_state(struct hl_tracee *tracee);
+
+/* How large that frame is, and what it is where it lies at AT: with AT as its stack pointer a call of ours returns to what
+   restores the thread. */
+size_t hl_get_frame_bytes(const struct hl_tracee *tracee);
+void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at);
+
+/* Sets R to registers with which TRACEE makes the call NUMBER. */
+void hl_set_call(const struct hl_tracee *tracee, struct user_regs_struct *r, long number,
+                 const uint64_t argument[6]);
+/* Whether INFO, of a thread that enters a call, is of the one that WANTED makes. */
+bool hl_is_call(const struct __ptrace_syscall_info *info, const struct user_regs_struct *wanted);
+/* The call that TRACEE has entered is not made. */
+void hl_cancel_call(const struct hl_tracee *tracee);
+long hl_get_result(const struct user_regs_struct *registers);
+
+/* Gives TRACEE, which could make calls and is in none, its signal mask and its registers, so that its own call begins again when
+   it is let go.  If that fails it has the frame's. */
+int hl_put_back(struct hl_tracee *tracee);
+/* The same of one that has made none. */
+void hl_let_begin_again(const struct hl_tracee *tracee);
+
+#endif
