@@ -3,7 +3,6 @@
 memory."""
 
 import contextlib
-import ctypes
 import os
 import pathlib
 import re
@@ -72,10 +71,11 @@ def compile_target(folder, name, mibs, *flags):
 def compile_library(folder, mibs):
     """The target with its text in a library, and that."""
     library = folder / "libtext.so"
-    command = ["gcc", "-shared", "-fPIC", "-DTEXT_IS_GLOBAL", f'-DCOUNT="{mibs * 1024}"', "-o", library, "-x", "c", HERE / "text.h"]
+    command = ["gcc", "-shared", "-fPIC", "-DTEXT_IS_GLOBAL", f'-DCOUNT="{mibs * 1024}"', "-Wl,-soname,libtext.so", "-o", library, "-x", "c",
+               HERE / "text.h"]
     subprocess.run(command, check=True, timeout=120)
     helpers.on_small_pages(library)
-    return compile_target(folder, "target-library", mibs, "-fPIC", "-DTEXT_ELSEWHERE", library, f"-Wl,-rpath,{folder}"), library
+    return compile_target(folder, "target-library", mibs, "-fPIC", "-DTEXT_ELSEWHERE", library, "-Wl,-rpath,$ORIGIN"), library
 
 
 @contextlib.contextmanager
@@ -105,6 +105,7 @@ def wait_in_call(pid):
 
 def tells_rseq(pid):
     """Whether the kernel has ptrace(2)'s PTRACE_GET_RSEQ_CONFIGURATION, tried on the process PID."""
+    import ctypes  # pylint: disable=import-outside-toplevel  (the arm64 guests have no libffi)
     libc = ctypes.CDLL(None, use_errno=True)
     for request in 0x4206, 0x4207:  # PTRACE_SEIZE, PTRACE_INTERRUPT
         assert libc.ptrace(request, pid, None, None) == 0, os.strerror(ctypes.get_errno())

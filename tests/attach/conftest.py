@@ -13,7 +13,7 @@ HUGE_PAGES = 64
 
 
 def pytest_ignore_collect():
-    return platform.machine() != "x86_64" or None
+    return platform.machine() not in ("x86_64", "aarch64") or None
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,20 @@ static const long calls[] = {SYS_socketpair, SYS_recvmsg, SYS_close, SYS_mmap,
                              SYS_madvise,    SYS_mremap,  SYS_munmap};
 #define NO_CALL 4095
 
+#if defined __aarch64__
+#define NUMBER regs[8]
+#define RESULT regs[0]
+#define ARGUMENT(r, i) ((r)->regs[i])
+#define MAKES_CALL(r) true
+#define CALL(r) ((r)->regs[8])
+#else
+#define NUMBER rax
+#define RESULT rax
+#define ARGUMENT(r, i) ((i) == 0 ? (r)->rdi : (i) == 2 ? (r)->rdx : (r)->r10)
+#define MAKES_CALL(r) ((r)->orig_rax == (uint64_t)-1)
+#define CALL(r) ((r)->orig_rax)
+#endif
+
 static bool kills, fails, signals, runs;
 static long nth, error, n, last = SYS_wait4;
 static bool failing; /* the call that fails is under way */
@@ -69,8 +83,8 @@ static bool is_step(long call) {
 /* The registers that the ptrace(2) with R sets or reads, at *AT of the tracer. */
 static bool read_set(pid_t thread, const struct user_regs_struct *r, struct user_regs_struct *set,
                      uint64_t *at) {
-    struct iovec vector, here = {&vector, sizeof vector}, there = {(void *)r->r10, sizeof vector};
-    if (r->rdx != NT_PRSTATUS || process_vm_readv(thread, &here, 1, &there, 1, 0) != sizeof vector)
+    struct iovec vector, here = {&vector, sizeof vector}, there = {(void *)ARGUMENT(r, 3), sizeof vector};
+    if (ARGUMENT(r, 2) != NT_PRSTATUS || process_vm_readv(thread, &here, 1, &there, 1, 0) != sizeof vector)
         return false;
     *at = (uint64_t)vector.iov_base;
     here = (struct iovec){set, sizeof *set};
@@ -78,8 +92,8 @@ static bool read_set(pid_t thread, const struct user_regs_struct *r, struct user
     return process_vm_readv(thread, &here, 1, &there, 1, 0) == sizeof *set;
 }
 
-static void write_rax(pid_t thread, uint64_t at, uint64_t value) {
-    ptrace(PTRACE_POKEDATA, thread, (void *)(at + offsetof(struct user_regs_struct, rax)), (void *)value);
+static void write_word(pid_t thread, uint64_t at, uint64_t value) {
+    ptrace(PTRACE_POKEDATA, thread, (void *)at, (void *)value);
 }
 
 static bool is_wanted(uint64_t number) {
@@ -93,14 +107,14 @@ static bool is_wanted(uint64_t number) {
 static bool look(pid_t thread, const struct user_regs_struct *r) {
     struct user_regs_struct set;
     uint64_t at;
-    if (r->rdi == PTRACE_GETREGSET)
-        return failing && r->rdx == NT_PRSTATUS;
-    if (r->rdi != PTRACE_SETREGSET || !read_set(thread, r, &set, &at) || set.orig_rax != (uint64_t)-1 ||
-        !is_wanted(set.rax))
+    if (ARGUMENT(r, 0) == PTRACE_GETREGSET)
+        return failing && ARGUMENT(r, 2) == NT_PRSTATUS;
+    if (ARGUMENT(r, 0) != PTRACE_SETREGSET || !read_set(thread, r, &set, &at) || !MAKES_CALL(&set) ||
+        !is_wanted(set.NUMBER))
         return false;
     failing = ++n == nth;
     if (failing)
-        write_rax(thread, at, NO_CALL);
+        write_word(thread, at + offsetof(struct user_regs_struct, NUMBER), NO_CALL);
     return false;
 }
 
@@ -109,7 +123,7 @@ static void replace_result(pid_t thread, const struct user_regs_struct *r) {
     struct user_regs_struct got;
     uint64_t at;
     if (read_set(thread, r, &got, &at))
-        write_rax(thread, at, (uint64_t)-error);
+        write_word(thread, at + offsetof(struct user_regs_struct, RESULT), (uint64_t)-error);
     failing = false;
 }
 
@@ -152,19 +166,21 @@ int main(int argc, char **argv) {
         int signal = WSTOPSIG(status);
         struct user_regs_struct r;
         bool again = false;
-        ptrace(PTRACE_GETREGS, thread, NULL, &r);
+        struct iovec all = {&r, sizeof r};
+        ptrace(PTRACE_GETREGSET, thread, (void *)NT_PRSTATUS, &all);
         if (signal == (SIGTRAP | 0x80)) {
             replace_result(thread, &r);
             signal = 0;
         } else if (status >> 8 == (SIGTRAP | PTRACE_EVENT_SECCOMP << 8)) {
-            bool is_nth = !fails && is_step((long)r.orig_rax) && ++n == nth;
+            long call = (long)CALL(&r);
+            bool is_nth = !fails && is_step(call) && ++n == nth;
             if (is_nth && kills)
                 kill_tracer(child, thread);
             if (is_nth && signals)
                 kill((pid_t)atol(argv[3]), (int)atol(argv[4]));
             if (is_nth && runs && system(argv[3]) != 0)
                 perror(argv[3]);
-            again = fails && (long)r.orig_rax == SYS_ptrace && look(thread, &r);
+            again = fails && call == SYS_ptrace && look(thread, &r);
         }
         if (status >> 16 != 0 || signal == SIGSTOP)
             signal = 0;

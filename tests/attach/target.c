@@ -199,12 +199,14 @@ static void wait_pselect(void) {
     want(pselect(pipe_[0] + 1, &set, NULL, NULL, NULL, &none) == 1, "pselect");
 }
 
+#ifdef __x86_64__
 /* With a timeout where the kernel cannot write what is left of it. */
 static void wait_select_constant(void) {
     static const struct timeval second = {1, 0};
     while (!shared->stop)
         want(syscall(SYS_select, 0, NULL, NULL, NULL, &second) == 0, "select");
 }
+#endif
 
 static int make_epoll(void) {
     int epoll = epoll_create1(0);
@@ -434,6 +436,19 @@ static void wait_pwait_eintr_beside(void) {
     pthread_join(thread, NULL);
 }
 
+/* Another thread waits in a call that ends with EINTR when it is interrupted. */
+static void *wait_epoll_in_thread(void *data) {
+    wait_epoll();
+    return data;
+}
+
+static void wait_epoll_beside(void) {
+    pthread_t thread;
+    want(pthread_create(&thread, NULL, wait_epoll_in_thread, NULL) == 0, "pthread_create");
+    wait_futex();
+    pthread_join(thread, NULL);
+}
+
 /* Signals that only the call lets through, each of which must get it out; who sends them waits until it has. */
 static void send_and_wait(void) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -587,6 +602,115 @@ static void wait_terminal(void) {
     waitpid(-1, NULL, 0);
 }
 
+#ifdef __aarch64__
+/* A wait with a value in each register that a call leaves alone: x1 to x30, the flags, the floating-point control and status
+   registers, and the vector registers. */
+struct registers {
+    uint64_t x[31], flags, control, status;
+    __uint128_t v[32];
+};
+
+long wait_with_registers(_Atomic uint32_t *word, const struct registers *in, struct registers *out);
+__asm__(".text\n"
+        "wait_with_registers:\n"
+        "stp x29, x30, [sp, #-192]!\n"
+        "stp x19, x20, [sp, #16]\n"
+        "stp x21, x22, [sp, #32]\n"
+        "stp x23, x24, [sp, #48]\n"
+        "stp x25, x26, [sp, #64]\n"
+        "stp x27, x28, [sp, #80]\n"
+        "stp d8, d9, [sp, #96]\n"
+        "stp d10, d11, [sp, #112]\n"
+        "stp d12, d13, [sp, #128]\n"
+        "stp d14, d15, [sp, #144]\n"
+        "stp x0, x2, [sp, #160]\n"
+        "mov x30, x1\n"
+        "ldp x2, x3, [x30, #248]\n"
+        "msr nzcv, x2\n"
+        "msr fpcr, x3\n"
+        "ldr x2, [x30, #264]\n"
+        "msr fpsr, x2\n"
+        "add x2, x30, #272\n"
+        ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n"
+        "ld1 {v\\n\\().2d}, [x2], #16\n"
+        ".endr\n"
+        ".irp n, 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30\n"
+        "ldr x\\n, [x30, #8 * \\n]\n"
+        ".endr\n"
+        "svc #0\n"
+        "str x0, [sp, #176]\n"
+        "ldr x0, [sp, #168]\n"
+        ".irp n, 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30\n"
+        "str x\\n, [x0, #8 * \\n]\n"
+        ".endr\n"
+        "mrs x1, nzcv\n"
+        "mrs x2, fpcr\n"
+        "mrs x3, fpsr\n"
+        "stp x1, x2, [x0, #248]\n"
+        "str x3, [x0, #264]\n"
+        "msr fpcr, xzr\n"
+        "add x2, x0, #272\n"
+        ".irp n, 0,1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30,31\n"
+        "st1 {v\\n\\().2d}, [x2], #16\n"
+        ".endr\n"
+        "ldr x0, [sp, #176]\n"
+        "ldp x19, x20, [sp, #16]\n"
+        "ldp x21, x22, [sp, #32]\n"
+        "ldp x23, x24, [sp, #48]\n"
+        "ldp x25, x26, [sp, #64]\n"
+        "ldp x27, x28, [sp, #80]\n"
+        "ldp d8, d9, [sp, #96]\n"
+        "ldp d10, d11, [sp, #112]\n"
+        "ldp d12, d13, [sp, #128]\n"
+        "ldp d14, d15, [sp, #144]\n"
+        "ldp x29, x30, [sp], #192\n"
+        "ret\n");
+
+static void compare_registers(const struct registers *in, const struct registers *out) {
+    for (unsigned i = 1; i < 31; i++)
+        if (in->x[i] != out->x[i])
+            fail("x%u is %lx and was %lx", i, out->x[i], in->x[i]);
+    want(in->flags == out->flags && in->control == out->control && in->status == out->status,
+         "a control register has changed");
+    want(memcmp(in->v, out->v, sizeof in->v) == 0, "a vector register has changed");
+}
+
+static void fill_registers(struct registers *in) {
+    *in = (struct registers){.flags = 0x60000000, .control = 0x00c00000, .status = 0x10};
+    for (unsigned i = 0; i < 31; i++)
+        in->x[i] = 0x0101010101010101 * (i + 1);
+    for (unsigned i = 0; i < sizeof in->v / 8; i++)
+        ((uint64_t *)in->v)[i] = 0x9e3779b97f4a7c15 * (i + 1);
+}
+
+static void wait_registers(void) {
+    struct registers in, out = {0};
+    fill_registers(&in);
+    in.x[1] = FUTEX_WAIT;
+    in.x[2] = in.x[3] = 0;
+    in.x[8] = SYS_futex;
+    while (shared->word == 0) {
+        long result = wait_with_registers(&shared->word, &in, &out);
+        want(result == 0 || result == -EAGAIN, "futex");
+        compare_registers(&in, &out);
+    }
+}
+
+/* The same in a call that ends with EINTR when it is interrupted. */
+static void wait_registers_epoll(void) {
+    struct registers in, out = {0};
+    struct epoll_event got;
+    fill_registers(&in);
+    in.x[1] = (uint64_t)&got;
+    in.x[2] = 1;
+    in.x[3] = UINT64_MAX;
+    in.x[4] = 0;
+    in.x[8] = SYS_epoll_pwait;
+    want(wait_with_registers((void *)(uintptr_t)make_epoll(), &in, &out) == 1, "epoll_pwait");
+    compare_registers(&in, &out);
+}
+#endif
+
 /* --- not in a call --- */
 
 static void run_compute(void) {
@@ -686,6 +810,7 @@ static void run_coroutine_deep(void) {
     want(deep[0] == 0xa5, "the stack has changed");
 }
 
+#ifdef __x86_64__
 /* Registers that only XSAVE restores: a value in each, compared all the time. */
 __attribute__((target("avx"))) static void run_vectors(void) {
     typedef uint64_t vector __attribute__((vector_size(32)));
@@ -700,7 +825,9 @@ __attribute__((target("avx"))) static void run_vectors(void) {
         want(sum[0] == 28 && sum[1] == 32 && sum[2] == 36 && sum[3] == 40, "a vector register has changed");
     }
 }
+#endif
 
+#ifdef __x86_64__
 /* A critical section of rseq(2) that takes long: two threads on one processor add to a number that has no lock.  If one
    is stopped in the middle, the other adds, and the first goes on, that is lost. */
 static uint64_t unlocked;
@@ -755,6 +882,7 @@ static void run_rseq(void) {
     pthread_join(thread, NULL);
     want(mine > 0 && other > 0 && unlocked == mine + other, "a critical section went on after a stop");
 }
+#endif
 
 static _Atomic unsigned alarms;
 static void count_alarm(int number) {
@@ -934,6 +1062,7 @@ static void run_filtered_late(void) {
     pthread_join(thread, NULL);
 }
 
+#ifdef __x86_64__
 /* Its call is answered by a supervisor, who must not be asked twice. */
 static void run_supervised(void) {
     int listener = filter_call(SYS_pause, SECCOMP_RET_USER_NOTIF, SECCOMP_FILTER_FLAG_NEW_LISTENER);
@@ -998,6 +1127,7 @@ static void run_escape(void) {
     pthread_join(thread, NULL);
     want(access(forbidden, F_OK) != 0, "a filter was evaded");
 }
+#endif
 
 /* The kernel asks this byte whether calls outside of [0, 0) are let through; they are. */
 static void run_dispatch(void) {
@@ -1273,7 +1403,9 @@ static const struct mode {
     RUN(handler_below),
     RUN(coroutine),
     RUN(coroutine_deep),
+#ifdef __x86_64__
     RUN(vectors),
+#endif
     RUN(signals),
     RUN(churn),
     RUN(memory),
@@ -1286,24 +1418,37 @@ static const struct mode {
     RUN(dispatch),
     RUN(privileged),
     RUN(hostile),
+#ifdef __x86_64__
     RUN(rseq),
+#endif
     WAIT(pwait_eintr),
     WAIT(uring_worker),
     WAIT(nanosleep_rest),
+#ifdef __x86_64__
     WAIT(select_constant),
+#endif
     WAIT(socket_lowat),
     WAIT(io_getevents),
     RUN(handler_deep),
     RUN(filtered_late),
+#ifdef __x86_64__
     RUN(supervised),
+#endif
+#ifdef __x86_64__
     RUN(escape),
+#endif
     RUN(small),
     WAIT(futex_bitset),
     WAIT(epoll_pwait2),
     WAIT(accept4),
     WAIT(inotify),
     WAIT(pwait_eintr_beside),
+    WAIT(epoll_beside),
     WAIT(fifo),
+#ifdef __aarch64__
+    WAIT(registers),
+    WAIT(registers_epoll),
+#endif
     RUN(compute_beside),
     RUN(unanswered),
     RUN(unanswered_close),

@@ -258,7 +258,7 @@ def test_again(targets):
         assert "on huge pages already" in succeed(attach(target.pid))
 
 
-@pytest.mark.parametrize("mode", ["epoll", "compute", "every_eintr"])
+@pytest.mark.parametrize("mode", ["epoll", "epoll_beside", "compute", "every_eintr"])
 def test_libraries(library_target, plain_output, mode):
     """All threads stand still while a library moves, and none can tell."""
     program, library = library_target
@@ -270,7 +270,7 @@ def test_libraries(library_target, plain_output, mode):
                 succeed(detach("--running-threads", target.pid))
             succeed(attach("--running-threads", "-p", "*", target.pid))
         else:
-            if mode == "epoll":
+            if mode.startswith("epoll"):
                 attaching.wait_in_call(target.pid)
             check_there_and_back(target, "--running-threads", "-p", "*")
         (process,) = json.loads(detach("--json", "--running-threads", target.pid).stdout)["processes"]
