@@ -261,6 +261,7 @@ def status_of(process):
     return process.finish()
 
 
+@pytest.mark.skipif(not IS_SMALL, reason="n/a: attach was tried with pages of 4 KiB only")
 def test_no_attach(builder, empty_library, pause_library):
     """Text that refuses wrong branches would lose that protection."""
     with faults.waiting([builder.executable("bti")], helpers.preload(empty_library, pause_library)) as process:
