@@ -14,7 +14,7 @@ import sys
 
 from measure import OUT, ROOT, Way, compile_c, environment, evict, find_libhugetlbfs, libhugetlbfs, settle
 
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "harness")]
 import helpers  # noqa: E402
 
 ALIGNED = ["-no-pie", "-Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000"]

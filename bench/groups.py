@@ -18,7 +18,7 @@ from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Measured, Way, a
                      compile_c, environment, evict, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
                      paired_experiment, pairs, pairs_missing, plain_files, plain_pages, settle, take_turns, time_run, watch)
 
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "harness")]
 import databases  # noqa: E402
 import helpers  # noqa: E402
 

@@ -16,7 +16,7 @@ import pagecache
 import report
 from measure import (OUT, ROOT, Way, at_once, compile_c, evict, experiment, paired_experiment, take_turns, time_run)
 
-sys.path[:0] = [str(ROOT / "tests")]
+sys.path[:0] = [str(ROOT / "harness")]
 import helpers  # noqa: E402
 
 CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "hugeld/glibc/2.44-upstream")

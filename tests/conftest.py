@@ -22,9 +22,9 @@ import typing
 import pytest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE / "system")]
+sys.path[:0] = [str(HERE / "system"), str(HERE.parent / "harness")]
 
-import helpers  # noqa: E402  (its folder has just been added)
+import helpers  # noqa: E402  (their folders have just been added)
 import programs  # noqa: E402
 import strangers  # noqa: E402
 import uprobes  # noqa: E402

@@ -19,7 +19,7 @@ import tempfile
 import typing
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent)]
+sys.path[:0] = [str(HERE.parents[1] / "harness")]
 
 import helpers  # noqa: E402
 

@@ -26,7 +26,7 @@ import time
 import xml.etree.ElementTree
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent)]
+sys.path[:0] = [str(HERE.parents[1] / "harness")]
 
 import databases  # noqa: E402
 import helpers  # noqa: E402

@@ -116,6 +116,7 @@ def make_root(folder):
     root.add_libraries(programs / "programs0" / "exceptions" / "exceptions")
     for name in ("/etc/ld.so.cache", "/etc/passwd", "/etc/group"):
         root.add(name)
+    root.add_tree(TESTS.parent / "harness", at="/hugeld/harness", leave=("__pycache__",))
     root.add_tree(TESTS, at="/hugeld/tests", leave=("__pycache__", "real", "unit", "surroundings/test_*"))
     for name in ("hugeld", "hugeld-command", "libhugeld.so"):
         root.add(BUILD / name, at=f"/hugeld/build/{name}")

@@ -168,9 +168,9 @@ def make_root(folder, tree, commands, huge_bytes, linker, chosen):
     root.add(linker, at="/hugeld/build/ldso/ld.so", libraries=False)
     for source in sorted((TESTS / "unit").glob("test-*.c")):
         add_program(root, tree, BUILD / "tests" / source.stem, f"/hugeld/build/tests/{source.stem}")
-    for name in ("conftest.py", "helpers.py", "strangers.py", "uprobes.py", "images/test_exec_stop.py", "ldso/linked.py",
-                 "vm/archive.py", "vm/guest/vm_plugin.py"):
+    for name in ("conftest.py", "images/test_exec_stop.py", "ldso/linked.py", "vm/archive.py", "vm/guest/vm_plugin.py"):
         root.add(TESTS / name, at=f"/hugeld/tests/{name}")
+    root.add_tree(ROOT / "harness", at="/hugeld/harness", leave=("__pycache__",))
     for name in ("attach", "system", "surroundings", "unit", "vm/arm64"):
         root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))
     root.add_tree(build_programs(folder, tree, huge_bytes, chosen), at="/programs")
