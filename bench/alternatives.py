@@ -10,15 +10,14 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
-from measure import OUT, ROOT, Way, compile_c, environment, evict, find_libhugetlbfs, libhugetlbfs, settle
-
-sys.path[:0] = [str(ROOT / "harness")]
-import helpers  # noqa: E402
+import pagecache
+from helpers import ROOT
+from installed import cache_folder
+from measure import OUT, Way, compile_c, environment, find_libhugetlbfs, libhugetlbfs
 
 ALIGNED = ["-no-pie", "-Wl,-z,max-page-size=0x200000,-z,common-page-size=0x200000"]
-CACHE = helpers.cache_folder()
+CACHE = cache_folder()
 GLIBC = "2.44"
 RELINKED, REWRITTEN = "relinked", "relinked, relocations, a profile"
 
@@ -94,7 +93,7 @@ def link_compiler(name, *flags):
         words = ["--link-static", "--includedir", "--ldflags", "--libs", "native", "irreader", "passes", "--system-libs"]
         folder, *libraries = subprocess.run([config, *words], capture_output=True, text=True, check=True).stdout.split()
         compile_c(output, f"-I{folder}", source, *(flags or ["-no-pie"]), *libraries, "-lstdc++")
-        settle(output)
+        pagecache.make(output, "large")
     return output
 
 
@@ -113,7 +112,7 @@ def rewrite(program, words):
         for name, output in outputs.items():
             run(bolt, program, "-o", output, f"--data={profile}", "--reorder-blocks=ext-tsp", "--reorder-functions=cdsort",
                 "--split-functions", "--split-all-cold", *(["--hugify"] if name == "bolt-hugify" else []))
-            settle(output)
+            pagecache.make(output, "large")
         instrumented.unlink()
     return outputs
 
@@ -185,7 +184,7 @@ def thp_ways(stock, words, linked, absent):
         return [glibc_thp("glibc-thp", [stock, *words])]
     cold = copied(linked, OUT / "glibc-disk")
     disk = glibc_thp("glibc-thp-disk", [cold, *words])
-    evict(cold)
+    pagecache.evict(cold)
     subprocess.run(disk.argv, env=disk.env, stdout=subprocess.DEVNULL, check=True)
     return [needing(RELINKED, glibc_thp("glibc-thp", [copied(linked, OUT / "huge-tmpfs"), *words])), needing(RELINKED, disk)]
 

@@ -9,8 +9,11 @@ import shutil
 import subprocess
 import time
 
-from groups import (HUGELD, OUT, STORE, Way, calls, data_folder, databases, environment, experiment, find_jvm, has_pgbench,
-                    helpers, hugeld, share, take_turns)
+import databases
+import helpers
+from groups import OUT, STORE, Way, calls, data_folder, environment, experiment, find_jvm, has_pgbench, hugeld, share, take_turns
+from helpers import HUGELD
+from installed import find_node
 from more import NODE_SERVER
 
 
@@ -109,7 +112,7 @@ def live_calls(plan, program, rounds):
 
 def live_server(plan, rounds):
     """The longest request that ab has seen of a node server; none may fail."""
-    node, ab = helpers.find_node(), shutil.which("ab")
+    node, ab = find_node(), shutil.which("ab")
     if not node or not ab:
         return
     script, port = OUT / "server.js", OUT / "port"
@@ -196,7 +199,7 @@ def live_jvm(plan, rounds):
     if not find_jvm() or not shutil.which("javac"):
         return
     java, folder = find_jvm()[0], OUT / "java-live"
-    subprocess.run(["javac", "-d", folder, helpers.ROOT / "tests/attach/Pulse.java"], check=True)
+    subprocess.run(["javac", "-d", folder, helpers.ROOT / "harness/Pulse.java"], check=True)
     log = folder / "log"
     argv = [java, f"-Xlog:gc,safepoint:file={log}", "-Xmx64m", "-cp", folder, "Pulse"]
     ways = [Way("plain", argv), Way("attached and detached", argv)]

@@ -3,24 +3,25 @@
 
 import collections
 import contextlib
+import glob
+import json
 import os
 import pathlib
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import alternatives
+import databases
+import helpers
 import misses
 import pagecache
-from measure import (BUILD, HUGELD, LIBRARY, LINKER, OUT, ROOT, Measured, Way, at_once, at_once_precisely, compare, compare_pairs,
-                     compile_c, environment, evict, experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved,
-                     paired_experiment, pairs, pairs_missing, plain_files, plain_pages, settle, take_turns, time_run, watch)
-
-sys.path[:0] = [str(ROOT / "harness")]
-import databases  # noqa: E402
-import helpers  # noqa: E402
+from helpers import BUILD, HUGELD, LIBRARY, ROOT
+from installed import find_cc1plus, find_mysqld_with_symbols, find_node
+from measure import (LINKER, OUT, Measured, Way, at_once, at_once_precisely, compare, compare_pairs, compile_c, environment,
+                     experiment, find_libhugetlbfs, hugeld, libhugetlbfs, pages_moved, paired_experiment, pairs, pairs_missing,
+                     plain_files, plain_pages, take_turns, time_run, watch)
 
 Skipped = databases.pytest.skip.Exception
 
@@ -40,15 +41,16 @@ class Plan:
 # --- generated programs ---
 
 
-def calls(size, place="disk", aligned=False, pie=True, source="calls"):
-    """bench/calls.c with SIZE MiB of text, linked as any (or as no PIE), or at 2 MiB."""
-    name = f"{source}-{size}" + ("-2m" if aligned else "" if pie else "-nopie")
+def calls(size, place="disk", aligned=False, pie=True, source="harness/calls.c"):
+    """SOURCE with SIZE MiB of text, linked as any (or as no PIE), or at 2 MiB."""
+    source = ROOT / source
+    name = f"{source.stem}-{size}" + ("-2m" if aligned else "" if pie else "-nopie")
     program = OUT / name
-    sources = [ROOT / f"bench/{source}.c", ROOT / "bench/text.S"]
+    sources = [source, ROOT / "harness/text.S"]
     if not program.exists() or program.stat().st_mtime < max(s.stat().st_mtime for s in sources):
         compile_c(program, "-pthread", f"-DTEXT_MIB={size}", *(alternatives.ALIGNED if aligned else [] if pie else ["-no-pie"]),
                   *sources)
-        settle(program)
+        pagecache.make(program, "large")
     if place == "tmpfs" and not (TMPFS / name).exists():
         shutil.copy(program, TMPFS / name)
     return TMPFS / name if place == "tmpfs" else program
@@ -146,11 +148,11 @@ def cold_programs():
     yield "", "until 128 MiB of text, stock, were all touched, in no order", [stock, "0", "scatter"]
     yield "-ordered", "until 128 MiB of text, stock, were all touched, in order", [stock, "0", "touch"]
     yield "-linked", "until 128 MiB of text, linked at 2 MiB, were all touched, in no order", [linked, "0", "scatter"]
-    if helpers.find_cc1plus():
-        argv = [copy_cold(helpers.find_cc1plus()), "-quiet", "-o", "/dev/null", write_short_source()]
+    if find_cc1plus():
+        argv = [copy_cold(find_cc1plus()), "-quiet", "-o", "/dev/null", write_short_source()]
         yield "-cc1plus", "cc1plus, a whole run", argv
-    if helpers.find_node():
-        yield "-node", "node, which only starts", [copy_cold(helpers.find_node()), "-e", "0"]
+    if find_node():
+        yield "-node", "node, which only starts", [copy_cold(find_node()), "-e", "0"]
 
 
 def group_cold(plan):
@@ -162,12 +164,12 @@ def group_cold(plan):
                     hugeld("thp", argv, "backend=thp"), Way("executed", [image_of(argv[0]), *argv[1:]])]
 
             def run(way, program=argv[0]):
-                evict(program)
+                pagecache.evict(program)
                 return time_run(way)
 
             with read_ahead(kib) as kib_ahead:
                 values = take_turns(ways, 5 if plan.quick else rounds, run)
-            settle(argv[0])
+            pagecache.make(argv[0], "large")
             title = f"Cold page cache, read-ahead of {kib_ahead} KiB: {what}"
             yield experiment(f"cold{name}{suffix}", title, "ms", ways, values,
                              note="The image is in memory already: it stays there from when it was made.")
@@ -219,7 +221,7 @@ print scalar(keys %h), "\n";
 def programs():
     """(name, argv, LD_HUGEPAGES, files that get an image); rounds of tenths of a second."""
     source, rust = write_sources()
-    cc1plus = os.path.realpath(helpers.find_cc1plus())
+    cc1plus = os.path.realpath(find_cc1plus())
     yield "cc1plus", [cc1plus, "-quiet", "-O1", source, "-o", "/dev/null"], None, [cc1plus]
     if shutil.which("clang"):
         clang = os.path.realpath(shutil.which("clang"))
@@ -229,8 +231,8 @@ def programs():
         rustc = find_rustc()
         yield ("rustc", [rustc, "-O", "--emit=obj", "-o", OUT / "@.o", rust], "main:librustc_driver*:libLLVM*",
                libraries_of(rustc, "librustc_driver", "libLLVM"))
-    if helpers.find_node():
-        node = os.path.realpath(helpers.find_node())
+    if find_node():
+        node = os.path.realpath(find_node())
         yield "node", [node, "-e", JAVASCRIPT], None, [node]
     for name, words in ("python3", ["-S", "-c", PYTHON]), ("perl", ["-e", PERL]):
         program = os.path.realpath(shutil.which(name, path="/usr/bin"))
@@ -329,9 +331,9 @@ def several(n, argv):
 def group_many(plan, only_plain=False):
     """More processes than processors: each has a copy of its own, where plain ones share theirs.  Four on each of two processors:
     those of one way here, those of the other there."""
-    if plan.quick or not helpers.find_cc1plus():
+    if plan.quick or not find_cc1plus():
         return
-    source, cc1plus = write_short_source(), os.path.realpath(helpers.find_cc1plus())
+    source, cc1plus = write_short_source(), os.path.realpath(find_cc1plus())
     share(cc1plus)
     four = several(4, [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"])
     ways = [Way("plain", four), Way("plain-again", four), hugeld("hugetlb", four, "backend=hugetlb,exe=cc1plus"),
@@ -413,7 +415,7 @@ def server_pages(started):
     found = {}
     for name, server in started.items():
         result = subprocess.run([HUGELD, "status", "--json", str(server.process.pid)], capture_output=True, text=True)
-        rows = helpers.json.loads(result.stdout or "{}").get("processes", [])
+        rows = json.loads(result.stdout or "{}").get("processes", [])
         sums = {}
         for object_ in rows[0]["objects"] if rows else []:
             for backend, pages in object_["backends"].items():
@@ -516,7 +518,7 @@ def in_generations(plan, measure, only_plain=False):
 
 
 def has_pgbench():
-    return databases.glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0
+    return glob.glob("/usr/lib/postgresql/*/bin/pgbench") and os.getuid() == 0
 
 
 def group_databases(plan, only_plain=False):
@@ -609,7 +611,7 @@ def measure_postgres(rounds, generation, only_plain):
     def work(folder):
         return call(folder, "pgbench", "-n", "-S", "-c", "2", "-t", str(transactions // 2), "postgres")
 
-    program = sorted(databases.glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1]
+    program = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"))[-1]
     share(program)
     ways = server_ways("postgres")[:2 if only_plain else None]
 
@@ -751,16 +753,16 @@ def map_ways(file, table, pid):
 def mapped_files():
     """(name, file, nm's word for its symbol table, a program that loads it and ends)."""
     def loaded(pattern, table):
-        for file in databases.glob.glob(os.path.expanduser(pattern))[:1]:
+        for file in glob.glob(os.path.expanduser(pattern))[:1]:
             yield os.path.basename(file), file, table, ["/bin/true"]
 
     yield from loaded("/usr/lib/*/libLLVM-*.so.1", "-D")
-    if helpers.find_node():
-        yield "node", helpers.find_node(), "-a", [helpers.find_node(), "-e", "0"]
+    if find_node():
+        yield "node", find_node(), "-a", [find_node(), "-e", "0"]
     yield from loaded("/usr/lib/jvm/*/lib/server/libjvm.so", "-a")
     yield from loaded("~/.rustup/toolchains/*/lib/librustc_driver-*.so", "-a")
     servers = [("mariadbd", shutil.which("mariadbd", path=os.environ["PATH"] + ":/usr/sbin"), "-D"),
-               ("mysqld (MariaDB 10.2, with its debug symbols)", helpers.find_mysqld_with_symbols(), "-a")]
+               ("mysqld (MariaDB 10.2, with its debug symbols)", find_mysqld_with_symbols(), "-a")]
     for name, server, table in servers:
         if server:
             yield name, server, table, [server, "--version"]
@@ -881,11 +883,11 @@ def short_programs():
     small.write_text("#include <string>\nint main(int n, char **v) { return std::string(v[0]).size() + n; }\n")
     function = OUT / "function.rs"
     function.write_text("pub fn f(x: u32) -> u32 { x + 1 }\n")
-    if helpers.find_cc1plus():
-        cc1plus = os.path.realpath(helpers.find_cc1plus())
+    if find_cc1plus():
+        cc1plus = os.path.realpath(find_cc1plus())
         yield "cc1plus", "of two lines", [cc1plus, "-quiet", "-O2", two_lines, "-o", "/dev/null"], None, [cc1plus], True, 0.012
-    if helpers.find_node():
-        node = os.path.realpath(helpers.find_node())
+    if find_node():
+        node = os.path.realpath(find_node())
         yield "node", "`-e 0`", [node, "-e", "0"], None, [node], True, 0.04
     if shutil.which("clang"):
         clang = os.path.realpath(shutil.which("clang"))
@@ -1004,9 +1006,9 @@ def shared_calls(plan):
 
 def shared_many(plan):
     """Both processors are taken, so these take turns."""
-    if not helpers.find_cc1plus():
+    if not find_cc1plus():
         return
-    source, cc1plus = write_short_source(), os.path.realpath(helpers.find_cc1plus())
+    source, cc1plus = write_short_source(), os.path.realpath(find_cc1plus())
     share(cc1plus)
 
     def eight(program):
@@ -1089,8 +1091,8 @@ def peer_programs(plan):
         related = alternatives.link_compiler("compile-ir-relocations", "-no-pie", "-Wl,--emit-relocs")
         rewritten = alternatives.rewrite(related, words) if alternatives.find_bolt() else None
         yield "compile-ir", "LLVM at -O2, linked statically", stock, words, [], linked, rewritten
-    if helpers.find_cc1plus():
-        cc1plus = pathlib.Path(os.path.realpath(helpers.find_cc1plus()))
+    if find_cc1plus():
+        cc1plus = pathlib.Path(os.path.realpath(find_cc1plus()))
         yield ("cc1plus", "cc1plus as Debian has it", cc1plus, ["-quiet", "-O2", write_short_source(), "-o", "/dev/null"],
                STARTS["cc1plus"], None, None)
 
@@ -1142,7 +1144,7 @@ def ask_survey(argv, seconds):
     again = ["sh", "-c", 'while :; do "$@" > /dev/null 2>&1 || exit; done', "sh", *map(str, argv)]
     result = subprocess.run([HUGELD, "survey", "--json", "--seconds", str(seconds), "--program", argv[0], "--", *again],
                             env=environment(), capture_output=True, text=True)
-    found = helpers.json.loads(result.stdout or "{}").get("programs", [])
+    found = json.loads(result.stdout or "{}").get("programs", [])
     return found[0] if found else None
 
 
@@ -1222,7 +1224,7 @@ def group_pressure(plan):
         join = ["/bin/sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
 
         def run(way):
-            evict(program)
+            pagecache.evict(program)
             hog = subprocess.Popen([*join, "/usr/bin/python3", "-c", HOG, "80"])
             try:
                 time.sleep(1)
@@ -1237,7 +1239,7 @@ def group_pressure(plan):
             return tail
 
         take_turns(ways, 2 if plan.quick else 7, run)
-    settle(program)
+    pagecache.make(program, "large")
     for i, name, title, unit in ((1, "tail", "99.9th percentile of a request's time", "us"), (2, "median", "its median", "us"),
                                  (3, "faults", "major faults of the program while it serves", "")):
         yield experiment(f"pressure-{name}", f"Memory pressure (64 MiB of text, 80 MiB of another's, a limit of 128 MiB): {title}",
@@ -1302,13 +1304,13 @@ setImmediate(turn);
 
 def group_stalls(plan):
     """How long an event loop stands still while a large library is loaded into it."""
-    libraries = sorted(databases.glob.glob("/usr/lib/*/libLLVM-*.so.1"))
-    if not helpers.find_node() or not libraries:
+    libraries = sorted(glob.glob("/usr/lib/*/libLLVM-*.so.1"))
+    if not find_node() or not libraries:
         return
     script, library = OUT / "stall.js", os.path.realpath(libraries[-1])
     script.write_text(STALL)
     share(library)
-    argv, objects = [os.path.realpath(helpers.find_node()), script, library], "libLLVM*"
+    argv, objects = [os.path.realpath(find_node()), script, library], "libLLVM*"
     ways = [Way("plain", argv), Way("plain-again", argv), hugeld("private", argv, "backend=hugetlb", objects),
             mapped("mapped", argv, objects), hugeld("thp", argv, "backend=thp", objects)]
     title = f"The longest turn of node's event loop while it loads {os.path.basename(library)}"
@@ -1336,7 +1338,7 @@ def flushes_in_words(ways):
 
 def group_threads(plan):
     """Text on small, huge and shared pages while other threads fault and unmap.  Ways take turns: each takes all processors."""
-    stock, linked = calls(32, pie=False, source="threads"), calls(32, aligned=True, source="threads")
+    stock, linked = calls(32, pie=False, source="bench/threads.c"), calls(32, aligned=True, source="bench/threads.c")
     share(stock)
     for what, unit, title, count in (("calls", "ns", "a call over 32 MiB of text, while four threads fault and unmap", 1000000),
                                      ("unmaps", "us", "mapping, touching and unmapping 256 KiB, while two threads call", 500)):
@@ -1382,8 +1384,8 @@ def run_programs():
     """(name, argv, files whose text counts, the options of run) of real programs, in very short runs."""
     source = OUT / "two-lines.cc"
     source.write_text("int f(int x) { return x; }\nint main() { return f(3); }\n")
-    if helpers.find_cc1plus():
-        cc1plus = os.path.realpath(helpers.find_cc1plus())
+    if find_cc1plus():
+        cc1plus = os.path.realpath(find_cc1plus())
         yield "cc1plus", [cc1plus, "-quiet", "-O2", source, "-o", "/dev/null"], [cc1plus], []
     rust = OUT / "one.rs"
     rust.write_text("pub fn f(x: u32) -> u32 { x + 1 }\n")

@@ -16,12 +16,9 @@ import time
 import numpy
 
 import pagecache
+from helpers import BUILD, LIBRARY
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-BUILD = pathlib.Path(os.environ.get("B", ROOT / "build")).resolve()
 OUT = BUILD / "bench"
-HUGELD = BUILD / "hugeld"
-LIBRARY = BUILD / "libhugeld.so"
 LINKER = BUILD / "ldso/ld.so"
 
 
@@ -153,21 +150,6 @@ def time_run(way, **options):
     start = time.monotonic()
     subprocess.run(way.argv, env=way.env, check=True, stdout=subprocess.DEVNULL, **options)
     return (time.monotonic() - start) * 1e3
-
-
-def evict(path):
-    """Takes the file out of the page cache."""
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-
-def settle(path):
-    """Into the page cache the way a program gets there: read from the disk, not as the linker wrote it."""
-    evict(path)
-    with open(path, "rb") as file:
-        while file.read(1 << 20):
-            pass
 
 
 def pages_moved(way, **options):

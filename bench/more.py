@@ -9,8 +9,10 @@ import subprocess
 
 import groups
 from alternatives import CACHE
-from groups import HUGELD, STORE, Way, at_once, helpers, hugeld, image_of, mapped, paired_experiment, share, time_run, watch
-from measure import EXECUTED, OUT, ROOT
+from groups import STORE, Way, at_once, hugeld, image_of, mapped, paired_experiment, share, time_run, watch
+from helpers import HUGELD, ROOT
+from installed import find_node
+from measure import EXECUTED, OUT
 
 # --- servers ---
 
@@ -81,7 +83,7 @@ def redis(plan):
 
 
 def node_server(plan):
-    if not helpers.find_node() or not shutil.which("ab") or os.getuid() != 0:
+    if not find_node() or not shutil.which("ab") or os.getuid() != 0:
         return
     script, requests = OUT / "server.js", 2000
     script.write_text(NODE_SERVER)
@@ -93,7 +95,7 @@ def node_server(plan):
         return ["ab", "-q", "-k", "-c", "4", "-n", requests, f"http://127.0.0.1:{port(folder)}/?most=12"]
 
     title = "node, an HTTP server under ab, each server with its client on one processor"
-    yield from measure_server(plan, "node-server", title, os.path.realpath(helpers.find_node()),
+    yield from measure_server(plan, "node-server", title, os.path.realpath(find_node()),
                               lambda folder: [script, folder / "port"], port, work, requests)
 
 

@@ -11,10 +11,13 @@ import subprocess
 import time
 
 import attached
+import databases
 import groups
+import helpers
 import pagecache
-from groups import helpers
-from measure import HUGELD, OUT, ROOT, Way, at_once, compile_c, environment, experiment, paired_experiment, take_turns
+from helpers import HUGELD, ROOT
+from installed import find_cc1plus
+from measure import OUT, Way, at_once, compile_c, environment, experiment, paired_experiment, take_turns
 
 FOLDER = pathlib.Path("/var/lib/hugeld-bench")  # where root alone can write
 WINDOW = 50  # seconds; the longest that a configuration takes is 60
@@ -93,7 +96,7 @@ def short_processes():
 def measure_acts(plan):
     source = OUT / "two-lines.cc"
     source.write_text("int f(int x) { return x; }\nint main() { return f(3); }\n")
-    cc1plus, rounds = helpers.find_cc1plus(), max(12, plan.short * 4)
+    cc1plus, rounds = find_cc1plus(), max(12, plan.short * 4)
     if cc1plus:
         yield from measure_states("start", "cc1plus of two lines", [cc1plus],
                                   lambda folder: [folder / "cc1plus", "-quiet", "-O2", source, "-o", "/dev/null"], rounds)
@@ -210,8 +213,8 @@ def measure_transactions(plan):
     folder = groups.data_folder("postgres-service")
     ways = [Way("quiet", ["postgres"]), Way("sampling", ["postgres"], "quiet")]
     try:
-        postgres = groups.databases.make_postgres(folder)
-        with groups.databases.serving(postgres) as words:
+        postgres = databases.make_postgres(folder)
+        with databases.serving(postgres) as words:
             subprocess.run(words("pgbench", "-q", "-i", "-s", "1", "postgres"), check=True, stderr=subprocess.DEVNULL)
 
             def run(way):

@@ -12,14 +12,14 @@ import shutil
 import subprocess
 import sys
 
-import pagecache
-import report
-from measure import (OUT, ROOT, Way, at_once, compile_c, evict, experiment, paired_experiment, take_turns, time_run)
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / "harness")]
+import pagecache  # noqa: E402
+import report  # noqa: E402
+from helpers import ROOT  # noqa: E402
+from installed import cache_folder, find_cc1plus, find_node  # noqa: E402
+from measure import OUT, Way, at_once, compile_c, experiment, paired_experiment, take_turns, time_run  # noqa: E402
 
-sys.path[:0] = [str(ROOT / "harness")]
-import helpers  # noqa: E402
-
-CACHE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache", "hugeld/glibc/2.44-upstream")
+CACHE = cache_folder() / "glibc/2.44-upstream"
 LIBRARIES = ("", "math", "nptl", "dlfcn", "rt", "resolv")
 SYSTEM = [f"/{folder}/{os.uname().machine}-linux-gnu" for folder in ("lib", "usr/lib")] + ["/lib64", "/usr/lib64"]
 # (name, the tree, the tunable); all are compared with the first.
@@ -31,8 +31,8 @@ def programs():
     """(name, argv) of copies, which no other process has mapped, on the file system of the results."""
     source = OUT / "two-lines.cc"
     source.write_text("int f(int x) { return x; }\nint main() { return f(3); }\n")
-    for name, program, words in (("cc1plus", helpers.find_cc1plus(), ["-quiet", "-O2", source, "-o", "/dev/null"]),
-                                 ("node", helpers.find_node(), ["-e", "0"]), ("python3", "/usr/bin/python3", ["-c", "0"])):
+    for name, program, words in (("cc1plus", find_cc1plus(), ["-quiet", "-O2", source, "-o", "/dev/null"]),
+                                 ("node", find_node(), ["-e", "0"]), ("python3", "/usr/bin/python3", ["-c", "0"])):
         if program and os.path.exists(program):
             copy = OUT / f"upstream-{name}"
             shutil.copy(os.path.realpath(program), copy)
@@ -54,7 +54,7 @@ def file_system(path):
 
 def prepare(state, file):
     if state == "cold":
-        evict(file)
+        pagecache.evict(file)
     else:
         pagecache.make(file, state)
 
@@ -78,7 +78,7 @@ def measure(plan):
             facts = (f"upstream-{name}-{state}", f"{name} by ld.so of glibc 2.44, its file {words}", "ms", ways)
             if state == "cold":
                 def run(way, file=file):
-                    evict(file)
+                    pagecache.evict(file)
                     return time_run(way)
                 yield experiment(*facts, take_turns(ways, plan.short, run), note=f"{where}.", huge=huge, kib=kib)
             else:

@@ -15,6 +15,7 @@ import threading
 import time
 
 import helpers
+from hugepages import pool_counts
 
 NR_HUGEPAGES = pathlib.Path("/proc/sys/vm/nr_hugepages")
 
@@ -44,7 +45,7 @@ def is_ours(pid):
 
 def find_strangers():
     """{(pid, name): huge pages} of the processes that hold some and are none of ours."""
-    total, free, reserved, _ = helpers.pool_counts()
+    total, free, reserved, _ = pool_counts()
     found = {}
     if (free, reserved) == (total, 0):
         return found
@@ -101,9 +102,9 @@ class Watch(threading.Thread):
 def moves_by_itself():
     """Whether the pool changes although nothing of ours runs."""
     time.sleep(0.2)  # what has just ended gives its pages back
-    first, end = helpers.pool_counts(), time.monotonic() + 1
+    first, end = pool_counts(), time.monotonic() + 1
     while not helpers.marked_processes() and time.monotonic() < end:
-        if helpers.pool_counts() != first:
+        if pool_counts() != first:
             return True
         time.sleep(0.01)
     return False

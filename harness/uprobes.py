@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 import helpers
+from objects import PT_LOAD, read_headers
 
 EVENT = f"hugeld_test_{helpers.MARK_VALUE.replace('-', '')[:12]}/hit"
 REMOVE = f'if cd "$1/events/{EVENT}"; then echo 0 > enable; cd "$1"; echo "-:{EVENT}" >> uprobe_events; fi 2> /dev/null'
@@ -43,7 +44,7 @@ class Probe:
         if address is None:
             symbols = subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout.splitlines()
             address = next(int(s.split()[0], 16) for s in symbols if s.endswith(" text_a")) + 2000 * 1024
-        loads = [h for h in helpers.read_headers(path) if h.type == helpers.PT_LOAD]
+        loads = [h for h in read_headers(path) if h.type == PT_LOAD]
         load = next(h for h in loads if h.vaddr <= address < h.vaddr + h.file_bytes)
         self.tracefs = tracefs
         # One shell command, because stop-at runs it too.

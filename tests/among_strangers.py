@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 import helpers
+from hugepages import free_pages
 
 SIZE = 5 * helpers.HUGE
 FLAGS = 0o1600 | 0o4000  # IPC_CREAT and its owner's, SHM_HUGETLB
@@ -29,7 +30,7 @@ def let_it_act(process):
 def test_counters(pool):
     pool(16)
     act("counters")
-    assert helpers.free_pages() == 16
+    assert free_pages() == 16
 
 
 def test_nothing_of_ours():

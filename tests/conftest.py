@@ -28,6 +28,9 @@ import helpers  # noqa: E402  (their folders have just been added)
 import programs  # noqa: E402
 import strangers  # noqa: E402
 import uprobes  # noqa: E402
+from hugepages import compact_memory, free_pages, pool_counts  # noqa: E402
+from proof import check_memory, read_image, read_plans  # noqa: E402
+from stores import Store  # noqa: E402
 
 NR_HUGEPAGES = strangers.NR_HUGEPAGES
 WATCH = strangers.Watch()
@@ -106,14 +109,14 @@ class Pool:
     def __call__(self, wanted):
         """Makes exactly WANTED huge pages free and not reserved."""
         for attempt in range(3):
-            free = helpers.free_pages()
+            free = free_pages()
             if free == wanted:
                 break
             NR_HUGEPAGES.write_text(str(int(NR_HUGEPAGES.read_text()) + wanted - free))
             if attempt:
-                helpers.compact_memory()
-        if helpers.free_pages() != wanted:
-            pytest.skip(f"{wanted} huge pages cannot be had: {helpers.free_pages()} are free")
+                compact_memory()
+        if free_pages() != wanted:
+            pytest.skip(f"{wanted} huge pages cannot be had: {free_pages()} are free")
         WATCH.expect_total(True)
 
     def will_change(self):
@@ -140,7 +143,7 @@ def nothing_left(request):
     may_have_store = "vm" in request.path.relative_to(HERE).parts or os.path.lexists(SYSTEM_STORE)
     if not beside:
         WATCH.begin()
-    before = helpers.pool_counts()
+    before = pool_counts()
     yield
     left = helpers.marked_processes()
     for pid in left:  # each was started by this test run: it carries our mark
@@ -148,11 +151,11 @@ def nothing_left(request):
             os.kill(pid, signal.SIGKILL)
     helpers.wait_until(lambda: not helpers.marked_processes(), what="the end of what was left")
     end = time.monotonic() + 5
-    while not beside and helpers.pool_counts() != before and not WATCH.noticed and time.monotonic() < end:
+    while not beside and pool_counts() != before and not WATCH.noticed and time.monotonic() < end:
         time.sleep(0.01)
     assert not left, f"still running: {left}"
     assert may_have_store or not os.path.lexists(SYSTEM_STORE), f"{SYSTEM_STORE} is left"
-    assert beside or helpers.pool_counts() == before, "the pool (total, free, reserved, surplus) is not as before"
+    assert beside or pool_counts() == before, "the pool (total, free, reserved, surplus) is not as before"
 
 
 @pytest.fixture
@@ -195,7 +198,7 @@ def cgroup(root):
 
 
 def pytest_report_header():
-    total, free, reserved, _ = helpers.pool_counts()
+    total, free, reserved, _ = pool_counts()
     kernel = os.uname().release
     return f"hugeld: {helpers.BUILD}, Linux {kernel}, pool {total} pages, {free} free, {reserved} reserved"
 
@@ -283,7 +286,7 @@ def prove(library, empty_library, pause_library):
         finish = work or (lambda process: process.finish())
         env = helpers.preload(empty_library, pause_library, **changes)
         with helpers.paused(argv, env, name, timeout) as process:
-            plain_image = helpers.read_image(process.pid)
+            plain_image = read_image(process.pid)
             plain = finish(process)
         command = list(argv)
         if by_command:
@@ -293,15 +296,15 @@ def prove(library, empty_library, pause_library):
             command = [library.parent / "hugeld", "run", "--copy", *arguments, "--", *argv]
         else:
             env = helpers.preload(library, pause_library, patterns=patterns, options=options or None, **changes)
-        free = helpers.free_pages()
+        free = free_pages()
         with helpers.paused(command, env, name, timeout) as process:
-            image = helpers.read_image(process.pid)
+            image = read_image(process.pid)
             paths = [o.path for o in image.objects if o.name in moved]
-            plans = helpers.read_plans(process.pid, paths, options)
-            pages = helpers.check_memory(image, plain_image, plans, moved, backend, always)
+            plans = read_plans(process.pid, paths, options)
+            pages = check_memory(image, plain_image, plans, moved, backend, always)
             if backend == "hugetlb" and counted:
                 taken = sum(plans[name].pages(*({*kinds} & {"text", "rodata"} or {""})) for name, kinds in moved.items())
-                assert free - helpers.free_pages() == taken, "the pool gave more than the plan, or less"
+                assert free - free_pages() == taken, "the pool gave more than the plan, or less"
             result = finish(process)
         assert (same or (lambda a, b: a == b))(plain, result), f"plain: {plain}\nmoved: {result}"
         return Proof(pages, plans, plain, result)
@@ -321,7 +324,7 @@ def image_store(tmp_path_factory):
     if result.returncode != 0:
         pytest.skip(f"no tmpfs with huge=always here: {result.stderr}")
     with helpers.at_end('umount -l "$1"', folder):
-        yield helpers.Store(folder)
+        yield Store(folder)
 
 
 @pytest.fixture
@@ -340,7 +343,7 @@ def thp():
     if not enabled.exists() or "[never]" in enabled.read_text():
         pytest.skip("transparent huge pages are switched off")
     if os.environ.get("T_VM"):  # a guest has little memory, and no rest in which it could be put together
-        helpers.compact_memory()
+        compact_memory()
 
 
 @pytest.fixture

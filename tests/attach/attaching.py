@@ -10,6 +10,9 @@ import subprocess
 import threading
 
 import helpers
+from pagecache import on_small_pages
+from smaps import read_smaps
+from stores import is_image
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -21,12 +24,12 @@ class Target:
         self.process, self.path, self.pid = process, str(path), process.pid
 
     def mappings(self):
-        return helpers.read_smaps(self.pid)
+        return read_smaps(self.pid)
 
     def text(self):
         """Of its own file's executable mappings and those that have replaced them: (start, end, permissions, name)."""
         names = (self.path, "/memfd:hugeld:", "/hugeld:")
-        found = [m for m in self.mappings() if m.name.startswith(names) or helpers.is_image(m.name)]
+        found = [m for m in self.mappings() if m.name.startswith(names) or is_image(m.name)]
         return [m for m in found if "x" in m.permissions]
 
     def huge_bytes(self):
@@ -64,7 +67,7 @@ def compile_target(folder, name, mibs, *flags):
     path = folder / name
     command = ["gcc", "-O2", f"-DMIBS={mibs}", f'-DCOUNT="{mibs * 1024}"', "-o", path, HERE / "target.c", *flags, "-pthread", "-lrt"]
     subprocess.run(command, check=True, timeout=120)
-    helpers.on_small_pages(path)
+    on_small_pages(path)
     return path
 
 
@@ -74,7 +77,7 @@ def compile_library(folder, mibs):
     command = ["gcc", "-shared", "-fPIC", "-DTEXT_IS_GLOBAL", f'-DCOUNT="{mibs * 1024}"', "-Wl,-soname,libtext.so", "-o", library, "-x", "c",
                HERE / "text.h"]
     subprocess.run(command, check=True, timeout=120)
-    helpers.on_small_pages(library)
+    on_small_pages(library)
     return compile_target(folder, "target-library", mibs, "-fPIC", "-DTEXT_ELSEWHERE", library, "-Wl,-rpath,$ORIGIN"), library
 
 

@@ -4,9 +4,9 @@
 import platform
 import subprocess
 
-import helpers
 import attaching
 import pytest
+from hugepages import compact_memory, count_free_huge_pages
 
 # What a test and its neighbours may want at once.
 HUGE_PAGES = 64
@@ -19,8 +19,8 @@ def pytest_ignore_collect():
 @pytest.fixture(autouse=True)
 def huge_memory():
     """Memory in too many pieces for huge pages is put together first."""
-    if helpers.count_free_huge_pages() < HUGE_PAGES:
-        helpers.compact_memory()
+    if count_free_huge_pages() < HUGE_PAGES:
+        compact_memory()
 
 
 @pytest.fixture(scope="session")

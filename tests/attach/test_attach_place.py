@@ -11,6 +11,7 @@ import tempfile
 import helpers
 import attaching
 import pytest
+from pagecache import scatter
 
 pytestmark = pytest.mark.beside
 
@@ -41,7 +42,7 @@ def is_joined_here(path):
     """Whether the kernel joins the pages of a file like PATH, tried with a copy of it."""
     copy = path.with_name("tried")
     shutil.copy(path, copy)
-    helpers.scatter(copy)
+    scatter(copy)
     with open(copy, "rb") as file:
         room = libc.mmap(None, 2 * helpers.HUGE, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
         at = -(-room // helpers.HUGE) * helpers.HUGE
@@ -62,7 +63,7 @@ def test_own_file_first(targets, plain_output, place):
     joins nothing, all of it does."""
     program = pathlib.Path(shutil.copy(targets["exec"], place / "program"))
     joins = is_joined_here(program)
-    helpers.scatter(program)
+    scatter(program)
     with attaching.running(program, "futex", 3) as target:
         attaching.wait_in_call(target.pid)
         assert bytes_by_source(target) == (0, 0)

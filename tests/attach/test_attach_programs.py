@@ -13,6 +13,10 @@ import databases
 import helpers
 import attaching
 import pytest
+from hugepages import SMALL_PAGES, compact_memory
+from installed import cache_folder, find_node
+from pagecache import on_small_pages
+from smaps import read_smaps
 
 pytestmark = pytest.mark.beside
 
@@ -24,10 +28,10 @@ def go_program(tmp_path_factory):
     if not shutil.which("go"):
         pytest.skip("go is not installed (golang-go)")
     program = tmp_path_factory.mktemp("go") / "pulse"
-    env = helpers.environment(GOCACHE=helpers.cache_folder() / "go", GOPROXY="off", GOTOOLCHAIN="local", GOFLAGS=None,
+    env = helpers.environment(GOCACHE=cache_folder() / "go", GOPROXY="off", GOTOOLCHAIN="local", GOFLAGS=None,
                               CGO_ENABLED="0")
     subprocess.run(["go", "build", "-o", program, attaching.HERE / "pulse.go"], env=env, check=True, timeout=600)
-    helpers.on_small_pages(program)
+    on_small_pages(program)
     return [program], "main"
 
 
@@ -39,7 +43,7 @@ def musl_program(tmp_path_factory):
     source = attaching.HERE / "pulse.c"
     command = ["musl-gcc", "-O1", "-DMIBS=6", '-DCOUNT="6144"', "-o", program, source, "-pthread"]
     subprocess.run(command, check=True, timeout=120)
-    helpers.on_small_pages(program)
+    on_small_pages(program)
     return [program], "main"
 
 
@@ -48,13 +52,13 @@ def java_program(tmp_path_factory):
     if not shutil.which("javac"):
         pytest.skip("javac is not installed (default-jdk-headless)")
     folder = tmp_path_factory.mktemp("java")
-    subprocess.run(["javac", "-d", folder, attaching.HERE / "Pulse.java"], check=True, timeout=120)
+    subprocess.run(["javac", "-d", folder, helpers.ROOT / "harness/Pulse.java"], check=True, timeout=120)
     return ["java", "-Xmx64m", "-cp", folder, "Pulse"], "libjvm.so"
 
 
 @pytest.fixture(scope="session")
 def node_program():
-    node = helpers.find_node()
+    node = find_node()
     if not node:
         pytest.skip("node as one large executable is not installed")
     return [node, attaching.HERE / "pulse.js"], "main"
@@ -107,7 +111,7 @@ def finish(process):
 
 
 def huge_bytes(pid):
-    images = [m for m in helpers.read_smaps(pid) if m.name.startswith(("/memfd:hugeld:", "/hugeld:"))]
+    images = [m for m in read_smaps(pid) if m.name.startswith(("/memfd:hugeld:", "/hugeld:"))]
     return sum(m.kb["ShmemPmdMapped"] for m in images) * 1024
 
 
@@ -115,8 +119,8 @@ def until_done(command, pid, *arguments):
     """A thread may be in the wrong call at that moment, or compute, as those of these programs mostly do."""
     def is_done():
         result = helpers.hugeld(command, "--running-threads", *arguments, pid)
-        if helpers.SMALL_PAGES in result.stderr:
-            helpers.compact_memory()
+        if SMALL_PAGES in result.stderr:
+            compact_memory()
         else:
             assert result.returncode == 0 or "try again" in result.stderr, result.stderr
         return result.returncode == 0
@@ -127,8 +131,8 @@ def is_killed(steps, nth, command, *arguments):
     """Whether COMMAND came to its NTH step, before which it is killed; again where a thread was in the wrong call."""
     for _ in range(1000):
         result = helpers.run([steps, "kill", nth, helpers.HUGELD, command, "--running-threads", *arguments])
-        if helpers.SMALL_PAGES in result.stderr:
-            helpers.compact_memory()
+        if SMALL_PAGES in result.stderr:
+            compact_memory()
         elif "try again" not in result.stderr:
             return result.returncode == 99
     raise AssertionError(result.stderr)
@@ -220,9 +224,9 @@ def test_postgres(postgres):
                 counted += attached.stdout.count(" huge page")
                 detached = helpers.hugeld("detach", "--children", pid)
                 for line in (attached.stderr + detached.stderr).splitlines():
-                    assert re.search(f"try again|no such process|ended|no memory|nothing to do|{helpers.SMALL_PAGES}", line), line
-                if helpers.SMALL_PAGES in attached.stderr:
-                    helpers.compact_memory()
+                    assert re.search(f"try again|no such process|ended|no memory|nothing to do|{SMALL_PAGES}", line), line
+                if SMALL_PAGES in attached.stderr:
+                    compact_memory()
         assert counted > PAIRS // 2 and all("number of failed transactions: 0" in result.stdout for result in said), (counted, said)
 
 

@@ -16,6 +16,7 @@ import tempfile
 import helpers
 import attaching
 import pytest
+from pagecache import on_small_pages
 
 pytestmark = pytest.mark.beside
 
@@ -428,7 +429,7 @@ def test_unused(tmp_path):
     (tmp_path / "large.S").write_text(".globl _start\n_start: mov $34, %eax\nsyscall\njmp _start\n"
                                       "syscall\nret\nmov $15, %rax\nsyscall\n.space 100 << 20\n")
     subprocess.run(["gcc", "-nostdlib", "-static", "-no-pie", "-o", tmp_path / "large", tmp_path / "large.S"], check=True, timeout=60)
-    helpers.on_small_pages(tmp_path / "large")
+    on_small_pages(tmp_path / "large")
     process = helpers.start([tmp_path / "large"])
     try:
         helpers.wait_until(lambda: helpers.state_of(process.pid) == "S", what="the wait")

@@ -14,11 +14,13 @@ import databases
 import helpers
 import attaching
 import pytest
+from hugepages import SMALL_PAGES, compact_memory
+from smaps import read_smaps
 
 pytestmark = [pytest.mark.whole, pytest.mark.beside]
 
 PAIRS = int(os.environ.get("T_ATTACH", 20))
-MAY_BE_SAID = f"try again|ended|no such process|nothing to do|no memory|no address space or memory|{helpers.SMALL_PAGES}"
+MAY_BE_SAID = f"try again|ended|no such process|nothing to do|no memory|no address space or memory|{SMALL_PAGES}"
 
 
 def tool(*names):
@@ -49,8 +51,8 @@ def toggle(pid, patterns, again):
             result = helpers.hugeld(words[0], "--children", *words[1:], pid)
             for line in result.stderr.splitlines():
                 assert re.search(MAY_BE_SAID, line), line
-            if helpers.SMALL_PAGES in result.stderr:
-                helpers.compact_memory()
+            if SMALL_PAGES in result.stderr:
+                compact_memory()
             moved += result.stdout.count("of a copy made for it")
     return moved
 
@@ -70,7 +72,7 @@ def asking(argv):
 def text_is_whole(pid, path):
     """Whether the process executes the bytes of the file at PATH again."""
     with open(path, "rb") as file, open(f"/proc/{pid}/mem", "rb") as memory:
-        mapped = [m for m in helpers.read_smaps(pid) if m.name == str(path) and "x" in m.permissions]
+        mapped = [m for m in read_smaps(pid) if m.name == str(path) and "x" in m.permissions]
         for m in mapped:
             file.seek(m.offset)
             memory.seek(m.start)
@@ -87,7 +89,7 @@ def test_redis(tmp_path, root):
         def ask(*words):
             return helpers.run([tool("redis-cli"), "-s", at, *words]).stdout.strip()
         helpers.wait_until(lambda: ask("ping") == "PONG", what="redis")
-        library = next(m.name for m in helpers.read_smaps(server.pid) if "/libcrypto" in m.name and "x" in m.permissions)
+        library = next(m.name for m in read_smaps(server.pid) if "/libcrypto" in m.name and "x" in m.permissions)
         with attaching.asking_again([tool("redis-benchmark"), "-s", at, "-q", "-n", n, "-c", "8", "-t", "incr"]) as said:
             moved = toggle(server.pid, "libcrypto*", lambda: time.sleep(0.02))
         assert not any("ERR" in result.stdout + result.stderr for result in said), said
@@ -217,8 +219,8 @@ def test_chromium(tmp_path):
                 for line in result.stderr.splitlines():
                     # A process that executes another program meanwhile is not mapped as the first one was.
                     assert re.search(f"{MAY_BE_SAID}|no whole huge page|less than an eighth|mapped between its segments", line), line
-                if helpers.SMALL_PAGES in result.stderr:
-                    helpers.compact_memory()
+                if SMALL_PAGES in result.stderr:
+                    compact_memory()
                 moved += result.stdout.count("of a copy made for it")
     assert said[0][0] == plain.stdout and moved > 0
 

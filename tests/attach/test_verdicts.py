@@ -14,6 +14,7 @@ import subprocess
 import helpers
 import attaching
 import pytest
+from calls import build_calls
 
 CLEARLY_MORE = 1.25
 # Stock programs: so many of all sizes between these, and some small ones.
@@ -457,7 +458,7 @@ def test_little_text_is_left(place, tmp_path):
 
 def test_survey_agrees(place, tmp_path):
     """What survey says of a program whose hot text is its own is the verdict on its file."""
-    program = helpers.build_calls(tmp_path / "calls", "-no-pie")
+    program = build_calls(tmp_path / "calls", "-no-pie")
     process = subprocess.Popen([program, "1000000000000"], stdout=subprocess.DEVNULL)
     try:
         [row] = [p for p in place.json("survey", "--exact", "--seconds", "0.5", "--program", program)["programs"]]

@@ -13,6 +13,7 @@ import pytest
 import helpers
 from helpers import hugeld
 from reports import Drawing, answer_of
+from smaps import read_smaps
 
 HERE = pathlib.Path(__file__).resolve().parent
 METRICS = ["wall_ms", "user_ms", "system_ms", "minor_faults", "major_faults", "peak_rss_kib", "pages"]
@@ -385,7 +386,7 @@ def test_bench_pid(worker, pool, fake_perf):
     pool(16)
     with subprocess.Popen([helpers.HUGELD, "run", "--copy", worker, "wait"], env=helpers.environment()) as process:
         try:
-            helpers.wait_until(lambda: sum(m.hugetlb_bytes for m in helpers.read_smaps(process.pid)) == 3 << 21)
+            helpers.wait_until(lambda: sum(m.hugetlb_bytes for m in read_smaps(process.pid)) == 3 << 21)
             result = hugeld("bench", "--pid", process.pid, "--seconds", "0.5", "--json", env=fake_perf)
             answer = json.loads(result.stdout)
             assert result.returncode == 0 and answer["counters"] == {"cycles": 500, "iTLB-load-misses": 500}

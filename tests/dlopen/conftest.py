@@ -6,6 +6,8 @@ import shutil
 import pytest
 
 import helpers
+import proof
+from pagecache import on_small_pages
 from tables import HERE, compile_c, link_table
 
 @pytest.fixture(scope="session")
@@ -19,7 +21,7 @@ def workshop(tmp_path_factory):
     for number in (1, 2, 3):
         link_table(folder / f"libtable{number}.so", number)
     link_table(folder / "libaligned.so", 4, "-Wl,-z,max-page-size=0x200000")
-    helpers.on_small_pages(folder / "libaligned.so")
+    on_small_pages(folder / "libaligned.so")
     link_table(folder / "libmissing.so", 5, "-DMISSING")
     (folder / "text.so").write_text("no ELF file\n" * 100)
     compile_c(HERE / "host.c", folder / "libcaller.so", "-DCALLER", "-shared", "-fPIC",
@@ -46,4 +48,4 @@ def later(library):
 
 @pytest.fixture(scope="session")
 def check_plans():
-    return helpers.check_plans
+    return proof.check_plans

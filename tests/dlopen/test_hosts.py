@@ -15,8 +15,9 @@ import pytest
 
 import databases
 import helpers
+from installed import cache_folder
 
-PYTHON_CACHE = helpers.cache_folder() / "python"
+PYTHON_CACHE = cache_folder() / "python"
 
 
 def moved_pages(pid, pattern):

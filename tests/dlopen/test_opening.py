@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import helpers
+from smaps import read_smaps
 from tables import compile_c
 
 MOVED = re.compile(r"^hugeld: (\S+): (text \d pages (?:hugetlb|thp).*)$", re.M)
@@ -30,11 +31,11 @@ def host(workshop, library, check=lambda pid: None, **variables):
 
 
 def hugetlb_bytes(pid):
-    return sum(m.hugetlb_bytes for m in helpers.read_smaps(pid))
+    return sum(m.hugetlb_bytes for m in read_smaps(pid))
 
 
 def thp_text_bytes(pid):
-    return sum(m.thp_bytes for m in helpers.read_smaps(pid) if "x" in m.permissions)
+    return sum(m.thp_bytes for m in read_smaps(pid) if "x" in m.permissions)
 
 
 @pytest.mark.parametrize("backend, measure", [("hugetlb", hugetlb_bytes), ("thp", thp_text_bytes)])
@@ -81,7 +82,7 @@ def test_default_watches_nothing(workshop, later, library, pool):
         process = later(["/usr/bin/python3", "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"], patterns)
         try:
             helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what="python3 stopping")
-            loader = [m for m in helpers.read_smaps(process.pid)
+            loader = [m for m in read_smaps(process.pid)
                       if os.path.basename(m.name).startswith("ld-linux") and "x" in m.permissions]
             assert sum(m.kb["Anonymous"] for m in loader) == (4 if watched else 0)
         finally:

@@ -9,6 +9,7 @@ import signal
 import pytest
 
 import helpers
+from installed import find_node
 from tables import HERE, compile_c
 
 SAME = "sum the same"
@@ -143,7 +144,7 @@ def test_xray(later, pool, thp, tmp_path):
 @pytest.mark.parametrize("option", ["--short-builtin-calls", "--use-largepages=on"])
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_node(later, pool, thp, option, backend):
-    node = helpers.find_node()
+    node = find_node()
     if not node:
         pytest.skip("node is not installed")
     pool(128)

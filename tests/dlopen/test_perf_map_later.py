@@ -9,6 +9,8 @@ import signal
 import pytest
 
 import helpers
+from objects import find_bias, object_at
+from smaps import read_smaps
 
 # Opens DSO in the parent or in a child, and stops itself.
 SCRIPT = """
@@ -45,11 +47,11 @@ def test_added(builder, later, pool, patterns):
     path = pathlib.Path(f"/tmp/perf-{process.pid}.map")
     try:
         helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what="python3 stopping")
-        mappings = helpers.read_smaps(process.pid)
+        mappings = read_smaps(process.pid)
         found = read_map(path)
         for library in libraries:
             here = [m for m in mappings if m.name == str(library)]
-            object_ = helpers.object_at(library, helpers.find_bias(library, here))
+            object_ = object_at(library, find_bias(library, here))
             huge = [m for m in mappings if m.is_hugetlb and "x" in m.permissions and object_.start <= m.start < object_.end]
             assert huge
             symbols = helpers.run(["nm", "-S", library]).stdout

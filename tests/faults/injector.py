@@ -10,7 +10,11 @@ import subprocess
 import typing
 
 import helpers
+import proof
 from errnos import DONE_ALL_THE_SAME, ERRNOS, FILTERED
+from objects import find_bias, object_at
+from smaps import parse_smaps, pieces
+from stores import is_image
 
 
 def read_call_numbers():
@@ -194,15 +198,15 @@ def is_huge(mappings, span):
     fork, writing to it takes small pages."""
     inside = [m for m in mappings if m.start < span.end and m.end > span.start]
     if span.backend == "shared":
-        inside, start = helpers.without_header(inside, span.start, helpers.HUGE)
+        inside, start = proof.without_header(inside, span.start, helpers.HUGE)
         span = span._replace(start=start)
-    if helpers.pieces(inside, span.start, span.end) != [(span.start, span.end, span.permissions)]:
+    if pieces(inside, span.start, span.end) != [(span.start, span.end, span.permissions)]:
         return False
     if "w" in span.permissions:
         return all(m.inode == "0" for m in inside)
     exact = inside[0].start == span.start and inside[-1].end == span.end
     if span.backend == "shared":
-        return exact and all(helpers.is_image(m.name) for m in inside)
+        return exact and all(is_image(m.name) for m in inside)
     return exact and sum(m.hugetlb + m.thp for m in inside) == span.end - span.start
 
 
@@ -243,23 +247,23 @@ def compare_elsewhere(look, plain, told, may_lose=False):
     PLAIN relative to where each object is."""
     images = []
     for smaps, fds in ((look.smaps, look.fds), (plain.smaps, plain.fds)):
-        mappings = [m for m in helpers.parse_smaps(smaps) if not (may_lose and is_empty_space(m))]
+        mappings = [m for m in parse_smaps(smaps) if not (may_lose and is_empty_space(m))]
         files = {m.name for m in mappings if m.inode and m.name.startswith("/") and os.path.exists(m.name)}
         by_name = {name: [m for m in mappings if m.name == name] for name in files}
-        objects = [helpers.object_at(name, helpers.find_bias(name, found)) for name, found in by_name.items()]
-        images.append(helpers.Image(mappings, objects, fds))
+        objects = [object_at(name, find_bias(name, found)) for name, found in by_name.items()]
+        images.append(proof.Image(mappings, objects, fds))
     here, there = images
     if base_names(here.mappings) == base_names(there.mappings):
         return None
     spans = [s for s in read_spans(told) if any(o.name == s.name for o in here.objects)]  # it may be closed again
     plans, moved = {}, {}
     for s in spans:
-        plan = plans.setdefault(s.name, helpers.Plan(s.name, [], {}))
-        plan.spans.append(helpers.Span(s.start, s.end, s.kind))
+        plan = plans.setdefault(s.name, proof.Plan(s.name, [], {}))
+        plan.spans.append(proof.Span(s.start, s.end, s.kind))
         moved.setdefault(s.name, []).append(s.kind)
     try:
         backend = "thp" if all(s.backend == "thp" for s in spans) else "hugetlb"
-        helpers.check_memory(here, there, plans, moved, backend, forked=True)
+        proof.check_memory(here, there, plans, moved, backend, forked=True)
     except AssertionError as error:
         return f"elsewhere, and not as in the plain run: {error}"
     return spans if look.mask == plain.mask else f"blocked signals {look.mask}, not {plain.mask}"

@@ -7,6 +7,7 @@ import re
 import struct
 
 import helpers
+from objects import PF_R, PF_W, PF_X, PT_GNU_RELRO, PT_INTERP, PT_LOAD, page_up
 
 HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 PHDR = struct.Struct("<IIQQQQQQ")
@@ -54,7 +55,7 @@ class Elf:
             phnum = SHDR.unpack_from(self.data, self.shoff)[7]
         self.phdrs = [Phdr(PHDR.unpack_from(self.data, self.phoff + i * PHDR.size)) for i in range(phnum)]
         self.shdrs = [Shdr(SHDR.unpack_from(self.data, self.shoff + i * SHDR.size)) for i in range(shnum)]
-        self.loads = [ph for ph in self.phdrs if ph.type == helpers.PT_LOAD and ph.memsz]
+        self.loads = [ph for ph in self.phdrs if ph.type == PT_LOAD and ph.memsz]
 
     def bytes(self, offset, size):
         assert offset + size <= len(self.data)
@@ -104,9 +105,9 @@ def check_traps(original, image, base, huge):
     checked, end_of_loads = 0, max(ph.offset + ph.memsz for ph in loads)
     for page in range(0, len(image.data), huge):
         inside = [ph for ph in loads if (ph.offset & -helpers.PAGE) < page + huge and ph.offset + ph.memsz > page]
-        inside = [ph for ph in inside if helpers.page_up(ph.offset + ph.memsz) > page]
-        text = [ph for ph in inside if ph.flags & helpers.PF_X and ph.filesz]
-        traps = text and not any(ph.flags & helpers.PF_W for ph in inside)
+        inside = [ph for ph in inside if page_up(ph.offset + ph.memsz) > page]
+        text = [ph for ph in inside if ph.flags & PF_X and ph.filesz]
+        traps = text and not any(ph.flags & PF_W for ph in inside)
         for free in re.finditer(rb"\0+", bytes(taken[page : min(page + huge, end_of_loads)])):
             start, end = page + free.start(), page + free.end()
             expected = (trap * ((end - start) // 4 + 2))[start % 4 :][: end - start] if traps else bytes(end - start)
@@ -118,11 +119,11 @@ def check_traps(original, image, base, huge):
 
 
 def is_only_read(ph):
-    return ph.flags & (helpers.PF_R | helpers.PF_W) == helpers.PF_R
+    return ph.flags & (PF_R | PF_W) == PF_R
 
 
 def pages_of(ph):
-    return set(range(ph.vaddr // helpers.PAGE, helpers.page_up(ph.vaddr + ph.memsz) // helpers.PAGE))
+    return set(range(ph.vaddr // helpers.PAGE, page_up(ph.vaddr + ph.memsz) // helpers.PAGE))
 
 
 def pages_with(elf, flag):
@@ -132,13 +133,13 @@ def pages_with(elf, flag):
 def executable_pages(original, huge):
     """What edges=merge makes executable, in pages; and the huge pages in it that have to be mapped as a whole.  A region ends at
     the next segment that is written to."""
-    small, whole = pages_with(original, helpers.PF_X), []
-    relro = set().union(*(pages_of(ph) for ph in original.phdrs if ph.type == helpers.PT_GNU_RELRO and ph.memsz))
+    small, whole = pages_with(original, PF_X), []
+    relro = set().union(*(pages_of(ph) for ph in original.phdrs if ph.type == PT_GNU_RELRO and ph.memsz))
     limits = [min(pages_of(ph)) for ph in original.loads[1:]] + [max(pages_of(original.loads[-1])) + 1]
     for only_read, region in itertools.groupby(zip(original.loads, limits), lambda pair: is_only_read(pair[0])):
         region = list(region)
         start, end = min(pages_of(region[0][0])), region[-1][1]
-        text = set().union(*(pages_of(ph) for ph, _ in region if ph.flags & helpers.PF_X))
+        text = set().union(*(pages_of(ph) for ph, _ in region if ph.flags & PF_X))
         for at in range(start // (huge // helpers.PAGE) * (huge // helpers.PAGE), end, huge // helpers.PAGE) if only_read else ():
             pages = set(range(at, at + huge // helpers.PAGE))
             if at >= start and max(pages) < end and pages & text and not pages & relro:
@@ -150,17 +151,17 @@ def check_rows(original, image, huge):
     """An executable's segments that are only read have the borders of huge pages between them: each huge page that holds text and
     nothing writable is executable as a whole, and nothing else that was not before.  No segment is empty."""
     for before, after in zip(original.phdrs, image.phdrs):
-        if after.type == PT_NULL and before.type == helpers.PT_LOAD:
+        if after.type == PT_NULL and before.type == PT_LOAD:
             assert is_only_read(before) and after.kept() == (0, 0, 0, 0, 0, 0)
-        elif before.type == helpers.PT_LOAD and before.memsz and is_only_read(before):
+        elif before.type == PT_LOAD and before.memsz and is_only_read(before):
             assert (after.type, after.flags, after.paddr - after.vaddr) == (before.type, before.flags, before.paddr - before.vaddr)
             assert after.filesz == after.memsz > 0
         else:
             assert after.kept() == before.kept()
     assert [ph.vaddr for ph in image.loads] == sorted(ph.vaddr for ph in image.loads)
     wanted, whole = executable_pages(original, huge)
-    assert pages_with(image, helpers.PF_X) == wanted
-    assert pages_with(image, helpers.PF_R) == pages_with(original, helpers.PF_R) | wanted
+    assert pages_with(image, PF_X) == wanted
+    assert pages_with(image, PF_R) == pages_with(original, PF_R) | wanted
     for pages in whole:
         assert len([ph for ph in image.loads if pages_of(ph) >= pages]) == 1
 
@@ -171,7 +172,7 @@ def is_executable(elf, path):
         return True
     dynamic = helpers.run(["readelf", "-Wd", path]).stdout
     is_pie = re.search(r"FLAGS_1.*\bPIE\b", dynamic) is not None
-    return is_pie or (any(ph.type == helpers.PT_INTERP for ph in elf.phdrs) and "SONAME" not in dynamic)
+    return is_pie or (any(ph.type == PT_INTERP for ph in elf.phdrs) and "SONAME" not in dynamic)
 
 
 def check_header_page(original, image, data, moved, base, huge):
@@ -179,7 +180,7 @@ def check_header_page(original, image, data, moved, base, huge):
     DATA is the image with those."""
     start = moved & -huge
     has_header = any(ph.filesz and ph.offset < helpers.PAGE for ph in original.loads)
-    written = any(ph.flags & helpers.PF_W and helpers.page_up(ph.vaddr + ph.memsz) > base + start
+    written = any(ph.flags & PF_W and page_up(ph.vaddr + ph.memsz) > base + start
                   and (ph.vaddr & -helpers.PAGE) < base + start + huge for ph in original.loads)
     if original.type != ET_EXEC or not has_header or written:
         return
@@ -207,14 +208,14 @@ def check_image(original_path, image_path, huge=helpers.HUGE):
     for before, after in zip(original.phdrs, image.phdrs):
         if after.type == PT_NULL:
             pass
-        elif before.type == helpers.PT_LOAD:
+        elif before.type == PT_LOAD:
             assert after.align == (max(before.align, huge) if original.type == ET_DYN else before.align)
             assert after.align < 2 or (after.vaddr - after.offset) % after.align == 0
         else:
             assert after.align == before.align
-        if before.type == helpers.PT_GNU_RELRO and before.memsz:
+        if before.type == PT_GNU_RELRO and before.memsz:
             assert after.vaddr - after.offset == base
-        elif before.type == helpers.PT_LOAD:
+        elif before.type == PT_LOAD:
             at = before.vaddr - base
             assert data[at : at + before.filesz] == original.bytes(before.offset, before.filesz), f"segment at {before.vaddr:#x}"
         elif before.filesz:

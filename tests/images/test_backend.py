@@ -12,6 +12,11 @@ import subprocess
 import pytest
 
 import helpers
+from hugepages import free_pages
+from objects import PF_X, read_headers
+from pagecache import on_small_pages
+from smaps import read_smaps
+from stores import Store, is_image
 
 pytestmark = pytest.mark.beside
 
@@ -25,7 +30,7 @@ def own(builder, tmp_path):
     def copy(path):
         there = tmp_path / os.path.basename(path)
         shutil.copy(path, there)
-        helpers.on_small_pages(there)
+        on_small_pages(there)
         return there
 
     return copy
@@ -111,7 +116,7 @@ def test_moved_headers(images, builder, moved, tmp_path):
 
 def read_all(pid):
     """(bytes of shared mappings that are resident, those by huge pages) of PID."""
-    inside = [m for m in helpers.read_smaps(pid) if helpers.is_image(m.name)]
+    inside = [m for m in read_smaps(pid) if is_image(m.name)]
     return sum(m.kb["Rss"] for m in inside), sum(m.kb["ShmemPmdMapped"] for m in inside), sum(m.kb["Pss"] for m in inside)
 
 
@@ -138,7 +143,7 @@ def test_auto_takes_the_image_first(images, builder, pool, prove):
     app = builder.executable("nopie")
     images.add(app)
     prove([app], {app.name: READ_ONLY}, "main", f"data=off,store={images.folder}", backend="shared")
-    assert helpers.free_pages() == 32
+    assert free_pages() == 32
 
 
 def test_auto_without_an_image(images, builder, pool, prove):
@@ -281,7 +286,7 @@ def test_overwritten_in_place(images, builder, own, moved):
     assert moved([app], options="data=off")[1] == {*READ_ONLY}
     before = os.stat(app)
     with open(app, "r+b") as file:
-        text = next(h for h in helpers.read_headers(app) if h.flags & helpers.PF_X and h.file_bytes > helpers.HUGE)
+        text = next(h for h in read_headers(app) if h.flags & PF_X and h.file_bytes > helpers.HUGE)
         file.seek(text.offset + text.file_bytes - 8)
         file.write(b"\xcc")
     os.utime(app, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -344,7 +349,7 @@ UNSAFE = "another user could have written to the store, or to the image"
 @pytest.fixture
 def store_of_its_own(images, builder, own, tmp_path):
     """(store, program, image): one that a test may spoil."""
-    store = helpers.Store(images.folder / tmp_path.name)
+    store = Store(images.folder / tmp_path.name)
     store.folder.mkdir(mode=0o755)
     app = own(builder.executable("nopie"))
     yield store, app, store.add(app)
@@ -387,7 +392,7 @@ def test_store_behind_a_link(store_of_its_own, library, tmp_path):
     store, app, _ = store_of_its_own
     link = tmp_path / "link"
     link.symlink_to(store.folder)
-    told = run_with(helpers.Store(link), app, library)
+    told = run_with(Store(link), app, library)
     assert "pages shared" not in told and UNSAFE in told, told
 
 
@@ -397,8 +402,8 @@ def test_another_users_store(images, builder, library, tmp_path, shared_folder):
     folder.mkdir()
     app = folder / "app"
     shutil.copy(builder.executable("nopie"), app)
-    helpers.on_small_pages(app)
-    store = helpers.Store(images.folder / "others")
+    on_small_pages(app)
+    store = Store(images.folder / "others")
     store.folder.mkdir(mode=0o755)
     image = store.add(app)
     user = helpers.become(12345)
@@ -421,6 +426,6 @@ def test_noexec(builder, own, library, tmp_path):
         pytest.skip("no tmpfs with huge=always here")
     with helpers.at_end('umount -l "$1"', folder):
         app = own(builder.executable("nopie"))
-        store = helpers.Store(folder)
+        store = Store(folder)
         store.add(app)
         assert "the store is mounted noexec; mount it without noexec" in run_with(store, app, library)

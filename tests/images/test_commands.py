@@ -11,6 +11,7 @@ import pytest
 
 import helpers
 from helpers import HUGE, run
+from smaps import read_smaps
 
 KIB = 1024
 
@@ -75,11 +76,11 @@ def shared_bytes(mappings, name):
 def touch(process, name):
     """Has PROCESS map all of what it has of NAME, which would come as it is used; what smaps says then."""
     with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
-        for mapping in helpers.read_smaps(process.pid):
+        for mapping in read_smaps(process.pid):
             for at in range(mapping.start, mapping.end if mapping.name == str(name) else 0, helpers.PAGE):
                 memory.seek(at)
                 memory.read(1)
-    return helpers.read_smaps(process.pid)
+    return read_smaps(process.pid)
 
 
 def status_of(process):
@@ -115,7 +116,7 @@ def shared_app(builder, store, library, pause_library):
 
 def test_status(shared_app):
     process, app, image = shared_app
-    told, mappings = status_of(process), helpers.read_smaps(process.pid)
+    told, mappings = status_of(process), read_smaps(process.pid)
     check_shared(told, mappings, app, image)
     text = helpers.hugeld("status", process.pid).stdout
     pages = told["objects"][0]["backends"]["shared_pages"]
@@ -130,7 +131,7 @@ def test_status_of_a_removed_image(shared_app, store):
     """It stays mapped, and nothing at its path says any more what it is."""
     process, app, image = shared_app
     store.done("rm", "-r", pathlib.Path(image).parent)
-    told, mappings = status_of(process), helpers.read_smaps(process.pid)
+    told, mappings = status_of(process), read_smaps(process.pid)
     check_shared(told, mappings, app, image, f"{image} (deleted)")
 
 
@@ -139,7 +140,7 @@ def test_status_of_library(builder, store, library, pause_library):
     image = store.add(big)
     env = helpers.preload(library, pause_library, options=store.options(), patterns="libbig*")
     with helpers.paused([*store.inside, app], env, app.name) as process:
-        check_shared(status_of(process), helpers.read_smaps(process.pid), big, image)
+        check_shared(status_of(process), read_smaps(process.pid), big, image)
 
 
 def test_status_of_library_that_is_an_image(builder, store, pause_library):

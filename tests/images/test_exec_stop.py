@@ -15,6 +15,9 @@ import time
 import pytest
 
 import helpers
+from installed import find_cc1plus, find_node
+from objects import PF_X, PT_LOAD, read_headers
+from smaps import read_smaps
 
 pytestmark = pytest.mark.beside
 TAKES_PAGES = pytest.mark.usefixtures("pool")  # of the pool, where the preloader comes instead
@@ -175,14 +178,14 @@ def test_image_itself(images, program, variant):
     """Executed by its own path, an image has all of its text on huge pages, and does what the program does."""
     app = program(variant)
     image = images.add(app)
-    text = sum(h.file_bytes for h in helpers.read_headers(app) if h.type == helpers.PT_LOAD and h.flags & helpers.PF_X)
+    text = sum(h.file_bytes for h in read_headers(app) if h.type == PT_LOAD and h.flags & PF_X)
     process = helpers.start([image, "wait"], stdin=subprocess.PIPE)
     try:
         said = []
         while not said or said[-1] != "waits\n":
             said.append(process.stdout.readline())
             assert process.poll() is None
-        mappings = [m for m in helpers.read_smaps(process.pid) if m.name == str(image) and "x" in m.permissions]
+        mappings = [m for m in read_smaps(process.pid) if m.name == str(image) and "x" in m.permissions]
         assert sum(m.kb["ShmemPmdMapped"] for m in mappings) * 1024 >= text, mappings
         sums = [line for line in said if line.startswith("sum ")]
         assert sums == [line + "\n" for line in plainly([app]).stdout.splitlines() if line.startswith("sum ")]
@@ -194,8 +197,8 @@ def programs_here():
     go = shutil.which("go") or "/usr/local/go/bin/go"
     return {
         "go": [go, "version"],
-        "cc1plus": [helpers.find_cc1plus(), "-quiet", "-O2", "-o", "-", "-"],
-        "node": [helpers.find_node(), "-e", "console.log(process.execPath, process.argv0, [1, 2].map(String), process.version)"],
+        "cc1plus": [find_cc1plus(), "-quiet", "-O2", "-o", "-", "-"],
+        "node": [find_node(), "-e", "console.log(process.execPath, process.argv0, [1, 2].map(String), process.version)"],
         "python": [os.path.realpath("/usr/bin/python3"), "-c", "import os, sys; print(sys.version, sys.executable, os.times()[:0])"],
         "git": ["/usr/bin/git", "-C", helpers.ROOT, "log", "-3", "--stat"],
         "gdb": ["/usr/bin/gdb", "-q", "-nx", "-batch", "-ex", "python print(6 * 7)"],

@@ -14,6 +14,9 @@ import subprocess
 import pytest
 
 import helpers
+from installed import find_node
+from objects import PF_X, PT_LOAD, read_headers
+from smaps import read_smaps
 
 pytestmark = pytest.mark.beside
 TAKES_PAGES = pytest.mark.usefixtures("pool")  # of the pool, where the image is not used
@@ -113,7 +116,7 @@ def test_is_on_huge_pages(images, program, variant):
                                 re.findall(rf"^(\w+)-(\w+) r-xp .* {app}\n((?:[A-Z]\w+:.*\n)+)", smaps, re.M)]
         whole = end // helpers.HUGE - -(-start // helpers.HUGE)
         huge = int(re.search(r"ShmemPmdMapped: *(\d+)", rest)[1]) * 1024 // helpers.HUGE
-        text = sum(h.file_bytes for h in helpers.read_headers(app) if h.type == helpers.PT_LOAD and h.flags & helpers.PF_X)
+        text = sum(h.file_bytes for h in read_headers(app) if h.type == PT_LOAD and h.flags & PF_X)
         assert whole >= 3 and huge == whole and huge * helpers.HUGE >= text
     finally:
         helpers.end_process(process)
@@ -139,7 +142,7 @@ def edges(request, images, builder, tmp_path):
     try:
         assert process.stdout.readline() == "ready\n"
         assert os.stat(f"/proc/{process.pid}/exe").st_ino == image.stat().st_ino
-        text = [m for m in helpers.read_smaps(process.pid) if m.name == str(app) and "x" in m.permissions]
+        text = [m for m in read_smaps(process.pid) if m.name == str(app) and "x" in m.permissions]
         yield process, app, image, sum(m.kb["ShmemPmdMapped"] for m in text)
     finally:
         helpers.end_process(process)
@@ -192,7 +195,7 @@ def test_origin_and_libraries(images, builder, run, tmp_path):
 def test_programs_that_ask(images, run, name, tmp_path):
     """Programs that look for their parts beside themselves; a script of env, which is followed to what it starts."""
     go = shutil.which("go") or "/usr/local/go/bin/go"
-    program = go if name == "go" else helpers.find_node()
+    program = go if name == "go" else find_node()
     if program is None or not os.path.exists(program):
         pytest.skip(f"{name} is not installed")
     image = images.add(program)

@@ -18,6 +18,10 @@ import time
 import pytest
 
 import helpers
+from calls import build_calls
+from installed import find_cc1plus
+from pagecache import evict, scatter
+from smaps import read_smaps
 from worlds import APP, SYSTEM, USER
 
 pytestmark = pytest.mark.beside
@@ -63,7 +67,7 @@ def running(world, path=BIG):
 
 def huge_text(process):
     """Bytes of the text of PROCESS on huge pages of the page cache, and all of it."""
-    text = [m for m in helpers.read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/big")]
+    text = [m for m in read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/big")]
     return sum(m.kb["FilePmdMapped"] for m in text) * 1024, sum(m.bytes for m in text)
 
 
@@ -74,7 +78,7 @@ def huge_bytes(world):
 
 @pytest.fixture(scope="module")
 def big(tmp_path_factory):
-    return helpers.build_calls(tmp_path_factory.mktemp("big") / "big", "-no-pie", mib=MIB)
+    return build_calls(tmp_path_factory.mktemp("big") / "big", "-no-pie", mib=MIB)
 
 
 def cover(world, path, text, name):
@@ -92,7 +96,7 @@ def place(world, big):
     if os.path.exists("/proc/pressure"):
         cover(world, "/proc/pressure/io", CALM, "io")
         cover(world, "/proc/pressure/memory", CALM, "memory")
-    helpers.scatter(world.path(BIG))
+    scatter(world.path(BIG))
     assert huge_bytes(world) == 0, "a file that was read page by page is on huge pages"
     return world
 
@@ -119,7 +123,7 @@ def expected(world):
     """Bytes in whole huge pages inside the text of the program."""
     with running(world) as process:
         return sum(max(0, m.end // helpers.HUGE - -(-m.start // helpers.HUGE)) * helpers.HUGE
-                   for m in helpers.read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/big"))
+                   for m in read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/big"))
 
 
 def test_reset(place):
@@ -137,7 +141,7 @@ def test_scattered(place):
     """It becomes huge as a whole, for every process that starts, and is the same program."""
     plain = place.run(BIG, 0, "where").stdout
     before = place.path(BIG).read_bytes()
-    helpers.scatter(place.path(BIG))
+    scatter(place.path(BIG))
     result = place.share("add", BIG)
     if "image" in result.stdout:
         add(place, BIG)  # says why
@@ -165,7 +169,7 @@ def test_dropped_since(place):
     add(place, BIG)
     strict = ["/run/bin/hugeld", "run", "-o", "strict=on", "--", BIG, 0]
     assert place.run(*strict).returncode == 0
-    helpers.scatter(place.path(BIG))
+    scatter(place.path(BIG))
     assert huge_bytes(place) == 0
     result = place.run(*strict)
     assert result.returncode == 127 and result.stderr.count("\n") == 1 and "has dropped its huge pages" in result.stderr, result
@@ -178,10 +182,10 @@ def test_dropped_since(place):
 def test_compiler(place):
     """cc1plus says the same in place as before."""
     copy = place.path("/run/programs/cc1plus")
-    shutil.copy(helpers.find_cc1plus(), copy)
+    shutil.copy(find_cc1plus(), copy)
     place.path("/run/a.cc").write_text("int f(int a) { return a + 1; }\nint g() { return f(2); }\n")
     command = ["/run/programs/cc1plus", "-quiet", "-O2", "/run/a.cc", "-o", "-"]
-    helpers.scatter(copy)
+    scatter(copy)
     plain = place.run(*command)
     assert plain.returncode == 0 and "main" not in plain.stdout
     add(place, "/run/programs/cc1plus")
@@ -193,7 +197,7 @@ def test_dropped(place):
     add(place, BIG)
     whole = huge_bytes(place)
     assert place.share("check").stdout == f"{SYSTEM}: 0 images, 1 file in place, nothing is wrong\n"
-    for how in (helpers.drop_cached, helpers.scatter):
+    for how in (evict, scatter):
         how(place.path(BIG))
         before = cached(place.path(BIG))
         for _ in range(2):
@@ -229,7 +233,7 @@ def test_run(place):
 
 def test_status_of_a_process_that_started_later(place):
     add(place, BIG)
-    helpers.scatter(place.path(BIG))
+    scatter(place.path(BIG))
     with running(place) as process:
         shown = place.run("/run/bin/hugeld", "status", process.pid).stdout
         assert "in place" in shown and "hugeld share refresh" in shown
@@ -321,7 +325,7 @@ def test_pressure_that_is_over(place):
 def test_pressure_is_not_known(place):
     add(place, BIG)
     place.share("remove", "--all")
-    helpers.scatter(place.path(BIG))
+    scatter(place.path(BIG))
     for resource in ("io", "memory"):
         place.path(f"/run/{resource}").write_text("")
     result = place.share("add", "--way=place", BIG)
@@ -359,7 +363,7 @@ def test_user(place):
     """What is in place is not another user's to put there, and not to look at."""
     refused(place.share("add", "--way=place", BIG, user=USER), "root")
     add(place, BIG)
-    helpers.drop_cached(place.path(BIG))
+    evict(place.path(BIG))
     [stored] = place.list(user=USER)
     assert (stored["way"], stored["text_share"]) == ("place", None)
     assert place.share("check", user=USER).returncode == 0
@@ -381,9 +385,9 @@ def test_pie(place):
 
 def test_aligned_pie(place, tmp_path):
     """One that is linked at 2 MiB is congruent wherever it is."""
-    helpers.build_calls(tmp_path / "big", "-pie", "-fPIE", "-Wl,-z,max-page-size=0x200000", mib=8)
+    build_calls(tmp_path / "big", "-pie", "-fPIE", "-Wl,-z,max-page-size=0x200000", mib=8)
     shutil.copy(tmp_path / "big", place.path(BIG))
-    helpers.scatter(place.path(BIG))
+    scatter(place.path(BIG))
     add(place, BIG)
     assert huge_bytes(place) == expected(place) >= 6 << 20
 
@@ -394,7 +398,7 @@ def test_library(place, tmp_path):
     source.write_text('__asm__(".text\\n.p2align 12\\n.globl x\\nx: .rept 8388608\\nnop\\n.endr");')
     assert helpers.run(["gcc", "-shared", "-fPIC", "-o", library, source]).returncode == 0
     library.chmod(0o755)
-    helpers.scatter(library)
+    scatter(library)
     result = place.share("add", "--way=place", "/run/programs/libbig.so")
     if "not congruent" in result.stderr:
         pytest.skip("this kernel puts libraries anywhere")
@@ -404,7 +408,7 @@ def test_library(place, tmp_path):
     process = helpers.start(place.command("/usr/bin/python3", "-c", script, "/run/programs/libbig.so"), stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline()
-        text = [m for m in helpers.read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/libbig.so")]
+        text = [m for m in read_smaps(process.pid) if "x" in m.permissions and m.name.endswith("/libbig.so")]
         assert sum(m.kb["FilePmdMapped"] for m in text) == 6 << 10
     finally:
         helpers.end_process(process)
@@ -431,7 +435,7 @@ def test_upgrade(place, big):
     shutil.copy(big, place.path("/run/programs/new"))
     place.path("/run/programs/new").chmod(0o755)
     place.path("/run/programs/new").rename(place.path(BIG))
-    helpers.scatter(place.path(BIG))
+    scatter(place.path(BIG))
     refused(place.share("check"), "not huge any more")
     assert place.share("refresh").returncode == 0
     [new] = place.list()

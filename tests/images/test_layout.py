@@ -20,6 +20,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import helpers
 import layouts
 import programs
+from installed import find_cc1plus
+from objects import page_up
+from smaps import read_smaps
 
 sys.path.append(str(helpers.ROOT / "tests/fuzz"))
 import hostile  # noqa: E402  (its folder has just been added)
@@ -117,7 +120,7 @@ def executable(builder, variant):
 
 
 def exec_mappings(pid, name):
-    return [m for m in helpers.read_smaps(pid) if m.name == str(name) and "x" in m.permissions]
+    return [m for m in read_smaps(pid) if m.name == str(name) and "x" in m.permissions]
 
 
 def whole_pages(mapping):
@@ -445,7 +448,7 @@ def test_sections_of_a_distribution(tmp_path):
 
 def test_compiler(tmpfs, tmp_path):
     """cc1plus does a real work from its image, with its text on huge pages."""
-    compiler = pathlib.Path(helpers.find_cc1plus() or pytest.skip("there is no cc1plus"))
+    compiler = pathlib.Path(find_cc1plus() or pytest.skip("there is no cc1plus"))
     image = make(compiler.resolve(), tmpfs.outside / "cc1plus")
     layouts.check_tools(compiler, image)
     (tmp_path / "a.cc").write_text("#include <map>\nint f(std::map<int, int> &m) { return m[3]; }\n")
@@ -799,7 +802,7 @@ def made_up(draw):
             filesz += 2 * SMALL
         memsz = filesz + (draw(st.sampled_from([0, 100, 3 * PAGE])) if flags == 6 else 0)
         segments.append([flags, at + head, filesz, memsz])
-        at = helpers.page_up(at + head + memsz) + draw(st.sampled_from([0, 0, PAGE, 5 * PAGE, 40 * PAGE]))
+        at = page_up(at + head + memsz) + draw(st.sampled_from([0, 0, PAGE, 5 * PAGE, 40 * PAGE]))
     return segments, draw(st.permutations(range(len(segments)))), draw(st.booleans()), draw(st.integers(0, 5)), \
         draw(st.sampled_from([2, 3]))
 

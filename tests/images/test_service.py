@@ -18,6 +18,7 @@ import time
 import pytest
 
 import helpers
+from smaps import read_smaps
 from worlds import APP, SYSTEM, TOUCHER, USER, disk
 
 pytestmark = pytest.mark.beside
@@ -58,7 +59,7 @@ def service(world, prefix=(), options=(), **streams):
 
 def held(process):
     """Bytes of images that it maps by huge entries."""
-    return sum(m.kb["ShmemPmdMapped"] * 1024 for m in helpers.read_smaps(process.pid) if m.name.startswith(SYSTEM))
+    return sum(m.kb["ShmemPmdMapped"] * 1024 for m in read_smaps(process.pid) if m.name.startswith(SYSTEM))
 
 
 def holds(process, image):

@@ -12,12 +12,13 @@ import zipfile
 import pytest
 
 import helpers
+from installed import cache_folder, find_node
 from test_executed import SHARED
 from test_single_file import REFUSED, attach, outcome
 
 pytestmark = [pytest.mark.beside, pytest.mark.whole]
 
-TOOLS = helpers.cache_folder() / "single-file"
+TOOLS = cache_folder() / "single-file"
 TEXT = "what it carries, " * 1000
 SMALL = "no whole huge page lies inside"
 SCRIPT = "is a script"
@@ -91,7 +92,7 @@ process.exitCode = 5;
 
 def by_node(folder):
     postject = TOOLS / "node_modules/postject/dist/cli.js"
-    node = helpers.find_node()
+    node = find_node()
     if not node or not postject.exists():
         pytest.skip("node as one large executable, or postject, is not there (tools/install-packages programs)")
     (folder / "app.js").write_text(SCRIPT_OF_NODE)

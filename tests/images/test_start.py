@@ -12,6 +12,8 @@ import subprocess
 import pytest
 
 import helpers
+from objects import PF_X, read_headers
+from smaps import read_smaps
 
 pytestmark = pytest.mark.beside
 
@@ -161,7 +163,7 @@ def test_headers_are_the_originals(images, builder, library, variant):
     process = helpers.start([app, "wait", "x"], helpers.preload(library, patterns="main", options=images.options()))
     try:
         helpers.wait_until(lambda: "break" in process.stdout.readline(), what="its last line")
-        mappings = helpers.read_smaps(process.pid)
+        mappings = read_smaps(process.pid)
         start = min(m.start for m in mappings if m.name in (str(app), str(image)))
         # Some images have the huge page with the headers twice, once with the original's.
         assert any(m.name == str(image) and m.start in (start, start + helpers.PAGE) for m in mappings), mappings
@@ -225,7 +227,7 @@ if re.search(r"^flags.* ospke\b", pathlib.Path("/proc/cpuinfo").read_text(), re.
 @pytest.mark.parametrize("what", SET)
 def test_what_would_be_lost(images, builder, app, library, tmp_path, what):
     """A constructor that runs before ours has set it."""
-    text = next(h for h in helpers.read_headers(app) if h.flags & helpers.PF_X and h.file_bytes > helpers.HUGE)
+    text = next(h for h in read_headers(app) if h.flags & PF_X and h.file_bytes > helpers.HUGE)
     (tmp_path / "special.c").write_text(SPECIAL % (-(-text.vaddr // helpers.HUGE) * helpers.HUGE, SET[what]))
     special = builder.compile(tmp_path / "special.so", tmp_path / "special.c", "-shared", "-fPIC", "-Wl,-z,initfirst")
     env = helpers.preload(library, special, patterns="main", options=images.options("verbose=1", "data=off"))
@@ -258,7 +260,7 @@ def test_file_that_may_not_be_mapped_again(images, builder, app, library, tmp_pa
 
 def change_last_of_text(file):
     """Changes a byte of FILE that is mapped with its text."""
-    text = next(h for h in helpers.read_headers(file) if h.flags & helpers.PF_X and h.file_bytes > helpers.HUGE)
+    text = next(h for h in read_headers(file) if h.flags & PF_X and h.file_bytes > helpers.HUGE)
     with open(file, "r+b") as opened:
         opened.seek(text.offset + text.file_bytes - 1)
         opened.write(b"\xcc")

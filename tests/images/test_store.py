@@ -19,6 +19,9 @@ import time
 import pytest
 
 import helpers
+from calls import build_calls
+from installed import find_cc1plus
+from objects import read_headers
 from worlds import APP, OTHER, SYSTEM, TOUCHER, USER, disk
 
 pytestmark = pytest.mark.beside
@@ -72,7 +75,7 @@ def test_add_says_what_it_brings(world, tmp_path):
     """As much as a private copy at any address: also what of a PIE's text shares its last huge page with data."""
     folder, data = world.path("/run/programs"), tmp_path / "data.S"
     data.write_text(".section .rodata\n.fill 3 << 20, 1, 1\n.section .note.GNU-stack, \"\", %progbits\n")
-    shutil.copy(helpers.build_calls(tmp_path / "pie", "-fPIE", "-pie", data, mib=7), folder / "pie")
+    shutil.copy(build_calls(tmp_path / "pie", "-fPIE", "-pie", data, mib=7), folder / "pie")
     said = re.search(r"image, (\S+) % of its text, \d+ huge pages?$", world.add("/run/programs/pie").stdout, re.MULTILINE)
     [file] = json.loads(world.run("/run/bin/hugeld", "inspect", "--json", "/run/programs/pie").stdout)["files"]
     assert float(said[1]) >= 100 * file["range"]["text_share_min"] - 0.1, file["range"]
@@ -129,7 +132,7 @@ def test_running(world):
     with world.mapped(APP):
         result = world.share("add", "--running", "no-such-process")
         refused(result, "no-such-process", "no process")
-    cc1plus = helpers.find_cc1plus()
+    cc1plus = find_cc1plus()
     fifo = world.path("/run/fifo")
     os.mkfifo(fifo)
     compiler = helpers.start(world.command(cc1plus, "-quiet", "/run/fifo", "-o", "/dev/null"))
@@ -597,7 +600,7 @@ def flip(path, offset):
 
 def find_rest(path):
     """A byte of the image at PATH that no segment and no section has: behind the last segment, in its last page."""
-    end = max(h.offset + h.file_bytes for h in helpers.read_headers(path) if h.type == PT_LOAD)
+    end = max(h.offset + h.file_bytes for h in read_headers(path) if h.type == PT_LOAD)
     assert end % helpers.PAGE != 0
     return end
 

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import helpers
+from stores import Store
 from worlds import APP
 
 pytestmark = [pytest.mark.beside]
@@ -111,7 +112,7 @@ class Place:
 
     def make_store(self, path, owner):
         """A store with an image of libf.so that has THEIRS in it."""
-        store = helpers.Store(self.path(path))
+        store = Store(self.path(path))
         store.folder.mkdir(mode=0o755, parents=True)
         image = store.add(self.folder / "libf.so")
         data = image.read_bytes()

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 import helpers
+from smaps import read_smaps
 
 USER, OTHER = 12345, 12346
 SYSTEM = "/run/hugeld"
@@ -106,7 +107,7 @@ END
             line = process.stdout.readline()
             assert line, process.stderr.read()
             start = int(line.partition("-")[0], 16)
-            mapping = next(m for m in helpers.read_smaps(process.pid) if m.start == start)
+            mapping = next(m for m in read_smaps(process.pid) if m.start == start)
             yield (mapping.kb["ShmemPmdMapped"] + mapping.kb["FilePmdMapped"]) * 1024 + mapping.hugetlb_bytes
         finally:
             helpers.end_process(process)

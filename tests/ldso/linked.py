@@ -9,6 +9,8 @@ import os
 import typing
 
 import helpers
+from hugepages import free_pages
+from proof import check_memory, read_image, read_plans
 
 ALL = ("text", "rodata")
 
@@ -64,18 +66,18 @@ class Linked:
         """Runs ARGV with nothing selected and with PATTERNS; MOVED maps base names to the kinds of span that must be
         where the plan says, and all the rest must be as in the first run."""
         with self.paused(argv, "no-such-object*", options, way, **changes) as process:
-            plain_image = without_linker(helpers.read_image(process.pid))
+            plain_image = without_linker(read_image(process.pid))
             plain = process.finish()
-        free = helpers.free_pages()
+        free = free_pages()
         with self.paused(argv, patterns, options, way, **changes) as process:
-            image = without_linker(helpers.read_image(process.pid))
+            image = without_linker(read_image(process.pid))
             paths = [o.path for o in image.objects if o.name in moved]
-            plans = helpers.read_plans(process.pid, paths, options)
+            plans = read_plans(process.pid, paths, options)
             # ld.so's own allocator begins a page anew where what the kernel gives doesn't adjoin what it has.
-            pages = helpers.check_memory(image, plain_image, plans, moved, backend, spare_pages=4)
+            pages = check_memory(image, plain_image, plans, moved, backend, spare_pages=4)
             if backend == "hugetlb":
                 kept = {name: [k for k in kinds if k in ALL] for name, kinds in moved.items()}
-                assert free - helpers.free_pages() == sum(plans[n].pages(*kinds) for n, kinds in kept.items())
+                assert free - free_pages() == sum(plans[n].pages(*kinds) for n, kinds in kept.items())
             result = process.finish()
         assert same(plain, result)
         return Proof(pages, plans, plain, result)

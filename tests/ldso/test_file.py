@@ -11,7 +11,10 @@ import pytest
 
 import helpers
 import programs
+from hugepages import free_pages
 from linked import by_run
+from objects import PF_X, PT_LOAD, page_up, read_headers
+from smaps import read_smaps
 from test_ldso_moving import text_of
 
 ON_FILE = "hugeld: libbig.so.1: text 3 pages file"
@@ -36,16 +39,16 @@ def on_tmpfs(builder):
 
 def check(linked, app, library):
     """LIBRARY's text is on huge pages of its file, and on nobody else's: the file is still what is mapped."""
-    free = helpers.free_pages()
+    free = free_pages()
     with linked.paused([app], "libbig*", "backend=file,segments=text") as process:
-        mappings = helpers.read_smaps(process.pid)
+        mappings = read_smaps(process.pid)
         start, end = text_of(library, mappings)
         text = [m for m in mappings if m.start < end and m.end > start]
         assert {m.name for m in text} == {str(library)} and all(m.inode for m in text)
         assert {m.permissions for m in text} == {"r-xp"}
         assert sum(map(huge_file_bytes, text)) == 3 * helpers.HUGE
         assert sum(m.kb["Anonymous"] for m in text) == 0
-        assert helpers.free_pages() == free
+        assert free_pages() == free
         [told] = [o for o in helpers.hugeld_json("status", str(process.pid))["processes"][0]["objects"]
                   if o["path"] == str(library)]
         assert told["backends"] == {"hugetlb_pages": 0, "thp_pages": 0, "shared_pages": 0, "file_pages": 3}
@@ -105,7 +108,7 @@ def test_two_processes_share(linked, on_tmpfs, thp):
     library = on_tmpfs.parent / "libbig.so"
     with linked.paused([on_tmpfs], "libbig*", "backend=file"), \
             linked.paused([on_tmpfs], "libbig*", "backend=file") as second:
-        huge = [m for m in helpers.read_smaps(second.pid) if m.name == str(library) and huge_file_bytes(m)]
+        huge = [m for m in read_smaps(second.pid) if m.name == str(library) and huge_file_bytes(m)]
         assert huge and all(m.kb["Pss"] * 2 <= m.kb["Rss"] + 8 for m in huge)
 
 
@@ -139,13 +142,13 @@ def link_sized(builder, folder, name, pages, *arguments):
         source.write_text(f'.section .text.z, "ax", @progbits\n.fill {bytes_}, 1, 0xcc\n'
                           '.section .note.GNU-stack, "", @progbits\n')
         path = builder.compile(folder / name, *arguments, source, *ALIGNED)
-        [text] = [h for h in helpers.read_headers(path) if h.type == helpers.PT_LOAD and h.flags & helpers.PF_X]
+        [text] = [h for h in read_headers(path) if h.type == PT_LOAD and h.flags & PF_X]
         return path, text.memory_bytes
 
     source = folder / "fill.s"
     wanted = 2 * helpers.HUGE + pages * helpers.PAGE
     path, bytes_ = link(wanted - link(0)[1] - 64)
-    assert helpers.page_up(bytes_) == wanted
+    assert page_up(bytes_) == wanted
     return path
 
 
@@ -179,7 +182,7 @@ def check_sizes(linked, sized, copy, prefix=()):
         command = [*prefix, *by_run(linked.ldso, named, "backend=file,verbose=2", [copy / app.name])]
         told = f"hugeld: {file.name}: text {pages} page{'s' * (pages > 1)} file\n"
         with helpers.paused(command, linked.environment(None, None, [linked.pause]), app.name) as process:
-            text = [m for m in helpers.read_smaps(process.pid) if m.permissions == "r-xp" and m.name.endswith(f"/{file.name}")]
+            text = [m for m in read_smaps(process.pid) if m.permissions == "r-xp" and m.name.endswith(f"/{file.name}")]
             huge = sum(map(huge_file_bytes, text))
             assert process.finish() == (4, "tiny\n", told)
         assert huge == pages * helpers.HUGE, file

@@ -13,8 +13,13 @@ import subprocess
 import pytest
 
 import helpers
+from hugepages import free_pages
 from linked import ALL, by_command, by_run
 from linkers import LINKED
+from objects import PF_X, PT_LOAD, page_down, page_up, read_headers
+from pagecache import on_small_pages
+from smaps import read_smaps
+from stores import Store
 
 pytestmark = pytest.mark.beside
 
@@ -31,7 +36,7 @@ def own(builder, tmp_path):
 
     def copy(variant="dso"):
         folder = shutil.copytree(builder.with_library(variant)[0].parent, tmp_path / "own", symlinks=True)
-        helpers.on_small_pages(folder / "libbig.so")
+        on_small_pages(folder / "libbig.so")
         return folder / f"small-{variant}", folder / "libbig.so"
 
     return copy
@@ -57,7 +62,7 @@ def same(linked, images):
 
 def text_of(pid, image):
     """The executable mappings of IMAGE in PID."""
-    return [m for m in helpers.read_smaps(pid) if m.name == str(image) and "x" in m.permissions]
+    return [m for m in read_smaps(pid) if m.name == str(image) and "x" in m.permissions]
 
 
 def check_text(mappings, pages):
@@ -134,8 +139,8 @@ def test_auto_takes_nothing_of_the_pool(images, builder, linked, pool):
     app, [library] = builder.with_library("dso")
     images.add(library)
     with linked.paused([app], "libbig*", f"store={images.folder}") as process:
-        assert helpers.free_pages() == 64
-        assert not any(m.is_hugetlb or m.thp_bytes for m in helpers.read_smaps(process.pid))
+        assert free_pages() == 64
+        assert not any(m.is_hugetlb or m.thp_bytes for m in read_smaps(process.pid))
         process.finish()
 
 
@@ -145,9 +150,9 @@ def test_edges_keep(images, builder, same, waiting):
     image = images.add(library)
     assert SHARED.search(same([app], options="edges=small"))
     [text] = text_of(waiting(app, options="edges=small").pid, image)
-    [header] = [h for h in helpers.read_headers(image) if h.type == helpers.PT_LOAD and h.flags & helpers.PF_X]
-    assert text.bytes == helpers.page_up(header.vaddr + header.file_bytes) - helpers.page_down(header.vaddr)
-    assert text.offset == helpers.page_down(header.offset)
+    [header] = [h for h in read_headers(image) if h.type == PT_LOAD and h.flags & PF_X]
+    assert text.bytes == page_up(header.vaddr + header.file_bytes) - page_down(header.vaddr)
+    assert text.offset == page_down(header.offset)
 
 
 def test_second_process_shares(images, builder, waiting):
@@ -326,7 +331,7 @@ def test_other_headers(images, own, unused, field):
     _, library = own()
     image = images.add(library)
     index, place, kind = FIELDS[field]
-    header = 0 if index is None else [h for h in helpers.read_headers(image) if index or h.type == helpers.PT_LOAD][index].position
+    header = 0 if index is None else [h for h in read_headers(image) if index or h.type == PT_LOAD][index].position
     with open(image, "r+b") as file:
         file.seek(header + place)
         [before] = struct.unpack("<" + kind, file.read(struct.calcsize(kind)))
@@ -387,7 +392,7 @@ def mounted(folder, *arguments):
     if done.returncode != 0:
         pytest.skip(f"cannot mount: {done.stderr}")
     with helpers.at_end('umount -l "$1"', folder):
-        yield helpers.Store(folder)
+        yield Store(folder)
 
 
 def test_noexec(own, unused, tmp_path):

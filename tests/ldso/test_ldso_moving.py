@@ -9,6 +9,8 @@ import pytest
 import helpers
 import programs
 from linked import ALL, by_command, by_run
+from objects import PF_X, PT_LOAD, find_bias, object_at, page_down, page_up, read_headers
+from smaps import read_smaps
 
 # What has no read-only data of its own beside the text.
 ONLY_TEXT = ("noseparate", "norosegment", "dso-noseparate", "dso-norosegment")
@@ -56,8 +58,8 @@ def test_library_with_an_address_of_its_own(linked, builder, pool):
     app, libraries = builder.once("prelinked", build)
     linked.prove([app], {library.name: ALL for library in libraries}, "libbig*", "backend=hugetlb")
     with linked.paused([app], "libbig*", "backend=hugetlb") as process:
-        mappings = helpers.read_smaps(process.pid)
-        biases = [helpers.find_bias(library, [m for m in mappings if m.name == str(library)]) for library in libraries]
+        mappings = read_smaps(process.pid)
+        biases = [find_bias(library, [m for m in mappings if m.name == str(library)]) for library in libraries]
         assert biases[0] == 0 and biases[1] != 0
         assert any(m.is_hugetlb and ADDRESS <= m.start < ADDRESS + 16 * helpers.HUGE for m in mappings)
 
@@ -96,11 +98,11 @@ def test_text_before_read_only_data(linked, builder, pool):
                                library, "-Wl,-rpath,$ORIGIN"), library
 
     app, library = builder.once("text-first", build)
-    flags = [h.flags for h in helpers.read_headers(library) if h.type == helpers.PT_LOAD]
+    flags = [h.flags for h in read_headers(library) if h.type == PT_LOAD]
     assert flags == [5, 4, 6]
     linked.prove([app], {library.name: ALL}, "libbig*", "backend=hugetlb")
     with linked.paused([app], "libbig*") as process:
-        start, _ = text_of(library, helpers.read_smaps(process.pid))
+        start, _ = text_of(library, read_smaps(process.pid))
         assert start % helpers.HUGE == 0
 
 
@@ -116,10 +118,10 @@ def test_thp(linked, builder, thp, variant, way):
 
 def text_of(library, mappings):
     """[start, end) of the library's largest text segment, in pages."""
-    object_ = helpers.object_at(library, helpers.find_bias(library, [m for m in mappings if m.name == str(library)]))
-    load = max((h for h in object_.loads if h.flags & helpers.PF_X), key=lambda h: h.memory_bytes)
+    object_ = object_at(library, find_bias(library, [m for m in mappings if m.name == str(library)]))
+    load = max((h for h in object_.loads if h.flags & PF_X), key=lambda h: h.memory_bytes)
     start = object_.bias + load.vaddr
-    return helpers.page_down(start), helpers.page_up(start + load.memory_bytes)
+    return page_down(start), page_up(start + load.memory_bytes)
 
 
 @pytest.mark.parametrize("variant", ["dso", "dso-hole", "dso-noseparate"])
@@ -129,7 +131,7 @@ def test_text_begins_on_a_boundary(linked, builder, pool, variant):
     app, [library] = builder.with_library(variant)
     for _ in range(5):
         with linked.paused([app], "libbig*", "segments=text") as process:
-            mappings = helpers.read_smaps(process.pid)
+            mappings = read_smaps(process.pid)
             start, end = text_of(library, mappings)
             assert start % helpers.HUGE == 0
             covered = sum(max(0, min(m.end, end) - max(m.start, start)) for m in mappings if m.is_hugetlb)

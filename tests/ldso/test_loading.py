@@ -13,6 +13,7 @@ import helpers
 import programs
 from linked import by_command, by_run
 from linkers import BY_ROOT, LINKED, over_interpreter
+from smaps import read_smaps
 
 HERE = pathlib.Path(__file__).resolve().parent
 ON_HUGE_PAGES = re.compile(r"^hugeld: libbig[\w-]*\.so: text 5 pages hugetlb", re.M)
@@ -237,7 +238,7 @@ def test_debugger(linked, library, loads, pool, root):
         process.resume()
         helpers.wait_until(lambda: "libbig" in pathlib.Path(f"/proc/{process.pid}/maps").read_text() and
                            helpers.state_of(process.pid) == "T", what="the second stop")
-        assert any(m.is_hugetlb for m in helpers.read_smaps(process.pid))
+        assert any(m.is_hugetlb for m in read_smaps(process.pid))
         gdb = ["gdb", "-nx", "-batch", "-p", str(process.pid), "-ex", "info sharedlibrary", "-ex",
                "info symbol use_features", "-ex", "x/2i use_features"]
         result = subprocess.run(gdb, capture_output=True, text=True, timeout=120, env=helpers.environment())

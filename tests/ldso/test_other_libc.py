@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import helpers
+from hugepages import free_pages
 from linkers import NOBODY
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -95,12 +96,12 @@ def test_what_was_moved_stays(other_libc, readable_ldso, builder, shared_folder,
     program.parent.chmod(0o755)
     subprocess.run(["patchelf", "--set-interpreter", readable_ldso, program], check=True, timeout=60)
     pool(64)
-    free = helpers.free_pages()
+    free = free_pages()
     result = run([*other_libc, program, "one"], LD_HUGEPAGES="*", LD_HUGEPAGES_OPTIONS="verbose=1")
     plain = run([program, "one"])
     assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
     assert "hugeld: libc.so.6: text stays: libc.so.6 is not the one" in result.stderr
-    assert helpers.free_pages() == free
+    assert free_pages() == free
     strict = run([*other_libc, program, "one"], LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS="strict=on")
     assert (strict.returncode, strict.stdout) == (127, "")
     assert "libc.so.6 is not the one" in strict.stderr

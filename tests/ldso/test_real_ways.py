@@ -11,7 +11,9 @@ import pytest
 
 import databases
 import helpers
+from installed import find_cc1plus, find_node
 from linkers import BY_ROOT, over_interpreter
+from smaps import read_smaps
 
 CC = """
 #include <cstddef>
@@ -47,7 +49,7 @@ class Program(typing.NamedTuple):
 
 
 def make_cc1plus(folder):
-    compiler = helpers.find_cc1plus()
+    compiler = find_cc1plus()
     if compiler is None:
         pytest.skip("cc1plus is not installed (g++)")
     (folder / "source.cc").write_text(CC)
@@ -73,7 +75,7 @@ def make_perl(folder):
 
 
 def make_node(folder):
-    node = helpers.find_node()
+    node = find_node()
     if not node:
         pytest.skip("node is not installed")
     return Program([os.path.realpath(node), "-e", NODE], 12)
@@ -164,7 +166,7 @@ def test_way(way, program, readable_ldso, installed, pause_library, empty_librar
     env = helpers.preload(pause_library, patterns=program.patterns, options="verbose=2")
     command = way(program, readable_ldso, installed, tmp_path)
     with helpers.paused(command, env, readable_ldso.name if way is by_command else name) as process:
-        mappings = helpers.read_smaps(process.pid)
+        mappings = read_smaps(process.pid)
         linker, = {m.inode for m in mappings if m.name in (str(readable_ldso), str(installed))}
         assert linker == readable_ldso.stat().st_ino
         text = sum(m.hugetlb_bytes for m in mappings if m.is_hugetlb and m.permissions == "r-xp") // helpers.HUGE

@@ -13,6 +13,8 @@ import pytest
 
 import helpers
 from linked import by_run
+from objects import PF_X
+from proof import read_image
 
 OPTIONS = "backend=hugetlb,data=off,segments=text,sparse_text=off"
 # gdb's libraries are of all sorts: libpython has much more text than a huge page, libstdc++ less than one.
@@ -36,11 +38,11 @@ def folder(request, tmp_path):
 
 def read_shares(process, folder):
     """The share of text on huge pages of each library in FOLDER."""
-    image = helpers.read_image(process.pid)
+    image = read_image(process.pid)
     huge = [m for m in image.mappings if m.is_hugetlb]
     shares = {}
     for found in (o for o in image.objects if o.path.startswith(f"{folder}/")):
-        text = [(found.bias + h.vaddr, found.bias + h.vaddr + h.memory_bytes) for h in found.loads if h.flags & helpers.PF_X]
+        text = [(found.bias + h.vaddr, found.bias + h.vaddr + h.memory_bytes) for h in found.loads if h.flags & PF_X]
         covered = sum(max(0, min(m.end, end) - max(m.start, start)) for m in huge for start, end in text)
         shares[found.name] = covered / sum(end - start for start, end in text)
     return shares

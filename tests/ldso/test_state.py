@@ -4,15 +4,16 @@
 import subprocess
 
 import helpers
+from objects import PF_W, PT_GNU_RELRO, PT_LOAD, read_headers
 
 
 def test_state_is_read_only(ldso):
     """All that dl-hugepages.c defines lies in RELRO, and the core defines nothing that can be written to."""
-    [relro] = [h for h in helpers.read_headers(ldso) if h.type == helpers.PT_GNU_RELRO]
+    [relro] = [h for h in read_headers(ldso) if h.type == PT_GNU_RELRO]
     listing = subprocess.run(["readelf", "-sW", ldso], check=True, capture_output=True, text=True).stdout
     core = {path.name for path in (helpers.ROOT / "elf").glob("*.c")}
     file, ours, writable = "", [], []
-    loads = [h for h in helpers.read_headers(ldso) if h.type == helpers.PT_LOAD and h.flags & helpers.PF_W]
+    loads = [h for h in read_headers(ldso) if h.type == PT_LOAD and h.flags & PF_W]
     for words in map(str.split, listing.splitlines()):
         if len(words) != 8:
             continue

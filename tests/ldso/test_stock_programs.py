@@ -13,6 +13,7 @@ import pytest
 
 import helpers
 from linkers import BY_ROOT, over_interpreter
+from objects import PT_INTERP, read_headers
 
 LIMIT = 5  # seconds, of which a program that waits for something takes all
 OPTIONS = ("--version", "--help")
@@ -28,7 +29,7 @@ def is_candidate(path, installed):
         with open(path, "rb") as file:
             if file.read(5) != b"\x7fELF\x02":
                 return False
-            header = next((h for h in helpers.read_headers(path) if h.type == helpers.PT_INTERP), None)
+            header = next((h for h in read_headers(path) if h.type == PT_INTERP), None)
             if header is None:
                 return False
             file.seek(header.offset)

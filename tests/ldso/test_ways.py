@@ -9,6 +9,8 @@ import pytest
 
 import helpers
 from linkers import BY_ANYBODY, BY_ROOT, over_interpreter
+from objects import PF_X, find_bias, object_at
+from smaps import read_smaps
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ def test_way(way, readable_ldso, program, installed, builder, pause_library, poo
     pool(64)
     env = helpers.preload(pause_library, patterns="libbig.so*")
     with helpers.paused([*command, "one"], env, name) as process:
-        mappings = helpers.read_smaps(process.pid)
+        mappings = read_smaps(process.pid)
         linkers = {m.inode for m in mappings if m.name in (str(readable_ldso), str(installed))}
         assert linkers == {readable_ldso.stat().st_ino}
         check_text(mappings, program.parent / "libbig.so")
@@ -69,8 +71,8 @@ def test_way(way, readable_ldso, program, installed, builder, pause_library, poo
 def check_text(mappings, library):
     """All that is on hugetlb pages lies in LIBRARY, and its text is, but for edges of less than a page."""
     remains = [m for m in mappings if m.name == str(library)]
-    object_ = helpers.object_at(library, helpers.find_bias(library, remains))
-    text, = [load for load in object_.loads if load.flags & helpers.PF_X]
+    object_ = object_at(library, find_bias(library, remains))
+    text, = [load for load in object_.loads if load.flags & PF_X]
     start = object_.bias + text.vaddr
     end = start + text.memory_bytes
     huge = [m for m in mappings if m.is_hugetlb]

@@ -7,7 +7,8 @@ import subprocess
 
 import pytest
 
-import helpers
+from installed import cache_folder
+from pagecache import on_small_pages
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -59,8 +60,8 @@ def musl(builder):
 @pytest.fixture(scope="session")
 def openblas():
     """OpenBLAS as it is built for Alpine: a library with 21 MiB of text."""
-    library = helpers.cache_folder() / "musl/scipy_openblas64/lib/libscipy_openblas64_.so"
+    library = cache_folder() / "musl/scipy_openblas64/lib/libscipy_openblas64_.so"
     if not library.exists():
         pytest.skip("scipy-openblas64 (PyPI) for musl is not there: tools/install-packages real")
-    helpers.on_small_pages(library)
+    on_small_pages(library)
     return library

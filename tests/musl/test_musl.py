@@ -10,6 +10,8 @@ import subprocess
 import pytest
 
 import helpers
+from objects import PF_X, read_headers
+from proof import check_plans
 
 MOVED = r"hugeld: (\S+): text [1-9]\d* pages hugetlb.*"
 
@@ -134,7 +136,7 @@ def test_opened_later(musl, library, empty_library, pool):
     assert len(set(re.findall("libone.so: (.*)", plain))) == 2 and plain.count("libmissing.so: 0000000000000000\n") == 2
     pages = []
     moved, told = stopped(argv, helpers.preload(library, patterns="lib*", options="verbose=2"),
-                          lambda process: pages.append(helpers.check_plans(process.pid, paths)))
+                          lambda process: pages.append(check_plans(process.pid, paths)))
     assert moved == plain
     assert re.findall(MOVED, told) == ["libone.so", "libtwo.so"] and pages[0] >= 10, told
 
@@ -146,7 +148,7 @@ def test_no_room_for_a_jump(musl, library, pool, tmp_path):
     code = bytearray(musl.linker().read_bytes())
     listing = subprocess.run(["nm", "-D", musl.linker()], check=True, capture_output=True, text=True).stdout
     address = int(re.search(r"^(\w+) W _dl_debug_state$", listing, re.M)[1], 16)
-    text = next(h for h in helpers.read_headers(musl.linker()) if h.flags & helpers.PF_X)
+    text = next(h for h in read_headers(musl.linker()) if h.flags & PF_X)
     at = address - text.vaddr + text.offset
     assert code[at] == 0xC3  # ret
     code[at + 1] = 0x55  # push %rbp
@@ -165,5 +167,5 @@ def test_openblas(musl, openblas, library, empty_library, pool):
     argv = [musl.host("multiply"), openblas]
     plain, _ = stopped(argv, helpers.preload(empty_library))
     moved, _ = stopped(argv, helpers.preload(library, patterns="lib*"),
-                       lambda process: helpers.check_plans(process.pid, [openblas]))
+                       lambda process: check_plans(process.pid, [openblas]))
     assert moved == plain and float(plain) > 1e6

@@ -11,6 +11,8 @@ import sys
 import pytest
 
 import helpers
+from installed import cache_folder
+from pagecache import on_small_pages
 from peers import HERE
 
 sys.path.append(str(HERE.parent / "dlopen"))
@@ -34,7 +36,7 @@ def workshop(tmp_path_factory):
     compile_c(HERE / "forks.c", folder / "forks", "-no-pie", ALIGNED, "-DNUMBER=1", HERE.parent / "dlopen/table.S")
     compile_c(HERE / "calls.c", folder / "calls")
     for path in folder.iterdir():
-        helpers.on_small_pages(path)
+        on_small_pages(path)
     yield folder
     shutil.rmtree(folder)
 
@@ -52,7 +54,7 @@ def goroutines(workshop):
         pytest.skip("go is not installed (golang-go)")
     program = workshop / "goroutines"
     # Go compiles its own library when it is first used.
-    env = helpers.environment(GOCACHE=helpers.cache_folder() / "go", GOPROXY="off", GOTOOLCHAIN="local", GOFLAGS=None)
+    env = helpers.environment(GOCACHE=cache_folder() / "go", GOPROXY="off", GOTOOLCHAIN="local", GOFLAGS=None)
     subprocess.run(["go", "build", "-o", program, "."], cwd=HERE / "goroutines", env=env, check=True, timeout=600)
     return program
 

@@ -9,7 +9,9 @@ import shutil
 import pytest
 
 import helpers
+from objects import PF_W, PT_LOAD, read_headers
 from peers import HERE
+from proof import Span, check_span, read_image, read_plans
 
 BY_LIBHUGETLBFS = "-Wl,--hugetlbfs-align"
 # How it is linked, and the kinds of span that there are then.
@@ -61,18 +63,18 @@ def test_linked(linked, library, pool, thp, link):
     pool(64)
     program = linked(link)
     if link == "zero-filesize":
-        loads = [h for h in helpers.read_headers(program) if h.type == helpers.PT_LOAD]
-        assert any(h.file_bytes == 0 and h.flags & helpers.PF_W for h in loads), loads
+        loads = [h for h in read_headers(program) if h.type == PT_LOAD]
+        assert any(h.file_bytes == 0 and h.flags & PF_W for h in loads), loads
     with stopped([program], helpers.environment()) as process:
         plain = process.finish()
     options = "backend=hugetlb,data=thp,bss=thp"
     with stopped([program], helpers.preload(library, options=options)) as process:
-        image = helpers.read_image(process.pid)
-        [plan] = helpers.read_plans(process.pid, [program], options).values()
+        image = read_image(process.pid)
+        [plan] = read_plans(process.pid, [program], options).values()
         for span in plan.spans:
             if link == "zero-filesize" and span.kind == "bss":  # in its first page ld.so has put what it copies
-                span = helpers.Span(span.start + helpers.HUGE, span.end, span.kind)
-            helpers.check_span(image, span, "hugetlb" if span.kind in ("text", "rodata") else "thp")
+                span = Span(span.start + helpers.HUGE, span.end, span.kind)
+            check_span(image, span, "hugetlb" if span.kind in ("text", "rodata") else "thp")
         kinds = {span.kind for span in plan.spans}
         hugetlb = sum(m.hugetlb_bytes for m in image.mappings)
         assert hugetlb == plan.pages("text", "rodata") * helpers.HUGE

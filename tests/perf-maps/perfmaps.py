@@ -6,7 +6,8 @@ import pathlib
 import re
 import subprocess
 
-import helpers
+from objects import read_objects
+from smaps import read_smaps
 
 NOBODY = 65534
 
@@ -29,8 +30,8 @@ def read_map(text):
 
 def text_ranges(pid, path):
     """What moved of the text of PATH in PID: the executable mappings inside it that are not the file's."""
-    mappings = helpers.read_smaps(pid)
-    found = next(o for o in helpers.read_objects(pid, mappings) if o.path == str(path))
+    mappings = read_smaps(pid)
+    found = next(o for o in read_objects(pid, mappings) if o.path == str(path))
     ranges = []
     for m in mappings:
         if "x" in m.permissions and found.start <= m.start < found.end and m.name != str(path):

@@ -12,6 +12,7 @@ import pytest
 
 import helpers
 from helpers import hugeld
+from installed import find_node
 from perfmaps import MARK, NOBODY, leftovers, map_path, names_by_start, read_map, text_ranges
 
 RAISED = r"(\d+): /tmp/perf-(\d+)\.map: (\d+) functions\n"
@@ -391,7 +392,7 @@ NODE = ("let i = 0; const fs = require('fs'); process.on('SIGUSR2', () => { for 
 
 def test_append_to_what_node_writes(pool, library, clean_tmp, tmp_path):
     """node --perf-basic-prof goes on writing at its own offset: its lines stay whole, and ours are still there."""
-    node = helpers.find_node()
+    node = find_node()
     if node is None:
         pytest.skip("node is not installed as one large executable")
     pool(256)

@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-import helpers
+from installed import find_node
 from perfmaps import functions, names_by_start, read_map
 
 pytestmark = pytest.mark.beside
@@ -233,7 +233,7 @@ def test_plt_header(map_file, builder):
 @pytest.mark.parametrize("name", [pytest.param("node", marks=pytest.mark.whole), "python3", "gdb", "cc1plus"])
 def test_real_files(map_file, name):
     """Installed programs, stripped or not."""
-    path = helpers.find_node() if name == "node" else f"/usr/bin/{name}"
+    path = find_node() if name == "node" else f"/usr/bin/{name}"
     if name == "cc1plus":
         path = subprocess.run(["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True).stdout.strip()
     if not path or not os.path.exists(path):

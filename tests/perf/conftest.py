@@ -12,7 +12,9 @@ import pytest
 import databases
 import helpers
 import profiles
+from installed import find_cc1plus, find_node
 from profiles import Program
+from proof import read_image, read_plans
 
 HERE = pathlib.Path(__file__).resolve().parent
 FIGURES = []
@@ -121,7 +123,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def cc1plus(source):
-    compiler = helpers.find_cc1plus()
+    compiler = find_cc1plus()
     if compiler is None:
         pytest.skip("cc1plus is not installed (g++)")
     preprocessed = source.with_suffix(".ii")
@@ -143,7 +145,7 @@ def clang(source):
 
 @pytest.fixture(scope="session")
 def node(tmp_path_factory):
-    node = helpers.find_node()
+    node = find_node()
     if not node:
         pytest.skip("node is not installed")
     script = tmp_path_factory.mktemp("node") / "script.js"
@@ -192,10 +194,10 @@ def start_stopped(library, pause_library, map_of):
         env = helpers.preload(*libraries, patterns=program.patterns if options else None, options=options)
         with helpers.paused(program.argv, env, program.name, cwd=program.folder) as process:
             process.map = map_of(process.pid)
-            image = helpers.read_image(process.pid)
+            image = read_image(process.pid)
             if options:
                 paths = [o.path for o in image.objects if o.name in program.moved]
-                plans = helpers.read_plans(process.pid, paths, options)
+                plans = read_plans(process.pid, paths, options)
                 process.placed = profiles.place(process.pid, plans)
                 inside = [m for p in process.placed for m in image.mappings
                           if p.executable and p.start < m.end and m.start < p.end]

@@ -18,6 +18,8 @@ import subprocess
 import typing
 
 import helpers
+from objects import PF_X, page_down, page_up
+from proof import read_image
 
 EVENT = "cpu-clock:u"
 MMAP2 = 10  # PERF_RECORD_MMAP2
@@ -145,17 +147,17 @@ class Placed:
 def place(pid, plans):
     """What the file mappings would be where PLANS has moved text and read-only data.  Unwinding reads the latter."""
     placed = []
-    image = helpers.read_image(pid)
+    image = read_image(pid)
     for name, plan in plans.items():
         object_ = image.find(name)
         for load in object_.loads:
             at = object_.bias + load.vaddr
-            start, end = helpers.page_down(at), helpers.page_up(at + load.file_bytes)
+            start, end = page_down(at), page_up(at + load.file_bytes)
             for span in plan.spans:
                 low, high = max(start, span.start), min(end, span.end)
                 if span.kind in ("text", "rodata") and low < high:
-                    offset = helpers.page_down(load.offset) + low - start
-                    placed.append(Placed(object_.path, low, high, offset, bool(load.flags & helpers.PF_X)))
+                    offset = page_down(load.offset) + low - start
+                    placed.append(Placed(object_.path, low, high, offset, bool(load.flags & PF_X)))
     return placed
 
 

@@ -16,6 +16,7 @@ import pytest
 import databases
 import helpers
 import profiles
+from smaps import read_smaps
 
 
 def children(pid):
@@ -143,7 +144,7 @@ def test_namespaces(deep, root, library, map_of, tmp_path, folder, pool, by_comm
     try:
         def find():
             found = [pid for pid in children(outer.pid) if executable(pid) == program.name]
-            return found and any(m.is_hugetlb for m in helpers.read_smaps(found[0])) and found[0]
+            return found and any(m.is_hugetlb for m in read_smaps(found[0])) and found[0]
 
         pid = helpers.wait_until(find, what="the program moving")
         inner = pathlib.Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1]
@@ -195,7 +196,7 @@ def test_memfd(deep, start_stopped, library, folder, pool, map_of):
     assert {s[0].dso for s in leaves} == {str(map_)}
 
     with start_stopped(program._replace(argv=[*forbid, *program.argv]), options) as process:
-        assert any(m.name.startswith("/memfd:") and "x" in m.permissions for m in helpers.read_smaps(process.pid))
+        assert any(m.name.startswith("/memfd:") and "x" in m.permissions for m in read_smaps(process.pid))
         with profiles.attached(process.pid, folder / "late", frequency=999):
             program.work(process)
         assert process.map.exists()

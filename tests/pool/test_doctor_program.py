@@ -12,6 +12,7 @@ import pytest
 
 import helpers
 from helpers import hugeld, hugeld_json
+from hugepages import free_pages, pool_counts
 
 # app-nopie: five pages of text and one of read-only data, always.
 TEXT, RODATA = 5, 1
@@ -86,7 +87,7 @@ def test_one_page_less(builder, prove, pool):
     pool(APP - 1)
     app = builder.executable("nopie")
     status, told = ask("-o", "backend=hugetlb", "--", app)
-    total = helpers.pool_counts()[0]
+    total = pool_counts()[0]
     assert (status, told["enough"], told["remedy"]) == (1, False, f"sysctl vm.nr_hugepages={total + 1}")
     words = hugeld("doctor", "-o", "backend=hugetlb", "--", app)
     assert words.returncode == 1 and f"1 page missing; fix: {told['remedy']}\n" in words.stdout
@@ -116,7 +117,7 @@ def test_takes_and_starts_nothing(builder, pool, tmp_path):
     mark = tmp_path / "started"
     hugeld("doctor", "--own-pages", "1", "--", "touch", mark)
     hugeld("doctor", "--copy", "-p", "*", "--", app)
-    assert helpers.free_pages() == 2 and not mark.exists()
+    assert free_pages() == 2 and not mark.exists()
 
 
 def test_any_load_address(builder, pool):

@@ -12,6 +12,9 @@ import pytest
 
 import databases
 import helpers
+from hugepages import free_pages, pool_counts
+from proof import check_span, read_image, read_plans
+from smaps import read_smaps
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +42,11 @@ def check_doctor(argv, pool):
     needed = ask_doctor(argv)[1]["needed_pages"]
     pool(needed - 1)
     status, told = ask_doctor(argv)
-    total = helpers.pool_counts()[0]
+    total = pool_counts()[0]
     assert (status, told["enough"], told["remedy"]) == (1, False, f"sysctl vm.nr_hugepages={total + 1}")
     pool.will_change()
     subprocess.run(["sh", "-c", told["remedy"]], check=True, stdout=subprocess.DEVNULL)
-    assert helpers.free_pages() == needed
+    assert free_pages() == needed
     status, told = ask_doctor(argv)
     assert (status, told["enough"]) == (0, True) and told["our_pages_min"] > 0 and told["own_pages"] > 0
     return told
@@ -51,18 +54,18 @@ def check_doctor(argv, pool):
 
 def check_ours(pid, path):
     """All that is planned of the executable is on hugetlb; gives its pages and the other hugetlb mappings."""
-    image = helpers.read_image(pid)
-    [plan] = helpers.read_plans(pid, [path], "data=off").values()
+    image = read_image(pid)
+    [plan] = read_plans(pid, [path], "data=off").values()
     assert plan.spans
     for span in plan.spans:
-        helpers.check_span(image, span, "hugetlb")
+        check_span(image, span, "hugetlb")
     others = [m for m in image.mappings
               if m.is_hugetlb and not any(m.start < s.end and s.start < m.end for s in plan.spans)]
     return plan.pages(), others
 
 
 def has_text_on_hugetlb(pid):
-    return any(m.is_hugetlb and "x" in m.permissions for m in helpers.read_smaps(pid))
+    return any(m.is_hugetlb and "x" in m.permissions for m in read_smaps(pid))
 
 
 # --- PostgreSQL ---
@@ -113,7 +116,7 @@ def test_postgres_exact(server, pool):
         again, others = check_ours(process.pid, told["path"])
         assert again == ours and sum(m.bytes for m in others) == own * helpers.HUGE
         assert all("s" in m.permissions for m in others)
-        assert helpers.free_pages() == told["our_pages_max"] - ours
+        assert free_pages() == told["our_pages_max"] - ours
         server.end(process)
 
 
@@ -208,7 +211,7 @@ def test_mariadbd_falls_back(mariadb_server, pool):
     """With fewer pages than it asks for it takes none and says nothing: only smaps tells that it has what it wants."""
     pool(4)
     with mariadb_server.serving(WHOLE, "backend=thp") as process:
-        assert not any(m.is_hugetlb for m in helpers.read_smaps(process.pid))
+        assert not any(m.is_hugetlb for m in read_smaps(process.pid))
 
 
 @pytest.mark.whole
@@ -229,7 +232,7 @@ def test_mariadbd_comes_first(mariadb_server, pool):
     pool(own)
     with mariadb_server.serving(WHOLE, f"backend=hugetlb,reserve_pages={own}") as process:
         assert not has_text_on_hugetlb(process.pid)
-        check_own([m for m in helpers.read_smaps(process.pid) if m.is_hugetlb], OF_WHOLE, own)
+        check_own([m for m in read_smaps(process.pid) if m.is_hugetlb], OF_WHOLE, own)
 
 
 def test_mariadbd_without_large_pages(mariadb_server):

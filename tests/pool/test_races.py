@@ -15,6 +15,8 @@ import time
 import pytest
 
 import helpers
+from hugepages import free_pages
+from smaps import read_smaps
 
 # app-nopie: five pages of text and one of read-only data, always.
 TEXT, RODATA = 5, 1
@@ -65,7 +67,7 @@ def collect(processes):
 
 def text_and_rodata(pid):
     """Pages of app-nopie's two spans that are on hugetlb, and bytes on thp."""
-    mappings = [m for m in helpers.read_smaps(pid) if 0x400000 <= m.start < 0x1000000]
+    mappings = [m for m in read_smaps(pid) if 0x400000 <= m.start < 0x1000000]
     text = sum(m.hugetlb_bytes for m in mappings if "x" in m.permissions)
     rodata = sum(m.hugetlb_bytes for m in mappings if "x" not in m.permissions)
     return text // helpers.HUGE, rodata // helpers.HUGE, sum(m.thp_bytes for m in mappings)
@@ -87,7 +89,7 @@ def test_two_hundred_at_once(builder, gate, library, pause_library, pool, thp, e
         got = [text_and_rodata(p.pid) for p in processes]
         taken = sum(text + rodata for text, rodata, _ in got)
         assert {(text, rodata) for text, rodata, _ in got} <= {(TEXT, RODATA), (TEXT, 0), (0, RODATA), (0, 0)}
-        assert helpers.free_pages() == free - taken, "pages are neither in the pool nor in a process"
+        assert free_pages() == free - taken, "pages are neither in the pool nor in a process"
         served = sum(text == TEXT for text, _, _ in got)
         # Those that fail take pages from each other for a moment: how many are served is chance.
         assert taken > 0 and served <= free // TEXT, collections.Counter(got)

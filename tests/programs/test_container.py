@@ -11,6 +11,7 @@ import sys
 import pytest
 
 import helpers
+from smaps import read_smaps
 
 sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "vm"))
 
@@ -51,7 +52,7 @@ def write_bundle(folder, way):
 
 
 def text_pages(pid):
-    mappings = helpers.read_smaps(pid)
+    mappings = read_smaps(pid)
     return sum(m.hugetlb_bytes for m in mappings if m.is_hugetlb and m.permissions == "r-xp") // helpers.HUGE
 
 

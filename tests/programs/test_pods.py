@@ -14,6 +14,8 @@ import pytest
 import yaml
 
 import helpers
+from calls import build_calls
+from smaps import read_smaps
 
 pytestmark = pytest.mark.whole
 
@@ -147,7 +149,7 @@ def test_service(podman, image, switch, tmp_path):
 
     with folder_in_opt() as folder:
         program = folder / "calls"
-        helpers.build_calls(program, "-no-pie", mib=8)
+        build_calls(program, "-no-pie", mib=8)
         configuration = write_configuration(tmp_path, "observe = yes", "window = 1", "interval = 2", "act = yes", "delay = 0",
                                             f"eligible = {folder}/*")
         podman.run("run", "-d", "--name", "hugeld", *words_of(read_manifest()[1], configuration, switch), image)
@@ -202,7 +204,7 @@ def test_two_pods(podman, tmp_path):
     """What is in place of the layer's file is so in both, and takes no memory again."""
     context = tmp_path / "context"
     context.mkdir()
-    helpers.build_calls(context / "calls", "-no-pie", "-static", mib=8)
+    build_calls(context / "calls", "-no-pie", "-static", mib=8)
     (context / "Containerfile").write_text('FROM scratch\nCOPY calls /usr/bin/calls\nENTRYPOINT ["/usr/bin/calls"]\n')
     podman.build("localhost/calls", context / "Containerfile", context)
     [file] = podman.folder.glob("storage/overlay/*/diff/usr/bin/calls")
@@ -222,4 +224,4 @@ def test_two_pods(podman, tmp_path):
 
 
 def huge_text(pid):
-    return 1024 * sum(m.kb["FilePmdMapped"] for m in helpers.read_smaps(pid) if m.name == "/usr/bin/calls")
+    return 1024 * sum(m.kb["FilePmdMapped"] for m in read_smaps(pid) if m.name == "/usr/bin/calls")

@@ -17,6 +17,8 @@ import pytest
 
 import helpers
 import stock
+from proof import check_plans
+from smaps import read_smaps
 
 pytestmark = pytest.mark.whole
 
@@ -101,10 +103,10 @@ class Run:
     def count_pages(self, process):
         pages, found = {}, set()
         for pid in processes_of(process.pid):
-            paths = {m.name for m in helpers.read_smaps(pid) if m.name.startswith("/")}
+            paths = {m.name for m in read_smaps(pid) if m.name.startswith("/")}
             wanted = {p: o for p in paths for o in self.program.objects if fnmatch.fnmatch(os.path.basename(p), o)}
             if wanted:
-                pages[pid] = helpers.check_plans(pid, sorted(wanted), OPTIONS, always=self.program.always)
+                pages[pid] = check_plans(pid, sorted(wanted), OPTIONS, always=self.program.always)
                 found.update(wanted.values())
         assert found == set(self.program.objects), f"{found}: nobody has the others"
         return pages

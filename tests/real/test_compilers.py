@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import helpers
+from installed import find_cc1plus
 
 SOURCE = """
 #include <algorithm>
@@ -38,7 +39,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def cc1plus():
-    compiler = helpers.find_cc1plus()
+    compiler = find_cc1plus()
     if compiler is None:
         pytest.skip("cc1plus is not installed (g++)")
     return compiler

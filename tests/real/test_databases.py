@@ -9,6 +9,7 @@ import pytest
 
 import databases
 import helpers
+from smaps import read_smaps
 
 BOTH = pytest.mark.parametrize("by_command", [pytest.param(False, marks=pytest.mark.whole), True], ids=["preload", "run"])
 
@@ -99,7 +100,7 @@ def test_fork_with_an_empty_pool(pool, postgres, library, pause_library):
     pool(6)
     env = helpers.preload(library, pause_library, options="backend=hugetlb,data=off")
     with helpers.paused(argv, env, "postgres") as process:
-        assert any(m.is_hugetlb for m in helpers.read_smaps(process.pid))
+        assert any(m.is_hugetlb for m in read_smaps(process.pid))
         process.resume()
         psql = [f"{binaries}/psql", "-h", folder, "-U", "postgres", "-At", "-c"]
         helpers.wait_until(lambda: helpers.run([*psql, "SELECT 1"]).returncode == 0, what="postgres answering")
@@ -118,7 +119,7 @@ def test_prefork(pool, thp, postgres, library, pause_library):
     pool(64)
     env = helpers.preload(library, pause_library, patterns="main:libc.so*:libcrypto*", options="bss=thp")
     with helpers.paused(argv, env, "postgres") as process:
-        assert any(m.is_hugetlb and "x" in m.permissions for m in helpers.read_smaps(process.pid))
+        assert any(m.is_hugetlb and "x" in m.permissions for m in read_smaps(process.pid))
         pool(0)
         process.resume()
 

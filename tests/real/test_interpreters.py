@@ -8,6 +8,7 @@ import re
 import pytest
 
 import helpers
+from installed import find_node
 
 BOTH = pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.whole)], ids=["preload", "run"])
 STAYS = "no whole huge page lies inside"
@@ -40,7 +41,7 @@ if (!isMainThread) {
 
 @BOTH
 def test_node(prove, pool, tmp_path, by_command):
-    node = helpers.find_node()
+    node = find_node()
     if not node:
         pytest.skip("node is not installed")
     pool(128)

@@ -16,6 +16,7 @@ import sys
 import pytest
 
 import helpers
+from installed import find_cc1plus, find_node
 
 sys.path.append(str(helpers.ROOT / "tests/ldso"))
 from linkers import BY_ROOT, build_linker, interpreter, over_interpreter  # noqa: E402
@@ -27,11 +28,11 @@ SOURCE = "int f(int a, int b) { int x = 0; for (int i = a; i < b; i++) x = x * 3
 
 # Of cc1plus and node everything fits, of clang two libraries, of the others what their load address allows.
 PROGRAMS = {
-    "cc1plus": lambda file: [helpers.find_cc1plus(), "-quiet", "-O1", file, "-o", "-"],
+    "cc1plus": lambda file: [find_cc1plus(), "-quiet", "-O1", file, "-o", "-"],
     "clang": lambda file: ["/usr/bin/clang", "-x", "c", "-O1", "-S", file, "-o", "-"],
     "mariadbd": lambda file: ["/usr/sbin/mariadbd", "--no-defaults", "--datadir=/nonexistent", "--verbose",
                               "--help"],  # in a datadir it makes a file, and two at once see each other's
-    "node": lambda file: [helpers.find_node(), "-p", "require('zlib').deflateSync(Buffer.alloc(50000, 7)).length"],
+    "node": lambda file: [find_node(), "-p", "require('zlib').deflateSync(Buffer.alloc(50000, 7)).length"],
     "perl": lambda file: ["/usr/bin/perl", "-e", "print join(',', map { $_ ** 2 } 1..300), qq(\\n); exit 6"],
     "postgres": lambda file: [*find_postgres(), "--describe-config"],
     "python3": lambda file: ["/usr/bin/python3", "-I", "-c", "import json, re; print(json.dumps(re.findall('a+', 'aba')))"],

@@ -11,6 +11,7 @@ import pytest
 import docker
 import helpers
 import programs
+from proof import Plan, Span, check_memory, read_image, read_plans
 from surroundings import Outcome, same_result
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -18,8 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 def plan_file(path, options):
     [found] = helpers.hugeld_json("inspect", *(["-o", options] if options else []), path)["files"]
-    spans = [helpers.Span(int(s["start"], 0), int(s["end"], 0), s["kind"]) for s in found["plan"]["spans"]]
-    return helpers.Plan(path, spans, found)
+    spans = [Span(int(s["start"], 0), int(s["end"], 0), s["kind"]) for s in found["plan"]["spans"]]
+    return Plan(path, spans, found)
 
 
 @pytest.fixture
@@ -43,18 +44,18 @@ def surround(library, empty_library, pause_library):
             return helpers.preload(*libraries, **variables, **changes)
 
         with helpers.paused([*plain_prefix, *argv], environment(empty_library), name, timeout) as process:
-            plain_image = helpers.read_image(process.pid)
+            plain_image = read_image(process.pid)
             plain = process.finish()
         env = environment(library, patterns=patterns, options=options or None)
         with helpers.paused([*prefix, *argv], env, name, timeout) as process:
             repair()
-            image = helpers.read_image(process.pid)
+            image = read_image(process.pid)
             paths = [o.path for o in image.objects if o.name in moved]
             if intact:
                 plans = {intact.name: plan_file(intact, options)}
             else:
-                plans = helpers.read_plans(process.pid, paths, options)
-            pages = helpers.check_memory(image, plain_image, plans, moved, backend)
+                plans = read_plans(process.pid, paths, options)
+            pages = check_memory(image, plain_image, plans, moved, backend)
             for object_name, kinds in moved.items():
                 for span in plans[object_name].spans:
                     names = {m.name for m in image.mappings if span.start <= m.start < span.end}

@@ -8,6 +8,8 @@ import subprocess
 import pytest
 
 import helpers
+from hugepages import free_pages, pool_counts
+from smaps import read_smaps
 from surroundings import RODATA, TEXT
 
 ROUTES = {"anonymous": ([], "/anon_hugepage"), "memfd": (["mdwe"], "/memfd:hugeld")}
@@ -23,11 +25,11 @@ def test_write_with_an_empty_pool(sum_program, library, pool, confine, tool, rou
     try:
         lines = [process.stdout.readline() for _ in range(2)]
         assert lines[1] == "ready\n", (lines, process.stderr.read())
-        mappings = [m for m in helpers.read_smaps(process.pid) if m.is_hugetlb]
+        mappings = [m for m in read_smaps(process.pid) if m.is_hugetlb]
         assert sum(m.bytes for m in mappings) == (TEXT + RODATA) * helpers.HUGE
         assert all(m.name.startswith(name) for m in mappings if "x" in m.permissions)
-        assert helpers.free_pages() == 0
-        total, free, reserved, surplus = helpers.pool_counts()
+        assert free_pages() == 0
+        total, free, reserved, surplus = pool_counts()
         assert (free, reserved) == (0, 0), "the spans own a reservation"
 
         # Between two functions of the text, where nothing is ever executed; once in every page.
@@ -52,7 +54,7 @@ def test_write_into_thp(sum_program, library, pool, thp, tool):
     process = helpers.start([app, "family"], env, stdin=subprocess.PIPE)
     try:
         lines = [process.stdout.readline() for _ in range(2)]
-        assert sum(m.thp_bytes for m in helpers.read_smaps(process.pid)) >= (TEXT + RODATA) * helpers.HUGE
+        assert sum(m.thp_bytes for m in read_smaps(process.pid)) >= (TEXT + RODATA) * helpers.HUGE
         said = helpers.run([tool("poke"), process.pid, f"{0x400000 + 0x100010:x}"])
         assert said.stdout == "read\nwritten\n", said
         stdout, stderr = process.communicate(timeout=60)

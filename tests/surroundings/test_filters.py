@@ -14,6 +14,8 @@ import sys
 import pytest
 
 import helpers
+from pagecache import on_small_pages
+from smaps import read_smaps
 
 sys.path.append(str(helpers.ROOT / "tests/dlopen"))
 
@@ -44,7 +46,7 @@ def table(shared_folder):
 def compile_sandbox(output, *arguments):
     compile_c(helpers.ROOT / "tests/surroundings/sandbox.c", output, "-DNUMBER=7", helpers.ROOT / "tests/dlopen/table.S",
               *arguments, "-l:libseccomp.a")
-    helpers.on_small_pages(output)
+    on_small_pages(output)
     return output
 
 
@@ -110,7 +112,7 @@ def way(request, library, strace):
 def huge_bytes(process, flag=""):
     """By what they are mapped from."""
     found = {}
-    for m in helpers.read_smaps(process.pid):
+    for m in read_smaps(process.pid):
         if m.is_hugetlb and flag in m.permissions:
             found[m.name.split(" ")[0]] = found.get(m.name.split(" ")[0], 0) + m.hugetlb_bytes
     return found

@@ -7,6 +7,10 @@ import pytest
 
 import helpers
 import programs
+from installed import find_node
+from objects import PF_X
+from proof import check_span, read_image, read_plans
+from smaps import read_smaps
 from surroundings import ALL
 
 
@@ -37,14 +41,14 @@ def test_itself(builder, large_library, pause_library, pool, thp, backend, patte
     plain = helpers.run([app], helpers.preload(large_library, patterns=""))
     env = helpers.preload(large_library, pause_library, patterns=patterns, options=f"backend={backend},verbose=3")
     with helpers.paused([app], env, app.name) as process:
-        image = helpers.read_image(process.pid)
+        image = read_image(process.pid)
         own = image.find(large_library.name)
         assert own.end - own.start > 12 << 20
         lies_as_linked(image, own)
         lies_as_linked(image, image.find("ld-linux-x86-64.so.2"))
-        plans = helpers.read_plans(process.pid, [app])
+        plans = read_plans(process.pid, [app])
         for span in plans[app.name].spans:
-            helpers.check_span(image, span, backend)
+            check_span(image, span, backend)
         status, stdout, stderr = process.finish()
     assert (status, stdout) == (plain.returncode, plain.stdout)
     assert not any(name in stderr for name in ("libhugeld", "ld-linux", "vdso"))
@@ -57,7 +61,7 @@ def test_ldso_as_the_program(builder, library, pause_library, pool):
     plain = helpers.run(["/lib64/ld-linux-x86-64.so.2", app])
     env = helpers.preload(library, pause_library, patterns="*", options="backend=hugetlb,verbose=2")
     with helpers.paused(["/lib64/ld-linux-x86-64.so.2", app], env, "ld-linux-x86-64.so.2") as process:
-        mappings = helpers.read_smaps(process.pid)
+        mappings = read_smaps(process.pid)
         assert any(m.is_hugetlb and "x" in m.permissions for m in mappings)
         assert not any(m.is_hugetlb for m in mappings if "ld-linux" in m.name)
         status, stdout, stderr = process.finish()
@@ -68,7 +72,7 @@ def test_ldso_as_the_program(builder, library, pause_library, pool):
 def test_text_that_may_not_be_read(builder, surround, pool):
     """PF_X without PF_R: the read-only data moves, the text does not."""
     pool(64)
-    app = builder.patched(builder.executable("aligned"), "noread", helpers.PF_X)
+    app = builder.patched(builder.executable("aligned"), "noread", PF_X)
     if helpers.run([app]).returncode < 0:
         pytest.skip("the kernel does not run it")
     outcome = surround([app], {app.name: ("rodata",)}, options="verbose=3")
@@ -117,7 +121,7 @@ def test_remaps_itself(builder, surround, pool, thp, tool, backend, how):
 
 def test_node_with_its_own_large_pages(library, pool, thp):
     """node's option looks for its own text in /proc/self/maps and remaps it."""
-    node = helpers.find_node()
+    node = find_node()
     if not node:
         pytest.skip("needs node")
     pool(128)

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 import helpers
+from objects import PF_W, PF_X, PT_LOAD, read_headers
 from surroundings import ALL, at_end
 
 TAIL = 4 << 20
@@ -49,14 +50,14 @@ def program(builder, sum_program, kind):
 
 
 def tail_of(path):
-    return max((h for h in helpers.read_headers(path) if h.type == helpers.PT_LOAD), key=lambda h: h.vaddr)
+    return max((h for h in read_headers(path) if h.type == PT_LOAD), key=lambda h: h.vaddr)
 
 
 def test_whole_file(surround, pool, way, program):
     """Nothing is wrong with it, and all of it moves: the programs are what the tests below take them for."""
     pool(64)
     header = tail_of(program)
-    assert header.vaddr == 0x8000000 and header.file_bytes == TAIL and not header.flags & helpers.PF_W
+    assert header.vaddr == 0x8000000 and header.file_bytes == TAIL and not header.flags & PF_W
     outcome = surround([program], {program.name: ALL}, prefix=way, options="backend=hugetlb,verbose=1")
     assert outcome.stderr == "" and outcome.pages == 8
 
@@ -124,8 +125,8 @@ def test_not_what_the_executable_is(surround, pool, thp, sum_program, first, tmp
     program runs is what moves."""
     pool(64)
     program, copy = sum_program("nopie"), tmp_path / "copy"
-    text = max((h for h in helpers.read_headers(program) if h.flags & helpers.PF_X), key=lambda h: h.file_bytes)
-    base = min(h.vaddr for h in helpers.read_headers(program) if h.type == helpers.PT_LOAD)
+    text = max((h for h in read_headers(program) if h.flags & PF_X), key=lambda h: h.file_bytes)
+    base = min(h.vaddr for h in read_headers(program) if h.type == PT_LOAD)
     at, offset = text.vaddr + helpers.HUGE & -helpers.PAGE, text.offset + helpers.HUGE & -helpers.PAGE
     image = bytearray(program.read_bytes())
     image[offset:offset + helpers.HUGE] = image[offset + 1024:offset + 1024 + helpers.HUGE]  # each function is its neighbour

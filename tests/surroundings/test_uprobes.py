@@ -8,6 +8,7 @@ import platform
 import pytest
 
 import helpers
+from smaps import read_smaps
 from surroundings import ALL, RODATA, TEXT
 
 MODIFIED = "text stays: it was changed in memory (a uprobe, a patch)"
@@ -54,6 +55,6 @@ def test_set_when_it_has_moved(builder, library, pause_library, pool, probe):
     probe, plain = probe(app), helpers.run([app])
     with helpers.paused([app], helpers.preload(library, pause_library), app.name) as process:
         probe.set()
-        assert sum(m.hugetlb_bytes for m in helpers.read_smaps(process.pid)) == (TEXT + RODATA) * helpers.HUGE
+        assert sum(m.hugetlb_bytes for m in read_smaps(process.pid)) == (TEXT + RODATA) * helpers.HUGE
         assert process.finish() == (plain.returncode, plain.stdout, plain.stderr)
     assert probe.hits() == 0

@@ -8,6 +8,7 @@ import re
 import pytest
 
 import helpers
+from objects import PF_X, PT_LOAD, page_down, page_up, read_headers
 from surroundings import ALL
 
 # Relative to the first page of a program like app-nopie: a page in the middle of the text's first whole huge page, one
@@ -85,10 +86,10 @@ def test_hole_in_use(sum_program, surround, first, route, variant, before):
     but not the beginning of a large one."""
     backend, prefix = route
     app = sum_program(variant)
-    loads = [h for h in helpers.read_headers(app) if h.type == helpers.PT_LOAD]
-    holes = [helpers.page_up(a.vaddr + a.memory_bytes) for a, b in zip(loads, loads[1:])
-             if a.flags & b.flags & helpers.PF_X and b.vaddr - a.vaddr - a.memory_bytes > 2 * helpers.PAGE]
-    at = holes[0] + helpers.PAGE - helpers.page_down(loads[0].vaddr)
+    loads = [h for h in read_headers(app) if h.type == PT_LOAD]
+    holes = [page_up(a.vaddr + a.memory_bytes) for a, b in zip(loads, loads[1:])
+             if a.flags & b.flags & PF_X and b.vaddr - a.vaddr - a.memory_bytes > 2 * helpers.PAGE]
+    at = holes[0] + helpers.PAGE - page_down(loads[0].vaddr)
     outcome = surround([app], {}, first=[first], prefix=prefix, options=f"backend={backend},verbose=1",
                        T_FIRST=f"{before}fill:{at:x}:1000")
     remedy = "; use edges=small" if variant == "six" else ""

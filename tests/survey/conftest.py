@@ -9,7 +9,7 @@ import tempfile
 
 import pytest
 
-import helpers
+from calls import build_calls
 from watching import observing
 
 
@@ -32,7 +32,7 @@ def roots_folder():
 @pytest.fixture(scope="module")
 def calls(roots_folder):
     """Executes 16 MiB of text at random for as many times as it is told, and beside that next to nothing."""
-    return helpers.build_calls(roots_folder / "calls", "-no-pie")
+    return build_calls(roots_folder / "calls", "-no-pie")
 
 
 @pytest.fixture

@@ -18,6 +18,9 @@ import time
 import pytest
 
 import helpers
+from calls import build_calls
+from pagecache import scatter
+from smaps import read_smaps
 from test_samples import replaced
 from watching import FOREVER, NOBODY, observed_row, observing, running, write_configuration
 
@@ -35,7 +38,7 @@ ENOUGH = 80
 @pytest.fixture(scope="module")
 def six(roots_folder):
     """As the fixture calls, with two whole huge pages of text."""
-    return helpers.build_calls(roots_folder / "six", "-no-pie", mib=6)
+    return build_calls(roots_folder / "six", "-no-pie", mib=6)
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def program(roots_folder, six, tmp_path):
     """A file of its own, scattered."""
     path = roots_folder / f"acted-{os.getpid()}-{tmp_path.name}"
     shutil.copy(six, path)
-    helpers.scatter(path)
+    scatter(path)
     yield path
     path.unlink(missing_ok=True)
 
@@ -95,7 +98,7 @@ def huge_bytes(program):
     process = helpers.start([str(program), 0, "wait"], stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline()
-        return 1024 * sum(m.kb["FilePmdMapped"] for m in helpers.read_smaps(process.pid) if m.name == str(program))
+        return 1024 * sum(m.kb["FilePmdMapped"] for m in read_smaps(process.pid) if m.name == str(program))
     finally:
         helpers.end_process(process)
 
@@ -279,7 +282,7 @@ def test_lost(acting, program):
         service.configure()
         huge_or_skip(service)
         service.configure("canary = 0")
-        helpers.scatter(program)
+        scatter(program)
         write_configuration(service.service.configuration, program, lines=[*OBSERVES, "canary = 100"])
         service.service.process.send_signal(signal.SIGHUP)
         with running([str(program), FOREVER]):
@@ -293,7 +296,7 @@ def test_another_file(acting, program, six):
         new = program.with_suffix(".new")
         shutil.copy(six, new)
         new.rename(program)
-        helpers.scatter(program)
+        scatter(program)
         service.configure()
         assert "it is another file now" in service.lines_until("not put in place")[-1]
         acts = service.wait(lambda acts: acts["failed"] > 0)
@@ -318,7 +321,7 @@ def test_mapped(acting, program):
             acts = service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
             if acts["huge"] == 0:
                 assert "processes map the file" in service.lines_until("not put in place")[-1]
-                assert sum(m.kb["FilePmdMapped"] for m in helpers.read_smaps(process.pid)) == 0
+                assert sum(m.kb["FilePmdMapped"] for m in read_smaps(process.pid)) == 0
             assert process.poll() is None
 
 
@@ -392,7 +395,7 @@ def test_a_users_loop(observe, program, roots_folder, tmp_path, kind):
         file.seek(offset)
         file.write(LOOP)
     path.chmod(0o755)
-    helpers.scatter(path)
+    scatter(path)
     try:
         with observe(path, lines=["act = yes", "delay = 0"]) as service:
             looper = helpers.start([*NOBODY, sys.executable, "-c", LOOPER, path, offset])

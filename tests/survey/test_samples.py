@@ -15,6 +15,7 @@ import pytest
 
 import helpers
 from helpers import hugeld, one_line
+from pagecache import on_small_pages
 from reports import Drawing, answer_of
 from watching import FOREVER, NOBODY, row, running, ticks
 
@@ -64,7 +65,7 @@ def uneven(tmp_path_factory):
                       "WORK(cold) WORK(warm) WORK(hot)\n"
                       "int main(void) { cold(1000); for (;;) { hot(300000); warm(100000); } }\n")
     subprocess.run(["gcc", "-O1", "-no-pie", "-o", program, source], check=True, timeout=60)
-    helpers.on_small_pages(program)
+    on_small_pages(program)
     symbols = subprocess.run(["nm", program], check=True, capture_output=True, text=True).stdout
     sections = subprocess.run(["readelf", "-SW", program], check=True, capture_output=True, text=True).stdout
     address, offset = (int(n, 16) for n in re.search(r"\.text\s+PROGBITS\s+(\w+) (\w+)", sections).groups())
@@ -343,7 +344,7 @@ def test_hostile_names(calls, tmp_path, name):
     """In text, JSON and the page; of the program, and of a file that it maps."""
     program, page = tmp_path / name, tmp_path / "page.html"
     shutil.copy(calls, program)
-    helpers.on_small_pages(program)
+    on_small_pages(program)
     result = hugeld("survey", "--seconds", "2", "--report", page, "--", program, FOREVER)
     assert result.returncode in (0, 1) and not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", result.stdout)
     assert result.stdout.isascii()

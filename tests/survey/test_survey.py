@@ -16,6 +16,7 @@ import subprocess
 import pytest
 
 import helpers
+from calls import build_calls
 from helpers import curve_file, hugeld, one_line
 from reports import Drawing, answer_of
 from watching import FOREVER, NOBODY, name_of, row, running, ticks
@@ -142,7 +143,7 @@ def test_advice(calls):
 
 @pytest.mark.whole
 def test_position_independent(roots_folder):
-    pie = helpers.build_calls(roots_folder / "pie", "-pie", "-fPIE")
+    pie = build_calls(roots_folder / "pie", "-pie", "-fPIE")
     with running([pie, FOREVER]):
         answer, _ = survey("--program", pie)
     assert row(answer, pie)["advice"]["commands"][-1] == f"hugeld run -- {pie}"
@@ -150,7 +151,7 @@ def test_position_independent(roots_folder):
 
 def test_static_program(roots_folder):
     """Nothing can be preloaded: only the executable itself, from its image."""
-    static = helpers.build_calls(roots_folder / "static", "-static", "-Wl,-z,max-page-size=4096")
+    static = build_calls(roots_folder / "static", "-static", "-Wl,-z,max-page-size=4096")
     with running([static, FOREVER]):
         answer, _ = survey("--program", static)
     advice = row(answer, static)["advice"]
@@ -163,7 +164,7 @@ def test_small_text(tmp_path):
     """More than the TLB reaches, but nothing that fills a huge page: said with the reason."""
     source = tmp_path / "many.c"
     source.write_text("int main(void) { return 0; }\n")
-    folder = helpers.ROOT / "bench"
+    folder = helpers.ROOT / "harness"
     libraries = []
     for i in range(6):
         library = tmp_path / f"libpart{i}.so"

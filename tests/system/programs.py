@@ -12,7 +12,8 @@ import subprocess
 
 import pytest
 
-import helpers
+from objects import PF_X, PT_LOAD, read_headers
+from pagecache import on_small_pages
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -290,7 +291,7 @@ class Builder:
         command = [compiler, "-O1", "-g0", "-o", output, *arguments]
         result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert result.returncode == 0, result.stderr
-        helpers.on_small_pages(output)
+        on_small_pages(output)
         return output
 
     def linker_script(self, name, addition, *mode):
@@ -380,8 +381,8 @@ class Builder:
         copy = self.folder / name
         shutil.copy(path, copy)
         with open(copy, "r+b") as file:
-            for header in helpers.read_headers(path):
-                if header.type == helpers.PT_LOAD and header.flags & helpers.PF_X:
+            for header in read_headers(path):
+                if header.type == PT_LOAD and header.flags & PF_X:
                     file.seek(header.position + 4)
                     file.write(struct.pack("<I", flags))
         return pathlib.Path(copy)

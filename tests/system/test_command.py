@@ -16,6 +16,9 @@ import pytest
 
 import helpers
 from helpers import hugeld, hugeld_json, one_line
+from hugepages import free_pages, pool_counts
+from objects import PT_DYNAMIC, PT_LOAD, read_headers
+from smaps import read_smaps
 
 AARCH64 = "/usr/aarch64-linux-gnu/lib/libc.so.6"
 
@@ -241,7 +244,7 @@ def test_inspect_executable(builder):
     assert file["plan"]["text_share"] == 1
     assert "range" not in file
     # The headers before the text and the beginning of the read-only data lie in the text's pages.
-    headers, _, rodata, _ = (h for h in helpers.read_headers(builder.executable("nopie")) if h.type == helpers.PT_LOAD)
+    headers, _, rodata, _ = (h for h in read_headers(builder.executable("nopie")) if h.type == PT_LOAD)
     assert file["plan"]["made_executable_bytes"] == headers.memory_bytes + 0xE00000 - rodata.vaddr
 
 
@@ -441,7 +444,7 @@ def test_inspect_truncated(builder, tmp_path):
 def test_inspect_corrupted(builder, tmp_path):
     """Wild numbers in the headers and the dynamic section."""
     whole = builder.tiny().read_bytes()
-    dynamic = next(h for h in helpers.read_headers(builder.tiny()) if h.type == helpers.PT_DYNAMIC)
+    dynamic = next(h for h in read_headers(builder.tiny()) if h.type == PT_DYNAMIC)
     places = [*range(16, 64, 2), *range(64, 64 + 56 * 12, 4)]
     places += range(dynamic.offset, dynamic.offset + dynamic.file_bytes, 8)
     wild = [0, 1, 0xFFFF, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1, 2**64 - 4096]
@@ -489,7 +492,7 @@ def test_status(builder, library, pause_library, pool, thp, backend):
         by_name = hugeld_json("status", app.name)["processes"]
         words = hugeld("status", process.pid)
         everything = hugeld_json("status", "--all")["processes"]
-        mappings = helpers.read_smaps(process.pid)
+        mappings = read_smaps(process.pid)
     assert by_name == [told] and told["pid"] in [p["pid"] for p in everything]
     assert told["name"] == app.name and told["executable"] == str(app) and told["text_share"] == 1
     main = told["objects"][0]
@@ -665,7 +668,7 @@ def test_inspect_file_that_is_not_loaded():
 
 def test_doctor(pool):
     pool(7)
-    total = helpers.pool_counts()[0]
+    total = pool_counts()[0]
     told = hugeld_json("doctor")
     assert told["usable"]["hugetlb"] is True
     assert (told["page_bytes"], told["huge_page_bytes"]) == (helpers.PAGE, helpers.HUGE)
@@ -695,7 +698,7 @@ def test_doctor_empty_pool(pool):
 def test_doctor_takes_nothing(pool, pages):
     pool(pages)
     hugeld("doctor")
-    assert helpers.free_pages() == pages
+    assert free_pages() == pages
 
 
 SIDES, MEMORIES = ("data", "text"), ("hugetlb", "thp", "image")

@@ -9,6 +9,7 @@ import os
 import pytest
 
 import helpers
+from proof import check_memory, read_image, read_plans
 
 
 @contextlib.contextmanager
@@ -30,9 +31,9 @@ def waiting(argv, env):
 def run_with_fault(prefix, app, env, plain_image, plain_lines, options, backend):
     """Whether it moved, with the fault."""
     with waiting([*prefix, app], env) as process:
-        image = helpers.read_image(process.pid)
+        image = read_image(process.pid)
         names = [o.name for o in image.objects if o.name == app.name or "libbig" in o.name]
-        plans = helpers.read_plans(process.pid, [o.path for o in image.objects if o.name in names], options)
+        plans = read_plans(process.pid, [o.path for o in image.objects if o.name in names], options)
         # Either all spans of a kind of an object, or none of them.
         moved = {}
         for name in names:
@@ -40,7 +41,7 @@ def run_with_fault(prefix, app, env, plain_image, plain_lines, options, backend)
                 inside = [m for m in image.mappings if m.start < span.end and m.end > span.start]
                 if any(m.is_hugetlb or m.thp_bytes for m in inside):
                     moved.setdefault(name, set()).add(span.kind)
-        helpers.check_memory(image, plain_image, plans, moved, backend)
+        check_memory(image, plain_image, plans, moved, backend)
         assert process.lines == plain_lines
     return bool(moved)
 
@@ -60,7 +61,7 @@ def test_mremap_fails(builder, pool, thp, strace, library, empty_library, pause_
     options = f"backend={backend}"
     env = helpers.preload(library, pause_library, options=options)
     with waiting([app], helpers.preload(empty_library, pause_library)) as process:
-        plain_image, plain_lines = helpers.read_image(process.pid), process.lines
+        plain_image, plain_lines = read_image(process.pid), process.lines
     trace = tmp_path / "trace"
     helpers.run(["strace", "-o", trace, app], env)
     calls = own_mremaps(trace.read_text(errors="replace").split("\n"))

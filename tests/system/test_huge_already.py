@@ -11,6 +11,10 @@ import shutil
 import pytest
 
 import helpers
+from hugepages import free_pages
+from objects import PF_X, page_down, read_headers
+from pagecache import on_small_pages
+from smaps import read_smaps
 
 REASON = "the page cache has it on huge pages already"
 
@@ -38,11 +42,11 @@ def text_in_huge(on_huge_tmpfs, library, pause_library):
     def run(program, options, status=None):
         prefix, path = on_huge_tmpfs(program)
         env = helpers.environment(T_PRELOAD=f"{library}:{pause_library}", LD_HUGEPAGES="main", LD_HUGEPAGES_OPTIONS=options)
-        free = helpers.free_pages()
+        free = free_pages()
         with helpers.paused([*prefix, path], env, path.name) as process:
-            text = [m for m in helpers.read_smaps(process.pid) if m.permissions == "r-xp" and m.start < 0x7F << 40
+            text = [m for m in read_smaps(process.pid) if m.permissions == "r-xp" and m.start < 0x7F << 40
                     and (m.name == str(path) or m.is_hugetlb)]
-            taken = free - helpers.free_pages()
+            taken = free - free_pages()
             code, _, stderr = process.finish()
         assert code == helpers.run([program]).returncode
         huge = sum(m.kb["FilePmdMapped"] + m.kb["ShmemPmdMapped"] for m in text) * 1024
@@ -95,7 +99,7 @@ def test_what_is_linked_at_small_pages_moves(pool, builder, text_in_huge, varian
 
 def pages_in_memory(file, offset, size):
     """Pages of FILE in the page cache.  Asking reads none, as preadv2 with RWF_NOWAIT does."""
-    start = helpers.page_down(offset)
+    start = page_down(offset)
     with mmap.mmap(file.fileno(), offset + size - start, access=mmap.ACCESS_COPY, offset=start) as mapped:
         there = (ctypes.c_ubyte * -(-len(mapped) // mmap.PAGESIZE))()
         address = ctypes.byref(ctypes.c_char.from_buffer(mapped))
@@ -107,7 +111,7 @@ def pages_in_memory(file, offset, size):
 def evict(program):
     """Takes the text of PROGRAM out of the page cache.  A page that anything in the system holds just now stays, so once
     may not be enough."""
-    text = max((h for h in helpers.read_headers(program) if h.flags & helpers.PF_X), key=lambda h: h.file_bytes)
+    text = max((h for h in read_headers(program) if h.flags & PF_X), key=lambda h: h.file_bytes)
     with open(program, "rb") as file:
         try:
             os.preadv(file.fileno(), [bytearray(1)], text.offset, os.RWF_NOWAIT)
@@ -132,7 +136,7 @@ def calls(strace, library, tmp_path):
         log = tmp_path / "strace.log"
         # A copy of its own: nobody else has it open or mapped.
         program = shutil.copy(program, tmp_path)
-        helpers.on_small_pages(program)
+        on_small_pages(program)
         if cold:
             evict(program)
         env = helpers.preload(library, options=f"{options},data=off,verbose=2")

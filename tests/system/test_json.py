@@ -7,6 +7,7 @@ import json
 import pytest
 
 import helpers
+from calls import build_calls
 from helpers import hugeld_json
 
 
@@ -101,7 +102,7 @@ def test_bench_pid(builder, library, pause_library, pool):
 
 
 def test_survey(tmp_path, curve):
-    calls = helpers.build_calls(tmp_path / "calls")
+    calls = build_calls(tmp_path / "calls")
     sampled, exact = (json.loads(helpers.hugeld("survey", "--json", "--seconds", "3", *way, "--", calls, "1000000000000").stdout)
                       for way in ([], ["--exact"]))
     counters = {f"programs[].counters.{name}" for name in ("cycles", "instructions", "itlb_misses", "walk_cycles")}

@@ -10,6 +10,8 @@ import termios
 import pytest
 
 import helpers
+from objects import PF_W, PT_LOAD, read_headers
+from smaps import read_smaps
 
 ROW = re.compile(r"^    0x([0-9a-f]{12}) (\S+)$", re.M)
 SIMILAR = re.compile(r"^    \.\.\. (\d+) more rows? like this$")
@@ -63,7 +65,7 @@ def test_status_draws_what_smaps_says(builder, library, pause_library, pool, thp
     env = helpers.preload(library, pause_library, options=f"backend={backend},data=off")
     with helpers.paused([app], env, app.name) as process:
         cells, legend = read_map(helpers.hugeld("status", process.pid).stdout)
-        mappings = helpers.read_smaps(process.pid)
+        mappings = read_smaps(process.pid)
     mark = {"hugetlb": "H", "thp": "T"}[backend]
     moved = [m for m in mappings if (m.hugetlb_bytes or m.thp_bytes) and not m.name.startswith("[")]
     expected = {at for m in moved for at in range(m.start, m.end, helpers.HUGE)}
@@ -139,8 +141,8 @@ def test_much_of_the_same_is_one_row(builder, tmp_path):
     assert len(text.splitlines()) < 20
     cells, legend = read_map(text)
     assert sum(mark.islower() for mark in cells.values()) >= 64 << 9
-    for header in helpers.read_headers(app):
-        if header.type == helpers.PT_LOAD and header.flags & helpers.PF_W:
+    for header in read_headers(app):
+        if header.type == PT_LOAD and header.flags & PF_W:
             with open(app, "r+b") as file:
                 file.seek(header.position + 40)
                 file.write(struct.pack("<Q", 1 << 46))

@@ -6,6 +6,7 @@ import pytest
 
 import helpers
 import programs
+from objects import PF_R, PF_W, PF_X
 
 ALL = ("text", "rodata")
 
@@ -134,14 +135,14 @@ def stays(app, patterns=None, options="verbose=2", library=helpers.LIBRARY):
 
 def test_text_without_read_permission(builder, pool):
     pool(64)
-    app = builder.patched(builder.executable("nopie"), "noread", helpers.PF_X)
+    app = builder.patched(builder.executable("nopie"), "noread", PF_X)
     assert "hugeld: noread: text stays: the segment may not be read" in stays(app) or "rodata" in stays(app)
     assert "may not be read" in stays(app, options="verbose=3")
 
 
 def test_writable_text(builder, pool):
     pool(64)
-    app = builder.patched(builder.executable("nopie"), "rwx", helpers.PF_R | helpers.PF_W | helpers.PF_X)
+    app = builder.patched(builder.executable("nopie"), "rwx", PF_R | PF_W | PF_X)
     assert "the segment is writable and executable" in stays(app, options="verbose=3,data=off")
 
 

@@ -8,6 +8,9 @@ import re
 import pytest
 
 import helpers
+from hugepages import pool_counts
+from proof import check_span, read_image, read_plans
+from smaps import read_smaps
 
 ALL = ("text", "rodata")
 
@@ -24,7 +27,7 @@ def short_line(name, missing, needed, total, kind="text"):
 
 
 def total_pages():
-    return helpers.pool_counts()[0]
+    return pool_counts()[0]
 
 
 @pytest.mark.parametrize("free", [0, TEXT - 1])
@@ -86,14 +89,14 @@ def test_order(builder, pool, library, pause_library, free, app_kinds, library_k
     app, big = with_preloaded_library(builder)
     env = helpers.preload(library, big, pause_library, patterns="main:libbig*", options="backend=hugetlb,data=off")
     with helpers.paused([app], env, app.name) as process:
-        image = helpers.read_image(process.pid)
-        plans = helpers.read_plans(process.pid, [app, big], "data=off")
+        image = read_image(process.pid)
+        plans = read_plans(process.pid, [app, big], "data=off")
         expected = [(app.name, k) for k in app_kinds] + [(big.name, k) for k in library_kinds]
         assert plans[app.name].pages("text") == plans[big.name].pages("text") == TEXT
         for name in (app.name, big.name):
             for span in plans[name].spans:
                 if (name, span.kind) in expected:
-                    helpers.check_span(image, span, "hugetlb")
+                    check_span(image, span, "hugetlb")
                 else:
                     assert not any(m.is_hugetlb for m in image.mappings if m.start < span.end and m.end > span.start)
         status, stdout, _ = process.finish()
@@ -113,8 +116,8 @@ def test_two_programs_share_the_pool(builder, library, pause_library, pool):
     app = builder.executable("nopie")
     env = helpers.preload(library, pause_library, options="backend=hugetlb")
     with helpers.paused([app], env, app.name) as first, helpers.paused([app], env, app.name) as second:
-        assert any(m.is_hugetlb for m in helpers.read_smaps(first.pid))
-        assert not any(m.is_hugetlb for m in helpers.read_smaps(second.pid))
+        assert any(m.is_hugetlb for m in read_smaps(first.pid))
+        assert not any(m.is_hugetlb for m in read_smaps(second.pid))
         assert first.finish() == second.finish()
 
 

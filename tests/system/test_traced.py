@@ -8,6 +8,7 @@ import mmap
 import pytest
 
 import helpers
+from smaps import read_smaps
 
 TEXT, RODATA = 5, 1  # app-nopie's huge pages
 ADDRESS = f"{0x400000 + 2 * helpers.HUGE + 0x100010:x}"  # between two functions
@@ -34,7 +35,7 @@ def forces_writes():
 
 def text_bytes(pid):
     """(hugetlb, thp) bytes of executable mappings."""
-    text = [m for m in helpers.read_smaps(pid) if "x" in m.permissions]
+    text = [m for m in read_smaps(pid) if "x" in m.permissions]
     return sum(m.hugetlb_bytes for m in text), sum(m.thp_bytes for m in text)
 
 

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import helpers
+from smaps import read_smaps
 
 TINY = "hugeld: tiny: text stays: no whole huge page lies inside\n"
 
@@ -283,7 +284,7 @@ def test_started_by_the_dynamic_linker(builder, pool):
     """ld.so PROGRAM: /proc/self/exe is ld.so, the program moves all the same."""
     pool(64)
     app = builder.executable("pie")
-    interpreter = next(m.name for m in helpers.read_smaps(os.getpid()) if "ld-linux" in m.name)
+    interpreter = next(m.name for m in read_smaps(os.getpid()) if "ld-linux" in m.name)
     result = helpers.run_preloaded([interpreter, app], options="verbose=2,backend=hugetlb")
     assert re.match(r"hugeld: app-pie: text [45] pages hugetlb", result.stderr)
     plain = helpers.run([interpreter, app])

@@ -9,6 +9,7 @@ import typing
 import pytest
 
 import helpers
+from proof import check_memory, read_image, read_plans
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "surroundings"))  # setting()
@@ -69,12 +70,12 @@ def compare(library, empty_library, pause_library, early):
             return helpers.paused([*prefix, *argv], env, name, timeout)
 
         with stopped(empty_library) as process:
-            plain_image = helpers.read_image(process.pid)
+            plain_image = read_image(process.pid)
             plain = process.finish()
         with stopped(library) as process:
-            image = helpers.read_image(process.pid)
-            plans = helpers.read_plans(process.pid, [image.objects[0].path], options)
-            helpers.check_memory(image, plain_image, plans, {name: moved} if moved else {}, backend)
+            image = read_image(process.pid)
+            plans = read_plans(process.pid, [image.objects[0].path], options)
+            check_memory(image, plain_image, plans, {name: moved} if moved else {}, backend)
             result = process.finish()
         assert "WRONG" not in result[1] and (plain[0], result[0]) == (0, 0), f"plain: {plain}\nmoved: {result}"
         assert plain[1] == result[1], f"plain: {plain}\nmoved: {result}"

@@ -7,6 +7,8 @@ import re
 import pytest
 
 import helpers
+from proof import read_plans
+from smaps import read_smaps
 from writable import ALL, FIXED, read_flags
 
 # options -> kinds that move
@@ -46,12 +48,12 @@ def test_bss_is_advised(program, library, pause_library, thp, pool, variant):
     app = program(variant)
     env = helpers.preload(library, pause_library, options="backend=thp,bss=thp")
     with helpers.paused([app, "fork", "1", "0", "stop"], env, app.name) as process:
-        [plan] = helpers.read_plans(process.pid, [app], "bss=thp").values()
+        [plan] = read_plans(process.pid, [app], "bss=thp").values()
         [span] = [s for s in plan.spans if s.kind == "bss"]
         assert span.pages >= 1
 
         def bss():
-            return [m for m in helpers.read_smaps(process.pid) if m.start >= span.start and m.end <= span.end]
+            return [m for m in read_smaps(process.pid) if m.start >= span.start and m.end <= span.end]
 
         advised = [(a, b) for a, b, flags in read_flags(process.pid) if "hg" in flags and b > span.start]
         assert [(max(a, span.start), b) for a, b in advised] == [(span.start, span.end)]

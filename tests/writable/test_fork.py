@@ -9,6 +9,8 @@ import os
 import pytest
 
 import helpers
+from proof import read_plans
+from smaps import read_smaps
 from writable import ALL, FIXED
 
 CHILDREN, THREADS = 50 if os.environ.get("T_VM") else 200, 8  # in a guest the processor is emulated
@@ -29,11 +31,11 @@ def run_exhausted(library, pause_library, pool):
 
 def hugetlb_bytes(pid, writable):
     """Bytes of PID's writable (or else other) mappings on hugetlb pages."""
-    return sum(m.hugetlb_bytes for m in helpers.read_smaps(pid) if ("w" in m.permissions) == writable)
+    return sum(m.hugetlb_bytes for m in read_smaps(pid) if ("w" in m.permissions) == writable)
 
 
 def planned_pages(process, app, options, *kinds):
-    [plan] = helpers.read_plans(process.pid, [app], options).values()
+    [plan] = read_plans(process.pid, [app], options).values()
     return plan.pages(*kinds)
 
 

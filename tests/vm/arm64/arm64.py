@@ -15,6 +15,9 @@ import pytest
 
 import helpers
 import programs
+from hugepages import free_pages
+from proof import check_span, guards, read_image, read_plans
+from smaps import read_smaps
 
 HERE = pathlib.Path(__file__).resolve().parent
 TESTS = HERE.parents[1]
@@ -191,7 +194,7 @@ def test_memfd(builder, prove, no_exec, variant):
     names = []
 
     def look(process):
-        names.append({m.name for m in helpers.read_smaps(process.pid) if m.is_hugetlb and "x" in m.permissions})
+        names.append({m.name for m in read_smaps(process.pid) if m.is_hugetlb and "x" in m.permissions})
         return process.finish()
 
     app = builder.executable(variant)
@@ -210,19 +213,19 @@ def test_library_that_comes_later(opens, library, variant):
 
 def check_later(argv, env, program, shared, variant, plan_options=None, backend="hugetlb", mapped=None):
     """Each time that the library is opened it moves as planned, and dlclose gives the pages back.  MAPPED: its path in maps."""
-    free = helpers.free_pages()
+    free = free_pages()
     process = helpers.start(argv, env)
     try:
         for _ in range(3):
             helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z", ""), what="opens stopping")
-            image = helpers.read_image(process.pid)
-            plan = helpers.read_plans(process.pid, [mapped or shared], plan_options)["libbig.so"]
+            image = read_image(process.pid)
+            plan = read_plans(process.pid, [mapped or shared], plan_options)["libbig.so"]
             spans = [s for s in plan.spans if s.kind in ALL]
             assert plan.pages("text") >= 1
             for span in spans:
-                helpers.check_span(image, span, backend)
-            assert helpers.guards(image, image.find("libbig.so")) == {variant == "dso-bti"}
-            assert free - helpers.free_pages() == (sum(s.pages for s in spans) if backend == "hugetlb" else 0)
+                check_span(image, span, backend)
+            assert guards(image, image.find("libbig.so")) == {variant == "dso-bti"}
+            assert free - free_pages() == (sum(s.pages for s in spans) if backend == "hugetlb" else 0)
             process.send_signal(18)  # SIGCONT
             helpers.wait_until(lambda: helpers.state_of(process.pid) != "T", what="going on")
         stdout, stderr = process.communicate(timeout=60)
@@ -244,7 +247,7 @@ def test_rolls_back(builder, strace, library, empty_library, pause_library):
     """The first mremap is the probe, the second brings the old text aside, the third the new one into its place."""
     app = builder.executable("bti")
     with faults.waiting([app], helpers.preload(empty_library, pause_library)) as process:
-        plain_image, plain_lines = helpers.read_image(process.pid), process.lines
+        plain_image, plain_lines = read_image(process.pid), process.lines
     env = helpers.preload(library, pause_library, options="backend=hugetlb")
     assert not faults.run_with_fault(strace("mremap", "ENOMEM", 3), app, env, plain_image, plain_lines,
                                      "backend=hugetlb", "hugetlb")
@@ -253,7 +256,7 @@ def test_rolls_back(builder, strace, library, empty_library, pause_library):
 def status_of(process):
     """`hugeld status` says the same as smaps of the stopped PROCESS, which then goes on.  Its exit status is the answer
     to whether there are huge pages."""
-    hugetlb = sum(m.hugetlb_bytes for m in helpers.read_smaps(process.pid))
+    hugetlb = sum(m.hugetlb_bytes for m in read_smaps(process.pid))
     result = helpers.hugeld("status", "--json", process.pid)
     assert result.returncode == (0 if hugetlb else 1), result.stderr
     [found] = json.loads(result.stdout)["processes"]

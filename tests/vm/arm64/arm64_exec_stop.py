@@ -9,7 +9,10 @@ import pytest
 
 import arm64
 import helpers
+import proof
 from arm64 import HUGE, IS_SMALL, VARIANTS, refuses
+from proof import read_image
+from smaps import read_smaps
 
 exec_stop = arm64.load("images", "test_exec_stop")
 program, run, meddle = exec_stop.program, exec_stop.run, exec_stop.meddle
@@ -49,10 +52,10 @@ def test_program(builder, images, pause_library, variant):
     image = images.add(app)
     env = environment(LD_PRELOAD=pause_library)
     with helpers.paused([app], env, app.name) as process:
-        before = helpers.read_image(process.pid)
+        before = read_image(process.pid)
         plain = process.finish()
     with helpers.paused(command(images, app), env, app.name) as process:
-        after = helpers.read_image(process.pid)
+        after = read_image(process.pid)
         result = process.finish()
     assert result[:2] == plain[:2] and f"at the exec stop from {image}" in result[2], result
     text = [m for m in after.mappings if m.name == str(image) and "x" in m.permissions and m.end - m.start >= HUGE]
@@ -62,7 +65,7 @@ def test_program(builder, images, pause_library, variant):
         assert (mapping.start - mapping.offset) % HUGE == 0
         # With 16 KiB pages a huge one takes 32 MiB in one piece, which the guest does not always have.
         assert HUGE > 2 << 20 or small_bytes <= -mapping.start % HUGE + mapping.end % HUGE
-    assert guards(after, before) == helpers.guards(before, before.objects[0])
+    assert guards(after, before) == proof.guards(before, before.objects[0])
     assert refuses(result) == variant.startswith("bti")
 
 
@@ -78,7 +81,7 @@ def test_branch_protection(builder, images, variant):
         try:
             said.append(process.stdout.readline())
             sizes.append(exec_stop.pmd_mapped(process.pid, image)[0])
-            text = [m for m in helpers.read_smaps(process.pid) if m.name in (str(app), str(image)) and "x" in m.permissions]
+            text = [m for m in read_smaps(process.pid) if m.name in (str(app), str(image)) and "x" in m.permissions]
             assert text and all("bt" in m.flags for m in text), text
             process.stdin.close()
             assert process.wait(timeout=60) == 3

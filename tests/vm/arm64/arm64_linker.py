@@ -12,6 +12,8 @@ import pytest
 import arm64
 import helpers
 from arm64 import ALL, HUGE, IS_SMALL, VARIANTS, refuses, status_of
+from hugepages import free_pages
+from smaps import read_smaps
 
 sys.path.append(str(arm64.TESTS / "ldso"))
 
@@ -138,10 +140,10 @@ def test_command(builder, pause_library, loader):
     [before] = helpers.hugeld_json("inspect", app)["files"]
     assert before["machine"] == "aarch64" and before["huge_page_bytes"] == HUGE
     needs = helpers.hugeld_json("doctor", "-o", HUGETLB, "--", app)
-    assert needs["pool"]["free_pages"] == helpers.free_pages() and needs["program"]["enough"]
+    assert needs["pool"]["free_pages"] == free_pages() and needs["program"]["enough"]
     argv = [helpers.HUGELD, "run", "-l", loader, "-o", f"{HUGETLB},verbose=2", "--", app]
     with helpers.paused(argv, helpers.preload(pause_library), app.name) as process:
-        huge = [m for m in helpers.read_smaps(process.pid) if m.is_hugetlb]
+        huge = [m for m in read_smaps(process.pid) if m.is_hugetlb]
         spans = [(int(s["start"], 0), int(s["end"], 0), s["flags"] + "p") for s in before["plan"]["spans"]]
         assert [(m.start, m.end, m.permissions) for m in huge] == [s for s in spans if "w" not in s[2]]
         assert sum(m.bytes for m in huge) == needs["program"]["needed_pages"] * HUGE

@@ -14,6 +14,7 @@ import pytest
 
 import helpers
 import vmguest
+from pagecache import scatter
 
 BIG, CALM = pathlib.Path("/hugeld/big"), pathlib.Path("/tmp/calm")
 
@@ -95,7 +96,7 @@ def listed():
 
 
 def test_unmapped(big):
-    helpers.scatter(BIG)
+    scatter(BIG)
     before = big.read_bytes()
     if not add():
         vmguest.absent("ext4 keeps files on small pages")
@@ -108,7 +109,7 @@ def test_while_a_process_maps_it(big):
     """Joined where the kernel can, and else left as it is."""
     if not add():
         vmguest.absent("ext4 keeps files on small pages")
-    helpers.scatter(BIG)
+    scatter(BIG)
     with Mapping() as mapping:
         assert mapping.huge_bytes() == 0
         result = helpers.hugeld("share", "refresh")

@@ -7,6 +7,7 @@ import platform
 import pytest
 
 import helpers
+from smaps import read_smaps
 from vmguest import ALL, RODATA, SHORT, can_move_hugetlb
 
 USERFAULTFD, PROCESS_VM_READV = {"x86_64": (323, 310), "aarch64": (282, 270)}[platform.machine()]
@@ -68,6 +69,6 @@ def test_way_in(builder, nodes, library, pause_library):
     nodes(64, 0)
     app = builder.executable("nopie")
     with helpers.paused([app], helpers.preload(library, pause_library, options="backend=hugetlb"), app.name) as process:
-        names = {m.name for m in helpers.read_smaps(process.pid) if m.is_hugetlb}
+        names = {m.name for m in read_smaps(process.pid) if m.is_hugetlb}
     [name] = names
     assert name.startswith("/anon_hugepage" if can_move_hugetlb() else "/memfd:hugeld")

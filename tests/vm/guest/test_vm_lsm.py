@@ -8,6 +8,7 @@ import pathlib
 import pytest
 
 import helpers
+from smaps import read_smaps
 from vmguest import ALL, absent, can_move_hugetlb
 
 SECURITY = pathlib.Path("/sys/kernel/security")
@@ -91,7 +92,7 @@ def test_selinux(builder, prove, nodes, thp, under, selinux, backend):
     names = set()
 
     def work(process):
-        names.update(m.name for m in helpers.read_smaps(process.pid) if m.is_hugetlb and "x" in m.permissions)
+        names.update(m.name for m in read_smaps(process.pid) if m.is_hugetlb and "x" in m.permissions)
         return process.finish()[:2]
 
     moved = ALL if backend == "hugetlb" else ("rodata",)

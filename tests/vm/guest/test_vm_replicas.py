@@ -8,6 +8,7 @@ import shutil
 import pytest
 
 import helpers
+from stores import is_image
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def pages_of_text(pid):
     with open(f"/proc/{pid}/numa_maps") as lines:
         for line in lines:
             match = re.search(r" file=(\S+)", line)
-            if match and helpers.is_image(match[1]):
+            if match and is_image(match[1]):
                 files.add(match[1])
                 for node, number in re.findall(r" N(\d+)=(\d+)", line):
                     pages[int(node)] = pages.get(int(node), 0) + int(number)

@@ -17,6 +17,9 @@ import pytest
 
 import helpers
 import vmguest
+from calls import build_calls
+from pagecache import scatter
+from smaps import read_smaps
 
 CONFIGURATION = pathlib.Path("/run/hugeld.conf")
 CALM = pathlib.Path("/tmp/calm")
@@ -26,7 +29,7 @@ RELEASE = tuple(int(word) for word in platform.release().split("-")[0].split("."
 
 
 def build(builder):
-    return pathlib.Path(builder.once("calls", lambda folder: helpers.build_calls(folder / "calls", "-no-pie", mib=4)))
+    return pathlib.Path(builder.once("calls", lambda folder: build_calls(folder / "calls", "-no-pie", mib=4)))
 
 
 @contextlib.contextmanager
@@ -65,7 +68,7 @@ def program(request, builder):
         path = folder / "calls"
         shutil.copy(build(builder), path)
         path.chmod(0o755)
-        helpers.scatter(path)
+        scatter(path)
         yield path
         path.unlink()
 
@@ -135,7 +138,7 @@ def huge_bytes(path):
     """What a process that starts now has on huge pages of the page cache."""
     with running(path, 0, "wait") as process:
         assert process.stdout.readline()
-        return 1024 * sum(m.kb["FilePmdMapped"] for m in helpers.read_smaps(process.pid) if m.name == str(path))
+        return 1024 * sum(m.kb["FilePmdMapped"] for m in read_smaps(process.pid) if m.name == str(path))
 
 
 def samples(observed, path):

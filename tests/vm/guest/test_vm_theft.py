@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import helpers
+from hugepages import free_pages
 from vmguest import MAP_HUGETLB, TEXT, bind_thread, node_counts, pages_by_node
 
 CALLS = {"mmap": 9, "mremap": 25, "madvise": 28, "ioctl": 16, "process_vm_readv": 310}
@@ -48,7 +49,7 @@ class Thief(threading.Thread):
     def take(self):
         if self.node is not None:
             bind_thread(self.node)
-        free = helpers.free_pages() if self.node is None else node_counts("free_hugepages")[self.node]
+        free = free_pages() if self.node is None else node_counts("free_hugepages")[self.node]
         pages = free - self.leave
         if pages > 0:
             self.memory = mmap.mmap(-1, pages * helpers.HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_HUGETLB)

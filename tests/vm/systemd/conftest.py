@@ -10,6 +10,7 @@ import time
 import pytest
 
 import helpers
+from proof import check_span, read_image, read_plans
 
 HERE = pathlib.Path(__file__).resolve().parent
 UNITS = pathlib.Path("/run/systemd/system")
@@ -129,13 +130,13 @@ def huge():
     are on pages of BACKEND, and no other private memory on hugetlb pages; gives the number of pages and the names of the
     mappings that its text is in."""
     def prove(pid, kinds=("text",), backend="hugetlb"):
-        image = helpers.read_image(pid)
+        image = read_image(pid)
         executable = image.objects[0]
-        [plan] = helpers.read_plans(pid, [executable.path], f"backend={backend},segments=text,sparse_text=off").values()
+        [plan] = read_plans(pid, [executable.path], f"backend={backend},segments=text,sparse_text=off").values()
         spans = [s for s in plan.spans if s.kind in kinds]
         assert not kinds or spans, plan.json
         for span in spans:
-            helpers.check_span(image, span, backend)
+            check_span(image, span, backend)
         for mapping in image.mappings:
             assert not ("w" in mapping.permissions and "x" in mapping.permissions), mapping
             assert not mapping.is_hugetlb or mapping.permissions.endswith("s") or any(s.start <= mapping.start < s.end for s in spans), mapping

@@ -14,6 +14,9 @@ import pytest
 
 import helpers
 import vmguest
+from calls import build_calls
+from pagecache import scatter
+from smaps import read_smaps
 
 CONFIGURATION = pathlib.Path("/etc/hugeld/hugeld.conf")
 PARANOID = pathlib.Path("/proc/sys/kernel/perf_event_paranoid")
@@ -52,7 +55,7 @@ def fresh(*paths):
 
 def held():
     """Bytes of images that the service maps by huge entries."""
-    return sum(m.kb["ShmemPmdMapped"] * 1024 for m in helpers.read_smaps(int(show("MainPID"))) if m.name.startswith("/run/hugeld/"))
+    return sum(m.kb["ShmemPmdMapped"] * 1024 for m in read_smaps(int(show("MainPID"))) if m.name.startswith("/run/hugeld/"))
 
 
 def shmem(group):
@@ -250,9 +253,9 @@ def acted(builder):
     folder = pathlib.Path("/mnt/acted")
     folder.mkdir()
     assert helpers.run(["mount", "-t", "xfs", vmguest.find_disk(0, b"XFSB"), folder]).returncode == 0
-    built = builder.once("calls", lambda made: helpers.build_calls(made / "calls", "-no-pie", mib=4))
+    built = builder.once("calls", lambda made: build_calls(made / "calls", "-no-pie", mib=4))
     shutil.copy(built, folder / "calls")
-    helpers.scatter(folder / "calls")
+    scatter(folder / "calls")
     yield folder / "calls"
     systemctl("stop", "hugeld.service")
     CONFIGURATION.unlink()
@@ -286,7 +289,7 @@ def test_acts(acted):
     process = helpers.start([acted, 0, "wait"], stdin=subprocess.PIPE)
     try:
         assert process.stdout.readline()
-        assert sum(1024 * m.kb["FilePmdMapped"] for m in helpers.read_smaps(process.pid) if m.name == str(acted)) >= helpers.HUGE
+        assert sum(1024 * m.kb["FilePmdMapped"] for m in read_smaps(process.pid) if m.name == str(acted)) >= helpers.HUGE
     finally:
         helpers.end_process(process)
 

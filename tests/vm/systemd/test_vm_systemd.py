@@ -13,6 +13,8 @@ import pytest
 
 import helpers
 from documents import read_unit
+from hugepages import free_pages
+from smaps import read_smaps
 
 DROP_IN = read_unit("verbose=1", "doc/services.md")
 LINKER = read_unit("BindReadOnlyPaths=", "glibc-patches/README.md")
@@ -94,17 +96,17 @@ def use(one, plain, prove):
 
 def use_way(unit, program, plain, huge, settings, drop_in, route):
     """A service with these lines in its unit is on huge pages by ROUTE, and every page is back afterwards."""
-    free = helpers.free_pages()
+    free = free_pages()
     one = unit([f"ExecStart={program}", *settings], drop_in)
 
     def prove(pid):
         pages, names = huge(pid)
-        assert pages == free - helpers.free_pages() == 4
+        assert pages == free - free_pages() == 4
         assert all(name.startswith(route) for name in names), names
-        return {m.inode for m in helpers.read_smaps(pid) if m.name.endswith("/ld-linux-x86-64.so.2")}
+        return {m.inode for m in read_smaps(pid) if m.name.endswith("/ld-linux-x86-64.so.2")}
 
     linker = use(one, plain, prove)
-    assert helpers.free_pages() == free
+    assert free_pages() == free
     assert "hugeld" not in one.journal()
     return linker
 
@@ -154,11 +156,11 @@ def test_postgres(unit, huge, pool):
     one.reset()
     assert one.start().returncode == 0, one.journal()
     assert huge(one.pid())[0] > 0
-    assert any(m.is_hugetlb and m.permissions == "rw-s" for m in helpers.read_smaps(one.pid())), "its own"
+    assert any(m.is_hugetlb and m.permissions == "rw-s" for m in read_smaps(one.pid())), "its own"
     answer = helpers.run(["/usr/bin/psql", "-U", "postgres", "-At", "-c", "select 6 * 7, pg_size_pretty(2 ^ 20::numeric)"])
     assert answer.stdout == "42|1024 kB\n", answer
     one.stop()
-    assert helpers.free_pages() == int(remedy[1])
+    assert free_pages() == int(remedy[1])
 
 
 # What is allowed -> how the service ends, and what moves.
@@ -182,7 +184,7 @@ def test_numa(unit, program, plain, huge, pool, name):
         one.start()
         helpers.wait_until(lambda: one.show("ActiveState") == "failed", what="the kernel's answer")
         assert one.show("ExecMainStatus") == str(int(signal.SIGSYS))
-    assert helpers.free_pages() == 64
+    assert free_pages() == 64
 
 
 def own(folder, user):

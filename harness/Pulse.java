@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: LGPL-2.1-or-later
-/** The same as pulse.go, for a JVM: methods are compiled, thrown away and collected, null pointers are signals. */
+/** The same as tests/attach/pulse.go, for a JVM: methods are compiled, thrown away and collected, null pointers are signals. */
 import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.atomic.AtomicInteger;

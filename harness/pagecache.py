@@ -18,21 +18,43 @@ STATES = {"scattered": (1, 2), "large": (3, 513)}
 SAME = 1.25  # A file lies as before if its folios are at most so many times larger or smaller.
 
 
+def evict(path):
+    """Takes the file out of the page cache, but for the pages that a process maps."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def scatter(path):
+    """Reads PATH by small random reads, as many programs do with a shared disk."""
+    evict(path)
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        pages = list(range(-(-os.path.getsize(path) // PAGE)))
+        random.Random(1).shuffle(pages)
+        for page in pages:
+            os.pread(file.fileno(), PAGE, page * PAGE)
+
+
+def on_small_pages(path):
+    """Reads PATH into the page cache in pages of 4 KiB.  What a linker has just written may be there in huge ones, which
+    backend=auto leaves alone (test_huge_already.py)."""
+    evict(path)
+    with open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+        while file.read(1 << 20):
+            pass
+
+
 def make(file, state):
     """FILE read anew: in order, as cat does; or page by page, in no order."""
+    if state == "scattered":
+        scatter(file)
+        return
+    evict(file)
     with open(file, "rb", buffering=0) as opened:
-        fd, size = opened.fileno(), os.fstat(opened.fileno()).st_size
-        os.fdatasync(fd)
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        if state == "large":
-            while os.read(fd, 128 << 10):
-                pass
-            return
-        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        offsets = list(range(0, size, PAGE))
-        random.shuffle(offsets)
-        for offset in offsets:
-            os.pread(fd, PAGE, offset)
+        while opened.read(128 << 10):
+            pass
 
 
 def pages_per_folio(file):

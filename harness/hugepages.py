@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Counts the huge pages of the pool, and those that free memory would make."""
+
+import contextlib
+import pathlib
+import re
+
+
+def pool_counts():
+    """(total, free, reserved, surplus) huge pages of the machine."""
+    text = pathlib.Path("/proc/meminfo").read_text()
+    names = ("Total", "Free", "Rsvd", "Surp")
+    return tuple(int(re.search(rf"^HugePages_{name}:\s+(\d+)", text, re.M)[1]) for name in names)
+
+
+def free_pages():
+    """Huge pages that anybody may still take."""
+    _, free, reserved, _ = pool_counts()
+    return free - reserved
+
+
+# What attach says where memory is in too many pieces, which no test can help.
+SMALL_PAGES = "the kernel gave small pages"
+
+
+def count_free_huge_pages():
+    """So many huge pages could be made of free memory as it lies (x86-64: nine orders above a small page)."""
+    lines = pathlib.Path("/proc/buddyinfo").read_text().splitlines()
+    return sum(int(n) << i for line in lines for i, n in enumerate(line.split()[13:]))
+
+
+def compact_memory():
+    """Asks the kernel to put free memory together, where this user may; elsewhere memory stays as it is."""
+    with contextlib.suppress(PermissionError):
+        pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""Stores of images, made by hand."""
+
+import contextlib
+import mmap
+import os
+import pathlib
+
+from helpers import HUGE, hugeld
+
+MADV_COLLAPSE = 25
+
+
+def image_key(path):
+    """The folder of a store in which the image of the file at PATH is (elf/store.c)."""
+    state = os.stat(path)
+    seconds, nanoseconds = divmod(state.st_ctime_ns, 10**9)
+    return f"{state.st_dev:#x}-{state.st_ino:#x}-{state.st_size:#x}-{seconds:#x}.{nanoseconds:#x}"
+
+
+def join_pages(image):
+    """Puts an image on huge pages that was written while memory was fragmented.  Linux before 6.1 cannot."""
+    with open(image, "r+b") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapping:
+        for start in range(0, len(mapping) // HUGE * HUGE, HUGE):
+            with contextlib.suppress(OSError):
+                mapping.madvise(MADV_COLLAPSE, start, HUGE)
+
+
+class Store:
+    """A folder of images on a tmpfs with huge=always, made by hand: what a process takes does not depend on
+    `hugeld share`."""
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+
+    def options(self, *more):
+        return ",".join(["backend=image", f"store={self.folder}", *more])
+
+    def add(self, path, source=None):
+        """Makes the image of the file at PATH, or one of SOURCE in its place; its path."""
+        path = os.path.realpath(path)
+        place = self.folder / image_key(path)
+        place.mkdir(exist_ok=True)
+        image = place / os.path.basename(path)
+        result = hugeld("image", source or path, image)
+        assert result.returncode == 0, result.stderr
+        join_pages(image)
+        for link, target in ((".image", image.name), (".origin", path)):
+            if not (place / link).is_symlink():
+                (place / link).symlink_to(target)
+        return image
+
+
+def is_image(path):
+    """Whether PATH is an image in a store, or a node's replica of one."""
+    folder = os.path.dirname(path)
+    return any(os.path.islink(os.path.join(place, ".origin")) for place in (folder, os.path.dirname(folder)))
