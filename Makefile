@@ -24,7 +24,7 @@ Q = $(if $(V),,@echo "  $@";)
 # What check-glibc takes: own, rfc, machines, and suites of Debian.
 SUITE = own
 # What check and check-all take: files, folders and options of pytest.
-TESTS = tests
+TESTS = tests bench
 PYTEST = $(PYTHON) -B -m pytest -q -p no:cacheprovider --durations=10
 
 # These install what they need before anything is configured, and build by calling make again.

@@ -31,6 +31,7 @@ import uprobes  # noqa: E402
 from hugepages import compact_memory, free_pages, pool_counts  # noqa: E402
 from proof import check_memory, read_image, read_plans  # noqa: E402
 from stores import Store  # noqa: E402
+from strict import fail_if_skipped  # noqa: E402
 
 NR_HUGEPAGES = strangers.NR_HUGEPAGES
 WATCH = strangers.Watch()
@@ -46,9 +47,7 @@ def pytest_runtest_makereport(item, call):
         reason = f"somebody else took huge pages: {who}; without that it is: {reason}"
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] + 1, f"Skipped: {reason}")
-    if os.environ.get("STRICT") == "1" and report.skipped and not hasattr(report, "wasxfail"):
-        report.outcome = "failed"
-        report.longrepr = f"{item.nodeid}: skipped with STRICT=1: {reason}"
+    fail_if_skipped(item, report, reason)
 
 
 def sample(cases):

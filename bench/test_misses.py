@@ -3,21 +3,17 @@
 
 import collections
 import json
-import pathlib
 import platform
 import random
 import subprocess
-import sys
 
 import pytest
 
 import helpers
+import misses
 
 pytestmark = pytest.mark.beside
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench")]
-import misses  # noqa: E402
 
 # First level: entries and ways for small pages, and for huge ones where those have an array of their own; second level;
 # small pages that one entry takes of each level if they lie side by side.
@@ -260,8 +256,8 @@ def test_a_program_that_fails_or_takes_too_long_is_no_result(built, tmp_path):
 @needs_qemu
 @pytest.mark.whole
 def test_command():
-    result = helpers.run(["/usr/bin/python3", "-B", ROOT / "bench/misses.py", "/bin/true"])
+    result = helpers.run(["/usr/bin/python3", "-B", helpers.ROOT / "bench/misses.py", "/bin/true"])
     assert result.returncode == 0, result.stderr
     assert "| plain |" in result.stdout and "million instructions" in result.stdout
-    result = helpers.run(["/usr/bin/python3", "-B", ROOT / "bench/misses.py", "no-such-program"])
+    result = helpers.run(["/usr/bin/python3", "-B", helpers.ROOT / "bench/misses.py", "no-such-program"])
     assert result.returncode == 1 and "was not found" in result.stderr

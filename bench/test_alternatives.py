@@ -2,12 +2,9 @@
 """bench/alternatives.py: whoever is not installed, or refuses a program, has a reason in the place of a time."""
 
 import pathlib
-import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench")]
 pytest.importorskip("numpy")
 import alternatives  # noqa: E402
 

@@ -2,25 +2,21 @@
 """bench/pairs -2: both run at the same time, on processors that they swap."""
 
 import os
-import pathlib
 import statistics
 import subprocess
-import sys
 import time
 
 import pytest
 
 import helpers
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench")]
 measure = pytest.importorskip("measure")
 
 
 @pytest.fixture(scope="module")
 def pairs(tmp_path_factory):
     program = tmp_path_factory.mktemp("pairs") / "pairs"
-    subprocess.run(["gcc", "-std=gnu11", "-O2", "-D_GNU_SOURCE", "-o", program, ROOT / "bench/pairs.c"], check=True, timeout=60)
+    subprocess.run(["gcc", "-std=gnu11", "-O2", "-D_GNU_SOURCE", "-o", program, helpers.ROOT / "bench/pairs.c"], check=True, timeout=60)
     return program
 
 

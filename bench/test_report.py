@@ -1,13 +1,8 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """bench/report.py: what is measured again, and what the tables say."""
 
-import pathlib
-import sys
-
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bench")]
 pytest.importorskip("numpy")
 import report  # noqa: E402
 
