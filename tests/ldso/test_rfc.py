@@ -1,19 +1,17 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The series for upstream, as far as its text shows it; `make check-rfc` builds it and runs its tests."""
 
-import os
-import pathlib
 import re
 import subprocess
 
 import pytest
 
 import helpers
+from installed import cache_folder
 
 RFC = helpers.ROOT / "glibc-patches/rfc"
 PATCHES = sorted(RFC.glob("0*.patch"))
-SOURCE = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache",
-                      "hugeld/glibc/2.44-upstream/source")
+SOURCE = cache_folder() / "glibc/2.44-upstream/source"
 # What glibc writes without a space before the parenthesis.
 MACROS = {"ElfW", "GL", "GLRO", "N_", "defined"}
 
