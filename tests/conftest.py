@@ -264,7 +264,7 @@ def builder(tmp_path_factory):
 
 class Proof(typing.NamedTuple):
     pages: int  # on huge pages
-    plans: dict  # helpers.Plan by base name
+    plans: dict  # proof.Plan by base name
     plain: tuple  # (returncode, stdout, stderr)
     moved: tuple
 
@@ -313,7 +313,7 @@ def prove(library, empty_library, pause_library):
 
 @pytest.fixture(scope="session")
 def image_store(tmp_path_factory):
-    """A helpers.Store on a tmpfs with huge=always, in which images stay."""
+    """A stores.Store on a tmpfs with huge=always, in which images stay."""
     if os.getuid() != 0:
         pytest.skip("needs root: mounts a tmpfs")
     folder = tmp_path_factory.mktemp("store")

@@ -103,7 +103,7 @@ def test_moved_headers(images, builder, moved, tmp_path):
     data = bytearray(library.read_bytes())
     phoff, phnum = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
     [address] = re.findall(r"^\s*\d+: (\w+) .* moved_headers$", helpers.run(["readelf", "-Ws", library]).stdout, re.M)[:1]
-    at = next(int(address, 16) - h.vaddr + h.offset for h in helpers.read_headers(library)
+    at = next(int(address, 16) - h.vaddr + h.offset for h in read_headers(library)
               if h.vaddr <= int(address, 16) < h.vaddr + h.file_bytes)
     data[at : at + 56 * phnum] = data[phoff : phoff + 56 * phnum]
     struct.pack_into("<Q", data, 32, at)

@@ -454,7 +454,7 @@ def test_upgrade_to_a_pie(place, big):
     """A new version that cannot be in place gets an image, unless it was to have none."""
     add(place, BIG)
     place.share("remove", "--all")
-    helpers.scatter(place.path(BIG))
+    scatter(place.path(BIG))
     assert "in place" in place.add(BIG).stdout
     replace(place, place.path(APP))
     refused(place.share("check"), BIG, "cannot be in place: its address is not congruent", "hugeld share refresh")
@@ -477,7 +477,7 @@ def test_one_moment_without_a_huge_page(place):
     add(place, BIG)
     place.share("remove", "--all")
     whole = expected(place)
-    helpers.scatter(place.path(BIG))
+    scatter(place.path(BIG))
     # Two for each chunk that is looked at, also for who maps it, two for collapses, and ten for the first chunk; the next one tries twice.
     first = 2 * (whole // helpers.HUGE) + 12
     result = place.share("add", "--way=place", BIG, strace=["-e", f"inject=madvise:error=ENOMEM:when=1..{first}"])

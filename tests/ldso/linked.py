@@ -17,7 +17,7 @@ ALL = ("text", "rodata")
 
 class Proof(typing.NamedTuple):
     pages: int
-    plans: dict  # helpers.Plan by base name
+    plans: dict  # proof.Plan by base name
     plain: tuple  # (returncode, stdout, stderr)
     moved: tuple
 

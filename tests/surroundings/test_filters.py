@@ -164,7 +164,7 @@ def test_inherited_with_an_own_store(way, aligned_sandbox, confine, images, tmp_
     assert plain[0] == 3
     with way.started(argv, "main", images.options(), prefix) as process:
         assert process.first == plain[1][:len(process.first)] and process.first.count("\n") == 2, helpers.state_of(process.pid)
-        assert sum(m.kb["ShmemPmdMapped"] for m in helpers.read_smaps(process.pid) if m.name == str(image)) > 0
+        assert sum(m.kb["ShmemPmdMapped"] for m in read_smaps(process.pid) if m.name == str(image)) > 0
         assert way.finish(process) == plain
 
 

@@ -24,7 +24,7 @@ VARIANTS = {
 
 class Outcome(typing.NamedTuple):
     plans: dict
-    plain: object  # helpers.Image
+    plain: object  # proof.Image
     image: object
     returncode: int
     stdout: str

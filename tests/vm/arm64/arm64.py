@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: LGPL-2.1-or-later
 """The tests of the arm64 guests: the core's own, generated programs, and stock ones.
 
-Whether the text's pages refuse wrong branches (PROT_BTI) is compared by every proof (helpers.check_object), and each
+Whether the text's pages refuse wrong branches (PROT_BTI) is compared by every proof (proof.check_object), and each
 generated program tries such branches, and a return to a forged address (pointer authentication)."""
 
 import importlib.util
