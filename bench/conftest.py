@@ -12,7 +12,8 @@ from strict import fail_if_skipped  # noqa: E402  (its folder has just been adde
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "beside: takes no page of the pool (tests/conftest.py)")
+    for marker in "whole", "beside":
+        config.addinivalue_line("markers", f"{marker}: as tests/conftest.py says")
 
 
 @pytest.hookimpl(hookwrapper=True)
