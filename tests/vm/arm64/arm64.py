@@ -371,7 +371,7 @@ def test_contiguous(contiguous_pool, pause_library, tmp_path, name, way):
     assert needs["program"]["enough"] and contiguous_pool == 24
     run = [helpers.HUGELD, "run", "--via", way, "-o", options, "--", *argv]
     with helpers.paused(run, helpers.preload(pause_library), os.path.basename(argv[0])) as process:
-        huge = [m for m in helpers.read_smaps(process.pid) if m.is_hugetlb]
+        huge = [m for m in read_smaps(process.pid) if m.is_hugetlb]
         assert {m.kb["KernelPageSize"] for m in huge} == {CONTIGUOUS // 1024} and {m.permissions for m in huge} == {"r-xp"}
         assert [(m.start, m.end) for m in huge] == spans
         assert sum(m.hugetlb_bytes for m in huge) == sum(end - start for start, end in spans)
