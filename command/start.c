@@ -55,13 +55,18 @@ static void note_mistake(void *data, struct hl_string option, const char *what) 
     *(bool *)data = true;
 }
 
-/* Reads the options from TEXT.  False: there is a mistake in them, or they ask for more than is done here. */
-static bool read_options(struct hl_options *options, const char *text) {
+/* Reads the options from TEXT.  False: there is a mistake in them. */
+static bool parse_options(struct hl_options *options, const char *text) {
     bool is_wrong = false;
     const struct hl_complaints complaints = {note_mistake, &is_wrong};
     hl_default_options(options);
     hl_parse_options(options, text, &complaints);
-    return !is_wrong && options->verbose == 0 && options->strict == 0;
+    return !is_wrong;
+}
+
+/* Reads them.  False: there is a mistake in them, or they ask for more than is done here. */
+static bool read_options(struct hl_options *options, const char *text) {
+    return parse_options(options, text) && options->verbose == 0 && options->strict == 0;
 }
 
 /* Prepares this process for the program at PATH, as hl_prepare_run would (run.c).  False: something would have to be said. */
@@ -106,22 +111,37 @@ static void start_program(const struct request *request) {
     free(text);
 }
 
-static int become_command(char **argv, char **variables) {
+/* Becomes hugeld-command.  Returns after a line that says why not. */
+static void become_command(char **argv, char **variables) {
     char *command = hl_find_part("hugeld-command", NULL, X_OK);
-    if (command != NULL) {
-        execve(command, argv, variables);
-        hl_warn("%s: %s; there is too much in its arguments and variables, or it cannot be executed", command,
-                strerror(errno));
-        return HL_EXIT_NO;
+    if (command == NULL) {
+        hl_warn("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
+        return;
     }
-    hl_warn("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
-    return HL_EXIT_NO;
+    execve(command, argv, variables);
+    hl_warn("%s: %s; there is too much in its arguments and variables, or it cannot be executed", command,
+            strerror(errno));
+}
+
+/* Becomes the program as it is, unless it is to run on huge pages or not at all.  Returns otherwise. */
+static void start_plainly(const struct request *request) {
+    struct hl_options options;
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
+    char *path = hl_find_program(request->program[0]);
+    if (parse_options(&options, text) && options.strict == 0 && path != NULL)
+        execve(path, request->program, request->variables);
+    free(path);
+    free(text);
 }
 
 int main(int argc, char **argv) {
     struct request request = {.run.makes_no_copy = true, .variables = hl_keep_environment()};
-    if (read_request(&request, argc, argv))
+    bool is_plain = read_request(&request, argc, argv);
+    if (is_plain)
         start_program(&request);
+    become_command(argv, request.variables);
+    if (is_plain)
+        start_plainly(&request);
     free(request.run.options);
-    return become_command(argv, request.variables);
+    return HL_EXIT_NO;
 }

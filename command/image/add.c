@@ -204,6 +204,8 @@ static void make_room(const struct making *making, uint64_t needed) {
     const struct hl_store *store = making->store;
     struct hl_stored *stored;
     size_t n;
+    if (hl_store_room(store) >= needed)
+        return; /* to look at all processes takes long, and as long as one of them likes */
     hl_read_store(store, &stored, &n);
     hl_count_processes(stored, n);
     while (hl_store_room(store) < needed) {
@@ -310,9 +312,10 @@ static bool fail_to_write(struct making *making, int result) {
             making, HL_SHARE_FAILED,
             hl_xasprintf("the store is full; remove what no process uses: hugeld share remove --unused, or "
                          "give it more: --size"));
-    return fail(
-        making, HL_SHARE_FAILED,
-        hl_xasprintf("its image cannot be written: %s; free memory and try again", strerror(-result)));
+    return fail(making, HL_SHARE_FAILED,
+                hl_xasprintf("its image cannot be written: %s; %s", strerror(-result),
+                             result == -EFBIG ? "raise the limit of files' sizes: ulimit -f"
+                                              : "free memory and try again"));
 }
 
 /* All that OUT holds is on huge pages now, *PAGES of them, or there is no image. */
@@ -652,7 +655,10 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
                   unsigned flags) {
     struct making making = {.addition = addition, .store = store, .file = file, .flags = flags, .folder = -1};
     memset(addition, 0, sizeof *addition);
-    if (!make_changes_show(&making))
+    addition->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
+    /* Before anything is written to the file's disk for it. */
+    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)) || !check_file(&making) ||
+        !make_changes_show(&making))
         return;
     int result = hl_read_file_state(&making.state, file->fd);
     if (result != 0) {
@@ -663,8 +669,6 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
     hl_set_image_key(&addition->key, &making.state);
     if (flags & HL_ADD_PER_NODE)
         find_nodes(&making);
-    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)) || !check_file(&making))
-        return;
     bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&making);
     if (has_image && !(flags & HL_ADD_REPLACE)) {
         addition->result = HL_SHARE_PRESENT;

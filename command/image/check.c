@@ -171,12 +171,28 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
 
 /* What of a file in place is not huge, or that the version that is there now never can be.  Which pages are cached is told to its
    owner alone. */
+/* Whether the file at the path of STORED has another key by now, so that a start does not find the record. */
+static bool has_new_key(const struct hl_stored *stored) {
+    int file = open(stored->origin, O_PATH | O_CLOEXEC);
+    struct hl_file_state state;
+    struct hl_line key;
+    bool is_known = file >= 0 && hl_read_file_state(&state, file) == 0;
+    if (is_known)
+        hl_set_image_key(&key, &state);
+    if (file >= 0)
+        close(file);
+    return is_known && strcmp(key.at, stored->key) != 0;
+}
+
 static char *check_in_place(const struct hl_store *store, const struct hl_stored *stored, bool *only_small) {
     struct hl_stored measured = *stored;
     hl_measure_stored(store, &measured);
     if (measured.not_in_place != HL_MOVED)
         return hl_xasprintf("the file that is there now cannot be in place: %s",
                             hl_skip_sentence(measured.not_in_place));
+    *only_small = measured.freshness == HL_FRESH && has_new_key(stored);
+    if (*only_small)
+        return hl_xasprintf("the file has changed since");
     *only_small = measured.freshness == HL_FRESH && measured.huge_pages < measured.pages;
     return *only_small ? hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
                                       measured.pages - measured.huge_pages, measured.pages)

@@ -11,6 +11,7 @@
    and access control lists may keep users out. */
 #include "command/image/eligible.h"
 #include "command/base/common.h"
+#include "command/proc/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +33,6 @@
 #include <unistd.h>
 
 #define NOBODY 65534
-#define INITIAL_PID_NAMESPACE 0xeffffffc /* PROC_PID_INIT_INO (Linux, include/linux/proc_ns.h) */
 #define READABLE (S_IRGRP | S_IROTH)
 #define ENTERABLE (S_IXGRP | S_IXOTH)
 
@@ -77,10 +77,8 @@ static bool find_device(const char *mountinfo, uint64_t number, const char *poin
    container. */
 static bool is_pinned(int file) {
     struct statx status;
-    struct stat space;
     dev_t own, other;
-    bool is_outermost = stat("/proc/self/ns/pid", &space) == 0 && space.st_ino == INITIAL_PID_NAMESPACE;
-    if (!is_outermost || statx(file, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) != 0 ||
+    if (!hl_is_outermost() || statx(file, "", AT_EMPTY_PATH, STATX_MNT_ID, &status) != 0 ||
         (status.stx_mask & STATX_MNT_ID) == 0 ||
         !find_device("/proc/self/mountinfo", status.stx_mnt_id, "", &own))
         return false;

@@ -189,7 +189,7 @@ struct hl_addition {
     enum hl_share_result result;
     char *path; /* the file's own, without symbolic links; NULL where it is unknown */
     struct hl_line key;
-    bool is_in_place;
+    bool is_in_place, is_for_place;       /* the latter: HL_ADD_IN_PLACE was set */
     uint64_t huge_pages;                  /* of all replicas, or of the file in place */
     uint64_t text_bytes, text_huge_bytes, /* of the text, and on huge pages by it */
         text_in_place_bytes;              /* of the text, what could be on huge pages in place */

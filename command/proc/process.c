@@ -22,6 +22,13 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
+#define INITIAL_PID_NAMESPACE 0xeffffffc /* PROC_PID_INIT_INO (Linux, include/linux/proc_ns.h) */
+
+bool hl_is_outermost(void) {
+    struct stat space;
+    return stat("/proc/self/ns/pid", &space) == 0 && space.st_ino == INITIAL_PID_NAMESPACE;
+}
+
 int hl_open_process_file(const struct hl_process *process, const char *name) {
     int fd = openat(process->folder, name, O_RDONLY | O_CLOEXEC);
     return fd >= 0 ? fd : -errno;

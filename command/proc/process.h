@@ -34,6 +34,9 @@ struct hl_region {
 
 struct hl_loaded;
 
+/* Whether this process is in the machine's own PID namespace, and not in a container's. */
+bool hl_is_outermost(void);
+
 struct hl_process {
     pid_t pid;
     int folder; /* /proc/PID: whatever is read through it is this process and no later one with its number */

@@ -16,6 +16,7 @@
 #include "command/base/basics.h"
 #include "command/file/program.h"
 #include "command/image/store.h"
+#include "command/proc/process.h"
 #include "elf/status.h"
 #include "elf/sys.h"
 
@@ -126,12 +127,13 @@ static bool is_service(void) {
 }
 
 /* Whether another process may be begun, and will be another one's child: not where orphans become this one's, not in a service,
-   not under a filter, which may kill for it, and not where a tracer follows it. */
+   not under a filter, which may kill for it, and not where a tracer follows it.  In a container no image could be made, and its
+   process 1 may leave zombies. */
 static bool may_begin(void) {
     struct hl_status status;
     int is_subreaper = 0;
     hl_read_status(&status, &hl_system_roots);
-    return getpid() != 1 && !is_service() && status.filters == 0 && !status.is_traced &&
+    return hl_is_outermost() && getpid() != 1 && !is_service() && status.filters == 0 && !status.is_traced &&
            prctl(PR_GET_CHILD_SUBREAPER, &is_subreaper, 0, 0, 0) == 0 && is_subreaper == 0;
 }
 

@@ -208,8 +208,7 @@ static void report_addition(struct request *request, const struct hl_store *stor
         __attribute__((fallthrough));
     case HL_SHARE_FAILED:
         request->failed = true;
-        hl_warn("%s: %s: %s", name, request->way & HL_ADD_IN_PLACE ? "not in place" : "no image",
-                addition->sentence);
+        hl_warn("%s: %s: %s", name, addition->is_for_place ? "not in place" : "no image", addition->sentence);
     }
     note(request, store, name, addition->key.bytes > 0 ? addition->key.at : NULL, results[addition->result],
          addition->is_in_place, is_made ? addition->huge_pages : 0, addition->reason, addition->sentence);
@@ -601,7 +600,8 @@ static void remove_image(struct request *request, const struct hl_store *store,
     }
     int result = hl_remove_stored(store, stored->key);
     if (result != 0 && result != -ENOENT) {
-        hl_warn("%s: its image cannot be removed: %s", stored->origin, strerror(-result));
+        hl_warn("%s: %s cannot be removed: %s", stored->origin,
+                stored->is_in_place ? "its record" : "its image", strerror(-result));
         note(request, store, stored->origin, stored->key, "failed", stored->is_in_place, stored->huge_pages,
              NULL, strerror(-result));
         request->failed = true;

@@ -436,11 +436,24 @@ def test_upgrade(place, big):
     place.path("/run/programs/new").chmod(0o755)
     place.path("/run/programs/new").rename(place.path(BIG))
     scatter(place.path(BIG))
-    refused(place.share("check"), "not huge any more")
+    refused(place.share("check"), "the file has changed since")
     assert place.share("refresh").returncode == 0
     [new] = place.list()
     assert new["key"] != old["key"] and new["text_share"] == old["text_share"] and place.left() == [new["key"]]
     assert huge_bytes(place) > 0
+
+
+def test_touched(place):
+    """A hard link changes the key of a file whose pages stay huge: refresh gives the record the new one, by which a start finds it."""
+    add(place, BIG)
+    [old] = place.list()
+    os.link(place.path(BIG), place.path("/run/programs/link"))
+    refused(place.share("check"), BIG, "the file has changed since", "hugeld share refresh")
+    assert place.share("refresh").returncode == 0
+    [new] = place.list()
+    assert new["key"] != old["key"] and place.left() == [new["key"]] and place.share("check").returncode == 0
+    result = place.run("/run/bin/hugeld", "run", "-o", "strict=on,verbose=1", BIG)
+    assert result.returncode == 0 and "in place" in result.stderr, result
 
 
 def replace(world, source):

@@ -787,3 +787,20 @@ def test_doctor_tlb_without_executable_memory(pool):
     tlb = json.loads(result.stdout)["tlb"]
     assert not [f for f in tlb["figures"] if f["side"] == "text"] and [f for f in tlb["figures"] if f["side"] == "data"]
     assert {m["reason"] for m in tlb["memories"] if m["side"] == "text"} >= {"a policy forbids executable memory here"}
+
+
+def test_program_begins_without_the_command(tmp_path):
+    """hugeld-command may be missing for a moment, while it is installed: the program runs all the same, unless that is forbidden."""
+    alone = shutil.copy(helpers.HUGELD, tmp_path)
+    result = helpers.run([alone, "run", "-o", "verbose=1", "echo", "begins"])
+    assert (result.returncode, result.stdout) == (0, "begins\n") and "install hugeld again" in result.stderr, result
+    result = helpers.run([alone, "run", "-o", "strict=on", "echo", "begins"])
+    assert (result.returncode, result.stdout) == (1, "") and "install hugeld again" in result.stderr, result
+
+
+@pytest.mark.parametrize("arguments", ["undo --dry-run", "--seconds=5", "status --once", "undo --json", "undo --config=/x", "restart",
+                                       "status --keep-only"])
+def test_service_options(arguments):
+    """What an option would not do is refused: nothing begins, and nothing is undone."""
+    result = helpers.run([helpers.HUGELD, "service", *arguments.split()], timeout=10)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
