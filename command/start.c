@@ -128,7 +128,9 @@ static void start_plainly(const struct request *request) {
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
     char *path = hl_find_program(request->program[0]);
-    if (parse_options(&options, text) && options.strict == 0 && path != NULL)
+    bool is_right = parse_options(&options, request->run.options != NULL ? request->run.options : "");
+    parse_options(&options, text); /* mistakes of the environment count nowhere */
+    if (is_right && options.strict == 0 && path != NULL)
         execve(path, request->program, request->variables);
     free(path);
     free(text);

@@ -656,10 +656,7 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
     struct making making = {.addition = addition, .store = store, .file = file, .flags = flags, .folder = -1};
     memset(addition, 0, sizeof *addition);
     addition->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
-    /* Before anything is written to the file's disk for it. */
-    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)) || !check_file(&making) ||
-        !make_changes_show(&making))
-        return;
+    /* First, so that a change of its mode shows that comes after the question who can read it. */
     int result = hl_read_file_state(&making.state, file->fd);
     if (result != 0) {
         fail(&making, HL_SHARE_FAILED,
@@ -667,6 +664,10 @@ void hl_add_image(struct hl_addition *addition, const struct hl_store *store, co
         return;
     }
     hl_set_image_key(&addition->key, &making.state);
+    /* Last, since it writes to the file's disk. */
+    if (((flags & HL_ADD_IF_WORTH) && !has_enough_text(&making)) || !check_file(&making) ||
+        !make_changes_show(&making))
+        return;
     if (flags & HL_ADD_PER_NODE)
         find_nodes(&making);
     bool has_image = !(flags & HL_ADD_IN_PLACE) && is_present(&making);
@@ -709,6 +710,7 @@ void hl_add_path(struct hl_addition *addition, const struct hl_store *store, con
     }
     bool no_object = problem != HL_ELF_UNREADABLE && problem != HL_ELF_TRUNCATED && problem != HL_ELF_BROKEN;
     memset(addition, 0, sizeof *addition);
+    addition->is_for_place = (flags & HL_ADD_IN_PLACE) != 0;
     addition->result = no_object ? HL_SHARE_NOTHING : HL_SHARE_FAILED;
     addition->sentence = hl_xasprintf("%s", hl_elf_problem_sentence(problem));
 }

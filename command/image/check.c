@@ -169,8 +169,6 @@ static char *check_replicas(const struct expected *expected, const struct hl_sto
     return problem;
 }
 
-/* What of a file in place is not huge, or that the version that is there now never can be.  Which pages are cached is told to its
-   owner alone. */
 /* Whether the file at the path of STORED has another key by now, so that a start does not find the record. */
 static bool has_new_key(const struct hl_stored *stored) {
     int file = open(stored->origin, O_PATH | O_CLOEXEC);
@@ -184,6 +182,8 @@ static bool has_new_key(const struct hl_stored *stored) {
     return is_known && strcmp(key.at, stored->key) != 0;
 }
 
+/* What of a file in place is not huge, or that the version that is there now never can be.  Which pages are cached is told to its
+   owner alone. */
 static char *check_in_place(const struct hl_store *store, const struct hl_stored *stored, bool *only_small) {
     struct hl_stored measured = *stored;
     hl_measure_stored(store, &measured);
@@ -192,7 +192,8 @@ static char *check_in_place(const struct hl_store *store, const struct hl_stored
                             hl_skip_sentence(measured.not_in_place));
     *only_small = measured.freshness == HL_FRESH && has_new_key(stored);
     if (*only_small)
-        return hl_xasprintf("the file has changed since");
+        return hl_xasprintf(
+            "the file or its attributes have changed since, so no start finds that it is in place");
     *only_small = measured.freshness == HL_FRESH && measured.huge_pages < measured.pages;
     return *only_small ? hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
                                       measured.pages - measured.huge_pages, measured.pages)
@@ -301,6 +302,7 @@ enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_
     if (stored->freshness == HL_UNREADABLE) {
         memset(addition, 0, sizeof *addition);
         addition->result = HL_SHARE_FAILED;
+        addition->is_for_place = stored->is_in_place;
         addition->sentence = problem;
         return HL_REFRESH_TRIED;
     }

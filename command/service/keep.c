@@ -438,9 +438,6 @@ static void refresh_stored(struct hl_keeper *keeper, struct kept *kept, const st
         keeper->counts.removed++;
         break;
     case HL_REFRESH_TRIED:
-        /* A file in place counts as fresh whatever its pages are, so judge does not. */
-        if (stored->is_in_place && addition.result == HL_SHARE_FAILED)
-            set_due(kept, PATIENCE);
         note_addition(keeper, kept, &addition);
     }
     keeper->changed = true;

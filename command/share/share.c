@@ -747,6 +747,10 @@ static int refresh(struct request *request, const char *path) {
         request->any_disk |= configuration.any_disk;
         for (size_t i = 0; i < n && !is_stopped(request); i++)
             add_enabled(request, &store, configuration.enabled.text[i]);
+        if (is_stopped(request)) {
+            hl_warn("share refresh: " HL_SERVICE_STOP " is there, so the rest is not made; remove it");
+            request->failed = true;
+        }
         hide_progress(request);
         print_sum(request);
         hl_close_store(&store);

@@ -77,29 +77,38 @@ static bool fits_address(const struct judging *judging) {
            (judging->is_known && judging->forecast.object.load_bias % geometry->huge_page_bytes == 0);
 }
 
-static uint64_t count_huge_pages(const struct judging *judging, uint64_t bytes) {
-    uint64_t huge = judging->forecast.geometry.huge_page_bytes;
-    return hl_round_up(bytes, huge) / huge;
+static uint64_t count_huge_pages(const struct hl_geometry *geometry, uint64_t bytes) {
+    return hl_round_up(bytes, geometry->huge_page_bytes) / geometry->huge_page_bytes;
+}
+
+/* The size of huge pages of images and of the page cache, which is not that of hugetlb everywhere (hl_fit_geometry). */
+static struct hl_geometry find_file_geometry(const struct judging *judging) {
+    struct hl_geometry geometry = judging->forecast.geometry;
+    if (hl_is_native(judging->file))
+        hl_set_geometry(&geometry, geometry.page_bytes);
+    return geometry;
 }
 
 /* The image, which is there, or which can be made. */
 static void consider_image(struct judging *judging, bool *is_there) {
+    struct hl_forecast forecast = judging->forecast;
+    forecast.geometry = find_file_geometry(judging);
     struct hl_verdict *verdict = judging->verdict;
     struct hl_found_image found;
     struct hl_reach reach;
-    hl_find_image(&found, &judging->forecast, judging->options, judging->is_known);
+    hl_find_image(&found, &forecast, judging->options, judging->is_known);
     bool can_be = found.path != NULL || found.needed_pages > 0;
     bool is_refused = found.path != NULL && found.skip != HL_MOVED && found.skip != HL_SKIP_IMAGE_PLACE;
     verdict->image_skip = can_be && !is_refused ? HL_MOVED : found.skip;
     *is_there = found.path != NULL;
     verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_attach_machine() != 0;
-    if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &judging->forecast.geometry) == 0) {
+    if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &forecast.geometry) == 0) {
         verdict->covered[HL_WAY_IMAGE] = verdict->is_to_be_executed ? reach.executed_bytes
                                          : found.is_placed_anywhere || fits_address(judging)
                                              ? reach.mapped_bytes
                                              : 0;
         verdict->pages[HL_WAY_IMAGE] =
-            found.path != NULL ? count_huge_pages(judging, found.bytes) : found.needed_pages;
+            found.path != NULL ? count_huge_pages(&forecast.geometry, found.bytes) : found.needed_pages;
         if (verdict->covered[HL_WAY_IMAGE] == 0)
             verdict->image_skip = HL_SKIP_IMAGE_USELESS;
     }
@@ -110,10 +119,10 @@ static void consider_image(struct judging *judging, bool *is_there) {
 static void consider_place(struct judging *judging, bool is_kept) {
     struct hl_verdict *verdict = judging->verdict;
     struct hl_place place;
+    struct hl_geometry geometry = find_file_geometry(judging);
     char *path = hl_find_file_path(judging->file->fd), *refusal = NULL;
-    int result = hl_is_native(judging->file)
-                     ? hl_look_in_place(&place, judging->file, &judging->forecast.geometry)
-                     : HL_SKIP_FOREIGN;
+    int result =
+        hl_is_native(judging->file) ? hl_look_in_place(&place, judging->file, &geometry) : HL_SKIP_FOREIGN;
     if (result == 0 || result == -EPERM) {
         uint64_t bytes = place.n_chunks * place.chunk_bytes;
         if (!is_kept)

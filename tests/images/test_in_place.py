@@ -436,7 +436,7 @@ def test_upgrade(place, big):
     place.path("/run/programs/new").chmod(0o755)
     place.path("/run/programs/new").rename(place.path(BIG))
     scatter(place.path(BIG))
-    refused(place.share("check"), "the file has changed since")
+    refused(place.share("check"), "have changed since")
     assert place.share("refresh").returncode == 0
     [new] = place.list()
     assert new["key"] != old["key"] and new["text_share"] == old["text_share"] and place.left() == [new["key"]]
@@ -448,7 +448,7 @@ def test_touched(place):
     add(place, BIG)
     [old] = place.list()
     os.link(place.path(BIG), place.path("/run/programs/link"))
-    refused(place.share("check"), BIG, "the file has changed since", "hugeld share refresh")
+    refused(place.share("check"), BIG, "have changed since", "hugeld share refresh")
     assert place.share("refresh").returncode == 0
     [new] = place.list()
     assert new["key"] != old["key"] and place.left() == [new["key"]] and place.share("check").returncode == 0

@@ -228,7 +228,7 @@ def test_held_up(start):
     """Something that it looks at makes it wait for ever: systemd ends it, and another one holds the images.  What goes on is not ended."""
     folder = pathlib.Path("/run/systemd/system/hugeld.service.d")
     folder.mkdir(parents=True)
-    (folder / "watchdog.conf").write_text("[Service]\nWatchdogSec=4\n")
+    (folder / "watchdog.conf").write_text("[Service]\nWatchdogSec=4\nRestartSec=1\n")
     try:
         found = start()
         first = int(show("MainPID"))
