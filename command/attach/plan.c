@@ -338,6 +338,8 @@ static int plan_region_back(const struct hl_attachment *attachment, struct hl_at
     add_own_pieces(text->piece, &text->n_pieces, &text->loaded->object, region->start, region->end);
     if (text->n_pieces == before)
         return 0;
+    if (strstr(region->vm_flags, "bt") != NULL) /* PROT_BTI, which would be lost, as in check_flags */
+        return HL_SKIP_ATTACH_FLAGS;
     text->huge_pages += (region->end - region->start) / geometry->huge_page_bytes;
     if (text->back_file < 0 && text->n_back == 0)
         open_region(attachment, text, region);

@@ -33,6 +33,8 @@
 
 /* So many are tried before the process counts as one without any. */
 #define TRIES_MAX 16
+/* So often may one be interrupted in another call than it was seen in, which it may notice (AArch64). */
+#define MISSES_MAX 2
 /* How long threads are looked at until one is fit, or all are, with such pauses. */
 #define LOOK_MS 500.0
 #define PAUSE_NS 1000000L
@@ -50,6 +52,7 @@
 struct hl_thread {
     struct hl_tracee tracee;
     unsigned round; /* the last in which it was there */
+    unsigned misses;
     bool is_seen;
     int unfit; /* why it is not interrupted, or 0 */
     bool runs, has_filter;
@@ -282,8 +285,10 @@ static int take(struct hl_thread *thread, const struct hl_threads *threads,
     struct hl_process now = {.folder = -1};
     struct hl_tracee *tracee = &thread->tracee;
     int result = interrupt(thread, threads);
-    if (result == 0)
+    if (result == 0) {
         result = hl_await_tracee(tracee);
+        thread->misses += result == HL_SKIP_ATTACH_UNFIT;
+    }
     if (result == 0 && !is_of_process(threads->process, tracee->tid))
         result = -ESRCH;
     if (result == 0)
@@ -304,7 +309,10 @@ static int take_one(struct hl_threads *threads, struct hl_tracee **taken, const 
     struct hl_thread **ranked = rank_threads(threads, &n);
     size_t tries = n > 0 && is_first(ranked[0]) ? 1 : TRIES_MAX;
     for (size_t i = 0; i < n && i < tries; i++) {
-        int result = ranked[i]->unfit != 0 ? ranked[i]->unfit : take(ranked[i], threads, gadgets);
+        int result = ranked[i]->unfit;
+        if (result == 0)
+            result =
+                ranked[i]->misses < MISSES_MAX ? take(ranked[i], threads, gadgets) : HL_SKIP_ATTACH_UNFIT;
         if (first == -ESRCH || result == 0)
             first = result;
         *taken = &ranked[i]->tracee;
