@@ -437,14 +437,16 @@ static void wait_pwait_eintr_beside(void) {
 }
 
 /* Another thread waits in a call that ends with EINTR when it is interrupted. */
-static void *wait_epoll_in_thread(void *data) {
-    wait_epoll();
-    return data;
+static void *wait_epoll_in_thread(void *epoll) {
+    struct epoll_event got;
+    want(epoll_wait(*(int *)epoll, &got, 1, -1) == 1, "epoll_wait");
+    return NULL;
 }
 
 static void wait_epoll_beside(void) {
+    int epoll = make_epoll(); /* before this thread waits, so that the test finds it open */
     pthread_t thread;
-    want(pthread_create(&thread, NULL, wait_epoll_in_thread, NULL) == 0, "pthread_create");
+    want(pthread_create(&thread, NULL, wait_epoll_in_thread, &epoll) == 0, "pthread_create");
     wait_futex();
     pthread_join(thread, NULL);
 }
