@@ -3,6 +3,7 @@
 stopped in it."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -70,6 +71,8 @@ def test_libraries(library_target, plain_output, mode):
     with attaching.running(program, mode) as target:
         target.path = str(library)
         attaching.wait_in_call(target.pid)
+        for thread in os.listdir(f"/proc/{target.pid}/task"):
+            attaching.wait_in_call(int(thread))
         kinds.check_there_and_back(target, "-p", "*")
         (process,) = json.loads(kinds.detach("--json", target.pid).stdout)["processes"]
         assert process["stopped_threads"] == 2, process
