@@ -18,6 +18,7 @@
    Signals are not blocked: what comes either ends or stops the process, as it would have without a tracer, or is ignored.
    No single-stepping, since its SIGTRAP would reset an ignored one (ptrace(2) with PTRACE_SYSCALL stops without a
    signal). */
+#include "command/trace/machine.h"
 #include "command/trace/registers.h"
 #include "command/stop/stop.h"
 #include "command/base/basics.h"
@@ -31,7 +32,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -118,32 +118,27 @@ int hl_write_exec_thread(const struct hl_exec_thread *thread, uint64_t at, const
 
 #if defined __x86_64__
 
-#define USER_CS 0x33 /* arch/x86/include/asm/segment.h */
 /* arch/x86/include/uapi/asm/ucontext.h: UC_SIGCONTEXT_SS | UC_STRICT_RESTORE_SS.  Without UC_FP_XSTATE and a pointer the
    vector registers become what they are after execve(2). */
 #define FRAME_HAS_SS 6
-/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
-#define NO_ALTERNATE_STACK 7
 
 /* What sigreturn reads: ucontext_t begins as the kernel's does. */
-struct frame {
+struct hl_frame {
     uint64_t back;
     ucontext_t context;
 };
 _Static_assert(offsetof(ucontext_t, uc_sigmask) == 296, "the kernel's struct ucontext");
 
-static bool is_32_bit(const struct user_regs_struct *registers) { return registers->cs != USER_CS; }
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->rip; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->rsp; }
-static uint64_t get_result(const struct user_regs_struct *registers) { return registers->rax; }
 
 /* FRAME restores REGISTERS, with which a program begins, and MASK. */
-static void fill_frame(struct frame *frame, uint64_t back, const struct user_regs_struct *registers,
+static void fill_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
                        uint64_t mask) {
     memset(frame, 0, sizeof *frame);
     frame->back = back;
     frame->context.uc_flags = FRAME_HAS_SS;
-    frame->context.uc_stack.ss_flags = NO_ALTERNATE_STACK;
+    frame->context.uc_stack.ss_flags = HL_NO_ALTERNATE_STACK;
     greg_t *to = frame->context.uc_mcontext.gregs;
     to[REG_R8] = (greg_t)registers->r8;
     to[REG_R9] = (greg_t)registers->r9;
@@ -169,52 +164,24 @@ static void fill_frame(struct frame *frame, uint64_t back, const struct user_reg
 }
 
 int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
-    return hl_write_exec_thread(thread, thread->stack + offsetof(struct frame, back), &back, sizeof back);
+    return hl_write_exec_thread(thread, thread->stack + offsetof(struct hl_frame, back), &back, sizeof back);
 }
 
-#define START_OFFSET offsetof(struct frame, context.uc_mcontext.gregs[REG_RIP])
+#define START_OFFSET offsetof(struct hl_frame, context.uc_mcontext.gregs[REG_RIP])
 
 int hl_check_exec_stop_machine(void) { return 0; }
 
 #elif defined __aarch64__
 
-/* arch/arm64/include/uapi/asm/sigcontext.h: the record of vector registers, without which a frame is refused. */
-#define VECTORS_MAGIC 0x46508001
-#define VECTORS_BYTES 528
-/* arch/arm64/include/uapi/asm/hwcap.h: HWCAP2_POE */
-#define HAS_OVERLAYS (UINT64_C(1) << 63)
-/* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
-#define NO_ALTERNATE_STACK 7
-
-/* What sigreturn reads, up to the end of the records: ucontext_t begins as the kernel's does. */
-struct frame {
-    char information[128];
-    ucontext_t context;
-};
-_Static_assert(sizeof(siginfo_t) == 128 && offsetof(struct frame, context) == 128 &&
-                   offsetof(ucontext_t, uc_sigmask) == 40 && offsetof(ucontext_t, uc_mcontext) == 176,
-               "the kernel's struct rt_sigframe");
-
-static bool is_32_bit(const struct user_regs_struct *registers) {
-    return (registers->pstate & 0x10) != 0; /* PSR_MODE32_BIT */
-}
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->pc; }
 static uint64_t get_stack(const struct user_regs_struct *registers) { return registers->sp; }
-static uint64_t get_result(const struct user_regs_struct *registers) { return registers->regs[0]; }
 
 /* FRAME restores REGISTERS, with which a program begins, and MASK.  Of x0 to x30 all are zero, and what is read of x7 is not
    its own. */
-static void fill_frame(struct frame *frame, uint64_t back, const struct user_regs_struct *registers,
+static void fill_frame(struct hl_frame *frame, uint64_t back, const struct user_regs_struct *registers,
                        uint64_t mask) {
-    const uint32_t record[2] = {VECTORS_MAGIC, VECTORS_BYTES};
     (void)back;
-    memset(frame, 0, sizeof *frame);
-    frame->context.uc_stack.ss_flags = NO_ALTERNATE_STACK;
-    frame->context.uc_mcontext.sp = registers->sp;
-    frame->context.uc_mcontext.pc = registers->pc;
-    frame->context.uc_mcontext.pstate = registers->pstate;
-    memcpy(frame->context.uc_mcontext.__reserved, record, sizeof record);
-    memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
+    hl_begin_frame(frame, registers, mask);
 }
 
 /* It is in x30 for every call. */
@@ -223,12 +190,9 @@ int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
     return 0;
 }
 
-#define START_OFFSET offsetof(struct frame, context.uc_mcontext.pc)
+#define START_OFFSET offsetof(struct hl_frame, context.uc_mcontext.pc)
 
-/* Linux 6.12 and later let sigreturn write POR_EL0 whether or not the frame has a record of it. */
-int hl_check_exec_stop_machine(void) {
-    return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0 ? HL_SKIP_EXEC_OVERLAYS : 0;
-}
+int hl_check_exec_stop_machine(void) { return hl_has_overlays() ? HL_SKIP_EXEC_OVERLAYS : 0; }
 
 #endif
 
@@ -236,14 +200,14 @@ int hl_check_exec_stop_machine(void) {
 
 int hl_arm_exec_thread(struct hl_exec_thread *thread) {
     struct user_regs_struct registers;
-    struct frame frame;
+    struct hl_frame frame;
     uint64_t mask = 0;
     int result = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80); /* the end of execve(2) */
     if (result == 0)
         result = read_registers(thread->pid, &registers);
     if (result == 0 && ptrace(PTRACE_GETSIGMASK, thread->pid, sizeof mask, &mask) != 0)
         result = -errno;
-    if (result == 0 && is_32_bit(&registers))
+    if (result == 0 && hl_runs_32_bit(&registers))
         result = HL_SKIP_ATTACH_32_BIT;
     if (result != 0)
         return result;
@@ -281,7 +245,7 @@ int hl_call_in_exec_thread(const struct hl_exec_thread *thread, long *result, lo
         error = run_to(thread->pid, PTRACE_SYSCALL, SIGTRAP | 0x80);
     if (error == 0)
         error = read_registers(thread->pid, &registers);
-    *result = error == 0 ? (long)get_result(&registers) : -1;
+    *result = error == 0 ? hl_get_result(&registers) : -1;
     return error;
 }
 

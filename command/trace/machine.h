@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <sys/ptrace.h>
 #include <sys/user.h>
+#include <ucontext.h>
 
 #if defined __x86_64__
 #define HL_BACK_CODES 2
@@ -104,4 +105,19 @@ int hl_put_back(struct hl_tracee *tracee);
 /* The same of one that has made none. */
 void hl_let_begin_again(const struct hl_tracee *tracee);
 
+#if defined __aarch64__
+
+/* What sigreturn reads, up to the end of the records: ucontext_t begins as the kernel's does. */
+struct hl_frame {
+    char information[128];
+    ucontext_t context;
+};
+
+/* Makes FRAME one that restores sp, pc and pstate of REGISTERS and the signal MASK, and zeros in everything else. */
+void hl_begin_frame(struct hl_frame *frame, const struct user_regs_struct *registers, uint64_t mask);
+
+/* Whether sigreturn of some kernels (Linux 6.12 and later) writes POR_EL0 though the frame has no record of it. */
+bool hl_has_overlays(void);
+
+#endif
 #endif

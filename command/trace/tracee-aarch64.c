@@ -46,7 +46,7 @@
 #define VECTORS_ARE_SCALABLE 1
 /* arch/arm64/include/uapi/asm/hwcap.h: HWCAP2_POE */
 #define HAS_OVERLAYS (UINT64_C(1) << 63)
-/* arch/arm64/include/uapi/asm/sigcontext.h */
+/* arch/arm64/include/uapi/asm/sigcontext.h: the record of vector registers, without which a frame is refused. */
 #define VECTORS_MAGIC 0x46508001
 /* PSTATE: where a branch came from (BTI), and a single step. */
 #define BRANCH_AND_STEP ((uint64_t)3 << 10 | (uint64_t)1 << 21)
@@ -58,10 +58,9 @@ const struct hl_code hl_call_code = {8, "\x01\0\0\xd4\xc0\x03\x5f\xd6"};
 /* mov x8, #139; svc #0: the vdso's */
 const struct hl_code hl_back_codes[HL_BACK_CODES] = {{8, "\x68\x11\x80\xd2\x01\0\0\xd4"}};
 
-/* Linux 6.12 and later let sigreturn write POR_EL0 whether or not the frame has a record of it. */
-int hl_check_attach_machine(void) {
-    return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0 ? HL_SKIP_ATTACH_STATE : 0;
-}
+bool hl_has_overlays(void) { return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0; }
+
+int hl_check_attach_machine(void) { return hl_has_overlays() ? HL_SKIP_ATTACH_STATE : 0; }
 
 /* --- what it does --- */
 
@@ -239,16 +238,11 @@ int hl_settle_stop(struct hl_tracee *tracee) {
 
 /* --- the frame --- */
 
-/* What sigreturn reads: ucontext_t begins as the kernel's does. */
-struct frame {
-    char information[128];
-    ucontext_t context;
-};
-_Static_assert(sizeof(siginfo_t) == 128 && offsetof(struct frame, context) == 128 &&
+_Static_assert(sizeof(siginfo_t) == 128 && offsetof(struct hl_frame, context) == 128 &&
                    offsetof(ucontext_t, uc_sigmask) == 40 && offsetof(ucontext_t, uc_mcontext) == 176,
                "the kernel's struct rt_sigframe");
 
-/* What is in its reserved space: struct fpsimd_context.  A frame without it is refused. */
+/* What is in its reserved space: struct fpsimd_context. */
 struct vectors {
     uint32_t magic, bytes, fpsr, fpcr;
     __uint128_t v[32];
@@ -297,23 +291,31 @@ int hl_read_frame_state(struct hl_tracee *tracee) {
 
 size_t hl_get_frame_bytes(const struct hl_tracee *tracee) {
     (void)tracee;
-    return hl_round_up(sizeof(struct frame), 64);
+    return hl_round_up(sizeof(struct hl_frame), 64);
+}
+
+void hl_begin_frame(struct hl_frame *frame, const struct user_regs_struct *registers, uint64_t mask) {
+    const struct vectors head = {.magic = VECTORS_MAGIC, .bytes = sizeof head};
+    memset(frame, 0, sizeof *frame);
+    frame->context.uc_stack.ss_flags = HL_NO_ALTERNATE_STACK;
+    frame->context.uc_mcontext.sp = registers->sp;
+    frame->context.uc_mcontext.pc = registers->pc;
+    frame->context.uc_mcontext.pstate = registers->pstate;
+    memcpy(frame->context.uc_mcontext.__reserved, &head, sizeof head);
+    memcpy(&frame->context.uc_sigmask, &mask, sizeof mask);
 }
 
 /* Its call begins anew. */
 void hl_fill_frame(char *frame, const struct hl_tracee *tracee, uint64_t at) {
     const struct hl_tracee_state *state = tracee->state;
-    struct frame *to = (struct frame *)(void *)frame;
+    struct hl_frame *to = (struct hl_frame *)(void *)frame;
     mcontext_t *context = &to->context.uc_mcontext;
     (void)at;
-    to->context.uc_stack.ss_flags = HL_NO_ALTERNATE_STACK;
-    memcpy(&to->context.uc_sigmask, &state->mask, sizeof state->mask);
+    hl_begin_frame(to, &state->registers, state->mask);
     memcpy(context->regs, state->registers.regs, sizeof context->regs);
     context->regs[0] = tracee->call.argument[0];
     context->regs[8] = (uint64_t)tracee->call.number;
-    context->sp = state->registers.sp;
-    context->pc = state->registers.pc - INSTRUCTION_BYTES;
-    context->pstate = state->registers.pstate;
+    context->pc -= INSTRUCTION_BYTES;
     memcpy(context->__reserved, state->vectors, state->vector_bytes);
 }
 
