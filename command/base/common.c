@@ -102,6 +102,10 @@ json_t *hl_json_share(uint64_t part, uint64_t whole) {
     return json_real((double)millionths / 1e6); /* rounded down: 1 means all */
 }
 
+const char *const hl_isolated_lists[HL_ISOLATED_LISTS] = {"/sys/devices/system/cpu/isolated",
+                                                          "/sys/devices/system/cpu/nohz_full",
+                                                          "/sys/fs/cgroup/cpuset.cpus.isolated"};
+
 char *hl_read_processor(void) {
     char *line = NULL, *name = NULL;
     size_t size = 0;

@@ -32,6 +32,10 @@ json_t *hl_json_hex(uint64_t number);
 json_t *hl_json_share(uint64_t part, uint64_t whole);
 void hl_print_json(json_t *value);
 
+/* Files that list processors which are kept for programs of their own: isolcpus, nohz_full, isolated cpusets. */
+#define HL_ISOLATED_LISTS 3
+extern const char *const hl_isolated_lists[HL_ISOLATED_LISTS];
+
 /* What /proc/cpuinfo calls the first processor; NULL where it has no such line (AArch64).  The caller frees it. */
 char *hl_read_processor(void);
 

@@ -25,6 +25,7 @@
 #include "command/image/in-place.h"
 #include "command/base/common.h"
 #include "command/image/eligible.h"
+#include "command/proc/process.h"
 #include "elf/kernel.h"
 #include "elf/maps.h"
 #include "elf/memory-limit.h"
@@ -74,9 +75,8 @@
 #define LINES_MAX 256
 /* For so long it is believed that a file system has no large folios. */
 #define CANNOT_MS 3600000
-/* What stat(2) says of the first user and PID namespace (include/uapi/linux/nsfs.h). */
+/* What stat(2) says of the first user namespace (include/uapi/linux/nsfs.h). */
 #define FIRST_USER_NAMESPACE 0xeffffffdu
-#define FIRST_PID_NAMESPACE 0xeffffffcu
 
 enum { UNTRIED, CAN, CANNOT };
 
@@ -274,9 +274,9 @@ static bool has_huge_page(const struct work *work) {
     return is_mapped_huge(work);
 }
 
-static bool is_first_namespace(const char *path, ino_t inode) {
-    struct stat at;
-    return stat(path, &at) == 0 && at.st_ino == inode;
+static bool is_first_user_namespace(void) {
+    struct stat space;
+    return stat("/proc/self/ns/user", &space) == 0 && space.st_ino == FIRST_USER_NAMESPACE;
 }
 
 /* Whether other users' processes are shown to this one, and not hidden (hidepid of proc(5)). */
@@ -288,9 +288,7 @@ static bool may_look_at_all(void) {
 
 /* Whether this is root outside of containers, with the /proc that has all processes. */
 static bool is_real_root(void) {
-    return geteuid() == 0 && may_look_at_all() &&
-           is_first_namespace("/proc/self/ns/user", FIRST_USER_NAMESPACE) &&
-           is_first_namespace("/proc/self/ns/pid", FIRST_PID_NAMESPACE);
+    return geteuid() == 0 && may_look_at_all() && is_first_user_namespace() && hl_is_outermost();
 }
 
 /* Whether mincore tells this process the truth about the file of STAT. */
@@ -696,17 +694,15 @@ static enum obstacle make_huge(const struct hl_placer *placer, struct work *work
                : try_reading(work, superblock, chunk);
 }
 
-bool hl_has_isolated_processors(void) {
-    static const char *const lists[] = {"/sys/devices/system/cpu/isolated",
-                                        "/sys/devices/system/cpu/nohz_full",
-                                        "/sys/fs/cgroup/cpuset.cpus.isolated"};
-    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+const char *hl_explain_isolated(void) {
+    for (size_t i = 0; i < HL_ISOLATED_LISTS; i++) {
         char text[4096];
-        long bytes = hl_read_file(lists[i], text, sizeof text);
+        long bytes = hl_read_file(hl_isolated_lists[i], text, sizeof text);
         if (bytes == -EFBIG || (bytes > 0 && text[0] >= '0' && text[0] <= '9'))
-            return true;
+            return "processors are isolated (isolcpus, nohz_full, cpusets), and joining pages would wait for "
+                   "these";
     }
-    return false;
+    return NULL;
 }
 
 char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, uint64_t bytes) {
@@ -722,8 +718,9 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
     if (!is_real_root())
         return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
                             "processes map the file; run it there");
-    if (hl_has_isolated_processors())
-        return hl_xasprintf("%s; make an image: hugeld share add --way=image", HL_ISOLATED_PROCESSORS);
+    const char *isolated = hl_explain_isolated();
+    if (isolated != NULL)
+        return hl_xasprintf("%s; make an image: hugeld share add --way=image", isolated);
     char *sentence = hl_explain_unsteady(file->fd, true);
     char *problem = sentence == NULL ? hl_explain_exposed(file->fd, path, false) : NULL;
     if (problem != NULL)

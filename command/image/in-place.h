@@ -52,11 +52,9 @@ uint64_t hl_huge_text_bytes(const struct hl_place *place);
 /* Whether so many bytes of a text in place are enough to do without an image, which reaches more, but takes memory. */
 bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes);
 
-/* Whether processors are kept for programs of their own (isolcpus, nohz_full, an isolated cpuset).  To join pages, the kernel
-   waits for all processors, and for one that is never left to it without an end. */
-#define HL_ISOLATED_PROCESSORS                                                                               \
-    "processors are isolated (isolcpus, nohz_full, cpusets), and joining pages would wait for these"
-bool hl_has_isolated_processors(void);
+/* That processors are kept for programs of their own (hl_isolated_lists); NULL: none are.  To join pages, the kernel waits for all
+   processors, and for one that is never left to it without an end. */
+const char *hl_explain_isolated(void);
 
 /* Why BYTES of FILE, which lies at PATH, cannot be put in place by this user, whatever the machine is busy with now; NULL if
    they can, or the reason and what to do, which the caller frees. */

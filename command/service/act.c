@@ -140,8 +140,9 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
         return sentence;
     if (!may)
         return hl_xasprintf("the kill switch is there");
-    if (hl_has_isolated_processors())
-        return hl_xasprintf("%s", HL_ISOLATED_PROCESSORS);
+    const char *isolated = hl_explain_isolated();
+    if (isolated != NULL)
+        return hl_xasprintf("%s", isolated);
     if (hl_now_ms() < begins) {
         *until = begins;
         return hl_xasprintf("the service was started less than %.0f s ago (delay)",

@@ -82,9 +82,8 @@ static void find_processors(struct hl_sampler *sampler, bool *set) {
     unsigned online = count_processors(set);
     for (long i = 0; online == 0 && i < sysconf(_SC_NPROCESSORS_ONLN) && i < PROCESSORS_MAX; i++)
         set[i] = true; /* without /sys */
-    read_processors("/sys/devices/system/cpu/isolated", set, false);
-    read_processors("/sys/devices/system/cpu/nohz_full", set, false);
-    read_processors("/sys/fs/cgroup/cpuset.cpus.isolated", set, false);
+    for (size_t i = 0; i < HL_ISOLATED_LISTS; i++)
+        read_processors(hl_isolated_lists[i], set, false);
     sampler->counts.left_out = online - count_processors(set);
 }
 
