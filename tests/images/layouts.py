@@ -77,6 +77,16 @@ class Elf:
         return bytes(data)
 
 
+def move_headers(path, at):
+    """Puts the program headers of PATH at the offset AT, as llvm-bolt puts them elsewhere."""
+    data = bytearray(path.read_bytes())
+    elf = Elf(path)
+    size = len(elf.phdrs) * PHDR.size
+    data[at : at + size] = elf.bytes(elf.phoff, size)
+    struct.pack_into("<Q", data, 32, at)
+    path.write_bytes(data)
+
+
 def base_of(elf):
     bases = {ph.vaddr - ph.offset for ph in elf.loads}
     assert len(bases) == 1, "offsets do not go with addresses in one difference"

@@ -12,6 +12,7 @@ import subprocess
 import pytest
 
 import helpers
+import layouts
 from hugepages import free_pages
 from objects import PF_X, read_headers
 from pagecache import on_small_pages
@@ -100,14 +101,10 @@ def test_moved_headers(images, builder, moved, tmp_path):
     (tmp_path / "its-headers.c").write_text(ITS_HEADERS)
     builder.compile(library, "-shared", *builder.object(), tmp_path / "moved.c", "-fPIC", "-Wl,-z,max-page-size=0x200000")
     builder.compile(app, tmp_path / "its-headers.c")
-    data = bytearray(library.read_bytes())
-    phoff, phnum = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
     [address] = re.findall(r"^\s*\d+: (\w+) .* moved_headers$", helpers.run(["readelf", "-Ws", library]).stdout, re.M)[:1]
     at = next(int(address, 16) - h.vaddr + h.offset for h in read_headers(library)
               if h.vaddr <= int(address, 16) < h.vaddr + h.file_bytes)
-    data[at : at + 56 * phnum] = data[phoff : phoff + 56 * phnum]
-    struct.pack_into("<Q", data, 32, at)
-    library.write_bytes(data)
+    layouts.move_headers(library, at)
     image = images.add(library).read_bytes()
     assert struct.unpack_from("<Q", image, 32)[0] > len(image) - 2**20
     result, kinds = moved([app, library], "libmoved*", "data=off")

@@ -639,12 +639,7 @@ def test_moved_program_headers(builder, tmp_path, kind):
     source = tmp_path / "app.c"
     source.write_text("const char room[4096] = {1};\nint main(void) { return room[1]; }\n")
     builder.compile(app, source, kind)
-    data = bytearray(app.read_bytes())
-    phoff, phnum = struct.unpack_from("<Q", data, 32)[0], struct.unpack_from("<H", data, 56)[0]
-    at = data.index(bytes(4000)) + 8 & -8
-    data[at : at + 56 * phnum] = data[phoff : phoff + 56 * phnum]
-    struct.pack_into("<Q", data, 32, at)
-    app.write_bytes(data)
+    layouts.move_headers(app, app.read_bytes().index(bytes(4000)) + 8 & -8)
     if kind == "-pie":
         refuse(app, out, "its program headers are not at its beginning", f"--huge-page={SMALL}")
     else:
