@@ -124,7 +124,7 @@ static void become_command(char **argv, char **variables) {
 }
 
 /* Becomes the program as it is, unless it is to run on huge pages or not at all.  Returns otherwise. */
-static void start_plainly(const struct request *request) {
+static void start_as_it_is(const struct request *request) {
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
     char *path = hl_find_program(request->program[0]);
@@ -138,12 +138,12 @@ static void start_plainly(const struct request *request) {
 
 int main(int argc, char **argv) {
     struct request request = {.run.makes_no_copy = true, .variables = hl_keep_environment()};
-    bool is_plain = read_request(&request, argc, argv);
-    if (is_plain)
+    bool is_read = read_request(&request, argc, argv);
+    if (is_read)
         start_program(&request);
     become_command(argv, request.variables);
-    if (is_plain)
-        start_plainly(&request);
+    if (is_read)
+        start_as_it_is(&request);
     free(request.run.options);
     return HL_EXIT_NO;
 }

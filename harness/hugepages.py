@@ -14,7 +14,7 @@ def pool_counts():
 
 
 def free_pages():
-    """Huge pages that anybody may still take."""
+    """Huge pages that are free and not reserved."""
     _, free, reserved, _ = pool_counts()
     return free - reserved
 

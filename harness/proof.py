@@ -181,7 +181,7 @@ def check_memory(image, plain, plans, moved, backend="hugetlb", always=True, for
     now, before = (collections.Counter(bytes_outside(i.mappings, i.objects)) for i in (image, plain))
     spare = abs(now.pop(("", "rw-p"), 0) - before.pop(("", "rw-p"), 0))
     assert now == before and spare <= spare_pages * os.sysconf("SC_PAGESIZE"), \
-        f"{now} and {spare}: {image.mappings}, plainly {before}: {plain.mappings}"
+        f"{now} and {spare}: {image.mappings}, without hugeld {before}: {plain.mappings}"
     return sum(s.pages for s in moved_spans)
 
 

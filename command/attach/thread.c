@@ -284,7 +284,7 @@ static int take(struct hl_thread *thread, const struct hl_threads *threads,
                 const struct hl_gadgets *gadgets) {
     struct hl_process now = {.folder = -1};
     struct hl_tracee *tracee = &thread->tracee;
-    int result = interrupt(thread, threads);
+    int result = thread->misses < MISSES_MAX ? interrupt(thread, threads) : HL_SKIP_ATTACH_UNFIT;
     if (result == 0) {
         result = hl_await_tracee(tracee);
         thread->misses += result == HL_SKIP_ATTACH_UNFIT;
@@ -309,10 +309,7 @@ static int take_one(struct hl_threads *threads, struct hl_tracee **taken, const 
     struct hl_thread **ranked = rank_threads(threads, &n);
     size_t tries = n > 0 && is_first(ranked[0]) ? 1 : TRIES_MAX;
     for (size_t i = 0; i < n && i < tries; i++) {
-        int result = ranked[i]->unfit;
-        if (result == 0)
-            result =
-                ranked[i]->misses < MISSES_MAX ? take(ranked[i], threads, gadgets) : HL_SKIP_ATTACH_UNFIT;
+        int result = ranked[i]->unfit != 0 ? ranked[i]->unfit : take(ranked[i], threads, gadgets);
         if (first == -ESRCH || result == 0)
             first = result;
         *taken = &ranked[i]->tracee;

@@ -190,11 +190,11 @@ static char *check_in_place(const struct hl_store *store, const struct hl_stored
     if (measured.not_in_place != HL_MOVED)
         return hl_xasprintf("the file that is there now cannot be in place: %s",
                             hl_skip_sentence(measured.not_in_place));
-    *only_small = measured.freshness == HL_FRESH && has_new_key(stored);
+    *only_small = has_new_key(stored);
     if (*only_small)
         return hl_xasprintf(
             "the file or its attributes have changed since, so no start finds that it is in place");
-    *only_small = measured.freshness == HL_FRESH && measured.huge_pages < measured.pages;
+    *only_small = measured.huge_pages < measured.pages;
     return *only_small ? hl_xasprintf("%" PRIu64 " of its %" PRIu64 " pages are not huge any more",
                                       measured.pages - measured.huge_pages, measured.pages)
                        : NULL;

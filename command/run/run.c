@@ -447,7 +447,7 @@ static void share_missing(const struct hl_run *run, const char *path, char *cons
     bool has_hope = true;
     hl_follow_launchers(&target, path, program);
     if (is_first_use && target.executable != NULL && target.executable[0] == '/')
-        (void)!chdir("/"); /* nobody waits for this process to unmount what the program began in */
+        (void)!chdir("/"); /* what the program began in can be unmounted meanwhile */
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target.followed && run->via == HL_VIA_AUTO;
     bool is_any = hl_match_only(&options, path) &&

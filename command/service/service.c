@@ -85,14 +85,16 @@ static void notify(struct service *service, const char *state) {
 }
 
 static void load_systemd(struct service *service) {
-    void *library = getenv("NOTIFY_SOCKET") != NULL ? dlopen("libsystemd.so.0", RTLD_NOW) : NULL;
     int (*watchdog_enabled)(int unset_environment, uint64_t *microseconds) = NULL;
     uint64_t microseconds = 0;
-    if (library == NULL && getenv("NOTIFY_SOCKET") != NULL)
+    if (getenv("NOTIFY_SOCKET") == NULL)
+        return;
+    void *library = dlopen("libsystemd.so.0", RTLD_NOW);
+    if (library == NULL) {
         hl_warn("service: libsystemd.so.0 is missing, so systemd is not told that the service has begun; "
                 "install it");
-    if (library == NULL)
         return;
+    }
     *(void **)&service->sd_notify = dlsym(library, "sd_notify");
     *(void **)&watchdog_enabled = dlsym(library, "sd_watchdog_enabled");
     if (watchdog_enabled != NULL && watchdog_enabled(0, &microseconds) > 0)
