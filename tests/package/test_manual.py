@@ -112,18 +112,29 @@ def split_for_bash(words):
 
 
 def complete_zsh(words):
-    """What a zsh on a terminal of its own prints when TAB is pressed twice."""
+    """What a zsh on a terminal of its own shows when TAB is pressed, after which it says that this was all."""
     folder = helpers.BUILD / "doc/zsh"
     folder.mkdir(exist_ok=True)
     shutil.copy(helpers.BUILD / "doc/hugeld.zsh", folder / "_hugeld")
+    (folder / "setup").write_text(f"""
+        stty columns 300
+        fpath=({folder} $fpath)
+        autoload -Uz compinit
+        compinit -u -D
+        zle-line-init() {{ print READY }}
+        press() {{ zle expand-or-complete; zle list-choices; zle -R; print " OVER" }}
+        zle -N zle-line-init
+        zle -N press
+        bindkey '\\t' press
+    """)
     script = f"""
         zmodload zsh/zpty
         zpty z zsh -f -i
-        zpty -w z 'stty columns 300; fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D; echo rea""dy'
-        zpty -r -m z text '*ready*'
-        zpty -w -n z {json.dumps(" ".join(words))}$'\\t\\t'
-        sleep 2
-        while zpty -r -t z text; do print -r -- $text; done
+        zpty -w z '. {folder}/setup'
+        zpty -r -m z text '*READY*'
+        zpty -w -n z {json.dumps(" ".join(words))}$'\\t'
+        zpty -r -m z text '*OVER*'
+        print -r -- $text
         zpty -d z
     """
     words = helpers.run(["zsh", "-f", "-c", script], helpers.environment(TERM="dumb")).stdout.split()
