@@ -24,6 +24,8 @@ from smaps import read_smaps
 from test_samples import replaced
 from watching import FOREVER, NOBODY, observed_row, observing, running, write_configuration
 
+pytestmark = pytest.mark.beside
+
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 WAITING = CALM.replace("avg10=0.00", "avg10=60.00").replace("total=0", "total=100000000000")
 OBSERVES = ["window = 4", "interval = 8", "act = yes", "delay = 0", "canary = 0"]
@@ -276,6 +278,7 @@ def replace_text(path, text):
     new.rename(path)
 
 
+@pytest.mark.whole
 def test_lost(acting, program):
     """What was dropped again is left alone, for a minute at first."""
     with acting() as service:

@@ -15,6 +15,8 @@ import helpers
 from test_samples import replaced
 from watching import FOREVER, NOBODY, SECONDS, observed_row as row, running
 
+pytestmark = pytest.mark.beside
+
 HUGE = 2 << 20
 STOP = "/run/hugeld-service/stop"
 

@@ -19,6 +19,8 @@ from pagecache import on_small_pages
 from reports import Drawing, answer_of
 from watching import FOREVER, NOBODY, row, running, ticks
 
+pytestmark = pytest.mark.beside
+
 MIB = 1 << 20
 HUGE = 2 * MIB
 # _IOWR('f', 17, struct procmap_query)
