@@ -80,7 +80,8 @@ def test_interrupted(targets, plain_output, attached, number):
     with attaching.running(targets["exec"], "compute") as target:
         if attached:
             assert helpers.hugeld("attach", "--running-threads", target.pid).returncode == 0
-        bench = helpers.start([helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--running-threads", "--seconds", 1,
+        bench = helpers.start(["env", f"--default-signal={number}",  # nohup ignores SIGHUP
+                               helpers.HUGELD, "bench", "--pid", target.pid, "--toggle", "--running-threads", "--seconds", 1,
                                "--metric", METRIC.format(target.pid)])
         try:
             state = target.huge_bytes() > 0
