@@ -143,6 +143,7 @@ def system_calls(*names):
     return found
 
 
+@pytest.mark.whole
 def test_sandbox(acting, tmp_path):
     """hugeld.service is killed for a call that its filter does not have: all that it makes here are allowed."""
     if not shutil.which("systemd-analyze"):
@@ -166,6 +167,7 @@ def test_not_by_default(observe, program):
         assert huge_bytes(program) == 0
 
 
+@pytest.mark.whole
 def test_budget(acting, program):
     """No more than it allows."""
     with acting("rate = 60", "budget = 2") as service:
@@ -229,6 +231,7 @@ def test_delay(acting, program):
         assert acts["huge"] + acts["failed"] == 0 and huge_bytes(program) == 0
 
 
+@pytest.mark.whole
 def test_pressure_is_not_known(acting, tmp_path):
     """It is said once, and free memory alone decides."""
     if not os.path.exists("/proc/pressure"):
@@ -256,6 +259,7 @@ def clock(roots_folder):
     return path
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("behind", [True, False], ids=["set back", "jumps"])
 def test_clock(acting, program, tmp_path, clock, behind):
     """The file was changed in the future: the delay after a change counts from when the service has seen it.  And a clock that is set by
@@ -306,6 +310,7 @@ def test_another_file(acting, program, six):
         assert acts["huge"] == 0 and huge_bytes(program) == 0
 
 
+@pytest.mark.whole
 def test_excluded_since(acting, program):
     """What was observed before counts for nothing."""
     with acting() as service:
@@ -353,6 +358,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.whole
 def test_mappings_of_a_user(acting, program):
     """A user with processes of very many mappings keeps the service from acting, and from nothing else: it answers within a second."""
     with acting() as service, contextlib.ExitStack() as stack:
@@ -447,6 +453,7 @@ def test_unmounted(observe, program, tmp_path, roots_folder):
         folder.rmdir()
 
 
+@pytest.mark.whole
 def test_fails(acting, program):
     """What was in vain is not tried again at once, however often something may be done."""
     with acting("rate = 60", prefix=replaced({"fadvise64": (0, None)})) as service:
@@ -459,6 +466,7 @@ def test_fails(acting, program):
         assert service.service.look()["acts"]["failed"] == 1 or time.monotonic() - began > 50
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize(("call", "n"), [("fadvise64", 1), ("madvise", 1), ("madvise", 3)])
 def test_killed(acting, program, tmp_path, call, n):
     """Before one of its steps: the program is as before, and the next service begins."""
