@@ -149,7 +149,7 @@ def test_suspended(observe, calls):
             service.process.send_signal(signal.SIGSTOP)
             time.sleep(4)  # four windows
             service.process.send_signal(signal.SIGCONT)
-        before = service.look()["windows"]
+        before = service.wait(lambda observed: True)["windows"]
         observed = service.wait(lambda observed: observed["windows"] >= before + 3 and row(observed, calls)["samples"] >= 3)
         assert observed["windows_lost"] < observed["windows"]
 
