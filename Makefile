@@ -186,20 +186,20 @@ $B/fuzz/%.o: %.c tests/fuzz/ignore $(CONFIG)
 
 demo:
 	@tools/install-packages build demo
-	@$(MAKE) all
+	@$(MAKE) -j2 all
 	@tools/demo
 
 check:
 	@tools/install-packages build check
 	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 35)"
-	@$(MAKE) all unit-tests
+	@$(MAKE) -j2 all unit-tests
 	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tools/with-pool 1024 -- $(PYTEST) -n 2 --dist loadgroup $(TESTS)
 
 # Another suite's linker is for the container of tests/programs.
 check-all:
 	@tools/install-packages build check ldso rfc suites real peers package programs
 	@echo "== make check-all: about 35 minutes on 2 processors, once packages are installed"
-	@$(MAKE) all unit-tests
+	@$(MAKE) -j2 all unit-tests
 	@glibc-patches/build -d $B/ldso
 	@tests/ldso/suite trixie -- sh -euc 'tools/install-packages build ldso && make ldso'
 	@tools/with-pool 1024 -- $(PYTEST) $(TESTS)
@@ -212,7 +212,7 @@ check-fuzz:
 
 check-vm:
 	@tools/install-packages build check vm ldso
-	@$(MAKE) all
+	@$(MAKE) -j2 all
 	@glibc-patches/build -d $B/ldso
 	@tests/vm/run $(VM)
 
@@ -237,7 +237,7 @@ lint:
 
 bench:
 	@tools/install-packages build bench ldso
-	@$(MAKE) all
+	@$(MAKE) -j2 all
 	@glibc-patches/build -d $B/ldso
 	@tools/with-pool 768 -- bench/run $(BENCH)
 
