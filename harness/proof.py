@@ -198,3 +198,8 @@ def check_plans(pid, paths, options="", backend="hugetlb", always=True):
         if mapping.is_hugetlb:
             assert any(s.start <= mapping.start and mapping.end <= s.end for s in spans), f"not planned: {mapping}"
     return sum(s.pages for s in spans)
+
+
+def same_but_stderr(plain, moved):
+    """For `prove`: both ended with the same status and printed the same; what hugeld says goes to standard error."""
+    return plain[:2] == moved[:2]

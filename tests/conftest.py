@@ -104,6 +104,15 @@ def pool_lock():
         yield
 
 
+def set_total(pages):
+    """vm.nr_hugepages becomes PAGES: where memory is in pieces, some cannot be had before it was put together."""
+    for _ in range(3):
+        NR_HUGEPAGES.write_text(str(pages))
+        if int(NR_HUGEPAGES.read_text()) == pages:
+            break
+        compact_memory()
+
+
 class Pool:
     def __call__(self, wanted):
         """Makes exactly WANTED huge pages free and not reserved."""
@@ -128,9 +137,9 @@ def pool(pool_lock):
     """pool(n): exactly n huge pages are free, for this test."""
     if not os.access(NR_HUGEPAGES, os.W_OK):
         pytest.skip("needs root: sets vm.nr_hugepages")
-    before = NR_HUGEPAGES.read_text()
+    before = int(NR_HUGEPAGES.read_text())
     yield Pool()
-    NR_HUGEPAGES.write_text(before)
+    set_total(before)
     WATCH.expect_total(True)
 
 

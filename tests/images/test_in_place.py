@@ -37,12 +37,7 @@ libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 
 
 def refused(result, *words):
-    """RESULT says WORDS in one line, and nothing else."""
-    assert result.returncode == 1, result
-    assert result.stdout == "" and result.stderr.count("\n") == 1 and result.stderr.startswith("hugeld: "), result
-    for word in words:
-        assert word in result.stderr, result
-    return True
+    return helpers.one_line(result, 1, *words)
 
 
 def cached(path):

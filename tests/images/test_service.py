@@ -18,6 +18,7 @@ import time
 import pytest
 
 import helpers
+from pagecache import evict
 from smaps import read_smaps
 from worlds import APP, SYSTEM, TOUCHER, USER, disk
 
@@ -225,12 +226,6 @@ def cached_bytes(path):
         pages = ctypes.create_string_buffer(-(-len(room) // helpers.PAGE))
         assert libc.mincore(ctypes.addressof(ctypes.c_char.from_buffer(room)), len(room), pages) == 0
         return helpers.PAGE * sum(byte & 1 for byte in pages.raw)
-
-
-def evict(path):
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def test_reads_nothing_that_has_not_changed(world):

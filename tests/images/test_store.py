@@ -30,12 +30,7 @@ PT_LOAD = 1
 
 
 def refused(result, *words):
-    """RESULT says WORDS in one line, and nothing else."""
-    assert result.returncode == 1, result
-    assert result.stdout == "" and result.stderr.count("\n") == 1 and result.stderr.startswith("hugeld: "), result
-    for word in words:
-        assert word in result.stderr, result
-    return True
+    return helpers.one_line(result, 1, *words)
 
 
 def check_huge(world, image, user=None):

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 import helpers
+from proof import same_but_stderr
 
 HERE = pathlib.Path(__file__).resolve().parent
 MIB = 1 << 20
@@ -20,10 +21,6 @@ POOL = "the huge page pool cannot serve it"
 NO_POOL = "reserve_pages=100000,verbose=1"
 WORDS = 6 * 2**17  # 6 MiB of data
 ALL = ("text", "rodata", "data")
-
-
-def same_but_stderr(plain, moved):
-    return plain[:2] == moved[:2]
 
 
 @pytest.fixture

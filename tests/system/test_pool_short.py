@@ -9,7 +9,7 @@ import pytest
 
 import helpers
 from hugepages import pool_counts
-from proof import check_span, read_image, read_plans
+from proof import check_span, read_image, read_plans, same_but_stderr
 from smaps import read_smaps
 
 ALL = ("text", "rodata")
@@ -44,10 +44,6 @@ def test_text_does_not_fit(builder, prove, pool, free):
     if not moved:
         lines += short_line(app.name, RODATA, RODATA, total + TEXT + RODATA - free, "rodata")
     assert stderr == lines
-
-
-def same_but_stderr(plain, moved):
-    return plain[:2] == moved[:2]
 
 
 def test_remedy_helps(builder, prove, pool):

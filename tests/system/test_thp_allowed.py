@@ -7,12 +7,9 @@ import pathlib
 import pytest
 
 import helpers
+from proof import same_but_stderr
 
 SETTING = pathlib.Path("/sys/kernel/mm/transparent_hugepage/enabled")
-
-
-def same_but_stderr(plain, moved):
-    return plain[:2] == moved[:2]
 
 
 def stays_because(prove, prefix, app, sentence, backend="thp"):
