@@ -2,6 +2,7 @@
 """Counts the huge pages of the pool, and those that free memory would make."""
 
 import contextlib
+import os
 import pathlib
 import re
 
@@ -33,3 +34,18 @@ def compact_memory():
     """Asks the kernel to put free memory together, where this user may; elsewhere memory stays as it is."""
     with contextlib.suppress(PermissionError):
         pathlib.Path("/proc/sys/vm/compact_memory").write_text("1")
+
+
+# What a test and its neighbours may want at once.
+WANTED = 64
+
+
+def put_memory_together():
+    """So that huge pages can be had.  Where memory is full of files' pages, putting it together does not help, and those that are
+    clean go; but not beside another worker's tests, which may look at such pages, and not in a guest, which has few."""
+    if count_free_huge_pages() < WANTED:
+        compact_memory()
+    if count_free_huge_pages() < WANTED and not {"PYTEST_XDIST_WORKER", "T_VM"} & os.environ.keys():
+        with contextlib.suppress(OSError):
+            pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
+        compact_memory()

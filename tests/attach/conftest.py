@@ -6,10 +6,7 @@ import subprocess
 
 import attaching
 import pytest
-from hugepages import compact_memory, count_free_huge_pages
-
-# What a test and its neighbours may want at once.
-HUGE_PAGES = 64
+from hugepages import put_memory_together
 
 
 def pytest_ignore_collect():
@@ -18,9 +15,7 @@ def pytest_ignore_collect():
 
 @pytest.fixture(autouse=True)
 def huge_memory():
-    """Memory in too many pieces for huge pages is put together first."""
-    if count_free_huge_pages() < HUGE_PAGES:
-        compact_memory()
+    put_memory_together()
 
 
 @pytest.fixture(scope="session")

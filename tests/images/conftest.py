@@ -8,6 +8,7 @@ import pytest
 from _pytest import runner
 
 import helpers
+from hugepages import put_memory_together
 from worlds import World
 
 
@@ -23,6 +24,11 @@ def reclaims_by_itself():
         except OSError:  # EBUSY: it is being used
             return True
     return False
+
+
+@pytest.fixture(autouse=True)
+def huge_memory():
+    put_memory_together()
 
 
 def pytest_runtest_protocol(item, nextitem):
