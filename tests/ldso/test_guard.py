@@ -212,13 +212,6 @@ def test_one_more_tunable(cached_tree, tmp_path):
 
 
 @pytest.mark.whole
-def test_one_more_field(cached_tree, tmp_path):
-    reasons = refused_build(cached_tree, tmp_path, "sysdeps/generic/ldsodefs.h", "  EXTERN int _dl_inhibit_cache;\n",
-                         "  EXTERN int _dl_inhibit_cache;\n  EXTERN void *_dl_hugeld[2];\n")
-    assert reasons[0].startswith("_rtld_global_ro@@GLIBC_PRIVATE is a global object of "), reasons
-
-
-@pytest.mark.whole
 def test_fields_in_another_order(cached_tree, tmp_path):
     """Same sizes, same symbols: only debugging information shows it."""
     a, b = (f"  EXTERN const char *{name};\n" for name in ("_dl_inhibit_rpath", "_dl_origin_path"))
