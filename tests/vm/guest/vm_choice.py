@@ -28,7 +28,7 @@ CHOSEN = [
     r"images/test_backend.py::test_(replaced_by_rename|image_of_another_file|truncated\[0\]|noexec|store_behind_a_link)",
     r"images/test_backend.py::test_auto_(takes_the_image_first|without_an_image)",
     r"images/test_exec_stop.py::test_(state\[(nopie|static|static-pie)-(plain|ignored|limits)\]|on_huge_pages\[.*\]|image_itself\[.*\])",
-    r"images/test_exec_stop.py::test_(helper_killed|call_fails)\[(static-)?pie\]",
+    r"images/test_exec_stop.py::test_(helper_killed\[pie|call_fails\[(static-)?pie)\]",
     r"attach/test_attach_kinds.py::test_waits\[(futex|nanosleep|epoll|wait4)\]",
     r"attach/test_attach_kinds.py::test_busy\[memory\]",
     r"attach/test_attach_kinds.py::test_kinds\[(0-pie|3-static)\]",
