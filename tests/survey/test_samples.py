@@ -201,6 +201,7 @@ def test_nothing_is_walked(calls, tmp_path):
     assert not seen["samples"] & {"clear_refs", "smaps", "smaps_rollup", "numa_maps", "pagemap", "mem"}
 
 
+@pytest.mark.whole
 def test_loops_of_mmap(calls, tmp_path):
     """Processes that map and unmap text, fork and execute all the time lose nobody's samples."""
     source, storm = tmp_path / "storm.c", tmp_path / "storm"
