@@ -10,6 +10,7 @@
 
 #include <argp.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +108,11 @@ static int dispatch(int argc, char **argv) {
 /* The version, and what `run` would take. */
 static void print_version(FILE *stream, struct argp_state *state) {
     char *library = hl_find_library(), *linker = hl_find_linker(), *interpreter = NULL;
-    char *reason = hl_explain_no_linker(linker, "/proc/self/exe", &interpreter);
+    struct hl_elf_file own;
+    bool is_read = hl_open_elf(&own, AT_FDCWD, "/proc/self/exe") == HL_ELF_FINE;
+    char *reason = hl_explain_no_linker(linker, is_read ? &own : NULL, "/proc/self/exe", &interpreter);
+    if (is_read)
+        hl_close_elf(&own);
     (void)stream;
     (void)state;
     hl_print("hugeld " HL_VERSION);

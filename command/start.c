@@ -11,7 +11,6 @@
 #include "command/stop/stop.h"
 #include "command/run/later.h"
 #include "command/run/way.h"
-#include "command/file/program.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -69,29 +68,29 @@ static bool read_options(struct hl_options *options, const char *text) {
     return parse_options(options, text) && options->verbose == 0 && options->strict == 0;
 }
 
-/* Prepares this process for the program at PATH, as hl_prepare_run would (run.c).  False: something would have to be said. */
+/* Prepares this process for PROGRAM, as hl_prepare_run would (run.c).  False: something would have to be said. */
 static bool prepare(struct hl_way *way, const struct request *request, const struct hl_options *options,
-                    const char *text, const char *path) {
+                    const char *text, struct hl_program *program) {
     const struct hl_run *run = &request->run;
     struct hl_string patterns = hl_find_patterns(run->patterns);
     bool names_others = hl_selects_other_objects(patterns), shares_only = hl_shares_only(run, options, text);
     bool others = hl_takes_other_objects(patterns, shares_only, options);
     if (names_others && shares_only)
         hl_share_later(options, NULL, request->arguments, request->variables);
-    if (hl_choose_bare(way, run, options, path, request->program[0])) {
+    if (hl_choose_bare(way, run, options, program, request->program[0])) {
         if (!others)
             return true;
         hl_set_variables(run, options, text);
-        hl_preload_for_others(way, patterns, path);
+        hl_preload_for_others(way, patterns, program);
         return way->reason == NULL;
     }
-    if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, options, path)) {
+    if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, options, program)) {
         if (!names_others && way->is_unknown)
-            hl_share_later(options, path, request->arguments, request->variables);
+            hl_share_later(options, program, request->arguments, request->variables);
         return true;
     }
     hl_set_variables(run, options, text);
-    hl_choose_preload(way, path);
+    hl_choose_preload(way, program);
     return way->reason == NULL;
 }
 
@@ -99,15 +98,16 @@ static bool prepare(struct hl_way *way, const struct request *request, const str
 static void start_program(const struct request *request) {
     struct hl_way way = {0};
     struct hl_options options;
+    struct hl_program program;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
-    char *path = hl_find_program(request->program[0]);
-    if (path != NULL && read_options(&options, text) && hl_match_only(&options, path) &&
-        prepare(&way, request, &options, text, path))
-        execve(path, request->program, environ);
+    if (read_options(&options, text) && hl_open_program(&program, request->program[0])) {
+        if (hl_match_only(&options, program.path) && prepare(&way, request, &options, text, &program))
+            execve(program.path, request->program, environ);
+        hl_close_program(&program);
+    }
     if (way.stop != NULL)
         hl_cancel_exec_stop(way.stop);
     free(way.library);
-    free(path);
     free(text);
 }
 

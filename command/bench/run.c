@@ -89,23 +89,26 @@ static void redirect(int input, off_t input_from, const int *stream) {
 __attribute__((noreturn)) static void run_child(const struct hl_subject *subject, enum hl_side side,
                                                 const int *stream, int log, int go, struct stamp *stamp) {
     struct hl_way way = {0};
+    struct hl_program program;
     char byte;
     int code = 0;
     redirect(subject->input, subject->input_from, stream);
     if (log >= 0)
         fcntl(log, F_SETFD, 0);
+    if (!hl_open_program(&program, subject->path))
+        _exit(hl_refuse_program(subject->argv[0]));
     const struct hl_run run = hl_run_of_side(subject, side);
     if (hl_is_plain(subject, side))
         make_plain();
     else if (side != HL_AS_IS)
-        code = hl_prepare_run(&run, subject->argv, subject->path, &way);
+        code = hl_prepare_run(&run, subject->argv, &program, &way);
     atomic_store(&stamp->is_prepared, true);
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
     getrusage(RUSAGE_SELF, &stamp->before);
     clock_gettime(CLOCK_MONOTONIC, &stamp->start);
     if (code == 0)
-        code = hl_become_program(&way, subject->path, subject->argv, NULL);
+        code = hl_become_program(&way, &program, subject->argv, NULL);
     _exit(code);
 }
 

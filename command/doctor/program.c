@@ -21,9 +21,7 @@
 #include "command/doctor/program.h"
 #include "command/file/elf-file.h"
 #include "command/file/forecast.h"
-#include "command/file/launcher.h"
 #include "command/file/libraries.h"
-#include "command/file/program.h"
 #include "command/run/way.h"
 #include "elf/skip.h"
 #include "command/image/store.h"
@@ -66,39 +64,41 @@ static struct hl_options plan_hugetlb_only(const struct hl_options *options) {
     return only;
 }
 
-/* Counts the object at PATH if it is selected. */
-static void count_object(struct hl_needs *needs, const char *path, bool is_main) {
-    struct hl_elf_file file;
+/* Counts the object FILE at PATH if it is selected. */
+static void count_object(struct hl_needs *needs, const char *path, const struct hl_elf_file *file,
+                         bool is_main) {
     struct hl_forecast forecast;
     struct hl_starts starts;
     struct hl_found_image image;
     struct hl_verdict verdict;
     uint64_t tried = 0;
     const struct hl_options options = plan_hugetlb_only(&needs->options);
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return;
-    hl_forecast_file(&forecast, path, &file, &options, 0);
+    hl_forecast_file(&forecast, path, file, &options, 0);
     forecast.object.is_main = is_main;
     if (hl_select_object(options.objects, &forecast.object) != HL_NOT_SELECTED) {
         hl_measure_starts(&starts, &forecast, &options);
-        bool is_known = !hl_is_position_independent(&file) || hl_try_load_bias(&tried, &forecast);
-        if (is_known && hl_is_position_independent(&file))
-            hl_forecast_file(&forecast, path, &file, &options, tried);
+        bool is_known = !hl_is_position_independent(file) || hl_try_load_bias(&tried, &forecast);
+        if (is_known && hl_is_position_independent(file))
+            hl_forecast_file(&forecast, path, file, &options, tried);
         hl_find_image(&image, &forecast, &options, is_known);
-        hl_judge_file(&verdict, path, &file, is_main, &options);
+        hl_judge_file(&verdict, path, file, is_main, &options);
         hl_set_program(&verdict, needs->executable);
         add_object(needs, path, &starts, &image, &verdict);
     }
-    hl_close_elf(&file);
 }
 
 static void count_libraries(struct hl_needs *needs) {
     struct hl_libraries libraries;
-    hl_list_libraries(&libraries, needs->executable);
+    hl_list_libraries(&libraries, needs->executable, &needs->target.program->file);
     if (libraries.problem != NULL)
         needs->reason = hl_xasprintf("%s, so only the executable is counted", libraries.problem);
-    for (size_t i = 0; i < libraries.n; i++)
-        count_object(needs, libraries.path[i], false);
+    for (size_t i = 0; i < libraries.n; i++) {
+        struct hl_elf_file file;
+        if (hl_open_elf(&file, AT_FDCWD, libraries.path[i]) != HL_ELF_FINE)
+            continue;
+        count_object(needs, libraries.path[i], &file, false);
+        hl_close_elf(&file);
+    }
     hl_free_libraries(&libraries);
 }
 
@@ -120,7 +120,9 @@ static void be_idle(struct hl_needs *needs, const char *before, const char *reas
 }
 
 static void count_our_pages(struct hl_needs *needs) {
-    const char *idleness = explain_idleness(needs), *plain = hl_explain_plain_run(needs->executable);
+    const struct hl_program *program = needs->target.program;
+    const char *idleness = explain_idleness(needs),
+               *plain = hl_explain_plain_file(program->problem, &program->file);
     if (idleness != NULL) {
         be_idle(needs, "", idleness);
         return;
@@ -129,7 +131,8 @@ static void count_our_pages(struct hl_needs *needs) {
         needs->reason = hl_xasprintf("backend=thp takes nothing from the pool");
         return;
     }
-    count_object(needs, needs->executable, true);
+    if (program->problem == HL_ELF_FINE)
+        count_object(needs, needs->executable, &program->file, true);
     if (plain != NULL && !needs->fits) {
         be_idle(needs, "it is ", plain);
         return;
@@ -215,32 +218,30 @@ static bool take_process(struct hl_needs *needs, const char *name) {
     if (pid == 0)
         return false;
     link = hl_xasprintf("/proc/%d/exe", pid);
-    ssize_t bytes = readlink(link, path, sizeof path);
+    ssize_t bytes = readlink(link, path, sizeof path - 1);
     free(link);
-    if (bytes <= 0)
-        return false;
-    needs->path = hl_xasprintf("%.*s", (int)bytes, path);
-    needs->executable = hl_find_executable(needs->path);
-    needs->is_running = needs->executable != NULL;
+    path[bytes > 0 ? bytes : 0] = '\0';
+    needs->is_running = bytes > 0 && hl_open_program(&needs->program, path);
     return needs->is_running;
 }
 
 /* 0, or the exit code. */
 static int find_executable(struct hl_needs *needs, char *const *program) {
-    struct hl_target target;
     const char *name = program[0];
-    needs->path = hl_find_program(name);
-    if (needs->path == NULL && take_process(needs, name))
-        return 0;
-    if (needs->path == NULL) {
-        hl_warn("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(errno));
-        return HL_EXIT_USAGE;
+    if (!hl_open_program(&needs->program, name)) {
+        int error = errno;
+        if (!take_process(needs, name)) {
+            hl_warn("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(error));
+            return HL_EXIT_USAGE;
+        }
     }
-    hl_follow_launchers(&target, needs->path, program);
-    needs->executable = target.executable;
-    needs->starts_other = target.followed;
-    needs->is_unknown = target.is_unknown;
-    needs->program = target.program;
+    if (needs->is_running) {
+        hl_read_program(&needs->program);
+        needs->target = (struct hl_target){.program = &needs->program, .argv = program};
+    } else {
+        hl_follow_launchers(&needs->target, &needs->program, program);
+    }
+    needs->executable = needs->target.program->executable;
     if (needs->executable == NULL) {
         hl_warn("%s: neither an ELF file nor a script that names one as its interpreter", name);
         return HL_EXIT_USAGE;
@@ -254,10 +255,10 @@ static void find_own_pages(struct hl_needs *needs, const struct hl_needs_request
         needs->own.source = hl_xasprintf("--own-pages");
     } else if (needs->is_running) {
         needs->own.source = hl_xasprintf("not asked: a running process; --own-pages tells");
-    } else if (hl_is_privileged(needs->executable)) {
+    } else if (hl_is_privileged(needs->target.program)) {
         needs->own.source = hl_xasprintf("not asked: a privileged program; --own-pages tells");
     } else {
-        hl_find_own_pages(&needs->own, needs->executable, needs->program, &needs->geometry);
+        hl_find_own_pages(&needs->own, needs->executable, needs->target.argv, &needs->geometry);
     }
 }
 
@@ -287,8 +288,8 @@ void hl_free_needs(struct hl_needs *needs) {
         free_need(&needs->object[i]);
     free(needs->object);
     hl_free_store_state(&needs->store);
-    free(needs->path);
-    free(needs->executable);
+    hl_free_target(&needs->target);
+    hl_close_program(&needs->program);
     free(needs->reason);
     free(needs->options_text);
     free(needs->remedy);
@@ -309,8 +310,8 @@ static void print_row(const char *name, uint64_t min, uint64_t max, const char *
 
 /* What hugeld does not do, if that is the answer. */
 static bool print_idleness(const struct hl_needs *needs) {
-    if (needs->is_unknown)
-        hl_print("which programs %s starts is not known; name one of them", needs->path);
+    if (needs->target.is_unknown)
+        hl_print("which programs %s starts is not known; name one of them", needs->program.path);
     else if (needs->idle)
         hl_print("hugeld does nothing here, because %s", needs->reason);
     else if (!needs->fits && needs->reason == NULL)
@@ -385,8 +386,8 @@ static void print_images(const struct hl_needs *needs) {
 /* As `run` does at verbose=1. */
 static void print_larger_library(const struct hl_needs *needs) {
     struct hl_verdict verdict;
-    if (needs->is_unknown || needs->idle || !selects_just_main(needs) ||
-        !hl_judge_larger_library(&verdict, needs->executable, &needs->options))
+    if (needs->target.is_unknown || needs->idle || !selects_just_main(needs) ||
+        !hl_judge_larger_library(&verdict, needs->executable, &needs->target.program->file, &needs->options))
         return;
     char *words = hl_format_verdict(&verdict);
     hl_print("  best for %s, which has more text: %s", verdict.path, words);
@@ -395,8 +396,8 @@ static void print_larger_library(const struct hl_needs *needs) {
 }
 
 void hl_print_needs(const struct hl_needs *needs) {
-    if (needs->starts_other)
-        hl_print("%s starts another program: %" PRIu64 " %s for each process of it", needs->path,
+    if (needs->target.followed)
+        hl_print("%s starts another program: %" PRIu64 " %s for each process of it", needs->program.path,
                  needs->our_pages_max, plural(needs->our_pages_max));
     hl_print("%s, huge pages of %" PRIu64 " KiB", needs->executable, needs->geometry.huge_page_bytes / 1024);
     for (size_t i = 0; i < needs->n_objects; i++)
@@ -456,9 +457,10 @@ json_t *hl_json_needs(const struct hl_needs *needs) {
     json_object_set_new(json, "own_source", hl_json_text(own->problem != NULL ? own->problem : own->source));
     json_object_set_new(json, "shared_pages", json_integer((json_int_t)needs->shared_pages));
     json_object_set_new(json, "store", hl_json_text(needs->store.path));
-    json_object_set_new(json, "launcher", needs->starts_other ? hl_json_text(needs->path) : json_null());
+    json_object_set_new(json, "launcher",
+                        needs->target.followed ? hl_json_text(needs->program.path) : json_null());
     json_object_set_new(json, "does_nothing", json_boolean(needs->idle));
-    json_object_set_new(json, "starts_unknown", json_boolean(needs->is_unknown));
+    json_object_set_new(json, "starts_unknown", json_boolean(needs->target.is_unknown));
     json_object_set_new(json, "reason", needs->reason != NULL ? hl_json_text(needs->reason) : json_null());
     json_object_set_new(json, "remedy", needs->remedy != NULL ? hl_json_text(needs->remedy) : json_null());
     return json;

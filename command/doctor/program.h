@@ -7,6 +7,7 @@
 #include "command/doctor/store.h"
 #include "command/image/find.h"
 #include "command/doctor/own-pages.h"
+#include "command/file/launcher.h"
 #include "elf/pool.h"
 #include "command/verdict/verdict.h"
 
@@ -30,16 +31,14 @@ struct hl_need {
 };
 
 struct hl_needs {
-    char *path;        /* what was named, */
-    char *executable;  /* and what runs: another one if STARTS_OTHER */
-    bool starts_other; /* PATH is a launcher, which starts EXECUTABLE */
-    bool is_unknown;   /* it is a shell script, and what that starts cannot be told */
-    bool is_running;   /* a process was named */
-    bool makes_copy;   /* of what is not shared: that was asked for, or libhugeld.so is preloaded by hand */
-    char *const *program;
-    char *reason; /* why hugeld takes nothing at all, or takes not all into account; or NULL */
-    bool idle;    /* hugeld does nothing at all in it */
-    bool fits;    /* a whole huge page lies inside of something that is selected */
+    struct hl_program program; /* what was named, */
+    struct hl_target target;   /* and what it starts; */
+    const char *executable;    /* what runs then */
+    bool is_running;           /* a process was named */
+    bool makes_copy; /* of what is not shared: that was asked for, or libhugeld.so is preloaded by hand */
+    char *reason;    /* why hugeld takes nothing at all, or takes not all into account; or NULL */
+    bool idle;       /* hugeld does nothing at all in it */
+    bool fits;       /* a whole huge page lies inside of something that is selected */
     struct hl_options options;
     char *options_text;
     struct hl_geometry geometry;
@@ -56,7 +55,7 @@ struct hl_needs {
 };
 
 /* Finds all of that out.  0, or the exit code for wrong use, and it was said what is wrong.  hl_free_needs
-   frees NEEDS in both cases. */
+   frees NEEDS in both cases; until then it must stay where it is. */
 int hl_find_needs(struct hl_needs *needs, const struct hl_needs_request *request);
 void hl_free_needs(struct hl_needs *needs);
 

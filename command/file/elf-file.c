@@ -39,19 +39,10 @@ const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
     return problem == HL_ELF_UNREADABLE ? strerror(errno) : sentences[problem];
 }
 
-/* Opens and stats, regular files only: opening a device can do things, opening a FIFO waits. */
-static enum hl_elf_problem open_file(struct hl_elf_file *file, int directory, const char *path) {
-    struct stat stat;
-    if (fstatat(directory, path, &stat, 0) != 0)
-        return HL_ELF_UNREADABLE;
-    if (S_ISDIR(stat.st_mode))
+static enum hl_elf_problem check_kind(const struct stat *stat) {
+    if (S_ISDIR(stat->st_mode))
         return HL_ELF_DIRECTORY;
-    if (!S_ISREG(stat.st_mode))
-        return HL_ELF_SPECIAL;
-    file->fd = openat(directory, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (file->fd < 0 || fstat(file->fd, &file->stat) != 0)
-        return HL_ELF_UNREADABLE;
-    return HL_ELF_FINE;
+    return S_ISREG(stat->st_mode) ? HL_ELF_FINE : HL_ELF_SPECIAL;
 }
 
 /* What the first bytes say, which are the header. */
@@ -229,6 +220,16 @@ static char *find_string(const struct hl_elf_file *file, uint64_t offset) {
     return NULL;
 }
 
+static void free_headers(struct hl_elf_file *file) {
+    free(file->phdr);
+    free(file->dyn);
+    free(file->soname);
+    file->phdr = NULL;
+    file->dyn = NULL;
+    file->soname = NULL;
+    file->fd = -1;
+}
+
 /* What is missing here only means that there is no name and no text relocation to know of. */
 static void read_dynamic(struct hl_elf_file *file) {
     struct hl_object object = {0};
@@ -253,10 +254,10 @@ static void read_dynamic(struct hl_elf_file *file) {
     file->soname = soname != 0 ? find_string(file, soname) : NULL;
 }
 
-enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path) {
+enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd) {
     memset(file, 0, sizeof *file);
-    file->fd = -1;
-    enum hl_elf_problem problem = open_file(file, directory, path);
+    file->fd = fd;
+    enum hl_elf_problem problem = fstat(fd, &file->stat) != 0 ? HL_ELF_UNREADABLE : check_kind(&file->stat);
     if (problem == HL_ELF_FINE)
         problem = check_magic(file);
     if (problem == HL_ELF_FINE)
@@ -266,22 +267,48 @@ enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const c
     if (problem == HL_ELF_FINE)
         read_dynamic(file);
     else
-        hl_close_elf(file);
+        free_headers(file);
+    return problem;
+}
+
+/* Stats before it opens: opening a device can do things, opening a FIFO waits. */
+enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path) {
+    memset(file, 0, sizeof *file);
+    file->fd = -1;
+    if (fstatat(directory, path, &file->stat, 0) != 0)
+        return HL_ELF_UNREADABLE;
+    enum hl_elf_problem problem = check_kind(&file->stat);
+    if (problem != HL_ELF_FINE)
+        return problem;
+    int fd = openat(directory, path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0)
+        return HL_ELF_UNREADABLE;
+    problem = hl_read_elf(file, fd);
+    int error = errno; /* hl_elf_problem_sentence speaks of it */
+    if (problem != HL_ELF_FINE)
+        close(fd);
+    errno = error;
     return problem;
 }
 
 void hl_close_elf(struct hl_elf_file *file) {
-    int error = errno; /* hl_elf_problem_sentence speaks of it */
-    free(file->phdr);
-    free(file->dyn);
-    free(file->soname);
     if (file->fd >= 0)
         close(file->fd);
-    file->phdr = NULL;
-    file->dyn = NULL;
-    file->soname = NULL;
-    file->fd = -1;
-    errno = error;
+    free_headers(file);
+}
+
+char *hl_read_interpreter(const struct hl_elf_file *file) {
+    for (size_t i = 0; i < file->phnum; i++) {
+        const Elf64_Phdr *ph = &file->phdr[i];
+        size_t bytes;
+        char *path = ph->p_type == PT_INTERP && ph->p_filesz < STRING_MAX
+                         ? read_chunk(file, ph->p_offset, ph->p_filesz, &bytes)
+                         : NULL;
+        if (path != NULL && path[0] == '/' && memchr(path, '\0', bytes) != NULL)
+            return path;
+        free(path);
+    }
+    return NULL;
 }
 
 int hl_load_object(struct hl_object *object, const struct hl_elf_file *file, const char *path,

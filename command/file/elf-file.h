@@ -46,6 +46,12 @@ struct hl_elf_file {
 enum hl_elf_problem hl_open_elf(struct hl_elf_file *file, int directory, const char *path);
 void hl_close_elf(struct hl_elf_file *file);
 
+/* The same for the open FD, which FILE owns after HL_ELF_FINE alone.  Else FILE->stat is filled if that was possible. */
+enum hl_elf_problem hl_read_elf(struct hl_elf_file *file, int fd);
+
+/* The path in FILE's PT_INTERP, an absolute one; NULL if there is none.  The caller frees it. */
+char *hl_read_interpreter(const struct hl_elf_file *file);
+
 /* "is a script; ...", static; for HL_ELF_UNREADABLE it speaks of errno. */
 const char *hl_elf_problem_sentence(enum hl_elf_problem problem);
 

@@ -3,17 +3,20 @@
 #ifndef HL_LAUNCHER_H
 #define HL_LAUNCHER_H
 
-#include <stdbool.h>
+#include "command/file/program.h"
 
 struct hl_target {
-    char *executable;     /* as hl_find_executable; NULL if there is none */
-    char *const *program; /* its argv, as far as it is part of the one that was given */
-    bool followed;        /* PATH was a launcher, and EXECUTABLE is what it starts */
-    bool is_unknown;      /* EXECUTABLE is a shell, and what its script starts cannot be told */
+    struct hl_program *program; /* the one that was given, or OWN */
+    struct hl_program own;
+    char *const *argv; /* PROGRAM's, as far as it is part of the one that was given */
+    bool followed;     /* what was given is a launcher, and starts PROGRAM */
+    bool is_unknown;   /* PROGRAM is a shell, and what that starts cannot be told */
 };
 
-/* Follows the program at PATH with the argv PROGRAM: "#!" lines, env(1), and shell scripts that exec a file
-   whose name can be read in them.  Nothing is run.  The caller frees TARGET->executable. */
-void hl_follow_launchers(struct hl_target *target, const char *path, char *const *program);
+/* Follows the open PROGRAM with the argv ARGV: "#!" lines of env(1), env itself, and shell scripts whose last exec names a file
+   without a variable.  Nothing is run.  TARGET->program has been read (hl_read_program); TARGET must stay where it is, and is to be
+   freed with hl_free_target before PROGRAM is closed. */
+void hl_follow_launchers(struct hl_target *target, struct hl_program *program, char *const *argv);
+void hl_free_target(struct hl_target *target);
 
 #endif

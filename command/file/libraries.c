@@ -5,14 +5,10 @@
 #include "command/file/libraries.h"
 #include "command/base/subprocess.h"
 #include "command/base/common.h"
-#include "command/file/elf-file.h"
 
-#include <fcntl.h>
-#include <limits.h>
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Finds in the first object, this command, its PT_INTERP. */
 static int find_own_interpreter(struct dl_phdr_info *info, size_t size, void *data) {
@@ -23,21 +19,14 @@ static int find_own_interpreter(struct dl_phdr_info *info, size_t size, void *da
     return 1;
 }
 
-/* The dynamic linker of the program at PATH, if it is this command's too; else NULL.  The string is
-   static. */
-static const char *find_linker(const char *path) {
-    struct hl_elf_file file;
-    char name[PATH_MAX] = "";
+/* The dynamic linker of FILE, if it is this command's too; else NULL.  The string is static. */
+static const char *find_linker(const struct hl_elf_file *file) {
+    char *name = hl_read_interpreter(file);
     const char *own = NULL;
     dl_iterate_phdr(find_own_interpreter, &own);
-    if (own == NULL || hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return NULL;
-    for (size_t i = 0; i < file.phnum; i++)
-        if (file.phdr[i].p_type == PT_INTERP && file.phdr[i].p_filesz < sizeof name &&
-            pread(file.fd, name, file.phdr[i].p_filesz, (off_t)file.phdr[i].p_offset) < 0)
-            name[0] = '\0';
-    hl_close_elf(&file);
-    return strcmp(name, own) == 0 ? own : NULL;
+    bool is_own = name != NULL && own != NULL && strcmp(name, own) == 0;
+    free(name);
+    return is_own ? own : NULL;
 }
 
 /* "\tlibc.so.6 => /lib/libc.so.6 (0x...)": the path in it, terminated in place; NULL if it names no file. */
@@ -55,8 +44,9 @@ static void add_library(struct hl_libraries *libraries, const char *path) {
     libraries->path[libraries->n++] = hl_xasprintf("%s", path);
 }
 
-void hl_list_libraries(struct hl_libraries *libraries, const char *executable) {
-    const char *linker = find_linker(executable);
+void hl_list_libraries(struct hl_libraries *libraries, const char *executable,
+                       const struct hl_elf_file *file) {
+    const char *linker = find_linker(file);
     const char *const argv[] = {linker, "--list", executable, NULL};
     struct hl_answer answer;
     char *rest;

@@ -3,7 +3,7 @@
 #ifndef HL_LIBRARIES_H
 #define HL_LIBRARIES_H
 
-#include <stddef.h>
+#include "command/file/elf-file.h"
 
 struct hl_libraries {
     char *problem; /* why they are not known; or NULL */
@@ -11,9 +11,10 @@ struct hl_libraries {
     char **path;
 };
 
-/* Lists the libraries that the dynamic linker loads for the program at EXECUTABLE, in its order and without
+/* Lists the libraries that the dynamic linker loads for the program at EXECUTABLE, which is FILE, in its order and without
    itself. hl_free_libraries frees LIBRARIES. */
-void hl_list_libraries(struct hl_libraries *libraries, const char *executable);
+void hl_list_libraries(struct hl_libraries *libraries, const char *executable,
+                       const struct hl_elf_file *file);
 void hl_free_libraries(struct hl_libraries *libraries);
 
 #endif

@@ -2,7 +2,10 @@
 /* Looks at a program's file before it is started.
 
    There are programs in which a preloaded library never runs, and one kind (AddressSanitizer) that refuses to
-   start with any; `run` tells before and `doctor` counts no pages for them. */
+   start with any; `run` tells before and `doctor` counts no pages for them.
+
+   It is opened once, and all that is decided is decided from that descriptor, so that it is decided about one file, whoever
+   puts another one at its path meanwhile.  The kernel looks at the path once more, to execute it. */
 #include "command/file/program.h"
 #include "command/base/basics.h"
 #include "command/file/elf-file.h"
@@ -66,19 +69,28 @@ static bool has_other_user(const struct stat *status) {
            ((status->st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && status->st_gid != getgid());
 }
 
-bool hl_is_privileged(const char *path) {
+bool hl_is_privileged(const struct hl_program *program) {
     struct stat status;
-    return stat(path, &status) == 0 &&
-           (has_other_user(&status) || (getuid() != 0 && getxattr(path, "security.capability", NULL, 0) > 0));
+    bool is_open = program->fd >= 0;
+    if ((is_open ? fstat(program->fd, &status) : stat(program->path, &status)) != 0)
+        return false;
+    return has_other_user(&status) ||
+           (getuid() != 0 && (is_open ? fgetxattr(program->fd, "security.capability", NULL, 0)
+                                      : getxattr(program->path, "security.capability", NULL, 0)) > 0);
 }
 
 static const char privileged[] =
     "set-user-ID, set-group-ID or with file capabilities, where hugeld does nothing";
 
-const char *hl_explain_plain_file(const struct hl_elf_file *file) {
+const char *hl_explain_plain_file(enum hl_elf_problem problem, const struct hl_elf_file *file) {
+    bool is_fine = problem == HL_ELF_FINE;
+    if (!is_fine && problem != HL_ELF_32_BIT)
+        return NULL;
     if (has_other_user(&file->stat) ||
-        (getuid() != 0 && fgetxattr(file->fd, "security.capability", NULL, 0) > 0))
+        (is_fine && getuid() != 0 && fgetxattr(file->fd, "security.capability", NULL, 0) > 0))
         return privileged;
+    if (!is_fine)
+        return "a 32-bit program, and hugeld is for 64-bit ones only";
     if (!hl_is_native(file))
         return "a program for another machine";
     if (!file->has_interpreter)
@@ -88,50 +100,77 @@ const char *hl_explain_plain_file(const struct hl_elf_file *file) {
                : NULL;
 }
 
-const char *hl_explain_plain_run(const char *path) {
-    struct hl_elf_file file;
-    if (hl_is_privileged(path))
+const char *hl_explain_plain_run(struct hl_program *program) {
+    if (hl_is_privileged(program))
         return privileged;
-    enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, path);
-    if (problem == HL_ELF_32_BIT)
-        return "a 32-bit program, and hugeld is for 64-bit ones only";
-    if (problem != HL_ELF_FINE)
-        return NULL;
-    const char *reason = hl_explain_plain_file(&file);
-    hl_close_elf(&file);
-    return reason;
+    hl_read_program(program);
+    return program->is_script ? NULL : hl_explain_plain_file(program->problem, &program->file);
 }
 
-/* The interpreter in the first line of the script at PATH; NULL if it has none. */
-static char *read_script_interpreter(const char *path) {
-    char line[256]; /* as much as the kernel reads (BINPRM_BUF_SIZE) */
-    FILE *file = fopen(path, "re");
-    if (file == NULL)
-        return NULL;
-    size_t bytes = fread(line, 1, sizeof line - 1, file);
-    fclose(file);
-    line[bytes] = '\0';
-    if (strncmp(line, "#!", 2) != 0)
-        return NULL;
-    char *name = line + 2 + strspn(line + 2, " \t");
-    name[strcspn(name, " \t\n")] = '\0';
-    return name[0] != '\0' ? hl_xasprintf("%s", name) : NULL;
+/* --- the file --- */
+
+/* The path of the interpreter in "#!/bin/sh"; NULL: there is none.  The caller frees it. */
+static char *find_interpreter(const char *line) {
+    const char *name = line + 2 + strspn(line + 2, " \t");
+    size_t bytes = strcspn(name, " \t\n");
+    return bytes > 0 ? hl_xasprintf("%.*s", (int)bytes, name) : NULL;
 }
 
-char *hl_find_executable(const char *path) {
-    char *at = hl_xasprintf("%s", path);
-    for (int i = 0; at != NULL && i <= INTERPRETERS_MAX; i++) {
-        struct hl_elf_file file;
-        enum hl_elf_problem problem = hl_open_elf(&file, AT_FDCWD, at);
-        if (problem == HL_ELF_FINE)
-            hl_close_elf(&file);
-        char *next = problem == HL_ELF_SCRIPT ? read_script_interpreter(at) : NULL;
-        char *found = problem == HL_ELF_FINE || problem == HL_ELF_32_BIT ? realpath(at, NULL) : NULL;
-        free(at);
-        if (found != NULL)
-            return found;
-        at = next;
+/* A regular file alone: opening a device can do things. */
+static int open_interpreter(const char *path) {
+    struct stat status;
+    return stat(path, &status) == 0 && S_ISREG(status.st_mode)
+               ? open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
+               : -1;
+}
+
+/* Puts what the kernel runs for the script PROGRAM in its place. */
+static void follow_script(struct hl_program *program) {
+    char line[sizeof program->first_line];
+    memcpy(line, program->first_line, sizeof line);
+    for (int i = 0; strncmp(line, "#!", 2) == 0; i++) {
+        char *interpreter = i < INTERPRETERS_MAX ? find_interpreter(line) : NULL;
+        close(program->fd);
+        program->fd = interpreter != NULL ? open_interpreter(interpreter) : -1;
+        free(interpreter);
+        memset(line, 0, sizeof line);
+        if (program->fd >= 0 && pread(program->fd, line, sizeof line - 1, 0) < 0)
+            line[0] = '\0';
     }
-    free(at);
-    return NULL;
+}
+
+bool hl_open_program(struct hl_program *program, const char *name) {
+    memset(program, 0, sizeof *program);
+    program->fd = -1;
+    program->path = hl_find_program(name);
+    if (program->path == NULL)
+        return false;
+    program->fd = open(program->path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    program->is_script = program->fd >= 0 &&
+                         pread(program->fd, program->first_line, sizeof program->first_line - 1, 0) > 2 &&
+                         strncmp(program->first_line, "#!", 2) == 0;
+    if (program->is_script)
+        follow_script(program);
+    return true;
+}
+
+bool hl_read_program(struct hl_program *program) {
+    if (!program->is_read) {
+        program->problem = program->fd >= 0 ? hl_read_elf(&program->file, program->fd) : HL_ELF_UNREADABLE;
+        if (program->problem == HL_ELF_FINE || program->problem == HL_ELF_32_BIT)
+            program->executable = hl_find_file_path(program->fd);
+    }
+    program->is_read = true;
+    return program->problem == HL_ELF_FINE && program->executable != NULL;
+}
+
+void hl_close_program(struct hl_program *program) {
+    bool is_elf = program->is_read && program->problem == HL_ELF_FINE;
+    if (is_elf)
+        hl_close_elf(&program->file);
+    else if (program->path != NULL && program->fd >= 0)
+        close(program->fd);
+    free(program->executable);
+    free(program->path);
+    memset(program, 0, sizeof *program);
 }

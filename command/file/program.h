@@ -1,9 +1,32 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* A program that is about to be started: where it is, and whether libhugeld.so would act in it. */
+/* A program that is about to be started: its file, which is opened once, and whether libhugeld.so would act in it. */
 #ifndef HL_PROGRAM_H
 #define HL_PROGRAM_H
 
-#include <stdbool.h>
+#include "command/file/elf-file.h"
+
+struct hl_program {
+    char *path; /* where execvp(3) finds it */
+    int fd; /* what the kernel runs for it, open for reading: that file, or the interpreter of a script, the interpreter's
+                   interpreter, and so on; -1: there is none, or it cannot be read */
+    bool is_script;
+    char first_line
+        [256]; /* of the file at PATH, if it is a script: as much as the kernel reads (BINPRM_BUF_SIZE) */
+    /* After hl_read_program: */
+    bool is_read;
+    enum hl_elf_problem problem;
+    struct hl_elf_file file; /* FD's, if PROBLEM is HL_ELF_FINE */
+    char *
+        executable; /* if it is an ELF file, its path without symbolic links, as /proc/PID/exe will name it; else NULL */
+};
+
+/* Finds NAME as execvp(3) does, and opens it.  False: there is no such program, and errno is EACCES if it was there but can't be
+   run.  PROGRAM is to be closed with hl_close_program in both cases, or if it is all zeros. */
+bool hl_open_program(struct hl_program *program, const char *name);
+void hl_close_program(struct hl_program *program);
+
+/* Reads what hl_open_program has opened, the first time.  Whether that is an ELF file of 64 bits. */
+bool hl_read_program(struct hl_program *program);
 
 /* Where execvp(3) finds NAME.  NULL if nowhere, and errno is EACCES if it was there but can't be run; else
    the caller owns the path. */
@@ -13,21 +36,15 @@ char *hl_find_program(const char *name);
    caller owns it. */
 char *hl_find_named_file(const char *name);
 
-/* Whether the kernel will start PATH in secure mode, in which the dynamic linker takes no library from
+/* Whether the kernel will start PROGRAM in secure mode, in which the dynamic linker takes no library from
    LD_PRELOAD. */
-bool hl_is_privileged(const char *path);
+bool hl_is_privileged(const struct hl_program *program);
 
-/* Why libhugeld.so would not work in the program at PATH; NULL if nothing speaks against it.  A script is
-   fine: its interpreter inherits the variables. */
-const char *hl_explain_plain_run(const char *path);
+/* Why libhugeld.so would not work in PROGRAM; NULL if nothing speaks against it.  A script is fine: what its interpreter starts
+   inherits the variables. */
+const char *hl_explain_plain_run(struct hl_program *program);
 
-/* The same for the open FILE. */
-struct hl_elf_file;
-const char *hl_explain_plain_file(const struct hl_elf_file *file);
-
-/* The ELF file that the kernel runs for PATH: PATH itself, or the interpreter of a script, the interpreter's
-   interpreter, and so on.  NULL if there is none; else an absolute path without symbolic links, as
-   /proc/PID/exe will name it, which the caller owns. */
-char *hl_find_executable(const char *path);
+/* The same for a file that hl_open_elf or hl_read_elf has found PROBLEM with. */
+const char *hl_explain_plain_file(enum hl_elf_problem problem, const struct hl_elf_file *file);
 
 #endif

@@ -14,7 +14,6 @@
 #include "command/image/layout.h"
 #include "command/image/rows.h"
 #include "command/run/mount.h"
-#include "command/file/program.h"
 #include "elf/skip.h"
 
 #include <errno.h>
@@ -115,49 +114,41 @@ static bool is_of_use(const struct hl_elf_file *file) {
     return hl_find_reach(&reach, file, &geometry) != 0 || reach.executed_bytes > 0;
 }
 
-/* Opens EXECUTABLE as FILE, and its image as *IMAGE.  NULL, or the reason why not; then nothing is open. */
-static char *open_both(const char *executable, const struct hl_options *options, struct hl_elf_file *file,
-                       int *image) {
-    if (executable == NULL || hl_open_elf(file, AT_FDCWD, executable) != HL_ELF_FINE)
-        return hl_xasprintf("not from an image: what it runs cannot be found or read");
-    long found = find_image(file, executable, options);
+/* Opens the image of FILE at PATH as *IMAGE.  NULL, or the reason why not, which the caller frees. */
+static char *open_image(int *image, const struct hl_elf_file *file, const char *path,
+                        const struct hl_options *options) {
+    long found = find_image(file, path, options);
     *image = (int)found;
-    if (found >= 0 && is_of_use(file))
+    if (found < 0)
+        return explain((int)-found, path);
+    if (is_of_use(file))
         return NULL;
-    char *reason = found < 0
-                       ? explain((int)-found, executable)
-                       : hl_xasprintf("not from an image: no whole huge page lies inside the text where the "
-                                      "kernel maps it by itself (start it with hugeld run and without "
-                                      "--via=image, which puts it where one does)");
-    if (found >= 0)
-        close((int)found);
-    hl_close_elf(file);
+    close(*image);
+    return hl_xasprintf("not from an image: no whole huge page lies inside the text where the "
+                        "kernel maps it by itself (start it with hugeld run and without "
+                        "--via=image, which puts it where one does)");
+}
+
+char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options,
+                        char **image) {
+    int found;
+    char *reason = open_image(&found, file, path, options);
+    *image = reason == NULL ? hl_find_file_path(found) : NULL;
+    if (reason == NULL)
+        close(found);
     return reason;
 }
 
-char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image) {
-    struct hl_elf_file file = {.fd = -1};
-    int found = -1;
-    char *reason = open_both(executable, options, &file, &found);
+char *hl_mount_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options,
+                     char **image) {
+    int from;
     *image = NULL;
-    if (reason != NULL)
-        return reason;
-    *image = hl_find_file_path(found);
-    close(found);
-    hl_close_elf(&file);
-    return NULL;
-}
-
-char *hl_mount_image(const char *executable, const struct hl_options *options, char **image) {
-    struct hl_elf_file file = {.fd = -1};
-    int from = -1;
-    char *reason = open_both(executable, options, &file, &from);
-    *image = NULL;
+    char *reason = open_image(&from, file, path, options);
     if (reason != NULL)
         return reason;
     *image = hl_find_file_path(from); /* its mount is another namespace's afterwards */
-    bool is_shared = hl_sees_later_mounts(file.fd);
-    int result = is_shared ? hl_mount_over(from, file.fd) : 0;
+    bool is_shared = hl_sees_later_mounts(file->fd);
+    int result = is_shared ? hl_mount_over(from, file->fd) : 0;
     if (!is_shared)
         reason = hl_xasprintf(
             "not from an image: mounts are private here, so the program would not see later ones, and "
@@ -169,6 +160,5 @@ char *hl_mount_image(const char *executable, const struct hl_options *options, c
         *image = NULL;
     }
     close(from);
-    hl_close_elf(&file);
     return reason;
 }

@@ -3,15 +3,18 @@
 #ifndef HL_RUN_IMAGE_H
 #define HL_RUN_IMAGE_H
 
+#include "command/file/elf-file.h"
 #include "elf/options.h"
 
-/* Looks in the stores that OPTIONS allow for an image of EXECUTABLE that is certain to be of this file.  NULL,
+/* Looks in the stores that OPTIONS allow for an image of FILE at PATH.  NULL,
    and *IMAGE is its path; or the reason why there is none, and *IMAGE is NULL.  The caller owns both. */
-char *hl_look_for_image(const char *executable, const struct hl_options *options, char **image);
+char *hl_look_for_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options,
+                        char **image);
 
-/* Puts the image of EXECUTABLE over it for this process and its children, if there is one (hl_look_for_image) and
+/* Puts the image of FILE at PATH over it for this process and its children, if there is one (hl_look_for_image) and
    it can be mounted (hl_mount_over), in a place where later mounts are still seen.  NULL, and *IMAGE is where the image
    is, which the caller owns; or the reason why not, which the caller owns, and nothing changed. */
-char *hl_mount_image(const char *executable, const struct hl_options *options, char **image);
+char *hl_mount_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options,
+                     char **image);
 
 #endif

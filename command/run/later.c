@@ -14,7 +14,6 @@
    Where it fails it would fail in each start.  So the modification time of the store's lock says when it may be tried again. */
 #include "command/run/later.h"
 #include "command/base/basics.h"
-#include "command/file/program.h"
 #include "command/image/store.h"
 #include "command/proc/process.h"
 #include "elf/status.h"
@@ -100,13 +99,10 @@ void hl_note_sharing(const struct hl_options *options, double ms) {
 
 /* --- how --- */
 
-/* Whether the executable that the program at PATH runs is large enough. */
-static bool is_large(const char *path) {
-    struct stat stat_;
-    char *executable = hl_find_executable(path);
-    bool is = executable != NULL && stat(executable, &stat_) == 0 && stat_.st_size >= WORTH_BYTES;
-    free(executable);
-    return is;
+/* Whether the file that the kernel runs is large enough. */
+static bool is_large(const struct hl_program *program) {
+    struct stat stat;
+    return program->fd >= 0 && fstat(program->fd, &stat) == 0 && stat.st_size >= WORTH_BYTES;
 }
 
 /* Whether this process is part of a service of systemd's, which would take another process in the unit for the service's main one
@@ -213,13 +209,13 @@ static bool begin_maker(const char *command, char **arguments, char **variables)
     return !hl_is_error(child);
 }
 
-/* Whether it is time for another attempt, for the program at PATH; then it is not for a while.  What is asked first is what says no
-   in most starts. */
-static bool take_turn(const char *lock_path, const char *path) {
+/* Whether it is time for another attempt, for PROGRAM; then it is not for a while.  What is asked first is what says no in most
+   starts. */
+static bool take_turn(const char *lock_path, const struct hl_program *program) {
     int lock = open_lock(lock_path, false);
     bool is_missing = lock < 0 && errno == ENOENT && geteuid() != 0;
     bool takes =
-        (is_missing || (lock >= 0 && is_due(lock))) && (path == NULL || is_large(path)) && may_begin();
+        (is_missing || (lock >= 0 && is_due(lock))) && (program == NULL || is_large(program)) && may_begin();
     if (takes && is_missing)
         lock = open_lock(lock_path, true);
     if (takes && lock >= 0)
@@ -229,10 +225,11 @@ static bool take_turn(const char *lock_path, const char *path) {
     return takes && lock >= 0;
 }
 
-bool hl_share_later(const struct hl_options *options, const char *path, char **arguments, char **variables) {
+bool hl_share_later(const struct hl_options *options, const struct hl_program *program, char **arguments,
+                    char **variables) {
     bool is_shared = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_IMAGE;
     char *lock = is_shared ? find_lock(options) : NULL;
-    bool takes = lock != NULL && take_turn(lock, path);
+    bool takes = lock != NULL && take_turn(lock, program);
     free(lock);
     if (!takes)
         return false;

@@ -3,17 +3,19 @@
 #ifndef HL_RUN_LATER_H
 #define HL_RUN_LATER_H
 
+#include "command/file/program.h"
 #include "elf/options.h"
 
 /* The option that hugeld-command is called with for that, beside the arguments of `run`. */
 #define HL_FIRST_USE "first-use"
 
 /* Before this process becomes a program: has the images that are missing of it made by another process, which is no child of this
-   one and is waited for by none.  ARGUMENTS are those of `run`, and VARIABLES the environment before
-   any were set for the program, of which few are passed on; PATH is the program, whose images are worth being made unasked if
-   it is large, or NULL: that is not asked.  True: it was begun.  False: there is no store that this user fills, a store was named, it is not
-   time for it yet (hl_note_sharing), or something speaks against another process here; nothing is said. */
-bool hl_share_later(const struct hl_options *options, const char *path, char **arguments, char **variables);
+   one and is waited for by none.  ARGUMENTS are those of `run`, and VARIABLES the environment before any were set for the program,
+   of which few are passed on; PROGRAM's images are worth being made unasked if it is large; NULL: that is not asked.  True: it was
+   begun.  False: there is no store that this user fills, a store was named, it is not time for it yet (hl_note_sharing), or
+   something speaks against another process here; nothing is said. */
+bool hl_share_later(const struct hl_options *options, const struct hl_program *program, char **arguments,
+                    char **variables);
 
 /* That process has worked for MS: until it may be begun again in the store of OPTIONS, so much time passes that it takes one
    hundredth of one processor at most. */

@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <gelf.h>
-#include <linux/limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,22 +20,6 @@
 #define BUILD_ID_BYTES 64 /* no linker makes longer ones */
 
 char *hl_find_linker(void) { return hl_find_part("ld.so", "ldso/ld.so", X_OK); }
-
-/* The string in the file's PT_INTERP; NULL if there is none. */
-static char *read_interpreter(const struct hl_elf_file *file) {
-    for (size_t i = 0; i < file->phnum; i++) {
-        const GElf_Phdr *ph = &file->phdr[i];
-        if (ph->p_type != PT_INTERP || ph->p_filesz == 0 || ph->p_filesz > PATH_MAX)
-            continue;
-        char *path = hl_xmalloc(ph->p_filesz + 1);
-        ssize_t bytes = pread(file->fd, path, ph->p_filesz, (off_t)ph->p_offset);
-        path[bytes > 0 ? bytes : 0] = '\0';
-        if (path[0] == '/')
-            return path;
-        free(path);
-    }
-    return NULL;
-}
 
 /* The build ID among the notes in [at, at + bytes), in hexadecimal; NULL if there is none. */
 static char *find_build_id(const char *at, size_t bytes) {
@@ -112,20 +95,19 @@ static char *read_origin(const char *path) {
     return origin;
 }
 
-char *hl_explain_no_linker(const char *linker, const char *executable, char **interpreter) {
-    struct hl_elf_file file;
+char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path,
+                           char **interpreter) {
     char *reason = NULL, *origin = NULL, *installed = NULL;
     *interpreter = NULL;
     if (linker == NULL)
         return hl_xasprintf("there is no patched dynamic linker, build it with 'make ldso'");
     if (access(linker, X_OK) != 0) /* also where nothing may be executed: a mount with noexec */
         return hl_xasprintf("%s may not be executed (%s)", linker, strerror(errno));
-    if (executable == NULL || hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
+    if (file == NULL)
         return hl_xasprintf("what it runs cannot be found");
-    *interpreter = read_interpreter(&file);
-    hl_close_elf(&file);
+    *interpreter = hl_read_interpreter(file);
     if (*interpreter == NULL)
-        return hl_xasprintf("%s names no dynamic linker", executable);
+        return hl_xasprintf("%s names no dynamic linker", path);
     origin = read_origin(linker);
     installed = read_build_id(*interpreter);
     if (origin == NULL)

@@ -14,11 +14,12 @@ char *hl_read_origin(const struct hl_elf_file *file);
    none of them; else the caller owns the path. */
 char *hl_find_linker(void);
 
-/* Why LINKER cannot run the program whose file is EXECUTABLE (hl_find_executable): it must be made for the
-   dynamic linker that EXECUTABLE names, since that one and libc are halves of one library.  NULL if it can;
-   else the caller owns the sentence.  *INTERPRETER is what EXECUTABLE names, if that is known; the caller
+/* Why LINKER cannot run the program whose FILE is at PATH, NULL if it is no ELF file: it must be made for the
+   dynamic linker that FILE names, since that one and libc are halves of one library.  NULL if it can;
+   else the caller owns the sentence.  *INTERPRETER is what FILE names, if that is known; the caller
    owns it. */
-char *hl_explain_no_linker(const char *linker, const char *executable, char **interpreter);
+char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, const char *path,
+                           char **interpreter);
 
 /* Puts LINKER over INTERPRETER for this process and its children: a bind mount in a mount namespace of their
    own, which an unprivileged process gets with a user namespace in which no IDs change.  0, or a

@@ -97,24 +97,24 @@ int hl_refuse_program(const char *name) {
     return error == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
 }
 
-/* Tries the patched dynamic linker for the program at PATH, called NAME. */
-static void choose_linker(struct hl_way *way, const struct hl_run *run, const char *name, const char *path) {
-    char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker();
-    char *executable = hl_find_executable(path), *real = realpath(path, NULL), *interpreter = NULL;
-    char *reason = hl_explain_no_linker(linker, executable, &interpreter);
+/* Tries the patched dynamic linker for PROGRAM, called NAME. */
+static void choose_linker(struct hl_way *way, const struct hl_run *run, const char *name,
+                          struct hl_program *program) {
+    char *linker = run->linker != NULL ? realpath(run->linker, NULL) : hl_find_linker(), *interpreter;
+    const struct hl_elf_file *file = hl_read_program(program) ? &program->file : NULL;
+    char *reason = hl_explain_no_linker(linker, file, program->executable, &interpreter);
     int result = reason == NULL ? hl_mount_linker(linker, interpreter) : -1;
-    bool is_script = executable == NULL || real == NULL || strcmp(executable, real) != 0;
-    if (reason == NULL && result != 0 && is_script)
+    if (reason == NULL && result != 0 && program->is_script)
         reason = hl_xasprintf("%s cannot be mounted here (%s)", linker, strerror(-result));
     if (reason == NULL && result != 0) {
         hl_warn(
             "%s: started as '%s %s': a mount namespace is not allowed here (%s), so /proc/self/exe is ld.so",
-            name, linker, path, strerror(-result));
+            name, linker, program->path, strerror(-result));
         way->linker = linker;
         linker = NULL;
     }
     if (reason != NULL) {
-        hl_choose_preload(way, path);
+        hl_choose_preload(way, program);
         if (way->reason == NULL)
             hl_warn("%s: %s; libhugeld.so is preloaded instead", name, reason);
     } else if (getenv("LD_HUGEPAGES") == NULL) {
@@ -122,33 +122,34 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     }
     free(reason);
     free(linker);
-    free(executable);
-    free(real);
     free(interpreter);
 }
 
-/* Executes the image of what the program at PATH runs in the end, if there is one, and preloads for other objects.
+/* Executes the image of what PROGRAM runs in the end, if there is one, and preloads for other objects.
    Without an image it preloads. */
 static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                         const char *path, char *const *program) {
+                         struct hl_program *program, char *const *argv) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
     struct hl_target target;
     bool others = hl_selects_other_objects(patterns);
-    hl_follow_launchers(&target, path, program);
-    if (hl_is_privileged(path))
+    hl_follow_launchers(&target, program, argv);
+    if (hl_is_privileged(program))
         way->no_image = hl_xasprintf("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
-    else if (target.executable != NULL && !hl_selects_main(patterns, target.executable))
+    else if (!hl_read_program(target.program))
+        way->no_image = hl_xasprintf("not from an image: what it runs cannot be found or read");
+    else if (!hl_selects_main(patterns, target.program->executable))
         way->no_image =
             hl_xasprintf("not from an image: the objects that were named leave out the program itself");
     else
-        way->no_image = hl_mount_image(target.executable, options, &way->image);
+        way->no_image =
+            hl_mount_image(&target.program->file, target.program->executable, options, &way->image);
     if (way->image != NULL && others)
         hl_leave_out_main(patterns);
     if (way->image == NULL || others)
-        hl_choose_preload(way, path);
+        hl_choose_preload(way, program);
     if (way->image != NULL)
         way->reason = NULL;
-    free(target.executable);
+    hl_free_target(&target);
 }
 
 /* One line about a program that does not run as it should; the exit code. */
@@ -163,13 +164,14 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     return is_refused ? HL_EXIT_NOT_FOUND : 0;
 }
 
-/* What is best for a program that was started as it is. */
-static void tell_of_best(const char *name, const char *executable, const struct hl_options *options) {
+/* What is best for PROGRAM, which was started as it is. */
+static void tell_of_best(const char *name, struct hl_program *program, const struct hl_options *options) {
     struct hl_verdict verdict;
-    if (!hl_judge_path(&verdict, executable, true, options)) {
+    if (!hl_read_program(program)) {
         hl_warn("%s: started as it is, because nothing of it is shared", name);
         return;
     }
+    hl_judge_file(&verdict, program->executable, &program->file, true, options);
     char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
     if (verdict.best == HL_WAY_NOTHING)
         hl_warn("%s: started as it is: %s", name, hl_explain_nothing(&verdict));
@@ -191,59 +193,57 @@ static void tell_of_no_library(const char *name, struct hl_string patterns) {
             name, (int)patterns.bytes, patterns.at, name);
 }
 
-/* The same for PROGRAM at PATH, which may be a script. */
-static void tell_of_start(const char *path, char *const *program, struct hl_string patterns,
+/* The same for PROGRAM with the argv ARGV, which may be a script. */
+static void tell_of_start(struct hl_program *program, char *const *argv, struct hl_string patterns,
                           const struct hl_options *options) {
     struct hl_target target;
-    hl_follow_launchers(&target, path, program);
+    hl_follow_launchers(&target, program, argv);
     if (hl_selects_other_objects(patterns))
         hl_warn(
             "%s: started as it is, because nothing of it is shared; 'hugeld doctor -p %.*s -- %s' says what "
             "is best for each object",
-            program[0], (int)patterns.bytes, patterns.at, program[0]);
-    else if (target.executable == NULL || target.is_unknown)
+            argv[0], (int)patterns.bytes, patterns.at, argv[0]);
+    else if (target.program->executable == NULL || target.is_unknown)
         hl_warn(
             "%s: started as it is: which programs it starts is not known; 'hugeld survey' shows what they "
             "execute",
-            program[0]);
+            argv[0]);
     else
-        tell_of_best(program[0], target.executable, options);
-    free(target.executable);
+        tell_of_best(argv[0], target.program, options);
+    hl_free_target(&target);
 }
 
-/* strict=on, for PROGRAM at PATH: why nothing of what it runs in the end can be on huge pages, wherever the kernel loads it; NULL:
-   something may be, or that is not known.  A program that has a whole huge page only at some of its addresses is not refused, nor
-   is a small one that it starts: both would end a service by chance. */
-static const char *explain_never(const struct hl_options *options, const char *path, char *const *program) {
-    struct hl_elf_file file;
+/* strict=on, for PROGRAM with the argv ARGV: why nothing of what it runs in the end can be on huge pages, wherever the kernel
+   loads it; NULL: something may be, or that is not known.  A program that has a whole huge page only at some of its addresses is
+   not refused, nor is a small one that it starts: both would end a service by chance. */
+static const char *explain_never(const struct hl_options *options, struct hl_program *program,
+                                 char *const *argv) {
     struct hl_forecast forecast;
     struct hl_starts starts = {.pages_max = 1};
     struct hl_target target;
-    hl_follow_launchers(&target, path, program);
-    bool is_known =
-        target.executable != NULL && !target.is_unknown && hl_match_only(options, target.executable);
-    if (is_known && hl_open_elf(&file, AT_FDCWD, target.executable) == HL_ELF_FINE) {
-        hl_forecast_file(&forecast, target.executable, &file, options, 0);
+    hl_follow_launchers(&target, program, argv);
+    const struct hl_program *last = target.program;
+    if (hl_read_program(target.program) && !target.is_unknown && hl_match_only(options, last->executable)) {
+        hl_forecast_file(&forecast, last->executable, &last->file, options, 0);
         hl_measure_starts(&starts, &forecast, options);
-        hl_close_elf(&file);
     }
-    free(target.executable);
+    hl_free_target(&target);
     return starts.pages_max == 0 ? hl_skip_sentence(HL_SKIP_TOO_SMALL) : NULL;
 }
 
 /* For a program of which nothing is shared. */
 static void start_as_it_is(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
-                           const char *path, char *const *program) {
+                           struct hl_program *program, char *const *argv) {
     if (way->reason != NULL)
         return;
     const char *never =
-        options->strict && !hl_selects_other_objects(patterns) ? explain_never(options, path, program) : NULL;
+        options->strict && !hl_selects_other_objects(patterns) ? explain_never(options, program, argv) : NULL;
     if (options->strict)
         way->reason = never != NULL
                           ? never
                           : "nothing of it is shared (hugeld share add), and no copy was asked for (--copy)";
     else if (options->verbose >= 1)
-        tell_of_start(path, program, patterns, options);
+        tell_of_start(program, argv, patterns, options);
 }
 
 /* What is inherited, and then what RUN says; libhugeld.so warns of mistakes in the former.  The joined text, which the caller frees
@@ -255,29 +255,21 @@ static char *read_options(struct hl_options *options, const struct hl_run *run) 
     return text;
 }
 
-/* Whether the kernel still has any of the text of the program at PATH, which was put in place, on huge pages. */
-static bool is_still_in_place(const char *path) {
-    struct hl_elf_file file;
+/* Whether the kernel still has any of the text of PROGRAM, which was put in place, on huge pages. */
+static bool is_still_in_place(struct hl_program *program) {
     struct hl_geometry geometry;
-    char *executable = hl_find_executable(path);
-    bool is = executable != NULL && hl_open_elf(&file, AT_FDCWD, executable) == HL_ELF_FINE;
-    if (is) {
-        hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-        is = hl_has_huge_text(&file, &geometry);
-        hl_close_elf(&file);
-    }
-    free(executable);
-    return is;
+    hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
+    return hl_read_program(program) && hl_has_huge_text(&program->file, &geometry);
 }
 
 /* Whether nothing of hugeld has to be in the program; its file is looked at only where that is to be said or decides. */
 static bool choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                        const char *path, const char *name) {
-    if (!hl_choose_bare(way, run, options, path, name))
+                        struct hl_program *program, const char *name) {
+    if (!hl_choose_bare(way, run, options, program, name))
         return false;
     if (!way->is_in_place || (options->strict == 0 && options->verbose == 0))
         return true;
-    way->is_in_place = is_still_in_place(path);
+    way->is_in_place = is_still_in_place(program);
     if (way->is_in_place && options->verbose >= 1)
         hl_warn("%s: started as it is, because its file is kept on huge pages in place", name);
     else if (!way->is_in_place)
@@ -286,11 +278,12 @@ static bool choose_bare(struct hl_way *way, const struct hl_run *run, const stru
     return way->is_in_place;
 }
 
-int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way) {
-    const char *name = program[0];
+int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
+                   struct hl_way *way) {
+    const char *name = argv[0];
     struct hl_options options;
     char *text = read_options(&options, run);
-    bool acts = hl_match_only(&options, path), strict = acts && options.strict != 0;
+    bool acts = hl_match_only(&options, program->path), strict = acts && options.strict != 0;
     bool may_be_bare = acts && run->via != HL_VIA_LDSO && run->via != HL_VIA_IMAGE;
     struct hl_string patterns = hl_find_patterns(run->patterns);
     bool names_others = hl_selects_other_objects(patterns);
@@ -298,33 +291,33 @@ int hl_prepare_run(const struct hl_run *run, char *const *program, const char *p
     bool others = hl_takes_other_objects(patterns, shares_only, &options);
 
     /* With nothing of hugeld in it a program needs no variables either. */
-    if (may_be_bare && choose_bare(way, run, &options, path, name)) {
+    if (may_be_bare && choose_bare(way, run, &options, program, name)) {
         if (others || (strict && names_others)) { /* libhugeld.so ends a strict one if what is named stays */
             hl_set_variables(run, &options, text);
-            hl_preload_for_others(way, patterns, path);
+            hl_preload_for_others(way, patterns, program);
         } else if (options.verbose >= 1 && names_others) {
             tell_of_no_library(name, patterns);
         }
-    } else if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, &options, path)) {
-        start_as_it_is(way, &options, patterns, path, program);
+    } else if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, &options, program)) {
+        start_as_it_is(way, &options, patterns, program, argv);
     } else {
         hl_set_variables(run, &options, text);
-        if (run->via == HL_VIA_LDSO && !hl_is_privileged(path))
-            choose_linker(way, run, name, path);
+        if (run->via == HL_VIA_LDSO && !hl_is_privileged(program))
+            choose_linker(way, run, name, program);
         else if (acts && run->via == HL_VIA_IMAGE)
-            choose_image(way, run, &options, path, program);
+            choose_image(way, run, &options, program, argv);
         else
-            hl_choose_preload(way, path);
+            hl_choose_preload(way, program);
     }
     if (way->image != NULL && options.verbose >= 1)
         hl_warn("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
                 "not seen outside",
                 name, way->image);
     if (acts && options.verbose >= 1 && way->image == NULL)
-        hl_tell_of_attributes(path, &options);
+        hl_tell_of_attributes(program, &options);
     if (strict && !names_others && way->reason == NULL && way->stop == NULL && way->image == NULL &&
         way->library != NULL)
-        way->reason = explain_never(&options, path, program);
+        way->reason = explain_never(&options, program, argv);
     int code = tell(way, name, acts, strict);
     free(text);
     return code;
@@ -346,26 +339,26 @@ static int become_linker(const char *linker, const char *path, char **program) {
 
 /* Only what is no ELF file may be a script without "#!", which execvp gives to the shell: another machine's
    program ends there in syntax errors. */
-int hl_become_program(struct hl_way *way, const char *path, char **program, char **plain_variables) {
-    struct hl_elf_file file;
+int hl_become_program(struct hl_way *way, struct hl_program *program, char **argv, char **plain_variables) {
     if (way->linker != NULL)
-        return become_linker(way->linker, path, program);
-    execv(path, program);
+        return become_linker(way->linker, program->path, argv);
+    execv(program->path, argv);
     if (errno == E2BIG && plain_variables != NULL) {
         environ = plain_variables;
-        execv(path, program);
+        execv(program->path, argv);
     }
     if (way->stop != NULL) { /* a security module may have been against its being traced */
         hl_cancel_exec_stop(way->stop);
         way->stop = NULL;
-        execv(path, program);
+        execv(program->path, argv);
     }
     if (errno == ENOEXEC) {
-        if (hl_open_elf(&file, AT_FDCWD, path) == HL_ELF_OTHER)
-            execvp(program[0], program);
+        hl_read_program(program);
+        if (program->problem == HL_ELF_OTHER && !program->is_script)
+            execvp(argv[0], argv);
         errno = ENOEXEC;
     }
-    return hl_refuse_program(program[0]);
+    return hl_refuse_program(argv[0]);
 }
 
 void hl_free_way(struct hl_way *way) {
@@ -377,11 +370,11 @@ void hl_free_way(struct hl_way *way) {
         hl_cancel_exec_stop(way->stop);
 }
 
-/* What is best for the library with most text, where that is more than the program's, called NAME, at EXECUTABLE. */
-static void tell_of_larger_library(const char *name, const char *executable,
+/* What is best for the library with most text, where that is more than that of PROGRAM, called NAME. */
+static void tell_of_larger_library(const char *name, const struct hl_program *program,
                                    const struct hl_options *options) {
     struct hl_verdict verdict;
-    if (!hl_judge_larger_library(&verdict, executable, options))
+    if (!hl_judge_larger_library(&verdict, program->executable, &program->file, options))
         return;
     char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
     hl_warn("%s: more text is in %s than in the program; best for that: %s%s%s", name,
@@ -392,36 +385,33 @@ static void tell_of_larger_library(const char *name, const char *executable,
     hl_free_verdict(&verdict);
 }
 
-/* Where only main was asked for, and a line is wanted: the program at PATH may have its text where the default does not look
-   for it.  What is to come from the page cache (backend=file) is not read before. */
-static void advise_library(const struct hl_run *run, const char *path, char *const *program) {
+/* Where only main was asked for, and a line is wanted: PROGRAM with the argv ARGV may have its text where the default does not
+   look for it.  What is to come from the page cache (backend=file) is not read before. */
+static void advise_library(const struct hl_run *run, struct hl_program *program, char *const *argv,
+                           const struct hl_options *options) {
     const char *patterns = run->patterns != NULL ? run->patterns : getenv("LD_HUGEPAGES");
-    struct hl_options options;
-    struct hl_target target = {0};
-    char *text = read_options(&options, run);
-    if (options.verbose >= 1 && options.backend != HL_BACKEND_FILE &&
-        (patterns == NULL || strcmp(patterns, "main") == 0))
-        hl_follow_launchers(&target, path, program);
-    if (target.executable != NULL && !target.is_unknown && hl_match_only(&options, target.executable) &&
-        hl_explain_plain_run(target.executable) == NULL)
-        tell_of_larger_library(program[0], target.executable, &options);
-    free(target.executable);
-    free(text);
+    struct hl_target target;
+    if (options->verbose == 0 || options->backend == HL_BACKEND_FILE ||
+        (patterns != NULL && strcmp(patterns, "main") != 0))
+        return;
+    hl_follow_launchers(&target, program, argv);
+    const struct hl_program *last = target.program;
+    if (hl_read_program(target.program) && !target.is_unknown && hl_match_only(options, last->executable) &&
+        hl_explain_plain_file(HL_ELF_FINE, &last->file) == NULL)
+        tell_of_larger_library(argv[0], last, options);
+    hl_free_target(&target);
 }
 
 /* Where something of the program called NAME is on huge pages by WAY, and these reach the TLB in pieces, as was measured before: what
    that means. */
-static void tell_of_pieces(const struct hl_run *run, const struct hl_way *way, const char *name) {
-    struct hl_options options;
-    char *text = read_options(&options, run);
+static void tell_of_pieces(const struct hl_way *way, const char *name, const struct hl_options *options) {
     bool is_any = way->is_in_place || way->stop != NULL || way->image != NULL || way->linker != NULL ||
                   (way->library != NULL && way->reason == NULL);
-    if (is_any && options.verbose >= 1 && hl_load_tlb_verdict() == HL_TLB_PIECES)
+    if (is_any && options->verbose >= 1 && hl_load_tlb_verdict() == HL_TLB_PIECES)
         hl_warn("%s: huge pages reach the TLB in pieces here, as hugeld survey --calibrate measured: starts "
                 "gain, "
                 "long runs gain nothing or lose a per cent; 'hugeld bench' measures this program",
                 name);
-    free(text);
 }
 
 /* The patched linker puts each object where its image fits; at the exec stop the executable is put there. */
@@ -436,46 +426,43 @@ static enum hl_use_of_images find_use(const struct hl_run *run) {
 /* What an attempt counts as where this kernel makes no huge pages in the store: it is not made again for an hour. */
 #define HOPELESS_MS 36e3
 
-/* What the program at PATH runs in the end, and its libraries.  A program that a launcher starts is never at the exec stop; the
+/* What PROGRAM runs in the end, and its libraries.  A program that a launcher starts is never at the exec stop; the
    preloader, which it inherits, maps the images of what was named. */
-static void share_missing(const struct hl_run *run, const char *path, char *const *program,
-                          bool is_first_use) {
-    struct hl_options options;
+static void share_missing(const struct hl_run *run, struct hl_program *program, char *const *argv,
+                          const struct hl_options *options, bool is_first_use) {
     struct hl_target target;
-    char *text = read_options(&options, run);
     double began = hl_now_ms();
     bool has_hope = true;
-    hl_follow_launchers(&target, path, program);
-    if (is_first_use && target.executable != NULL && target.executable[0] == '/')
+    hl_follow_launchers(&target, program, argv);
+    if (is_first_use && target.program->executable != NULL)
         (void)!chdir("/"); /* what the program began in can be unmounted meanwhile */
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target.followed && run->via == HL_VIA_AUTO;
-    bool is_any = hl_match_only(&options, path) &&
-                  (options.backend == HL_BACKEND_AUTO || options.backend == HL_BACKEND_IMAGE);
+    bool is_any = hl_match_only(options, program->path) &&
+                  (options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_IMAGE);
     if (is_any && is_out_of_reach && !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
         if (!is_first_use)
             hl_warn("%s: no image: it only starts %s, which does not begin on one that way; use --via=image, "
                     "or run that program",
-                    program[0], target.executable);
+                    argv[0], target.program->executable);
     } else if (is_any) {
-        has_hope = hl_share_program(target.executable, hl_find_patterns(run->patterns), &options,
+        has_hope = hl_share_program(target.program, hl_find_patterns(run->patterns), options,
                                     is_out_of_reach ? HL_USE_ON_BOUNDARY : use);
     }
     if (is_first_use)
-        hl_note_sharing(&options, has_hope ? hl_now_ms() - began : HOPELESS_MS);
-    free(target.executable);
-    free(text);
+        hl_note_sharing(options, has_hope ? hl_now_ms() - began : HOPELESS_MS);
+    hl_free_target(&target);
 }
 
-/* Has images made for the next start of the program at PATH, before this process becomes it by WAY. */
-static void share_later(const struct request *request, const struct hl_way *way, const char *path,
-                        char **arguments) {
+/* Has images made for the next start of PROGRAM, before this process becomes it by WAY. */
+static void share_later(const struct request *request, const struct hl_way *way,
+                        const struct hl_program *program, char **arguments) {
     const struct hl_run *run = &request->run;
     const struct hl_options *options = &request->options;
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
-    bool may_miss = hl_match_only(options, path) && hl_shares_only(run, options, request->text) &&
+    bool may_miss = hl_match_only(options, program->path) && hl_shares_only(run, options, request->text) &&
                     (others || way->is_unknown);
-    if (may_miss && hl_share_later(options, others ? NULL : path, arguments, request->variables) &&
+    if (may_miss && hl_share_later(options, others ? NULL : program, arguments, request->variables) &&
         options->verbose >= 1)
         hl_warn("%s: where an image is missing that can be made, it is made meanwhile, for the next start",
                 request->program[0]);
@@ -491,7 +478,7 @@ int hl_run_program(int argc, char **argv) {
         command_flags, true};
     struct request request = {0};
     struct hl_way way = {0};
-    char *path = NULL;
+    struct hl_program program = {0};
     int code = HL_EXIT_USAGE;
     if (hl_read_flags(&command, argc, argv, &request) != 0)
         goto out;
@@ -499,33 +486,33 @@ int hl_run_program(int argc, char **argv) {
         hl_warn("run: no program given; try 'hugeld run ls'");
         goto out;
     }
-    char **program = request.program;
-    path = hl_find_program(program[0]);
-    if (path == NULL) {
-        code = hl_refuse_program(program[0]);
+    char **command_line = request.program;
+    if (!hl_open_program(&program, command_line[0])) {
+        code = hl_refuse_program(command_line[0]);
         goto out;
     }
     request.run.makes_no_copy = !request.copies;
     request.text = read_options(&request.options, &request.run);
     request.variables = hl_keep_environment();
     if (request.is_first_use) {
-        share_missing(&request.run, path, program, true);
+        share_missing(&request.run, &program, command_line, &request.options, true);
         code = HL_EXIT_DONE;
         goto out;
     }
-    advise_library(&request.run, path, program);
+    advise_library(&request.run, &program, command_line, &request.options);
     if (request.shares)
-        share_missing(&request.run, path, program, false);
-    code = hl_prepare_run(&request.run, program, path, &way);
+        share_missing(&request.run, &program, command_line, &request.options, false);
+    code = hl_prepare_run(&request.run, command_line, &program, &way);
     if (code == 0)
-        tell_of_pieces(&request.run, &way, program[0]);
+        tell_of_pieces(&way, command_line[0], &request.options);
     if (code == 0 && !request.shares)
-        share_later(&request, &way, path, argv + 1);
+        share_later(&request, &way, &program, argv + 1);
     if (code == 0)
-        code = hl_become_program(&way, path, program, request.options.strict ? NULL : request.variables);
+        code = hl_become_program(&way, &program, command_line,
+                                 request.options.strict ? NULL : request.variables);
 out:
     hl_free_way(&way);
-    free(path);
+    hl_close_program(&program);
     free(request.text);
     free(request.variables);
     free(request.run.options);

@@ -25,17 +25,18 @@ extern const struct hl_choice hl_ways_in[];
 int hl_refuse_loader(void *request, const char *name); /* --loader, as --via was called in snapshots */
 int hl_take_linker(void *run, const char *path);
 
-/* Sets this process's environment (and mounts) for the program at PATH with the argv PROGRAM, and chooses the
+/* Sets this process's environment (and mounts) for the open PROGRAM with the argv ARGV, and chooses the
    way.  0, or the exit code when strict=on forbids what is left.  WAY is zeroed before; hl_free_way frees it. */
-int hl_prepare_run(const struct hl_run *run, char *const *program, const char *path, struct hl_way *way);
+int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
+                   struct hl_way *way);
 
 /* "auto", "preload", "ldso" or "image"; static. */
 const char *hl_loader_name(const struct hl_run *run);
 void hl_free_way(struct hl_way *way);
 
-/* Becomes the program at PATH.  Where the kernel has no room for the variables that were added, with PLAIN_VARIABLES, unless that is
-   NULL.  Returns only when that fails, with the exit code. */
-int hl_become_program(struct hl_way *way, const char *path, char **program, char **plain_variables);
+/* Becomes PROGRAM with the argv ARGV.  Where the kernel has no room for the variables that were added, with PLAIN_VARIABLES, unless
+   that is NULL.  Returns only when that fails, with the exit code. */
+int hl_become_program(struct hl_way *way, struct hl_program *program, char **argv, char **plain_variables);
 
 /* Why the program NAME can't be run (errno), in the words and with the exit codes of env(1). */
 int hl_refuse_program(const char *name);

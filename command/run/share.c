@@ -16,24 +16,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static bool is_selected(const char *path, bool is_main, struct hl_string patterns) {
-    struct hl_elf_file file;
-    struct hl_object object = {.path = path, .is_main = is_main};
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return false;
-    object.soname = file.soname;
-    bool selected = hl_select_object(patterns, &object) != HL_NOT_SELECTED;
-    hl_close_elf(&file);
-    return selected;
-}
-
-/* Whether a store that the program's process looks into has the image of the file at PATH already. */
-static bool is_shared(const char *path, const struct hl_options *options) {
+/* Whether a store that the program's process looks into has the image of the open FILE already. */
+static bool is_shared(int file, const struct hl_options *options) {
     struct hl_file_state state;
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    long image = file >= 0 && hl_read_file_state(&state, file) == 0 ? hl_open_image_of(&state, options) : -1;
-    if (file >= 0)
-        close(file);
+    long image = hl_read_file_state(&state, file) == 0 ? hl_open_image_of(&state, options) : -1;
     if (image >= 0)
         close((int)image);
     return image >= 0;
@@ -55,35 +41,43 @@ static bool add_missing(const struct hl_store *store, const char *path, bool tel
     return !is_hopeless;
 }
 
-/* Whether an image of the file at PATH would be mapped where the dynamic linker or the kernel puts the file by itself. */
-static bool is_put_on_boundary(const char *path) {
-    struct hl_elf_file file;
+/* Whether an image of FILE at PATH would be mapped where the dynamic linker or the kernel puts the file by itself. */
+static bool is_put_on_boundary(const char *path, const struct hl_elf_file *file) {
     struct hl_forecast forecast;
     struct hl_options options;
     uint64_t bias = 0;
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return false;
     hl_default_options(&options);
-    hl_forecast_file(&forecast, path, &file, &options, 0);
-    bool is_put =
-        !hl_gets_any_address(&file, &forecast.geometry) || (hl_try_load_bias(&bias, &forecast) && bias == 0);
-    hl_close_elf(&file);
-    return is_put;
+    hl_forecast_file(&forecast, path, file, &options, 0);
+    return !hl_gets_any_address(file, &forecast.geometry) ||
+           (hl_try_load_bias(&bias, &forecast) && bias == 0);
 }
 
-/* What is selected of EXECUTABLE and its libraries, would be used, and has no image yet. */
-static void list_wanted(struct hl_libraries *wanted, const char *executable, struct hl_string patterns,
-                        const struct hl_options *options, enum hl_use_of_images use) {
+/* Whether FILE at PATH is selected, its image would be used, and it has none yet. */
+static bool is_wanted(const char *path, const struct hl_elf_file *file, bool is_main,
+                      struct hl_string patterns, const struct hl_options *options,
+                      enum hl_use_of_images use) {
+    const struct hl_object object = {.path = path, .soname = file->soname, .is_main = is_main};
+    bool is_anywhere = use == HL_USE_ANYWHERE || (is_main && use == HL_USE_MAIN_ANYWHERE);
+    return hl_select_object(patterns, &object) != HL_NOT_SELECTED && !is_shared(file->fd, options) &&
+           (is_anywhere || is_put_on_boundary(path, file));
+}
+
+static void list_wanted(struct hl_libraries *wanted, const struct hl_program *program,
+                        struct hl_string patterns, const struct hl_options *options,
+                        enum hl_use_of_images use) {
     struct hl_libraries libraries = {0};
-    if (is_selected(executable, true, patterns) && !is_shared(executable, options) &&
-        (use != HL_USE_ON_BOUNDARY || is_put_on_boundary(executable)))
-        add_list_entry(wanted, executable);
+    if (is_wanted(program->executable, &program->file, true, patterns, options, use))
+        add_list_entry(wanted, program->executable);
     if (hl_selects_other_objects(patterns))
-        hl_list_libraries(&libraries, executable);
-    for (size_t i = 0; i < libraries.n; i++)
-        if (is_selected(libraries.path[i], false, patterns) && !is_shared(libraries.path[i], options) &&
-            (use == HL_USE_ANYWHERE || is_put_on_boundary(libraries.path[i])))
+        hl_list_libraries(&libraries, program->executable, &program->file);
+    for (size_t i = 0; i < libraries.n; i++) {
+        struct hl_elf_file file;
+        if (hl_open_elf(&file, AT_FDCWD, libraries.path[i]) != HL_ELF_FINE)
+            continue;
+        if (is_wanted(libraries.path[i], &file, false, patterns, options, use))
             add_list_entry(wanted, libraries.path[i]);
+        hl_close_elf(&file);
+    }
     hl_free_libraries(&libraries);
 }
 
@@ -119,27 +113,30 @@ static bool add_in_slice(const struct hl_libraries *wanted, const char *executab
     return has_hope;
 }
 
-bool hl_share_program(const char *executable, struct hl_string patterns, const struct hl_options *options,
-                      enum hl_use_of_images use) {
+bool hl_share_program(const struct hl_program *program, struct hl_string patterns,
+                      const struct hl_options *options, enum hl_use_of_images use) {
     struct hl_libraries wanted = {0};
-    if (executable == NULL)
+    if (program->problem != HL_ELF_FINE || program->executable == NULL)
         return true;
-    list_wanted(&wanted, executable, patterns, options, use);
+    list_wanted(&wanted, program, patterns, options, use);
     /* An image is larger than the program's limit may allow its files to be (RLIMIT_FSIZE): then there is none. */
     struct sigaction before, ignored = {.sa_handler = SIG_IGN};
     sigaction(SIGXFSZ, &ignored, &before);
-    bool has_hope = wanted.n == 0 || add_in_slice(&wanted, executable, options);
+    bool has_hope = wanted.n == 0 || add_in_slice(&wanted, program->executable, options);
     sigaction(SIGXFSZ, &before, NULL);
     hl_free_libraries(&wanted);
     return has_hope;
 }
 
-void hl_tell_of_attributes(const char *executable, const struct hl_options *options) {
+void hl_tell_of_attributes(struct hl_program *program, const struct hl_options *options) {
     struct hl_store store;
     struct hl_stored *stored;
     size_t n;
-    char *path = hl_choose_store(options), *found = realpath(executable, NULL);
-    long pinned = path != NULL && found != NULL && !is_shared(found, options)
+    if (!hl_read_program(program))
+        return;
+    const char *found = program->executable;
+    char *path = hl_choose_store(options);
+    long pinned = path != NULL && !is_shared(program->fd, options)
                       ? hl_open_store(path, hl_find_store_owner())
                       : -ENOENT; /* says nothing */
     if (pinned >= 0)
@@ -155,6 +152,5 @@ void hl_tell_of_attributes(const char *executable, const struct hl_options *opti
         hl_free_stored(stored, n);
         hl_close_store(&store);
     }
-    free(found);
     free(path);
 }

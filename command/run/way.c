@@ -4,11 +4,9 @@
 #include "command/base/basics.h"
 #include "command/stop/stop.h"
 #include "command/image/find.h"
-#include "command/file/program.h"
 #include "command/image/store.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -24,12 +22,12 @@ bool hl_selects_main(struct hl_string patterns, const char *path) {
     return hl_select_object(patterns, &object) != HL_NOT_SELECTED;
 }
 
-static struct hl_exec_stop *start_exec_stop(const char *executable, const struct hl_options *options,
-                                            const char *path, const char *name) {
+static struct hl_exec_stop *start_exec_stop(const struct hl_program *program,
+                                            const struct hl_options *options, const char *name) {
     struct hl_exec_stop *stop = NULL;
-    if (options->bss != HL_BSS_OFF || hl_is_privileged(path))
+    if (options->bss != HL_BSS_OFF || hl_is_privileged(program))
         return NULL;
-    char *reason = hl_start_exec_stop(&stop, executable, options);
+    char *reason = hl_start_exec_stop(&stop, program, options);
     if (reason != NULL && options->verbose >= 1)
         hl_warn("%s: not at the exec stop: %s", name, reason);
     free(reason);
@@ -65,9 +63,9 @@ static void set_preload(const char *library) {
     free(folder);
 }
 
-void hl_choose_preload(struct hl_way *way, const char *path) {
+void hl_choose_preload(struct hl_way *way, struct hl_program *program) {
     way->library = hl_find_library();
-    way->reason = hl_explain_plain_run(path);
+    way->reason = hl_explain_plain_run(program);
     if (way->reason == NULL)
         way->reason = explain_no_library(way->library);
     if (way->reason == NULL)
@@ -80,19 +78,14 @@ void hl_leave_out_main(struct hl_string patterns) {
     free(without);
 }
 
-/* Whether a store knows EXECUTABLE, and libhugeld.so could map its image, since it is always at the same address.  Where it
+/* Whether a store knows FILE, and libhugeld.so could map its image, since it is always at the same address.  Where it
    is to be said why it cannot, also if none can be preloaded. */
-static bool is_preloadable(const char *executable, const struct hl_options *options) {
-    struct hl_elf_file file;
+static bool is_preloadable(const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_geometry geometry;
-    if (hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE)
-        return false;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     bool is_quiet = options->verbose == 0 && options->strict == 0;
-    bool is = !hl_gets_any_address(&file, &geometry) && hl_is_in_store(file.fd, options) &&
-              (!is_quiet || hl_explain_plain_file(&file) == NULL);
-    hl_close_elf(&file);
-    return is;
+    return !hl_gets_any_address(file, &geometry) && hl_is_in_store(file->fd, options) &&
+           (!is_quiet || hl_explain_plain_file(HL_ELF_FINE, file) == NULL);
 }
 
 bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const struct hl_options *options) {
@@ -100,61 +93,36 @@ bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const s
 }
 
 bool hl_may_preload_shared_main(const struct hl_way *way, struct hl_string patterns,
-                                const struct hl_options *options, const char *path) {
-    char *executable = way->is_unknown ? NULL : hl_find_executable(path);
-    bool may =
-        executable != NULL && hl_selects_main(patterns, executable) && is_preloadable(executable, options);
-    free(executable);
-    return may;
-}
-
-/* The executable of the program at PATH, and what there is of it already.  NULL: nothing; else the caller frees it. */
-static char *find_made_executable(enum hl_way_name *made, const struct hl_options *options,
-                                  const char *path) {
-    char first[2], *executable = NULL;
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool is_script = file >= 0 && pread(file, first, sizeof first, 0) == sizeof first &&
-                     memcmp(first, "#!", sizeof first) == 0;
-    if (is_script) {
-        close(file);
-        executable = hl_find_executable(path);
-        file = executable != NULL ? open(executable, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
-    }
-    *made = file >= 0 ? hl_find_made(file, options) : HL_WAY_NOTHING;
-    if (file >= 0)
-        close(file);
-    if (*made != HL_WAY_NOTHING)
-        return is_script ? executable : hl_find_executable(path);
-    free(executable);
-    return NULL;
+                                const struct hl_options *options, struct hl_program *program) {
+    return !way->is_unknown && hl_read_program(program) && hl_selects_main(patterns, program->executable) &&
+           is_preloadable(&program->file, options);
 }
 
 static bool choose_bare_main(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
-                             const char *path, const char *name) {
-    enum hl_way_name made = HL_WAY_NOTHING;
+                             struct hl_program *program, const char *name) {
     if (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_IMAGE)
         return false;
-    char *executable = find_made_executable(&made, options, path);
-    way->is_unknown = executable == NULL;
-    bool is_selected = executable != NULL && hl_selects_main(patterns, executable);
-    way->is_in_place = is_selected && made == HL_WAY_PLACE;
-    if (is_selected && made == HL_WAY_IMAGE)
-        way->stop = start_exec_stop(executable, options, path, name);
-    free(executable);
+    enum hl_way_name made = program->fd >= 0 ? hl_find_made(program->fd, options) : HL_WAY_NOTHING;
+    way->is_unknown = made == HL_WAY_NOTHING || !hl_read_program(program);
+    if (way->is_unknown || !hl_selects_main(patterns, program->executable))
+        return false;
+    way->is_in_place = made == HL_WAY_PLACE;
+    if (made == HL_WAY_IMAGE)
+        way->stop = start_exec_stop(program, options, name);
     return way->is_in_place || way->stop != NULL;
 }
 
-void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, const char *path) {
+void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, struct hl_program *program) {
     hl_leave_out_main(patterns);
-    hl_choose_preload(way, path);
+    hl_choose_preload(way, program);
     if (way->stop != NULL)
         way->reason = NULL;
 }
 
 bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                    const char *path, const char *name) {
+                    struct hl_program *program, const char *name) {
     return run->via != HL_VIA_PRELOAD &&
-           choose_bare_main(way, options, hl_find_patterns(run->patterns), path, name);
+           choose_bare_main(way, options, hl_find_patterns(run->patterns), program, name);
 }
 
 static bool names_option(const char *text, const char *name) {

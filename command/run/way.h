@@ -4,6 +4,7 @@
 #define HL_RUN_WAY_H
 
 #include "command/base/basics.h"
+#include "command/file/program.h"
 #include "command/image/store.h"
 
 struct hl_exec_stop;
@@ -49,23 +50,23 @@ bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, 
    is shared may be used (SHARES_ONLY), a store has the image of one. */
 bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const struct hl_options *options);
 
-/* Puts the executable of the program at PATH, called NAME, on huge pages without anything of hugeld in it: its file is kept so
+/* Puts the executable of PROGRAM, called NAME, on huge pages without anything of hugeld in it: its file is kept so
    in place, or it begins on its image (way->stop).
    False: it has neither, and nothing is changed.  At verbose=1 one line says that it is in place, or why its image is not used. */
 bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                    const char *path, const char *name);
+                    struct hl_program *program, const char *name);
 
 /* After hl_choose_bare has succeeded, and hl_set_variables: puts libhugeld.so into LD_PRELOAD for what PATTERNS select besides
    the executable.  Where that cannot be done, way->reason says why, unless the executable begins on its image all the same. */
-void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, const char *path);
+void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, struct hl_program *program);
 
 /* Puts libhugeld.so into LD_PRELOAD, unless way->reason says why not. */
-void hl_choose_preload(struct hl_way *way, const char *path);
+void hl_choose_preload(struct hl_way *way, struct hl_program *program);
 
-/* For a program at PATH that hl_choose_bare does nothing for: whether libhugeld.so may find an image of the executable, and
+/* For a PROGRAM that hl_choose_bare does nothing for: whether libhugeld.so may find an image of the executable, and
    PATTERNS select that. */
 bool hl_may_preload_shared_main(const struct hl_way *way, struct hl_string patterns,
-                                const struct hl_options *options, const char *path);
+                                const struct hl_options *options, struct hl_program *program);
 
 /* Takes the executable out of the objects: libhugeld.so would not know it again. */
 void hl_leave_out_main(struct hl_string patterns);

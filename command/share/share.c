@@ -340,11 +340,14 @@ static bool add_objects(struct request *request, const char *store_path, struct 
     struct hl_libraries libraries = {0};
     struct hl_geometry geometry;
     struct hl_store store;
+    struct hl_elf_file file;
     char executable[PATH_MAX];
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     read_executable(process, executable);
-    if (!is_named)
-        hl_list_libraries(&libraries, executable);
+    if (!is_named && hl_open_elf(&file, process->folder, "exe") == HL_ELF_FINE) {
+        hl_list_libraries(&libraries, executable, &file);
+        hl_close_elf(&file);
+    }
     hl_find_loaded(process, &geometry);
     char **problem = hl_xmalloc((process->n_loaded + 1) * sizeof *problem);
     for (size_t i = 0; i < process->n_loaded; i++)

@@ -25,6 +25,7 @@
 #include "command/base/subprocess.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <linux/limits.h>
 #include <signal.h>
 #include <stdio.h>
@@ -144,9 +145,10 @@ static bool has_own_files(const char *unit) {
 
 /* --- the drop-in --- */
 
-/* The script at PATH does not tell which program it starts.  What UNIT runs now is the best guess that there is. */
-static void say_unknown(const char *path, const char *unit, const char *command) {
-    char *running = find_running(unit), *executable = hl_find_executable(path);
+/* The script at PATH, which EXECUTABLE runs, does not tell which program it starts.  What UNIT runs now is the best guess that
+   there is. */
+static void say_unknown(const char *path, const char *executable, const char *unit, const char *command) {
+    char *running = find_running(unit);
     bool is_script = running == NULL || (executable != NULL && strcmp(running, executable) == 0);
     if (is_script)
         hl_warn(
@@ -155,23 +157,27 @@ static void say_unknown(const char *path, const char *unit, const char *command)
     else
         hl_warn("%s: it is a script; its service runs %s now, so name that: hugeld %s %s", path, running,
                 command, running);
-    free(executable);
     free(running);
 }
 
 /* The file that is executed in the end for PATH of UNIT, if a drop-in can name it. */
 static bool resolve_file(char **path, const char *unit, const char *command) {
-    struct hl_target target;
-    char *const program[] = {*path, NULL};
-    hl_follow_launchers(&target, *path, program);
-    if (target.executable == NULL || target.is_unknown) {
-        say_unknown(*path, unit, command);
-        free(target.executable);
-        return false;
+    struct hl_program program;
+    struct hl_target target = {0};
+    char *const argv[] = {*path, NULL};
+    if (hl_open_program(&program, *path))
+        hl_follow_launchers(&target, &program, argv);
+    const char *executable = target.program != NULL ? target.program->executable : NULL;
+    bool is_known = executable != NULL && !target.is_unknown;
+    if (is_known) {
+        free(*path);
+        *path = hl_xasprintf("%s", executable);
+    } else {
+        say_unknown(*path, executable, unit, command);
     }
-    free(*path);
-    *path = target.executable;
-    return true;
+    hl_free_target(&target);
+    hl_close_program(&program);
+    return is_known;
 }
 
 /* The program that UNIT names, or NULL: it was said why there is none. */
@@ -262,8 +268,14 @@ static int begin(const struct request *request) {
     if (!make_folder(request))
         return HL_EXIT_NO;
     for (size_t i = 0; i < request->n_files; i++) {
-        char *link = link_of(request, i), *image, *executable = realpath(request->file[i], NULL);
-        char *reason = hl_look_for_image(executable, &options, &image);
+        char *link = link_of(request, i), *image = NULL, *reason;
+        struct hl_elf_file file;
+        if (hl_open_elf(&file, AT_FDCWD, request->file[i]) == HL_ELF_FINE) {
+            reason = hl_look_for_image(&file, request->file[i], &options, &image);
+            hl_close_elf(&file);
+        } else {
+            reason = hl_xasprintf("not from an image: it cannot be found or read");
+        }
         unlink(link);
         if (reason == NULL && symlink(image, link) != 0)
             reason = hl_xasprintf("%s: %s", link, strerror(errno));
@@ -273,7 +285,6 @@ static int begin(const struct request *request) {
         }
         free(reason);
         free(image);
-        free(executable);
         free(link);
     }
     return code;

@@ -10,7 +10,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/auxv.h>
@@ -172,23 +171,11 @@ static bool find_codes_in_linker(struct hl_exec_plan *plan, const char *path) {
     return found;
 }
 
-static bool read_linker_path(const struct hl_elf_file *file, char path[PATH_MAX]) {
-    for (size_t i = 0; i < file->phnum; i++) {
-        const Elf64_Phdr *ph = &file->phdr[i];
-        if (ph->p_type == PT_INTERP && ph->p_filesz > 0 && ph->p_filesz < PATH_MAX &&
-            pread(file->fd, path, ph->p_filesz, (off_t)ph->p_offset) == (ssize_t)ph->p_filesz) {
-            path[ph->p_filesz] = '\0';
-            return true;
-        }
-    }
-    return false;
-}
-
 static int plan_codes(struct hl_exec_plan *plan, const struct hl_elf_file *file) {
-    char path[PATH_MAX];
-    if ((read_linker_path(file, path) && find_codes_in_linker(plan, path)) || find_codes_in_image(plan))
-        return 0;
-    return HL_SKIP_ATTACH_INSTRUCTIONS;
+    char *path = hl_read_interpreter(file);
+    bool found = (path != NULL && find_codes_in_linker(plan, path)) || find_codes_in_image(plan);
+    free(path);
+    return found ? 0 : HL_SKIP_ATTACH_INSTRUCTIONS;
 }
 
 /* --- what is mapped --- */
@@ -343,24 +330,19 @@ static int plan_file(struct hl_exec_plan *plan, const struct hl_elf_file *file,
     return result == 0 ? plan_codes(plan, file) : result;
 }
 
-int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status, const char *executable,
-                      const struct hl_options *options) {
-    struct hl_elf_file file;
+int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
+                      const struct hl_program *program, const struct hl_options *options) {
     memset(plan, 0, sizeof *plan);
     plan->image = -1;
     plan->status = *status;
-    plan->executable = hl_xasprintf("%s", executable);
+    plan->executable = hl_xasprintf("%s", program->executable);
     plan->verbose = options->verbose;
     plan->is_strict = options->strict != 0;
     hl_set_geometry(&plan->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    int result = hl_open_elf(&file, AT_FDCWD, executable) != HL_ELF_FINE ? HL_SKIP_SOURCE_UNREADABLE : 0;
-    if (result == 0) {
-        result = plan_file(plan, &file, options);
-        if (result == 0) /* after it is known that there is an image: only then is it said */
-            result = hl_check_exec_stop_machine();
-        plan->object.soname = NULL; /* it is the file's */
-        hl_close_elf(&file);
-    }
+    int result = plan_file(plan, &program->file, options);
+    if (result == 0) /* after it is known that there is an image: only then is it said */
+        result = hl_check_exec_stop_machine();
+    plan->object.soname = NULL; /* it is the file's */
     return result;
 }
 

@@ -248,21 +248,21 @@ static bool is_of_store(int result) {
            result == HL_SKIP_STORE_FILE_SYSTEM;
 }
 
-char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
+char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
                          const struct hl_options *options) {
     struct hl_exec_stop *new = hl_xmalloc(sizeof *new);
     struct hl_status status;
     *stop = NULL;
     hl_read_status(&status, &hl_system_roots);
     int self = check_self(&status), started = self == 0 ? start_helper(new) : self;
-    int result = hl_plan_exec_stop(&new->plan, &status, executable, options);
+    int result = hl_plan_exec_stop(&new->plan, &status, program, options);
     if (result == 0)
         result = started == 0 ? await_helper(new) : started;
     if (result == 0) {
         *stop = new;
         return NULL;
     }
-    char *reason = new->plan.image >= 0 || is_of_store(result) ? explain(result, executable) : NULL;
+    char *reason = new->plan.image >= 0 || is_of_store(result) ? explain(result, program->executable) : NULL;
     if (started == 0)
         hl_cancel_exec_stop(new);
     else

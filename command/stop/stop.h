@@ -6,18 +6,19 @@
 
 #include "elf/store.h"
 #include "command/attach/attachment.h"
+#include "command/file/program.h"
 #include "command/trace/tracee.h"
 
 #include <sys/stat.h>
 #include <sys/user.h>
 
-/* Makes the next program that this process executes, EXECUTABLE as hl_find_executable has it, start with its text on its
-   image: a helper process traces this one from now on and until that program begins.  OPTIONS say which stores are looked
-   into.  NULL, and *STOP is for hl_cancel_exec_stop, or NULL if it has no image that would do.  Else the reason why its image
-   is not used, which the caller owns.  Where *STOP is NULL nothing has changed.  The memory is shared with the helper, so
-   until the program is executed nothing of STOP may be changed. */
+/* Makes the next program that this process executes, PROGRAM after hl_read_program, start with its text on its image: a helper process
+   traces this one from now on and until that program begins.  OPTIONS say which stores are looked into.  NULL, and *STOP is for
+   hl_cancel_exec_stop, or NULL if it has no image that would do.  Else the reason why its image is not used, which the caller owns.
+   Where *STOP is NULL nothing has changed.  The memory is shared with the helper, so until the program is executed nothing of STOP
+   may be changed. */
 struct hl_exec_stop;
-char *hl_start_exec_stop(struct hl_exec_stop **stop, const char *executable,
+char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
                          const struct hl_options *options);
 
 /* The program was not executed: this process is traced no more, and has no helper.  errno is kept. */
@@ -64,10 +65,10 @@ struct hl_exec_plan {
     bool is_strict;
 };
 
-/* Plans what is to be done with EXECUTABLE, which a process with STATUS will execute.  0; or why nothing can be done: a reason
+/* Plans what is to be done with PROGRAM, which a process with STATUS will execute.  0; or why nothing can be done: a reason
    or a negated errno.  hl_free_exec_plan frees PLAN either way. */
-int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status, const char *executable,
-                      const struct hl_options *options);
+int hl_plan_exec_stop(struct hl_exec_plan *plan, const struct hl_status *status,
+                      const struct hl_program *program, const struct hl_options *options);
 void hl_free_exec_plan(struct hl_exec_plan *plan);
 /* All addresses of the program become higher by DISTANCE, or lower, modulo 2^64. */
 void hl_shift_exec_plan(struct hl_exec_plan *plan, uint64_t distance);

@@ -174,9 +174,10 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
                  executable.st_ino == program->id.inode && executable.st_dev == program->id.device &&
                  hl_read_process_map(&process) == 0;
     if (known) {
-        char *path = hl_xasprintf("/proc/%d/exe", program->pid);
-        prospects->plain_reason = hl_explain_plain_run(path);
-        free(path);
+        struct hl_elf_file file;
+        enum hl_elf_problem problem = hl_open_elf(&file, process.folder, "exe");
+        prospects->plain_reason = hl_explain_plain_file(problem, &file);
+        hl_close_elf(&file);
         hl_find_loaded(&process, &geometry);
         enum hl_skip obstacle = hl_find_obstacle(&process);
         for (size_t i = 0; i < process.n_loaded; i++) {

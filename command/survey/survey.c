@@ -105,13 +105,13 @@ static void examine_machine(struct hl_survey *survey) {
 static int find_programs(struct hl_survey_filter *filter, const struct request *request) {
     filter->program = hl_xmalloc(request->names.n * sizeof *filter->program);
     for (size_t i = 0; i < request->names.n; i++) {
-        char *path = hl_find_program(request->names.word[i]),
-             *executable = path != NULL ? hl_find_executable(path) : NULL;
-        bool found = executable != NULL && stat(executable, &filter->program[i]) == 0;
-        if (!found)
+        struct hl_program program;
+        bool found = hl_open_program(&program, request->names.word[i]) && hl_read_program(&program);
+        if (found)
+            filter->program[i] = program.file.stat;
+        else
             hl_warn("survey: --program %s: there is no such program; give its path", request->names.word[i]);
-        free(path);
-        free(executable);
+        hl_close_program(&program);
         if (!found)
             return HL_EXIT_USAGE;
         filter->n_programs++;

@@ -197,7 +197,7 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
     if (tried != 0)
         hl_forecast_file(&judging.forecast, path, file, &of_text, tried);
     verdict->text_bytes = judging.forecast.plan.text_bytes;
-    verdict->plain_reason = is_main ? hl_explain_plain_file(file) : NULL;
+    verdict->plain_reason = is_main ? hl_explain_plain_file(HL_ELF_FINE, file) : NULL;
     if (judging.forecast.object.n_segments > 0) {
         if (verdict->plain_reason == NULL && hl_is_native(file))
             consider_copy(&judging);
@@ -220,26 +220,27 @@ bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
     return true;
 }
 
-/* The bytes of text of the file at PATH, or 0.  Only its headers are read: the padding that is read to judge an image would be
-   cached in small pages. */
-static uint64_t count_text_bytes(const char *path, const struct hl_options *options) {
-    struct hl_elf_file file;
+/* The bytes of text of FILE at PATH.  Only its headers are read: the padding that is read to judge an image would be cached in
+   small pages. */
+static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *file,
+                                 const struct hl_options *options) {
     struct hl_forecast forecast;
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return 0;
-    hl_forecast_file(&forecast, path, &file, options, 0);
-    hl_close_elf(&file);
+    hl_forecast_file(&forecast, path, file, options, 0);
     return forecast.plan.text_bytes;
 }
 
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_options *options) {
+                             const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_libraries libraries;
+    struct hl_elf_file library;
     const char *larger = NULL;
-    uint64_t most = count_text_bytes(executable, options);
-    hl_list_libraries(&libraries, executable);
+    uint64_t most = count_text_bytes(executable, file, options);
+    hl_list_libraries(&libraries, executable, file);
     for (size_t i = 0; i < libraries.n; i++) {
-        uint64_t bytes = count_text_bytes(libraries.path[i], options);
+        if (hl_open_elf(&library, AT_FDCWD, libraries.path[i]) != HL_ELF_FINE)
+            continue;
+        uint64_t bytes = count_text_bytes(libraries.path[i], &library, options);
+        hl_close_elf(&library);
         larger = bytes > most ? libraries.path[i] : larger;
         most = bytes > most ? bytes : most;
     }

@@ -41,11 +41,11 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
 bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
                    const struct hl_options *options);
 
-/* Judges the library with most text of those that EXECUTABLE is linked with, if something can be done for it, and its text is more
-   than EXECUTABLE's.  False: there is none, or it is kept in place already, and there is nothing to free.  The dynamic linker is
+/* Judges the library with most text of those that FILE at EXECUTABLE is linked with, if something can be done for it, and its text
+   is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.  The dynamic linker is
    asked for the libraries. */
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_options *options);
+                             const struct hl_elf_file *file, const struct hl_options *options);
 
 /* The same for LOADED in PROCESS, after hl_find_loaded, and finds what its text is on now.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,

@@ -198,15 +198,13 @@ def test_script(builder, tmp_path):
 LAUNCHERS = {
     "env": "#!/usr/bin/env app-nopie\n", "env-S": "#!/usr/bin/env -S T_ANY=1 app-nopie -x\n",
     "exec": "#!/bin/sh\nexec {app} \"$@\"\n",
-    "variables": "#!/bin/bash\n# exec true\n" + "".join(f"V{i}=\"$V{i}\"\n" for i in range(99)) +
-                 "LIB={folder}\nexport LIB=\"$LIB/.\"\nNAME='app-nopie'\nif [ -n \"$DEBUG\" ]; then\n"
-                 "    exec $DEBUGGER \"$LIB/$NAME\"\nelse\n    exec \"${{LIB}}\"/$NAME $FLAGS\nfi\n",
+    "last": "#!/bin/bash\n# exec true\nif [ \"$DEBUG\" ]; then\n    exec $DEBUGGER $0\nelse\n    exec \"{app}\" $FLAGS\nfi\n",
 }
 
 
 @pytest.mark.parametrize("how", LAUNCHERS)
 def test_launchers(builder, pool, tmp_path, how):
-    """What a launcher starts is what takes pages: npm is a script of env, chromium one of the shell."""
+    """What a launcher starts is what takes pages: npm is a script of env, firefox-esr one of the shell."""
     app = builder.executable("nopie")
     pool(APP)
     script = tmp_path / "launcher"
@@ -232,9 +230,10 @@ def test_program_behind_env_is_asked(postgres):
     assert ask("--", "env", "T_ANY=1", *argv)[1]["own_pages"] == 77
 
 
-def test_script_that_starts_something_unknown(tmp_path):
+@pytest.mark.parametrize("word", ["$(dirname $0)/$PROGRAM", '"$PROGRAM"', "-a name true", "no-such-program-anywhere", "tr*e"])
+def test_script_that_starts_something_unknown(tmp_path, word):
     script = tmp_path / "launcher"
-    script.write_text("#!/bin/sh\nexec $(dirname $0)/$PROGRAM\n")
+    script.write_text(f"#!/bin/sh\nexec true\nexec {word}\n")
     script.chmod(0o755)
     result = hugeld("doctor", "--copy", "--", script)
     assert f"\nwhich programs {script} starts is not known; name one of them\n" in result.stdout

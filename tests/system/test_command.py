@@ -162,6 +162,19 @@ def test_run_missing_program():
     one_line(hugeld("run", ""), 127)
 
 
+@pytest.mark.parametrize("options", ["verbose=0", "verbose=1", "strict=on"])
+@pytest.mark.parametrize("arguments", [[], ["--copy"], ["--via=preload"]], ids=" ".join)
+def test_run_opens_the_program_once(builder, pool, tmp_path, arguments, options):
+    """So that everything is decided about one file, also if another user exchanges it meanwhile."""
+    if not shutil.which("strace"):
+        pytest.skip("strace is not installed")
+    pool(64)
+    app, trace = builder.executable("nopie"), tmp_path / "trace"
+    helpers.run(["strace", "-o", trace, helpers.HUGELD, "run", *arguments, "-o", options, app])
+    calls = trace.read_text().split(f'execve("{app}"')
+    assert len(calls) == 2 and len(re.findall(rf'^open(?:at)?\(.*"{app}"', calls[0], re.MULTILINE)) == 1, calls
+
+
 def test_run_not_executable(tmp_path):
     file = tmp_path / "file"
     file.write_text("text")
