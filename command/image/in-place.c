@@ -46,6 +46,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -331,55 +332,36 @@ bool hl_has_huge_text(const struct hl_elf_file *file, const struct hl_geometry *
 
 /* --- who maps it --- */
 
-/* A line of maps, "start-end perm offset MM:mm inode  name". */
-struct line {
-    uint64_t start, end, offset, inode;
-    unsigned device_major, device_minor;
-    char base[NAME_MAX + 1]; /* the last part of the name */
-};
-
-static bool read_line(struct line *line, const char *text) {
-    if (sscanf(text, "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %x:%x %" SCNu64, &line->start, &line->end,
-               &line->offset, &line->device_major, &line->device_minor, &line->inode) != 6)
-        return false;
-    const char *slash = strrchr(text, '/');
-    snprintf(line->base, sizeof line->base, "%.*s", slash != NULL ? (int)strcspn(slash + 1, "\n") : 0,
-             slash != NULL ? slash + 1 : "");
-    return true;
-}
-
 /* Whether LINE may be of the file of which OWN is.  Since Linux 6.7 what is mapped through overlayfs has that one's device there, and
    the inode of the layer's file, as far as all layers are on one file system. */
-static bool may_be_same(const struct line *line, const struct line *own) {
-    if (line->inode != own->inode)
-        return false;
-    return (line->device_major == own->device_major && line->device_minor == own->device_minor) ||
-           (line->device_major == 0 && strcmp(line->base, own->base) == 0);
+static bool may_be_same(const struct hl_region *line, const struct hl_region *own) {
+    return line->inode == own->inode &&
+           (line->device == own->device ||
+            (major(line->device) == 0 && strcmp(hl_base_name(line->name), hl_base_name(own->name)) == 0));
 }
 
-/* How maps calls the file that the window shows: not as stat does, on some file systems. */
-static bool find_own_line(const struct work *work, struct line *own) {
+/* How maps calls the file that the window shows, which is not as stat does on some file systems; the name is part of *TEXT, which
+   the caller frees. */
+static bool find_own_line(const struct work *work, struct hl_region *own, char **text) {
     FILE *maps = fopen("/proc/self/maps", "re");
-    char *text = NULL;
     size_t size = 0;
     bool found = false;
-    while (maps != NULL && !found && getline(&text, &size, maps) >= 0)
-        found = read_line(own, text) && own->start == (uint64_t)work->window && own->inode != 0;
-    free(text);
+    while (maps != NULL && !found && hl_next_region(own, maps, text, &size))
+        found = own->start == (uint64_t)work->window && own->inode != 0;
     if (maps != NULL)
         fclose(maps);
     return found;
 }
 
 /* Notes which chunks the process whose maps these are has mapped.  False: that is not done at END (hl_now_ms). */
-static bool count_process(struct hl_place *place, FILE *maps, const struct line *own, double end) {
+static bool count_process(struct hl_place *place, FILE *maps, const struct hl_region *own, double end) {
     bool *seen = hl_xmalloc(place->n_chunks * sizeof *seen), in_time = true;
     char *text = NULL;
     size_t size = 0;
-    struct line line;
-    for (unsigned n = 1; in_time && getline(&text, &size, maps) >= 0; n++) {
+    struct hl_region line;
+    for (unsigned n = 1; in_time && hl_next_region(&line, maps, &text, &size); n++) {
         in_time = n % LINES_MAX != 0 || hl_now_ms() < end;
-        if (!read_line(&line, text) || !may_be_same(&line, own))
+        if (!may_be_same(&line, own))
             continue;
         place->is_mapped = true;
         for (size_t i = 0; i < place->n_chunks; i++)
@@ -466,10 +448,12 @@ static bool add_hidden(const struct work *work) {
    any user can have processes with any number of mappings. */
 static bool count_mappers(const struct work *work, double ms_max) {
     struct hl_place *place = work->place;
-    struct line own;
+    struct hl_region own;
+    char *own_line = NULL;
     double end = ms_max > 0 ? hl_now_ms() + ms_max : INFINITY;
     bool in_time = true;
-    DIR *folder = map_chunk(work, &place->chunk[0]) && find_own_line(work, &own) ? opendir("/proc") : NULL;
+    DIR *folder =
+        map_chunk(work, &place->chunk[0]) && find_own_line(work, &own, &own_line) ? opendir("/proc") : NULL;
     bool is_hidden = false;
     place->is_mapped = false;
     for (size_t i = 0; i < place->n_chunks; i++)
@@ -490,9 +474,10 @@ static bool count_mappers(const struct work *work, double ms_max) {
             fclose(maps);
         }
     }
+    bool is_whole = folder != NULL && in_time && errno == 0;
+    free(own_line);
     if (folder == NULL)
         return false;
-    bool is_whole = in_time && errno == 0;
     closedir(folder);
     return is_whole && (!(is_hidden || has_hidden(work)) || add_hidden(work));
 }

@@ -7,6 +7,7 @@
 #include "command/image/store.h"
 #include "command/base/common.h"
 #include "command/base/lock.h"
+#include "command/proc/process.h"
 #include "elf/kernel.h"
 #include "elf/status.h"
 #include "elf/sys.h"
@@ -592,27 +593,24 @@ void hl_free_stored(struct hl_stored *stored, size_t n) {
 
 /* --- who uses it --- */
 
-/* The image or file in place that a line of maps is of; NULL: none of these, or it is only held (keep.h). */
-static struct hl_stored *find_mapped(struct hl_stored *stored, size_t n, const char *line) {
-    unsigned device_major, device_minor;
-    uint64_t inode;
-    char flags[5];
-    if (sscanf(line, "%*x-%*x %4s %*x %x:%x %" SCNu64, flags, &device_major, &device_minor, &inode) != 4 ||
-        strcmp(flags, "r--s") == 0)
+/* The image or file in place that REGION is of; NULL: none of these, or it is only held (keep.h). */
+static struct hl_stored *find_mapped(struct hl_stored *stored, size_t n, const struct hl_region *region) {
+    if (region->shared && region->flags == PF_R)
         return NULL;
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < stored[i].n_inodes; j++)
-            if (stored[i].inode[j] == inode && stored[i].device == makedev(device_major, device_minor))
+            if (stored[i].inode[j] == region->inode && stored[i].device == region->device)
                 return &stored[i];
     return NULL;
 }
 
 static void count_process(struct hl_stored *stored, size_t n, FILE *maps) {
     bool *seen = hl_xmalloc(n * sizeof *seen);
+    struct hl_region region;
     char *line = NULL;
     size_t size = 0;
-    while (getline(&line, &size, maps) >= 0) {
-        struct hl_stored *found = find_mapped(stored, n, line);
+    while (hl_next_region(&region, maps, &line, &size)) {
+        struct hl_stored *found = find_mapped(stored, n, &region);
         if (found == NULL || seen[found - stored])
             continue;
         seen[found - stored] = true;

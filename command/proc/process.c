@@ -118,8 +118,17 @@ static bool parse_region(struct hl_region *region, char *line) {
     region->shared = permissions[3] == 's';
     region->device = makedev((unsigned)major, (unsigned)minor);
     region->inode = (ino_t)inode;
-    region->name = strdup(at + strspn(at, " "));
-    return region->name != NULL;
+    region->name = at + strspn(at, " ");
+    return true;
+}
+
+bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size) {
+    while (getline(line, size, maps) >= 0) {
+        (*line)[strcspn(*line, "\n")] = '\0';
+        if (parse_region(region, *line))
+            return true;
+    }
+    return false;
 }
 
 /* "AnonHugePages:      2048 kB" */
@@ -182,6 +191,7 @@ static int read_text_of_regions(struct hl_process *process, const char *name) {
                 parse_field(&process->region[process->n_regions - 1], line);
             continue;
         }
+        region.name = hl_xasprintf("%s", region.name);
         if (process->n_regions == room) {
             room = room > 0 ? 2 * room : 64;
             process->region = hl_xrealloc(process->region, room * sizeof region);
@@ -314,7 +324,6 @@ static int read_details(struct hl_process *process, uint64_t end) {
     while (getline(&line, &size, text) >= 0) {
         line[strcspn(line, "\n")] = '\0';
         if (parse_region(&region, line)) {
-            free(region.name);
             if (region.start >= end)
                 break;
             known = (struct hl_region *)hl_find_region(process, region.start);

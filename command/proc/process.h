@@ -5,6 +5,7 @@
 
 #include "command/file/elf-file.h"
 
+#include <stdio.h>
 #include <sys/types.h>
 
 /* As many node numbers as the kernel can be built for (NODES_SHIFT is 10 at most). */
@@ -72,6 +73,10 @@ enum hl_now {
     HL_NOW_EXECUTED, /* the image was executed, or mapped by the dynamic linker, in the place of the file */
     HL_NOWS
 };
+
+/* Reads the next line of MAPS, an open /proc/PID/maps; what that does not say of REGION is 0, and the name is part of *LINE of
+   *SIZE bytes, which is as getline(3) wants it.  False: there is none. */
+bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size);
 
 /* Opens /proc/PID.  0, or a negated errno. */
 int hl_open_process(struct hl_process *process, pid_t pid);
