@@ -7,20 +7,10 @@
    PostgreSQL 15 and later tell the number exactly (shared_memory_size_in_huge_pages), while they are not
    running and not as root: then the owner of the data directory asks.
 
-   MariaDB only tells its buffers' sizes.  What became of them was measured with 10.11.19 (strace and smaps;
-   tests/pool proves it again): with large-pages
-
-     InnoDB's buffer pool   its size rounded up to 8 MiB, in one mapping that is filled at once; up to 6 MiB
-                            more where the kernel's address is no multiple of 8 MiB
-     InnoDB's log           two buffers, each rounded up to the page
-     MyISAM's, Aria's cache less than its size by what describes its blocks (of 128 MiB: 124 and 106 left),
-                            rounded up to the page; reserved at start, filled later
-
-   A buffer smaller than a huge page takes none.  Where there are not enough for the buffer pool, InnoDB
-   stays on small pages altogether, silently.  So the sum of the sizes is what it takes at most; index builds
-   take more for a while, if there are any.  Servers without the variable innodb_buffer_pool_size_max (MySQL,
-   older MariaDB) allocate the pool in chunks by other rules, which were not measured: for them nothing is
-   guessed. */
+   MariaDB only tells its buffers' sizes.  What a buffer takes at most was measured with 10.11.19 (strace and smaps;
+   tests/pool proves it again), and is in a table.  Where there are not enough for the buffer pool, InnoDB stays on small pages
+   altogether, silently.  Index builds take more for a while.  Servers without the variable innodb_buffer_pool_size_max (MySQL,
+   older MariaDB) allocate the pool in chunks by other rules, which were not measured: for them nothing is guessed. */
 #include "command/doctor/own-pages.h"
 #include "command/base/subprocess.h"
 #include "command/base/common.h"
@@ -32,7 +22,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define POOL_EXTENT_BYTES ((uint64_t)8 << 20)
+/* What MariaDB has on large pages, unless that is smaller than one. */
+static const struct buffer {
+    const char *bytes,
+        *segments; /* the variables with its size, and with how many mappings share that; or NULL */
+    unsigned n;    /* how many such buffers there are */
+    uint64_t unit_bytes,
+        more_bytes; /* its size is rounded up to that, and there is so much more where the kernel's address is
+                                        no multiple of it */
+} buffers[] = {{"innodb-buffer-pool-size", NULL, 1, 8 << 20, 6 << 20},
+               {"innodb-log-buffer-size", NULL, 2, 1, 0},
+               {"key-buffer-size", "key-cache-segments", 1, 1, 0},
+               {"aria-pagecache-buffer-size", "aria-pagecache-segments", 1, 1, 0}};
 
 static void set_problem(struct hl_own_pages *own, char *problem) {
     own->pages = 0;
@@ -178,32 +179,20 @@ static uint64_t find_number(const char *text, const char *name) {
     return value != NULL ? strtoull(value, NULL, 10) : 0;
 }
 
-/* Pages for PARTS mappings that share BYTES; 0 stands for 1. */
-static uint64_t count_parts(uint64_t bytes, uint64_t parts, const struct hl_geometry *geometry) {
-    parts = parts > 0 ? parts : 1;
-    uint64_t part = bytes / parts, page = geometry->huge_page_bytes;
-    return page == 0 || part < page ? 0 : parts * (hl_round_up(part, page) / page);
-}
-
-/* Where the address the kernel gives does not fit, the pool is that much larger. */
-static uint64_t count_pool(uint64_t bytes, const struct hl_geometry *geometry) {
-    uint64_t whole = count_parts(hl_round_up(bytes, POOL_EXTENT_BYTES), 1, geometry);
-    return whole > 0 && geometry->huge_page_bytes < POOL_EXTENT_BYTES
-               ? whole + POOL_EXTENT_BYTES / geometry->huge_page_bytes - 1
-               : whole;
-}
-
+/* Each segment may end in a page of its own. */
 static void count_mariadb(struct hl_own_pages *own, const char *text, const struct hl_geometry *geometry) {
-    uint64_t pool = count_pool(find_number(text, "innodb-buffer-pool-size"), geometry);
-    uint64_t log = 2 * count_parts(find_number(text, "innodb-log-buffer-size"), 1, geometry);
-    uint64_t myisam =
-        count_parts(find_number(text, "key-buffer-size"), find_number(text, "key-cache-segments"), geometry);
-    uint64_t aria = count_parts(find_number(text, "aria-pagecache-buffer-size"),
-                                find_number(text, "aria-pagecache-segments"), geometry);
-    own->pages = pool + log + myisam + aria;
-    own->source = hl_xasprintf("large-pages: at most %" PRIu64 " for InnoDB's buffer pool, %" PRIu64
-                               " for its log, %" PRIu64 " for MyISAM's and %" PRIu64 " for Aria's cache",
-                               pool, log, myisam, aria);
+    uint64_t page = geometry->huge_page_bytes;
+    for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
+        const struct buffer *buffer = &buffers[i];
+        uint64_t bytes = find_number(text, buffer->bytes);
+        if (bytes >= page)
+            own->pages +=
+                buffer->n *
+                    (hl_round_up(hl_round_up(bytes, buffer->unit_bytes) + buffer->more_bytes, page) / page) +
+                (buffer->segments != NULL ? find_number(text, buffer->segments) : 0);
+    }
+    own->source = hl_xasprintf("large-pages: at most %" PRIu64 " for the buffers of InnoDB, MyISAM and Aria",
+                               own->pages);
 }
 
 static void find_mariadb(struct hl_own_pages *own, const char *executable, char *const *program,
