@@ -62,7 +62,7 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
 }
 
 /* What to say where the interval is wider than asked for, or NULL; the caller frees it. */
-static char *describe_restlessness(const struct hl_bench *bench, const struct hl_ratio *wall) {
+static char *describe_noise(const struct hl_bench *bench, const struct hl_ratio *wall) {
     if (bench->precision == 0 || (wall->known && hl_half_width(wall) <= bench->precision))
         return NULL;
     return hl_xasprintf(
@@ -149,7 +149,7 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
     json_object_set_new(answer, "method", json_string(bench->at_once ? "at once" : "in turns"));
     json_object_set_new(answer, "precision",
                         bench->precision > 0 ? json_real(bench->precision) : json_null());
-    char *restless = describe_restlessness(bench, &ratios[HL_WALL]);
+    char *restless = describe_noise(bench, &ratios[HL_WALL]);
     json_object_set_new(answer, "restless", json_text_or_null(restless));
     free(restless);
     add_json_runs(answer, bench, ratios);

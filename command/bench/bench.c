@@ -44,7 +44,7 @@ struct request {
     pid_t pid;
     double seconds; /* 0: not given */
     bool toggles;
-    struct hl_toggle_wishes wishes;
+    struct hl_toggle_settings settings;
     char **program; /* or NULL */
 };
 
@@ -65,10 +65,10 @@ static const struct hl_flag command_flags[] = {
     {"toggle", 0, NULL, "With --pid: attach and detach in turns, every S seconds",
      HL_SWITCH(struct request, toggles)},
     {"metric", 0, "COMMAND", "With --toggle: it prints the work done so far",
-     HL_STRING(struct request, wishes.metric)},
-    {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, wishes.keep)},
+     HL_STRING(struct request, settings.metric)},
+    {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, settings.keep)},
     {"running-threads", 0, NULL, "With --toggle: interrupt threads that run, too",
-     HL_SWITCH(struct request, wishes.takes_running)},
+     HL_SWITCH(struct request, settings.takes_running)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
@@ -411,7 +411,8 @@ static int check_request(const struct request *request) {
         hl_warn(
             "bench: --pid runs nothing: it goes with --seconds and --json alone, and with --toggle also with "
             "-n, -p, --metric, --running-threads and --keep");
-    else if ((request->wishes.metric != NULL || request->wishes.keep || request->wishes.takes_running) &&
+    else if ((request->settings.metric != NULL || request->settings.keep ||
+              request->settings.takes_running) &&
              !request->toggles)
         hl_warn("bench: --metric, --running-threads and --keep go with --toggle");
     else if (request->toggles && request->pid == 0)
@@ -451,11 +452,11 @@ int hl_measure_program(int argc, char **argv) {
     if (request.pairs == 0)
         request.pairs = request.precision > 0 ? PAIRS_MAX : PAIRS_DEFAULT;
     if (request.toggles) {
-        request.wishes.pairs = request.pairs;
-        request.wishes.seconds = request.seconds > 0 ? request.seconds : 10;
-        request.wishes.patterns =
+        request.settings.pairs = request.pairs;
+        request.settings.seconds = request.seconds > 0 ? request.seconds : 10;
+        request.settings.patterns =
             request.subject.run.patterns != NULL ? request.subject.run.patterns : "main";
-        code = hl_bench_toggle(request.pid, &request.wishes, request.json);
+        code = hl_bench_toggle(request.pid, &request.settings, request.json);
         goto out;
     }
     if (request.pid != 0) {

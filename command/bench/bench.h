@@ -134,7 +134,7 @@ int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
 int hl_bench_process(pid_t pid, double seconds, bool json);
 
 /* Attaches to the process PID and detaches in turns, and says what a unit of its work takes; the exit code. */
-struct hl_toggle_wishes {
+struct hl_toggle_settings {
     size_t pairs;
     double seconds;       /* of a block */
     const char *patterns; /* which objects */
@@ -143,6 +143,6 @@ struct hl_toggle_wishes {
     bool keep;   /* attached */
     bool takes_running; /* threads that run are interrupted, too */
 };
-int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json);
+int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json);
 
 #endif

@@ -30,7 +30,7 @@
 #define UNITS_MIN 10
 
 struct toggle {
-    const struct hl_toggle_wishes *wishes;
+    const struct hl_toggle_settings *settings;
     struct hl_attach_request request;
     pid_t pid;
     clockid_t clock;
@@ -141,8 +141,8 @@ static bool read_switches(pid_t pid, double *units) {
 }
 
 static bool read_units(const struct toggle *toggle, double *units) {
-    return toggle->wishes->metric != NULL ? run_metric(toggle->wishes->metric, units)
-                                          : read_switches(toggle->pid, units);
+    return toggle->settings->metric != NULL ? run_metric(toggle->settings->metric, units)
+                                            : read_switches(toggle->pid, units);
 }
 
 static void sleep_for(double seconds) {
@@ -162,7 +162,7 @@ static void find_counters(struct hl_counters *counters) {
 
 /* Cycles for each instruction. */
 static bool measure_instructions(const struct toggle *toggle, double *value) {
-    json_t *counts = hl_count_process(&toggle->counters, toggle->pid, toggle->wishes->seconds);
+    json_t *counts = hl_count_process(&toggle->counters, toggle->pid, toggle->settings->seconds);
     double instructions = json_number_value(json_object_get(counts, "instructions"));
     *value = instructions > 0 ? json_number_value(json_object_get(counts, "cycles")) / instructions : 0;
     json_decref(counts);
@@ -175,8 +175,8 @@ static bool measure_instructions(const struct toggle *toggle, double *value) {
 
 /* Who waits for nothing switches seldom: such a process is busy, and has to say itself what it does. */
 static void say_too_few(const struct toggle *toggle, double units, double ms) {
-    double seconds = toggle->wishes->seconds;
-    bool counts_switches = toggle->wishes->metric == NULL, is_busy = ms > seconds * 1000 / 2;
+    double seconds = toggle->settings->seconds;
+    bool counts_switches = toggle->settings->metric == NULL, is_busy = ms > seconds * 1000 / 2;
     const char *remedy =
         !counts_switches ? "give it more time (--seconds), or let --metric count smaller units"
         : is_busy ? "it computes and waits for nothing, so say by --metric=COMMAND what it has done so far"
@@ -191,7 +191,7 @@ static bool measure_work(const struct toggle *toggle, double *value) {
     double ms[2], units[2];
     bool fine = read_units(toggle, &units[0]) && read_processor_ms(toggle, &ms[0]);
     if (fine)
-        sleep_for(toggle->wishes->seconds);
+        sleep_for(toggle->settings->seconds);
     fine = fine && !interrupted && read_processor_ms(toggle, &ms[1]) && read_units(toggle, &units[1]);
     if (fine && units[1] - units[0] < UNITS_MIN) {
         say_too_few(toggle, units[1] - units[0], ms[1] - ms[0]);
@@ -215,7 +215,7 @@ static bool measure_block(struct toggle *toggle, enum hl_side side, size_t pair)
 }
 
 static bool measure_pairs(struct toggle *toggle) {
-    for (size_t i = 0; i < toggle->wishes->pairs; i++) {
+    for (size_t i = 0; i < toggle->settings->pairs; i++) {
         unsigned char first = 0;
         if (getentropy(&first, 1) != 0)
             first = (unsigned char)i;
@@ -230,14 +230,14 @@ static bool measure_pairs(struct toggle *toggle) {
 /* --- the answer --- */
 
 static const char *unit_name(const struct toggle *toggle) {
-    if (toggle->wishes->metric != NULL)
+    if (toggle->settings->metric != NULL)
         return "metric";
     return toggle->counters.events != NULL ? "instructions" : "context-switches";
 }
 
 static json_t *make_json_values(const struct toggle *toggle, enum hl_side side) {
     json_t *values = json_array();
-    for (size_t i = 0; i < toggle->wishes->pairs; i++)
+    for (size_t i = 0; i < toggle->settings->pairs; i++)
         json_array_append_new(values, json_real(toggle->value[side][i]));
     return values;
 }
@@ -246,20 +246,20 @@ static void print_json(const struct toggle *toggle, const struct hl_ratio *ratio
     json_t *interval = ratio->known ? json_pack("{s:f, s:f, s:f}", "ratio", ratio->ratio, "low", ratio->low,
                                                 "high", ratio->high)
                                     : json_null();
-    hl_print_json(json_pack("{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid,
-                            "pairs", (json_int_t)toggle->wishes->pairs, "seconds", toggle->wishes->seconds,
-                            "unit", unit_name(toggle), "verdict", verdict, "attached", toggle->is_attached,
-                            "ratio", interval, "for_each_unit", "plain", make_json_values(toggle, HL_PLAIN),
-                            "huge", make_json_values(toggle, HL_ON_HUGE)));
+    hl_print_json(json_pack(
+        "{s:i, s:I, s:f, s:s, s:s, s:b, s:o, s:{s:o, s:o}}", "pid", (int)toggle->pid, "pairs",
+        (json_int_t)toggle->settings->pairs, "seconds", toggle->settings->seconds, "unit", unit_name(toggle),
+        "verdict", verdict, "attached", toggle->is_attached, "ratio", interval, "for_each_unit", "plain",
+        make_json_values(toggle, HL_PLAIN), "huge", make_json_values(toggle, HL_ON_HUGE)));
 }
 
 static int tell(const struct toggle *toggle, bool json) {
     struct hl_ratio ratio =
-        hl_compare_pairs(toggle->value[HL_PLAIN], toggle->value[HL_ON_HUGE], toggle->wishes->pairs);
+        hl_compare_pairs(toggle->value[HL_PLAIN], toggle->value[HL_ON_HUGE], toggle->settings->pairs);
     bool faster = ratio.known && ratio.high < 1, slower = ratio.known && ratio.low > 1;
     const char *verdict = faster ? "faster" : slower ? "slower" : "no difference";
     bool cycles = toggle->counters.events != NULL;
-    if (toggle->wishes->metric == NULL && !cycles)
+    if (toggle->settings->metric == NULL && !cycles)
         hl_warn(
             "bench: work was counted by context switches, which is weak; --metric COMMAND prints the work "
             "done so far");
@@ -267,7 +267,7 @@ static int tell(const struct toggle *toggle, bool json) {
         print_json(toggle, &ratio, verdict);
     else if (ratio.known)
         hl_print("%s%s in %zu pairs: on huge pages %s takes %.3f times the %s, 95 %% interval %.3f to %.3f",
-                 verdict, faster || slower ? "" : " seen", toggle->wishes->pairs,
+                 verdict, faster || slower ? "" : " seen", toggle->settings->pairs,
                  cycles ? "an instruction" : "a unit of work", ratio.ratio,
                  cycles ? "cycles" : "processor time", ratio.low, ratio.high);
     else
@@ -275,8 +275,8 @@ static int tell(const struct toggle *toggle, bool json) {
     return faster ? HL_EXIT_DONE : HL_EXIT_NO;
 }
 
-int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json) {
-    struct toggle toggle = {.wishes = wishes, .pid = pid};
+int hl_bench_toggle(pid_t pid, const struct hl_toggle_settings *settings, bool json) {
+    struct toggle toggle = {.settings = settings, .pid = pid};
     struct sigaction action = {.sa_handler = note_interruption}, inherited;
     int error = clock_getcpuclockid(pid, &toggle.clock);
     if (error != 0) {
@@ -285,12 +285,12 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json)
     }
     hl_set_geometry(&toggle.request.geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     hl_default_options(&toggle.request.options);
-    toggle.request.takes_running = wishes->takes_running;
+    toggle.request.takes_running = settings->takes_running;
     toggle.request.suspends_filters = true;
-    toggle.request.options.objects = (struct hl_string){wishes->patterns, strlen(wishes->patterns)};
+    toggle.request.options.objects = (struct hl_string){settings->patterns, strlen(settings->patterns)};
     for (unsigned side = 0; side < HL_SIDES; side++)
-        toggle.value[side] = hl_xmalloc(wishes->pairs * sizeof(double));
-    if (wishes->metric == NULL)
+        toggle.value[side] = hl_xmalloc(settings->pairs * sizeof(double));
+    if (settings->metric == NULL)
         find_counters(&toggle.counters);
     static const int ends[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE};
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++)
@@ -298,7 +298,7 @@ int hl_bench_toggle(pid_t pid, const struct hl_toggle_wishes *wishes, bool json)
             sigaction(ends[i], &action, NULL);
     toggle.was_attached = toggle.is_attached = is_attached(&toggle);
     bool done = measure_pairs(&toggle);
-    bool wanted = toggle.was_attached || (done && wishes->keep);
+    bool wanted = toggle.was_attached || (done && settings->keep);
     bool restored = toggle.is_attached == wanted || kill(pid, 0) != 0 || set(&toggle, wanted);
     int code = done && restored ? tell(&toggle, json) : HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++)

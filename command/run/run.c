@@ -361,7 +361,7 @@ int hl_become_program(struct hl_way *way, struct hl_program *program, char **arg
     return hl_refuse_program(argv[0]);
 }
 
-void hl_free_way(struct hl_way *way) {
+static void free_way(struct hl_way *way) {
     free(way->library);
     free(way->linker);
     free(way->image);
@@ -511,7 +511,7 @@ int hl_run_program(int argc, char **argv) {
         code = hl_become_program(&way, &program, command_line,
                                  request.options.strict ? NULL : request.variables);
 out:
-    hl_free_way(&way);
+    free_way(&way);
     hl_close_program(&program);
     free(request.text);
     free(request.variables);

@@ -26,13 +26,12 @@ int hl_refuse_loader(void *request, const char *name); /* --loader, as --via was
 int hl_take_linker(void *run, const char *path);
 
 /* Sets this process's environment (and mounts) for the open PROGRAM with the argv ARGV, and chooses the
-   way.  0, or the exit code when strict=on forbids what is left.  WAY is zeroed before; hl_free_way frees it. */
+   way.  0, or the exit code when strict=on forbids what is left.  WAY is zeroed before. */
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
                    struct hl_way *way);
 
 /* "auto", "preload", "ldso" or "image"; static. */
 const char *hl_loader_name(const struct hl_run *run);
-void hl_free_way(struct hl_way *way);
 
 /* Becomes PROGRAM with the argv ARGV.  Where the kernel has no room for the variables that were added, with PLAIN_VARIABLES, unless
    that is NULL.  Returns only when that fails, with the exit code. */

@@ -210,16 +210,6 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
             verdict->image_skip == HL_SKIP_SPARSE_TEXT ? HL_SKIP_SPARSE_TEXT : find_skip(&judging.forecast);
 }
 
-bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
-                   const struct hl_options *options) {
-    struct hl_elf_file file;
-    if (hl_open_elf(&file, AT_FDCWD, path) != HL_ELF_FINE)
-        return false;
-    hl_judge_file(verdict, path, &file, is_main, options);
-    hl_close_elf(&file);
-    return true;
-}
-
 /* The bytes of text of FILE at PATH.  Only its headers are read: the padding that is read to judge an image would be cached in
    small pages. */
 static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *file,
@@ -244,10 +234,13 @@ bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
         larger = bytes > most ? libraries.path[i] : larger;
         most = bytes > most ? bytes : most;
     }
-    bool is_judged = larger != NULL && hl_judge_path(verdict, larger, false, options);
-    hl_free_libraries(&libraries);
-    if (is_judged)
+    bool is_judged = larger != NULL && hl_open_elf(&library, AT_FDCWD, larger) == HL_ELF_FINE;
+    if (is_judged) {
+        hl_judge_file(verdict, larger, &library, false, options);
         hl_set_program(verdict, executable);
+        hl_close_elf(&library);
+    }
+    hl_free_libraries(&libraries);
     bool is_worth_it =
         is_judged && verdict->best != HL_WAY_NOTHING && !(verdict->best == HL_WAY_PLACE && verdict->is_made);
     if (is_judged && !is_worth_it)

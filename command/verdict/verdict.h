@@ -37,10 +37,6 @@ struct hl_verdict {
 void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl_elf_file *file, bool is_main,
                    const struct hl_options *options);
 
-/* The same, opens PATH.  False: it is no ELF file that can be read, and there is nothing to free. */
-bool hl_judge_path(struct hl_verdict *verdict, const char *path, bool is_main,
-                   const struct hl_options *options);
-
 /* Judges the library with most text of those that FILE at EXECUTABLE is linked with, if something can be done for it, and its text
    is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.  The dynamic linker is
    asked for the libraries. */
