@@ -50,6 +50,10 @@ char *hl_join_options(const char *a, const char *b);
 /* "r-x" for PF_R | PF_X; static. */
 const char *hl_flags_text(uint32_t flags);
 
+/* "s" behind a noun of which there are N, unless that is one; and "page" or "pages". */
+static inline const char *hl_plural(uint64_t n) { return n == 1 ? "" : "s"; }
+static inline const char *hl_pages_word(uint64_t n) { return n == 1 ? "page" : "pages"; }
+
 /* PART of WHOLE in tenths of a percent, rounded down, so that 100.0 means all; 0 of 0 is 0. */
 unsigned hl_permille(uint64_t part, uint64_t whole);
 

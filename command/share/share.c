@@ -150,8 +150,6 @@ static void note(struct request *request, const struct hl_store *store, const ch
                                     "sentence", json_or_null(sentence)));
 }
 
-static const char *plural(uint64_t n) { return n == 1 ? "" : "s"; }
-
 /* " when it is executed (hugeld run --via=image), 0.0 % when it is mapped", where that makes a difference. */
 static char *describe_ways(const struct hl_addition *addition) {
     static const char executed[] = "when it is executed (hugeld run --via=image)",
@@ -177,7 +175,7 @@ static void print_made(const char *name, const struct hl_addition *addition) {
     char *ways = describe_ways(addition);
     hl_print("%s: %s, %u.%u %% of its text%s, %" PRIu64 " huge page%s%s", name,
              addition->is_in_place ? "in place" : "image", share / 10, share % 10, ways, addition->huge_pages,
-             plural(addition->huge_pages), more);
+             hl_plural(addition->huge_pages), more);
     free(ways);
     free(more);
 }
@@ -412,9 +410,9 @@ static void print_sum(const struct request *request) {
     if (!request->json && request->made + request->in_place + request->present + request->nothing > 1)
         hl_print("%u image%s made, %u file%s put in place, %" PRIu64
                  " huge page%s; %u there already; %u file%s would gain nothing",
-                 request->made, plural(request->made), request->in_place, plural(request->in_place),
-                 request->huge_pages, plural(request->huge_pages), request->present, request->nothing,
-                 plural(request->nothing));
+                 request->made, hl_plural(request->made), request->in_place, hl_plural(request->in_place),
+                 request->huge_pages, hl_plural(request->huge_pages), request->present, request->nothing,
+                 hl_plural(request->nothing));
     if (request->in_place > 0 && request->placer.is_pressure_unknown)
         hl_warn(
             "this kernel does not say whether programs wait for memory or disks, so files were put in place "
@@ -465,8 +463,8 @@ static void print_store(const struct hl_store *store, const struct hl_stored *st
         room == UINT64_MAX ? hl_xasprintf("any number") : hl_xasprintf("%" PRIu64 " MiB", room >> 20);
     hl_print("%s: tmpfs, %zu image%s, %" PRIu64 " huge page%s of %" PRIu64
              " KiB, room for %s; %zu file%s in place",
-             store->path, images, plural(images), pages, plural(pages),
-             store->geometry.huge_page_bytes / 1024, left, n - images, plural(n - images));
+             store->path, images, hl_plural(images), pages, hl_plural(pages),
+             store->geometry.huge_page_bytes / 1024, left, n - images, hl_plural(n - images));
     free(left);
     if (n > 0)
         hl_print("%-5s %7s %10s %10s %9s %8s  %-8s %s", "WAY", "TEXT", "PAGES", "KIB", "PROCESSES",
@@ -535,9 +533,9 @@ static void list_store(struct request *request, const struct hl_store *store) {
 }
 
 static void print_fine(const struct hl_store *store, size_t images, size_t n) {
-    char *in_place = n > images ? hl_xasprintf(", %zu file%s in place", n - images, plural(n - images))
+    char *in_place = n > images ? hl_xasprintf(", %zu file%s in place", n - images, hl_plural(n - images))
                                 : hl_xasprintf("%s", "");
-    hl_print("%s: %zu image%s%s, nothing is wrong", store->path, images, plural(images), in_place);
+    hl_print("%s: %zu image%s%s, nothing is wrong", store->path, images, hl_plural(images), in_place);
     free(in_place);
 }
 

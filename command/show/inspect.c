@@ -90,8 +90,8 @@ static void print_span(const struct hl_forecast *report, const struct hl_span *s
     }
     uint64_t pages = (span->end - span->start) / report->geometry.huge_page_bytes;
     hl_print("    0x%012" PRIx64 "-0x%012" PRIx64 " %s %-6s %6" PRIu64 " %-5s of segment %s", span->start,
-             span->end, hl_flags_text(span->flags), hl_kind_name(span->kind), pages,
-             pages == 1 ? "page" : "pages", segments);
+             span->end, hl_flags_text(span->flags), hl_kind_name(span->kind), pages, hl_pages_word(pages),
+             segments);
     free(segments);
 }
 
@@ -230,8 +230,8 @@ static void print_plan(const struct hl_forecast *report, const struct hl_starts 
         print_range(report, range, "over its");
     hl_print("  %s: %" PRIu64 " huge page%s of %" PRIu64 " KiB; %u.%u %% of the text; %" PRIu64
              " KiB of read-only data become executable",
-             start, pages, pages == 1 ? "" : "s", report->geometry.huge_page_bytes / 1024, share / 10,
-             share % 10, to_kib(plan->made_executable_bytes));
+             start, pages, hl_plural(pages), report->geometry.huge_page_bytes / 1024, share / 10, share % 10,
+             to_kib(plan->made_executable_bytes));
     if (address == OF_KERNEL && range != NULL)
         print_range(report, range, "on other kernels and file systems, over its");
 }

@@ -376,7 +376,7 @@ char *hl_describe_verdict(const struct hl_verdict *verdict) {
         why = hl_xasprintf(" (no image can be made of it: '%s' says why)", add);
     char *text = hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
                               verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
-                              pages == 1 ? "" : "s", costs[verdict->best], why != NULL ? why : "");
+                              hl_plural(pages), costs[verdict->best], why != NULL ? why : "");
     free(add);
     free(why);
     return text;
