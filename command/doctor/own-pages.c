@@ -185,7 +185,7 @@ static void count_mariadb(struct hl_own_pages *own, const char *text, const stru
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
         const struct buffer *buffer = &buffers[i];
         uint64_t bytes = find_number(text, buffer->bytes);
-        if (bytes >= page)
+        if (page > 0 && bytes >= page)
             own->pages +=
                 buffer->n *
                     (hl_round_up(hl_round_up(bytes, buffer->unit_bytes) + buffer->more_bytes, page) / page) +
