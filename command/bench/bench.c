@@ -425,7 +425,7 @@ static int check_request(const struct request *request) {
 }
 
 /* Every run reads the same: a file is read from where it stands, of anything else there is only one. */
-static void take_input(struct hl_subject *subject) {
+static void find_input(struct hl_subject *subject) {
     struct stat stat_buffer;
     subject->input = -1;
     if (fstat(STDIN_FILENO, &stat_buffer) != 0 || !S_ISREG(stat_buffer.st_mode))
@@ -468,7 +468,7 @@ int hl_measure_program(int argc, char **argv) {
     code = request.subject.path == NULL ? hl_refuse_program(request.subject.argv[0])
                                         : hl_check_report(request.report);
     if (code == 0) {
-        take_input(&request.subject);
+        find_input(&request.subject);
         code = measure_program(&request);
     }
 out:

@@ -124,7 +124,7 @@ static struct hl_bytes read_stream(int fd) {
 }
 
 /* Moves hugeld's lines from STREAM to the end of *SAID. */
-static void take_lines(struct hl_bytes *stream, char **said) {
+static void move_lines(struct hl_bytes *stream, char **said) {
     char *to = stream->at, *end = stream->at + stream->bytes;
     for (char *from = stream->at, *line; from < end;) {
         line = memmem(from, (size_t)(end - from), prefix, strlen(prefix));
@@ -223,7 +223,7 @@ static void read_effort(const struct effort *effort, struct hl_trial *trial) {
     trial->status = effort->stamp->status;
     for (int i = 0; i < 2; i++) {
         trial->stream[i] = read_stream(effort->stream[i]);
-        take_lines(&trial->stream[i], &trial->said);
+        move_lines(&trial->stream[i], &trial->said);
     }
     fill_values(trial, effort->stamp);
 }

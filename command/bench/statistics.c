@@ -51,7 +51,7 @@ static void select_value(double *value, size_t n, size_t k) {
 }
 
 /* Reorders VALUE. */
-static double take_median(double *value, size_t n) {
+static double select_median(double *value, size_t n) {
     size_t middle = n / 2;
     double below;
     select_value(value, n, middle);
@@ -66,13 +66,13 @@ static double take_median(double *value, size_t n) {
 double hl_median(const double *value, size_t n) {
     double *copy = hl_xmalloc(n * sizeof *copy);
     memcpy(copy, value, n * sizeof *copy);
-    double median = take_median(copy, n);
+    double median = select_median(copy, n);
     free(copy);
     return median;
 }
 
 /* The mean of the middle half.  Reorders VALUE. */
-static double take_midmean(double *value, size_t n) {
+static double average_middle(double *value, size_t n) {
     size_t cut = n / 4, left = n - 2 * cut;
     double sum = 0;
     select_value(value, n, cut);
@@ -99,11 +99,11 @@ struct hl_ratio hl_compare_pairs(const double *plain, const double *huge, size_t
     for (size_t i = 0; i < RESAMPLES && result.known; i++) {
         for (size_t j = 0; j < known; j++)
             drawn[j] = ratio[(draw_number(&state) >> 32) * known >> 32];
-        mean[i] = take_midmean(drawn, known);
+        mean[i] = average_middle(drawn, known);
     }
     if (result.known) {
         qsort(mean, RESAMPLES, sizeof *mean, compare_values);
-        result.ratio = take_midmean(ratio, known);
+        result.ratio = average_middle(ratio, known);
         result.low = mean[RESAMPLES / 40 - 1];
         result.high = mean[RESAMPLES - RESAMPLES / 40];
     }

@@ -212,7 +212,7 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
 }
 
 /* Whether NAME is a process's number: then its executable is judged, as it would be started again. */
-static bool take_process(struct hl_needs *needs, const char *name) {
+static bool find_process(struct hl_needs *needs, const char *name) {
     char path[PATH_MAX], *link;
     pid_t pid = hl_parse_pid(name);
     if (pid == 0)
@@ -230,7 +230,7 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
     const char *name = program[0];
     if (!hl_open_program(&needs->program, name)) {
         int error = errno;
-        if (!take_process(needs, name)) {
+        if (!find_process(needs, name)) {
             hl_warn("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(error));
             return HL_EXIT_USAGE;
         }

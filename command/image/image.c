@@ -198,7 +198,7 @@ struct request {
     struct hl_geometry geometry;
 };
 
-static int take_huge_page(void *request_, const char *text) {
+static int parse_huge_page(void *request_, const char *text) {
     struct request *request = request_;
     char *end;
     errno = 0;
@@ -215,7 +215,7 @@ static int take_huge_page(void *request_, const char *text) {
     return 0;
 }
 
-static int take_file(void *request_, const char *path) {
+static int set_file(void *request_, const char *path) {
     struct request *request = request_;
     *(request->file == NULL ? &request->file : &request->out) = path;
     return 0;
@@ -223,8 +223,8 @@ static int take_file(void *request_, const char *path) {
 
 static const struct hl_flag command_flags[] = {
     {"huge-page", 'H', "BYTES", "For machines with huge pages of this size (this one's)",
-     HL_CALL(take_huge_page)},
-    {NULL, 0, "FILE OUT", "one FILE and one OUT", HL_CALL(take_file), .most = 2},
+     HL_CALL(parse_huge_page)},
+    {NULL, 0, "FILE OUT", "one FILE and one OUT", HL_CALL(set_file), .most = 2},
 };
 
 /* The name that is there until the image is whole.  A signal that ends the command removes it. */

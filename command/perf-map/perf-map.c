@@ -34,7 +34,7 @@ struct request {
 };
 
 /* A process ID, or a name, of which there may be several processes. */
-static int take_process(void *request_, const char *text) {
+static int parse_process(void *request_, const char *text) {
     struct request *request = request_;
     pid_t pid = hl_parse_pid(text), *named = NULL;
     if (pid == 0 && hl_is_number(text)) {
@@ -66,7 +66,7 @@ static const struct hl_flag command_flags[] = {
      HL_SWITCH(struct request, keep_mangled)},
     {"output", 'O', "FILE", "Write the map to FILE (- for standard output)",
      HL_STRING(struct request, output)},
-    {NULL, 0, "PID|NAME...", NULL, HL_CALL(take_process)},
+    {NULL, 0, "PID|NAME...", NULL, HL_CALL(parse_process)},
 };
 
 /* What a map depends on. */
@@ -158,7 +158,7 @@ static int write_place(const struct request *request, const struct hl_process *p
         result = request->append
                      ? hl_append_map(&place, process, &request->text, known)
                      : hl_replace_map(&place, process, request->force ? NULL : moved, n, &request->text);
-    hl_leave_place(&place);
+    hl_close_place(&place);
     return result;
 }
 

@@ -32,7 +32,7 @@ struct hl_map_place {
 
 /* 0, or a negated errno and nothing is open. */
 int hl_find_place(struct hl_map_place *place, const struct hl_process *process);
-void hl_leave_place(struct hl_map_place *place);
+void hl_close_place(struct hl_map_place *place);
 
 /* Writes TEXT as the map of PROCESS, as its user.  0, or a negated errno: -EBUSY when a map is there that has
    lines for anything but the N objects in MOVED, or that the process has open: a JIT's.  Without MOVED,

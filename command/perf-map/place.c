@@ -105,7 +105,7 @@ int hl_find_place(struct hl_map_place *place, const struct hl_process *process) 
     return place->folder < 0 ? place->folder : 0;
 }
 
-void hl_leave_place(struct hl_map_place *place) {
+void hl_close_place(struct hl_map_place *place) {
     if (place->folder >= 0)
         close(place->folder);
     place->folder = -1;

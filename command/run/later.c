@@ -211,7 +211,7 @@ static bool begin_maker(const char *command, char **arguments, char **variables)
 
 /* Whether it is time for another attempt, for PROGRAM; then it is not for a while.  What is asked first is what says no in most
    starts. */
-static bool take_turn(const char *lock_path, const struct hl_program *program) {
+static bool claim_turn(const char *lock_path, const struct hl_program *program) {
     int lock = open_lock(lock_path, false);
     bool is_missing = lock < 0 && errno == ENOENT && geteuid() != 0;
     bool takes =
@@ -229,7 +229,7 @@ bool hl_share_later(const struct hl_options *options, const struct hl_program *p
                     char **variables) {
     bool is_shared = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_IMAGE;
     char *lock = is_shared ? find_lock(options) : NULL;
-    bool takes = lock != NULL && take_turn(lock, program);
+    bool takes = lock != NULL && claim_turn(lock, program);
     free(lock);
     if (!takes)
         return false;

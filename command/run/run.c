@@ -144,7 +144,7 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
         way->no_image =
             hl_mount_image(&target.program->file, target.program->executable, options, &way->image);
     if (way->image != NULL && others)
-        hl_leave_out_main(patterns);
+        hl_exclude_main(patterns);
     if (way->image == NULL || others)
         hl_choose_preload(way, program);
     if (way->image != NULL)

@@ -72,7 +72,7 @@ void hl_choose_preload(struct hl_way *way, struct hl_program *program) {
         set_preload(way->library);
 }
 
-void hl_leave_out_main(struct hl_string patterns) {
+void hl_exclude_main(struct hl_string patterns) {
     char *without = hl_xasprintf("%.*s:!main", (int)patterns.bytes, patterns.at);
     setenv("LD_HUGEPAGES", without, 1);
     free(without);
@@ -113,7 +113,7 @@ static bool choose_bare_main(struct hl_way *way, const struct hl_options *option
 }
 
 void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, struct hl_program *program) {
-    hl_leave_out_main(patterns);
+    hl_exclude_main(patterns);
     hl_choose_preload(way, program);
     if (way->stop != NULL)
         way->reason = NULL;

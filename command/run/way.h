@@ -69,7 +69,7 @@ bool hl_may_preload_shared_main(const struct hl_way *way, struct hl_string patte
                                 const struct hl_options *options, struct hl_program *program);
 
 /* Takes the executable out of the objects: libhugeld.so would not know it again. */
-void hl_leave_out_main(struct hl_string patterns);
+void hl_exclude_main(struct hl_string patterns);
 
 /* Sets what libhugeld.so is told, and what the program's children inherit.  TEXT is what OPTIONS were read from. */
 void hl_set_variables(const struct hl_run *run, const struct hl_options *options, const char *text);

@@ -50,28 +50,28 @@ bool hl_is_unit(const char *name) {
 }
 
 /* What is wrong with VALUE, or NULL. */
-static const char *take_enabled(struct hl_configuration *configuration, const char *value) {
+static const char *parse_enabled(struct hl_configuration *configuration, const char *value) {
     if (value[0] != '/' && !hl_is_unit(value))
         return "it is neither an absolute path nor a unit of systemd, as in name.service";
     add_text(&configuration->enabled, hl_xasprintf("%s", value));
     return NULL;
 }
 
-static const char *take_switch(bool *is_on, const char *value) {
+static const char *parse_switch(bool *is_on, const char *value) {
     *is_on = strcmp(value, "yes") == 0;
     return *is_on || strcmp(value, "no") == 0 ? NULL : "write yes or no";
 }
 
-static const char *take_observe(struct hl_configuration *configuration, const char *value) {
-    return take_switch(&configuration->observes, value);
+static const char *parse_observe(struct hl_configuration *configuration, const char *value) {
+    return parse_switch(&configuration->observes, value);
 }
 
-static const char *take_any_disk(struct hl_configuration *configuration, const char *value) {
-    return take_switch(&configuration->any_disk, value);
+static const char *parse_any_disk(struct hl_configuration *configuration, const char *value) {
+    return parse_switch(&configuration->any_disk, value);
 }
 
-static const char *take_act(struct hl_configuration *configuration, const char *value) {
-    return take_switch(&configuration->acts, value);
+static const char *parse_act(struct hl_configuration *configuration, const char *value) {
+    return parse_switch(&configuration->acts, value);
 }
 
 /* A number from MIN to MAX, which may have decimals.  False: VALUE is none. */
@@ -83,22 +83,22 @@ static bool parse_number(double *number, const char *value, double min, double m
     return *end == '\0' && *number >= min && *number <= max;
 }
 
-static const char *take_pattern(struct hl_texts *patterns, const char *value) {
+static const char *parse_pattern(struct hl_texts *patterns, const char *value) {
     if (value[0] != '/')
         return "it is not a pattern of absolute paths";
     add_text(patterns, hl_xasprintf("%s", value));
     return NULL;
 }
 
-static const char *take_eligible(struct hl_configuration *configuration, const char *value) {
-    return take_pattern(&configuration->eligible, value);
+static const char *parse_eligible(struct hl_configuration *configuration, const char *value) {
+    return parse_pattern(&configuration->eligible, value);
 }
 
-static const char *take_excluded(struct hl_configuration *configuration, const char *value) {
-    return take_pattern(&configuration->excluded, value);
+static const char *parse_excluded(struct hl_configuration *configuration, const char *value) {
+    return parse_pattern(&configuration->excluded, value);
 }
 
-static const char *take_metrics(struct hl_configuration *configuration, const char *value) {
+static const char *parse_metrics(struct hl_configuration *configuration, const char *value) {
     size_t length = strlen(value), suffix = strlen(".prom");
     if (value[0] != '/' || length <= suffix || strcmp(value + length - suffix, ".prom") != 0)
         return "write the absolute path of a file NAME.prom";
@@ -114,16 +114,16 @@ static const struct setting {
     double min, max;
     const char *problem;
 } settings[] = {
-    {.name = ENABLED, .take = take_enabled},
-    {.name = "observe", .take = take_observe},
+    {.name = ENABLED, .take = parse_enabled},
+    {.name = "observe", .take = parse_observe},
 #define NUMBER(field, min, max, problem) NULL, offsetof(struct hl_configuration, field), min, max, problem
     {"window", NUMBER(window_seconds, 0.1, 60, "write seconds from 0.1 to 60")},
     {"interval", NUMBER(interval_seconds, 1, 86400, "write seconds from 1 to 86400")},
-    {.name = "eligible", .take = take_eligible},
-    {.name = "excluded", .take = take_excluded},
-    {.name = "metrics", .take = take_metrics},
-    {.name = "any_disk", .take = take_any_disk},
-    {.name = "act", .take = take_act},
+    {.name = "eligible", .take = parse_eligible},
+    {.name = "excluded", .take = parse_excluded},
+    {.name = "metrics", .take = parse_metrics},
+    {.name = "any_disk", .take = parse_any_disk},
+    {.name = "act", .take = parse_act},
     {"canary", NUMBER(canary_percent, 0, 100, "write a percentage from 0 to 100, without %")},
     {"delay", NUMBER(delay_seconds, 0, 86400, "write seconds from 0 to 86400")},
     {"rate", NUMBER(pages_per_minute, 1, 60, "write huge pages in a minute, from 1 to 60")},
@@ -161,8 +161,8 @@ static bool cut_line(char *line, char **name, char **value) {
     return true;
 }
 
-static const char *take_value(struct hl_configuration *configuration, const struct setting *setting,
-                              const char *value) {
+static const char *parse_value(struct hl_configuration *configuration, const struct setting *setting,
+                               const char *value) {
     if (setting->take != NULL)
         return setting->take(configuration, value);
     double *number = (double *)((char *)configuration + setting->number);
@@ -177,7 +177,7 @@ static char *explain_unknown(const char *name) {
 }
 
 /* NULL, or what is wrong, which the caller frees. */
-static char *take_line(struct hl_configuration *configuration, const char *name, const char *value) {
+static char *parse_line(struct hl_configuration *configuration, const char *name, const char *value) {
     const char *problem = NULL;
     if (value == NULL)
         return hl_xasprintf("the line has no =; write name = value, or begin a comment with #");
@@ -185,7 +185,7 @@ static char *take_line(struct hl_configuration *configuration, const char *name,
         if (strcmp(settings[i].name, name) != 0)
             continue;
         problem = value[0] == '\0' ? "there is no value behind the ="
-                                   : take_value(configuration, &settings[i], value);
+                                   : parse_value(configuration, &settings[i], value);
         return problem == NULL ? NULL : hl_xasprintf("%s", problem);
     }
     return explain_unknown(name);
@@ -206,7 +206,7 @@ static int read_lines(struct hl_configuration *configuration, FILE *file, const 
             return -EINVAL;
         }
         if (cut_line(line, &name, &value))
-            problem = take_line(configuration, name, value);
+            problem = parse_line(configuration, name, value);
         if (problem != NULL)
             hl_warn("%s:%u: %s: %s", path, number, name, problem);
     }

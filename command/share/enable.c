@@ -68,7 +68,7 @@ static char *make_entry(const char *path) {
 }
 
 /* What `share add` says in JSON of its one file.  The caller drops it. */
-static json_t *take_answer(const struct hl_answer *answer) {
+static json_t *parse_answer(const struct hl_answer *answer) {
     json_t *whole = json_loads(answer->output, 0, NULL);
     json_t *file = json_incref(json_array_get(json_object_get(whole, "files"), 0));
     json_decref(whole);
@@ -82,7 +82,7 @@ static bool add_image(const struct request *request, const char *path) {
     struct hl_answer answer;
     hl_ask_itself(&answer, request->any_disk ? any : steady);
     fputs(answer.errors, stderr);
-    json_t *file = take_answer(&answer);
+    json_t *file = parse_answer(&answer);
     const char *result = json_string_value(json_object_get(file, "result"));
     const char *sentence = json_string_value(json_object_get(file, "sentence"));
     bool fine = result != NULL && (strcmp(result, "made") == 0 || strcmp(result, "present") == 0);

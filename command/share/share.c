@@ -70,7 +70,7 @@ static int set_size(void *request_, const char *text) {
     return EINVAL;
 }
 
-static int take_argument(void *request_, const char *argument) {
+static int add_argument(void *request_, const char *argument) {
     struct request *request = request_;
     if (request->action == NULL)
         request->action = argument;
@@ -105,7 +105,7 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0,
      "add FILE|FOLDER...\nadd --running NAME|PID...\nlist\ncheck\n"
      "remove FILE|KEY...|--all|--unused\nrefresh\nunit NAME.service [FILE...]",
-     NULL, HL_CALL(take_argument)},
+     NULL, HL_CALL(add_argument)},
 };
 
 /* Milliseconds in which refresh finds out who maps a file, or lets it be: it has the store's lock meanwhile. */

@@ -59,7 +59,7 @@ static char *name_unit(const char *text) {
     return hl_xasprintf("%s%s", text, is_whole || text[0] == '\0' ? "" : ".service");
 }
 
-static int take_argument(void *request_, const char *text) {
+static int add_argument(void *request_, const char *text) {
     struct request *request = request_;
     if (request->unit == NULL)
         request->unit = name_unit(text);
@@ -73,13 +73,13 @@ static const struct hl_flag command_flags[] = {
      HL_SWITCH(struct request, begins)},
     {"end", 'e', NULL, "Remove the links (what it calls when the service has started)",
      HL_SWITCH(struct request, ends)},
-    {NULL, 0, "NAME[.service] [FILE...]", NULL, HL_CALL(take_argument)},
+    {NULL, 0, "NAME[.service] [FILE...]", NULL, HL_CALL(add_argument)},
 };
 
 /* --- the program of a unit --- */
 
 /* The path at TEXT, up to END's characters; NULL if it is no absolute one. */
-static char *take_path(const char *text, const char *end) {
+static char *copy_path(const char *text, const char *end) {
     return text[0] == '/' ? hl_xasprintf("%.*s", (int)strcspn(text, end), text) : NULL;
 }
 
@@ -106,7 +106,7 @@ static char *find_start(const char *unit) {
     char *text = ask_systemd(unit, "ExecStart"), *found = NULL;
     const char *path = text != NULL ? strstr(text, "path=") : NULL;
     if (path != NULL)
-        found = take_path(path + strlen("path="), " ;");
+        found = copy_path(path + strlen("path="), " ;");
     free(text);
     return found;
 }

@@ -357,8 +357,8 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_found
 }
 
 /* A process maps the whole object from an image, which is the report's file. */
-static void take_mapped_image(struct hl_found_image *image, const struct hl_forecast *report,
-                              const struct hl_options *options) {
+static void describe_mapped_image(struct hl_found_image *image, const struct hl_forecast *report,
+                                  const struct hl_options *options) {
     struct hl_options all = hl_options_for_image(options);
     *image = (struct hl_found_image){.use = HL_IMAGE_USED,
                                      .path = hl_xasprintf("%s", report->path),
@@ -386,7 +386,7 @@ static void report_file(struct request *request, const char *path, const struct 
         hl_forecast_file(&report, path, file, &request->options, tried);
     }
     if (loaded != NULL && loaded->is_image)
-        take_mapped_image(&image, &report, &options);
+        describe_mapped_image(&image, &report, &options);
     else
         hl_find_image(&image, &report, &options, address != EXAMPLE);
     if (loaded != NULL)

@@ -168,7 +168,7 @@ static void attribute_region(struct picture *picture, const struct hl_region *re
 }
 
 /* After hl_open_process.  0, or a negated errno. */
-static int take_picture(struct picture *picture, const struct hl_geometry *geometry) {
+static int read_picture(struct picture *picture, const struct hl_geometry *geometry) {
     struct hl_process *process = &picture->process;
     picture->geometry = *geometry;
     int result = hl_read_process(process);
@@ -523,7 +523,7 @@ static void print_row(const struct picture *picture) {
 /* Reports an opened process, and closes it.  One that can't be read is passed over in silence by --all. */
 static void report_process(struct request *request, struct picture *picture) {
     pid_t pid = picture->process.pid;
-    int result = take_picture(picture, &request->geometry);
+    int result = read_picture(picture, &request->geometry);
     if (result != 0 && !request->all)
         hl_say_unreadable(pid, result);
     if (result != 0)

@@ -242,8 +242,8 @@ static bool are_in_place(const struct prospects *prospects) {
     return true;
 }
 
-static void take_way(struct hl_advice *advice, const struct prospects *prospects,
-                     const struct hl_surveyed *program) {
+static void choose_way(struct hl_advice *advice, const struct prospects *prospects,
+                       const struct hl_surveyed *program) {
     enum hl_way_name way = hl_choose_way(prospects->covered);
     advice->way = way;
     advice->share = way != HL_WAY_NOTHING ? prospects->covered[way] : 0;
@@ -310,7 +310,7 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
     for (unsigned i = 0; !known && i < ATTEMPTS && find_another(program); i++)
         known = find_prospects(&prospects, program);
     if (known)
-        take_way(advice, &prospects, program);
+        choose_way(advice, &prospects, program);
     else
         advice->reason = hl_xasprintf("its processes have ended, or may not be read");
     advice->gain = estimate(advice, program, survey, advice->share);

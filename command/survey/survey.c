@@ -82,7 +82,7 @@ static void find_curve(struct hl_survey *survey) {
     char *path = hl_curve_path();
     int result = path != NULL ? hl_load_curve(&survey->curve, path) : -ENOENT;
     if (result != 0)
-        hl_take_curve(&survey->curve, &survey->tlb);
+        hl_derive_curve(&survey->curve, &survey->tlb);
     if (result == -EPERM || result == -ELOOP)
         survey->curve_problem = hl_xasprintf("%s is not used, since others could have written it", path);
     else if (result != 0 && result != -ENOENT)

@@ -41,7 +41,7 @@
 /* --- measuring --- */
 
 /* Takes BYTES on huge pages. */
-static bool take_huge(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
+static bool map_huge(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
     if (hl_reserve_field(field, bytes, 0, geometry)) {
         madvise(field->base, bytes, MADV_HUGEPAGE);
         if (hl_fill_field(field, geometry->huge_page_bytes) == bytes) {
@@ -60,7 +60,7 @@ static bool take_huge(struct hl_field *field, uint64_t bytes, const struct hl_ge
     return false;
 }
 
-static bool take_small(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
+static bool map_small(struct hl_field *field, uint64_t bytes, const struct hl_geometry *geometry) {
     if (!hl_reserve_field(field, bytes, 0, geometry))
         return false;
     madvise(field->base, bytes, MADV_NOHUGEPAGE);
@@ -96,7 +96,7 @@ static const char *measure_point(struct hl_curve_point *point, unsigned mib,
                                  const struct hl_geometry *geometry) {
     struct hl_field field[2] = {{0}, {0}};
     const char *reason = "no huge pages could be had; fix: enable transparent huge pages, or fill the pool";
-    if (take_small(&field[0], mib * MIB, geometry) && take_huge(&field[1], mib * MIB, geometry))
+    if (map_small(&field[0], mib * MIB, geometry) && map_huge(&field[1], mib * MIB, geometry))
         reason = time_point(point, field, mib) ? NULL : "a policy forbids executable memory here";
     hl_release_field(&field[0]);
     hl_release_field(&field[1]);
@@ -125,7 +125,7 @@ const char *hl_measure_curve(struct hl_curve *curve) {
     return reason != NULL ? reason : "there is little memory left; free some";
 }
 
-void hl_take_curve(struct hl_curve *curve, const struct hl_tlb *tlb) {
+void hl_derive_curve(struct hl_curve *curve, const struct hl_tlb *tlb) {
     const struct hl_tlb_figures *figures = tlb->figures[HL_TLB_TEXT];
     *curve = (struct hl_curve){0};
     for (unsigned size = 0; size < HL_TLB_SIZES; size++)

@@ -10,7 +10,7 @@
 const char *hl_measure_curve(struct hl_curve *curve);
 
 /* Makes a short one of what was measured in passing; n is 0 where that was nothing. */
-void hl_take_curve(struct hl_curve *curve, const struct hl_tlb *tlb);
+void hl_derive_curve(struct hl_curve *curve, const struct hl_tlb *tlb);
 
 /* Where it is kept: $XDG_CACHE_HOME/hugeld; where that is not set, /var/cache/hugeld for root and ~/.cache/hugeld for
    others.  NULL: none of these is known.  The caller frees it. */

@@ -70,7 +70,7 @@ static double elapsed_ms(const struct session *session) { return (hl_now_ns() - 
 /* Each of these takes at most PAGES huge pages; why it has none, or NULL. */
 
 /* A page of 4 KiB at each STEP. */
-static const char *take_small(struct session *session, struct memory *memory, uint64_t bytes, uint64_t step) {
+static const char *map_small(struct session *session, struct memory *memory, uint64_t bytes, uint64_t step) {
     if (!hl_reserve_field(&memory->field, bytes, 0, &session->geometry))
         return "there is no memory for it";
     madvise(memory->field.base, bytes, MADV_NOHUGEPAGE);
@@ -78,7 +78,7 @@ static const char *take_small(struct session *session, struct memory *memory, ui
 }
 
 /* Half of what is not reserved: another process that looks for pages meanwhile finds some. */
-static const char *take_hugetlb(struct session *session, struct memory *memory, uint64_t bytes) {
+static const char *map_hugetlb(struct session *session, struct memory *memory, uint64_t bytes) {
     struct hl_placement placement;
     struct hl_pool pool;
     uint64_t huge = session->geometry.huge_page_bytes;
@@ -104,7 +104,7 @@ static bool is_huge(struct memory *memory) {
     return hl_count_huge_bytes(&memory->field) >= bytes;
 }
 
-static const char *take_thp(struct session *session, struct memory *memory, uint64_t bytes) {
+static const char *map_thp(struct session *session, struct memory *memory, uint64_t bytes) {
     struct hl_placement placement;
     hl_read_placement(&placement, &session->status, HL_NUMA_ANY);
     if (hl_check_thp_policy(&hl_system_roots, &session->geometry, &session->status) != 0)
@@ -134,7 +134,7 @@ static int open_scratch(const char **reason) {
 }
 
 /* All is allocated before it is touched, since a full file system is a SIGBUS otherwise. */
-static const char *take_image(struct session *session, struct memory *memory, uint64_t bytes) {
+static const char *map_image(struct session *session, struct memory *memory, uint64_t bytes) {
     const char *reason;
     struct hl_placement placement;
     hl_read_placement(&placement, &session->status, HL_NUMA_ANY);
@@ -180,7 +180,7 @@ static bool make_chains(struct session *session, struct memory *memory, bool pac
     return true;
 }
 
-static const char *take_memory(struct session *session, enum hl_tlb_memory which) {
+static const char *map_memory(struct session *session, enum hl_tlb_memory which) {
     struct memory *memory = &session->memory[which];
     uint64_t bytes = HL_TLB_PAGES * session->geometry.huge_page_bytes;
     const char *reason = NULL;
@@ -188,19 +188,19 @@ static const char *take_memory(struct session *session, enum hl_tlb_memory which
         return "taking the other memory took too long";
     switch (which) {
     case HL_TLB_PACKED:
-        reason = take_small(session, memory, PACKED_PAGES * HL_PACKED_STEP, HL_PACKED_STEP);
+        reason = map_small(session, memory, PACKED_PAGES * HL_PACKED_STEP, HL_PACKED_STEP);
         break;
     case HL_TLB_HUGETLB:
-        reason = take_hugetlb(session, memory, bytes);
+        reason = map_hugetlb(session, memory, bytes);
         break;
     case HL_TLB_THP:
-        reason = take_thp(session, memory, bytes);
+        reason = map_thp(session, memory, bytes);
         break;
     case HL_TLB_IMAGE:
-        reason = take_image(session, memory, bytes);
+        reason = map_image(session, memory, bytes);
         break;
     default:
-        reason = take_small(session, memory, bytes, SMALL_PAGE);
+        reason = map_small(session, memory, bytes, SMALL_PAGE);
     }
     if (reason != NULL)
         return reason;
@@ -272,7 +272,7 @@ static void measure(struct session *session) {
     struct hl_tlb *tlb = session->tlb;
     for (unsigned i = 0; i < HL_TLB_MEMORIES; i++) {
         struct memory *memory = &session->memory[i];
-        const char *reason = take_memory(session, (enum hl_tlb_memory)i);
+        const char *reason = map_memory(session, (enum hl_tlb_memory)i);
         if (reason != NULL)
             hl_release_field(&memory->field);
         if (reason != NULL)
