@@ -98,6 +98,14 @@ static void add_reason(struct hl_line *line, enum hl_skip skip) {
     hl_add_text(line, hl_skip_sentence(skip));
 }
 
+/* REMEDY may be NULL. */
+static void add_remedy(struct hl_line *line, const char *remedy) {
+    if (remedy == NULL)
+        return;
+    hl_add_text(line, "; ");
+    hl_add_text(line, remedy);
+}
+
 /* Pages that the pool could not serve, of all objects. */
 static uint64_t count_short_pages(const struct hl_context *context) {
     uint64_t bytes = 0;
@@ -195,7 +203,7 @@ static const char *find_remedy(const struct hl_context *context, const struct hl
     case HL_SKIP_THREADS:
         return context->has_started ? "use hugeld run --via=ldso" : remedy;
     default:
-        return hl_same_bytes(remedy, "none", sizeof "none") ? NULL : remedy;
+        return remedy;
     }
 }
 
@@ -206,12 +214,10 @@ static void report_failure(const struct hl_context *context, const struct hl_wor
     begin_line(&line, &work->object);
     hl_add_text(&line, hl_kind_name(kind));
     add_reason(&line, skip);
-    if (skip == HL_SKIP_POOL_SHORT) {
+    if (skip == HL_SKIP_POOL_SHORT)
         add_pool_remedy(&line, context, work->plan.pages[kind]);
-    } else if (remedy != NULL) {
-        hl_add_text(&line, "; ");
-        hl_add_text(&line, remedy);
-    }
+    else
+        add_remedy(&line, remedy);
     tell(context, skip == HL_SKIP_HUGE_ALREADY ? 2 : 1, &line);
 }
 
@@ -260,8 +266,7 @@ static void report_no_image(const struct hl_context *context, const struct hl_wo
     begin_line(&line, &work->object);
     hl_add_text(&line, "not mapped from an image: ");
     hl_add_text(&line, hl_skip_sentence(work->no_image));
-    hl_add_text(&line, "; ");
-    hl_add_text(&line, hl_skip_remedy(work->no_image));
+    add_remedy(&line, hl_skip_remedy(work->no_image));
     tell(context, is_usual ? 3 : 1, &line);
 }
 
@@ -358,10 +363,8 @@ void hl_report_dropped(const struct hl_context *context, const struct hl_object 
     begin_line(&line, object);
     hl_add_text(&line, "text");
     add_reason(&line, skip);
-    if (skip == HL_SKIP_RESTRICTED) {
-        hl_add_text(&line, "; ");
-        hl_add_text(&line, hl_skip_remedy(skip));
-    }
+    if (skip == HL_SKIP_RESTRICTED)
+        add_remedy(&line, hl_skip_remedy(skip));
     if (context->options.verbose >= 1 || hl_is_strict(context))
         hl_write_line(context, &line);
 }
@@ -397,8 +400,7 @@ void hl_report_unwatched(const struct hl_context *context, enum hl_skip skip) {
     struct hl_line line;
     hl_set_line(&line, "hugeld: what comes by dlopen");
     add_reason(&line, skip);
-    hl_add_text(&line, "; ");
-    hl_add_text(&line, hl_skip_remedy(skip));
+    add_remedy(&line, hl_skip_remedy(skip));
     hl_write_line(context, &line);
 }
 
@@ -425,8 +427,8 @@ void hl_report_lost(struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     begin_urgent(context, &line, work);
     hl_add_text(&line, hl_skip_sentence(HL_SKIP_LOST));
-    hl_add_text(&line, ", so the program ends; ");
-    hl_add_text(&line, hl_skip_remedy(HL_SKIP_LOST));
+    hl_add_text(&line, ", so the program ends");
+    add_remedy(&line, hl_skip_remedy(HL_SKIP_LOST));
     hl_write_line(context, &line);
 }
 

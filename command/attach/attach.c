@@ -4,6 +4,7 @@
    Nothing of hugeld is loaded into them.  attach/plan.c looks, attach/move.c acts, trace/tracee.c is how. */
 #include "command/command.h"
 #include "command/base/common.h"
+#include "command/file/remedy.h"
 #include "command/base/flags.h"
 #include "elf/kernel.h"
 #include "command/attach/attachment.h"
@@ -138,13 +139,12 @@ static enum hl_skip reason_of(int skip) {
     }
 }
 
-static char *format_reason(int skip) {
+/* Of the file at PATH; NULL: it is not known. */
+static char *format_reason(int skip, const char *path) {
     enum hl_skip reason = reason_of(skip);
     if (reason == HL_MOVED)
         return hl_xasprintf("%s", strerror(-skip));
-    const char *remedy = hl_skip_remedy(reason);
-    return strcmp(remedy, "none") == 0 ? hl_xasprintf("%s", hl_skip_sentence(reason))
-                                       : hl_xasprintf("%s; %s", hl_skip_sentence(reason), remedy);
+    return hl_explain_skip(reason, path != NULL ? path : "FILE");
 }
 
 static bool is_there_already(const struct request *request, int skip) {
@@ -193,7 +193,7 @@ static void print_text(const struct request *request, const struct hl_attachment
         print_joined(attachment, text);
     if (text->skip != 0 && !is_there) {
         what = text->skip == HL_SKIP_TOO_SMALL ? explain_too_small(request, attachment, text->loaded)
-                                               : format_reason(text->skip);
+                                               : format_reason(text->skip, path);
         hl_warn("%d %s: %s: %s stays: %s", attachment->process.pid, attachment->process.name, path,
                 text->joined_pages > 0 ? "the rest of the text" : "text", what);
         free(what);
@@ -216,9 +216,9 @@ static void print_text(const struct request *request, const struct hl_attachment
 
 static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
 
-static void set_reason(json_t *json, int skip) {
+static void set_reason(json_t *json, int skip, const char *path) {
     enum hl_skip reason = skip != 0 ? reason_of(skip) : HL_MOVED;
-    char *sentence = skip != 0 ? format_reason(skip) : NULL;
+    char *sentence = skip != 0 ? format_reason(skip, path) : NULL;
     json_object_set_new(json, "reason", json_or_null(reason != HL_MOVED ? hl_skip_name(reason) : NULL));
     json_object_set_new(json, "sentence", json_or_null(sentence));
     free(sentence);
@@ -229,7 +229,7 @@ static json_t *make_json_text(const struct hl_attached_text *text) {
                              hl_json_text(text->loaded->object.path), "is_main", text->loaded->object.is_main,
                              "moves", text->skip == 0, "joined_pages", (json_int_t)text->joined_pages,
                              "huge_pages", (json_int_t)text->huge_pages, "image", json_or_null(text->image));
-    set_reason(json, text->skip);
+    set_reason(json, text->skip, text->loaded->object.path);
     return json;
 }
 
@@ -241,7 +241,7 @@ static json_t *make_json(const struct request *request, const struct hl_attachme
                              json_or_null(attachment->process.name), "dry_run", request->attachment.dry_run,
                              "stopped_us", (json_int_t)attachment->stopped_us, "stopped_threads",
                              (json_int_t)attachment->stopped_threads, "objects", texts);
-    set_reason(json, attachment->skip);
+    set_reason(json, attachment->skip, attachment->process.executable);
     return json;
 }
 
@@ -258,7 +258,7 @@ static void say_refused(const struct request *request, const struct hl_attachmen
             if (!request->json)
                 print_joined(attachment, &attachment->text[i]);
         }
-    char *reason = format_reason(attachment->skip);
+    char *reason = format_reason(attachment->skip, attachment->process.executable);
     hl_warn("%d %s: %s stays: %s", attachment->process.pid,
             attachment->process.name != NULL ? attachment->process.name : "?",
             is_joined ? "the rest of the text" : "text", reason);

@@ -76,11 +76,11 @@ struct hl_attachment {
 };
 
 /* Looks at the process PID and plans what REQUEST wants: nothing of it is stopped or changed.  Everything that
-   speaks against it is in LIVE, which hl_free_attachment frees. */
+   speaks against it is in ATTACHMENT, which hl_free_attachment frees. */
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid);
 void hl_free_attachment(struct hl_attachment *attachment);
 
-/* Joins the text of LOADED, an object of LIVE's process, in the page cache of its own file, where the kernel does that and the
+/* Joins the text of LOADED, an object of ATTACHMENT's process, in the page cache of its own file, where the kernel does that and the
    process has it at such addresses.  True: it maps huge pages in JOINED now, and no small one.  REQUEST's placer notes what was
    found out. */
 bool hl_join_attached_text(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
@@ -94,7 +94,7 @@ int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached
 /* Whether TEXT's file has the bytes that its object's segments have in the process.  0, or why not. */
 int hl_compare_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text);
 
-/* Whether TEXT's pieces are mapped NOW as they were when LIVE was planned, and were not written to.  0, or
+/* Whether TEXT's pieces are mapped NOW as they were when ATTACHMENT was planned, and were not written to.  0, or
    why not. */
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_process *now, const struct hl_geometry *geometry);

@@ -33,7 +33,7 @@ static bool find_run(const struct hl_place *place, const struct hl_object *objec
     return run->start != 0;
 }
 
-/* Whether LIVE's process maps RUN by huge entries once it has looked at each of them.  Reading a byte of it does that. */
+/* Whether ATTACHMENT's process maps RUN by huge entries once it has looked at each of them.  Reading a byte of it does that. */
 static bool is_mapped_huge(const struct hl_attachment *attachment, const struct hl_range *run,
                            uint64_t huge_page_bytes) {
     const struct hl_tracee process = {.tid = attachment->process.pid};

@@ -3,9 +3,11 @@
    may be set already, and would not help where the segment is too short.  So each remedy is tried, by
    planning again, and the first one that covers more of the segment is named. */
 #include "command/file/remedy.h"
+#include "command/base/basics.h"
 #include "elf/plan.h"
 #include "elf/skip.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* Each for segments with that flag. */
@@ -17,9 +19,20 @@ static const struct {
     {PF_W, "set data=thp"},    {PF_W, "set bss=thp"},
 };
 
-const char *hl_remedy_of(enum hl_skip skip) {
+char *hl_name_file(const char *remedy, const char *path) {
+    const char *word = strstr(remedy, "FILE");
+    return word == NULL ? hl_xasprintf("%s", remedy)
+                        : hl_xasprintf("%.*s%s%s", (int)(word - remedy), remedy, path, word + strlen("FILE"));
+}
+
+char *hl_explain_skip(enum hl_skip skip, const char *path) {
     const char *remedy = hl_skip_remedy(skip);
-    return strcmp(remedy, "none") == 0 ? NULL : remedy;
+    if (remedy == NULL)
+        return hl_xasprintf("%s", hl_skip_sentence(skip));
+    char *named = hl_name_file(remedy, path);
+    char *text = hl_xasprintf("%s; %s", hl_skip_sentence(skip), named);
+    free(named);
+    return text;
 }
 
 static uint64_t count_covered(const struct hl_forecast *forecast, const struct hl_object *object, unsigned i,
@@ -79,7 +92,7 @@ const char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const
     case HL_SKIP_OPTION_BSS:
         return try_remedies(forecast, i, options);
     default:
-        return hl_remedy_of(forecast->plan.skip[i]);
+        return hl_skip_remedy(forecast->plan.skip[i]);
     }
 }
 
@@ -87,5 +100,5 @@ const char *hl_find_object_remedy(const struct hl_forecast *forecast, const stru
     for (unsigned i = 0; forecast->skip != 0 && i < forecast->object.n_segments; i++)
         if (forecast->object.segment[i].flags & PF_X)
             return hl_find_remedy(forecast, i, options);
-    return hl_remedy_of((enum hl_skip)forecast->skip);
+    return hl_skip_remedy((enum hl_skip)forecast->skip);
 }

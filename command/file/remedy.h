@@ -5,10 +5,13 @@
 
 #include "command/file/forecast.h"
 
-/* All of these are NULL where nothing would help; the strings are static. */
+/* REMEDY of skip.def with PATH in the place of FILE; the caller frees it. */
+char *hl_name_file(const char *remedy, const char *path);
 
-/* What skip.def says about SKIP. */
-const char *hl_remedy_of(enum hl_skip skip);
+/* What skip.def says about SKIP, with its remedy if it has one and PATH in the place of FILE; the caller frees it. */
+char *hl_explain_skip(enum hl_skip skip, const char *path);
+
+/* These are NULL where nothing would help; the strings are static. */
 
 /* What would put more of segment I onto huge pages.  FORECAST was made with OPTIONS. */
 const char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options);

@@ -65,10 +65,9 @@ static bool refuse(struct making *making, enum hl_skip skip) {
     bool gains_nothing =
         skip == HL_SKIP_TOO_SMALL || skip == HL_SKIP_SPARSE_TEXT || skip == HL_SKIP_IMAGE_USELESS;
     making->addition->reason = hl_skip_name(skip);
-    const char *remedy = gains_nothing && skip != HL_SKIP_IMAGE_USELESS ? NULL : hl_remedy_of(skip);
     return fail(making, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
-                hl_xasprintf("%s%s%s", hl_skip_sentence(skip), remedy != NULL ? "; " : "",
-                             remedy != NULL ? remedy : ""));
+                gains_nothing && skip != HL_SKIP_IMAGE_USELESS ? hl_xasprintf("%s", hl_skip_sentence(skip))
+                                                               : hl_explain_skip(skip, making->addition->path != NULL ? making->addition->path : "FILE"));
 }
 
 /* --- what the file is --- */

@@ -8,6 +8,7 @@
 #include "command/image/layout.h"
 #include "elf/plan.h"
 #include "command/file/remedy.h"
+#include "elf/skip.h"
 #include "elf/status.h"
 #include "command/image/store.h"
 
@@ -161,15 +162,9 @@ void hl_free_found_image(struct hl_found_image *found) {
     found->path = NULL;
 }
 
-char *hl_name_file(const char *remedy, const char *path) {
-    const char *word = strstr(remedy, "FILE");
-    return word == NULL ? hl_xasprintf("%s", remedy)
-                        : hl_xasprintf("%.*s%s%s", (int)(word - remedy), remedy, path, word + strlen("FILE"));
-}
-
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path) {
     if (found->is_unwanted)
         return hl_xasprintf("set backend=image");
-    const char *remedy = found->skip != HL_MOVED ? hl_remedy_of(found->skip) : NULL;
+    const char *remedy = found->skip != HL_MOVED ? hl_skip_remedy(found->skip) : NULL;
     return remedy != NULL ? hl_name_file(remedy, path) : NULL;
 }

@@ -63,7 +63,4 @@ struct hl_options hl_options_for_image(const struct hl_options *options);
    be; the caller frees it. */
 char *hl_format_image_remedy(const struct hl_found_image *found, const char *path);
 
-/* REMEDY of skip.def with PATH in the place of FILE; the caller frees it. */
-char *hl_name_file(const char *remedy, const char *path);
-
 #endif

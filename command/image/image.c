@@ -296,9 +296,10 @@ static bool make_image(const struct request *request, const struct hl_elf_file *
         return false;
     int skip = hl_plan_image(&image, file, &request->geometry);
     if (skip != 0) {
-        const char *remedy = skip == HL_SKIP_TOO_SMALL ? NULL : hl_remedy_of((enum hl_skip)skip);
-        hl_warn("%s: no image: %s%s%s", request->file, hl_skip_sentence((enum hl_skip)skip),
-                remedy != NULL ? "; " : "", remedy != NULL ? remedy : "");
+        char *reason = skip == HL_SKIP_TOO_SMALL ? hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_TOO_SMALL))
+                                                 : hl_explain_skip((enum hl_skip)skip, request->file);
+        hl_warn("%s: no image: %s", request->file, reason);
+        free(reason);
         return false;
     }
     bool done = write_out(request, &image, file);

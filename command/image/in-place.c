@@ -698,8 +698,7 @@ char *hl_explain_not_in_place(const struct hl_elf_file *file, const char *path, 
     hl_read_status(&status, &hl_system_roots);
     int policy = hl_check_thp_policy(&hl_system_roots, &geometry, &status);
     if (policy != 0)
-        return hl_xasprintf("%s; %s", hl_skip_sentence((enum hl_skip)policy),
-                            hl_remedy_of((enum hl_skip)policy));
+        return hl_explain_skip((enum hl_skip)policy, path);
     if (!is_real_root())
         return hl_xasprintf("only root outside of containers and of services that are shut in sees which "
                             "processes map the file; run it there");

@@ -8,6 +8,7 @@
 #include "command/run/image.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
+#include "command/file/remedy.h"
 #include "elf/image.h"
 #include "command/image/find.h"
 #include "elf/kernel.h"
@@ -98,7 +99,7 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
 /* "not from an image: there is none of it (make one: hugeld share add /bin/x)" */
 static char *explain(int skip, const char *path) {
     const char *remedy = hl_skip_remedy((enum hl_skip)skip), *sentence = hl_skip_sentence((enum hl_skip)skip);
-    if (strcmp(remedy, "none") == 0)
+    if (remedy == NULL)
         return hl_xasprintf("not from an image: %s", sentence);
     char *named = hl_name_file(remedy, path);
     char *reason = hl_xasprintf("not from an image: %s (%s)", sentence, named);

@@ -138,8 +138,10 @@ static long begin_process(void) { return HL_CALL(__NR_clone, 0, 0, 0, 0, 0, 0); 
 
 static void write_text(const char *path, const char *text) {
     int file = open(path, O_WRONLY | O_CLOEXEC);
-    if (file >= 0 && write(file, text, strlen(text)) >= 0)
-        close(file);
+    if (file < 0)
+        return;
+    (void)!write(file, text, strlen(text));
+    close(file);
 }
 
 static void come_last(void) {

@@ -262,7 +262,7 @@ static void print_report(const struct hl_forecast *report, const struct hl_found
     for (unsigned i = 0; i < report->object.n_segments; i++)
         print_segment(report, i, options);
     if (report->skip != 0 && report->object.n_segments == 0) {
-        char *remedy = format_remedy(hl_remedy_of((enum hl_skip)report->skip));
+        char *remedy = format_remedy(hl_skip_remedy((enum hl_skip)report->skip));
         hl_print("    stays: %s%s", hl_skip_sentence((enum hl_skip)report->skip), remedy);
         free(remedy);
     }

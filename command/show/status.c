@@ -15,6 +15,7 @@
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
+#include "command/file/remedy.h"
 #include "command/show/draw.h"
 #include "elf/kernel.h"
 #include "elf/pool.h"
@@ -398,7 +399,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
     const struct hl_verdict *verdict = &tally->verdict;
     bool preloaded = is_preloaded(process);
     if (verdict->obstacle != HL_MOVED && verdict->now == HL_NOW_SMALL)
-        return hl_xasprintf("%s; %s", hl_skip_sentence(verdict->obstacle), hl_skip_remedy(verdict->obstacle));
+        return hl_explain_skip(verdict->obstacle, object->path);
     if (tally->text_huge_bytes == 0 && hl_is_kept_in_place(tally->loaded->file->fd, options))
         return hl_xasprintf(
             "kept on huge pages in place, which the kernel gave up; run hugeld share refresh");

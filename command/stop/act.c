@@ -416,12 +416,13 @@ static int map_back(const struct act *act, const struct hl_piece_of_text *piece)
     return result;
 }
 
-/* PIECE could not be mapped: it stays, or becomes again, what it was. */
+/* PIECE could not be mapped: it stays, or becomes again, what it was.  -ESRCH: it is neither, and the process ends. */
 static int leave(const struct act *act, const struct hl_piece_of_text *piece) {
     if (map_back(act, piece) != 0) {
         hl_warn("%s: its text is lost, so it is ended: no memory for mapping it again",
                 act->plan->executable);
         kill(act->thread->pid, SIGKILL);
+        return -ESRCH;
     }
     return HL_SKIP_ATTACH_CALL;
 }
@@ -457,8 +458,8 @@ static int map_or_leave(const struct act *act, const struct hl_piece_of_text *pi
     long mapped;
     int result = map_piece(act, piece, act->file, &mapped);
     if (result == HL_SKIP_ATTACH_CALL) {
-        leave(act, piece);
-        return hl_explain_exec_mapping(mapped);
+        int left = leave(act, piece);
+        return left < 0 ? left : hl_explain_exec_mapping(mapped);
     }
     if (result == 0 && header->start >= piece->start && header->start < piece->end)
         result = hl_map_header_at_exec_stop(act->plan, act->thread, 0, act->file);

@@ -283,7 +283,7 @@ static int move_rest(const struct move *move) {
     if (result != 0 && result != -ESRCH && move_regions(move, moved, true, &back) != 0) {
         hl_warn("%s: it cannot be moved back to where it was, so it is ended", move->plan->executable);
         kill(move->thread->pid, SIGKILL);
-        return result;
+        return -ESRCH;
     }
     int freed = hl_bind_exec_thread(move->thread, false);
     return result != 0 ? result : freed;

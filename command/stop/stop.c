@@ -15,6 +15,7 @@
    If the program cannot be executed while it is traced (a security module forbids it), it is executed without. */
 #include "command/stop/stop.h"
 #include "command/base/basics.h"
+#include "command/file/remedy.h"
 #include "command/image/find.h"
 #include "elf/skip.h"
 #include "elf/sys.h"
@@ -234,10 +235,10 @@ static char *explain(int result, const char *executable) {
     if (result < 0)
         return hl_xasprintf("%s", strerror(-result));
     const char *remedy = hl_skip_remedy((enum hl_skip)result);
+    if (remedy == NULL)
+        return hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)result));
     char *named = hl_name_file(remedy, executable);
-    char *reason = strcmp(remedy, "none") == 0
-                       ? hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)result))
-                       : hl_xasprintf("%s (%s)", hl_skip_sentence((enum hl_skip)result), named);
+    char *reason = hl_xasprintf("%s (%s)", hl_skip_sentence((enum hl_skip)result), named);
     free(named);
     return reason;
 }

@@ -5,6 +5,7 @@
        kill N      the helper is killed before that call of ptrace
        fail N      the program's call fails (ENOSYS)
        lose N      the program's call, an mmap, fails and takes away what was mapped, as kernels before 6.12 can
+       ruin N      the same, and no later call succeeds
        swap        before it is executed, the program's file is replaced by T_OTHER
        stop        its process group, and the program's, is stopped once the program is at its exec stop
        die         the process that is to execute the program is killed as soon as it has a helper
@@ -53,7 +54,7 @@ static void tell(void) {
 }
 
 long ptrace(enum __ptrace_request request, ...) {
-    static int calls, sets, lost, stopped;
+    static int calls, sets, lost, stopped, ruined;
     va_list list;
     va_start(list, request);
     pid_t pid = va_arg(list, pid_t);
@@ -74,9 +75,15 @@ long ptrace(enum __ptrace_request request, ...) {
         int before = sets, fails = is_now("fail ", &sets);
         sets = before;
         int loses = is_now("lose ", &sets);
+        sets = before;
+        int ruins = is_now("ruin ", &sets);
         sets = before + 1;
+        loses |= ruins;
+        fails |= ruined;
         if (fails || loses) {
-            tell();
+            if (!ruined)
+                tell();
+            ruined |= ruins;
             *number_in(&registers) = fails ? 9999 : SYS_munmap;
             lost = loses;
             struct iovec changed = {&registers, sizeof registers};

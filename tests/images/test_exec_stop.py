@@ -357,6 +357,17 @@ def test_text_is_lost(images, program, run, meddle, variant):
     assert "meddled" in result.stderr and "not on its image: no address space or memory for the copy; it runs on small pages" in result.stderr
 
 
+@pytest.mark.parametrize("options", ["verbose=1", "strict=on"])
+def test_text_is_lost_for_good(images, program, run, meddle, options):
+    """Nor can its own file be mapped there: the process has no text, so it is ended, and the line says that and nothing else."""
+    app = program("static")
+    images.add(app)
+    result = meddled(meddle, run, app, "ruin 2", options=options)
+    assert (result.returncode, result.stdout) == (-signal.SIGKILL, "")
+    said = f"hugeld: {app}: its text is lost, so it is ended: no memory for mapping it again\n"
+    assert result.stderr == f"meddled\n{said}"
+
+
 def test_strict(images, program, run, meddle):
     """What the helper cannot do ends the program before it begins, as strict=on does in the preloader."""
     app = program("static")
