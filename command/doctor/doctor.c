@@ -131,7 +131,7 @@ static void find_pool(struct request *request, const struct machine *machine) {
                     hl_skip_remedy((enum hl_skip)machine->pool_skip));
         return;
     }
-    char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
+    char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, hl_subtract(pool->total_pages, pool->surplus_pages) + PAGES_SUGGESTED);
     add_finding(request, "pool", machine->available_pages > 0 ? OK : BAD,
                 hl_xasprintf("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
                              " reserved; %" PRIu64 " available for this process",
@@ -154,7 +154,7 @@ static void find_nodes(struct request *request, const struct machine *machine) {
         char *remedy = hl_xasprintf(
             "echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
             "kB/nr_hugepages",
-            node->total_pages + PAGES_SUGGESTED, node->node, machine->geometry.huge_page_bytes / 1024);
+            hl_subtract(node->total_pages, node->surplus_pages) + PAGES_SUGGESTED, node->node, machine->geometry.huge_page_bytes / 1024);
         static const char *const why[] = {"", "; not in the cpuset of this process",
                                           "; not in the memory policy of this process", ""};
         bool lacks = node->use == HL_NODE_USABLE && node->free_pages == 0 && pool->free_pages > 0;

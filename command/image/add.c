@@ -121,7 +121,7 @@ static bool has_enough_text(struct making *making) {
     struct hl_object object;
     if (hl_load_object(&object, making->file, "", 0, &making->store->geometry) != 0)
         return true; /* the plan says what is wrong */
-    return hl_has_enough_text(&object) || refuse(making, HL_SKIP_SPARSE_TEXT);
+    return hl_has_enough_text(&object, &making->store->geometry) || refuse(making, HL_SKIP_SPARSE_TEXT);
 }
 
 /* Nanoseconds since the state that was read; negative in the future.  By the clock that stamps files. */
@@ -221,18 +221,9 @@ static void make_room(const struct making *making, uint64_t needed) {
     hl_free_stored(stored, n);
 }
 
-/* Whether HL_AVAILABLE_MIN of the machine's memory are available with the image, too: it cannot be dropped or swapped, so what other
-   programs need next would be taken from them.  The pool of huge pages is no part of that. */
+/* The image cannot be dropped or swapped, so what other programs need next would be taken from them. */
 static bool leaves_margin(struct making *making, uint64_t needed) {
-    char meminfo[8192];
-    uint64_t total = 0, pool = 0, available = 0;
-    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) > 0) {
-        hl_find_number(meminfo, "MemTotal:", &total);
-        hl_find_number(meminfo, "Hugetlb:", &pool);
-        hl_find_number(meminfo, "MemAvailable:", &available);
-    }
-    uint64_t margin = hl_subtract(total, pool) / 100 * HL_AVAILABLE_MIN;
-    return available >= margin + needed / 1024 ||
+    return hl_leaves_margin(needed) ||
            fail(making, HL_SHARE_FAILED,
                 hl_xasprintf("its image takes %" PRIu64 " MiB, and less than %d %% of the memory would stay "
                              "available; free memory, or make it all the same: hugeld share refresh",

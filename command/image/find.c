@@ -32,12 +32,18 @@ static struct hl_options name_store(const struct hl_options *options, char **pat
     return all;
 }
 
-bool hl_has_enough_text(const struct hl_object *object) {
+/* An image's own plan has no such bound. */
+static uint64_t find_least_text_bytes(const struct hl_geometry *geometry) {
+    const struct hl_options defaults = {0};
+    return hl_least_text_bytes(&defaults, geometry);
+}
+
+bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < object->n_segments; i++)
         if (object->segment[i].flags & PF_X)
             bytes += object->segment[i].file_end - object->segment[i].start;
-    return bytes >= HL_TEXT_WORTH;
+    return bytes >= find_least_text_bytes(geometry);
 }
 
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
@@ -114,7 +120,7 @@ enum hl_skip hl_consider_image(enum hl_skip skip, const struct hl_elf_file *file
         return (enum hl_skip)result;
     if (hl_find_reach(&reach, file, geometry) != 0 || reach.mapped_bytes + reach.executed_bytes == 0)
         result = HL_SKIP_IMAGE_USELESS;
-    else if (reach.text_bytes < HL_TEXT_WORTH)
+    else if (reach.text_bytes < find_least_text_bytes(geometry))
         result = HL_SKIP_SPARSE_TEXT;
     else if (skip == HL_SKIP_STORE_FOREIGN) /* where no image of any file can be used */
         result = skip;

@@ -23,12 +23,9 @@ struct hl_found_image {
     struct hl_plan plan;     /* from an image, at the forecast's address */
 };
 
-/* An image for less text than that is made only where it is asked for by name (share add --way=image); as HL_SKIP_SPARSE_TEXT
-   has it, 1/32 of a huge page. */
-#define HL_TEXT_WORTH 65536
-
-/* Whether the executable segments of OBJECT have so much. */
-bool hl_has_enough_text(const struct hl_object *object);
+/* Whether the executable segments of OBJECT have as much as a huge page of text must have (hl_least_text_bytes).  An image for less
+   is made only where it is asked for by name (share add --way=image). */
+bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry);
 
 /* hl_open_image, as a process of this user with OPTIONS would call it.  The same for who knows the STATUS of this process. */
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);

@@ -541,6 +541,16 @@ static char *explain_pressure(struct hl_placer *placer, bool with_io) {
     return NULL;
 }
 
+bool hl_leaves_margin(uint64_t bytes) {
+    char meminfo[8192];
+    uint64_t total, pool = 0, available;
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) <= 0 || !hl_find_number(meminfo, "MemTotal:", &total) ||
+        !hl_find_number(meminfo, "MemAvailable:", &available))
+        return false;
+    hl_find_number(meminfo, "Hugetlb:", &pool);
+    return available >= hl_subtract(total, pool) / 100 * HL_AVAILABLE_MIN + bytes / 1024;
+}
+
 char *hl_explain_busy(struct hl_placer *placer) { return explain_pressure(placer, true); }
 
 /* --- the two ways --- */

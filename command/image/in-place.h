@@ -69,6 +69,10 @@ char *hl_make_huge_in_place(struct hl_placer *placer, struct hl_place *place, co
 /* Percent of the memory that stay available after what no person has asked for, an image or what is put in place. */
 #define HL_AVAILABLE_MIN 15
 
+/* Whether that much of the machine's memory is available with BYTES less of it.  The pool of huge pages is no part of it.  False
+   also where /proc/meminfo cannot be read. */
+bool hl_leaves_margin(uint64_t bytes);
+
 /* What the machine is short of now, so that nothing should be put in place for a later benefit; NULL: nothing, or PLACER
    has noted that it is not known.  The caller frees it. */
 char *hl_explain_busy(struct hl_placer *placer);

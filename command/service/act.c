@@ -110,15 +110,13 @@ static char *explain_canary(double percent) {
 /* Why there is no memory for another huge page; NULL: there is. */
 static char *explain_memory(const struct hl_actor *actor, const struct hl_configuration *configuration) {
     char meminfo[8192];
-    uint64_t total = 0, available = 0;
-    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) > 0) {
+    uint64_t total = 0;
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) > 0)
         hl_find_number(meminfo, "MemTotal:", &total);
-        hl_find_number(meminfo, "MemAvailable:", &available);
-    }
     double budget = fmin(BUDGET_SHARE * (double)total, (double)BUDGET_MAX_KIB);
     if (configuration->budget_mib > 0)
         budget = 1024 * configuration->budget_mib;
-    if (100 * (double)available < HL_AVAILABLE_MIN * (double)total || total == 0)
+    if (!hl_leaves_margin(actor->geometry.huge_page_bytes))
         return hl_xasprintf("less than %d %% of the memory is available", HL_AVAILABLE_MIN);
     if ((double)((actor->counts.kept_bytes + actor->geometry.huge_page_bytes) >> 10) > budget)
         return hl_xasprintf("%" PRIu64 " MiB are in place, and the budget is %.0f MiB",
