@@ -435,6 +435,8 @@ void hl_report_lost(struct hl_context *context, const struct hl_work *work) {
 void hl_report_broken(struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     begin_urgent(context, &line, work);
-    hl_add_text(&line, "rolled back, but its mappings are not what they were before");
+    hl_add_text(
+        &line,
+        "rolled back, but its mappings are not what they were before; please report this bug of hugeld");
     hl_write_line(context, &line);
 }

@@ -24,7 +24,6 @@ const char *hl_skip_remedy(enum hl_skip skip) {
     return hl_same_bytes(remedy, "none", sizeof "none") ? NULL : remedy;
 }
 
-
 const char *hl_kind_name(enum hl_kind kind) {
     static const char *const names[HL_KINDS] = {"text", "rodata", "data", "bss"};
     return names[kind];

@@ -5,7 +5,7 @@
    the kernel frees it when the last process that maps it ends.
 
    Root makes it on a tmpfs of its own that is mounted nowhere, with huge pages as they are written; other users
-   makes it in a memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a descriptor that can
+   make it in a memory file, whose pages are made huge afterwards (Linux 6.12).  Processes get a descriptor that can
    be read only, of a file system that is read-only or a file that is sealed: none can change what the others
    execute. */
 #include "command/base/common.h"

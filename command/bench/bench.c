@@ -145,9 +145,8 @@ static int check_output(struct hl_bench *bench, enum hl_side side, const struct 
         bench->comparable = false;
     if (side == HL_PLAIN || different == NULL || !bench->comparable)
         return 0;
-    hl_warn("%s: %s differs on huge pages; plainly it is the same from run to run: this is a bug of hugeld's "
-            "or a "
-            "program that looks at its own memory",
+    hl_warn("%s: %s differs on huge pages; it is the same in all plain runs, so this is a bug in hugeld, "
+            "or the program looks at its own memory",
             bench->subject->argv[0], different);
     return HL_EXIT_NO;
 }

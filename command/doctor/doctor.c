@@ -131,7 +131,8 @@ static void find_pool(struct request *request, const struct machine *machine) {
                     hl_skip_remedy((enum hl_skip)machine->pool_skip));
         return;
     }
-    char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, hl_subtract(pool->total_pages, pool->surplus_pages) + PAGES_SUGGESTED);
+    char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64,
+                                hl_subtract(pool->total_pages, pool->surplus_pages) + PAGES_SUGGESTED);
     add_finding(request, "pool", machine->available_pages > 0 ? OK : BAD,
                 hl_xasprintf("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
                              " reserved; %" PRIu64 " available for this process",
@@ -151,10 +152,11 @@ static void find_nodes(struct request *request, const struct machine *machine) {
     for (unsigned i = 0; i < pool->n_nodes; i++) {
         const struct hl_pool_node *node = &pool->node[i];
         char *name = hl_xasprintf("node%u", node->node);
-        char *remedy = hl_xasprintf(
-            "echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
-            "kB/nr_hugepages",
-            hl_subtract(node->total_pages, node->surplus_pages) + PAGES_SUGGESTED, node->node, machine->geometry.huge_page_bytes / 1024);
+        char *remedy =
+            hl_xasprintf("echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
+                         "kB/nr_hugepages",
+                         hl_subtract(node->total_pages, node->surplus_pages) + PAGES_SUGGESTED, node->node,
+                         machine->geometry.huge_page_bytes / 1024);
         static const char *const why[] = {"", "; not in the cpuset of this process",
                                           "; not in the memory policy of this process", ""};
         bool lacks = node->use == HL_NODE_USABLE && node->free_pages == 0 && pool->free_pages > 0;
@@ -316,7 +318,8 @@ static void find_library(struct request *request, const struct machine *machine)
         add_finding(request, "libhugeld", OK, hl_xasprintf("%s", machine->library), NULL);
     else
         add_finding(request, "libhugeld", BAD,
-                    hl_xasprintf("libhugeld.so was not found: 'hugeld run' cannot work"), "make");
+                    hl_xasprintf("libhugeld.so was not found, so programs cannot be moved by it"),
+                    "install the hugeld package again, or run make in its source");
 }
 
 static void find_everything(struct request *request, const struct machine *machine) {

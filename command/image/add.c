@@ -65,9 +65,11 @@ static bool refuse(struct making *making, enum hl_skip skip) {
     bool gains_nothing =
         skip == HL_SKIP_TOO_SMALL || skip == HL_SKIP_SPARSE_TEXT || skip == HL_SKIP_IMAGE_USELESS;
     making->addition->reason = hl_skip_name(skip);
-    return fail(making, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
-                gains_nothing && skip != HL_SKIP_IMAGE_USELESS ? hl_xasprintf("%s", hl_skip_sentence(skip))
-                                                               : hl_explain_skip(skip, making->addition->path != NULL ? making->addition->path : "FILE"));
+    return fail(
+        making, gains_nothing ? HL_SHARE_NOTHING : HL_SHARE_FAILED,
+        gains_nothing && skip != HL_SKIP_IMAGE_USELESS
+            ? hl_xasprintf("%s", hl_skip_sentence(skip))
+            : hl_explain_skip(skip, making->addition->path != NULL ? making->addition->path : "FILE"));
 }
 
 /* --- what the file is --- */

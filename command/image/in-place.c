@@ -544,7 +544,8 @@ static char *explain_pressure(struct hl_placer *placer, bool with_io) {
 bool hl_leaves_margin(uint64_t bytes) {
     char meminfo[8192];
     uint64_t total, pool = 0, available;
-    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) <= 0 || !hl_find_number(meminfo, "MemTotal:", &total) ||
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) <= 0 ||
+        !hl_find_number(meminfo, "MemTotal:", &total) ||
         !hl_find_number(meminfo, "MemAvailable:", &available))
         return false;
     hl_find_number(meminfo, "Hugetlb:", &pool);

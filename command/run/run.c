@@ -158,7 +158,7 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     bool is_refused = strict && reason != NULL;
     if (reason != NULL && acts)
         hl_warn("%s: %s; %s", name, reason,
-                is_refused            ? "strict=on, so it does not run: leave that out"
+                is_refused            ? "strict=on, so it does not run; run it without strict=on"
                 : way->reason != NULL ? "it runs on small pages"
                                       : "libhugeld.so is preloaded instead");
     return is_refused ? HL_EXIT_NOT_FOUND : 0;

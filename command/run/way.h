@@ -37,7 +37,7 @@ struct hl_way {
    none of them; else the caller owns the path. */
 char *hl_find_library(void);
 
-/* The objects that are asked for: GIVEN (-p), else LD_HUGEPAGES, else the executable alone.  It lives as long as they. */
+/* The objects that are asked for: GIVEN (-p), else LD_HUGEPAGES, else the executable alone.  It lives as long as these do. */
 struct hl_string hl_find_patterns(const char *given);
 
 /* Whether PATTERNS select the executable at PATH. */

@@ -137,7 +137,7 @@ static char *explain_rest(struct hl_actor *actor, const struct hl_configuration 
     if (sentence != NULL)
         return sentence;
     if (!may)
-        return hl_xasprintf("the kill switch is there");
+        return hl_xasprintf("the kill switch is there: " HL_SERVICE_STOP);
     const char *isolated = hl_explain_isolated();
     if (isolated != NULL)
         return hl_xasprintf("%s", isolated);

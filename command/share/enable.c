@@ -87,7 +87,7 @@ static bool add_image(const struct request *request, const char *path) {
     const char *sentence = json_string_value(json_object_get(file, "sentence"));
     bool fine = result != NULL && (strcmp(result, "made") == 0 || strcmp(result, "present") == 0);
     if (!fine && answer.errors[0] == '\0')
-        hl_warn("%s: %s", path, sentence != NULL ? sentence : "nothing of it can be shared");
+        hl_warn("%s: %s", path, sentence != NULL ? sentence : "none of its text can be shared");
     json_decref(file);
     hl_free_answer(&answer);
     return fine;

@@ -319,9 +319,9 @@ static bool is_linked(const struct hl_libraries *libraries, const char *executab
 /* Adds what a process has mapped as LOADED, unless there is a PROBLEM with it, which becomes the answer's. */
 static void add_loaded(struct request *request, const struct hl_store *store, const struct hl_loaded *loaded,
                        char *problem) {
-    struct hl_addition addition = {.result = hl_has_enough_text(&loaded->object, &store->geometry) ? HL_SHARE_FAILED
-                                                                                 : HL_SHARE_NOTHING,
-                                   .sentence = problem};
+    struct hl_addition addition = {
+        .result = hl_has_enough_text(&loaded->object, &store->geometry) ? HL_SHARE_FAILED : HL_SHARE_NOTHING,
+        .sentence = problem};
     show_progress(request, loaded->object.path);
     if (problem == NULL)
         hl_add_image(&addition, store, loaded->file, find_flags(request, request->per_node, true));

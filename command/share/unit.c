@@ -202,7 +202,7 @@ char *hl_find_unit_program(const char *unit, const char *command) {
 static bool can_be_named(const char *path) {
     if (strpbrk(path, " \t:\"'\\$%;") == NULL)
         return true;
-    hl_warn("%s: a drop-in cannot name this path", path);
+    hl_warn("%s: a drop-in cannot name this path, which has a blank, a colon, a quote, \\, $, %% or ;", path);
     return false;
 }
 
@@ -331,7 +331,7 @@ static const char *find_misuse(const struct request *request) {
     if (strchr(request->unit, '/') != NULL || request->unit[0] == '.' || request->unit[0] == '\0')
         return "the service is named, not its file";
     if (request->begins && request->ends)
-        return "--begin or --end";
+        return "--begin and --end exclude each other";
     if ((request->begins || request->ends) && request->n_files == 0)
         return "--begin and --end take the FILEs of the service";
     return request->n_files > LINKS_MAX ? "too many FILEs" : NULL;

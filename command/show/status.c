@@ -419,8 +419,8 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
     if (!named)
         return hl_xasprintf("could be on huge pages; name it in LD_HUGEPAGES");
     return hl_xasprintf("could be on huge pages; %s", options->verbose > 0
-                                                          ? "a line at its start said why it is not"
-                                                          : "verbose=1 tells at start why it is not");
+                                                          ? "its standard error at start says why it is not"
+                                                          : "start it with verbose=1 to see why it is not");
 }
 
 /* Where nothing can be done at the address that the object has. */

@@ -98,7 +98,8 @@ static void tell(const struct hl_exec_plan *plan, int result) {
     else if (result != 0 && (refuses || plan->verbose >= 1))
         hl_warn("%s: not on its image: %s; %s", plan->executable,
                 result > 0 ? hl_skip_sentence((enum hl_skip)result) : strerror(-result),
-                refuses ? "strict=on, so it does not run: leave that out" : "it runs on small pages");
+                refuses ? "strict=on, so it does not run; run it without strict=on"
+                        : "it runs on small pages");
     free(text);
     free(rodata);
 }

@@ -276,7 +276,7 @@ static void choose_way(struct hl_advice *advice, const struct prospects *prospec
         advice->command[n++] = format_run(prospects, program->path, way);
     else if (share_command == NULL && advice->reason == NULL)
         advice->reason =
-            hl_xasprintf("its files are kept in place; what runs since before that is to be started anew");
+            hl_xasprintf("its files are kept in place; restart the processes that were started before that");
 }
 
 /* What the hot text that is on small pages costs, in the units of the estimate. */

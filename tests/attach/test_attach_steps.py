@@ -224,4 +224,4 @@ def fail_calls(target_file, steps, command, plain, error):
 @pytest.mark.parametrize("error", ["ENOMEM", *[pytest.param(e, marks=pytest.mark.whole) for e in ERRNOS[1:]]])
 def test_failing_calls(targets, steps, plain_output, command, error):
     n, said = fail_calls(targets["exec"], steps, command, plain_output, error)
-    assert n >= 9 and ("a system call failed in it" in said or error == "EPERM"), said  # EPERM of mremap: sealed
+    assert n >= 9 and ("a system call that hugeld made in it failed" in said or error == "EPERM"), said  # EPERM of mremap: sealed

@@ -374,7 +374,7 @@ def test_strict(images, program, run, meddle):
     images.add(app)
     result = meddled(meddle, run, app, "fail 1", options="strict=on")
     assert (result.returncode, result.stdout) == (127, "")
-    assert result.stderr.endswith("; strict=on, so it does not run: leave that out\n")
+    assert result.stderr.endswith("; strict=on, so it does not run; run it without strict=on\n")
 
 
 def test_file_replaced(images, program, run, meddle, tmp_path):

@@ -361,7 +361,7 @@ def refused(run, app, why, prefix=()):
                     line), line
     result = run([app], options="strict=on", prefix=prefix)
     assert (result.returncode, result.stdout) == (127, "")
-    assert why in result.stderr and result.stderr.endswith("; strict=on, so it does not run: leave that out\n")
+    assert why in result.stderr and result.stderr.endswith("; strict=on, so it does not run; run it without strict=on\n")
 
 
 @pytest.mark.parametrize("change", ["touched", "written", "replaced", "none"])

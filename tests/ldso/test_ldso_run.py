@@ -64,7 +64,7 @@ def test_none_built(folder, builder, pool):
     (folder / "ldso/ld.so").unlink()
     done = run(folder, "-l", "ldso", "--", app)
     assert done.returncode == 3
-    assert "there is no patched dynamic linker, build it with 'make ldso'; libhugeld.so is preloaded" in done.stderr
+    assert "there is no patched dynamic linker; install hugeld-ldso, or build it with make ldso; libhugeld.so is preloaded" in done.stderr
 
 
 def test_no_namespace(folder, builder, pool, root, strace):

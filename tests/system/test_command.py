@@ -572,8 +572,8 @@ def test_status_of_nothing():
 
 @pytest.mark.parametrize("patterns,options,words", [
     ("lib*", "", "name it in LD_HUGEPAGES"), ("main", "exe=other", "exe= leaves this program out"),
-    ("main", "backend=hugetlb", "verbose=1 tells at start why it is not"),
-    ("main", "backend=hugetlb,verbose=1", "a line at its start said why it is not"),
+    ("main", "backend=hugetlb", "start it with verbose=1 to see why it is not"),
+    ("main", "backend=hugetlb,verbose=1", "its standard error at start says why it is not"),
 ], ids=["not-named", "only", "silent", "verbose"])
 def test_status_says_why_nothing_moved(builder, library, pause_library, pool, patterns, options, words):
     pool(0)
