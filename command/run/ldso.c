@@ -100,7 +100,8 @@ char *hl_explain_no_linker(const char *linker, const struct hl_elf_file *file, c
     char *reason = NULL, *origin = NULL, *installed = NULL;
     *interpreter = NULL;
     if (linker == NULL)
-        return hl_xasprintf("there is no patched dynamic linker; install hugeld-ldso, or build it with make ldso");
+        return hl_xasprintf(
+            "there is no patched dynamic linker; install hugeld-ldso, or build it with make ldso");
     if (access(linker, X_OK) != 0) /* also where nothing may be executed: a mount with noexec */
         return hl_xasprintf("%s may not be executed (%s)", linker, strerror(errno));
     if (file == NULL)
