@@ -49,29 +49,36 @@ bool hl_is_unit(const char *name) {
     return strchr(name, '/') == NULL && length > suffix && strcmp(name + length - suffix, ".service") == 0;
 }
 
-/* What is wrong with VALUE, or NULL. */
-static const char *parse_enabled(struct hl_configuration *configuration, const char *value) {
+/* Each of these reads VALUE into a field: what is wrong with it, or NULL. */
+
+static const char *parse_enabled(void *entries, const char *value) {
     if (value[0] != '/' && !hl_is_unit(value))
         return "it is neither an absolute path nor a unit of systemd, as in name.service";
-    add_text(&configuration->enabled, hl_xasprintf("%s", value));
+    add_text(entries, hl_xasprintf("%s", value));
     return NULL;
 }
 
-static const char *parse_switch(bool *is_on, const char *value) {
-    *is_on = strcmp(value, "yes") == 0;
-    return *is_on || strcmp(value, "no") == 0 ? NULL : "write yes or no";
+static const char *parse_switch(void *is_on, const char *value) {
+    bool on = strcmp(value, "yes") == 0;
+    *(bool *)is_on = on;
+    return on || strcmp(value, "no") == 0 ? NULL : "write yes or no";
 }
 
-static const char *parse_observe(struct hl_configuration *configuration, const char *value) {
-    return parse_switch(&configuration->observes, value);
+static const char *parse_pattern(void *patterns, const char *value) {
+    if (value[0] != '/')
+        return "it is not a pattern of absolute paths";
+    add_text(patterns, hl_xasprintf("%s", value));
+    return NULL;
 }
 
-static const char *parse_any_disk(struct hl_configuration *configuration, const char *value) {
-    return parse_switch(&configuration->any_disk, value);
-}
-
-static const char *parse_act(struct hl_configuration *configuration, const char *value) {
-    return parse_switch(&configuration->acts, value);
+static const char *parse_metrics(void *metrics, const char *value) {
+    size_t length = strlen(value), suffix = strlen(".prom");
+    char **path = metrics;
+    if (value[0] != '/' || length <= suffix || strcmp(value + length - suffix, ".prom") != 0)
+        return "write the absolute path of a file NAME.prom";
+    free(*path);
+    *path = hl_xasprintf("%s", value);
+    return NULL;
 }
 
 /* A number from MIN to MAX, which may have decimals.  False: VALUE is none. */
@@ -83,52 +90,28 @@ static bool parse_number(double *number, const char *value, double min, double m
     return *end == '\0' && *number >= min && *number <= max;
 }
 
-static const char *parse_pattern(struct hl_texts *patterns, const char *value) {
-    if (value[0] != '/')
-        return "it is not a pattern of absolute paths";
-    add_text(patterns, hl_xasprintf("%s", value));
-    return NULL;
-}
-
-static const char *parse_eligible(struct hl_configuration *configuration, const char *value) {
-    return parse_pattern(&configuration->eligible, value);
-}
-
-static const char *parse_excluded(struct hl_configuration *configuration, const char *value) {
-    return parse_pattern(&configuration->excluded, value);
-}
-
-static const char *parse_metrics(struct hl_configuration *configuration, const char *value) {
-    size_t length = strlen(value), suffix = strlen(".prom");
-    if (value[0] != '/' || length <= suffix || strcmp(value + length - suffix, ".prom") != 0)
-        return "write the absolute path of a file NAME.prom";
-    free(configuration->metrics);
-    configuration->metrics = hl_xasprintf("%s", value);
-    return NULL;
-}
-
 static const struct setting {
     const char *name;
-    const char *(*take)(struct hl_configuration *configuration, const char *value); /* NULL: it is a number */
-    size_t number;                                                                  /* where that is */
-    double min, max;
-    const char *problem;
+    size_t field;
+    const char *(*parse)(void *field, const char *value); /* NULL: it is a number, */
+    double min, max;                                      /* from here to there, */
+    const char *problem;                                  /* or else this is wrong */
 } settings[] = {
-    {.name = ENABLED, .take = parse_enabled},
-    {.name = "observe", .take = parse_observe},
-#define NUMBER(field, min, max, problem) NULL, offsetof(struct hl_configuration, field), min, max, problem
-    {"window", NUMBER(window_seconds, 0.1, 60, "write seconds from 0.1 to 60")},
-    {"interval", NUMBER(interval_seconds, 1, 86400, "write seconds from 1 to 86400")},
-    {.name = "eligible", .take = parse_eligible},
-    {.name = "excluded", .take = parse_excluded},
-    {.name = "metrics", .take = parse_metrics},
-    {.name = "any_disk", .take = parse_any_disk},
-    {.name = "act", .take = parse_act},
-    {"canary", NUMBER(canary_percent, 0, 100, "write a percentage from 0 to 100, without %")},
-    {"delay", NUMBER(delay_seconds, 0, 86400, "write seconds from 0 to 86400")},
-    {"rate", NUMBER(pages_per_minute, 1, 60, "write huge pages in a minute, from 1 to 60")},
-    {"budget", NUMBER(budget_mib, 2, 1 << 20, "write MiB from 2 to 1048576")},
-#undef NUMBER
+#define FIELD(field) offsetof(struct hl_configuration, field)
+    {.name = ENABLED, FIELD(enabled), parse_enabled},
+    {.name = "observe", FIELD(observes), parse_switch},
+    {"window", FIELD(window_seconds), NULL, 0.1, 60, "write seconds from 0.1 to 60"},
+    {"interval", FIELD(interval_seconds), NULL, 1, 86400, "write seconds from 1 to 86400"},
+    {.name = "eligible", FIELD(eligible), parse_pattern},
+    {.name = "excluded", FIELD(excluded), parse_pattern},
+    {.name = "metrics", FIELD(metrics), parse_metrics},
+    {.name = "any_disk", FIELD(any_disk), parse_switch},
+    {.name = "act", FIELD(acts), parse_switch},
+    {"canary", FIELD(canary_percent), NULL, 0, 100, "write a percentage from 0 to 100, without %"},
+    {"delay", FIELD(delay_seconds), NULL, 0, 86400, "write seconds from 0 to 86400"},
+    {"rate", FIELD(pages_per_minute), NULL, 1, 60, "write huge pages in a minute, from 1 to 60"},
+    {"budget", FIELD(budget_mib), NULL, 2, 1 << 20, "write MiB from 2 to 1048576"},
+#undef FIELD
 };
 #define N_SETTINGS (sizeof settings / sizeof settings[0])
 
@@ -163,10 +146,10 @@ static bool cut_line(char *line, char **name, char **value) {
 
 static const char *parse_value(struct hl_configuration *configuration, const struct setting *setting,
                                const char *value) {
-    if (setting->take != NULL)
-        return setting->take(configuration, value);
-    double *number = (double *)((char *)configuration + setting->number);
-    return parse_number(number, value, setting->min, setting->max) ? NULL : setting->problem;
+    void *field = (char *)configuration + setting->field;
+    if (setting->parse != NULL)
+        return setting->parse(field, value);
+    return parse_number(field, value, setting->min, setting->max) ? NULL : setting->problem;
 }
 
 static char *explain_unknown(const char *name) {
