@@ -41,7 +41,7 @@ static void add_pid(struct request *request, pid_t pid) {
 }
 
 /* A process ID, or a name, of which there may be several processes. */
-static int take_process(void *request_, const char *text) {
+static int parse_process(void *request_, const char *text) {
     struct request *request = request_;
     pid_t pid = hl_parse_pid(text), *pids;
     if (pid != 0) {
@@ -57,14 +57,12 @@ static int take_process(void *request_, const char *text) {
     for (size_t i = 0; i < n; i++)
         add_pid(request, pids[i]);
     free(pids);
-    if (n == 0)
-        hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
     request->failed |= n == 0;
     request->has_names = true;
     return 0;
 }
 
-static int take_store(void *request_, const char *path) {
+static int set_store(void *request_, const char *path) {
     struct request *request = request_;
     if (path[0] != '/' || strlen(path) >= HL_FOLDER_BYTES) {
         hl_warn("--store=%s: give the store's folder with a leading slash", path);
@@ -87,13 +85,13 @@ static int take_store(void *request_, const char *path) {
 
 static const struct hl_flag attach_flags[] = {
     FLAGS_OF_BOTH("main"),
-    {"store", 0, "FOLDER", "Look for images in this store", HL_CALL(take_store)},
-    {NULL, 0, "PID|NAME...", NULL, HL_CALL(take_process)},
+    {"store", 0, "FOLDER", "Look for images in this store", HL_CALL(set_store)},
+    {NULL, 0, "PID|NAME...", NULL, HL_CALL(parse_process)},
 };
 
 static const struct hl_flag detach_flags[] = {
     FLAGS_OF_BOTH("*"),
-    {NULL, 0, "PID|NAME...", NULL, HL_CALL(take_process)},
+    {NULL, 0, "PID|NAME...", NULL, HL_CALL(parse_process)},
 };
 
 /* --- children --- */

@@ -79,14 +79,6 @@ static int check_flags(const struct hl_region *region) {
     return 0;
 }
 
-/* The segment of OBJECT that has the page at AT. */
-static const struct hl_segment *find_segment(const struct hl_object *object, uint64_t at) {
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (at >= object->segment[i].first_page && at < object->segment[i].end_page)
-            return &object->segment[i];
-    return NULL;
-}
-
 /* Whether REGION maps LOADED's file as SEGMENT says; a part of it may lie in neighbours. */
 static int check_region(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                         const struct hl_segment *segment, const struct hl_region *region) {
@@ -106,7 +98,7 @@ static int check_span(const struct hl_attachment *attachment, const struct hl_lo
                       struct hl_span *span, unsigned edges, uint64_t huge_page_bytes) {
     uint64_t huge_bytes = 0;
     for (uint64_t at = span->start, next; at < span->end; at = next) {
-        const struct hl_segment *segment = find_segment(&loaded->object, at);
+        const struct hl_segment *segment = hl_find_segment(&loaded->object, at);
         const struct hl_region *region = hl_find_region(&attachment->process, at);
         if (segment == NULL && edges == HL_EDGES_SMALL && at > span->start) {
             span->end = hl_round_down(at, huge_page_bytes);
@@ -466,7 +458,7 @@ static bool has_replaced_text(const struct hl_attachment *attachment) {
         const struct hl_region *region = &attachment->process.region[i];
         bool is_known = !region->of_image || !(region->flags & PF_X);
         for (size_t j = 0; j < attachment->process.n_loaded && !is_known; j++)
-            is_known = find_segment(&attachment->process.loaded[j].object, region->start) != NULL;
+            is_known = hl_find_segment(&attachment->process.loaded[j].object, region->start) != NULL;
         if (!is_known)
             return true;
     }

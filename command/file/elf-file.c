@@ -321,6 +321,13 @@ int hl_load_object(struct hl_object *object, const struct hl_elf_file *file, con
     return result;
 }
 
+const struct hl_segment *hl_find_segment(const struct hl_object *object, uint64_t at) {
+    for (unsigned i = 0; i < object->n_segments; i++)
+        if (at >= object->segment[i].first_page && at < object->segment[i].end_page)
+            return &object->segment[i];
+    return NULL;
+}
+
 /* Of each name only so much is read: this is asked at each start. */
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix) {
     char name[64];

@@ -60,6 +60,9 @@ const char *hl_elf_problem_sentence(enum hl_elf_problem problem);
 int hl_load_object(struct hl_object *object, const struct hl_elf_file *file, const char *path,
                    uint64_t load_bias, const struct hl_geometry *geometry);
 
+/* The segment of OBJECT that has the page at AT; NULL: none. */
+const struct hl_segment *hl_find_segment(const struct hl_object *object, uint64_t at);
+
 /* Whether a DT_NEEDED begins with PREFIX. */
 bool hl_needs_library(const struct hl_elf_file *file, const char *prefix);
 

@@ -112,8 +112,7 @@ static int read_object(struct planner *p) {
             return HL_SKIP_SOURCE_UNREADABLE;
     }
     hl_default_options(&options);
-    options.segments = HL_SEGMENTS_ALL;
-    options.sparse_text = HL_SPARSE_TEXT_ON;
+    hl_set_image_options(&options);
     options.data = HL_DATA_OFF;
     return hl_plan_object(&plan, &p->object, &options, p->geometry);
 }

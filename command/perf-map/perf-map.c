@@ -42,10 +42,7 @@ static int parse_process(void *request_, const char *text) {
         return EINVAL;
     }
     size_t n = pid != 0 ? 1 : hl_find_named(&named, text);
-    if (n == 0) {
-        hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", text);
-        request->failed++;
-    }
+    request->failed += n == 0;
     request->has_names |= pid == 0;
     request->asked = hl_xrealloc(request->asked, (request->n_asked + n + 1) * sizeof pid);
     for (size_t i = 0; i < n; i++)

@@ -40,6 +40,8 @@ size_t hl_find_named(pid_t **pids, const char *name) {
     }
     if (folder != NULL)
         closedir(folder);
+    if (n == 0)
+        hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
     return n;
 }
 

@@ -85,7 +85,8 @@ void hl_close_process(struct hl_process *process);
 /* Whether NAME is the process's name (comm) or the base name of its executable. */
 bool hl_has_name(const struct hl_process *process, const char *name);
 
-/* The processes that have this name, but not this one: how many, and *PIDS, which the caller frees. */
+/* The processes that have this name, but not this one: how many, and *PIDS, which the caller frees.  If there are
+   none, it says so. */
 size_t hl_find_named(pid_t **pids, const char *name);
 
 /* Whether TEXT consists of digits, so that it means a process ID and no name. */

@@ -578,8 +578,6 @@ static void report_named(struct request *request, const char *name) {
     for (size_t i = 0; i < n; i++)
         report_pid(request, pids[i]);
     free(pids);
-    if (n == 0)
-        hl_warn("%s: no process has this name; 'hugeld status --all' lists those with huge pages", name);
 }
 
 /* The exit code for wrong use, or 0. */

@@ -119,17 +119,9 @@ static int place_codes(const struct act *act, const struct vector *vector) {
     return 0;
 }
 
-/* The segment of the program that has the page at AT. */
-static const struct hl_segment *find_segment(const struct hl_object *object, uint64_t at) {
-    for (unsigned i = 0; i < object->n_segments; i++)
-        if (at >= object->segment[i].first_page && at < object->segment[i].end_page)
-            return &object->segment[i];
-    return NULL;
-}
-
 /* Whether REGION is the program's file, mapped as its headers say. */
 static bool is_own(const struct act *act, const struct hl_region *region, dev_t device) {
-    const struct hl_segment *segment = find_segment(&act->plan->object, region->start);
+    const struct hl_segment *segment = hl_find_segment(&act->plan->object, region->start);
     return segment != NULL && !region->shared && region->inode == act->plan->file.inode &&
            region->device == device && region->flags == segment->flags && region->end <= segment->end_page &&
            region->offset - segment->offset == region->start - segment->first_page;
@@ -178,7 +170,7 @@ static int check_pieces(const struct act *act) {
 
 /* Whether REGION is the zeros of a segment, which no file has. */
 static bool is_zeros(const struct act *act, const struct hl_region *region) {
-    const struct hl_segment *segment = find_segment(&act->plan->object, region->start);
+    const struct hl_segment *segment = hl_find_segment(&act->plan->object, region->start);
     return segment != NULL && !region->shared && region->inode == 0 && region->flags == segment->flags &&
            region->start >= segment->file_end && region->end <= segment->end_page;
 }
