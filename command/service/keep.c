@@ -9,11 +9,14 @@
 #include "command/base/common.h"
 #include "command/image/in-place.h"
 #include "command/image/store.h"
+#include "command/service/lookout.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -70,6 +73,9 @@ struct hl_keeper {
     size_t n;
     struct kept *kept;
     double next; /* no file before that */
+    const struct hl_configuration *configuration;
+    const char *source; /* the path of that */
+    struct hl_lookout *lookout;
     struct hl_placer placer;
     struct hl_keeper_counts counts;
 };
@@ -194,22 +200,37 @@ static void set_due(struct kept *kept, double wait) {
         kept->due = at;
 }
 
-/* Opens and locks the store.  False: another process has the lock, or it was said once what is wrong; KEPT is tried again. */
-static bool lock_store(struct hl_keeper *keeper, struct hl_store *store, struct kept *kept) {
-    kept->done = hl_now_ms();
-    kept->due = kept->done + PATIENCE;
-    if (hl_find_store(store, keeper->path) != 0)
-        return false;
-    int result = hl_lock_store(store, false);
+/* Opens and locks the store.  0; -EWOULDBLOCK: another process has the lock; or another negated errno: there is none, or it was said
+   once what is wrong. */
+static int open_store(struct hl_keeper *keeper, struct hl_store *store) {
+    int result = hl_find_store(store, keeper->path);
+    if (result != 0)
+        return result;
+    result = hl_lock_store(store, false);
     if (result != 0 && result != -EWOULDBLOCK && result != keeper->lock_said)
         hl_warn("%s: the store cannot be locked: %s; make it writable", keeper->path, strerror(-result));
-    if (result == -EWOULDBLOCK)
-        kept->due = kept->done + REST;
-    else
+    if (result != -EWOULDBLOCK)
         keeper->lock_said = result;
-    if (result != 0)
+    if (result == 0)
+        store->placer = &keeper->placer;
+    else
         hl_close_store(store);
+    return result;
+}
+
+/* The same for KEPT, which is tried again after false. */
+static bool lock_store(struct hl_keeper *keeper, struct hl_store *store, struct kept *kept) {
+    kept->done = hl_now_ms();
+    int result = open_store(keeper, store);
+    kept->due = kept->done + (result == -EWOULDBLOCK ? REST : PATIENCE);
     return result == 0;
+}
+
+/* Of the original. */
+static dev_t find_device(const struct kept *kept) {
+    uint64_t device = 0;
+    sscanf(kept->key, "0x%" SCNx64 "-", &device);
+    return device;
 }
 
 /* The file system with the original is gone, and its numbers may be another's next: so nothing is asked. */
@@ -220,6 +241,7 @@ static void drop(struct hl_keeper *keeper, struct kept *kept) {
     int result = hl_remove_stored(&store, kept->key);
     keeper->counts.removed += result == 0;
     kept->is_unmounted = result != 0 && result != -ENOENT;
+    hl_forget_device(keeper->lookout, find_device(kept));
     keeper->changed = true;
     hl_close_store(&store);
 }
@@ -273,11 +295,18 @@ static void forget(const struct hl_keeper *keeper, struct kept *kept) {
     free(kept->said);
 }
 
+static struct kept *find_key(const struct hl_keeper *keeper, const char *key) {
+    for (size_t i = 0; i < keeper->n; i++)
+        if (strcmp(keeper->kept[i].key, key) == 0)
+            return &keeper->kept[i];
+    return NULL;
+}
+
 /* The one whose image STORED is, by its KEY, or else by its original, for one that got a new key; a new one is added. */
 static struct kept *find_kept(struct hl_keeper *keeper, const struct hl_stored *stored) {
-    for (size_t i = 0; i < keeper->n; i++)
-        if (strcmp(keeper->kept[i].key, stored->key) == 0)
-            return &keeper->kept[i];
+    struct kept *same = find_key(keeper, stored->key);
+    if (same != NULL)
+        return same;
     for (size_t i = 0; i < keeper->n; i++)
         if (!keeper->kept[i].is_there && strcmp(keeper->kept[i].origin, stored->origin) == 0)
             return &keeper->kept[i];
@@ -461,9 +490,80 @@ static void refresh(struct hl_keeper *keeper, struct kept *kept) {
     if (!lock_store(keeper, &store, kept))
         return;
     kept->due = NOT_DUE;
-    store.placer = &keeper->placer;
     refresh_key(keeper, kept, &store);
     hl_close_store(&store);
+}
+
+/* --- what appears --- */
+
+/* Whether the configuration has ENTRY still, although it was not read again: `hugeld disable` took it out, perhaps. */
+static bool is_enabled(const struct hl_keeper *keeper, const char *entry) {
+    struct hl_configuration configuration;
+    bool found = false;
+    if (hl_read_configuration(&configuration, keeper->source) != 0)
+        return false;
+    for (size_t i = 0; i < configuration.enabled.n && !found; i++)
+        found = strcmp(configuration.enabled.text[i], entry) == 0;
+    hl_free_configuration(&configuration);
+    return found;
+}
+
+static bool has_origin(const struct hl_keeper *keeper, const char *path) {
+    char real[PATH_MAX];
+    bool found = false;
+    if (realpath(path, real) == NULL)
+        return false;
+    for (size_t i = 0; i < keeper->n && !found; i++)
+        found = strcmp(keeper->kept[i].origin, real) == 0;
+    return found;
+}
+
+/* What could not be made, as ADDITION says, is pending, and tried again, unless the store has that file by another path.  Takes over
+   what was said of it. */
+static void note_pending(struct hl_keeper *keeper, const struct hl_store *store, struct hl_addition *addition,
+                         unsigned marks) {
+    struct hl_stored pending = {.key = addition->key.at, .origin = addition->path, .marks = marks};
+    if (addition->path == NULL || find_key(keeper, addition->key.at) != NULL ||
+        hl_set_pending(store, &pending) != 0)
+        return;
+    follow_store(keeper, store);
+    struct kept *kept = find_key(keeper, addition->key.at);
+    if (kept == NULL)
+        return;
+    kept->said = addition->sentence;
+    addition->sentence = NULL;
+}
+
+/* Adds the file at PATH, which was not there before, to the open STORE. */
+static void add(struct hl_keeper *keeper, const struct hl_store *store, const char *path, bool is_inside,
+                bool was_there) {
+    struct hl_addition addition;
+    unsigned disk = keeper->configuration->any_disk ? HL_ADD_ANY_DISK : 0;
+    hl_add_path(&addition, store, path,
+                disk | (is_inside ? HL_ADD_IF_WORTH : 0) | HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM);
+    bool failed = addition.result == HL_SHARE_FAILED;
+    if (!was_there && (failed || (addition.result == HL_SHARE_NOTHING && !is_inside)))
+        hl_warn("%s: %s", path, addition.sentence);
+    if (failed)
+        note_pending(keeper, store, &addition, disk);
+    keeper->counts.failed += failed;
+    keeper->counts.refreshed += addition.result == HL_SHARE_MADE;
+    keeper->changed = true;
+    hl_free_addition(&addition);
+}
+
+/* hl_take_file */
+static bool take_file(void *keeper_, const char *path, const char *entry, bool is_inside, bool was_there) {
+    struct hl_keeper *keeper = keeper_;
+    struct hl_store store;
+    if (has_origin(keeper, path) || !is_enabled(keeper, entry))
+        return true;
+    if (open_store(keeper, &store) != 0)
+        return false;
+    add(keeper, &store, path, is_inside, was_there);
+    hl_close_store(&store);
+    keeper->next = hl_now_ms() + PACE;
+    return true;
 }
 
 static struct kept *find_next(const struct hl_keeper *keeper) {
@@ -480,19 +580,26 @@ static void put_off(struct hl_keeper *keeper) {
     for (size_t i = 0; i < keeper->n; i++)
         if (keeper->kept[i].due < rested && !keeper->kept[i].is_unmounted)
             keeper->kept[i].due = rested;
+    hl_look_out_later(keeper->lookout);
 }
 
 /* --- the interface --- */
 
-struct hl_keeper *hl_start_keeping(const char *path) {
+struct hl_keeper *hl_start_keeping(const char *path, const struct hl_configuration *configuration,
+                                   const char *source) {
     int events = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     if (events < 0) {
         hl_warn("files cannot be watched: %s; raise fs.inotify.max_user_instances", strerror(errno));
         return NULL;
     }
     struct hl_keeper *keeper = hl_xmalloc(sizeof *keeper);
-    *keeper = (struct hl_keeper){
-        .path = hl_xasprintf("%s", path), .events = events, .store = -1, .next = -INFINITY};
+    *keeper = (struct hl_keeper){.path = hl_xasprintf("%s", path),
+                                 .events = events,
+                                 .store = -1,
+                                 .next = -INFINITY,
+                                 .configuration = configuration,
+                                 .source = source,
+                                 .lookout = hl_start_looking_out()};
     keeper->placer.count_ms_max = COUNT_MS;
     watch_store(keeper);
     follow(keeper);
@@ -503,6 +610,7 @@ void hl_stop_keeping(struct hl_keeper *keeper) {
     for (size_t i = 0; i < keeper->n; i++)
         forget(keeper, &keeper->kept[i]);
     close(keeper->events);
+    hl_stop_looking_out(keeper->lookout);
     hl_free_placer(&keeper->placer);
     free(keeper->kept);
     free(keeper->path);
@@ -515,9 +623,10 @@ int hl_keeper_timeout(const struct hl_keeper *keeper) {
     const struct kept *first = find_next(keeper);
     if (keeper->changed)
         return 0;
-    if (first == NULL || first->due == NOT_DUE)
-        return STORE_LOOK;
-    double at = first->due > keeper->next ? first->due : keeper->next, wait = at - hl_now_ms();
+    double at = hl_find_look(keeper->lookout, keeper->configuration);
+    if (first != NULL)
+        at = fmin(at, fmax(first->due, keeper->next));
+    double wait = at - hl_now_ms();
     return wait > 0 ? (int)fmin(wait, STORE_LOOK) + 1 : 0;
 }
 
@@ -531,13 +640,18 @@ void hl_keep(struct hl_keeper *keeper, bool makes) {
         if (keeper->kept[i].is_unmounted && keeper->kept[i].due <= now)
             drop(keeper, &keeper->kept[i]);
     struct kept *first = find_next(keeper);
-    if (!makes)
+    if (!makes) {
         put_off(keeper);
-    if (!makes || first == NULL || first->due > now || keeper->next > now)
+        return;
+    }
+    hl_look_out(keeper->lookout, keeper->configuration, take_file, keeper);
+    if (first == NULL || first->due > now || keeper->next > now)
         return;
     refresh(keeper, first);
     keeper->next = hl_now_ms() + PACE;
 }
+
+void hl_keep_configured(struct hl_keeper *keeper) { hl_look_out_anew(keeper->lookout); }
 
 void hl_keep_all_anew(struct hl_keeper *keeper, bool all) {
     keeper->changed = true;

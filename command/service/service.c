@@ -222,7 +222,9 @@ static bool prepare(struct service *service) {
     service->switches = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
     inotify_add_watch(service->switches, HL_SERVICE_FOLDER,
                       IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR);
-    service->keeper = service->signals >= 0 ? hl_start_keeping(HL_SYSTEM_STORE) : NULL;
+    service->keeper = service->signals >= 0
+                          ? hl_start_keeping(HL_SYSTEM_STORE, &service->configuration, service->path)
+                          : NULL;
     service->observer = service->keeper != NULL ? hl_start_observing() : NULL;
     service->actor = service->observer != NULL ? hl_start_acting() : NULL;
     return service->actor != NULL;
@@ -253,6 +255,7 @@ static bool take_signals(struct service *service) {
         }
         notify(service, "RELOADING=1");
         bool is_read = read_configuration(service);
+        hl_keep_configured(service->keeper);
         service->next_metrics = 0;
         hl_observe_anew(service->observer, &service->configuration);
         hl_act_anew(service->actor);

@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -229,6 +230,99 @@ def test_mapped_through_overlays(program, tmp_path, where):
         helpers.hugeld("share", "remove", "--all")
         for left in layer, program.parent / "upper":
             shutil.rmtree(left, ignore_errors=True)
+
+
+ASLEEP = 20  # seconds
+INTERVAL = 8
+
+
+def sleep_for(seconds):
+    """The machine, in S3, from which its clock wakes it."""
+    alarm, state = pathlib.Path("/sys/class/rtc/rtc0/wakealarm"), pathlib.Path("/sys/power/state")
+    if not alarm.exists() or not state.exists() or "mem" not in state.read_text().split():
+        vmguest.absent("this kernel cannot suspend, or not wake by the clock")
+    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+    alarm.write_text("0")
+    alarm.write_text(f"+{seconds}")
+    try:
+        state.write_text("mem")
+    except OSError as error:
+        vmguest.absent(f"this machine does not suspend: {error}")
+    assert time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() - asleep > seconds / 2
+
+
+def in_window(service):
+    """Whether it has rings of samples."""
+    folder = f"/proc/{service.process.pid}/fd"
+    with contextlib.suppress(OSError):
+        return any("perf_event" in os.readlink(f"{folder}/{link}") for link in os.listdir(folder))
+    return False
+
+
+def test_suspended(service, program):
+    """In a window, and between two: none that was missed is made up for, those after that are as ever, and then it acts."""
+    with running(program, 10**12) as process:
+        before = service.wait(lambda observed: samples(observed, program) >= 30)
+        for is_in_window in (True, False):
+            helpers.wait_until(lambda wanted=is_in_window: in_window(service) == wanted, SECONDS, "the moment")
+            sleep_for(ASLEEP)
+            before, began, ticks = service.observed(), time.monotonic(), helpers.ticks(service.process.pid)
+            after = service.wait(lambda observed, n=before["windows"]: observed["windows"] >= n + 2)
+            assert time.monotonic() - began > 0.7 * INTERVAL - 4 and process.poll() is None
+            used = (helpers.ticks(service.process.pid) - ticks) / os.sysconf("SC_CLK_TCK")
+            assert used < 0.3 * (time.monotonic() - began), used
+            assert after["windows"] <= before["windows"] + 3 and after["windows_lost"] == 0
+        service.wait(lambda observed: samples(observed, program) >= 30)
+    acts = act(service)
+    assert acts["huge"] + acts["failed"] == 1, service.said()
+
+
+YEARS = 5 * 365 * 86400
+
+
+@contextlib.contextmanager
+def clock_set(seconds):
+    """The machine's clock is later by so many seconds."""
+    time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
+    try:
+        yield
+    finally:
+        time.clock_settime(time.CLOCK_REALTIME, time.time() - seconds)
+
+
+@pytest.mark.parametrize("years", [YEARS, -YEARS], ids=["on", "back"])
+def test_clock_is_set(service, program, years):
+    """By years, in a window: no window is lost, and it acts; the file's change lies in the future then, or long ago."""
+    with running(program, 10**12):
+        service.wait(lambda observed: samples(observed, program) >= 30)
+        helpers.wait_until(lambda: in_window(service), SECONDS, "a window")
+        with clock_set(years):
+            before = service.observed()["windows"]
+            observed = service.wait(lambda observed: observed["windows"] >= before + 2 and samples(observed, program) >= 30)
+            assert observed["windows_lost"] == 0
+            service.configure("window = 4", "interval = 600", "delay = 3")
+            acts = service.wait(lambda observed: observed["acts"]["huge"] + observed["acts"]["failed"] > 0)["acts"]
+            assert acts["huge"] + acts["failed"] >= 1
+
+
+def state_of(path):
+    files = json.loads(helpers.hugeld("service", "status", "--json", "--config", CONFIGURATION).stdout)["files"]
+    return next((file["state"] for file in files if file["path"] == str(path)), None)
+
+
+def test_changed_in_the_future(service, program):
+    """By a clock that was set back since: it gets no image, which is said, once, and one when it is touched."""
+    lines = ["window = 4", f"interval = {INTERVAL}", "canary = 0", "any_disk = yes", f"enabled = {program}"]
+    try:
+        with clock_set(-YEARS):
+            service.configure(*lines)
+            helpers.wait_until(lambda: "its ctime is in the future; fix the clock" in service.said(), SECONDS, "a line")
+            assert state_of(program) == "pending"
+            os.utime(program)
+            helpers.wait_until(lambda: state_of(program) == "fresh", SECONDS, "its image")
+            assert service.said().count("in the future") == 1, service.said()
+    finally:
+        helpers.hugeld("share", "remove", "--all", "--force")
 
 
 # As many processes that map the second huge page of a file, all of it, until standard input ends.

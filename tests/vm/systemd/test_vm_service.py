@@ -224,6 +224,28 @@ def test_unmounted(start, program):
     stop()
 
 
+def test_appears(start, program):
+    """A disk is mounted while the service runs, and with it an enabled file: both come into its sandbox."""
+    folder = pathlib.Path("/mnt/second")
+    folder.mkdir(exist_ok=True)
+    start()
+    there = folder / "kept"
+    CONFIGURATION.write_text(f"enabled = {program}\nenabled = {there}\nany_disk = yes\n")
+    assert systemctl("reload", "hugeld.service").returncode == 0, journal()
+    fresh(program)
+    assert helpers.run(["mount", "-t", "ext4", DISK, folder]).returncode == 0
+    try:
+        shutil.copy(program, there)
+        found = fresh(program, there)
+        assert helpers.wait_until(lambda: held() == bytes_of(found), SECONDS, "what it holds")
+        there.unlink()
+    finally:
+        unmounted = helpers.run(["umount", folder])
+    assert unmounted.returncode == 0, unmounted.stderr
+    fresh(program)
+    stop()
+
+
 def test_held_up(start):
     """Something that it looks at makes it wait for ever: systemd ends it, and another one holds the images.  What goes on is not ended."""
     folder = pathlib.Path("/run/systemd/system/hugeld.service.d")

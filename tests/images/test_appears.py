@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: LGPL-2.1-or-later
+"""`hugeld service`: enabled files that are not there when it begins, and what it costs to look for them.  Here a second is a minute."""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+
+import pytest
+
+import helpers
+from test_service import CONFIGURATION, STOP, disk, enable, held, holds, replace, service, state, status, stays, wait_for
+from worlds import APP, SYSTEM, USER
+
+pytestmark = pytest.mark.beside
+LATE = "/run/programs/late"
+LOOK = 10 / 60  # seconds between two looks
+SOON = 20  # seconds, in which it has looked many times
+
+
+@pytest.fixture
+def fast(later):
+    return [word if not word.startswith("FAKETIME=") else "FAKETIME=+0 x60" for word in later if "DONT_FAKE" not in word]
+
+
+@contextlib.contextmanager
+def looking(world, fast, *entries, lines=(), log=subprocess.PIPE, options=("--keep-only",)):
+    """The service, with a store in which nothing is, once it has looked for ENTRIES."""
+    enable(world, *entries, lines=lines)
+    world.run("/run/bin/hugeld", "service", "--once")  # as hugeld.service does it
+    with service(world, fast, options, stderr=log) as process:
+        helpers.wait_until(lambda: stays(process), what="its start")
+        time.sleep(2)
+        yield process
+
+
+def put(world, path):
+    """As dpkg does it."""
+    world.path(path).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(world.path(APP), world.path(f"{path}.dpkg-new"))
+    world.path(f"{path}.dpkg-new").rename(world.path(path))
+
+
+def is_fresh(image):
+    return image["state"] == "fresh"
+
+
+@pytest.mark.parametrize(("entry", "path"), [
+    (LATE, LATE), ("/run/programs/new/folder/late", "/run/programs/new/folder/late"), ("/run/programs/app-*/late", "/run/programs/app-2/late"),
+    ("/run/programs/new", "/run/programs/new/folder/late"), ("/run/programs/name", LATE)], ids=["file", "folder", "pattern", "tree", "link"])
+@pytest.mark.parametrize("options", [["--keep-only"], []], ids=["unit", "alone"])
+def test_appears(world, fast, entry, path, options):
+    """The file, a folder of its path, one more that a pattern means, one in a folder that is enabled, what a link leads to."""
+    with looking(world, fast, entry, options=options) as process:
+        assert world.list() == []
+        put(world, path)
+        if entry != path and "name" in entry:
+            world.path(entry).symlink_to("late")
+        image = wait_for(world, is_fresh)
+        assert image["path"] == path and holds(process, image)
+
+
+def test_comes_back(world, fast):
+    """It is removed, its image goes a minute later; the same when it is there again, and when that is replaced."""
+    with looking(world, fast, LATE) as process:
+        for _ in range(2):
+            put(world, LATE)
+            first = wait_for(world, is_fresh)
+            replace(world, LATE)
+            second = wait_for(world, lambda image, key=first["key"]: is_fresh(image) and image["key"] != key)
+            assert holds(process, second)
+            world.path(LATE).unlink()
+            helpers.wait_until(lambda: world.left() == [] and held(process) == 0, SOON, "its image to be gone")
+
+
+def test_disk_is_mounted(world, fast, tmp_path):
+    """No event tells that; and the same disk again is the same file by all numbers."""
+    def make(file, tree):
+        return ["mke2fs", "-q", "-t", "ext4", "-d", tree, file, "64M"]
+
+    with disk(world, tmp_path, make) as app:
+        unmount, mount = ["umount", "/run/disk"], ["mount", "-o", "loop", tmp_path / "disk", "/run/disk"]
+        assert world.run(*unmount).returncode == 0
+        with looking(world, fast, app, lines=["any_disk = yes"]) as process:
+            for _ in range(2):
+                assert world.list() == [] and world.run(*mount).returncode == 0
+                assert holds(process, wait_for(world, is_fresh))
+                assert world.run(*unmount).returncode == 0
+                helpers.wait_until(lambda: world.left() == [] and held(process) == 0, SOON, "its image to be gone")
+            assert world.run("sh", "-c", f"mount -o loop {tmp_path}/disk /run/disk").returncode == 0
+            wait_for(world, is_fresh)
+            # Unmounted and mounted between two looks.
+            device = world.run("findmnt", "-n", "-o", "SOURCE", "/run/disk").stdout.strip()
+            assert world.run("sh", "-c", f"umount /run/disk && mount {device} /run/disk || mount -o loop {tmp_path}/disk /run/disk").returncode == 0
+            assert holds(process, wait_for(world, is_fresh))
+
+
+@pytest.mark.parametrize("what", ["folder", "owner"])
+def test_exposed(world, fast, tmp_path, what):
+    """Another user could write it, or exchange it: it is said once, and looked at again when that has changed."""
+    with open(tmp_path / "said", "w") as log, looking(world, fast, "/run/programs/new/late", log=log) as process:
+        folder, file = world.path("/run/programs/new"), world.path("/run/programs/new/late")
+        folder.mkdir()
+        if what == "folder":
+            folder.chmod(0o777)
+        shutil.copy(world.path(APP), file)
+        if what == "owner":
+            os.chown(file, USER, USER)
+        wait_for(world, lambda image: image["state"] == "pending")
+        time.sleep(20 * LOOK)
+        assert held(process) == 0 and state(world) == ("pending", 0)
+        folder.chmod(0o755)
+        os.chown(file, 0, 0)
+        assert holds(process, wait_for(world, is_fresh))
+    said = (tmp_path / "said").read_text()
+    assert "users other than root" in said and said.count("\n") == 1, said
+
+
+def test_written_slowly(world, fast, tmp_path):
+    """Nothing is tried, and said, as long as it is not whole."""
+    data = world.path(APP).read_bytes()
+    with open(tmp_path / "said", "w") as log, looking(world, fast, LATE, log=log) as process:
+        with open(world.path(LATE), "wb", buffering=0) as file:
+            os.fchmod(file.fileno(), 0o755)
+            for at in range(0, len(data), -(-len(data) // 60)):
+                file.write(data[at:at + -(-len(data) // 60)])
+                time.sleep(0.03)
+        assert holds(process, wait_for(world, is_fresh))
+    assert (tmp_path / "said").read_text() == ""
+
+
+def test_gains_nothing(world, fast, tmp_path):
+    """It is said once; in a folder never."""
+    with open(tmp_path / "said", "w") as log, looking(world, fast, LATE, "/run/programs/folder", log=log):
+        for path in (LATE, "/run/programs/folder/small"):
+            world.path(path).parent.mkdir(exist_ok=True)
+            shutil.copy("/bin/true", world.path(path))
+        helpers.wait_until((tmp_path / "said").read_text, SOON, "a line")
+        time.sleep(20 * LOOK)
+    [line] = (tmp_path / "said").read_text().splitlines()
+    assert line.startswith(f"hugeld: {LATE}: ")
+
+
+def test_taken_back(world, fast):
+    """What a person removes, or does not enable any more, stays away, also if the file changes and the service was not reloaded."""
+    with looking(world, fast, LATE) as process:
+        put(world, LATE)
+        assert holds(process, wait_for(world, is_fresh))
+        assert world.share("remove", "--all").returncode == 0
+        time.sleep(20 * LOOK)
+        assert world.left() == []
+        replace(world, LATE)
+        wait_for(world, is_fresh)
+        assert world.run("/run/bin/hugeld", "disable", LATE).returncode == 0
+        assert world.left() == [] and not world.path(CONFIGURATION).exists()
+        replace(world, LATE)
+        time.sleep(20 * LOOK)
+        assert world.left() == []
+
+
+def test_stopped(world, fast):
+    """The kill switch: nothing is made, and nothing spins, until it is gone."""
+    with looking(world, fast, LATE) as process:
+        world.path(STOP).touch()
+        put(world, LATE)
+        before = helpers.ticks(process.pid)
+        time.sleep(20 * LOOK)
+        assert helpers.ticks(process.pid) - before < 0.1 * 20 * LOOK * os.sysconf("SC_CLK_TCK")
+        assert world.left() == [] and status(world)["stopped"]
+        world.path(STOP).unlink()
+        assert holds(process, wait_for(world, is_fresh))
+
+
+def test_locked(world, fast):
+    """By share refresh, say: it waits for that."""
+    with looking(world, fast, LATE) as process:
+        holder = helpers.start(world.command("flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"), stdin=subprocess.PIPE)
+        try:
+            assert holder.stdout.readline() == "ready\n"
+            put(world, LATE)
+            time.sleep(20 * LOOK)
+            assert world.left() == []
+        finally:
+            helpers.end_process(holder)
+        assert holds(process, wait_for(world, is_fresh))
+
+
+def test_costs(world):
+    """A hundred files that are not there, and a folder of many thousand: less than a fiftieth of a processor, in time that passes as ever."""
+    folder = world.path("/run/programs/many")
+    folder.mkdir()
+    for i in range(20000):
+        (folder / str(i)).touch()
+    enable(world, *(f"/run/programs/none-{i}" for i in range(100)), "/run/programs/many")
+    world.add("--way=image", APP)
+    with open(os.devnull, "w") as log, service(world, options=["--keep-only"], stderr=log) as process:
+        helpers.wait_until(lambda: stays(process), what="its start")
+        time.sleep(2)
+        before = helpers.ticks(process.pid)
+        time.sleep(15)
+        assert helpers.ticks(process.pid) - before < 0.02 * 15 * os.sysconf("SC_CLK_TCK")
