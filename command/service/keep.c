@@ -261,7 +261,7 @@ static void take_event(struct hl_keeper *keeper, const struct inotify_event *eve
         if (!(event->mask & IN_Q_OVERFLOW) && !is_about(kept, event->wd))
             continue;
         set_due(kept, SETTLES);
-        if (event->wd == kept->watch && (event->mask & IN_UNMOUNT)) {
+        if (event->mask & IN_UNMOUNT) { /* also of its folder alone, when the file was removed just before */
             kept->is_unmounted = true;
             drop(keeper, kept);
         }

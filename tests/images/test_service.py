@@ -310,9 +310,12 @@ def holding_a_disk(world, tmp_path):
             yield process
 
 
-def test_unmounted(world, tmp_path):
-    """The numbers of a file on a disk that is gone may be another's next, so its image goes at once."""
+@pytest.mark.parametrize("removed", [False, True])
+def test_unmounted(world, tmp_path, removed):
+    """The numbers of a file on a disk that is gone may be another's next, so its image goes at once; also if the file went first."""
     with holding_a_disk(world, tmp_path) as process:
+        if removed:
+            world.path("/run/disk/app").unlink()
         assert world.run("umount", "/run/disk").returncode == 0
         assert helpers.wait_until(lambda: world.left() == [] and held(process) == 0)
 
