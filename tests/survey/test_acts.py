@@ -180,7 +180,7 @@ def test_budget(acting, program):
 
 @pytest.mark.parametrize(("what", "words"), [
     ("canary", "none of the 0 %"), ("switch", "kill switch"), ("io", "waited for disks"), ("memory", "waited for memory"),
-    ("meminfo", "less than 15 % of the memory"), ("no machine-id", "/etc/machine-id, which draws the 99 %")])
+    ("meminfo", "less than 15 % of the memory"), ("isolated", "isolated"), ("no machine-id", "/etc/machine-id, which draws the 99 %")])
 def test_gates(acting, program, tmp_path, what, words):
     """Nothing is touched, and status says why."""
     file, covers, lines = tmp_path / "cover", [], []
@@ -192,6 +192,12 @@ def test_gates(acting, program, tmp_path, what, words):
     if what == "meminfo":
         file.write_text("MemTotal: 1000000 kB\nMemFree: 10 kB\nMemAvailable: 149999 kB\n")
         covers = [(file, "/proc/meminfo")]
+    if what == "isolated":
+        path = "/sys/devices/system/cpu/isolated"
+        if os.cpu_count() < 2 or not os.path.exists(path):
+            pytest.skip("needs two processors, and a kernel that can isolate one")
+        file.write_text("1\n")
+        covers = [(file, path)]
     if what == "no machine-id":
         file.write_text("")
         covers, lines = [(file, "/etc/machine-id")], ["canary = 99"]
@@ -229,6 +235,52 @@ def test_delay(acting, program):
         service.configure("delay = 86400")
         acts = service.wait(lambda acts: "started less than 86400 s ago" in (acts["reason"] or ""))
         assert acts["huge"] + acts["failed"] == 0 and huge_bytes(program) == 0
+
+
+HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of what the configuration says
+
+
+@pytest.mark.whole
+def test_delay_after_a_change(acting, program):
+    """As after an upgrade: a service that runs for long leaves the file alone for as long."""
+    seconds = 12
+    with acting(f"delay = {2 * seconds}", prefix=replaced(HALF)) as service:
+        time.sleep(seconds)  # since its start
+        os.utime(program)
+        changed = time.monotonic()
+        service.configure()
+        service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
+        assert time.monotonic() - changed > seconds, service.said
+
+
+@pytest.mark.whole
+def test_rate(acting, program):
+    """So many huge pages in a minute, and no more."""
+    with acting("rate = 2") as service:
+        service.configure()
+        huge_or_skip(service)
+        time.sleep(8)
+        assert service.service.look()["acts"]["huge"] == 1 and huge_bytes(program) == helpers.HUGE
+
+
+@pytest.mark.whole
+def test_rests(acting, program, six, tmp_path):
+    """After each act it does nothing for twenty times as long, whatever the rate is."""
+    other, trace = program.with_suffix(".other"), tmp_path / "trace"
+    shutil.copy(six, other)
+    scatter(other)
+    slow = ["strace", "-D", "-f", "-qq", "-o", trace, "-e", "trace=mincore", "-e", "inject=mincore:delay_exit=100000"]
+    try:
+        with acting(f"eligible = {other}", "rate = 60", prefix=slow) as service:
+            with running([str(other), FOREVER]):
+                service.service.wait_for(other, 30)
+            service.configure()
+            service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
+            began = time.monotonic()
+            service.wait(lambda acts: acts["huge"] + acts["failed"] > 1)
+            assert time.monotonic() - began > 3, service.said
+    finally:
+        other.unlink()
 
 
 @pytest.mark.whole
@@ -283,6 +335,23 @@ def replace_text(path, text):
 
 
 @pytest.mark.whole
+def test_more_and_more_seldom(acting, program, tmp_path, clock):
+    """What is in vain is tried again after one minute, and then after two."""
+    forward = tmp_path / "forward"
+    forward.write_text("0")
+    with acting(prefix=["env", f"LD_PRELOAD={clock}", f"FORWARD={forward}"]) as service, mapped_by_many(program):
+        service.configure()
+        service.wait(lambda acts: acts["failed"] == 1)
+        for seconds, failed in ((50, 1), (70, 2), (170, 2), (200, 3)):
+            replace_text(forward, str(seconds))
+            service.configure()
+            if failed > service.service.look()["acts"]["failed"]:
+                service.wait(lambda acts, n=failed: acts["failed"] == n)
+            time.sleep(2)
+            assert service.service.look()["acts"]["failed"] == failed
+
+
+@pytest.mark.whole
 def test_lost(acting, program):
     """What was dropped again is left alone, for a minute at first."""
     with acting() as service:
@@ -333,13 +402,19 @@ def test_mapped(acting, program):
             assert process.poll() is None
 
 
-def test_kept_by_many(acting, program):
-    """So many processes map it that they would all wait: then nothing is done, on a kernel that joins pages too."""
-    with acting() as service, contextlib.ExitStack() as stack:
+@contextlib.contextmanager
+def mapped_by_many(program):
+    with contextlib.ExitStack() as stack:
         for _ in range(13):
             process = helpers.start([str(program), 0, "wait"], stdin=subprocess.PIPE)
             stack.callback(helpers.end_process, process)
             assert process.stdout.readline()
+        yield
+
+
+def test_kept_by_many(acting, program):
+    """So many processes map it that they would all wait: then nothing is done, on a kernel that joins pages too."""
+    with acting() as service, mapped_by_many(program):
         service.configure()
         service.wait(lambda acts: acts["failed"] > 0)
         assert "processes map the file" in service.lines_until("not put in place")[-1] and huge_bytes(program) == 0

@@ -241,14 +241,17 @@ def sleep_for(seconds):
     alarm, state = pathlib.Path("/sys/class/rtc/rtc0/wakealarm"), pathlib.Path("/sys/power/state")
     if not alarm.exists() or not state.exists() or "mem" not in state.read_text().split():
         vmguest.absent("this kernel cannot suspend, or not wake by the clock")
-    asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
-    alarm.write_text("0")
-    alarm.write_text(f"+{seconds}")
-    try:
-        state.write_text("mem")
-    except OSError as error:
-        vmguest.absent(f"this machine does not suspend: {error}")
-    assert time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() - asleep > seconds / 2
+    for _ in range(5):  # what woke it before may be pending
+        asleep = time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
+        alarm.write_text("0")
+        alarm.write_text(f"+{seconds}")
+        try:
+            state.write_text("mem")
+        except OSError as error:
+            vmguest.absent(f"this machine does not suspend: {error}")
+        if time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic() - asleep > seconds / 2:
+            return
+    raise AssertionError("it does not stay asleep")
 
 
 def in_window(service):
@@ -259,6 +262,7 @@ def in_window(service):
     return False
 
 
+@pytest.mark.parametrize("program", ["ext4"], indirect=True)
 def test_suspended(service, program):
     """In a window, and between two: none that was missed is made up for, those after that are as ever, and then it acts."""
     with running(program, 10**12) as process:
@@ -290,19 +294,20 @@ def clock_set(seconds):
         time.clock_settime(time.CLOCK_REALTIME, time.time() - seconds)
 
 
-@pytest.mark.parametrize("years", [YEARS, -YEARS], ids=["on", "back"])
-def test_clock_is_set(service, program, years):
-    """By years, in a window: no window is lost, and it acts; the file's change lies in the future then, or long ago."""
+@pytest.mark.parametrize("program", ["ext4"], indirect=True)
+def test_clock_is_set(service, program):
+    """By years, in a window: none is lost, and it acts, also where the file's change lies in the future."""
     with running(program, 10**12):
         service.wait(lambda observed: samples(observed, program) >= 30)
-        helpers.wait_until(lambda: in_window(service), SECONDS, "a window")
-        with clock_set(years):
-            before = service.observed()["windows"]
-            observed = service.wait(lambda observed: observed["windows"] >= before + 2 and samples(observed, program) >= 30)
-            assert observed["windows_lost"] == 0
+        for years in YEARS, -YEARS:
+            helpers.wait_until(lambda: in_window(service), SECONDS, "a window")
+            with clock_set(years):
+                before = service.observed()["windows"]
+                observed = service.wait(lambda observed, n=before: observed["windows"] >= n + 2 and samples(observed, program) >= 30)
+                assert observed["windows_lost"] == 0
+        with clock_set(-YEARS):
             service.configure("window = 4", "interval = 600", "delay = 3")
-            acts = service.wait(lambda observed: observed["acts"]["huge"] + observed["acts"]["failed"] > 0)["acts"]
-            assert acts["huge"] + acts["failed"] >= 1
+            service.wait(lambda observed: observed["acts"]["huge"] + observed["acts"]["failed"] > 0)
 
 
 def state_of(path):
@@ -310,6 +315,7 @@ def state_of(path):
     return next((file["state"] for file in files if file["path"] == str(path)), None)
 
 
+@pytest.mark.parametrize("program", ["ext4"], indirect=True)
 def test_changed_in_the_future(service, program):
     """By a clock that was set back since: it gets no image, which is said, once, and one when it is touched."""
     lines = ["window = 4", f"interval = {INTERVAL}", "canary = 0", "any_disk = yes", f"enabled = {program}"]
