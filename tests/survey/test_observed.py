@@ -7,6 +7,7 @@ import pathlib
 import select
 import shutil
 import signal
+import subprocess
 import time
 
 import pytest
@@ -152,6 +153,31 @@ def test_suspended(observe, calls):
         before = service.wait(lambda observed: True)["windows"]
         observed = service.wait(lambda observed: observed["windows"] >= before + 3 and row(observed, calls)["samples"] >= 3)
         assert observed["windows_lost"] < observed["windows"]
+
+
+def test_lost(observe, calls):
+    """Of a window that has lost too many samples nothing counts, and of those before it neither."""
+    with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*", lines=["window = 4", "interval = 8"]) as service:
+        service.wait_for(calls)
+        assert helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
+        service.process.send_signal(signal.SIGSTOP)
+        time.sleep(10)  # longer than a ring lasts
+        service.process.send_signal(signal.SIGCONT)
+        observed = service.wait(lambda observed: observed["windows_lost"] > 0)
+        assert observed["files"] == [] and observed["lost"] > 0.01 * observed["samples"]
+        service.wait_for(calls)
+
+
+def test_too_costly(observe, calls, tmp_path):
+    """A window that takes too much of a processor is ended, and the next one comes much later."""
+    burn = tmp_path / "burn.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", burn, pathlib.Path(__file__).with_name("burn.c")], check=True, timeout=60)
+    with running([calls, FOREVER]), observe("/none/*", prefix=["env", f"LD_PRELOAD={burn}"]) as service:
+        service.wait(lambda observed: observed["windows_cut"] >= 5)
+        before, ticks = service.look()["windows"], helpers.ticks(service.process.pid)
+        time.sleep(20)
+        assert service.look()["windows"] <= before + 1  # at 2 s between two it would be ten
+        assert helpers.ticks(service.process.pid) - ticks < 0.02 * 20 * os.sysconf("SC_CLK_TCK")
 
 
 def test_killed_in_a_window(observe, calls):
