@@ -200,8 +200,8 @@ static void set_due(struct kept *kept, double wait) {
         kept->due = at;
 }
 
-/* Opens and locks the store.  0; -EWOULDBLOCK: another process has the lock; or another negated errno: there is none, or it was said
-   once what is wrong. */
+/* Opens and locks the store.  0; -EWOULDBLOCK: another process has the lock; or another negated errno: there is none, or it was
+   said once what is wrong. */
 static int open_store(struct hl_keeper *keeper, struct hl_store *store) {
     int result = hl_find_store(store, keeper->path);
     if (result != 0)
@@ -518,8 +518,8 @@ static bool has_origin(const struct hl_keeper *keeper, const char *path) {
     return found;
 }
 
-/* What could not be made, as ADDITION says, is pending, and tried again, unless the store has that file by another path.  Takes over
-   what was said of it. */
+/* What could not be made, as ADDITION says, is pending, and tried again, unless the store has that file by another path.  Takes
+   over what was said of it. */
 static void note_pending(struct hl_keeper *keeper, const struct hl_store *store, struct hl_addition *addition,
                          unsigned marks) {
     struct hl_stored pending = {.key = addition->key.at, .origin = addition->path, .marks = marks};

@@ -19,8 +19,8 @@ struct hl_keeper_counts {
     uint64_t huge_pages; /* that are held */
 };
 
-/* Keeps the store at PATH, for CONFIGURATION, which was read from SOURCE and stays.  Nothing has to be there yet.  NULL: it was said why
-   not.  hl_stop_keeping frees it. */
+/* Keeps the store at PATH, for CONFIGURATION, which was read from SOURCE and stays.  Nothing has to be there yet.  NULL: it was
+   said why not.  hl_stop_keeping frees it. */
 struct hl_keeper *hl_start_keeping(const char *path, const struct hl_configuration *configuration,
                                    const char *source);
 void hl_stop_keeping(struct hl_keeper *keeper);

@@ -13,8 +13,9 @@
 
 struct hl_lookout;
 
-/* A regular file that ENTRY of the enabled ones means, the same for some seconds now.  IS_INSIDE: of a folder, in which most files are
-   no use.  WAS_THERE: since the configuration was read, so who made what it enables has seen it.  False: it is to be shown again. */
+/* A regular file that ENTRY of the enabled ones means, the same for some seconds now.  IS_INSIDE: of a folder, in which most files
+   are no use.  WAS_THERE: when the configuration was read, so what is wrong with it was said then.  False: it is to be shown
+   again. */
 typedef bool hl_take_file(void *data, const char *path, const char *entry, bool is_inside, bool was_there);
 
 struct hl_lookout *hl_start_looking_out(void);
@@ -32,8 +33,8 @@ void hl_look_out_later(struct hl_lookout *lookout);
 /* hl_now_ms, when hl_look_out has something to do. */
 double hl_find_look(const struct hl_lookout *lookout, const struct hl_configuration *configuration);
 
-/* Looks for some milliseconds, if it is time, and calls TAKE with DATA for the next file that is new.  CONFIGURATION may be another one
-   only after hl_look_out_anew. */
+/* Looks for some milliseconds, if it is time, and calls TAKE with DATA for the next file that is new.  CONFIGURATION may have
+   changed only after hl_look_out_anew. */
 void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *configuration, hl_take_file *take,
                  void *data);
 
