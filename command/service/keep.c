@@ -548,7 +548,7 @@ static void add(struct hl_keeper *keeper, const struct hl_store *store, const ch
         note_pending(keeper, store, &addition, disk);
     keeper->counts.failed += failed;
     keeper->counts.refreshed += addition.result == HL_SHARE_MADE;
-    keeper->changed = true;
+    keeper->changed |= addition.result != HL_SHARE_NOTHING;
     hl_free_addition(&addition);
 }
 

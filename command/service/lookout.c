@@ -4,6 +4,7 @@
 #include "command/service/lookout.h"
 #include "command/base/common.h"
 
+#include <fcntl.h>
 #include <fts.h>
 #include <glob.h>
 #include <math.h>
@@ -73,7 +74,7 @@ static uint64_t hash_file(const char *path, const struct stat *stat) {
 static FTSENT *read_tree(struct hl_lookout *lookout) {
     FTSENT *file;
     while (lookout->tree != NULL && (file = fts_read(lookout->tree)) != NULL)
-        if (file->fts_info == FTS_F)
+        if (file->fts_info == FTS_F || file->fts_info == FTS_NSOK)
             return file;
     if (lookout->tree != NULL)
         fts_close(lookout->tree);
@@ -81,13 +82,14 @@ static FTSENT *read_tree(struct hl_lookout *lookout) {
     return NULL;
 }
 
-/* Files and folders that ENTRY means now; symbolic links in folders are not followed. */
+/* Files and folders that ENTRY means now; symbolic links in folders are not followed.  The files of a folder are asked for one by
+   one (FTS_NOSTAT), since a disk may be slow. */
 static FTS *open_tree(const char *entry) {
     glob_t found;
     FTS *tree = NULL;
     if (hl_is_unit(entry) || glob(entry, 0, NULL, &found) != 0)
         return NULL;
-    tree = fts_open(found.gl_pathv, FTS_PHYSICAL | FTS_NOCHDIR | FTS_COMFOLLOW, NULL);
+    tree = fts_open(found.gl_pathv, FTS_PHYSICAL | FTS_NOCHDIR | FTS_NOSTAT | FTS_COMFOLLOW, NULL);
     globfree(&found);
     return tree;
 }
@@ -105,8 +107,12 @@ static FTSENT *find_file(struct hl_lookout *lookout, const struct hl_configurati
 /* Whether the file was shown. */
 static bool look_at(struct hl_lookout *lookout, const FTSENT *file, const char *entry, hl_take_file *take,
                     void *data) {
-    struct seen seen = {.hash = hash_file(file->fts_path, file->fts_statp),
-                        .device = file->fts_statp->st_dev,
+    struct stat stat;
+    if (fstatat(AT_FDCWD, file->fts_path, &stat, file->fts_level > 0 ? AT_SYMLINK_NOFOLLOW : 0) != 0 ||
+        !S_ISREG(stat.st_mode))
+        return false;
+    struct seen seen = {.hash = hash_file(file->fts_path, &stat),
+                        .device = stat.st_dev,
                         .since = hl_now_ms(),
                         .was_there = lookout->is_first};
     const struct seen *known =
