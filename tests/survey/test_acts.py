@@ -196,15 +196,17 @@ def test_gates(acting, program, tmp_path, what, words):
         path = "/sys/devices/system/cpu/isolated"
         if os.cpu_count() < 2 or not os.path.exists(path):
             pytest.skip("needs two processors, and a kernel that can isolate one")
-        file.write_text("1\n")
+        file.write_text("\n")
         covers = [(file, path)]
     if what == "no machine-id":
-        file.write_text("")
+        file.write_text("uninitialized\n")  # machine-id(5)
         covers, lines = [(file, "/etc/machine-id")], ["canary = 99"]
     if what == "canary":
         lines = ["canary = 0"]
     busy = stalled(file) if what == "io" else contextlib.nullcontext()
     with acting(covers=covers) as service, busy:
+        if what == "isolated":
+            file.write_text("1\n")  # after it was observed, on any processor
         if what == "switch":
             (service.service.root / SWITCH).touch()
         service.configure(*lines)
@@ -243,7 +245,7 @@ HALF = {"getrandom": (1, None)}  # without random numbers the delay is half of w
 @pytest.mark.whole
 def test_delay_after_a_change(acting, program):
     """As after an upgrade: a service that runs for long leaves the file alone for as long."""
-    seconds = 12
+    seconds = 25  # longer than it waits for the file to be unmapped
     with acting(f"delay = {2 * seconds}", prefix=replaced(HALF)) as service:
         time.sleep(seconds)  # since its start
         os.utime(program)
