@@ -402,6 +402,8 @@ def test_run_does_as_told(place):
             continue
         path = pathlib.Path(found).resolve()
         verdict, option = place.inspect(path)["verdict"], f"verbose=1,{place.option}"
+        if verdict["is_made"]:  # by the machine's own store
+            continue
         [told] = started_by_run(place, path, "-o", option)
         best = verdict["sentence"].removeprefix("leave it as it is: ")
         assert told.startswith(f"hugeld: {path}: started as it is") and best in told, (told, verdict)

@@ -43,7 +43,7 @@ def test_added(builder, later, pool, patterns):
     """Each function of the moved text of two objects has its name where the object lies."""
     pool(64)
     _, libraries = builder.with_library("dso", 2)
-    process = later(["/usr/bin/python3", "-c", SCRIPT, "here", *libraries], patterns, "perf_map=on,verbose=2")
+    process = later(["/usr/bin/python3", "-c", SCRIPT, "here", *libraries], patterns, "backend=hugetlb,perf_map=on,verbose=2")
     path = pathlib.Path(f"/tmp/perf-{process.pid}.map")
     try:
         helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z"), what="python3 stopping")
