@@ -190,8 +190,9 @@ static int find_chunks(struct hl_place *place, const struct hl_elf_file *file,
     if (!has_large_text(&object, geometry->huge_page_bytes))
         return HL_SKIP_TOO_SMALL;
     if (hl_gets_any_address(file, geometry)) {
-        /* The kernel puts a PIE at any multiple of its alignment. */
-        bias = strcmp(hl_elf_type(file), "dso") == 0
+        /* The kernel puts a PIE at any multiple of its alignment, and glibc a library whose alignment is more than a page. */
+        bias = strcmp(hl_elf_type(file), "dso") == 0 &&
+                       hl_load_alignment(file, geometry->page_bytes) == geometry->page_bytes
                    ? find_load_bias(&object, file->fd, geometry->huge_page_bytes)
                    : UINT64_MAX;
         if (bias == UINT64_MAX)

@@ -672,10 +672,8 @@ int hl_find_reach(struct hl_reach *reach, const struct hl_elf_file *file,
     hl_default_options(&options);
     hl_set_image_options(&options);
     hl_plan_object(&plan, &object, &options, geometry);
-    const char *type = hl_elf_type(file);
-    bool is_placed = strcmp(type, "pie") != 0 || !hl_gets_any_address(file, geometry);
-    reach->mapped_bytes = is_placed || file->header.e_machine == EM_X86_64 ? plan.text_covered_bytes : 0;
-    if (strcmp(type, "dso") != 0)
+    reach->mapped_bytes = plan.text_covered_bytes;
+    if (strcmp(hl_elf_type(file), "dso") != 0)
         reach->executed_bytes = count_executed(file, &object, geometry);
     for (unsigned i = 0; i < object.n_segments; i++)
         if (object.segment[i].flags & PF_X)

@@ -39,7 +39,7 @@ void hl_free_image(struct hl_image *image);
 /* How much of FILE's text is on huge pages where its image is used: all bytes of it, and by each way of starting. */
 struct hl_reach {
     uint64_t text_bytes;
-    uint64_t mapped_bytes; /* without executing it; 0: nothing can be sure to map it (a PIE, not on x86-64) */
+    uint64_t mapped_bytes;   /* without executing it */
     uint64_t executed_bytes; /* by who executes the image; 0 for a library */
 };
 

@@ -418,7 +418,7 @@ static void tell_of_pieces(const struct hl_way *way, const char *name, const str
 static enum hl_use_of_images find_use(const struct hl_run *run) {
     if (run->via == HL_VIA_LDSO)
         return HL_USE_ANYWHERE;
-    return run->via == HL_VIA_IMAGE || (run->via != HL_VIA_PRELOAD && hl_check_attach_machine() == 0)
+    return run->via == HL_VIA_IMAGE || (run->via != HL_VIA_PRELOAD && hl_check_exec_stop_machine() == 0)
                ? HL_USE_MAIN_ANYWHERE
                : HL_USE_ON_BOUNDARY;
 }

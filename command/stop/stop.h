@@ -86,8 +86,6 @@ struct hl_exec_thread {
 };
 #define HL_EXEC_DATA_BYTES 1024
 
-/* Whether it is safe with this processor: 0, or HL_SKIP_EXEC_OVERLAYS. */
-int hl_check_exec_stop_machine(void);
 /* Has this process trace PID until it executes a program. */
 int hl_seize_exec_thread(pid_t pid);
 /* Until the traced process is at its exec stop. */

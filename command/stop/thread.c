@@ -169,8 +169,6 @@ int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
 
 #define START_OFFSET offsetof(struct hl_frame, context.uc_mcontext.gregs[REG_RIP])
 
-int hl_check_exec_stop_machine(void) { return 0; }
-
 #elif defined __aarch64__
 
 static uint64_t get_start(const struct user_regs_struct *registers) { return registers->pc; }
@@ -191,8 +189,6 @@ int hl_set_exec_return(const struct hl_exec_thread *thread, uint64_t back) {
 }
 
 #define START_OFFSET offsetof(struct hl_frame, context.uc_mcontext.pc)
-
-int hl_check_exec_stop_machine(void) { return hl_has_overlays() ? HL_SKIP_EXEC_OVERLAYS : 0; }
 
 #endif
 

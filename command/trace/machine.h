@@ -116,8 +116,5 @@ struct hl_frame {
 /* Makes FRAME one that restores sp, pc and pstate of REGISTERS and the signal MASK, and zeros in everything else. */
 void hl_begin_frame(struct hl_frame *frame, const struct user_regs_struct *registers, uint64_t mask);
 
-/* Whether sigreturn of some kernels (Linux 6.12 and later) writes POR_EL0 though the frame has no record of it. */
-bool hl_has_overlays(void);
-
 #endif
 #endif

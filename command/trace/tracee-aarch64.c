@@ -58,9 +58,12 @@ const struct hl_code hl_call_code = {8, "\x01\0\0\xd4\xc0\x03\x5f\xd6"};
 /* mov x8, #139; svc #0: the vdso's */
 const struct hl_code hl_back_codes[HL_BACK_CODES] = {{8, "\x68\x11\x80\xd2\x01\0\0\xd4"}};
 
-bool hl_has_overlays(void) { return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0; }
+/* Whether sigreturn of some kernels (Linux 6.12 and later) writes POR_EL0 though the frame has no record of it. */
+static bool has_overlays(void) { return (getauxval(AT_HWCAP2) & HAS_OVERLAYS) != 0; }
 
-int hl_check_attach_machine(void) { return hl_has_overlays() ? HL_SKIP_ATTACH_STATE : 0; }
+int hl_check_attach_machine(void) { return has_overlays() ? HL_SKIP_ATTACH_STATE : 0; }
+
+int hl_check_exec_stop_machine(void) { return has_overlays() ? HL_SKIP_EXEC_OVERLAYS : 0; }
 
 /* --- what it does --- */
 

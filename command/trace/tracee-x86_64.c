@@ -48,6 +48,8 @@ struct frame {
 
 int hl_check_attach_machine(void) { return 0; }
 
+int hl_check_exec_stop_machine(void) { return 0; }
+
 /* syscall; ret */
 const struct hl_code hl_call_code = {3, "\x0f\x05\xc3"};
 /* mov $__NR_rt_sigreturn, %rax or %eax; syscall */

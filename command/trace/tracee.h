@@ -53,6 +53,8 @@ struct hl_tracee {
 
 /* Whether this machine's processes can be changed as they run: 0, or HL_SKIP_ATTACH_MACHINE. */
 int hl_check_attach_machine(void);
+/* Whether a program can be changed at its exec stop with this processor: 0, or HL_SKIP_EXEC_OVERLAYS. */
+int hl_check_exec_stop_machine(void);
 
 /* Finds the instructions in PROCESS.  AVOID: not in the regions of which that is true, unless there are no
    others.  0, HL_SKIP_ATTACH_INSTRUCTIONS, or -ESRCH. */

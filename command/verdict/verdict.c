@@ -101,7 +101,7 @@ static void consider_image(struct judging *judging, bool *is_there) {
     bool is_refused = found.path != NULL && found.skip != HL_MOVED && found.skip != HL_SKIP_IMAGE_PLACE;
     verdict->image_skip = can_be && !is_refused ? HL_MOVED : found.skip;
     *is_there = found.path != NULL;
-    verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_attach_machine() != 0;
+    verdict->is_to_be_executed = found.is_placed_anywhere && hl_check_exec_stop_machine() != 0;
     if (can_be && !is_refused && hl_find_reach(&reach, judging->file, &forecast.geometry) == 0) {
         verdict->covered[HL_WAY_IMAGE] = verdict->is_to_be_executed ? reach.executed_bytes
                                          : found.is_placed_anywhere || fits_address(judging)

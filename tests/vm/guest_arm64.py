@@ -13,7 +13,7 @@ import shutil
 import subprocess
 
 from archive import Archive, Unavailable, run
-from guest_amd64 import LEAVE, PYTEST, PYTHON
+from guest_amd64 import LEAVE, MODULES, PYTEST, PYTHON, XFS, make_xfs
 from image import Root
 from machine import Guest
 
@@ -27,7 +27,7 @@ LIBRARIES = "usr/lib/aarch64-linux-gnu", "lib/aarch64-linux-gnu"
 # The programs' release: its libc is not newer than the cross compiler's, its Python has this machine's byte code.
 SUITES = ["bookworm", "bookworm-security"]
 # Newer libcs, each with the patched linker that is built for it where its compiler is (../ldso/suite).
-LIBC_SUITES = {"trixie": ["trixie", "trixie-security"]}
+LIBC_SUITES = {"trixie": ["trixie", "trixie-security"], "sid": ["sid"]}
 BUILD_PACKAGES = [
     "libbz2-1.0", "libcmocka-dev", "libcmocka0", "libdw-dev", "libdw1", "libelf-dev", "libelf1", "libiberty-dev",
     "libjansson-dev", "libjansson4", "liblzma5", "libxxhash-dev", "libzstd1", "zlib1g",
@@ -35,21 +35,23 @@ BUILD_PACKAGES = [
 # One list, so that they are always of the same version.
 LDSO_PACKAGES = ["glibc-source", "libc6"]
 PROGRAM_PACKAGES = [
-    "busybox-static", "g++-12", "libexpat1", "libgcc-s1", "libgmp10", "libisl23", "libmpc3", "libmpfr6",
-    "libpython3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "python3.11-minimal", "strace",
+    "busybox-static", "g++-12", "git", "golang-1.19-go", "libcrypt1", "libexpat1", "libffi8", "libgcc-s1", "libgmp10", "libisl23",
+    "libmpc3", "libmpfr6", "libpcre2-8-0", "libpython3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "perl-base",
+    "python3.11-minimal", "strace",
 ]
 DATABASE_PACKAGES = [
-    "libaio1", "libcap2", "libcrypt1", "libgcrypt20", "libgpg-error0", "liblz4-1", "libnuma1", "libpcre2-8-0", "libssl3",
-    "libsystemd0", "liburing2", "mariadb-server-core",
+    "libaio1", "libcap2", "libgcrypt20", "libgpg-error0", "liblz4-1", "libnuma1", "libssl3", "libsystemd0", "liburing2",
+    "mariadb-server-core",
 ]
 LLVM_PACKAGES = [
-    "libbsd0", "libedit2", "libffi8", "libicu72", "libllvm14", "libmd0", "libtinfo6", "libxml2", "libz3-4",
+    "libbsd0", "libedit2", "libicu72", "libllvm14", "libmd0", "libtinfo6", "libxml2", "libz3-4",
     "llvm-14",
 ]
 COMMANDS = {
     "python3.11": "usr/bin/python3.11", "strace": "usr/bin/strace", "cc1plus": "usr/lib/gcc/aarch64-linux-gnu/12/cc1plus",
+    "git": "usr/bin/git", "go": "usr/lib/go-1.19/bin/go", "perl": "usr/bin/perl",
 }
-APPLETS = ("sh", "cat", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true", "umount")
+APPLETS = ("sh", "cat", "chmod", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true", "umount")
 
 # Instead of a compiler: what the cross compiler made, by its place below pytest's temporary folder, without objects.
 GCC = """#!/bin/sh
@@ -161,19 +163,21 @@ def make_root(folder, tree, commands, huge_bytes, linker, chosen):
     add_python(root, tree)
     for name, path in commands.items():
         add_program(root, tree, tree / path, f"/usr/bin/{name}")
-    # backtrace(3) loads it.
-    add_program(root, tree, find_library(tree, "libgcc_s.so.1"), "/usr/lib/aarch64-linux-gnu/libgcc_s.so.1")
+    for name in ("libgcc_s.so.1", "libffi.so.8"):  # backtrace(3) and Python's ctypes load them
+        add_program(root, tree, find_library(tree, name), f"/usr/lib/aarch64-linux-gnu/{name}")
     for name in ("hugeld", "hugeld-command", "libhugeld.so"):
         add_program(root, tree, BUILD / name, f"/hugeld/build/{name}")
     root.add(linker, at="/hugeld/build/ldso/ld.so", libraries=False)
     for source in sorted((TESTS / "unit").glob("test-*.c")):
         add_program(root, tree, BUILD / "tests" / source.stem, f"/hugeld/build/tests/{source.stem}")
-    for name in ("conftest.py", "images/test_exec_stop.py", "ldso/linked.py", "vm/archive.py", "vm/guest/vm_plugin.py"):
+    for name in ("conftest.py", "images/test_exec_stop.py", "ldso/linked.py", "vm/archive.py", "vm/guest/vm_plugin.py", "vm/guest/vmguest.py"):
         root.add(TESTS / name, at=f"/hugeld/tests/{name}")
     root.add_tree(ROOT / "harness", at="/hugeld/harness", leave=("__pycache__",))
     for name in ("attach", "system", "surroundings", "unit", "vm/arm64"):
         root.add_tree(TESTS / name, at=f"/hugeld/tests/{name}", leave=("__pycache__",))
     root.add_tree(build_programs(folder, tree, huge_bytes, chosen), at="/programs")
+    make_xfs(folder)
+    run(["tar", "-C", folder, "-S", "--format=gnu", "-cf", root.inside(f"/hugeld/{XFS}.tar"), XFS])
     root.write("/usr/bin/gcc", GCC, 0o755)
     root.write("/usr/bin/nm", NM, 0o755)
     root.add(HERE / "arm64" / "init", at="/init", libraries=False)
@@ -217,6 +221,10 @@ def make_image_trixie(folder):
     return make_image(folder, "trixie")
 
 
+def make_image_sid(folder):
+    return make_image(folder, "sid")
+
+
 def make_image_16k(folder):
     commands = {**COMMANDS, "llc": "usr/lib/llvm-14/bin/llc"}
     return make_image_of(folder, [PROGRAM_PACKAGES, LLVM_PACKAGES], commands, 32 << 20)
@@ -226,14 +234,16 @@ def guest(name, package, image, *suites, **changes):
     # The architected algorithm of pointer authentication takes most of the emulator's time, and nothing needs it.
     return Guest(name, "arm64", list(suites), package,
                  ["qemu-system-aarch64", "-machine", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"], image,
-                 initramfs=True, console="ttyAMA0", results="ttyAMA0", **changes)
+                 initramfs=True, console="ttyAMA0", results="ttyAMA0", modules=(*MODULES, "loop"), **changes)
 
 
 GUESTS = [
     guest("6.1-arm64", "linux-image-arm64", make_image, "bookworm", "bookworm-security", leave="arm64_attach.py"),
     guest("6.12-arm64", "linux-image-arm64", make_image, "trixie", "trixie-security"),
-    guest("6.12-arm64-16k", "linux-image-arm64-16k", make_image_16k, "trixie", "trixie-security", memory="1024M"),
+    guest("6.12-arm64-16k", "linux-image-arm64-16k", make_image_16k, "trixie", "trixie-security", memory="1536M"),
     # Building glibc takes minutes.
     guest("6.12-arm64-trixie", "linux-image-arm64", make_image_trixie, *LIBC_SUITES["trixie"], words=["hugeld.files=arm64_linker.py"],
+          in_all=False),
+    guest("newest-arm64-sid", "linux-image-arm64", make_image_sid, *LIBC_SUITES["sid"], words=["hugeld.files=arm64_*.py"],
           in_all=False),
 ]

@@ -4,11 +4,13 @@
 Whether the text's pages refuse wrong branches (PROT_BTI) is compared by every proof (proof.check_object), and each
 generated program tries such branches, and a return to a forged address (pointer authentication)."""
 
+import contextlib
 import importlib.util
 import json
 import os
 import pathlib
 import re
+import signal
 import sys
 
 import pytest
@@ -117,6 +119,8 @@ programs.EXECUTABLES = {
     "bti-pie": ["-pie", *BTI, *START],
 }
 VARIANTS = [*programs.EXECUTABLES] if IS_SMALL else ["pie", "bti"]  # the others are as large again, and no different
+# At a multiple of every size of huge page; the others are at 4 MiB.
+programs.EXECUTABLES["high"] = ["-no-pie", "-Wl,-Ttext-segment=0x2000000", *START]
 WORDS = 6 * 2**17  # 6 MiB of writable data
 
 
@@ -226,7 +230,7 @@ def check_later(argv, env, program, shared, variant, plan_options=None, backend=
                 check_span(image, span, backend)
             assert guards(image, image.find("libbig.so")) == {variant == "dso-bti"}
             assert free - free_pages() == (sum(s.pages for s in spans) if backend == "hugetlb" else 0)
-            process.send_signal(18)  # SIGCONT
+            process.send_signal(signal.SIGCONT)
             helpers.wait_until(lambda: helpers.state_of(process.pid) != "T", what="going on")
         stdout, stderr = process.communicate(timeout=60)
     finally:
@@ -305,6 +309,58 @@ def same_but_times(*results):
     return a == b
 
 
+@contextlib.contextmanager
+def writing(argv, env):
+    """Starts ARGV with a full pipe as its output, and stops where it writes into that.  finish() reads the pipe and gives
+    (returncode, stdout, stderr)."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    filled = 0
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            filled += os.write(writer, bytes(1 << 12))
+    os.set_blocking(writer, True)
+    process = helpers.start(argv, env, stdout=writer)
+    os.close(writer)
+
+    def is_there():
+        """Or it has ended."""
+        tasks = pathlib.Path(f"/proc/{process.pid}/task")
+        with contextlib.suppress(OSError):
+            if any((task / "syscall").read_text().startswith(f"{NR_WRITE} 0x1 ") for task in tasks.iterdir()):
+                return True
+        return process.poll() is not None
+
+    def finish():
+        with open(reader, "rb", closefd=False) as pipe:
+            output = pipe.read()[filled:].decode()
+        return process.wait(timeout=120), output, process.stderr.read()
+
+    process.finish = finish
+    try:
+        helpers.wait_until(is_there, 120, "the output being written")
+        yield process
+    finally:
+        helpers.end_process(process)
+        os.close(reader)
+
+
+NR_WRITE = 64
+
+
+def look(pid, path):
+    """Bytes of the text of PATH in PID that huge entries map, when each of its whole huge pages has been read, and the bytes in
+    these, which are those of whole huge pages of the file."""
+    text = [m for m in read_smaps(pid) if m.name == str(path) and "x" in m.permissions]
+    text = [m for m in text if (m.start - m.offset) % HUGE == 0]
+    pages = [at for m in text for at in range(-(-m.start // HUGE) * HUGE, m.end - HUGE + 1, HUGE)]
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+        for at in pages:
+            assert os.pread(memory.fileno(), 1, at)
+    text = [m for m in read_smaps(pid) if m.name == str(path) and "x" in m.permissions]
+    return sum(m.kb["FilePmdMapped"] + m.kb["ShmemPmdMapped"] for m in text) << 10, len(pages) * HUGE
+
+
 def is_pie(program):
     with open(program, "rb") as file:
         return file.read(17)[16] == 3  # ET_DYN
@@ -346,7 +402,7 @@ def contiguous_pool():
     """Pages of 2 MiB in the pool, and none of 32 MiB; how many."""
     before = pool_file(HUGE).read_text()
     pool_file(HUGE).write_text("0")
-    pool_file(CONTIGUOUS).write_text("24")
+    pool_file(CONTIGUOUS).write_text("60")
     yield int(pool_file(CONTIGUOUS).read_text())
     assert pool_file(CONTIGUOUS, "free_hugepages").read_text() == pool_file(CONTIGUOUS).read_text()
     pool_file(CONTIGUOUS).write_text("0")
@@ -368,7 +424,7 @@ def test_contiguous(contiguous_pool, pause_library, tmp_path, name, way):
     assert sum(end - start for start, end in spans) >= pages * CONTIGUOUS
     needs = helpers.hugeld_json("doctor", "-o", options, "--", argv[0])
     assert needs["program"]["needed_pages"] == sum(end - start for start, end in spans) // CONTIGUOUS
-    assert needs["program"]["enough"] and contiguous_pool == 24
+    assert needs["program"]["enough"] and contiguous_pool == 60
     run = [helpers.HUGELD, "run", "--via", way, "-o", options, "--", *argv]
     with helpers.paused(run, helpers.preload(pause_library), os.path.basename(argv[0])) as process:
         huge = [m for m in read_smaps(process.pid) if m.is_hugetlb]
@@ -379,6 +435,49 @@ def test_contiguous(contiguous_pool, pause_library, tmp_path, name, way):
         assert sum(o["backends"]["hugetlb_pages"] for o in found["objects"]) == needs["program"]["needed_pages"]
         code, output, _ = process.finish()
     assert code == 0 and expected in output and (code, output) == (plain.returncode, plain.stdout)
+
+
+OPENS = """
+import ctypes, os, signal, sys
+library = ctypes.CDLL(sys.argv[1])
+print(library.LLVMIsMultithreaded(), flush=True)
+if len(sys.argv) > 2:
+    os.kill(os.getpid(), signal.SIGSTOP)
+print(library.LLVMIsMultithreaded(), flush=True)
+"""
+LLVM = "/usr/lib/aarch64-linux-gnu/libLLVM-14.so.1"
+
+
+def check_large_library_that_comes_later(library, size, pages):
+    """Python opens it; its text is on hugetlb pages of SIZE then, PAGES of them at least."""
+    argv = [sys.executable, "-S", "-c", OPENS, LLVM]
+    plain = helpers.run(argv)
+    free = int(pool_file(size, "free_hugepages").read_text())
+    process = helpers.start([*argv, "stop"], helpers.preload(library, patterns="libLLVM*", options="backend=hugetlb,data=off,verbose=2"))
+    try:
+        helpers.wait_until(lambda: helpers.state_of(process.pid) in ("T", "Z", ""), 120, "python stopping")
+        plan = read_plans(process.pid, [LLVM], "backend=hugetlb,data=off")[os.path.basename(LLVM)]
+        spans = [(s.start, s.end) for s in plan.spans]
+        huge = [m for m in read_smaps(process.pid) if m.is_hugetlb]
+        assert [(m.start, m.end) for m in huge] == spans and {m.kb["KernelPageSize"] << 10 for m in huge} == {size}
+        assert sum(m.hugetlb_bytes for m in huge) == sum(end - start for start, end in spans) >= pages * size
+        assert free - int(pool_file(size, "free_hugepages").read_text()) == sum(m.bytes for m in huge) // size
+        process.send_signal(signal.SIGCONT)
+        stdout, stderr = process.communicate(timeout=120)
+    finally:
+        helpers.end_process(process)
+    assert (process.returncode, stdout) == (0, plain.stdout) and "hugeld: libLLVM-14.so.1: text" in stderr, stderr
+    assert int(pool_file(size, "free_hugepages").read_text()) == free
+
+
+@pytest.mark.skipif(IS_SMALL, reason="n/a: test_library_that_comes_later has huge pages to fill")
+def test_large_library_that_comes_later(library):
+    check_large_library_that_comes_later(library, HUGE, 2)
+
+
+@pytest.mark.skipif(IS_SMALL, reason="n/a: a PMD maps 2 MiB")
+def test_contiguous_library_that_comes_later(contiguous_pool, library):
+    check_large_library_that_comes_later(library, CONTIGUOUS, 30)
 
 
 @pytest.mark.skipif(not IS_SMALL, reason="n/a: several hundred MiB of data")

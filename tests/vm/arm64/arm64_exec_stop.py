@@ -2,6 +2,7 @@
 """Programs that begin on their image at the exec stop, in the arm64 guests: a sample of ../../images/test_exec_stop.py, programs
 that refuse wrong branches, and stock ones."""
 
+import hashlib
 import os
 import subprocess
 
@@ -141,11 +142,34 @@ def test_group_is_stopped(images, program, meddle):
     exec_stop.test_group_is_stopped(images, program, meddle)
 
 
+def git(folder):
+    source = folder / "source"
+    source.write_text("a\n" * 1000)
+    return ["/usr/bin/git", "hash-object", source], hashlib.sha1(b"blob 2000\0" + source.read_bytes()).hexdigest(), 1
+
+
+def perl(_):
+    return ["/usr/bin/perl", "-e", "print join(' ', map { $_ ** 2 } 1 .. 1000), qq(\\n)"], " 998001 ", 1
+
+
+def go(_):
+    return ["/usr/bin/go", "version"], "go version go1.19", 1
+
+
+STOCK = {**arm64.STOCK, "git": git, "perl": perl, "go": go}
+
+
 @SMALL
-@pytest.mark.parametrize("name", arm64.STOCK)
+@pytest.mark.parametrize("name", STOCK)
 def test_stock_program(images, tmp_path, name):
-    argv, expected, _ = arm64.STOCK[name](tmp_path)
+    """Each whole huge page of the image's text that is mapped is mapped by one entry."""
+    argv, expected, pages = STOCK[name](tmp_path)
+    env = environment(GOROOT="/")
     image = images.add(os.path.realpath(argv[0]))
-    plain, result = helpers.run(argv, environment()), helpers.run(command(images, *argv), environment())
-    assert arm64.same_but_times((plain.returncode, plain.stdout, ""), (result.returncode, result.stdout, ""))
-    assert expected in result.stdout and f"at the exec stop from {image}" in result.stderr, result.stderr
+    plain = helpers.run(argv, env)
+    with arm64.writing(command(images, *argv), env) as process:
+        huge, whole = arm64.look(process.pid, image)
+        result = process.finish()
+    assert arm64.same_but_times((plain.returncode, plain.stdout, ""), (*result[:2], ""))
+    assert expected in result[1] and f"at the exec stop from {image}" in result[2], result
+    assert huge == whole >= pages * HUGE

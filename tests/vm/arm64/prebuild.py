@@ -6,6 +6,7 @@ series."""
 import os
 import pathlib
 import shutil
+import struct
 import sys
 
 import pytest
@@ -33,7 +34,7 @@ def nothing_left():
 
 
 def test_build(builder, pause_library, empty_library, no_exec, first, opens, targets, library_target, steps, tmp_path_factory):
-    for variant in arm64.VARIANTS:
+    for variant in [*arm64.VARIANTS, *([] if arm64.IS_SMALL else ["high"])]:
         builder.executable(variant)
     if arm64.IS_SMALL:
         for variant in arm64.LATER:
@@ -68,6 +69,22 @@ def functions_at(path, addresses):
 COMPILED_DIFFERENTLY = {"_dl_map_object_from_fd"}
 
 
+NOP = 0xd503201f
+
+
+def is_relaxed(mine, theirs):
+    """Whether THEIRS adds 0 to a register, which a newer linker (binutils 2.46) makes a move, or nothing: MINE."""
+    to, register = theirs & 31, theirs >> 5 & 31
+    return theirs & ~0x3ff == 0x91000000 and mine == (NOP if to == register else 0xaa0003e0 | register << 16 | to)
+
+
+def differing(mine, theirs):
+    """Where two segments that begin at instructions differ."""
+    words = zip(struct.iter_unpack("<I", mine[:len(mine) & ~3]), struct.iter_unpack("<I", theirs[:len(mine) & ~3]))
+    found = [4 * i for i, ((a,), (b,)) in enumerate(words) if a != b and not is_relaxed(a, b)]
+    return found + ([len(mine) & ~3] if mine[len(mine) & ~3:] != theirs[len(mine) & ~3:] else [])
+
+
 def test_linker_without_the_series():
     """It is the distribution's, as it is on x86-64 (../../ldso/test_identity.py), but for what another compiler does."""
     tree = pathlib.Path(os.environ["T_TREE"])
@@ -79,5 +96,5 @@ def test_linker_without_the_series():
     assert [header for header, _ in mine] == [header for header, _ in theirs]
     assert sum(header["p_filesz"] for header, _ in mine if header["p_type"] == "PT_LOAD") > 150_000
     for (header, a), (_, b) in zip(mine, theirs):
-        differing = [header["p_vaddr"] + i for i, (x, y) in enumerate(zip(a, b)) if x != y]
-        assert len(a) == len(b) and functions_at(built, differing) <= COMPILED_DIFFERENTLY, header
+        found = [header["p_vaddr"] + i for i in differing(a, b)]
+        assert len(a) == len(b) and functions_at(built, found) <= COMPILED_DIFFERENTLY, header
