@@ -35,9 +35,9 @@ BUILD_PACKAGES = [
 # One list, so that they are always of the same version.
 LDSO_PACKAGES = ["glibc-source", "libc6"]
 PROGRAM_PACKAGES = [
-    "busybox-static", "g++-12", "git", "golang-1.19-go", "libcrypt1", "libexpat1", "libffi8", "libgcc-s1", "libgmp10", "libisl23",
-    "libmpc3", "libmpfr6", "libpcre2-8-0", "libpython3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "perl-base",
-    "python3.11-minimal", "strace",
+    "busybox-static", "g++-12", "git", "libcrypt1", "libexpat1", "libffi8", "libgcc-s1", "libgmp10", "libisl23", "libmpc3",
+    "libmpfr6", "libpcre2-8-0", "libpython3.11-minimal", "libpython3.11-stdlib", "libstdc++6", "perl-base", "python3.11-minimal",
+    "restic", "strace",
 ]
 DATABASE_PACKAGES = [
     "libaio1", "libcap2", "libgcrypt20", "libgpg-error0", "liblz4-1", "libnuma1", "libssl3", "libsystemd0", "liburing2",
@@ -49,7 +49,7 @@ LLVM_PACKAGES = [
 ]
 COMMANDS = {
     "python3.11": "usr/bin/python3.11", "strace": "usr/bin/strace", "cc1plus": "usr/lib/gcc/aarch64-linux-gnu/12/cc1plus",
-    "git": "usr/bin/git", "go": "usr/lib/go-1.19/bin/go", "perl": "usr/bin/perl",
+    "git": "usr/bin/git", "perl": "usr/bin/perl", "restic": "usr/bin/restic",
 }
 APPLETS = ("sh", "cat", "chmod", "cp", "env", "ls", "mount", "reboot", "sed", "sleep", "stty", "touch", "true", "umount")
 

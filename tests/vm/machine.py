@@ -71,9 +71,8 @@ def accelerators(guest):
 def add_modules(image, kernel):
     """IMAGE, an archive that the kernel unpacks, and after it another one with the KERNEL's modules."""
     both = image.with_name(f"{kernel.parent.name}.cpio")
-    with open(both, "wb") as file:
-        shutil.copyfileobj(open(image, "rb"), file)
-        file.flush()
+    shutil.copy(image, both)
+    with open(both, "ab") as file:
         subprocess.run(["cpio", "-o", "-H", "newc", "-R", "0:0", "--quiet"], cwd=kernel.parent, input=b"modules.tar", stdout=file, check=True)
     return both
 

@@ -4,6 +4,7 @@ stopped in it."""
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -87,6 +88,15 @@ def test_many_times(targets, plain_output):
         assert target.finish() == plain_output
 
 
+def insist(*words):
+    """killed.step, again where it is refused for the moment: on a busy machine a thread that sleeps for 0.2 s has gone on."""
+    for _ in range(10):
+        n, code, said = killed.step(*words)
+        if code != 1 or not re.search("try again|could not receive a file descriptor", said):
+            break
+    return n, code, said
+
+
 @pytest.mark.parametrize("mode", ["registers", "nanosleep", "registers_epoll"])
 @pytest.mark.parametrize("nth", range(1, 90, 8))
 def test_killed(targets, steps, plain_output, mode, nth):
@@ -96,7 +106,7 @@ def test_killed(targets, steps, plain_output, mode, nth):
     with attaching.running(targets["exec"], mode) as target:
         attaching.wait_in_call(target.pid)
         before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
-        n, code, said = killed.step(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
+        n, code, said = insist(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
         assert code == 99 or (code == 0 and n < nth), said
         killed.check_left(target, before, descriptors, masks)
         assert target.finish() == plain_output, said
@@ -117,7 +127,7 @@ def test_signal(targets, steps, plain_output, back):
     with attaching.running(targets["exec"], "for_eintr") as target:
         attaching.wait_in_call(target.pid)
         never, attach = 10**6, [helpers.HUGELD, "attach", target.pid]
-        n, code, said = killed.step(steps, "signal", never, target.pid, 0, *attach)
+        n, code, said = insist(steps, "signal", never, target.pid, 0, *attach)
         assert code == 0 and n > 60, said
         assert kinds.detach(target.pid).returncode == 0
         _, _, said = killed.step(steps, "signal", n - back, target.pid, int(signal.SIGUSR1), *attach)

@@ -116,10 +116,8 @@ def test_image_of_a_position_independent_program(disk, builder):
     try:
         result = helpers.hugeld("share", "add", "--way=image", "--any-disk", app)
         assert result.returncode == 0 and re.search(r": image, [89]\d\.\d % of its text, \d+ huge pages$", result.stdout, re.M), result
-        result = helpers.hugeld("run", "-o", "verbose=1", "--", app)
-        assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout), result
-        result = helpers.hugeld("doctor", "--", app)
-        print(result)
+        result = helpers.hugeld("run", "-o", "verbose=2", "--", app)
+        assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout) and "at the exec stop" in result.stderr, result
     finally:
         helpers.hugeld("share", "remove", "--all")
         app.unlink()
