@@ -2,6 +2,7 @@
 """How a file lies in the page cache: made on purpose, and seen.  A plain program is faster the larger the folios of its file are,
 so what hugeld gains is said together with that.  Root only: the kernel hides page frames from others."""
 
+import ctypes
 import mmap
 import os
 import pathlib
@@ -61,7 +62,6 @@ def pages_per_folio(file):
     with open(file, "rb") as opened:
         size = os.fstat(opened.fileno()).st_size
         mapping = mmap.mmap(opened.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    import ctypes  # guests that only read files in have no libffi
     start = ctypes.addressof(ctypes.c_char.from_buffer(mapping))
     for offset in range(0, size, PAGE):
         mapping[offset]

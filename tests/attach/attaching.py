@@ -3,6 +3,7 @@
 memory."""
 
 import contextlib
+import ctypes
 import os
 import pathlib
 import re
@@ -108,7 +109,6 @@ def wait_in_call(pid):
 
 def tells_rseq(pid):
     """Whether the kernel has ptrace(2)'s PTRACE_GET_RSEQ_CONFIGURATION, tried on the process PID."""
-    import ctypes  # pylint: disable=import-outside-toplevel  (the arm64 guests have no libffi)
     libc = ctypes.CDLL(None, use_errno=True)
     for request in 0x4206, 0x4207:  # PTRACE_SEIZE, PTRACE_INTERRUPT
         assert libc.ptrace(request, pid, None, None) == 0, os.strerror(ctypes.get_errno())
