@@ -180,9 +180,9 @@ class Archive:
                 yield fields, folder / "x"
             queue += re.findall(rf"(linux-(?:{kinds})-[\w.+-]+) \(= ", fields.get("Depends", ""))
 
-    def find_image(self, package, scratch):
-        """(version, vmlinuz) of what PACKAGE leads to."""
-        for fields, folder in self.unpack_behind(package, "image|binary", scratch):
+    def find_image(self, package, unpacked):
+        """(version, vmlinuz) of what PACKAGE leads to, in what is UNPACKED."""
+        for fields, folder in unpacked:
             for image in folder.glob("**/vmlinuz*"):
                 return fields["Version"], image
         raise Unavailable(f"{package} of {' '.join(self.suites)} leads to no vmlinuz")
@@ -207,11 +207,6 @@ class Archive:
                 shutil.copy(folder / version / "modules.tar", to.with_name("modules.tar"))
         return version
 
-    def find_modules(self, package, names, scratch):
-        """Paths of the modules called NAMES that the packages behind PACKAGE have; some may be built in."""
-        return [path for _, folder in self.unpack_behind(package, "image|binary|modules", scratch) for path in folder.glob("**/*.ko*")
-                if path.name.partition(".")[0].replace("-", "_") in names]
-
     def refresh_kernel(self, package, folder, record, modules):
         print(f"vm: {package}: asking the archive ({' '.join(self.suites)})", file=sys.stderr)
         folder.mkdir(parents=True, exist_ok=True)
@@ -223,8 +218,10 @@ class Archive:
         there = folder / version
         if not (there / "vmlinuz").exists() or (modules and not (there / "modules.tar").exists()):
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
-                version, image = self.find_image(package, scratch)
-                found = self.find_modules(package, modules, scratch) if modules else []
+                unpacked = list(self.unpack_behind(package, "image|binary|modules" if modules else "image|binary", scratch))
+                version, image = self.find_image(package, unpacked)
+                found = [path for _, tree in unpacked for path in tree.glob("**/*.ko*")
+                         if path.name.partition(".")[0].replace("-", "_") in modules]
                 with new_folder(folder / version) as new:
                     shutil.copy(image, new / "vmlinuz")
                     if modules:
