@@ -247,7 +247,9 @@ def test_delay_after_a_change(acting, program):
     """As after an upgrade: a service that runs for long leaves the file alone for as long."""
     seconds = 25  # longer than it waits for the file to be unmapped
     with acting(f"delay = {2 * seconds}", prefix=replaced(HALF)) as service:
-        time.sleep(seconds)  # since its start
+        with running([str(program), FOREVER]):
+            time.sleep(seconds)  # since its start
+            service.service.wait_for(program, ENOUGH)
         os.utime(program)
         changed = time.monotonic()
         service.configure()
