@@ -172,8 +172,8 @@ def test_run_opens_the_program_once(builder, pool, tmp_path, arguments, options)
     pool(64)
     app, trace = builder.executable("nopie"), tmp_path / "trace"
     helpers.run(["strace", "-o", trace, helpers.HUGELD, "run", *arguments, "-o", options, app])
-    calls = trace.read_text().split(f'execve("{app}"')
-    assert len(calls) == 2 and len(re.findall(rf'^open(?:at)?\(.*"{app}"', calls[0], re.MULTILINE)) == 1, calls
+    calls = trace.read_text().split(f'execve("{app}"')[0]
+    assert len(re.findall(rf'^open(?:at)?\(.*"{app}"', calls, re.MULTILINE)) == 1, calls
 
 
 def test_run_not_executable(tmp_path):
