@@ -32,19 +32,59 @@
 #define ANY_USE_BYTES ((uint64_t)64 << 20)
 #define RESIDENT_SHARE 8
 
+/* Read of the file at once. */
+#define READ_BYTES ((size_t)64 << 10)
+
 /* What is written where, a unit at a time. */
 struct filling {
     struct hl_tracee process;
+    const struct hl_process *planned; /* as it was mapped when the attachment was planned */
+    int own;                          /* the object's file */
     uint64_t from, bytes, unit;
     char *at;
     atomic_uint_fast64_t next; /* no thread has taken the unit here yet */
     atomic_int result;
 };
 
+static bool is_zero(const char *at, size_t bytes) {
+    return bytes == 0 || (at[0] == 0 && memcmp(at, at + 1, bytes - 1) == 0);
+}
+
+/* Whether BYTES at AT are those of FILE at OFFSET, and what lies behind its end is 0, as in a mapping. */
+static bool is_of_file(const char *at, size_t bytes, int file, uint64_t offset) {
+    char room[READ_BYTES];
+    while (bytes > 0) {
+        ssize_t n = pread(file, room, bytes < sizeof room ? bytes : sizeof room, (off_t)offset);
+        if (n <= 0)
+            return n == 0 && is_zero(at, bytes);
+        if (memcmp(at, room, (size_t)n) != 0)
+            return false;
+        at += n;
+        bytes -= (size_t)n;
+        offset += (uint64_t)n;
+    }
+    return true;
+}
+
+/* Whether what was read of the process from FROM on is what the planned mappings of its file have.  The process may have executed
+   another program meanwhile whose text lies there, and may execute the first one again before it is looked at for the last time. */
+static int check_unit(const struct filling *f, const char *read, uint64_t from, uint64_t bytes) {
+    for (uint64_t at = from, end = from + bytes, next; at < end; at = next) {
+        const struct hl_region *region = hl_find_region(f->planned, at);
+        next = region == NULL ? at + (uint64_t)sysconf(_SC_PAGESIZE) : region->end < end ? region->end : end;
+        if (region != NULL &&
+            !is_of_file(read + (at - from), next - at, f->own, region->offset + (at - region->start)))
+            return HL_SKIP_ATTACH_DIFFERS;
+    }
+    return 0;
+}
+
 static int fill_unit(const struct filling *f, uint64_t done) {
     uint64_t bytes = f->bytes - done < f->unit ? f->bytes - done : f->unit;
-    bool has_pages = madvise(f->at + done, bytes, MADV_POPULATE_WRITE) == 0 || errno == EINVAL;
-    return has_pages ? hl_read_tracee(&f->process, f->from + done, f->at + done, bytes) : HL_SKIP_NO_MEMORY;
+    if (madvise(f->at + done, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
+        return HL_SKIP_NO_MEMORY;
+    int result = hl_read_tracee(&f->process, f->from + done, f->at + done, bytes);
+    return result != 0 ? result : check_unit(f, f->at + done, f->from + done, bytes);
 }
 
 static void *fill_some(void *data) {
@@ -71,8 +111,8 @@ static bool is_on_huge_pages(const char *at, uint64_t bytes) {
 }
 
 /* One piece, through a mapping that huge pages fit into.  *IS_HUGE becomes false if it was not seen to be on them. */
-static int write_piece(const struct hl_attachment *attachment, const struct hl_piece_of_text *piece, int out,
-                       uint64_t unit, bool *is_huge) {
+static int write_piece(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                       const struct hl_piece_of_text *piece, int out, uint64_t unit, bool *is_huge) {
     uint64_t bytes = piece->end - piece->start;
     char *room = mmap(NULL, bytes + unit, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (room == MAP_FAILED)
@@ -80,7 +120,13 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_p
     char *at = (char *)hl_round_up((uint64_t)room, unit);
     int result = HL_SKIP_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
-        struct filling filling = {{.tid = attachment->process.pid}, piece->start, bytes, unit, at, 0, 0};
+        struct filling filling = {.process.tid = attachment->process.pid,
+                                  .planned = &attachment->process,
+                                  .own = text->loaded->file->fd,
+                                  .from = piece->start,
+                                  .bytes = bytes,
+                                  .unit = unit,
+                                  .at = at};
         madvise(at, bytes, MADV_HUGEPAGE);
         hl_run_in_threads(fill_some, &filling, bytes / unit);
         result = atomic_load(&filling.result);
@@ -98,7 +144,7 @@ static int write_pieces(const struct hl_attachment *attachment, const struct hl_
     bool is_huge = true;
     int result = ftruncate(out, (off_t)end) == 0 ? 0 : -errno;
     for (unsigned i = 0; i < text->n_pieces && result == 0; i++)
-        result = write_piece(attachment, &text->piece[i], out, geometry->huge_page_bytes, &is_huge);
+        result = write_piece(attachment, text, &text->piece[i], out, geometry->huge_page_bytes, &is_huge);
     if (result == 0 && fchmod(out, 0444) != 0)
         result = -errno;
     if (result != 0 || is_huge)

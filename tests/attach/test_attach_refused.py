@@ -532,6 +532,17 @@ def test_execs(targets, tmp_path):
         helpers.end_process(process)
 
 
+def test_executed_while_it_is_copied(targets, tmp_path):
+    """Another program, with other text in the same place, and then the first one again: what was read of the other is not used."""
+    preload = tmp_path / "other-text.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", preload, attaching.HERE / "other-text.c", "-ldl"], check=True)
+    with attaching.running(targets["exec"], "futex") as target:
+        before = target.layout()
+        result = helpers.run([helpers.COMMAND, "attach", target.pid], env=helpers.environment(LD_PRELOAD=preload))
+        helpers.one_line(result, 1, "text stays: its text in memory differs from its file")
+        assert target.layout() == before and target.huge_bytes() == 0
+
+
 def test_hostile(targets, tmp_path, root):
     """The tracer ends, in time, and no other process has heard of it, although another descriptor than its own was there."""
     victim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
