@@ -366,8 +366,10 @@ void hl_warn_of_left_out(const struct hl_proxy *proxy, const char *done) {
     const struct waiter *first = &proxy->first;
     if (proxy->left_out == 0)
         return;
-    char *more = hl_xasprintf(proxy->left_out > 1 ? " (and %zu more)" : "", proxy->left_out - 1);
-    char *others = hl_xasprintf(first->user != 0 ? ", nor are other processes of user %u" : "", first->user);
+    char *more =
+        proxy->left_out > 1 ? hl_xasprintf(" (and %zu more)", proxy->left_out - 1) : hl_xasprintf("%s", "");
+    char *others = first->user != 0 ? hl_xasprintf(", nor are other processes of user %u", first->user)
+                                    : hl_xasprintf("%s", "");
     hl_warn("process %d%s was not %s%s: whatever reads its memory map has to wait; /proc/%d/stack shows what "
             "it waits for",
             first->pid, more, done, others, first->pid);
