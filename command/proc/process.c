@@ -450,16 +450,13 @@ static int search_ranges(struct hl_process *process, const struct hl_address_ran
     char *line = NULL;
     if (text == NULL)
         return -errno;
-    while (i < n && getline(&line, &size, text) >= 0) {
-        line[strcspn(line, "\n")] = '\0';
-        if (!parse_region(&region, line))
-            continue;
+    while (i < n && hl_next_region(&region, text, &line, &size)) {
         while (i < n && range[i].end <= region.start)
             i++;
-        if (i < n && region.end > range[i].start)
-            add_region(process, &region);
-        else
-            free(region.name);
+        if (i == n || region.end <= range[i].start)
+            continue;
+        region.name = hl_xasprintf("%s", region.name);
+        add_region(process, &region);
     }
     free(line);
     fclose(text);
