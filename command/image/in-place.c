@@ -25,7 +25,6 @@
 #include "command/image/in-place.h"
 #include "command/base/common.h"
 #include "command/image/eligible.h"
-#include "command/proc/proxy.h"
 #include "command/proc/process.h"
 #include "elf/kernel.h"
 #include "elf/maps.h"
@@ -456,33 +455,28 @@ static bool count_mappers(const struct work *work, double ms_max) {
     bool in_time = true;
     DIR *folder =
         map_chunk(work, &place->chunk[0]) && find_own_line(work, &own, &own_line) ? opendir("/proc") : NULL;
-    struct hl_proxy *proxy = hl_open_proxy();
     bool is_hidden = false;
     place->is_mapped = false;
     for (size_t i = 0; i < place->n_chunks; i++)
         place->chunk[i].mappers = 0;
     for (struct dirent *entry; folder != NULL && in_time && (errno = 0, entry = readdir(folder)) != NULL;) {
-        struct hl_process process = {.pid = hl_parse_pid(entry->d_name)};
-        if (process.pid == 0 || process.pid == getpid() || hl_is_proxy(proxy, process.pid))
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid == 0 || pid == getpid())
             continue;
-        process.proxy = proxy;
-        process.folder = openat(dirfd(folder), entry->d_name, O_PATH | O_CLOEXEC);
-        FILE *maps = process.folder >= 0 ? hl_open_process_text(&process, "maps") : NULL;
+        char *path = hl_xasprintf("/proc/%s/maps", entry->d_name);
+        FILE *maps = fopen(path, "re");
         int error = maps == NULL ? errno : 0;
+        free(path);
+        bool is_refused = error == EACCES || error == EPERM;
+        is_hidden |= is_refused;
+        in_time = hl_now_ms() < end && (maps != NULL || is_refused || error == ENOENT || error == ESRCH);
         if (maps != NULL) {
-            in_time = count_process(place, maps, &own, end);
-            error = ferror(maps) ? errno : 0;
+            in_time &= count_process(place, maps, &own, end);
             fclose(maps);
         }
-        if (process.folder >= 0)
-            close(process.folder);
-        bool is_refused = error == EACCES || error == EPERM || error == ETIMEDOUT;
-        is_hidden |= is_refused;
-        in_time &= hl_now_ms() < end && (error == 0 || is_refused || error == ENOENT || error == ESRCH);
     }
     bool is_whole = folder != NULL && in_time && errno == 0;
     free(own_line);
-    hl_close_proxy(proxy);
     if (folder == NULL)
         return false;
     closedir(folder);

@@ -215,21 +215,11 @@ static bool is_same_file(const struct hl_elf_file *file, const struct hl_region 
            (fs.f_type == BTRFS_SUPER_MAGIC && file->stat.st_ino == region->inode);
 }
 
-/* An O_PATH descriptor, for which no server is asked either, or a negated errno. */
-static int open_mapped(const struct hl_process *process, const struct hl_region *region) {
-    char path[64];
-    snprintf(path, sizeof path, "map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
-    return hl_open_in_process(process, path, O_PATH | O_CLOEXEC);
-}
-
 static bool open_region(struct hl_elf_file *file, const struct hl_process *process,
                         const struct hl_region *region) {
-    int mapped = open_mapped(process, region);
-    char *path = hl_xasprintf("/proc/self/fd/%d", mapped);
-    enum hl_elf_problem problem = mapped >= 0 ? hl_open_elf(file, AT_FDCWD, path) : HL_ELF_UNREADABLE;
+    char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    enum hl_elf_problem problem = hl_open_elf(file, process->folder, path);
     free(path);
-    if (mapped >= 0)
-        close(mapped);
     if (problem != HL_ELF_UNREADABLE)
         return problem == HL_ELF_FINE;
 
@@ -265,10 +255,12 @@ static struct hl_process_file *find_file(struct hl_process *process, const struc
 
 static bool is_memory_file(const struct hl_process *process, const struct hl_region *region) {
     struct statfs fs;
-    int fd = open_mapped(process, region);
+    char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+    int fd = openat(process->folder, path, O_PATH | O_CLOEXEC); /* which asks no server either */
     bool result = fd >= 0
                       ? fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == HUGETLBFS_MAGIC)
-                      : fd == -EPERM;
+                      : errno == EPERM;
+    free(path);
     if (fd >= 0)
         close(fd);
     return result;

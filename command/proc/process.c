@@ -4,7 +4,7 @@
    What they hold is chosen by the process that is looked at (file names, its own name), so lines have no
    length limit and a line that doesn't parse is skipped.  Everything is opened relative to one descriptor of
    /proc/PID, so that a number which is reused meanwhile gives ESRCH and never two processes in one answer. */
-#include "command/proc/proxy.h"
+#include "command/proc/process.h"
 #include "command/base/basics.h"
 
 #include <ctype.h>
@@ -29,64 +29,22 @@ bool hl_is_outermost(void) {
     return stat("/proc/self/ns/pid", &space) == 0 && space.st_ino == INITIAL_PID_NAMESPACE;
 }
 
-int hl_open_in_process(const struct hl_process *process, const char *name, int flags) {
-    if (process->proxy != NULL)
-        return hl_proxy_open(process, name, flags);
-    int fd = openat(process->folder, name, flags);
+int hl_open_process_file(const struct hl_process *process, const char *name) {
+    int fd = openat(process->folder, name, O_RDONLY | O_CLOEXEC);
     return fd >= 0 ? fd : -errno;
 }
 
-int hl_open_process_file(const struct hl_process *process, const char *name) {
-    return hl_open_in_process(process, name, O_RDONLY | O_CLOEXEC);
-}
-
-/* A text that a proxy reads. */
-struct cookie {
-    const struct hl_process *process;
-    int fd;
-    bool has_ended;
-};
-
-static ssize_t read_by_proxy(void *from, char *to, size_t bytes) {
-    struct cookie *cookie = from;
-    ssize_t result = cookie->has_ended ? 0 : hl_proxy_read(cookie->process, cookie->fd, to, bytes);
-    cookie->has_ended = result < (ssize_t)bytes;
-    if (result >= 0)
-        return result;
-    errno = (int)-result;
-    return -1;
-}
-
-static int close_cookie(void *what) {
-    struct cookie *cookie = what;
-    close(cookie->fd);
-    free(cookie);
-    return 0;
-}
-
-static FILE *open_by_proxy(const struct hl_process *process, int fd) {
-    struct cookie *cookie = hl_xmalloc(sizeof *cookie);
-    *cookie = (struct cookie){process, fd, false};
-    FILE *text =
-        fopencookie(cookie, "r", (cookie_io_functions_t){.read = read_by_proxy, .close = close_cookie});
-    if (text == NULL)
-        free(cookie);
-    return text;
-}
-
 /* One text at a time: the kernel makes a page of it in each call, and stdio would ask for a quarter of that. */
-FILE *hl_open_process_text(const struct hl_process *process, const char *name) {
-    static _Thread_local char buffer[4 * 4096];
+static FILE *open_text(const struct hl_process *process, const char *name) {
+    static _Thread_local char buffer[4096];
     int fd = hl_open_process_file(process, name);
-    if (fd < 0) {
-        errno = -fd;
+    if (fd < 0)
         return NULL;
-    }
-    FILE *text = process->proxy != NULL ? open_by_proxy(process, fd) : fdopen(fd, "r");
+    FILE *text = fdopen(fd, "r");
     if (text == NULL)
         close(fd);
     else
-        setvbuf(text, buffer, _IOFBF, process->proxy != NULL ? sizeof buffer : sizeof buffer / 4);
+        setvbuf(text, buffer, _IOFBF, sizeof buffer);
     return text;
 }
 
@@ -99,7 +57,7 @@ int hl_open_process(struct hl_process *process, pid_t pid) {
     if (process->folder < 0)
         return -errno;
     process->name = hl_xasprintf("?");
-    FILE *text = hl_open_process_text(process, "comm");
+    FILE *text = open_text(process, "comm");
     if (text == NULL)
         return 0;
     size_t size = 0;
@@ -119,7 +77,7 @@ int hl_open_process(struct hl_process *process, pid_t pid) {
 }
 
 char *hl_read_variable(const struct hl_process *process, const char *name) {
-    FILE *text = hl_open_process_text(process, "environ");
+    FILE *text = open_text(process, "environ");
     char *line = NULL, *value = NULL;
     size_t size = 0, length = strlen(name);
     while (text != NULL && value == NULL && getdelim(&line, &size, '\0', text) > 0)
@@ -209,7 +167,7 @@ bool hl_has_huge_pages(const struct hl_process *process) {
     struct hl_region sum = {0};
     size_t size = 0;
     char *line = NULL;
-    FILE *text = hl_open_process_text(process, "smaps_rollup");
+    FILE *text = open_text(process, "smaps_rollup");
     if (text == NULL)
         return false;
     while (getline(&line, &size, text) >= 0)
@@ -220,7 +178,7 @@ bool hl_has_huge_pages(const struct hl_process *process) {
 }
 
 static int read_text_of_regions(struct hl_process *process, const char *name) {
-    FILE *text = hl_open_process_text(process, name);
+    FILE *text = open_text(process, name);
     if (text == NULL)
         return -errno;
     size_t size = 0, room = 0;
@@ -240,9 +198,7 @@ static int read_text_of_regions(struct hl_process *process, const char *name) {
         }
         process->region[process->n_regions++] = region;
     }
-    int result = ferror(text)              ? (errno == ETIMEDOUT ? -ETIMEDOUT : -EIO)
-                 : process->n_regions == 0 ? -ENODATA
-                                           : 0;
+    int result = ferror(text) ? -EIO : process->n_regions == 0 ? -ENODATA : 0;
     free(line);
     fclose(text);
     return result;
@@ -274,7 +230,7 @@ static bool any_is_huge(const struct hl_process *process) {
 
 /* Only of huge pages.  A kernel without NUMA has no numa_maps, and then no node is named. */
 static void read_nodes(struct hl_process *process) {
-    FILE *text = any_is_huge(process) ? hl_open_process_text(process, "numa_maps") : NULL;
+    FILE *text = any_is_huge(process) ? open_text(process, "numa_maps") : NULL;
     if (text == NULL)
         return;
     size_t size = 0, next = 0;
@@ -295,7 +251,7 @@ static void read_nodes(struct hl_process *process) {
 
 static void read_auxv(struct hl_process *process) {
     Elf64_auxv_t entry;
-    FILE *auxv = hl_open_process_text(process, "auxv");
+    FILE *auxv = open_text(process, "auxv");
     if (auxv == NULL)
         return;
     while (fread(&entry, sizeof entry, 1, auxv) == 1 && entry.a_type != AT_NULL)
@@ -308,7 +264,7 @@ uint64_t hl_read_limit(const struct hl_process *process, const char *name) {
     char line[256];
     uint64_t limit = 0;
     size_t length = strlen(name);
-    FILE *limits = hl_open_process_text(process, "limits");
+    FILE *limits = open_text(process, "limits");
     while (limits != NULL && fgets(line, sizeof line, limits) != NULL)
         if (strncmp(line, name, length) == 0 && sscanf(line + length, " %" SCNu64, &limit) != 1)
             limit = UINT64_MAX; /* "unlimited" */
@@ -359,7 +315,7 @@ static uint64_t find_end_of_main(const struct hl_process *process) {
 
 /* Adds what smaps has of the regions that begin before END. */
 static int read_details(struct hl_process *process, uint64_t end) {
-    FILE *text = hl_open_process_text(process, "smaps");
+    FILE *text = open_text(process, "smaps");
     struct hl_region *known = NULL, region;
     size_t size = 0;
     char *line = NULL;
@@ -388,16 +344,18 @@ int hl_read_process_for_main(struct hl_process *process) {
 int hl_read_mappings(struct hl_process *process, const struct hl_process *opened) {
     memset(process, 0, sizeof *process);
     process->pid = opened->pid;
-    process->proxy = opened->proxy;
     process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
     return process->folder < 0 ? -errno : read_text_of_regions(process, "maps");
 }
 
-int hl_query_mapping(const struct hl_process *process, int maps, struct hl_mapping_query *query) {
-    if (process->proxy != NULL)
-        return hl_proxy_query(process, maps, query);
-    return ioctl(maps, HL_MAPPING_QUERY, query) == 0 ? 0 : -errno;
-}
+/* include/uapi/linux/fs.h of Linux 6.11. */
+struct query {
+    uint64_t size, query_flags, address, start, end, flags, page_bytes, offset, inode;
+    uint32_t major, minor, name_bytes, build_id_bytes;
+    uint64_t name, build_id;
+};
+#define PROCMAP_QUERY _IOWR('f', 17, struct query)
+enum { MAP_READABLE = 1, MAP_WRITABLE = 2, MAP_EXECUTABLE = 4, MAP_IS_SHARED = 8, MAP_OR_NEXT = 16 };
 
 static void add_region(struct hl_process *process, const struct hl_region *region) {
     process->region = hl_xrealloc(process->region, (process->n_regions + 1) * sizeof *region);
@@ -405,14 +363,14 @@ static void add_region(struct hl_process *process, const struct hl_region *regio
 }
 
 static void add_answer(struct hl_process *process, const struct hl_process *opened,
-                       const struct hl_mapping_query *answer) {
+                       const struct query *answer) {
     const struct hl_region *before = hl_find_region(opened, answer->end - 1);
     struct hl_region region = {
         .start = answer->start,
         .end = answer->end,
-        .flags = (answer->flags & HL_MAP_READABLE ? PF_R : 0) | (answer->flags & HL_MAP_WRITABLE ? PF_W : 0) |
-                 (answer->flags & HL_MAP_EXECUTABLE ? PF_X : 0),
-        .shared = (answer->flags & HL_MAP_IS_SHARED) != 0,
+        .flags = (answer->flags & MAP_READABLE ? PF_R : 0) | (answer->flags & MAP_WRITABLE ? PF_W : 0) |
+                 (answer->flags & MAP_EXECUTABLE ? PF_X : 0),
+        .shared = (answer->flags & MAP_IS_SHARED) != 0,
         .offset = answer->offset,
         .device = makedev(answer->major, answer->minor),
         .inode = (ino_t)answer->inode,
@@ -430,10 +388,9 @@ static int query_range(struct hl_process *process, const struct hl_process *open
                        const struct hl_address_range *range) {
     uint64_t at = end_of(process) > range->start ? end_of(process) : range->start;
     while (at < range->end) {
-        struct hl_mapping_query query = {.size = sizeof query, .query_flags = HL_MAP_OR_NEXT, .address = at};
-        int result = hl_query_mapping(process, maps, &query);
-        if (result != 0)
-            return result == -ENOENT ? 0 : result;
+        struct query query = {.size = sizeof query, .query_flags = MAP_OR_NEXT, .address = at};
+        if (ioctl(maps, PROCMAP_QUERY, &query) != 0)
+            return errno == ENOENT ? 0 : -errno;
         if (query.start >= range->end)
             break;
         add_answer(process, opened, &query);
@@ -444,7 +401,7 @@ static int query_range(struct hl_process *process, const struct hl_process *open
 
 /* Reads the text as far as that is needed. */
 static int search_ranges(struct hl_process *process, const struct hl_address_range *range, size_t n) {
-    FILE *text = hl_open_process_text(process, "maps");
+    FILE *text = open_text(process, "maps");
     struct hl_region region;
     size_t size = 0, i = 0;
     char *line = NULL;
@@ -473,7 +430,6 @@ int hl_read_some_mappings(struct hl_process *process, const struct hl_process *o
     qsort(range, n, sizeof *range, compare_ranges);
     memset(process, 0, sizeof *process);
     process->pid = opened->pid;
-    process->proxy = opened->proxy;
     process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
     int maps = process->folder >= 0 ? hl_open_process_file(process, "maps") : -errno, result = 0;
     if (maps < 0)

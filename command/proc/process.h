@@ -6,7 +6,6 @@
 #include "command/file/elf-file.h"
 
 #include <stdio.h>
-#include <sys/ioctl.h>
 #include <sys/types.h>
 
 /* As many node numbers as the kernel can be built for (NODES_SHIFT is 10 at most). */
@@ -39,11 +38,8 @@ struct hl_loaded;
 /* Whether this process is in the machine's own PID namespace, and not in a container's. */
 bool hl_is_outermost(void);
 
-struct hl_proxy;
-
 struct hl_process {
     pid_t pid;
-    struct hl_proxy *proxy; /* proxy.h; NULL: what is read waits for the process as long as it takes */
     int folder; /* /proc/PID: whatever is read through it is this process and no later one with its number */
     char *name; /* comm */
     char *executable; /* what /proc/PID/exe names; NULL if that can't be read */
@@ -82,7 +78,7 @@ enum hl_now {
    *SIZE bytes, which is as getline(3) wants it.  False: there is none. */
 bool hl_next_region(struct hl_region *region, FILE *maps, char **line, size_t *size);
 
-/* Opens /proc/PID, without a proxy.  0, or a negated errno. */
+/* Opens /proc/PID.  0, or a negated errno. */
 int hl_open_process(struct hl_process *process, pid_t pid);
 void hl_close_process(struct hl_process *process);
 
@@ -147,31 +143,8 @@ int hl_read_some_mappings(struct hl_process *process, const struct hl_process *o
 /* The soft limit that /proc/PID/limits has under NAME, "Max ...": UINT64_MAX if there is none, 0 if it is not known. */
 uint64_t hl_read_limit(const struct hl_process *process, const char *name);
 
-/* An open file of /proc/PID, or a negated errno; FLAGS as for open(2). */
+/* An open file of /proc/PID, or a negated errno. */
 int hl_open_process_file(const struct hl_process *process, const char *name);
-int hl_open_in_process(const struct hl_process *process, const char *name, int flags);
-
-/* A text of /proc/PID, which the caller closes before it opens another one of any process, and before PROCESS is closed.  NULL
-   with errno. */
-FILE *hl_open_process_text(const struct hl_process *process, const char *name);
-
-/* What the kernel is asked for one mapping, and its answer (include/uapi/linux/fs.h of Linux 6.11). */
-struct hl_mapping_query {
-    uint64_t size, query_flags, address, start, end, flags, page_bytes, offset, inode;
-    uint32_t major, minor, name_bytes, build_id_bytes;
-    uint64_t name, build_id;
-};
-#define HL_MAPPING_QUERY _IOWR('f', 17, struct hl_mapping_query)
-enum {
-    HL_MAP_READABLE = 1,
-    HL_MAP_WRITABLE = 2,
-    HL_MAP_EXECUTABLE = 4,
-    HL_MAP_IS_SHARED = 8,
-    HL_MAP_OR_NEXT = 16
-};
-
-/* MAPS is "maps" of PROCESS.  0; -ENOTTY: this kernel cannot be asked; or another negated errno. */
-int hl_query_mapping(const struct hl_process *process, int maps, struct hl_mapping_query *query);
 
 /* After hl_read_process: finds the ELF objects of PROCESS in process->loaded, ascending as they are met, the
    executable first. */

@@ -40,7 +40,7 @@
 /* What takes longer than the first is not done again soon; the rest after each act is so many times as long. */
 #define SLOW_MS 50
 #define REST 20
-#define COUNT_MS 500
+#define COUNT_MS 250
 /* Of /etc/machine-id (machine-id(5)). */
 #define ID_DIGITS 32
 /* By default: of the memory, and at most. */

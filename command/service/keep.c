@@ -109,7 +109,6 @@ static void hold_file(struct kept *kept, const struct hl_geometry *geometry, int
         munmap(at, bytes);
         return;
     }
-    madvise(at, bytes, MADV_DONTFORK); /* a proxy that waits (proxy.h) would keep it */
     for (uint64_t page = 0; page < (uint64_t)stat.st_size; page += unit)
         (void)*(volatile char *)(at + page);
     kept->held = hl_xrealloc(kept->held, (kept->n_held + 1) * sizeof *kept->held);

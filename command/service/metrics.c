@@ -47,7 +47,6 @@ static void print_samples(FILE *out, const struct hl_observed_counts *counts) {
                  "# TYPE hugeld_samples_unused_total counter\n");
     print_unused(out, "ended", counts->ended);
     print_unused(out, "refused", counts->refused);
-    print_unused(out, "silent", counts->silent);
     print_unused(out, "memory", counts->memory);
     print_unused(out, "ineligible", counts->ineligible);
     print_unused(out, "unlisted", counts->unlisted);

@@ -36,10 +36,8 @@ struct hl_observer {
     /* The window, or until the next one. */
     struct hl_sampler *sampler; /* NULL: there is none */
     struct hl_resolver *resolver;
-    struct hl_proxy *proxy;
     double begins, ends; /* hl_now_ms */
     double own_ms;       /* this process's time when it began */
-    bool left_out;       /* the last window had to leave out a process */
     double back_off;
     int said; /* why there are no samples; it is not said again */
     const struct hl_configuration *configuration;
@@ -153,13 +151,12 @@ static void take(void *data, const struct hl_sample *sample) {
     struct hl_observer *observer = data;
     struct hl_place place;
     bool is_huge = sample->page_bytes >= observer->huge_page_bytes;
-    if (sample->process == getpid() || hl_is_proxy(observer->proxy, sample->process))
+    if (sample->process == getpid())
         return;
     observer->window.huge += is_huge;
     hl_resolve_sample(observer->resolver, sample, &place);
     observer->window.ended += place.kind == HL_PLACE_ENDED;
     observer->window.refused += place.kind == HL_PLACE_REFUSED;
-    observer->window.silent += place.kind == HL_PLACE_SILENT;
     observer->window.memory += place.kind == HL_PLACE_MEMORY;
     struct hl_observed_file *file = place.kind == HL_PLACE_FILE ? find_file(observer, &place) : NULL;
     if (file == NULL)
@@ -176,10 +173,10 @@ static int compare_files(const void *a, const void *b) {
 
 /* --- windows --- */
 
-static double read_own_ms(const struct hl_observer *observer) {
+static double read_own_ms(void) {
     struct timespec used;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
-    return 1e3 * (double)used.tv_sec + 1e-6 * (double)used.tv_nsec + hl_proxy_ms(observer->proxy);
+    return 1e3 * (double)used.tv_sec + 1e-6 * (double)used.tv_nsec;
 }
 
 /* Windows of a thousand machines do not begin together. */
@@ -206,10 +203,9 @@ static void begin_window(struct hl_observer *observer, const struct hl_configura
         return;
     }
     observer->said = 0;
-    observer->proxy = hl_open_proxy();
-    observer->resolver = hl_open_resolver(observer->proxy, false);
+    observer->resolver = hl_open_resolver(false);
     observer->ends = now + 1e3 * configuration->window_seconds;
-    observer->own_ms = read_own_ms(observer);
+    observer->own_ms = read_own_ms();
     observer->window = (struct hl_observed_counts){0};
     age(observer);
 }
@@ -219,26 +215,16 @@ static void add_window(struct hl_observed_counts *counts, const struct hl_observ
     counts->huge += window->huge;
     counts->ended += window->ended;
     counts->refused += window->refused;
-    counts->silent += window->silent;
     counts->memory += window->memory;
     counts->ineligible += window->ineligible;
     counts->unlisted += window->unlisted;
 }
 
-/* There may be such a process in every window: that is said once. */
-static void name_left_out(struct hl_observer *observer) {
-    if (!observer->left_out)
-        hl_warn_of_left_out(observer->proxy, "observed");
-    observer->left_out = hl_has_left_out(observer->proxy);
-}
-
 /* Without those of a window that has lost too many. */
 static void end_window(struct hl_observer *observer) {
     struct hl_sampler_counts counted = *hl_count_samples(observer->sampler);
-    name_left_out(observer);
     hl_close_sampler(observer->sampler);
     hl_close_resolver(observer->resolver);
-    hl_close_proxy(observer->proxy);
     observer->sampler = NULL;
     if (hl_lost_too_many(&counted)) {
         while (observer->n > 0)
@@ -257,7 +243,7 @@ static void end_window(struct hl_observer *observer) {
 
 /* Whether the window has used up its share of this process's time. */
 static bool is_too_costly(const struct hl_observer *observer, const struct hl_configuration *configuration) {
-    double used = read_own_ms(observer) - observer->own_ms;
+    double used = read_own_ms() - observer->own_ms;
     return used > OWN_MS_MIN && used > OWN_SHARE * 1e3 * configuration->window_seconds;
 }
 
@@ -289,7 +275,6 @@ void hl_stop_observing(struct hl_observer *observer) {
     if (observer->sampler != NULL) {
         hl_close_sampler(observer->sampler);
         hl_close_resolver(observer->resolver);
-        hl_close_proxy(observer->proxy);
     }
     while (observer->n > 0)
         forget(observer, &observer->file[observer->n - 1]);
@@ -376,11 +361,10 @@ json_t *hl_json_observed(const struct hl_observer *observer) {
     for (size_t i = 0; i < observer->n; i++)
         if (observer->file[i].is_examined)
             json_array_append_new(files, make_json_file(&observer->file[i]));
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "windows",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o}", "windows",
                      (json_int_t)c->windows, "windows_lost", (json_int_t)c->windows_lost, "windows_cut",
                      (json_int_t)c->windows_cut, "samples", (json_int_t)c->samples, "lost",
                      (json_int_t)c->lost, "huge", (json_int_t)c->huge, "ended", (json_int_t)c->ended,
-                     "refused", (json_int_t)c->refused, "silent", (json_int_t)c->silent, "memory",
-                     (json_int_t)c->memory, "ineligible", (json_int_t)c->ineligible, "unlisted",
-                     (json_int_t)c->unlisted, "files", files);
+                     "refused", (json_int_t)c->refused, "memory", (json_int_t)c->memory, "ineligible",
+                     (json_int_t)c->ineligible, "unlisted", (json_int_t)c->unlisted, "files", files);
 }

@@ -41,8 +41,7 @@ struct hl_observed_counts {
     uint64_t samples, lost;         /* all of them */
     uint64_t huge;                  /* on huge pages, whatever they belong to */
     uint64_t ended, refused;        /* the process had ended, or may not be looked at */
-    uint64_t silent; /* the process kept hugeld waiting, or was left out for one that did (proxy.h) */
-    uint64_t memory; /* in text that no file has */
+    uint64_t memory;                /* in text that no file has */
     uint64_t ineligible,
         unlisted; /* of files that are none of those above; for which the table had no room */
 };

@@ -8,7 +8,7 @@
 #include "command/tlb/curve.h"
 #include "command/service/keep.h"
 #include "command/service/service.h"
-#include "command/proc/proxy.h"
+#include "command/proc/process.h"
 #include "command/image/store.h"
 #include "command/base/subprocess.h"
 
@@ -52,12 +52,11 @@ static bool is_beside(int folder) { return has_same(folder, "ns/mnt") && has_sam
 
 /* Whether PID executes images of the STORE, which may be NULL, or, where it has our mounts, a copy that was made for it.  What is
    done in a container or sandbox with a store of its own is reset there.  No file of the process is opened: a FUSE may not answer. */
-static bool maps_images(struct hl_proxy *proxy, pid_t pid, const struct stat *store) {
+static bool maps_images(pid_t pid, const struct stat *store) {
     struct hl_process process = {0};
     bool maps = false;
     if (hl_open_process(&process, pid) != 0)
         return false;
-    process.proxy = proxy;
     hl_read_process_map(&process);
     for (size_t i = 0; i < process.n_regions && !maps; i++) {
         const struct hl_region *region = &process.region[i];
@@ -90,11 +89,10 @@ static void detach_processes(void) {
     char *path = hl_default_store();
     bool has_store = path != NULL && stat(path, &store) == 0;
     free(path);
-    struct hl_proxy *proxy = hl_open_proxy();
     DIR *folder = opendir("/proc");
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
         pid_t pid = hl_parse_pid(entry->d_name);
-        if (pid == 0 || pid == getpid() || !maps_images(proxy, pid, has_store ? &store : NULL))
+        if (pid == 0 || pid == getpid() || !maps_images(pid, has_store ? &store : NULL))
             continue;
         const char *const argv[] = {"hugeld", "detach", "--json", "-p", "*", entry->d_name, NULL};
         struct hl_answer answer;
@@ -104,8 +102,6 @@ static void detach_processes(void) {
     }
     if (folder != NULL)
         closedir(folder);
-    hl_warn_of_left_out(proxy, "detached");
-    hl_close_proxy(proxy);
 }
 
 bool hl_remove_all_images(void) {

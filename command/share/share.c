@@ -10,7 +10,7 @@
 #include "elf/kernel.h"
 #include "command/file/libraries.h"
 #include "command/file/program.h"
-#include "command/proc/proxy.h"
+#include "command/proc/process.h"
 #include "command/share/unit.h"
 #include "command/image/slice.h"
 #include "command/image/store.h"
@@ -376,7 +376,6 @@ static void add_running(struct request *request, const char *store_path, const c
     int last = 0;
     pid_t denied = 0;
     bool is_open = true;
-    struct hl_proxy *proxy = hl_parse_pid(name) == 0 ? hl_open_proxy() : NULL;
     if (glob("/proc/[1-9]*", GLOB_ONLYDIR, NULL, &folders) != 0)
         folders.gl_pathc = 0;
     for (size_t i = 0; i < folders.gl_pathc && is_open; i++) {
@@ -384,7 +383,6 @@ static void add_running(struct request *request, const char *store_path, const c
         pid_t pid = hl_parse_pid(folders.gl_pathv[i] + strlen("/proc/"));
         if (pid == 0 || pid == getpid() || hl_open_process(&process, pid) != 0)
             continue;
-        process.proxy = proxy;
         if (has_name(&process, name)) {
             int result = hl_read_process(&process);
             if (result == 0) {
@@ -400,11 +398,7 @@ static void add_running(struct request *request, const char *store_path, const c
     if (folders.gl_pathc > 0)
         globfree(&folders);
     request->failed |= found == 0 || !is_open;
-    if (proxy != NULL) {
-        hl_warn_of_left_out(proxy, "looked at");
-        hl_close_proxy(proxy);
-    }
-    if (found > 0 || last == -ETIMEDOUT)
+    if (found > 0)
         return;
     if (last != 0)
         hl_say_unreadable(denied, last);

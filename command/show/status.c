@@ -21,7 +21,7 @@
 #include "elf/pool.h"
 #include "command/run/ldso.h"
 #include "elf/plan.h"
-#include "command/proc/proxy.h"
+#include "command/proc/process.h"
 #include "elf/skip.h"
 #include "command/image/store.h"
 #include "command/verdict/verdict.h"
@@ -521,12 +521,11 @@ static void print_row(const struct picture *picture) {
                  1024);
 }
 
-/* Reports an opened process, and closes it.  One that can't be read is passed over in silence by --all, and one that is left out
-   is named later. */
+/* Reports an opened process, and closes it.  One that can't be read is passed over in silence by --all. */
 static void report_process(struct request *request, struct picture *picture) {
     pid_t pid = picture->process.pid;
     int result = read_picture(picture, &request->geometry);
-    if (result != 0 && !request->all && result != -ETIMEDOUT)
+    if (result != 0 && !request->all)
         hl_say_unreadable(pid, result);
     if (result != 0)
         goto out;
@@ -543,10 +542,9 @@ out:
     discard_picture(picture);
 }
 
-static void report_pid(struct request *request, struct hl_proxy *proxy, pid_t pid) {
+static void report_pid(struct request *request, pid_t pid) {
     struct picture picture = {0};
     int result = hl_open_process(&picture.process, pid);
-    picture.process.proxy = proxy;
     if (result == 0)
         report_process(request, &picture);
     else
@@ -560,32 +558,25 @@ static int report_huge(struct request *request) {
         hl_warn("/proc cannot be read: %s; mount it", strerror(errno));
         return HL_EXIT_NO;
     }
-    struct hl_proxy *proxy = hl_open_proxy();
     for (struct dirent *entry = readdir(folder); entry != NULL; entry = readdir(folder)) {
         struct picture picture = {0};
         pid_t pid = hl_parse_pid(entry->d_name);
         if (pid == 0 || pid == getpid() || hl_open_process(&picture.process, pid) != 0)
             continue;
-        picture.process.proxy = proxy;
         if (hl_has_huge_pages(&picture.process))
             report_process(request, &picture);
         else
             hl_close_process(&picture.process);
     }
     closedir(folder);
-    hl_warn_of_left_out(proxy, "shown");
-    hl_close_proxy(proxy);
     return 0;
 }
 
 static void report_named(struct request *request, const char *name) {
     pid_t *pids;
     size_t n = hl_find_named(&pids, name);
-    struct hl_proxy *proxy = hl_open_proxy();
     for (size_t i = 0; i < n; i++)
-        report_pid(request, proxy, pids[i]);
-    hl_warn_of_left_out(proxy, "shown");
-    hl_close_proxy(proxy);
+        report_pid(request, pids[i]);
     free(pids);
 }
 
@@ -615,7 +606,7 @@ static int report_all(struct request *request) {
         code = report_huge(request);
     for (size_t i = 0; i < request->who.n; i++) {
         if (hl_is_number(request->who.word[i]))
-            report_pid(request, NULL, hl_parse_pid(request->who.word[i]));
+            report_pid(request, hl_parse_pid(request->who.word[i]));
         else
             report_named(request, request->who.word[i]);
     }

@@ -10,7 +10,6 @@
 #include "command/trace/tracee.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -164,17 +163,16 @@ static double hot_of(const struct hl_surveyed *program, const struct hl_loaded *
 }
 
 /* False: the process has ended, or may not be read. */
-static bool find_prospects(struct prospects *prospects, const struct hl_surveyed *program,
-                           struct hl_proxy *proxy) {
+static bool find_prospects(struct prospects *prospects, struct hl_surveyed *program) {
     struct hl_process process;
     struct hl_geometry geometry;
     if (hl_open_process(&process, program->pid) != 0)
         return false;
-    process.proxy = proxy;
-    struct hl_file_id id;
+    struct stat executable;
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
-    bool known = hl_read_file_id(&id, process.folder, "exe", "") == 0 && id.inode == program->id.inode &&
-                 id.device == program->id.device && hl_read_process_map(&process) == 0;
+    bool known = fstatat(process.folder, "exe", &executable, 0) == 0 &&
+                 executable.st_ino == program->id.inode && executable.st_dev == program->id.device &&
+                 hl_read_process_map(&process) == 0;
     if (known) {
         struct hl_elf_file file;
         enum hl_elf_problem problem = hl_open_elf(&file, process.folder, "exe");
@@ -198,11 +196,11 @@ static bool find_another(struct hl_surveyed *program) {
     DIR *folder = opendir("/proc");
     bool found = false;
     for (struct dirent *entry; !found && folder != NULL && (entry = readdir(folder)) != NULL;) {
-        struct hl_file_id id;
+        struct stat executable;
         pid_t pid = hl_parse_pid(entry->d_name);
         char *path = hl_xasprintf("/proc/%d/exe", pid);
-        found = pid != 0 && pid != program->pid && hl_read_file_id(&id, AT_FDCWD, path, "") == 0 &&
-                id.device == program->id.device && id.inode == program->id.inode;
+        found = pid != 0 && pid != program->pid && stat(path, &executable) == 0 &&
+                executable.st_dev == program->id.device && executable.st_ino == program->id.inode;
         free(path);
         if (found)
             program->pid = pid;
@@ -308,9 +306,9 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
                                               : hl_xasprintf("it executes no more text than the TLB reaches");
         return;
     }
-    bool known = find_prospects(&prospects, program, survey->proxy);
+    bool known = find_prospects(&prospects, program);
     for (unsigned i = 0; !known && i < ATTEMPTS && find_another(program); i++)
-        known = find_prospects(&prospects, program, survey->proxy);
+        known = find_prospects(&prospects, program);
     if (known)
         choose_way(advice, &prospects, program);
     else

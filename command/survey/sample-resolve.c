@@ -4,10 +4,10 @@
 
    Names, devices and numbers are what the process has chosen, or what its file systems say (FUSE).  So nothing here opens
    a file for reading or asks a file system that may not answer: device and inode are in the kernel's answer, a handle is
-   made from the inode in memory, and statx is told not to ask (AT_STATX_DONT_SYNC).  Where the kernel itself may wait for the
-   process, a proxy does. */
+   made from the inode in memory, and statx is told not to ask (AT_STATX_DONT_SYNC). */
 #include "command/survey/sample-resolve.h"
 #include "command/base/common.h"
+#include "command/proc/process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -33,6 +34,16 @@
 #define AT_HANDLE_FID AT_REMOVEDIR
 #endif
 
+/* <linux/fs.h> of Linux 6.11. */
+struct procmap_query {
+    uint64_t size, query_flags, query_addr;
+    uint64_t vma_start, vma_end, vma_flags, vma_page_size, vma_offset, inode;
+    uint32_t dev_major, dev_minor, vma_name_size, build_id_size;
+    uint64_t vma_name_addr, build_id_addr;
+};
+#define QUERY _IOWR('f', 17, struct procmap_query)
+#define QUERY_EXECUTABLE 4
+
 struct known {
     pid_t pid;
     struct hl_process process; /* its regions: of maps, if that was read; those that are executable */
@@ -45,7 +56,6 @@ struct known {
 };
 
 struct hl_resolver {
-    struct hl_proxy *proxy;
     bool uses_maps;
     uint64_t uses;
     size_t n;
@@ -98,8 +108,8 @@ static int open_mapped(const struct known *known, const struct mapping *mapping)
     char path[PATH_MAX + 8];
     struct statx status;
     snprintf(path, sizeof path, "map_files/%" PRIx64 "-%" PRIx64, mapping->start, mapping->end);
-    int file = hl_open_in_process(&known->process, path, O_PATH | O_CLOEXEC);
-    if (file != -EPERM || geteuid() == 0 || mapping->name[0] != '/')
+    int file = openat(known->process.folder, path, O_PATH | O_CLOEXEC);
+    if (file >= 0 || errno != EPERM || geteuid() == 0 || mapping->name[0] != '/')
         return file;
     snprintf(path, sizeof path, "root%s", mapping->name);
     file = openat(known->process.folder, path, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -136,7 +146,6 @@ static struct known *meet(struct hl_resolver *resolver, const struct hl_sample *
     known.process.folder = -1;
     if (hl_open_process(&known.process, known.pid) != 0)
         return NULL;
-    known.process.proxy = resolver->proxy;
     if (fstat(known.process.folder, &folder) != 0 || hl_read_usage(known.pid, &usage) != 0 ||
         usage.started * tick_ns > sample->boot_ns + tick_ns) {
         hl_close_process(&known.process);
@@ -217,29 +226,34 @@ static void escape_newlines(char *to, const char *from) {
 /* 0; -ENOENT: nothing executable is mapped there; -ENOTTY: this kernel cannot be asked; or another negated errno. */
 static int query(struct hl_resolver *resolver, const struct known *known, uint64_t address,
                  struct mapping *mapping) {
-    struct hl_mapping_query query = {.size = sizeof query,
-                                     .query_flags = HL_MAP_EXECUTABLE,
-                                     .address = address,
-                                     .name_bytes = sizeof resolver->path,
-                                     .name = (uint64_t)(uintptr_t)resolver->path};
-    int maps = hl_open_process_file(&known->process, "maps");
+    struct procmap_query query = {.size = sizeof query,
+                                  .query_flags = QUERY_EXECUTABLE,
+                                  .query_addr = address,
+                                  .vma_name_size = sizeof resolver->path,
+                                  .vma_name_addr = (uint64_t)(uintptr_t)resolver->path};
+    int maps = hl_open_process_file(&known->process, "maps"), result = 0;
     if (maps < 0)
         return maps;
     resolver->path[0] = '\0';
-    int result = hl_query_mapping(&known->process, maps, &query);
+    if (ioctl(maps, QUERY, &query) != 0)
+        result = -errno;
     if (result == -ENAMETOOLONG) { /* it can be mapped, and has no name that a path could be */
-        query.name_bytes = 0;
-        query.name = 0;
+        query.vma_name_size = 0;
+        query.vma_name_addr = 0;
         resolver->path[0] = '\0';
-        result = hl_query_mapping(&known->process, maps, &query);
+        result = ioctl(maps, QUERY, &query) == 0 ? 0 : -errno;
     }
     close(maps);
     if (result != 0)
         return result;
     escape_newlines(resolver->escaped, resolver->path);
-    *mapping = (struct mapping){
-        query.start, query.end,        query.offset, query.page_bytes, makedev(query.major, query.minor),
-        query.inode, resolver->escaped};
+    *mapping = (struct mapping){query.vma_start,
+                                query.vma_end,
+                                query.vma_offset,
+                                query.vma_page_size,
+                                makedev(query.dev_major, query.dev_minor),
+                                query.inode,
+                                resolver->escaped};
     return 0;
 }
 
@@ -306,9 +320,7 @@ void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sam
     if (result == 0)
         result = find_mapping(resolver, known, sample->address, &mapping);
     if (result != 0) {
-        place->kind = result == -EACCES || result == -EPERM ? HL_PLACE_REFUSED
-                      : result == -ETIMEDOUT                ? HL_PLACE_SILENT
-                                                            : HL_PLACE_ENDED;
+        place->kind = result == -EACCES || result == -EPERM ? HL_PLACE_REFUSED : HL_PLACE_ENDED;
         return;
     }
     place->program = known->program;
@@ -328,10 +340,9 @@ void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sam
         close(file);
 }
 
-struct hl_resolver *hl_open_resolver(struct hl_proxy *proxy, bool uses_maps) {
+struct hl_resolver *hl_open_resolver(bool uses_maps) {
     struct hl_resolver *resolver = hl_xmalloc(sizeof *resolver);
     memset(resolver, 0, sizeof *resolver);
-    resolver->proxy = proxy;
     resolver->uses_maps = uses_maps;
     return resolver;
 }

@@ -7,7 +7,6 @@
 #ifndef HL_SAMPLE_RESOLVE_H
 #define HL_SAMPLE_RESOLVE_H
 
-#include "command/proc/proxy.h"
 #include "command/survey/sample.h"
 
 /* A file.  Its number alone may be another file's, as soon as it was removed and is mapped no more: GENERATION tells
@@ -32,7 +31,6 @@ enum hl_place_kind {
     HL_PLACE_FILE,
     HL_PLACE_MEMORY, /* text that no file has: a JIT compiler's, or a copy on huge pages; FILE and OFFSET mean nothing */
     HL_PLACE_ENDED,   /* the process has ended, or the address is not mapped any more; nothing below is set */
-    HL_PLACE_SILENT,  /* the process keeps others waiting, or was left out (proxy.h) */
     HL_PLACE_REFUSED, /* it may not be looked at; nothing below is set but process, started and owner */
 };
 
@@ -51,8 +49,8 @@ struct hl_place {
 };
 
 struct hl_resolver;
-/* PROXY makes its calls, and is closed after it.  USES_MAPS: as on a kernel without PROCMAP_QUERY. */
-struct hl_resolver *hl_open_resolver(struct hl_proxy *proxy, bool uses_maps);
+/* USES_MAPS: as on a kernel without PROCMAP_QUERY. */
+struct hl_resolver *hl_open_resolver(bool uses_maps);
 void hl_close_resolver(struct hl_resolver *resolver);
 
 /* Resolves SAMPLE, which was taken just now. */

@@ -135,13 +135,13 @@ static void count_place(struct tally *tally, const struct hl_place *place, uint6
 static void take(void *data, const struct hl_sample *sample) {
     struct tally *tally = data;
     struct hl_place place;
-    if (sample->process == getpid() || hl_is_proxy(tally->watch->survey->proxy, sample->process))
+    if (sample->process == getpid())
         return;
     hl_resolve_sample(tally->resolver, sample, &place);
     /* Process 0 is one in another PID namespace. */
     tally->watch->survey->samples_ended += place.kind == HL_PLACE_ENDED && sample->process != 0;
-    if (sample->process == 0 || ((place.kind == HL_PLACE_SILENT || place.kind == HL_PLACE_REFUSED) &&
-                                 hl_is_owner_wanted(tally->watch, place.owner)))
+    if (sample->process == 0 ||
+        (place.kind == HL_PLACE_REFUSED && hl_is_owner_wanted(tally->watch, place.owner)))
         tally->watch->survey->samples_refused++;
     if ((place.kind == HL_PLACE_FILE || place.kind == HL_PLACE_MEMORY) && is_wanted(tally, &place))
         count_place(tally, &place, sample->page_bytes);
@@ -230,12 +230,11 @@ static void read_usages(struct hl_watch *watch) {
     }
 }
 
-void hl_measure_text(struct hl_surveyed *program, struct hl_proxy *proxy) {
+void hl_measure_text(struct hl_surveyed *program) {
     struct hl_process opened, process;
     struct hl_usage usage;
     if (program->samples == 0 || hl_open_process(&opened, program->pid) != 0)
         return;
-    opened.proxy = proxy;
     if (hl_read_mappings(&process, &opened) == 0 && hl_read_usage(program->pid, &usage) == 0 &&
         usage.started == program->pid_started)
         for (size_t i = 0; i < program->n_objects; i++) {
@@ -347,7 +346,7 @@ void hl_watch_by_samples(struct hl_watch *watch, double seconds) {
         return;
     }
     double start = hl_now_ms();
-    tally.resolver = hl_open_resolver(survey->proxy, false);
+    tally.resolver = hl_open_resolver(false);
     if (watch->filter->child != 0)
         close(watch->filter->go);
     if (sampler != NULL) /* else there is no process to be sampled */

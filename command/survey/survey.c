@@ -199,12 +199,9 @@ static int watch(struct hl_survey *survey, struct hl_survey_filter *filter, doub
         hl_warn("%s: cannot be started: %s; free memory or processes", path, strerror(errno));
         return HL_EXIT_NO;
     }
-    survey->proxy = hl_open_proxy();
     int code = hl_watch_processes(survey, filter, seconds);
     for (size_t i = 0; code == 0 && i < survey->n_programs; i++)
         hl_advise(&survey->program[i], survey); /* while its processes are still there */
-    hl_warn_of_left_out(survey->proxy, "counted");
-    hl_close_proxy(survey->proxy);
     if (path != NULL)
         end_program(filter->child);
     if (code == 0 && path != NULL && survey->n_programs == 0) {

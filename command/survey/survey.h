@@ -5,7 +5,7 @@
 
 #include "command/base/common.h"
 #include "command/base/estimate.h"
-#include "command/proc/proxy.h"
+#include "command/proc/process.h"
 #include "command/survey/sample.h"
 #include "command/survey/sample-resolve.h"
 #include "command/tlb/tlb.h"
@@ -70,7 +70,6 @@ struct hl_surveyed {
 };
 
 struct hl_survey {
-    struct hl_proxy *proxy;
     double seconds; /* the window, as it was */
     bool exact;     /* every page that was accessed was counted; else there were samples */
     unsigned hz;

@@ -137,7 +137,6 @@ void hl_find_processes(struct hl_watch *watch, bool (*begin)(struct hl_watch *, 
             !is_selected(watch->filter, pid, &usage) || hl_find_watched(watch, pid, usage.started) != NULL ||
             hl_open_process(&process, pid) != 0)
             continue;
-        process.proxy = survey->proxy;
         if (usage.flags & HL_KERNEL_THREAD)
             survey->kernel_threads++;
         else if (usage.state == 'Z' || usage.state == 'X')
@@ -254,7 +253,7 @@ static void make_programs(struct hl_watch *watch) {
     }
     for (size_t i = 0; i < survey->n_programs; i++) {
         if (!survey->exact)
-            hl_measure_text(&survey->program[i], survey->proxy);
+            hl_measure_text(&survey->program[i]);
         sum_up(&survey->program[i], survey->exact);
     }
     free(watch->process);

@@ -63,7 +63,7 @@ void hl_add_exact(struct hl_surveyed *program, const struct hl_watched *watched)
 void hl_watch_by_samples(struct hl_watch *watch, double seconds);
 
 /* After samples: how much text of its objects PROGRAM has mapped, from maps of its busiest process, if that lives. */
-void hl_measure_text(struct hl_surveyed *program, struct hl_proxy *proxy);
+void hl_measure_text(struct hl_surveyed *program);
 
 /* What text on huge pages is called that no file has. */
 #define HL_HOT_MEMORY "text on huge pages"

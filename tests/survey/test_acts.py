@@ -22,7 +22,6 @@ from calls import build_calls
 from pagecache import scatter
 from smaps import read_smaps
 from test_samples import replaced
-from waiting import covers, pipe
 from watching import FOREVER, NOBODY, observed_row, observing, running, write_configuration
 
 pytestmark = pytest.mark.beside
@@ -469,15 +468,6 @@ print("ready", flush=True)
 ctypes.CFUNCTYPE(None)(at + offset)()
 """
 LOOP = {"x86_64": b"\xeb\xfe", "aarch64": b"\x00\x00\x00\x14"}[os.uname().machine]
-
-
-def test_a_process_that_keeps_it_waiting(acting, program, tmp_path):
-    """Who maps the file cannot be known then, so it stays as it is, and the service goes on."""
-    with running(["sleep", "1000"]) as [process], pipe(tmp_path) as path:
-        with acting("rate = 60", covers=covers(path, process.pid)) as service:
-            service.configure()
-            service.lines_until("it cannot be known which processes map the file")
-            assert huge_bytes(program) == 0
 
 
 @pytest.mark.parametrize("kind", ["data", "behind the text"])

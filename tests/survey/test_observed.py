@@ -4,7 +4,6 @@
 import contextlib
 import os
 import pathlib
-import re
 import select
 import shutil
 import signal
@@ -15,7 +14,6 @@ import pytest
 
 import helpers
 from test_samples import replaced
-from waiting import covers, pipe
 from watching import FOREVER, NOBODY, SECONDS, observed_row as row, running
 
 pytestmark = pytest.mark.beside
@@ -95,25 +93,6 @@ def test_storms(observe, calls, script):
         with running([*NOBODY, "/usr/bin/python3", "-c", script]), observe(f"{pathlib.Path(calls).parent}/*") as service:
             observed = service.wait_for(calls)
             assert observed["windows_lost"] < observed["windows"]
-
-
-@pytest.mark.parametrize("at", ["open", "read"])
-def test_processes_that_keep_it_waiting(observe, calls, roots_folder, tmp_path, at):
-    """They are counted, one is named once, and the others are observed as ever."""
-    other = roots_folder / "waiting"
-    shutil.copy(calls, other)
-    try:
-        with running([calls, FOREVER], [str(other), FOREVER], [str(other), FOREVER]) as processes, pipe(tmp_path, at) as path:
-            silent = [process.pid for process in processes[1:]]
-            with observe(f"{roots_folder}/*", lines=["window = 8", "interval = 16"], covers=covers(path, *silent)) as service:
-                observed = service.next_windows()
-                assert observed["silent"] > 0 and observed["windows_lost"] == 0
-                assert row(observed, calls)["samples"] > 0 and row(observed, other)["samples"] == 0
-                said = service.process.stderr.readline()
-                assert re.match(f"hugeld: process ({'|'.join(map(str, silent))}) .and 1 more. was not observed: ", said), said
-                assert not select.select([service.process.stderr], [], [], 0)[0], service.process.stderr.readline()
-    finally:
-        other.unlink()
 
 
 def test_many_executables(observe, calls, roots_folder):

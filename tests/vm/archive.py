@@ -71,11 +71,6 @@ def is_fresh(path):
     return path.exists() and time.time() - path.stat().st_mtime < FRESH_DAYS * 24 * 3600
 
 
-def modules_of(record):
-    """The names that modules.tar was made for; some kernels have them built in."""
-    return json.loads(record.read_text()).get("modules", []) if record.exists() else []
-
-
 @contextlib.contextmanager
 def new_folder(path):
     """A temporary folder that becomes PATH if the block ends well."""
@@ -198,7 +193,7 @@ class Archive:
         folder = self.folder / "kernels" / package
         record = folder / "newest.json"
         with self.locked():
-            if not is_fresh(record) or not set(modules) <= set(modules_of(record)):
+            if not is_fresh(record) or (modules and not list(folder.glob("*/modules.tar"))):
                 try:
                     self.refresh_kernel(package, folder, record, modules)
                 except Unavailable as error:
@@ -221,9 +216,7 @@ class Archive:
             raise Unavailable(f"{package} is not in {' '.join(self.suites)}")
         version = fields["Version"]
         there = folder / version
-        names = modules_of(record)
-        if not (there / "vmlinuz").exists() or not set(modules) <= set(names):
-            names = sorted(modules)
+        if not (there / "vmlinuz").exists() or (modules and not (there / "modules.tar").exists()):
             with tempfile.TemporaryDirectory(dir=folder) as scratch:
                 unpacked = list(self.unpack_behind(package, "image|binary|modules" if modules else "image|binary", scratch))
                 version, image = self.find_image(package, unpacked)
@@ -235,7 +228,7 @@ class Archive:
                         with tarfile.open(new / "modules.tar", "w") as tar:
                             for path in found:
                                 tar.add(path, path.name)
-        write_whole(record, json.dumps({"version": version, "modules": names}))
+        write_whole(record, json.dumps({"version": version}))
         for old in folder.iterdir():
             if old.is_dir() and old.name != version:
                 shutil.rmtree(old)

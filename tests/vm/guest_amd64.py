@@ -23,7 +23,7 @@ COMMANDS = ("sh", "cat", "cp", "rmdir", "true", "env", "ls", "nm", "ld", "dmesg"
             "umount", "unshare", "setarch", "sleep", "strace", "nsenter")
 # What test_vm_service.py mounts, beside the root; file systems that are not built into the kernels, and what they need.
 XFS, XFS_BYTES = "test.xfs", 320 << 20
-MODULES = ("xfs", "overlay", "fuse", "libcrc32c", "crc32c_generic", "crc32_generic", "exportfs")
+MODULES = ("xfs", "overlay", "libcrc32c", "crc32c_generic", "crc32_generic", "exportfs")
 # Of Python's library, what is large and never imported.
 LEAVE = ("test", "idlelib", "lib2to3", "pydoc_data", "ensurepip", "tkinter", "turtledemo", "config-*", "distutils")
 PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "attr", "py.py", "more_itertools", "exceptiongroup",

@@ -29,7 +29,6 @@ guest = load(HERE / "guest" / "conftest.py", "guest_conftest")
 attach = load(HERE.parent / "attach" / "conftest.py", "attach_conftest")
 exec_stop = load(HERE.parent / "images" / "test_exec_stop.py", "exec_stop")
 acted = load(HERE / "guest" / "test_vm_service.py", "acted")
-waiting = load(HERE / "guest" / "test_vm_waiting.py", "waiting")
 systemd = load(HERE / "systemd" / "conftest.py", "systemd_conftest")
 program, early, under, stop_at = writable.program, writable.early, guest.under, guest.stop_at
 service, pie_service, targets, steps = systemd.service, systemd.pie_service, attach.targets, attach.steps
@@ -63,6 +62,5 @@ def test_build(builder, pause_library, empty_library, program, early, under, sto
     builder.tiny()
     builder.poke()
     acted.build(builder)
-    waiting.build(builder)
     shutil.copytree(tmp_path_factory.getbasetemp(), os.environ["T_PREBUILT"], symlinks=True, dirs_exist_ok=True,
                     ignore=shutil.ignore_patterns("*.c", "*.cc", "*.s", "*.ld", "*current"))
