@@ -259,6 +259,7 @@ def in_window(service):
     return False
 
 
+@pytest.mark.skipif(RELEASE < (6, 1), reason="n/a: its disk does not come back from S3 under QEMU")
 @pytest.mark.parametrize("program", ["ext4"], indirect=True)
 def test_suspended(service, program):
     """In a window (once: QEMU's clock wakes it at once the second time): none that was missed is made up for, those after that are as
