@@ -29,7 +29,7 @@
 /* What linkers, interpreters and databases need beside ours: the kernel's own default. */
 #define MAP_COUNT_USUAL 65530
 /* Pages that a large program's text takes (design: 128 MiB is the largest measured). */
-#define PAGES_SUGGESTED 128
+#define PAGES_SUGGESTED 128 /* besides all that there are: a larger pool takes surplus pages in first */
 #define HEADROOM_SMALL_BYTES ((uint64_t)256 << 20)
 
 enum state { OK, WARN, BAD };
@@ -131,8 +131,7 @@ static void find_pool(struct request *request, const struct machine *machine) {
                     hl_skip_remedy((enum hl_skip)machine->pool_skip));
         return;
     }
-    char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64,
-                                hl_subtract(pool->total_pages, pool->surplus_pages) + PAGES_SUGGESTED);
+    char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
     add_finding(request, "pool", machine->available_pages > 0 ? OK : BAD,
                 hl_xasprintf("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
                              " reserved; %" PRIu64 " available for this process",
@@ -152,11 +151,10 @@ static void find_nodes(struct request *request, const struct machine *machine) {
     for (unsigned i = 0; i < pool->n_nodes; i++) {
         const struct hl_pool_node *node = &pool->node[i];
         char *name = hl_xasprintf("node%u", node->node);
-        char *remedy =
-            hl_xasprintf("echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
-                         "kB/nr_hugepages",
-                         hl_subtract(node->total_pages, node->surplus_pages) + PAGES_SUGGESTED, node->node,
-                         machine->geometry.huge_page_bytes / 1024);
+        char *remedy = hl_xasprintf(
+            "echo %" PRIu64 " > /sys/devices/system/node/node%u/hugepages/hugepages-%" PRIu64
+            "kB/nr_hugepages",
+            node->total_pages + PAGES_SUGGESTED, node->node, machine->geometry.huge_page_bytes / 1024);
         static const char *const why[] = {"", "; not in the cpuset of this process",
                                           "; not in the memory policy of this process", ""};
         bool lacks = node->use == HL_NODE_USABLE && node->free_pages == 0 && pool->free_pages > 0;

@@ -184,12 +184,11 @@ static void count_mariadb(struct hl_own_pages *own, const char *text, const stru
     uint64_t page = geometry->huge_page_bytes;
     for (size_t i = 0; i < sizeof buffers / sizeof buffers[0]; i++) {
         const struct buffer *buffer = &buffers[i];
-        uint64_t bytes = find_number(text, buffer->bytes);
+        uint64_t bytes = hl_round_up(find_number(text, buffer->bytes), buffer->unit_bytes);
+        uint64_t more_bytes = page < buffer->unit_bytes ? buffer->more_bytes : 0;
         if (page > 0 && bytes >= page)
-            own->pages +=
-                buffer->n *
-                    (hl_round_up(hl_round_up(bytes, buffer->unit_bytes) + buffer->more_bytes, page) / page) +
-                (buffer->segments != NULL ? find_number(text, buffer->segments) : 0);
+            own->pages += buffer->n * (hl_round_up(bytes + more_bytes, page) / page) +
+                          (buffer->segments != NULL ? find_number(text, buffer->segments) : 0);
     }
     own->source = hl_xasprintf("large-pages: at most %" PRIu64 " for the buffers of InnoDB, MyISAM and Aria",
                                own->pages);

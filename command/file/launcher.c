@@ -6,9 +6,11 @@
 #include "command/file/launcher.h"
 #include "command/base/basics.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define LAUNCHERS_MAX 5
 #define WORDS_MAX 16
@@ -50,23 +52,32 @@ static char *find_in_first_line(const char *line) {
     return name;
 }
 
+/* A script is no longer than that, but for what is appended to it (an archive that unpacks itself). */
+#define SCRIPT_BYTES_MAX ((size_t)64 << 10)
+
+/* The beginning of the file at PATH, which the caller frees. */
+static char *read_script(const char *path) {
+    char *text = hl_xmalloc(SCRIPT_BYTES_MAX + 1);
+    int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    ssize_t bytes = file >= 0 ? read(file, text, SCRIPT_BYTES_MAX) : -1;
+    if (file >= 0)
+        close(file);
+    text[bytes > 0 ? bytes : 0] = '\0';
+    return text;
+}
+
 /* What the last "exec" that begins a line of the shell script at PATH names; NULL if that cannot be told. */
 static char *find_in_script(const char *path) {
-    char *line = NULL, *name = NULL;
-    size_t size = 0;
-    FILE *file = fopen(path, "re");
-    while (file != NULL && getline(&line, &size, file) > 0) {
+    char *text = read_script(path), *name = NULL, *rest;
+    for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
         char *at = line + strspn(line, " \t");
         if (strncmp(at, "exec ", 5) != 0)
             continue;
         at += 5 + strspn(at + 5, " \t\"'");
-        size_t bytes = strcspn(at, " \t\n\"';&|<>");
         free(name);
-        name = hl_xasprintf("%.*s", (int)bytes, at);
+        name = hl_xasprintf("%.*s", (int)strcspn(at, " \t\"';&|<>"), at);
     }
-    if (file != NULL)
-        fclose(file);
-    free(line);
+    free(text);
     if (name != NULL && strpbrk(name, "$`\\*?[~()") == NULL && name[0] != '-')
         return name;
     free(name);

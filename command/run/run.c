@@ -135,6 +135,9 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     hl_follow_launchers(&target, program, argv);
     if (hl_is_privileged(program))
         way->no_image = hl_xasprintf("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+    else if (target.is_unknown && target.program->is_script)
+        way->no_image =
+            hl_xasprintf("not from an image: which program this script starts is not known; run that");
     else if (!hl_read_program(target.program))
         way->no_image = hl_xasprintf("not from an image: what it runs cannot be found or read");
     else if (!hl_selects_main(patterns, target.program->executable))
