@@ -21,6 +21,7 @@ struct hl_piece_of_text {
 /* One object's text. */
 struct hl_attached_text {
     const struct hl_loaded *loaded;
+    struct hl_file_state state; /* of its file, as it was planned */
     int skip;       /* why it stays as it is: an enum hl_skip, or a negated errno; 0: it can move */
     int file;       /* what the pieces are mapped from, */
     bool owns_file; /* which hl_free_attachment closes, */
@@ -85,6 +86,9 @@ void hl_free_attachment(struct hl_attachment *attachment);
    found out. */
 bool hl_join_attached_text(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                            struct hl_attach_request *request, struct hl_range *joined);
+
+/* Whether both are of the same file, which was not written to between them. */
+bool hl_is_same_state(const struct hl_file_state *a, const struct hl_file_state *b);
 
 /* Takes an image that was made before, or makes one, with the bytes that the process has in TEXT's pieces, at the offsets
    that these name.  0: TEXT has it; else a reason or a negated errno. */

@@ -38,8 +38,7 @@
 /* What is written where, a unit at a time. */
 struct filling {
     struct hl_tracee process;
-    const struct hl_process *planned; /* as it was mapped when the attachment was planned */
-    int own;                          /* the object's file */
+    const struct hl_loaded *loaded;
     uint64_t from, bytes, unit;
     char *at;
     atomic_uint_fast64_t next; /* no thread has taken the unit here yet */
@@ -66,14 +65,17 @@ static bool is_of_file(const char *at, size_t bytes, int file, uint64_t offset) 
     return true;
 }
 
-/* Whether what was read of the process from FROM on is what the planned mappings of its file have.  The process may have executed
-   another program meanwhile whose text lies there, and may execute the first one again before it is looked at for the last time. */
+/* Whether what was read of the process from FROM on is what its file has there.  The process may have executed another program
+   meanwhile whose text lies there, and may execute the first one again before it is looked at for the last time.  What lies between
+   segments has no owner. */
 static int check_unit(const struct filling *f, const char *read, uint64_t from, uint64_t bytes) {
-    for (uint64_t at = from, end = from + bytes, next; at < end; at = next) {
-        const struct hl_region *region = hl_find_region(f->planned, at);
-        next = region == NULL ? at + (uint64_t)sysconf(_SC_PAGESIZE) : region->end < end ? region->end : end;
-        if (region != NULL &&
-            !is_of_file(read + (at - from), next - at, f->own, region->offset + (at - region->start)))
+    const struct hl_object *object = &f->loaded->object;
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        uint64_t start = segment->first_page > from ? segment->first_page : from;
+        uint64_t end = segment->end_page < from + bytes ? segment->end_page : from + bytes;
+        if (start < end && !is_of_file(read + (start - from), end - start, f->loaded->file->fd,
+                                       segment->offset + (start - segment->first_page)))
             return HL_SKIP_ATTACH_DIFFERS;
     }
     return 0;
@@ -121,8 +123,7 @@ static int write_piece(const struct hl_attachment *attachment, const struct hl_a
     int result = HL_SKIP_NO_MEMORY;
     if (mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, out, (off_t)piece->offset) == at) {
         struct filling filling = {.process.tid = attachment->process.pid,
-                                  .planned = &attachment->process,
-                                  .own = text->loaded->file->fd,
+                                  .loaded = text->loaded,
                                   .from = piece->start,
                                   .bytes = bytes,
                                   .unit = unit,
@@ -246,7 +247,7 @@ static int write_image(const struct hl_attachment *attachment, const struct hl_a
     return result;
 }
 
-static bool is_same_state(const struct hl_file_state *a, const struct hl_file_state *b) {
+bool hl_is_same_state(const struct hl_file_state *a, const struct hl_file_state *b) {
     return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
            a->ctime_seconds == b->ctime_seconds && a->ctime_nanoseconds == b->ctime_nanoseconds;
 }
@@ -265,7 +266,7 @@ static bool find_own_image(const struct hl_attachment *attachment, struct hl_att
                            uint64_t load_bias) {
     for (size_t i = 0; i < request->n_own; i++) {
         const struct hl_own_image *own = &request->own[i];
-        if (!is_same_state(&own->state, state) || own->load_bias != load_bias || !has_pieces(own, text))
+        if (!hl_is_same_state(&own->state, state) || own->load_bias != load_bias || !has_pieces(own, text))
             continue;
         text->file = own->file;
         if (hl_compare_attached_text(attachment, text) == 0)

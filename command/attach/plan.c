@@ -24,6 +24,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 /* Of the address space that a limit leaves, no more than one part of so many is reserved. */
@@ -383,9 +385,51 @@ static bool is_as_planned(const struct hl_attachment *attachment, const struct h
     return true;
 }
 
+/* 0, or a negated errno.  Nothing that the file's file system has to be asked for. */
+static int read_state(int file, struct hl_file_state *state) {
+    struct statx found;
+    if (statx(file, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_BASIC_STATS, &found) != 0)
+        return -errno;
+    *state = (struct hl_file_state){.device = makedev(found.stx_dev_major, found.stx_dev_minor),
+                                    .inode = found.stx_ino,
+                                    .bytes = found.stx_size,
+                                    .ctime_seconds = found.stx_ctime.tv_sec,
+                                    .ctime_nanoseconds = found.stx_ctime.tv_nsec};
+    return 0;
+}
+
+/* What TEXT's object is mapped from in NOW, or -1: that cannot be opened, or it is an image. */
+static int open_now(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                    const struct hl_process *now) {
+    char name[64];
+    if (text->loaded->object.is_main)
+        return openat(attachment->process.folder, "exe", O_PATH | O_CLOEXEC);
+    for (size_t i = 0; i < now->n_regions; i++) {
+        const struct hl_region *region = &now->region[i];
+        if (region->inode != text->loaded->inode || region->device != text->loaded->device)
+            continue;
+        snprintf(name, sizeof name, "map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
+        return openat(attachment->process.folder, name, O_PATH | O_CLOEXEC);
+    }
+    return -1;
+}
+
+/* Whether TEXT's object is still mapped from the file that was looked at, and that was not written to since.  A process that has
+   executed another program, and then the first one again, has the same mappings as before. */
+static bool is_same_file(const struct hl_attachment *attachment, const struct hl_attached_text *text,
+                         const struct hl_process *now) {
+    struct hl_file_state state;
+    int file = open_now(attachment, text, now);
+    if (file < 0)
+        return !text->loaded->object.is_main;
+    bool is_known = read_state(file, &state) == 0;
+    close(file);
+    return is_known && hl_is_same_state(&state, &text->state);
+}
+
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_process *now, const struct hl_geometry *geometry) {
-    int result = 0;
+    int result = is_same_file(attachment, text, now) ? 0 : HL_SKIP_MAPPING_CHANGED;
     for (unsigned i = 0; i < text->n_pieces && result == 0; i++) {
         const struct hl_piece_of_text *piece = &text->piece[i];
         if (!is_as_planned(attachment, now, piece->start, piece->end))
@@ -403,8 +447,10 @@ static void plan_text(struct hl_attachment *attachment, struct hl_attach_request
     uint64_t huge_bytes;
     *text = (struct hl_attached_text){.loaded = loaded, .file = -1, .back_file = -1};
     text->now = hl_find_now(&attachment->process, loaded, &huge_bytes);
-    text->skip =
-        request->is_detach ? plan_detach(attachment, text, request) : plan_attach(attachment, text, request);
+    int result = read_state(loaded->file->fd, &text->state);
+    text->skip = result != 0          ? result
+                 : request->is_detach ? plan_detach(attachment, text, request)
+                                      : plan_attach(attachment, text, request);
     if (text->skip == 0)
         text->skip = check_address_space(attachment, text, &request->geometry);
 }

@@ -70,12 +70,31 @@ static uint64_t hash_file(const char *path, const struct stat *stat) {
 
 /* --- one look --- */
 
+/* Whether root alone can write in FOLDER.  What others can put there is never taken, and could be without end. */
+static bool is_of_root(const char *folder) {
+    struct stat stat;
+    return lstat(folder, &stat) == 0 && stat.st_uid == 0 && (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+/* Says once that nothing is looked for in FOLDER, which was named. */
+static void leave_out(const struct hl_lookout *lookout, const FTSENT *folder) {
+    if (folder->fts_level == 0 && lookout->is_first)
+        hl_warn("service: %s: users other than root can write in it, so nothing in it is taken; chown root, "
+                "chmod 755, then reload the service",
+                folder->fts_path);
+}
+
 /* The next file of the tree, or NULL: it has none any more, and is closed. */
 static FTSENT *read_tree(struct hl_lookout *lookout) {
     FTSENT *file;
-    while (lookout->tree != NULL && (file = fts_read(lookout->tree)) != NULL)
+    while (lookout->tree != NULL && (file = fts_read(lookout->tree)) != NULL) {
         if (file->fts_info == FTS_F || file->fts_info == FTS_NSOK)
             return file;
+        if (file->fts_info == FTS_D && !is_of_root(file->fts_accpath)) {
+            leave_out(lookout, file);
+            fts_set(lookout->tree, file, FTS_SKIP);
+        }
+    }
     if (lookout->tree != NULL)
         fts_close(lookout->tree);
     lookout->tree = NULL;

@@ -225,3 +225,18 @@ def fail_calls(target_file, steps, command, plain, error):
 def test_failing_calls(targets, steps, plain_output, command, error):
     n, said = fail_calls(targets["exec"], steps, command, plain_output, error)
     assert n >= 9 and ("a system call that hugeld made in it failed" in said or error == "EPERM"), said  # EPERM of mremap: sealed
+
+
+@pytest.mark.parametrize("kind", ["exec", "library"])
+def test_file_changes(targets, library_target, steps, plain_output, tmp_path, kind):
+    """After it was looked at: the process may have executed another version of it meanwhile, or its file may have been written to."""
+    program, library = (targets["exec"], None) if kind == "exec" else library_target
+    changed = library or program
+    words = ["-p", "libtext.so"] if library else []
+    with attaching.running(program, "futex") as target:
+        attaching.wait_in_call(target.pid)
+        _, code, said = step(steps, "run", ARMED, f"chmod u-w {changed}; chmod u+w {changed}", helpers.HUGELD, "attach", *words, target.pid)
+        assert code == 1 and "its mappings do not match" in said, said
+        assert target.huge_bytes() == 0
+        assert helpers.hugeld("attach", *words, target.pid).returncode == 0
+        assert target.finish() == plain_output

@@ -120,6 +120,20 @@ def test_exposed(world, fast, tmp_path, what):
     assert "users other than root" in said and said.count("\n") == 1, said
 
 
+def test_folder_of_others(world, fast, tmp_path):
+    """What lies in a folder that another user can write is not looked for, and nothing is said of it, however much that is."""
+    with open(tmp_path / "said", "w") as log, looking(world, fast, "/run/programs/new", log=log) as process:
+        shared = world.path("/run/programs/new/shared")
+        shared.mkdir(parents=True)
+        shared.chmod(0o777)
+        shutil.copy(world.path(APP), shared / "theirs")
+        shutil.copy(world.path(APP), world.path("/run/programs/new/late"))
+        assert holds(process, wait_for(world, is_fresh))
+        time.sleep(20 * LOOK)
+        assert "theirs" not in world.run("/run/bin/hugeld", "share", "list").stdout
+    assert (tmp_path / "said").read_text() == ""
+
+
 def test_written_slowly(world, fast, tmp_path):
     """Nothing is tried, and said, as long as it is not whole."""
     data = world.path(APP).read_bytes()
