@@ -473,7 +473,7 @@ def check_large_library_that_comes_later(library, said, size, pages):
     finally:
         helpers.end_process(process)
     assert (process.returncode, stdout) == (0, plain.stdout)
-    assert int(pool_file(size, "free_hugepages").read_text()) == free
+    helpers.wait_until(lambda: int(pool_file(size, "free_hugepages").read_text()) == free, what="the pool being full again")
 
 
 @pytest.mark.skipif(IS_SMALL, reason="n/a: test_library_that_comes_later has huge pages to fill")
