@@ -478,7 +478,7 @@ def check_large_library_that_comes_later(library, said, size, pages):
 
 @pytest.mark.skipif(IS_SMALL, reason="n/a: test_library_that_comes_later has huge pages to fill")
 def test_large_library_that_comes_later(library, tmp_path):
-    check_large_library_that_comes_later(library, tmp_path / "said", HUGE, 2)
+    check_large_library_that_comes_later(library, tmp_path / "said", HUGE, 1)
 
 
 @pytest.mark.skipif(IS_SMALL, reason="n/a: a PMD maps 2 MiB")
