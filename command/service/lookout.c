@@ -71,9 +71,11 @@ static uint64_t hash_file(const char *path, const struct stat *stat) {
 /* --- one look --- */
 
 /* Whether root alone can write in FOLDER.  What others can put there is never taken, and could be without end. */
-static bool is_of_root(const char *folder) {
+static bool is_of_root(const FTSENT *folder) {
     struct stat stat;
-    return lstat(folder, &stat) == 0 && stat.st_uid == 0 && (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+    return fstatat(AT_FDCWD, folder->fts_accpath, &stat, folder->fts_level > 0 ? AT_SYMLINK_NOFOLLOW : 0) ==
+               0 &&
+           stat.st_uid == 0 && (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
 /* Says once that nothing is looked for in FOLDER, which was named. */
@@ -90,7 +92,7 @@ static FTSENT *read_tree(struct hl_lookout *lookout) {
     while (lookout->tree != NULL && (file = fts_read(lookout->tree)) != NULL) {
         if (file->fts_info == FTS_F || file->fts_info == FTS_NSOK)
             return file;
-        if (file->fts_info == FTS_D && !is_of_root(file->fts_accpath)) {
+        if (file->fts_info == FTS_D && !is_of_root(file)) {
             leave_out(lookout, file);
             fts_set(lookout->tree, file, FTS_SKIP);
         }

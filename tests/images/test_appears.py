@@ -51,7 +51,8 @@ def is_fresh(image):
 @pytest.mark.parametrize(("entry", "path"), [
     (LATE, LATE), ("/run/programs/new/folder/late", "/run/programs/new/folder/late"),
     ("/run/programs/app-*/late", "/run/programs/app-2/late"), ("/run/programs/new", "/run/programs/new/folder/late"),
-    ("/run/programs/name", LATE)], ids=["file", "folder", "pattern", "tree", "link"])
+    ("/run/programs/name", LATE), ("/run/programs/names", "/run/programs/new/late")],
+    ids=["file", "folder", "pattern", "tree", "link", "tree by a link"])
 @pytest.mark.parametrize("options", [["--keep-only"], []], ids=["unit", "alone"])
 def test_appears(world, fast, entry, path, options):
     """The file, a folder of its path, one more that a pattern means, one in a folder that is enabled, what a link leads to."""
@@ -59,7 +60,7 @@ def test_appears(world, fast, entry, path, options):
         assert world.list() == []
         put(world, path)
         if entry != path and "name" in entry:
-            world.path(entry).symlink_to("late")
+            world.path(entry).symlink_to("new" if entry.endswith("s") else "late")
         image = wait_for(world, is_fresh)
         assert image["path"] == path and holds(process, image)
 
