@@ -252,7 +252,7 @@ parentheses on scattered small pages. No AArch64 machine was at hand: what is sa
 }
 
 def modelled_table(groups):
-    """What each processor misses, with the text from an image, and in parentheses what it misses plainly."""
+    """What each processor misses, with the text from an image, and in parentheses what it misses on small pages."""
     found = [e for e in groups.get("misses", []) if "image" in e["misses"]]
     if not found:
         return []

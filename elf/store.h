@@ -28,6 +28,12 @@ bool hl_forbids_execution(int file);
 /* Reads the state of the open FILE.  0, or a negated errno. */
 int hl_read_file_state(struct hl_file_state *state, int file);
 
+/* Whether both are of the same file, which was not written to between them. */
+static inline bool hl_is_same_state(const struct hl_file_state *a, const struct hl_file_state *b) {
+    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
+           a->ctime_seconds == b->ctime_seconds && a->ctime_nanoseconds == b->ctime_nanoseconds;
+}
+
 /* Sets KEY to the name of the folder in which a store keeps the image of a file with STATE. */
 void hl_set_image_key(struct hl_line *key, const struct hl_file_state *state);
 

@@ -87,9 +87,6 @@ void hl_free_attachment(struct hl_attachment *attachment);
 bool hl_join_attached_text(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                            struct hl_attach_request *request, struct hl_range *joined);
 
-/* Whether both are of the same file, which was not written to between them. */
-bool hl_is_same_state(const struct hl_file_state *a, const struct hl_file_state *b);
-
 /* Takes an image that was made before, or makes one, with the bytes that the process has in TEXT's pieces, at the offsets
    that these name.  0: TEXT has it; else a reason or a negated errno. */
 int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,

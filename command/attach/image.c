@@ -247,11 +247,6 @@ static int write_image(const struct hl_attachment *attachment, const struct hl_a
     return result;
 }
 
-bool hl_is_same_state(const struct hl_file_state *a, const struct hl_file_state *b) {
-    return a->device == b->device && a->inode == b->inode && a->bytes == b->bytes &&
-           a->ctime_seconds == b->ctime_seconds && a->ctime_nanoseconds == b->ctime_nanoseconds;
-}
-
 /* Whether OWN has all that TEXT wants, where it wants it. */
 static bool has_pieces(const struct hl_own_image *own, const struct hl_attached_text *text) {
     for (unsigned i = 0; i < own->n_pieces && own->n_pieces == text->n_pieces; i++)

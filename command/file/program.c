@@ -4,8 +4,8 @@
    There are programs in which a preloaded library never runs, and one kind (AddressSanitizer) that refuses to
    start with any; `run` tells before and `doctor` counts no pages for them.
 
-   It is opened once, and all that is decided is decided from that descriptor, so that it is decided about one file, whoever
-   puts another one at its path meanwhile.  The kernel looks at the path once more, to execute it. */
+   It is opened once, and all that is decided is decided from that descriptor, so that it is decided about one file, although another
+   one may be put at its path meanwhile.  The kernel looks at the path once more, to execute it. */
 #include "command/file/program.h"
 #include "command/base/basics.h"
 #include "command/file/elf-file.h"

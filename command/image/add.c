@@ -174,9 +174,7 @@ static bool await_age(struct making *making) {
 static bool is_unchanged(struct making *making) {
     struct hl_file_state state;
     if (find_writer(making->file->fd) != WRITER && hl_read_file_state(&state, making->file->fd) == 0 &&
-        state.device == making->state.device && state.inode == making->state.inode &&
-        state.bytes == making->state.bytes && state.ctime_seconds == making->state.ctime_seconds &&
-        state.ctime_nanoseconds == making->state.ctime_nanoseconds)
+        hl_is_same_state(&state, &making->state))
         return true;
     return fail(
         making, HL_SHARE_FAILED,

@@ -78,7 +78,6 @@ static int read_auxv(const struct act *act, struct vector *vector) {
    shell for a script without "#!"). */
 static int check_executable(const struct act *act) {
     struct hl_file_state state;
-    const struct hl_file_state *planned = &act->plan->file;
     int file = openat(act->opened.folder, "exe", O_PATH | O_CLOEXEC);
     if (file < 0)
         return -errno;
@@ -86,11 +85,7 @@ static int check_executable(const struct act *act) {
     close(file);
     if (result != 0)
         return result;
-    return state.device == planned->device && state.inode == planned->inode &&
-                   state.bytes == planned->bytes && state.ctime_seconds == planned->ctime_seconds &&
-                   state.ctime_nanoseconds == planned->ctime_nanoseconds
-               ? 0
-               : HL_SKIP_NO_IMAGE;
+    return hl_is_same_state(&state, &act->plan->file) ? 0 : HL_SKIP_NO_IMAGE;
 }
 
 /* Whether CODE is at AT, in a file or in the vdso, the only executable memory that is of none. */
