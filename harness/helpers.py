@@ -189,6 +189,18 @@ def ticks(pid):
     return sum(map(int, pathlib.Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[11:13]))
 
 
+def descriptors(pid, kind):
+    """PID's descriptors by name of which the link has KIND in it; those that come and go meanwhile may be missing, as all do
+    of a process that has ended."""
+    found = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                if kind in os.readlink(entry.path):
+                    found.append(entry.name)
+    return found
+
+
 def wait_until(condition, timeout=30, what="it"):
     """Waits until CONDITION() is true and returns what it returned."""
     end = time.monotonic() + timeout

@@ -381,7 +381,7 @@ def test_hup_reads_the_configuration_again(world):
     with service(world) as process:
         assert not world.path(SYSTEM).exists()
         enable(world, APP)
-        helpers.wait_until(lambda: any("signalfd" in os.readlink(f) for f in os.scandir(f"/proc/{process.pid}/fd")))
+        helpers.wait_until(lambda: helpers.descriptors(process.pid, "signalfd"))
         process.send_signal(signal.SIGHUP)
         assert holds(process, wait_for(world, lambda image: image["state"] == "fresh"))
 
@@ -675,9 +675,7 @@ def test_undo_beside_a_process_that_does_not_answer(world):
 
 def stays(process):
     """Whether it is the service by now, and takes signals."""
-    with contextlib.suppress(OSError):
-        return any("signalfd" in os.readlink(entry.path) for entry in os.scandir(f"/proc/{process.pid}/fd"))
-    return False
+    return bool(helpers.descriptors(process.pid, "signalfd"))
 
 
 def test_what_a_killed_one_has_left(world):

@@ -138,8 +138,7 @@ def is_quiet(service):
 
 
 def rings(process):
-    return [link for link in os.listdir(f"/proc/{process.pid}/fd")
-            if "perf_event" in os.readlink(f"/proc/{process.pid}/fd/{link}")]
+    return helpers.descriptors(process.pid, "perf_event")
 
 
 def test_suspended(observe, calls):
@@ -241,13 +240,8 @@ def test_counters_are_of_ended_windows(observe, calls, tmp_path):
     path = tmp_path / "hugeld.prom"
     lines = [f"metrics = {path}", "window = 60", "interval = 600"]
 
-    def is_in_window():
-        with contextlib.suppress(OSError):
-            return any("perf_event" in os.readlink(fd) for fd in os.scandir(f"/proc/{service.process.pid}/fd"))
-        return False
-
     with running([calls, FOREVER]), observe("/none/*", lines=lines) as service:
-        helpers.wait_until(is_in_window, SECONDS, "a window")
+        helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
         time.sleep(3)
         path.unlink(missing_ok=True)
         service.process.send_signal(signal.SIGHUP)

@@ -240,7 +240,7 @@ def test_lost_samples(calls, words):
 
 
 def samples_open(pid):
-    return any("perf_event" in os.readlink(entry.path) for entry in os.scandir(f"/proc/{pid}/fd"))
+    return bool(helpers.descriptors(pid, "perf_event"))
 
 
 # --- whom they are of ---

@@ -253,10 +253,7 @@ def sleep_for(seconds):
 
 def in_window(service):
     """Whether it has rings of samples."""
-    folder = f"/proc/{service.process.pid}/fd"
-    with contextlib.suppress(OSError):
-        return any("perf_event" in os.readlink(f"{folder}/{link}") for link in os.listdir(folder))
-    return False
+    return bool(helpers.descriptors(service.process.pid, "perf_event"))
 
 
 @pytest.mark.skipif(RELEASE < (6, 1), reason="n/a: its disk does not come back from S3 under QEMU")
