@@ -261,8 +261,7 @@ static bool has_data(const struct hl_work *work) {
 /* The image first, because it costs nothing.  Where only that is wanted and is not there, all that could move is data. */
 static void check_work(struct hl_context *context, struct hl_work *work) {
     unsigned backend = context->options.backend;
-    bool may_share = backend == HL_BACKEND_AUTO || backend == HL_BACKEND_IMAGE;
-    if (may_share && !work->object.is_image && hl_use_image(context, work) == 0) {
+    if (hl_uses_images(backend) && !work->object.is_image && hl_use_image(context, work) == 0) {
         leave_data(context, work);
     } else {
         leave_data(context, work);

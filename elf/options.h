@@ -14,6 +14,11 @@ enum { HL_EDGES_MERGE, HL_EDGES_SMALL };
 enum { HL_SPARSE_TEXT_OFF, HL_SPARSE_TEXT_ON };
 enum { HL_NUMA_ANY, HL_NUMA_LOCAL, HL_NUMA_INTERLEAVE };
 
+/* Whether images are used with BACKEND. */
+static inline bool hl_uses_images(unsigned backend) {
+    return backend == HL_BACKEND_AUTO || backend == HL_BACKEND_IMAGE;
+}
+
 /* A piece of the environment, not terminated. */
 struct hl_string {
     const char *at;

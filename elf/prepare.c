@@ -332,8 +332,7 @@ static bool depends_on_thp(enum hl_skip hugetlb, enum hl_skip thp) {
 static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum hl_kind kind,
                           unsigned wanted) {
     int result = HL_SKIP_NO_HUGETLB;
-    bool may_stay = wanted == HL_BACKEND_AUTO || wanted == HL_BACKEND_IMAGE;
-    if (may_stay && is_left_to_cache(context, work, kind))
+    if (hl_uses_images(wanted) && is_left_to_cache(context, work, kind))
         return HL_SKIP_HUGE_ALREADY;
     if (wanted == HL_BACKEND_IMAGE)
         return work->no_image;

@@ -155,7 +155,7 @@ void hl_find_image(struct hl_found_image *found, const struct hl_forecast *forec
     found->bytes = hl_read_file_state(&image_state, (int)image) == 0 ? image_state.bytes : 0;
     found->skip =
         found->is_placed_anywhere ? HL_SKIP_IMAGE_PLACE : check_image(forecast, (int)image, knows_address);
-    found->is_unwanted = options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_IMAGE;
+    found->is_unwanted = !hl_uses_images(options->backend);
     if (found->is_unwanted)
         found->skip = HL_MOVED;
     else if (found->skip == HL_MOVED)

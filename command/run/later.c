@@ -229,8 +229,7 @@ static bool claim_turn(const char *lock_path, const struct hl_program *program) 
 
 bool hl_share_later(const struct hl_options *options, const struct hl_program *program, char **arguments,
                     char **variables) {
-    bool is_shared = options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_IMAGE;
-    char *lock = is_shared ? find_lock(options) : NULL;
+    char *lock = hl_uses_images(options->backend) ? find_lock(options) : NULL;
     bool takes = lock != NULL && claim_turn(lock, program);
     free(lock);
     if (!takes)

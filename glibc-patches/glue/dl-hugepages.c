@@ -527,8 +527,7 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
   mapped->is_image = mapped->is_for_core = false;
   mapped->no_image = HL_MOVED;
   mapped->is_selected = is_selected (path, fd, start, length, mode);
-  unsigned int backend = context->options.backend;
-  if ((backend != HL_BACKEND_AUTO && backend != HL_BACKEND_IMAGE)
+  if (!hl_uses_images (context->options.backend)
       || length > START_MAX
       /* Its address is its own.  The core knows what else may be there.  */
       || ((const ElfW(Ehdr) *) start)->e_type != ET_DYN
