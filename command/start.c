@@ -9,7 +9,6 @@
    hugeld-command, which does the same and all the rest. */
 #include "command/base/basics.h"
 #include "command/stop/stop.h"
-#include "command/run/later.h"
 #include "command/run/way.h"
 
 #include <errno.h>
@@ -68,30 +67,17 @@ static bool read_options(struct hl_options *options, const char *text) {
     return parse_options(options, text) && options->verbose == 0 && options->strict == 0;
 }
 
-/* Prepares this process for PROGRAM, as hl_prepare_run would (run.c).  False: something would have to be said. */
+/* Prepares this process for PROGRAM.  False: something would have to be said. */
 static bool prepare(struct hl_way *way, const struct request *request, const struct hl_options *options,
                     const char *text, struct hl_program *program) {
-    const struct hl_run *run = &request->run;
-    struct hl_string patterns = hl_find_patterns(run->patterns);
-    bool names_others = hl_selects_other_objects(patterns), shares_only = hl_shares_only(run, options, text);
-    bool others = hl_takes_other_objects(patterns, shares_only, options);
-    if (names_others && shares_only)
-        hl_share_later(options, NULL, request->arguments, request->variables);
-    if (hl_choose_bare(way, run, options, program, request->program[0])) {
-        if (!others)
-            return true;
-        hl_set_variables(run, options, text);
-        hl_preload_for_others(way, patterns, program);
-        return way->reason == NULL;
-    }
-    if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, options, program)) {
-        if (!names_others && way->is_unknown)
-            hl_share_later(options, program, request->arguments, request->variables);
-        return true;
-    }
-    hl_set_variables(run, options, text);
-    hl_choose_preload(way, program);
-    return way->reason == NULL;
+    hl_choose_bare(way, &request->run, options, program, request->program[0]);
+    if (hl_choose_start(way, &request->run, options, text, program) == HL_START_IN_PROCESS)
+        hl_choose_preload(way, program);
+    if (way->reason != NULL)
+        return false;
+    hl_share_missing_later(way, &request->run, options, text, program, request->arguments,
+                           request->variables);
+    return true;
 }
 
 /* Becomes the program, if that can be done here.  Returns otherwise. */

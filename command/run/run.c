@@ -265,20 +265,15 @@ static bool is_still_in_place(struct hl_program *program) {
     return hl_read_program(program) && hl_has_huge_text(&program->file, &geometry);
 }
 
-/* Whether nothing of hugeld has to be in the program; its file is looked at only where that is to be said or decides. */
-static bool choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                        struct hl_program *program, const char *name) {
-    if (!hl_choose_bare(way, run, options, program, name))
-        return false;
-    if (!way->is_in_place || (options->strict == 0 && options->verbose == 0))
-        return true;
+/* PROGRAM, called NAME, was put in place, and that is to be said or decides: whether it is still so. */
+static void check_place(struct hl_way *way, const struct hl_options *options, struct hl_program *program,
+                        const char *name) {
     way->is_in_place = is_still_in_place(program);
-    if (way->is_in_place && options->verbose >= 1)
-        hl_warn("%s: started as it is, because its file is kept on huge pages in place", name);
-    else if (!way->is_in_place)
+    if (!way->is_in_place)
         way->reason = "its file was put in place, and the kernel has dropped its huge pages since (hugeld "
                       "share refresh)";
-    return way->is_in_place;
+    else if (options->verbose >= 1)
+        hl_warn("%s: started as it is, because its file is kept on huge pages in place", name);
 }
 
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,
@@ -287,31 +282,23 @@ int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_progra
     struct hl_options options;
     char *text = read_options(&options, run);
     bool acts = hl_match_only(&options, program->path), strict = acts && options.strict != 0;
-    bool may_be_bare = acts && run->via != HL_VIA_LDSO && run->via != HL_VIA_IMAGE;
     struct hl_string patterns = hl_find_patterns(run->patterns);
     bool names_others = hl_selects_other_objects(patterns);
-    bool shares_only = acts && hl_shares_only(run, &options, text);
-    bool others = hl_takes_other_objects(patterns, shares_only, &options);
 
-    /* With nothing of hugeld in it a program needs no variables either. */
-    if (may_be_bare && choose_bare(way, run, &options, program, name)) {
-        if (others || (strict && names_others)) { /* libhugeld.so ends a strict one if what is named stays */
-            hl_set_variables(run, &options, text);
-            hl_preload_for_others(way, patterns, program);
-        } else if (options.verbose >= 1 && names_others) {
-            tell_of_no_library(name, patterns);
-        }
-    } else if (shares_only && !others && !hl_may_preload_shared_main(way, patterns, &options, program)) {
+    hl_choose_bare(way, run, &options, program, name);
+    if (way->is_in_place && (strict || options.verbose >= 1))
+        check_place(way, &options, program, name);
+    enum hl_start start = hl_choose_start(way, run, &options, text, program);
+    if (start == HL_START_BARE && options.verbose >= 1 && names_others)
+        tell_of_no_library(name, patterns);
+    else if (start == HL_START_AS_IT_IS)
         start_as_it_is(way, &options, patterns, program, argv);
-    } else {
-        hl_set_variables(run, &options, text);
-        if (run->via == HL_VIA_LDSO && !hl_is_privileged(program))
-            choose_linker(way, run, name, program);
-        else if (acts && run->via == HL_VIA_IMAGE)
-            choose_image(way, run, &options, program, argv);
-        else
-            hl_choose_preload(way, program);
-    }
+    else if (start == HL_START_IN_PROCESS && run->via == HL_VIA_LDSO && !hl_is_privileged(program))
+        choose_linker(way, run, name, program);
+    else if (start == HL_START_IN_PROCESS && run->via == HL_VIA_IMAGE && acts)
+        choose_image(way, run, &options, program, argv);
+    else if (start == HL_START_IN_PROCESS)
+        hl_choose_preload(way, program);
     if (way->image != NULL && options.verbose >= 1)
         hl_warn("%s: executed from its image %s, in a mount namespace of its own: mounts that it makes are "
                 "not seen outside",
@@ -441,8 +428,7 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
         (void)!chdir("/"); /* what the program began in can be unmounted meanwhile */
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target.followed && run->via == HL_VIA_AUTO;
-    bool is_any = hl_match_only(options, program->path) &&
-                  (options->backend == HL_BACKEND_AUTO || options->backend == HL_BACKEND_IMAGE);
+    bool is_any = hl_match_only(options, program->path) && hl_uses_images(options->backend);
     if (is_any && is_out_of_reach && !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
         if (!is_first_use)
             hl_warn("%s: no image: it only starts %s, which does not begin on one that way; use --via=image, "
@@ -460,13 +446,9 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
 /* Has images made for the next start of PROGRAM, before this process becomes it by WAY. */
 static void share_later(const struct request *request, const struct hl_way *way,
                         const struct hl_program *program, char **arguments) {
-    const struct hl_run *run = &request->run;
-    const struct hl_options *options = &request->options;
-    bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
-    bool may_miss = hl_match_only(options, program->path) && hl_shares_only(run, options, request->text) &&
-                    (others || way->is_unknown);
-    if (may_miss && hl_share_later(options, others ? NULL : program, arguments, request->variables) &&
-        options->verbose >= 1)
+    if (hl_share_missing_later(way, &request->run, &request->options, request->text, program, arguments,
+                               request->variables) &&
+        request->options.verbose >= 1)
         hl_warn("%s: where an image is missing that can be made, it is made meanwhile, for the next start",
                 request->program[0]);
 }

@@ -5,6 +5,7 @@
 #include "command/stop/stop.h"
 #include "command/image/find.h"
 #include "command/image/store.h"
+#include "command/run/later.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -88,41 +89,41 @@ static bool is_preloadable(const struct hl_elf_file *file, const struct hl_optio
            (!is_quiet || hl_explain_plain_file(HL_ELF_FINE, file) == NULL);
 }
 
-bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const struct hl_options *options) {
+/* Whether there is anything to be done for objects other than the executable: PATTERNS select some, and, where nothing but what
+   is shared may be used (SHARES_ONLY), a store has the image of one. */
+static bool takes_other_objects(struct hl_string patterns, bool shares_only,
+                                const struct hl_options *options) {
     return hl_selects_other_objects(patterns) && (!shares_only || hl_has_image_of_library(patterns, options));
 }
 
-bool hl_may_preload_shared_main(const struct hl_way *way, struct hl_string patterns,
-                                const struct hl_options *options, struct hl_program *program) {
+/* For a PROGRAM that is not bare: whether libhugeld.so may find an image of the executable, and PATTERNS select that. */
+static bool may_preload_shared_main(const struct hl_way *way, struct hl_string patterns,
+                                    const struct hl_options *options, struct hl_program *program) {
     return !way->is_unknown && hl_read_program(program) && hl_selects_main(patterns, program->executable) &&
            is_preloadable(&program->file, options);
 }
 
-static bool choose_bare_main(struct hl_way *way, const struct hl_options *options, struct hl_string patterns,
-                             struct hl_program *program, const char *name) {
-    if (options->backend != HL_BACKEND_AUTO && options->backend != HL_BACKEND_IMAGE)
-        return false;
+void hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                    struct hl_program *program, const char *name) {
+    if (run->via != HL_VIA_AUTO || !hl_uses_images(options->backend) ||
+        !hl_match_only(options, program->path))
+        return;
     enum hl_way_name made = program->fd >= 0 ? hl_find_made(program->fd, options) : HL_WAY_NOTHING;
     way->is_unknown = made == HL_WAY_NOTHING || !hl_read_program(program);
-    if (way->is_unknown || !hl_selects_main(patterns, program->executable))
-        return false;
+    if (way->is_unknown || !hl_selects_main(hl_find_patterns(run->patterns), program->executable))
+        return;
     way->is_in_place = made == HL_WAY_PLACE;
     if (made == HL_WAY_IMAGE)
         way->stop = start_exec_stop(program, options, name);
-    return way->is_in_place || way->stop != NULL;
 }
 
-void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, struct hl_program *program) {
+/* Puts libhugeld.so into LD_PRELOAD for what PATTERNS select besides the executable.  Where that cannot be done, way->reason says
+   why, unless the executable begins on its image all the same. */
+static void preload_for_others(struct hl_way *way, struct hl_string patterns, struct hl_program *program) {
     hl_exclude_main(patterns);
     hl_choose_preload(way, program);
     if (way->stop != NULL)
         way->reason = NULL;
-}
-
-bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
-                    struct hl_program *program, const char *name) {
-    return run->via != HL_VIA_PRELOAD &&
-           choose_bare_main(way, options, hl_find_patterns(run->patterns), program, name);
 }
 
 static bool names_option(const char *text, const char *name) {
@@ -156,7 +157,8 @@ static char *name_own_store(const struct hl_options *options, const char *text) 
     return both;
 }
 
-void hl_set_variables(const struct hl_run *run, const struct hl_options *options, const char *text) {
+/* Sets what libhugeld.so is told, and what the program's children inherit.  TEXT is what OPTIONS were read from. */
+static void set_variables(const struct hl_run *run, const struct hl_options *options, const char *text) {
     char *named = name_own_store(options, text);
     bool shares_only = hl_shares_only(run, options, text);
     if (shares_only) {
@@ -169,4 +171,32 @@ void hl_set_variables(const struct hl_run *run, const struct hl_options *options
     if (run->options != NULL || named != NULL)
         setenv("LD_HUGEPAGES_OPTIONS", named != NULL ? named : text, 1);
     free(named);
+}
+
+enum hl_start hl_choose_start(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                              const char *text, struct hl_program *program) {
+    struct hl_string patterns = hl_find_patterns(run->patterns);
+    bool shares_only = hl_match_only(options, program->path) && hl_shares_only(run, options, text);
+    bool others = takes_other_objects(patterns, shares_only, options);
+    bool is_bare = way->is_in_place || way->stop != NULL;
+
+    /* With nothing of hugeld in it a program needs no variables either.  libhugeld.so ends a strict one if what is named stays. */
+    if (is_bare && !others && !(options->strict && hl_selects_other_objects(patterns)))
+        return HL_START_BARE;
+    if (!is_bare && shares_only && !others && !may_preload_shared_main(way, patterns, options, program))
+        return HL_START_AS_IT_IS;
+    set_variables(run, options, text);
+    if (!is_bare)
+        return HL_START_IN_PROCESS;
+    preload_for_others(way, patterns, program);
+    return HL_START_BARE_MAIN;
+}
+
+bool hl_share_missing_later(const struct hl_way *way, const struct hl_run *run,
+                            const struct hl_options *options, const char *text,
+                            const struct hl_program *program, char **arguments, char **variables) {
+    bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
+    return hl_match_only(options, program->path) && hl_shares_only(run, options, text) &&
+           (others || way->is_unknown) &&
+           hl_share_later(options, others ? NULL : program, arguments, variables);
 }

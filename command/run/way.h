@@ -46,32 +46,35 @@ bool hl_selects_main(struct hl_string patterns, const char *path);
 /* Whether nothing may be used but what is shared: no copy was asked for by any name.  TEXT is what OPTIONS were read from. */
 bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);
 
-/* Whether there is anything to be done for objects other than the executable: PATTERNS select some, and, where nothing but what
-   is shared may be used (SHARES_ONLY), a store has the image of one. */
-bool hl_takes_other_objects(struct hl_string patterns, bool shares_only, const struct hl_options *options);
-
-/* Puts the executable of PROGRAM, called NAME, on huge pages without anything of hugeld in it: its file is kept so
-   in place, or it begins on its image (way->stop).
-   False: it has neither, and nothing is changed.  At verbose=1 one line says that it is in place, or why its image is not used. */
-bool hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+/* Puts the executable of PROGRAM, called NAME, on huge pages without anything of hugeld in it, where that can be: its file is kept so
+   in place (way->is_in_place), or it begins on its image (way->stop).  Otherwise nothing is changed.  At verbose=1 one line says why
+   its image is not used. */
+void hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                     struct hl_program *program, const char *name);
 
-/* After hl_choose_bare has succeeded, and hl_set_variables: puts libhugeld.so into LD_PRELOAD for what PATTERNS select besides
-   the executable.  Where that cannot be done, way->reason says why, unless the executable begins on its image all the same. */
-void hl_preload_for_others(struct hl_way *way, struct hl_string patterns, struct hl_program *program);
+enum hl_start {
+    HL_START_BARE,      /* nothing of hugeld is in the process */
+    HL_START_BARE_MAIN, /* nothing of hugeld moves the executable, and libhugeld.so moves other objects */
+    HL_START_AS_IT_IS,  /* nothing of it is shared, and nothing else may be used */
+    HL_START_IN_PROCESS, /* the variables are set, and the caller chooses what acts on them (hl_choose_preload) */
+};
+
+/* After hl_choose_bare: what remains to be done for PROGRAM, whose OPTIONS were read from TEXT.  Sets the variables where libhugeld.so or
+   the patched linker is to read them.  After HL_START_BARE_MAIN way->reason says why libhugeld.so cannot be preloaded, unless the
+   executable begins on its image all the same. */
+enum hl_start hl_choose_start(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
+                              const char *text, struct hl_program *program);
+
+/* After hl_choose_start: has the images made that are missing, for the next start (hl_share_later).  ARGUMENTS and VARIABLES are as
+   there.  Whether that was begun. */
+bool hl_share_missing_later(const struct hl_way *way, const struct hl_run *run,
+                            const struct hl_options *options, const char *text,
+                            const struct hl_program *program, char **arguments, char **variables);
 
 /* Puts libhugeld.so into LD_PRELOAD, unless way->reason says why not. */
 void hl_choose_preload(struct hl_way *way, struct hl_program *program);
 
-/* For a PROGRAM that hl_choose_bare does nothing for: whether libhugeld.so may find an image of the executable, and
-   PATTERNS select that. */
-bool hl_may_preload_shared_main(const struct hl_way *way, struct hl_string patterns,
-                                const struct hl_options *options, struct hl_program *program);
-
 /* Takes the executable out of the objects: libhugeld.so would not know it again. */
 void hl_exclude_main(struct hl_string patterns);
-
-/* Sets what libhugeld.so is told, and what the program's children inherit.  TEXT is what OPTIONS were read from. */
-void hl_set_variables(const struct hl_run *run, const struct hl_options *options, const char *text);
 
 #endif
