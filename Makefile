@@ -41,9 +41,9 @@ HOSTED = -D_GNU_SOURCE -DHL_VERSION='"$(VERSION)"' -DHL_LIBDIR='"$(libdir)/hugel
 
 core = $(patsubst %.c,$B/%.o,$(wildcard elf/*.c perf-maps/*.c))
 preload = $(patsubst %.c,$B/%.o,$(wildcard loader/*.c))
-command = $(patsubst %.c,$B/%.o,$(filter-out command/start.c,$(wildcard command/*.c command/*/*.c)))
+command = $(patsubst %.c,$B/%.o,$(filter-out command/hugeld.c,$(wildcard command/*.c command/*/*.c)))
 # What starts programs, once more for the libc of START_CC.
-start = $(patsubst %,$B/start/%.o,start run/way run/later proc/process proc/objects trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
+start = $(patsubst %,$B/start/%.o,hugeld run/way run/later proc/process proc/objects trace/tracee trace/tracee-x86_64 trace/tracee-aarch64 \
     image/find file/elf-file file/program file/remedy image/name base/basics) $(patsubst command/%.c,$B/start/%.o,$(wildcard command/stop/*.c))
 unit_tests = $(patsubst tests/unit/%.c,$B/tests/%,$(wildcard tests/unit/test-*.c))
 manual = $(patsubst %,$B/doc/%,hugeld.1 hugeld.7 libhugeld.so.8)

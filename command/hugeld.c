@@ -1,140 +1,135 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* The hugeld command, but for what start.c does: finds the sub-command and hands over.
+/* The file that is called hugeld: starts programs, and becomes hugeld-command for everything else.
 
-   People type this; the work is done by libhugeld.so inside the program, and the plan comes from the same
-   files of elf/ that run there. */
-#include "command/command.h"
-#include "command/base/common.h"
-#include "command/run/ldso.h"
-#include "command/run/run.h"
+   `hugeld run PROGRAM` is worth it only if it costs less than the huge pages bring, and a short program takes a millisecond.
+   Most of what another program costs is its start: a dynamic linker, its libraries, and the CPUID instructions by which
+   glibc finds out what the processor can.  Under a hypervisor each of these is an exit to it, of 1 to 20 us, and there are
+   about forty.  So this program is linked with nothing, by a libc that asks for nothing (musl) where there is one, and
+   decides by what can be known from a few system calls.  Whatever takes more, or has to be said, is left to
+   hugeld-command, which does the same and all the rest. */
+#include "command/base/basics.h"
+#include "command/stop/stop.h"
+#include "command/run/way.h"
 
-#include <argp.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#ifndef HL_VERSION
-#define HL_VERSION "0.1.0"
-#endif
+extern char **environ;
 
-static const struct command {
-    const char *name;
-    int (*function)(int argc, char **argv);
-} commands[] = {
-    {"run", hl_run_program},         {"inspect", hl_inspect_files},    {"status", hl_show_status},
-    {"doctor", hl_examine_machine},  {"perf-map", hl_map_functions},   {"bench", hl_measure_program},
-    {"image", hl_make_image},        {"share", hl_share_files},        {"survey", hl_survey_programs},
-    {"attach", hl_attach_processes}, {"detach", hl_detach_processes},  {"service", hl_serve},
-    {"enable", hl_enable_programs},  {"disable", hl_disable_programs}, {"reset", hl_reset_machine},
+struct request {
+    struct hl_run run;
+    char **arguments, **program; /* of `run`; what it runs */
+    char **variables;            /* the environment as it was */
 };
 
-static const char doc[] =
-    "Moves the code and data of unmodified programs onto huge pages at startup.\n"
-    "\v"
-    "How do I use it?\n"
-    "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
-    "  doctor [-- PROGRAM ARGS]      what this machine can do, what fixes the rest\n"
-    "  image FILE OUT                a copy of a file, laid out for huge pages\n"
-    "  share add FILE...             one copy of the text for all processes\n"
-    "  enable PROGRAM...             such a copy from now on, after upgrades, too\n"
-    "  disable PROGRAM...            and no longer\n"
-    "  service                       keeps these copies as they should be\n"
-    "  reset                         gives back all that hugeld holds\n"
-    "  attach PID...                 move the text of processes that run\n"
-    "  detach PID...                 and back\n"
-    "Did it work?\n"
-    "  status PID|NAME|--all         what is on huge pages now\n"
-    "  inspect FILE...               what would move, and why the rest stays\n"
-    "Is it worth it?\n"
-    "  survey [-- PROGRAM ARGS]      which of the programs that run would gain\n"
-    "  bench PROGRAM ARGS            measure runs with and without, in turns\n"
-    "  perf-map PID                  name the moved functions of a process for perf\n"
-    "\n"
-    "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use; "
-    "run: the program's, 126 it cannot be run, 127 it was not found.";
-
-static error_t parse_argument(int key, char *argument, struct argp_state *state) {
-    int *command_index = state->input;
-    (void)argument;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->err_stream = NULL;
-        return 0;
-    case ARGP_KEY_ARG: /* the command; what follows is for it */
-        *command_index = state->next - 1;
-        state->next = state->argc;
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-/* The command that NAME may have been meant to be, or NULL. */
-static const char *find_near(const char *name) {
-    size_t best = 0;
-    for (size_t i = 1; i < sizeof commands / sizeof commands[0]; i++)
-        if (hl_count_edits(name, commands[i].name) < hl_count_edits(name, commands[best].name))
-            best = i;
-    return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
-}
-
-static int dispatch(int argc, char **argv) {
-    static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
-    int index = 0;
-    argv[0] = (char *)"hugeld"; /* what getopt puts before its messages */
-    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0)
-        return HL_EXIT_USAGE;
-    if (index == 0) {
-        hl_warn("no command given; 'hugeld --help' lists them");
-        return HL_EXIT_USAGE;
-    }
-    const char *name = argv[index];
-    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
-        if (strcmp(commands[i].name, name) == 0) {
-            argv[index] = (char *)"hugeld";
-            return commands[i].function(argc - index, argv + index);
+/* Whether the arguments are those of `run`, with no option but -p, -o and "--".  Anything else, mistakes included, is for
+   hugeld-command. */
+static bool read_request(struct request *request, int argc, char **argv) {
+    int i = 2;
+    if (argc < 3 || strcmp(argv[1], "run") != 0)
+        return false;
+    for (; i + 1 < argc && argv[i][0] == '-' && strcmp(argv[i], "--") != 0; i += 2) {
+        if (strcmp(argv[i], "-p") == 0) {
+            request->run.patterns = argv[i + 1];
+        } else if (strcmp(argv[i], "-o") == 0) {
+            char *both = hl_join_options(request->run.options, argv[i + 1]);
+            free(request->run.options);
+            request->run.options = both;
+        } else {
+            return false;
         }
     }
-    const char *near = find_near(name);
-    if (near != NULL)
-        hl_warn("%s: no such command; did you mean '%s'?", name, near);
-    else
-        hl_warn("%s: no such command; 'hugeld --help' lists them", name);
-    return HL_EXIT_USAGE;
+    if (i < argc && strcmp(argv[i], "--") == 0)
+        i++;
+    request->arguments = argv + 2;
+    request->program = argv + i;
+    return i < argc && (argv[i][0] != '-' || strcmp(argv[i - 1], "--") == 0);
 }
 
-/* The version, and what `run` would take. */
-static void print_version(FILE *stream, struct argp_state *state) {
-    char *library = hl_find_library(), *linker = hl_find_linker(), *interpreter = NULL;
-    struct hl_elf_file own;
-    bool is_read = hl_open_elf(&own, AT_FDCWD, "/proc/self/exe") == HL_ELF_FINE;
-    char *reason = hl_explain_no_linker(linker, is_read ? &own : NULL, "/proc/self/exe", &interpreter);
-    if (is_read)
-        hl_close_elf(&own);
-    (void)stream;
-    (void)state;
-    hl_print("hugeld " HL_VERSION);
-    hl_print("preloader: %s", library != NULL ? library : "not found");
-    if (reason == NULL)
-        hl_print("patched dynamic linker: %s, for %s", linker, interpreter);
-    else
-        hl_print("patched dynamic linker: no, %s", reason);
-    free(library);
-    free(linker);
-    free(interpreter);
-    free(reason);
+static void note_mistake(void *data, struct hl_string option, const char *what) {
+    (void)option, (void)what;
+    *(bool *)data = true;
+}
+
+/* Reads the options from TEXT.  False: there is a mistake in them. */
+static bool parse_options(struct hl_options *options, const char *text) {
+    bool is_wrong = false;
+    const struct hl_complaints complaints = {note_mistake, &is_wrong};
+    hl_default_options(options);
+    hl_parse_options(options, text, &complaints);
+    return !is_wrong;
+}
+
+/* Reads them.  False: there is a mistake in them, or they ask for more than is done here. */
+static bool read_options(struct hl_options *options, const char *text) {
+    return parse_options(options, text) && options->verbose == 0 && options->strict == 0;
+}
+
+/* Prepares this process for PROGRAM.  False: something would have to be said. */
+static bool prepare(struct hl_way *way, const struct request *request, const struct hl_options *options,
+                    const char *text, struct hl_program *program) {
+    hl_choose_bare(way, &request->run, options, program, request->program[0]);
+    if (hl_choose_start(way, &request->run, options, text, program) == HL_START_IN_PROCESS)
+        hl_choose_preload(way, program);
+    if (way->reason != NULL)
+        return false;
+    hl_share_missing_later(way, &request->run, options, text, program, request->arguments,
+                           request->variables);
+    return true;
+}
+
+/* Becomes the program, if that can be done here.  Returns otherwise. */
+static void start_program(const struct request *request) {
+    struct hl_way way = {0};
+    struct hl_options options;
+    struct hl_program program;
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
+    if (read_options(&options, text) && hl_open_program(&program, request->program[0])) {
+        if (hl_match_only(&options, program.path) && prepare(&way, request, &options, text, &program))
+            execve(program.path, request->program, environ);
+        hl_close_program(&program);
+    }
+    if (way.stop != NULL)
+        hl_cancel_exec_stop(way.stop);
+    free(way.library);
+    free(text);
+}
+
+/* Becomes hugeld-command.  Returns after a line that says why not. */
+static void become_command(char **argv, char **variables) {
+    char *command = hl_find_part("hugeld-command", NULL, X_OK);
+    if (command == NULL) {
+        hl_warn("hugeld-command is neither beside this command nor in " HL_LIBDIR "; install hugeld again");
+        return;
+    }
+    execve(command, argv, variables);
+    hl_warn("%s: %s; there is too much in its arguments and variables, or it cannot be executed", command,
+            strerror(errno));
+}
+
+/* Becomes the program as it is, unless it is to run on huge pages or not at all.  Returns otherwise. */
+static void start_as_it_is(const struct request *request) {
+    struct hl_options options;
+    char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
+    char *path = hl_find_program(request->program[0]);
+    bool is_right = parse_options(&options, request->run.options != NULL ? request->run.options : "");
+    parse_options(&options, text); /* mistakes of the environment count nowhere */
+    if (is_right && options.strict == 0 && path != NULL)
+        execve(path, request->program, request->variables);
+    free(path);
+    free(text);
 }
 
 int main(int argc, char **argv) {
-    static char *no_arguments[] = {(char *)"hugeld", NULL};
-    argp_program_version_hook = print_version;
-    argp_err_exit_status = HL_EXIT_USAGE;
-    int code = argc > 0 ? dispatch(argc, argv) : dispatch(1, no_arguments);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        hl_warn("cannot write the answer: %s; check where the output goes", strerror(errno));
-        return HL_EXIT_NO;
-    }
-    return code;
+    struct request request = {.run.makes_no_copy = true, .variables = hl_keep_environment()};
+    bool is_read = read_request(&request, argc, argv);
+    if (is_read)
+        start_program(&request);
+    become_command(argv, request.variables);
+    if (is_read)
+        start_as_it_is(&request);
+    free(request.run.options);
+    return HL_EXIT_NO;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* What all parts of the hugeld command share, the one that starts programs (start.c) included: it is linked with nothing
+/* What all parts of the hugeld command share, the one that starts programs (hugeld.c) included: it is linked with nothing
    but a libc, which may be another one.
 
    Exit codes: 0 done, 1 the answer is no, 2 wrong use; `run` adds 126 and 127 as env(1) does. */

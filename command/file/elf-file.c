@@ -4,7 +4,7 @@
    The file may be anything that a user's PATH or another process's maps name, so it is read and never
    mapped (a mapped file that shrinks is SIGBUS), every offset is compared with its size, and strings end where
    their table does.  No library is used: this is also in the part of the command that starts programs, which
-   must start fast itself (start.c). */
+   must start fast itself (hugeld.c). */
 #include "command/file/elf-file.h"
 #include "elf/segments.h"
 

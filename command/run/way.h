@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
-/* How a program is started, as far as that takes no library: what `run`, `bench` and start.c share. */
+/* How a program is started, as far as that takes no library: what `run`, `bench` and hugeld.c share. */
 #ifndef HL_RUN_WAY_H
 #define HL_RUN_WAY_H
 

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* The hugeld command, but for what hugeld.c does: finds the sub-command and hands over.
+
+   People type this; the work is done by libhugeld.so inside the program, and the plan comes from the same
+   files of elf/ that run there. */
+#include "command/command.h"
+#include "command/base/common.h"
+#include "command/run/ldso.h"
+#include "command/run/run.h"
+
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifndef HL_VERSION
+#define HL_VERSION "0.1.0"
+#endif
+
+static const struct command {
+    const char *name;
+    int (*function)(int argc, char **argv);
+} commands[] = {
+    {"run", hl_run_program},         {"inspect", hl_inspect_files},    {"status", hl_show_status},
+    {"doctor", hl_examine_machine},  {"perf-map", hl_map_functions},   {"bench", hl_measure_program},
+    {"image", hl_make_image},        {"share", hl_share_files},        {"survey", hl_survey_programs},
+    {"attach", hl_attach_processes}, {"detach", hl_detach_processes},  {"service", hl_serve},
+    {"enable", hl_enable_programs},  {"disable", hl_disable_programs}, {"reset", hl_reset_machine},
+};
+
+static const char doc[] =
+    "Moves the code and data of unmodified programs onto huge pages at startup.\n"
+    "\v"
+    "How do I use it?\n"
+    "  run [OPTION...] PROGRAM ARGS  run a program on huge pages\n"
+    "  doctor [-- PROGRAM ARGS]      what this machine can do, what fixes the rest\n"
+    "  image FILE OUT                a copy of a file, laid out for huge pages\n"
+    "  share add FILE...             one copy of the text for all processes\n"
+    "  enable PROGRAM...             such a copy from now on, after upgrades, too\n"
+    "  disable PROGRAM...            and no longer\n"
+    "  service                       keeps these copies as they should be\n"
+    "  reset                         gives back all that hugeld holds\n"
+    "  attach PID...                 move the text of processes that run\n"
+    "  detach PID...                 and back\n"
+    "Did it work?\n"
+    "  status PID|NAME|--all         what is on huge pages now\n"
+    "  inspect FILE...               what would move, and why the rest stays\n"
+    "Is it worth it?\n"
+    "  survey [-- PROGRAM ARGS]      which of the programs that run would gain\n"
+    "  bench PROGRAM ARGS            measure runs with and without, in turns\n"
+    "  perf-map PID                  name the moved functions of a process for perf\n"
+    "\n"
+    "'hugeld COMMAND --help' says more.  Exit status: 0 done, 1 the answer is no, 2 wrong use; "
+    "run: the program's, 126 it cannot be run, 127 it was not found.";
+
+static error_t parse_argument(int key, char *argument, struct argp_state *state) {
+    int *command_index = state->input;
+    (void)argument;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->err_stream = NULL;
+        return 0;
+    case ARGP_KEY_ARG: /* the command; what follows is for it */
+        *command_index = state->next - 1;
+        state->next = state->argc;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* The command that NAME may have been meant to be, or NULL. */
+static const char *find_near(const char *name) {
+    size_t best = 0;
+    for (size_t i = 1; i < sizeof commands / sizeof commands[0]; i++)
+        if (hl_count_edits(name, commands[i].name) < hl_count_edits(name, commands[best].name))
+            best = i;
+    return hl_is_near(name, commands[best].name) ? commands[best].name : NULL;
+}
+
+static int dispatch(int argc, char **argv) {
+    static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
+    int index = 0;
+    argv[0] = (char *)"hugeld"; /* what getopt puts before its messages */
+    if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0)
+        return HL_EXIT_USAGE;
+    if (index == 0) {
+        hl_warn("no command given; 'hugeld --help' lists them");
+        return HL_EXIT_USAGE;
+    }
+    const char *name = argv[index];
+    for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+        if (strcmp(commands[i].name, name) == 0) {
+            argv[index] = (char *)"hugeld";
+            return commands[i].function(argc - index, argv + index);
+        }
+    }
+    const char *near = find_near(name);
+    if (near != NULL)
+        hl_warn("%s: no such command; did you mean '%s'?", name, near);
+    else
+        hl_warn("%s: no such command; 'hugeld --help' lists them", name);
+    return HL_EXIT_USAGE;
+}
+
+/* The version, and what `run` would take. */
+static void print_version(FILE *stream, struct argp_state *state) {
+    char *library = hl_find_library(), *linker = hl_find_linker(), *interpreter = NULL;
+    struct hl_elf_file own;
+    bool is_read = hl_open_elf(&own, AT_FDCWD, "/proc/self/exe") == HL_ELF_FINE;
+    char *reason = hl_explain_no_linker(linker, is_read ? &own : NULL, "/proc/self/exe", &interpreter);
+    if (is_read)
+        hl_close_elf(&own);
+    (void)stream;
+    (void)state;
+    hl_print("hugeld " HL_VERSION);
+    hl_print("preloader: %s", library != NULL ? library : "not found");
+    if (reason == NULL)
+        hl_print("patched dynamic linker: %s, for %s", linker, interpreter);
+    else
+        hl_print("patched dynamic linker: no, %s", reason);
+    free(library);
+    free(linker);
+    free(interpreter);
+    free(reason);
+}
+
+int main(int argc, char **argv) {
+    static char *no_arguments[] = {(char *)"hugeld", NULL};
+    argp_program_version_hook = print_version;
+    argp_err_exit_status = HL_EXIT_USAGE;
+    int code = argc > 0 ? dispatch(argc, argv) : dispatch(1, no_arguments);
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        hl_warn("cannot write the answer: %s; check where the output goes", strerror(errno));
+        return HL_EXIT_NO;
+    }
+    return code;
+}
