@@ -8,7 +8,7 @@
    decides by what can be known from a few system calls.  Whatever takes more, or has to be said, is left to
    hugeld-command, which does the same and all the rest. */
 #include "command/base/basics.h"
-#include "command/stop/stop.h"
+#include "command/exec-stop/exec-stop.h"
 #include "command/run/way.h"
 
 #include <errno.h>
@@ -87,7 +87,7 @@ static void start_program(const struct request *request) {
     struct hl_program program;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
     if (read_options(&options, text) && hl_open_program(&program, request->program[0])) {
-        if (hl_match_only(&options, program.path) && prepare(&way, request, &options, text, &program))
+        if (hl_acts_in(&options, program.path) && prepare(&way, request, &options, text, &program))
             execve(program.path, request->program, environ);
         hl_close_program(&program);
     }

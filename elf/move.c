@@ -77,7 +77,7 @@ static bool begin(struct hl_context *context, const struct hl_options *options, 
     context->matched = context->n_small = 0;
     hl_forget_process(context);
     context->options = *options;
-    if (options->objects.bytes == 0 || !hl_match_only(options, executable))
+    if (options->objects.bytes == 0 || !hl_acts_in(options, executable))
         return false;
     hl_set_geometry(&context->geometry, page_bytes);
     hl_fit_geometry(&context->geometry, &context->options, &hl_system_roots);

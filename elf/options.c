@@ -305,6 +305,6 @@ bool hl_selects_other_objects(struct hl_string patterns) {
     return false;
 }
 
-bool hl_match_only(const struct hl_options *options, const char *path) {
+bool hl_acts_in(const struct hl_options *options, const char *path) {
     return match_file(options->exe, path, NULL);
 }

@@ -103,7 +103,7 @@ bool hl_is_like_soname(const struct hl_pattern *pattern);
 bool hl_selects_other_objects(struct hl_string patterns);
 
 /* Whether the executable at PATH is one that exe= lets hugeld act in. */
-bool hl_match_only(const struct hl_options *options, const char *path);
+bool hl_acts_in(const struct hl_options *options, const char *path);
 
 /* The part of PATH after its last slash. */
 const char *hl_base_name(const char *path);

@@ -137,13 +137,12 @@ static json_t *make_answer(const struct hl_bench *bench, const struct hl_ratio *
     for (char **word = bench->subject->argv; *word != NULL; word++)
         json_array_append_new(program, hl_json_text(*word));
     char *sentence = make_sentence(bench, &ratios[HL_WALL]);
-    json_t *answer =
-        json_pack("{s:o, s:s, s:o, s:o, s:I, s:o, s:s, s:s, s:s, s:I}", "program", program, "loader",
-                  hl_loader_name(run), "patterns", json_text_or_null(run->patterns), "options",
-                  json_text_or_null(run->options), "pairs", (json_int_t)bench->pairs, "machine",
-                  make_json_machine(), "output", bench->comparable ? "same" : "differs from run to run",
-                  "verdict", find_verdict(&ratios[HL_WALL]), "sentence", sentence, "plain_huge_bytes",
-                  (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
+    json_t *answer = json_pack(
+        "{s:o, s:s, s:o, s:o, s:I, s:o, s:s, s:s, s:s, s:I}", "program", program, "loader", hl_via_name(run),
+        "patterns", json_text_or_null(run->patterns), "options", json_text_or_null(run->options), "pairs",
+        (json_int_t)bench->pairs, "machine", make_json_machine(), "output",
+        bench->comparable ? "same" : "differs from run to run", "verdict", find_verdict(&ratios[HL_WALL]),
+        "sentence", sentence, "plain_huge_bytes", (json_int_t)count_plain_bytes(bench->maps[HL_PLAIN]));
     free(sentence);
     json_object_set_new(answer, "against", json_text_or_null(bench->subject->against));
     json_object_set_new(answer, "method", json_string(bench->at_once ? "at once" : "in turns"));

@@ -174,7 +174,7 @@ json_t *hl_count_run(const struct hl_counters *counters, const struct hl_subject
         words[at++] = run->options;
     }
     words[at++] = "--via";
-    words[at++] = hl_loader_name(run);
+    words[at++] = hl_via_name(run);
     if (run->linker != NULL) {
         words[at++] = "--ld-so";
         words[at++] = run->linker;

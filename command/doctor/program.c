@@ -106,7 +106,7 @@ static void count_libraries(struct hl_needs *needs) {
 static const char *explain_idleness(const struct hl_needs *needs) {
     if (needs->options.objects.bytes == 0)
         return "LD_HUGEPAGES selects nothing";
-    return hl_match_only(&needs->options, needs->executable) ? NULL : "exe= does not match it";
+    return hl_acts_in(&needs->options, needs->executable) ? NULL : "exe= does not match it";
 }
 
 static bool selects_just_main(const struct hl_needs *needs) {

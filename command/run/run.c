@@ -5,7 +5,7 @@
    and one kind (AddressSanitizer) that refuses to start with any.  They run as they would without hugeld,
    with one line that says so; with strict=on they don't run.
 
-   A program that has an image begins on it at the exec stop, with nothing of hugeld in it (stop/stop.c).  Then
+   A program that has an image begins on it at the exec stop, with nothing of hugeld in it (exec-stop/exec-stop.c).  Then
    libhugeld.so is preloaded only where other objects are named.
 
    --via=ldso: instead of preloading, the patched dynamic linker is put over the one that the program
@@ -18,7 +18,7 @@
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/file/elf-file.h"
-#include "command/stop/stop.h"
+#include "command/exec-stop/exec-stop.h"
 #include "elf/kernel.h"
 #include "command/file/launcher.h"
 #include "command/file/libraries.h"
@@ -66,13 +66,13 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
-const struct hl_choice hl_ways_in[] = {{"auto", HL_VIA_AUTO},
-                                       {"preload", HL_VIA_PRELOAD},
-                                       {"ldso", HL_VIA_LDSO},
-                                       {"image", HL_VIA_IMAGE},
-                                       {NULL, 0}};
+const struct hl_choice hl_via_names[] = {{"auto", HL_VIA_AUTO},
+                                         {"preload", HL_VIA_PRELOAD},
+                                         {"ldso", HL_VIA_LDSO},
+                                         {"image", HL_VIA_IMAGE},
+                                         {NULL, 0}};
 
-const char *hl_loader_name(const struct hl_run *run) { return hl_ways_in[run->via].name; }
+const char *hl_via_name(const struct hl_run *run) { return hl_via_names[run->via].name; }
 
 int hl_refuse_loader(void *request, const char *name) {
     (void)request;
@@ -226,7 +226,7 @@ static const char *explain_never(const struct hl_options *options, struct hl_pro
     struct hl_target target;
     hl_follow_launchers(&target, program, argv);
     const struct hl_program *last = target.program;
-    if (hl_read_program(target.program) && !target.is_unknown && hl_match_only(options, last->executable)) {
+    if (hl_read_program(target.program) && !target.is_unknown && hl_acts_in(options, last->executable)) {
         hl_forecast_file(&forecast, last->executable, &last->file, options, 0);
         hl_measure_starts(&starts, &forecast, options);
     }
@@ -281,7 +281,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_progra
     const char *name = argv[0];
     struct hl_options options;
     char *text = read_options(&options, run);
-    bool acts = hl_match_only(&options, program->path), strict = acts && options.strict != 0;
+    bool acts = hl_acts_in(&options, program->path), strict = acts && options.strict != 0;
     struct hl_string patterns = hl_find_patterns(run->patterns);
     bool names_others = hl_selects_other_objects(patterns);
 
@@ -386,7 +386,7 @@ static void advise_library(const struct hl_run *run, struct hl_program *program,
         return;
     hl_follow_launchers(&target, program, argv);
     const struct hl_program *last = target.program;
-    if (hl_read_program(target.program) && !target.is_unknown && hl_match_only(options, last->executable) &&
+    if (hl_read_program(target.program) && !target.is_unknown && hl_acts_in(options, last->executable) &&
         hl_explain_plain_file(HL_ELF_FINE, &last->file) == NULL)
         tell_of_larger_library(argv[0], last, options);
     hl_free_target(&target);
@@ -428,7 +428,7 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
         (void)!chdir("/"); /* what the program began in can be unmounted meanwhile */
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target.followed && run->via == HL_VIA_AUTO;
-    bool is_any = hl_match_only(options, program->path) && hl_uses_images(options->backend);
+    bool is_any = hl_acts_in(options, program->path) && hl_uses_images(options->backend);
     if (is_any && is_out_of_reach && !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
         if (!is_first_use)
             hl_warn("%s: no image: it only starts %s, which does not begin on one that way; use --via=image, "

@@ -16,12 +16,12 @@
          HL_OPTIONS(type, run.options)},                                                                     \
         {"via", 'l', "WAY",                                                                                  \
          "auto (at the exec stop if it has an image, else preload), preload, ldso or image",                 \
-         HL_CHOICE(type, run.via, hl_ways_in)},                                                              \
+         HL_CHOICE(type, run.via, hl_via_names)},                                                            \
         {"loader", 0, "NAME", NULL, HL_CALL(hl_refuse_loader)}, {                                            \
         "ld-so", 'L', "FILE", "The patched dynamic linker, if not the one beside this command",              \
             HL_CALL_ON(hl_take_linker, type, run)                                                            \
     }
-extern const struct hl_choice hl_ways_in[];
+extern const struct hl_choice hl_via_names[];
 int hl_refuse_loader(void *request, const char *name); /* --loader, as --via was called in snapshots */
 int hl_take_linker(void *run, const char *path);
 
@@ -31,7 +31,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_progra
                    struct hl_way *way);
 
 /* "auto", "preload", "ldso" or "image"; static. */
-const char *hl_loader_name(const struct hl_run *run);
+const char *hl_via_name(const struct hl_run *run);
 
 /* Becomes PROGRAM with the argv ARGV.  Where the kernel has no room for the variables that were added, with PLAIN_VARIABLES, unless
    that is NULL.  Returns only when that fails, with the exit code. */

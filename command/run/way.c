@@ -2,7 +2,7 @@
 /* Starting a program with nothing of hugeld in it, in place or on its image at the exec stop, or with libhugeld.so. */
 #include "command/run/way.h"
 #include "command/base/basics.h"
-#include "command/stop/stop.h"
+#include "command/exec-stop/exec-stop.h"
 #include "command/image/find.h"
 #include "command/image/store.h"
 #include "command/run/later.h"
@@ -105,8 +105,7 @@ static bool may_preload_shared_main(const struct hl_way *way, struct hl_string p
 
 void hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                     struct hl_program *program, const char *name) {
-    if (run->via != HL_VIA_AUTO || !hl_uses_images(options->backend) ||
-        !hl_match_only(options, program->path))
+    if (run->via != HL_VIA_AUTO || !hl_uses_images(options->backend) || !hl_acts_in(options, program->path))
         return;
     enum hl_way_name made = program->fd >= 0 ? hl_find_made(program->fd, options) : HL_WAY_NOTHING;
     way->is_unknown = made == HL_WAY_NOTHING || !hl_read_program(program);
@@ -176,7 +175,7 @@ static void set_variables(const struct hl_run *run, const struct hl_options *opt
 enum hl_start hl_choose_start(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                               const char *text, struct hl_program *program) {
     struct hl_string patterns = hl_find_patterns(run->patterns);
-    bool shares_only = hl_match_only(options, program->path) && hl_shares_only(run, options, text);
+    bool shares_only = hl_acts_in(options, program->path) && hl_shares_only(run, options, text);
     bool others = takes_other_objects(patterns, shares_only, options);
     bool is_bare = way->is_in_place || way->stop != NULL;
 
@@ -196,7 +195,7 @@ bool hl_share_missing_later(const struct hl_way *way, const struct hl_run *run,
                             const struct hl_options *options, const char *text,
                             const struct hl_program *program, char **arguments, char **variables) {
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
-    return hl_match_only(options, program->path) && hl_shares_only(run, options, text) &&
+    return hl_acts_in(options, program->path) && hl_shares_only(run, options, text) &&
            (others || way->is_unknown) &&
            hl_share_later(options, others ? NULL : program, arguments, variables);
 }

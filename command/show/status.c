@@ -409,7 +409,7 @@ static char *explain_not_moved(const struct hl_process *process, const struct hl
         return hl_xasprintf("on its image and not touched yet, or outside of the image's huge pages");
     if (!preloaded && !has_patched_linker(process))
         return explain_plain(process, verdict);
-    if (process->executable != NULL && !hl_match_only(options, process->executable))
+    if (process->executable != NULL && !hl_acts_in(options, process->executable))
         return hl_xasprintf("could be on huge pages; exe= leaves this program out");
     char *patterns = hl_read_variable(process, "LD_HUGEPAGES");
     if (patterns == NULL)

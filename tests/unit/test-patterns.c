@@ -150,7 +150,7 @@ static void test_only(void **state) {
         struct hl_options options;
         hl_default_options(&options);
         options.exe = string(row[i].only);
-        assert_int_equal(hl_match_only(&options, row[i].path), row[i].matches);
+        assert_int_equal(hl_acts_in(&options, row[i].path), row[i].matches);
     }
 }
 

@@ -10,7 +10,7 @@
    Each call is valid by itself: between two of them the program could begin.  It is safe to map over the text directly,
    because the program has not run: what is there is the file, and nothing else, which is looked at before.  Kernels before
    6.12 can take the old text away and then find no memory for the new; then it is mapped from the program's own file. */
-#include "command/stop/stop.h"
+#include "command/exec-stop/exec-stop.h"
 #include "command/base/basics.h"
 #include "elf/maps.h"
 #include "elf/sys.h"

@@ -13,7 +13,7 @@
    is counted in RUSAGE_CHILDREN.  If it is killed, a zombie that only __WALL sees stays until the program ends.
 
    If the program cannot be executed while it is traced (a security module forbids it), it is executed without. */
-#include "command/stop/stop.h"
+#include "command/exec-stop/exec-stop.h"
 #include "command/base/basics.h"
 #include "command/file/remedy.h"
 #include "command/image/find.h"

@@ -20,7 +20,7 @@
    signal). */
 #include "command/trace/machine.h"
 #include "command/trace/registers.h"
-#include "command/stop/stop.h"
+#include "command/exec-stop/exec-stop.h"
 #include "command/base/basics.h"
 #include "elf/sys.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* What is to be done at the exec stop: planned before the program is executed, from its file, so that little is left to be
    done while it waits. */
-#include "command/stop/stop.h"
+#include "command/exec-stop/exec-stop.h"
 #include "command/base/basics.h"
 #include "elf/image.h"
 #include "command/image/find.h"
