@@ -77,7 +77,8 @@ static void count_object(struct hl_needs *needs, const char *path, const struct 
     forecast.object.is_main = is_main;
     if (hl_select_object(options.objects, &forecast.object) != HL_NOT_SELECTED) {
         hl_measure_starts(&starts, &forecast, &options);
-        bool is_known = !hl_is_position_independent(file) || hl_try_load_bias(&tried, &forecast);
+        bool is_known = !hl_is_position_independent(file) ||
+                        hl_try_load_bias(&tried, file, &forecast.object, &forecast.geometry);
         if (is_known && hl_is_position_independent(file))
             hl_forecast_file(&forecast, path, file, &options, tried);
         hl_find_image(&image, &forecast, &options, is_known);

@@ -71,17 +71,16 @@ void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forec
     }
 }
 
-bool hl_try_load_bias(uint64_t *load_bias, const struct hl_forecast *forecast) {
-    const struct hl_object *object = &forecast->object;
-    const struct hl_geometry *geometry = &forecast->geometry;
+bool hl_try_load_bias(uint64_t *load_bias, const struct hl_elf_file *file, const struct hl_object *object,
+                      const struct hl_geometry *geometry) {
     struct {
         void *at;
         uint64_t bytes;
     } mapped[2 * ATTEMPTS];
     unsigned n = 0;
-    if (strcmp(hl_elf_type(forecast->file), "dso") != 0 || !hl_is_native(forecast->file) ||
-        object->n_segments == 0 ||
-        hl_load_alignment(forecast->file, geometry->page_bytes) != geometry->page_bytes)
+    /* The kernel puts a PIE at any multiple of its alignment, and glibc a library whose alignment is more than a page. */
+    if (strcmp(hl_elf_type(file), "dso") != 0 || !hl_is_native(file) || object->n_segments == 0 ||
+        hl_load_alignment(file, geometry->page_bytes) != geometry->page_bytes)
         return false;
     const struct hl_segment *first = &object->segment[0];
     uint64_t bytes = object->segment[object->n_segments - 1].end_page - first->first_page;
@@ -90,8 +89,7 @@ bool hl_try_load_bias(uint64_t *load_bias, const struct hl_forecast *forecast) {
        addresses agree. */
     while (same && n < 2 * ATTEMPTS) {
         mapped[n].bytes = n % 2 == 0 ? bytes : bytes + n * geometry->page_bytes;
-        mapped[n].at =
-            mmap(NULL, mapped[n].bytes, PROT_READ, MAP_PRIVATE, forecast->file->fd, (off_t)first->offset);
+        mapped[n].at = mmap(NULL, mapped[n].bytes, PROT_READ, MAP_PRIVATE, file->fd, (off_t)first->offset);
         if (mapped[n].at == MAP_FAILED)
             break;
         uint64_t bias = ((uint64_t)(uintptr_t)mapped[n].at - (first->first_page - object->load_bias)) %

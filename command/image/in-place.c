@@ -29,6 +29,7 @@
 #include "elf/kernel.h"
 #include "elf/maps.h"
 #include "elf/memory-limit.h"
+#include "command/file/forecast.h"
 #include "command/file/remedy.h"
 #include "elf/skip.h"
 #include "command/image/store.h"
@@ -129,28 +130,6 @@ bool hl_is_place_enough(uint64_t place_bytes, uint64_t text_bytes) {
 
 /* --- what can be huge --- */
 
-/* Where the kernel puts the library OBJECT of FILE if it is asked as a dynamic linker does: modulo a huge page, what is to be
-   added to its addresses.  UINT64_MAX: anywhere. */
-static uint64_t find_load_bias(const struct hl_object *object, int file, uint64_t huge) {
-    const struct hl_segment *first = &object->segment[0], *last = &object->segment[object->n_segments - 1];
-    size_t bytes = last->end_page - first->first_page;
-    char *at[2], *page = MAP_FAILED;
-    uint64_t bias[2] = {0, 1};
-    for (unsigned i = 0; i < 2; i++) {
-        at[i] = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, file, (off_t)first->offset);
-        bias[i] = at[i] != MAP_FAILED ? ((uint64_t)at[i] - first->first_page) % huge : i;
-        /* So that the second one is not beside the first. */
-        if (i == 0)
-            page = mmap(NULL, 1, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    }
-    for (unsigned i = 0; i < 2; i++)
-        if (at[i] != MAP_FAILED)
-            munmap(at[i], bytes);
-    if (page != MAP_FAILED)
-        munmap(page, 1);
-    return bias[0] == bias[1] ? bias[0] : UINT64_MAX;
-}
-
 static void add_chunks(struct hl_place *place, const struct hl_segment *segment, uint64_t bias,
                        uint64_t page) {
     uint64_t huge = place->chunk_bytes, first = segment->first_page + bias,
@@ -189,15 +168,8 @@ static int find_chunks(struct hl_place *place, const struct hl_elf_file *file,
             place->text_bytes += object.segment[i].file_end - object.segment[i].start;
     if (!has_large_text(&object, geometry->huge_page_bytes))
         return HL_SKIP_TOO_SMALL;
-    if (hl_gets_any_address(file, geometry)) {
-        /* The kernel puts a PIE at any multiple of its alignment, and glibc a library whose alignment is more than a page. */
-        bias = strcmp(hl_elf_type(file), "dso") == 0 &&
-                       hl_load_alignment(file, geometry->page_bytes) == geometry->page_bytes
-                   ? find_load_bias(&object, file->fd, geometry->huge_page_bytes)
-                   : UINT64_MAX;
-        if (bias == UINT64_MAX)
-            return HL_SKIP_FILE_PLACE;
-    }
+    if (hl_gets_any_address(file, geometry) && !hl_try_load_bias(&bias, file, &object, geometry))
+        return HL_SKIP_FILE_PLACE;
     for (unsigned i = 0; i < object.n_segments; i++)
         if (is_executable(&object.segment[i]))
             add_chunks(place, &object.segment[i], bias, geometry->page_bytes);

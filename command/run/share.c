@@ -49,7 +49,7 @@ static bool is_put_on_boundary(const char *path, const struct hl_elf_file *file)
     hl_default_options(&options);
     hl_forecast_file(&forecast, path, file, &options, 0);
     return !hl_gets_any_address(file, &forecast.geometry) ||
-           (hl_try_load_bias(&bias, &forecast) && bias == 0);
+           (hl_try_load_bias(&bias, file, &forecast.object, &forecast.geometry) && bias == 0);
 }
 
 /* Whether FILE at PATH is selected, its image would be used, and it has none yet. */

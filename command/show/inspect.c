@@ -381,7 +381,7 @@ static void report_file(struct request *request, const char *path, const struct 
     hl_forecast_file(&report, path, file, &request->options, load_bias != NULL ? *load_bias : 0);
     if (report.object.n_segments == 0)
         request->failed = true;
-    if (address == EXAMPLE && hl_try_load_bias(&tried, &report)) {
+    if (address == EXAMPLE && hl_try_load_bias(&tried, file, &report.object, &report.geometry)) {
         address = OF_KERNEL;
         hl_forecast_file(&report, path, file, &request->options, tried);
     }

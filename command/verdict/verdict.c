@@ -191,7 +191,8 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
         verdict->store = hl_xasprintf("%.*s", (int)options->store.bytes, options->store.at);
     hl_forecast_file(&judging.forecast, path, file, &of_text, 0);
     if (hl_is_position_independent(file))
-        judging.is_known = hl_try_load_bias(&tried, &judging.forecast);
+        judging.is_known =
+            hl_try_load_bias(&tried, file, &judging.forecast.object, &judging.forecast.geometry);
     else
         judging.is_known = true;
     if (tried != 0)
