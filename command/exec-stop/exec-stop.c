@@ -233,15 +233,8 @@ void hl_cancel_exec_stop(struct hl_exec_stop *stop) {
 static char *explain(int result, const char *executable) {
     if (result == -EPERM || result == -EACCES)
         result = HL_SKIP_ATTACH_DENIED;
-    if (result < 0)
-        return hl_xasprintf("%s", strerror(-result));
-    const char *remedy = hl_skip_remedy((enum hl_skip)result);
-    if (remedy == NULL)
-        return hl_xasprintf("%s", hl_skip_sentence((enum hl_skip)result));
-    char *named = hl_name_file(remedy, executable);
-    char *reason = hl_xasprintf("%s (%s)", hl_skip_sentence((enum hl_skip)result), named);
-    free(named);
-    return reason;
+    return result < 0 ? hl_xasprintf("%s", strerror(-result))
+                      : hl_explain_skip((enum hl_skip)result, executable);
 }
 
 /* Whether it is the store that no process here would use: a refusal, where no image is none. */

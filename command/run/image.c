@@ -96,17 +96,6 @@ static long find_image(const struct hl_elf_file *file, const char *path, const s
     return image;
 }
 
-/* "not from an image: there is none of it (make one: hugeld share add /bin/x)" */
-static char *explain(int skip, const char *path) {
-    const char *remedy = hl_skip_remedy((enum hl_skip)skip), *sentence = hl_skip_sentence((enum hl_skip)skip);
-    if (remedy == NULL)
-        return hl_xasprintf("not from an image: %s", sentence);
-    char *named = hl_name_file(remedy, path);
-    char *reason = hl_xasprintf("not from an image: %s (%s)", sentence, named);
-    free(named);
-    return reason;
-}
-
 /* Whether executing the image itself brings text onto huge pages. */
 static bool is_of_use(const struct hl_elf_file *file) {
     struct hl_geometry geometry;
@@ -121,11 +110,11 @@ static char *open_image(int *image, const struct hl_elf_file *file, const char *
     long found = find_image(file, path, options);
     *image = (int)found;
     if (found < 0)
-        return explain((int)-found, path);
+        return hl_explain_skip((enum hl_skip) - found, path);
     if (is_of_use(file))
         return NULL;
     close(*image);
-    return hl_xasprintf("not from an image: no whole huge page lies inside the text where the "
+    return hl_xasprintf("no whole huge page lies inside the text where the "
                         "kernel maps it by itself (start it with hugeld run and without "
                         "--via=image, which puts it where one does)");
 }
@@ -152,10 +141,10 @@ char *hl_mount_image(const struct hl_elf_file *file, const char *path, const str
     int result = is_shared ? hl_mount_over(from, file->fd) : 0;
     if (!is_shared)
         reason = hl_xasprintf(
-            "not from an image: mounts are private here, so the program would not see later ones, and "
+            "mounts are private here, so the program would not see later ones, and "
             "would keep file systems busy that are unmounted (mount --make-rshared / changes that)");
     else if (result != 0)
-        reason = hl_xasprintf("not from an image: it cannot be mounted here (%s)", strerror(-result));
+        reason = hl_xasprintf("it cannot be mounted here (%s)", strerror(-result));
     if (reason != NULL) {
         free(*image);
         *image = NULL;

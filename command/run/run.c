@@ -134,15 +134,13 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     bool others = hl_selects_other_objects(patterns);
     hl_follow_launchers(&target, program, argv);
     if (hl_is_privileged(program))
-        way->no_image = hl_xasprintf("not from an image: %s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
+        way->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
     else if (target.is_unknown && target.program->is_script)
-        way->no_image =
-            hl_xasprintf("not from an image: which program this script starts is not known; run that");
+        way->no_image = hl_xasprintf("which program this script starts is not known; run that");
     else if (!hl_read_program(target.program))
-        way->no_image = hl_xasprintf("not from an image: what it runs cannot be found or read");
+        way->no_image = hl_xasprintf("what it runs cannot be found or read");
     else if (!hl_selects_main(patterns, target.program->executable))
-        way->no_image =
-            hl_xasprintf("not from an image: the objects that were named leave out the program itself");
+        way->no_image = hl_xasprintf("the objects that were named leave out the program itself");
     else
         way->no_image =
             hl_mount_image(&target.program->file, target.program->executable, options, &way->image);
@@ -160,7 +158,7 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
     const char *reason = way->no_image != NULL ? way->no_image : way->reason;
     bool is_refused = strict && reason != NULL;
     if (reason != NULL && acts)
-        hl_warn("%s: %s; %s", name, reason,
+        hl_warn("%s: %s%s; %s", name, way->no_image != NULL ? "not from an image: " : "", reason,
                 is_refused            ? "strict=on, so it does not run; run it without strict=on"
                 : way->reason != NULL ? "it runs on small pages"
                                       : "libhugeld.so is preloaded instead");

@@ -274,13 +274,13 @@ static int begin(const struct request *request) {
             reason = hl_look_for_image(&file, request->file[i], &options, &image);
             hl_close_elf(&file);
         } else {
-            reason = hl_xasprintf("not from an image: it cannot be found or read");
+            reason = hl_xasprintf("it cannot be found or read");
         }
         unlink(link);
         if (reason == NULL && symlink(image, link) != 0)
             reason = hl_xasprintf("%s: %s", link, strerror(errno));
         if (reason != NULL) {
-            hl_warn("%s: %s", request->file[i], reason);
+            hl_warn("%s: not from an image: %s", request->file[i], reason);
             code = HL_EXIT_NO;
         }
         free(reason);

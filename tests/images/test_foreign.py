@@ -118,7 +118,7 @@ def test_run(inside, fixed):
         plain = inside(app)
         result = inside("/run/bin/hugeld", "run", "-o", "verbose=1", "--", app)
         assert (result.returncode, result.stdout) == (plain.returncode, plain.stdout)
-        assert f"hugeld: {app}: not at the exec stop: {FOREIGN} ({REMEDY})\n" in result.stderr
+        assert f"hugeld: {app}: not at the exec stop: {FOREIGN}; {REMEDY}\n" in result.stderr
         assert inside("/run/bin/hugeld", "run", "--", app).stderr == ""
 
 
