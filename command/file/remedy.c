@@ -7,16 +7,17 @@
 #include "elf/plan.h"
 #include "elf/skip.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Each for segments with that flag. */
 static const struct {
     uint32_t flag;
-    const char *words;
+    const char *option;
 } settings[] = {
-    {PF_X, "set edges=merge"}, {PF_X, "set sparse_text=on"}, {PF_R, "set segments=text+rodata"},
-    {PF_W, "set data=thp"},    {PF_W, "set bss=thp"},
+    {PF_X, "edges=merge"}, {PF_X, "sparse_text=on"}, {PF_R, "segments=text+rodata"},
+    {PF_W, "data=thp"},    {PF_W, "bss=thp"},
 };
 
 char *hl_name_file(const char *remedy, const char *path) {
@@ -71,19 +72,25 @@ static bool helps_to_relink(const struct hl_forecast *forecast, unsigned i,
     return count_covered(forecast, &relinked, i, options) > forecast->plan.covered_bytes[i];
 }
 
-static const char *try_remedies(const struct hl_forecast *forecast, unsigned i,
-                                const struct hl_options *options) {
+static char *try_remedies(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options) {
     for (size_t j = 0; j < sizeof settings / sizeof settings[0]; j++) {
         struct hl_options with = *options;
-        hl_parse_options(&with, settings[j].words + strlen("set "), NULL);
+        hl_parse_options(&with, settings[j].option, NULL);
         if (forecast->object.segment[i].flags & settings[j].flag &&
             count_covered(forecast, &forecast->object, i, &with) > forecast->plan.covered_bytes[i])
-            return settings[j].words;
+            return hl_xasprintf("set %s", settings[j].option);
     }
-    return helps_to_relink(forecast, i, options) ? "link it with -z max-page-size=0x200000" : NULL;
+    return helps_to_relink(forecast, i, options)
+               ? hl_xasprintf("link it with -z max-page-size=0x%" PRIx64, forecast->geometry.huge_page_bytes)
+               : NULL;
 }
 
-const char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options) {
+static char *copy_remedy(enum hl_skip skip) {
+    const char *remedy = hl_skip_remedy(skip);
+    return remedy != NULL ? hl_xasprintf("%s", remedy) : NULL;
+}
+
+char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options) {
     switch (forecast->plan.skip[i]) {
     case HL_MOVED:
     case HL_SKIP_TOO_SMALL:
@@ -92,13 +99,13 @@ const char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const
     case HL_SKIP_OPTION_BSS:
         return try_remedies(forecast, i, options);
     default:
-        return hl_skip_remedy(forecast->plan.skip[i]);
+        return copy_remedy(forecast->plan.skip[i]);
     }
 }
 
-const char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options) {
+char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options) {
     for (unsigned i = 0; forecast->skip != 0 && i < forecast->object.n_segments; i++)
         if (forecast->object.segment[i].flags & PF_X)
             return hl_find_remedy(forecast, i, options);
-    return hl_skip_remedy((enum hl_skip)forecast->skip);
+    return copy_remedy((enum hl_skip)forecast->skip);
 }

@@ -11,12 +11,12 @@ char *hl_name_file(const char *remedy, const char *path);
 /* What skip.def says about SKIP, with its remedy if it has one and PATH in the place of FILE; the caller frees it. */
 char *hl_explain_skip(enum hl_skip skip, const char *path);
 
-/* These are NULL where nothing would help; the strings are static. */
+/* These are NULL where nothing would help; the caller frees them. */
 
 /* What would put more of segment I onto huge pages.  FORECAST was made with OPTIONS. */
-const char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options);
+char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options);
 
 /* The same for an object that stays as a whole: what would help its text. */
-const char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options);
+char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options);
 
 #endif

@@ -127,13 +127,14 @@ static void print_segment(const struct hl_forecast *report, unsigned i, const st
         return;
     char *head = hl_xasprintf("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64, i, hl_flags_text(segment->flags),
                               segment->start, segment->end);
-    char *remedy = format_remedy(hl_find_remedy(report, i, options));
+    char *found = hl_find_remedy(report, i, options), *remedy = format_remedy(found);
     if (skip == HL_MOVED)
         hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s%s", head, to_kib(bytes - covered),
                  to_kib(bytes), explain_part(report, i, options), remedy);
     else
         hl_print("%s stays: %s%s", head, hl_skip_sentence(skip), remedy);
     free(remedy);
+    free(found);
     free(head);
 }
 
@@ -295,7 +296,9 @@ static json_t *make_json_segments(const struct hl_forecast *report, const struct
         json_t *row = json_pack("{s:o, s:o, s:s, s:I}", "start", hl_json_hex(segment->start), "end",
                                 hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
                                 "covered_bytes", (json_int_t)report->plan.covered_bytes[i]);
-        add_json_skip(row, report->plan.skip[i], hl_find_remedy(report, i, options));
+        char *remedy = hl_find_remedy(report, i, options);
+        add_json_skip(row, report->plan.skip[i], remedy);
+        free(remedy);
         json_array_append_new(segments, row);
     }
     return segments;
@@ -335,7 +338,9 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_found
                   "load_bias_of", names[address], "pages", (json_int_t)hl_count_pages(plan), "text_share",
                   hl_json_share(plan->text_covered_bytes, plan->text_bytes), "made_executable_bytes",
                   (json_int_t)plan->made_executable_bytes);
-    add_json_skip(json_plan, (enum hl_skip)report->skip, hl_find_object_remedy(report, options));
+    char *remedy = hl_find_object_remedy(report, options);
+    add_json_skip(json_plan, (enum hl_skip)report->skip, remedy);
+    free(remedy);
     json_object_set_new(json_plan, "spans", make_json_spans(report));
     json_object_set_new(json_plan, "segments", make_json_segments(report, options));
 
