@@ -257,11 +257,11 @@ static bool has_pieces(const struct hl_own_image *own, const struct hl_attached_
 }
 
 static bool find_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
-                           const struct hl_attach_request *request, const struct hl_file_state *state,
-                           uint64_t load_bias) {
+                           const struct hl_attach_request *request, uint64_t load_bias) {
     for (size_t i = 0; i < request->n_own; i++) {
         const struct hl_own_image *own = &request->own[i];
-        if (!hl_is_same_state(&own->state, state) || own->load_bias != load_bias || !has_pieces(own, text))
+        if (!hl_is_same_state(&own->state, &text->state) || own->load_bias != load_bias ||
+            !has_pieces(own, text))
             continue;
         text->file = own->file;
         if (hl_compare_attached_text(attachment, text) == 0)
@@ -274,16 +274,14 @@ static bool find_own_image(const struct hl_attachment *attachment, struct hl_att
 int hl_make_own_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
                       struct hl_attach_request *request) {
     uint64_t load_bias = text->loaded->object.load_bias % request->geometry.huge_page_bytes;
-    struct hl_file_state state;
-    int result = hl_read_file_state(&state, text->loaded->file->fd);
-    if (result != 0 || find_own_image(attachment, text, request, &state, load_bias))
-        return result;
-    result = write_image(attachment, text, request, &text->file);
+    if (find_own_image(attachment, text, request, load_bias))
+        return 0;
+    int result = write_image(attachment, text, request, &text->file);
     if (result != 0)
         return result;
     request->own = hl_xrealloc(request->own, (request->n_own + 1) * sizeof *request->own);
     struct hl_own_image *own = &request->own[request->n_own++];
-    *own = (struct hl_own_image){state, load_bias, text->file, text->n_pieces, {{0}}};
+    *own = (struct hl_own_image){text->state, load_bias, text->file, text->n_pieces, {{0}}};
     memcpy(own->piece, text->piece, sizeof own->piece);
     return 0;
 }

@@ -220,12 +220,9 @@ static void take_original_headers(struct hl_attached_text *text, const struct hl
 /* Takes the image that a store has of TEXT's object, if it fits.  Any doubt makes it none. */
 static bool take_stored_image(const struct hl_attachment *attachment, struct hl_attached_text *text,
                               const struct hl_attach_request *request) {
-    struct hl_file_state state;
     struct hl_piece_of_text planned[HL_PIECES_MAX];
     unsigned n_planned = text->n_pieces;
-    int own = text->loaded->file->fd;
-    long image = hl_read_file_state(&state, own) == 0 ? hl_open_image_of(&state, &request->options)
-                                                      : -HL_SKIP_NO_IMAGE;
+    long image = hl_open_image_of(&text->state, &request->options);
     if (image < 0)
         return false;
     text->file = (int)image;

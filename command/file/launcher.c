@@ -6,7 +6,6 @@
 #include "command/file/launcher.h"
 #include "command/base/basics.h"
 
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,20 +54,17 @@ static char *find_in_first_line(const char *line) {
 /* A script is no longer than that, but for what is appended to it (an archive that unpacks itself). */
 #define SCRIPT_BYTES_MAX ((size_t)64 << 10)
 
-/* The beginning of the file at PATH, which the caller frees. */
-static char *read_script(const char *path) {
+/* The beginning of the open FILE, which the caller frees. */
+static char *read_script(int file) {
     char *text = hl_xmalloc(SCRIPT_BYTES_MAX + 1);
-    int file = open(path, O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
-    ssize_t bytes = file >= 0 ? read(file, text, SCRIPT_BYTES_MAX) : -1;
-    if (file >= 0)
-        close(file);
+    ssize_t bytes = pread(file, text, SCRIPT_BYTES_MAX, 0);
     text[bytes > 0 ? bytes : 0] = '\0';
     return text;
 }
 
-/* What the last "exec" that begins a line of the shell script at PATH names; NULL if that cannot be told. */
-static char *find_in_script(const char *path) {
-    char *text = read_script(path), *name = NULL, *rest;
+/* What the last "exec" that begins a line of the shell script in the open FILE names; NULL if that cannot be told. */
+static char *find_in_script(int file) {
+    char *text = read_script(file), *name = NULL, *rest;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
         char *at = line + strspn(line, " \t");
         if (strncmp(at, "exec ", 5) != 0)
@@ -90,7 +86,7 @@ static char *find_next(struct hl_target *target) {
     const char *name = program->executable != NULL ? hl_base_name(program->executable) : "";
     target->is_unknown = is_shell(name);
     if (target->is_unknown)
-        return program->is_script ? find_in_script(program->path) : NULL;
+        return program->is_script ? find_in_script(program->script) : NULL;
     if (strcmp(name, "env") != 0)
         return NULL;
     if (program->is_script)

@@ -127,10 +127,13 @@ static int open_interpreter(const char *path) {
 /* Puts what the kernel runs for the script PROGRAM in its place. */
 static void follow_script(struct hl_program *program) {
     char line[sizeof program->first_line];
+    program->script = program->fd;
+    program->fd = -1;
     memcpy(line, program->first_line, sizeof line);
     for (int i = 0; strncmp(line, "#!", 2) == 0; i++) {
         char *interpreter = i < INTERPRETERS_MAX ? find_interpreter(line) : NULL;
-        close(program->fd);
+        if (program->fd >= 0)
+            close(program->fd);
         program->fd = interpreter != NULL ? open_interpreter(interpreter) : -1;
         free(interpreter);
         memset(line, 0, sizeof line);
@@ -170,6 +173,8 @@ void hl_close_program(struct hl_program *program) {
         hl_close_elf(&program->file);
     else if (program->path != NULL && program->fd >= 0)
         close(program->fd);
+    if (program->is_script)
+        close(program->script);
     free(program->executable);
     free(program->path);
     memset(program, 0, sizeof *program);

@@ -136,7 +136,7 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     if (hl_is_privileged(program))
         way->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
     else if (target.is_unknown && target.program->is_script)
-        way->no_image = hl_xasprintf("which program this script starts is not known; run that");
+        way->no_image = hl_xasprintf("it is not known which program this script starts; run that one");
     else if (!hl_read_program(target.program))
         way->no_image = hl_xasprintf("what it runs cannot be found or read");
     else if (!hl_selects_main(patterns, target.program->executable))
@@ -427,8 +427,12 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target.followed && run->via == HL_VIA_AUTO;
     bool is_any = hl_acts_in(options, program->path) && hl_uses_images(options->backend);
-    if (is_any && is_out_of_reach && !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
-        if (!is_first_use)
+    bool is_unknown = target.is_unknown && target.program->is_script;
+    if (is_any && (is_unknown || is_out_of_reach) &&
+        !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
+        if (!is_first_use && is_unknown)
+            hl_warn("%s: no image: it is not known which program this script starts; run that one", argv[0]);
+        else if (!is_first_use)
             hl_warn("%s: no image: it only starts %s, which does not begin on one that way; use --via=image, "
                     "or run that program",
                     argv[0], target.program->executable);

@@ -599,6 +599,17 @@ def test_share_of_a_launcher(own_store, program, run, later):
     assert f"hugeld: /usr/bin/env: no image: it only starts {app}, " in result.stderr and not list(own_store.glob(f"*/{app.name}"))
 
 
+def test_share_for_a_script(run, tmp_path):
+    """Of a shell script that names no program at its end none is known, and the shell's image would be of no use to it."""
+    script = tmp_path / "starts"
+    script.write_text("#!/bin/sh\nfor program in true; do $program; done\n")
+    script.chmod(0o755)
+    result = run([script], "--share", options="verbose=1", loader=())
+    assert result.returncode == 0
+    assert [line for line in result.stderr.splitlines() if "no image" in line] == [
+        f"hugeld: {script}: no image: it is not known which program this script starts; run that one"]
+
+
 @TAKES_PAGES
 @pytest.mark.parametrize("words", [[], ["--copy"], ["--share"]], ids=" ".join)
 def test_lines_that_are_not_read(own_store, program, words):
