@@ -52,10 +52,10 @@ static int check_status_line(const char *line) {
 /* What its status says against it. */
 static int check_status(const struct hl_attachment *attachment) {
     char line[1024];
-    int result = 0, fd = hl_open_process_file(&attachment->process, "status");
-    FILE *status = fd >= 0 ? fdopen(fd, "r") : NULL;
+    int result = 0;
+    FILE *status = hl_open_text(attachment->process.folder, "status");
     if (status == NULL)
-        return fd < 0 ? fd : -errno;
+        return -errno;
     while (result == 0 && fgets(line, sizeof line, status) != NULL)
         result = check_status_line(line);
     fclose(status);

@@ -2,6 +2,7 @@
 /* One line per error, memory, texts. */
 #include "command/base/basics.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <linux/limits.h>
 #include <poll.h>
@@ -56,6 +57,14 @@ void hl_print(const char *format, ...) {
     va_end(arguments);
     fwrite(line, 1, bytes, stdout);
     free(line);
+}
+
+FILE *hl_open_text(int folder, const char *name) {
+    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC);
+    FILE *text = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (text == NULL && fd >= 0)
+        close(fd);
+    return text;
 }
 
 static void *check_memory(void *at) {

@@ -10,6 +10,7 @@
 #include "elf/options.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 enum {
@@ -31,6 +32,9 @@ void *hl_xmalloc(size_t bytes);
 char **hl_keep_environment(void);
 void *hl_xrealloc(void *at, size_t bytes);
 char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Opens NAME in FOLDER to be read as text; NULL: it cannot be opened (errno). */
+FILE *hl_open_text(int folder, const char *name);
 
 /* Where the open FILE lies, without symbolic links; NULL where that is unknown.  The caller frees it. */
 char *hl_find_file_path(int file);

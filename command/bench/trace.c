@@ -6,6 +6,7 @@
 #include "command/bench/bench.h"
 #include "elf/kernel.h"
 #include "command/proc/process.h"
+#include "command/trace/tracee.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -199,30 +200,15 @@ static void release_all(const struct tracees *tracees) {
     free(tracees->pid);
 }
 
-/* Whether CHILD runs, and is traced already. */
-static bool has_tracer(pid_t child) {
-    char line[256], state = 'X', *path = hl_xasprintf("/proc/%d/status", child);
-    int tracer = 0;
-    FILE *status = fopen(path, "re");
-    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
-        sscanf(line, "State: %c", &state);
-        sscanf(line, "TracerPid: %d", &tracer);
-    }
-    if (status != NULL)
-        fclose(status);
-    free(path);
-    return tracer != 0 && state != 'Z' && state != 'X';
-}
-
 /* Traces CHILD, which goes on when GO is closed.  At its exec stop a helper of its own may trace it, which lets go before
    the program's first instruction. */
 static bool start_tracing(pid_t child, int go, unsigned long options) {
     bool traced = ptrace(PTRACE_SEIZE, child, 0, options) == 0;
-    bool waits = !traced && errno == EPERM && has_tracer(child);
+    bool waits = !traced && errno == EPERM && hl_find_tracer(child, child) > 0;
     close(go);
     while (waits && !traced) {
         usleep(PAUSE_US);
-        waits = has_tracer(child);
+        waits = hl_find_tracer(child, child) > 0;
         traced = ptrace(PTRACE_SEIZE, child, 0, options) == 0;
     }
     return traced;

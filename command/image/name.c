@@ -41,12 +41,19 @@ static bool has_place(const char *path, uint64_t owner, const char *key) {
     return has;
 }
 
-bool hl_is_kept_in_place(int file, const struct hl_options *options) {
+/* What stores know the open FILE by. */
+static bool read_key(struct hl_line *key, int file) {
     struct hl_file_state state;
-    struct hl_line key;
     if (hl_read_file_state(&state, file) != 0)
         return false;
-    hl_set_image_key(&key, &state);
+    hl_set_image_key(key, &state);
+    return true;
+}
+
+bool hl_is_kept_in_place(int file, const struct hl_options *options) {
+    struct hl_line key;
+    if (!read_key(&key, file))
+        return false;
     char *named = hl_xasprintf("%.*s", (int)options->store.bytes, options->store.at);
     bool is_kept = has_place(HL_SYSTEM_STORE, 0, key.at) ||
                    (named[0] != '\0' && has_place(named, hl_find_store_owner(), key.at));
@@ -68,11 +75,9 @@ static bool has_image(const char *path, const struct hl_line *key) {
 }
 
 bool hl_is_in_store(int file, const struct hl_options *options) {
-    struct hl_file_state state;
     struct hl_line key;
-    if (hl_read_file_state(&state, file) != 0)
+    if (!read_key(&key, file))
         return false;
-    hl_set_image_key(&key, &state);
     if (has_image(HL_SYSTEM_STORE, &key))
         return true;
     char *own = hl_choose_store(options);

@@ -38,17 +38,9 @@ int hl_write_all(int fd, const char *at, size_t bytes) {
     return 0;
 }
 
-static FILE *open_text(int folder, const char *name) {
-    int fd = openat(folder, name, O_RDONLY | O_CLOEXEC);
-    FILE *text = fd >= 0 ? fdopen(fd, "r") : NULL;
-    if (text == NULL && fd >= 0)
-        close(fd);
-    return text;
-}
-
 /* "NSpid: 4711 17", the innermost last; "Uid: real effective saved filesystem". */
 static int read_status(struct hl_map_place *place, int folder) {
-    FILE *text = open_text(folder, "status");
+    FILE *text = hl_open_text(folder, "status");
     if (text == NULL)
         return -errno;
     size_t size = 0;
@@ -165,7 +157,7 @@ static bool is_overwritten(const struct hl_process *process, const struct stat *
             continue;
         char *name = hl_xasprintf("fdinfo/%s", entry->d_name), *line = NULL;
         size_t size = 0;
-        FILE *text = open_text(process->folder, name);
+        FILE *text = hl_open_text(process->folder, name);
         while (text != NULL && getline(&line, &size, text) >= 0)
             if (sscanf(line, "flags: %o", &flags) == 1)
                 break;
@@ -337,7 +329,7 @@ static int read_numbers(struct numbers *numbers) {
         if (hl_parse_pid(entry->d_name) == 0)
             continue;
         char *name = hl_xasprintf("%s/status", entry->d_name);
-        FILE *text = open_text(dirfd(folder), name);
+        FILE *text = hl_open_text(dirfd(folder), name);
         free(name);
         while (text != NULL && getline(&line, &size, text) >= 0) {
             if (strncmp(line, "NSpid:", 6) != 0)

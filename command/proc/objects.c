@@ -120,8 +120,7 @@ static char *find_image_mount(char *line) {
 }
 
 static void read_image_mounts(struct image_mounts *mounts, const struct hl_process *process) {
-    int fd = openat(process->folder, "mountinfo", O_RDONLY | O_CLOEXEC);
-    FILE *text = fd >= 0 ? fdopen(fd, "r") : NULL;
+    FILE *text = hl_open_text(process->folder, "mountinfo");
     char *line = NULL, *point;
     size_t size = 0;
     while (text != NULL && getline(&line, &size, text) >= 0) {
@@ -133,8 +132,6 @@ static void read_image_mounts(struct image_mounts *mounts, const struct hl_proce
     free(line);
     if (text != NULL)
         fclose(text);
-    else if (fd >= 0)
-        close(fd);
     mounts->is_read = true;
 }
 

@@ -173,16 +173,14 @@ static void tell_of_best(const char *name, struct hl_program *program, const str
         return;
     }
     hl_judge_file(&verdict, program->executable, &program->file, true, options);
-    char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
+    char *best = hl_format_best(&verdict);
     if (verdict.best == HL_WAY_NOTHING)
         hl_warn("%s: started as it is: %s", name, hl_explain_nothing(&verdict));
     else if (verdict.is_made)
         hl_warn("%s: started as it is, because its image is of use only at the exec stop", name);
     else
-        hl_warn("%s: started as it is, because nothing of it is shared; best: %s%s%s", name, words,
-                commands != NULL ? "; " : "", commands != NULL ? commands : "");
-    free(commands);
-    free(words);
+        hl_warn("%s: started as it is, because nothing of it is shared; best: %s", name, best);
+    free(best);
     hl_free_verdict(&verdict);
 }
 
@@ -364,12 +362,10 @@ static void tell_of_larger_library(const char *name, const struct hl_program *pr
     struct hl_verdict verdict;
     if (!hl_judge_larger_library(&verdict, program->executable, &program->file, options))
         return;
-    char *words = hl_describe_verdict(&verdict), *commands = hl_format_commands(&verdict);
-    hl_warn("%s: more text is in %s than in the program; best for that: %s%s%s", name,
-            hl_base_name(verdict.path), words, commands != NULL ? "; " : "",
-            commands != NULL ? commands : "");
-    free(commands);
-    free(words);
+    char *best = hl_format_best(&verdict);
+    hl_warn("%s: more text is in %s than in the program; best for that: %s", name, hl_base_name(verdict.path),
+            best);
+    free(best);
     hl_free_verdict(&verdict);
 }
 

@@ -30,14 +30,11 @@
 /* What clear_refs would walk: files and shared memory.  0 where that cannot be read. */
 static uint64_t read_mapped_bytes(const struct hl_process *process) {
     unsigned long shared = 0;
-    int file = hl_open_process_file(process, "statm");
-    FILE *text = file >= 0 ? fdopen(file, "r") : NULL;
+    FILE *text = hl_open_text(process->folder, "statm");
     if (text != NULL && fscanf(text, "%*u %*u %lu", &shared) != 1)
         shared = 0;
     if (text != NULL)
         fclose(text);
-    else if (file >= 0)
-        close(file);
     return (uint64_t)shared * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 

@@ -223,15 +223,28 @@ bool hl_is_event(int status) { return status >> 16 == PTRACE_EVENT_STOP; }
 
 static bool is_our_stop(int status) { return hl_is_event(status) && WSTOPSIG(status) == SIGTRAP; }
 
-static FILE *open_status(const struct hl_tracee *tracee) {
-    char *path = hl_xasprintf("/proc/%d/task/%d/status", tracee->pid, tracee->tid);
+static FILE *open_status(pid_t pid, pid_t tid) {
+    char *path = hl_xasprintf("/proc/%d/task/%d/status", pid, tid);
     FILE *status = fopen(path, "re");
     free(path);
     return status;
 }
 
+pid_t hl_find_tracer(pid_t pid, pid_t tid) {
+    char line[256], state = 'X';
+    pid_t tracer = 0;
+    FILE *status = open_status(pid, tid);
+    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
+        sscanf(line, "State: %c", &state);
+        sscanf(line, "TracerPid: %d", &tracer);
+    }
+    if (status != NULL)
+        fclose(status);
+    return state == 'Z' || state == 'X' ? -ESRCH : tracer;
+}
+
 bool hl_catches(const struct hl_tracee *tracee, int number) {
-    FILE *status = open_status(tracee);
+    FILE *status = open_status(tracee->pid, tracee->tid);
     char line[256];
     uint64_t caught = ~UINT64_C(0);
     while (status != NULL && fgets(line, sizeof line, status) != NULL)
@@ -258,16 +271,8 @@ static int await_interrupt(struct hl_tracee *tracee, int64_t patience_us) {
 
 /* Why the thread cannot be traced: it may have ended just now, or have a tracer. */
 static int find_denial(const struct hl_tracee *tracee) {
-    char line[256], state = 'X';
-    int tracer = 0;
-    FILE *status = open_status(tracee);
-    while (status != NULL && fgets(line, sizeof line, status) != NULL) {
-        sscanf(line, "State: %c", &state);
-        sscanf(line, "TracerPid: %d", &tracer);
-    }
-    if (status != NULL)
-        fclose(status);
-    return state == 'Z' || state == 'X' ? -ESRCH : tracer != 0 ? HL_SKIP_ATTACH_TRACED : -EPERM;
+    pid_t tracer = hl_find_tracer(tracee->pid, tracee->tid);
+    return tracer < 0 ? -ESRCH : tracer > 0 ? HL_SKIP_ATTACH_TRACED : -EPERM;
 }
 
 /* PTRACE_SEIZE waits until no thread of the process executes a program, which may wait for a file system that never answers;
@@ -484,7 +489,7 @@ static int take_over(struct hl_tracee *tracee, const struct hl_process *process)
 
 /* Whether system calls of the thread are filtered; where that cannot be found out, they are. */
 static bool has_filter(const struct hl_tracee *tracee) {
-    FILE *status = open_status(tracee);
+    FILE *status = open_status(tracee->pid, tracee->tid);
     char line[256];
     int mode = 1;
     while (status != NULL && fgets(line, sizeof line, status) != NULL)

@@ -13,6 +13,10 @@
 
 #include <signal.h>
 
+/* The tracer of the thread TID of PID; 0: it has none that is seen here.  -ESRCH: it has ended.  Any thread may call this at any
+   time. */
+pid_t hl_find_tracer(pid_t pid, pid_t tid);
+
 /* What the thread that makes calls has at hl_tracee.data. */
 #define HL_TRACEE_DATA_BYTES 1024
 

@@ -293,15 +293,12 @@ enum hl_skip hl_find_obstacle(const struct hl_process *process) {
     char line[1024];
     unsigned long number;
     enum hl_skip skip = HL_MOVED;
-    int fd = hl_open_process_file(process, "status");
-    FILE *status = fd >= 0 ? fdopen(fd, "r") : NULL;
+    FILE *status = hl_open_text(process->folder, "status");
     while (status != NULL && skip == HL_MOVED && fgets(line, sizeof line, status) != NULL)
         if (sscanf(line, "THP_enabled: %lu", &number) == 1 && number == 0)
             skip = HL_SKIP_ATTACH_THP_DISABLED;
     if (status != NULL)
         fclose(status);
-    else if (fd >= 0)
-        close(fd);
     return skip;
 }
 
@@ -438,12 +435,17 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
     return both;
 }
 
-char *hl_format_verdict(const struct hl_verdict *verdict) {
+char *hl_format_best(const struct hl_verdict *verdict) {
     char *words = hl_describe_verdict(verdict), *commands = hl_format_commands(verdict);
-    char *line =
+    char *best =
         hl_xasprintf("%s%s%s", words, commands != NULL ? "; " : "", commands != NULL ? commands : "");
     free(words);
     free(commands);
+    return best;
+}
+
+char *hl_format_verdict(const struct hl_verdict *verdict) {
+    char *line = hl_format_best(verdict);
     if (verdict->best == HL_WAY_NOTHING || verdict->is_gone || !verdict->is_main)
         return line;
     char *name = hl_xasprintf("hugeld bench --");

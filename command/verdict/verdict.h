@@ -80,6 +80,9 @@ char *hl_describe_verdict(const struct hl_verdict *verdict);
    frees it. */
 char *hl_format_commands(const struct hl_verdict *verdict);
 
+/* Both, joined by "; ".  The caller frees it. */
+char *hl_format_best(const struct hl_verdict *verdict);
+
 /* One line: both, and what is known of the gain.  The caller frees it. */
 char *hl_format_verdict(const struct hl_verdict *verdict);
 
