@@ -415,7 +415,7 @@ static int open_now(const struct hl_attachment *attachment, const struct hl_atta
    executed another program, and then the first one again, has the same mappings as before. */
 static bool is_same_file(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                          const struct hl_process *now) {
-    struct hl_file_state state;
+    struct hl_file_state state = {0};
     int file = open_now(attachment, text, now);
     if (file < 0)
         return !text->loaded->object.is_main;
