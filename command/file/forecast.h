@@ -32,9 +32,9 @@ void hl_forecast_file(struct hl_forecast *forecast, const char *path, const stru
 void hl_measure_starts(struct hl_starts *starts, const struct hl_forecast *forecast,
                        const struct hl_options *options);
 
-/* Whether this kernel puts FILE, which is OBJECT, at one address modulo the huge page whatever else is mapped, as Linux 5.18 and later
-   do with libraries on ext4, xfs and btrfs.  It is tried out: FILE is mapped as a dynamic linker does it, several times, and unmapped.
-   True: LOAD_BIAS is the load bias modulo the huge page.  False for all but libraries of this machine. */
+/* Whether this kernel puts FILE, which is OBJECT, at one address modulo the huge page whatever else is mapped, as Linux 5.18 and
+   later do with libraries on ext4, xfs and btrfs.  It is tried out: FILE is mapped as a dynamic linker does it, several times,
+   and unmapped.  True: LOAD_BIAS is the load bias modulo the huge page.  False for all but libraries of this machine. */
 bool hl_try_load_bias(uint64_t *load_bias, const struct hl_elf_file *file, const struct hl_object *object,
                       const struct hl_geometry *geometry);
 

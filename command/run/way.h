@@ -46,9 +46,9 @@ bool hl_selects_main(struct hl_string patterns, const char *path);
 /* Whether nothing may be used but what is shared: no copy was asked for by any name.  TEXT is what OPTIONS were read from. */
 bool hl_shares_only(const struct hl_run *run, const struct hl_options *options, const char *text);
 
-/* Puts the executable of PROGRAM, called NAME, on huge pages without anything of hugeld in it, where that can be: its file is kept so
-   in place (way->is_in_place), or it begins on its image (way->stop).  Otherwise nothing is changed.  At verbose=1 one line says why
-   its image is not used. */
+/* Puts the executable of PROGRAM, called NAME, on huge pages without anything of hugeld in it, where that can be: its file is kept
+   so in place (way->is_in_place), or it begins on its image (way->stop).  Otherwise nothing is changed.  At verbose=1 one line says
+   why its image is not used. */
 void hl_choose_bare(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                     struct hl_program *program, const char *name);
 
@@ -59,9 +59,9 @@ enum hl_start {
     HL_START_IN_PROCESS, /* the variables are set, and the caller chooses what acts on them (hl_choose_preload) */
 };
 
-/* After hl_choose_bare: what remains to be done for PROGRAM, whose OPTIONS were read from TEXT.  Sets the variables where libhugeld.so or
-   the patched linker is to read them.  After HL_START_BARE_MAIN way->reason says why libhugeld.so cannot be preloaded, unless the
-   executable begins on its image all the same. */
+/* After hl_choose_bare: what remains to be done for PROGRAM, whose OPTIONS were read from TEXT.  Sets the variables where
+   libhugeld.so or the patched linker is to read them.  After HL_START_BARE_MAIN way->reason says why libhugeld.so cannot be
+   preloaded, unless the executable begins on its image all the same. */
 enum hl_start hl_choose_start(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
                               const char *text, struct hl_program *program);
 
