@@ -16,6 +16,15 @@ Line = collections.namedtuple("Line", "start end name")
 
 MARK = "0 1 hugeld\n"
 
+# What another user may have put in the place of the map of a process: shell commands for a shell that becomes it.
+PLANTED = {
+    "file": "echo precious > /tmp/perf-$$.map",
+    "symlink": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln -s victim /tmp/perf-$$.map",
+    "hard-link": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln /tmp/victim /tmp/perf-$$.map",
+    "folder": "mkdir /tmp/perf-$$.map; chmod 777 /tmp/perf-$$.map",
+    "fifo": "mkfifo -m 666 /tmp/perf-$$.map",
+}
+
 
 def read_map(text):
     """The lines of a map, but for the marks."""

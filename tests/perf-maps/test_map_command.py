@@ -13,7 +13,7 @@ import pytest
 import helpers
 from helpers import hugeld
 from installed import find_node
-from perfmaps import MARK, NOBODY, leftovers, map_path, names_by_start, read_map, text_ranges
+from perfmaps import MARK, NOBODY, PLANTED, leftovers, map_path, names_by_start, read_map, text_ranges
 
 RAISED = r"(\d+): /tmp/perf-(\d+)\.map: (\d+) functions\n"
 
@@ -238,15 +238,6 @@ def test_in_a_user_namespace(own_tmp, named, pool):
     with helpers.paused(argv, env, app.name) as process:
         assert len(write_map(process)) > 1000
         assert map_path(process).stat().st_uid == 1234
-
-
-PLANTED = {
-    "file": "echo precious > /tmp/perf-$$.map",
-    "symlink": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln -s victim /tmp/perf-$$.map",
-    "hard-link": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln /tmp/victim /tmp/perf-$$.map",
-    "folder": "mkdir /tmp/perf-$$.map; chmod 777 /tmp/perf-$$.map",
-    "fifo": "mkfifo -m 666 /tmp/perf-$$.map",
-}
 
 
 @pytest.mark.parametrize("option", ["replace", "--append"])

@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 import helpers
-from perfmaps import MARK, NOBODY, functions, leftovers, map_path, read_map, text_ranges
+from perfmaps import MARK, NOBODY, PLANTED, functions, leftovers, map_path, read_map, text_ranges
 
 WRITTEN = r"hugeld: /tmp/perf-\d+\.map: \d+ functions"
 
@@ -142,15 +142,6 @@ def test_stale_map_goes_away(builder, pool, own_tmp, named):
 
 
 # --- what is in its way ---
-
-
-PLANTED = {
-    "file": "echo precious > /tmp/perf-$$.map",
-    "symlink": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln -s victim /tmp/perf-$$.map",
-    "hard-link": "echo precious > /tmp/victim; chmod 666 /tmp/victim; ln /tmp/victim /tmp/perf-$$.map",
-    "folder": "mkdir /tmp/perf-$$.map; chmod 777 /tmp/perf-$$.map",
-    "fifo": "mkfifo -m 666 /tmp/perf-$$.map",
-}
 
 
 @pytest.mark.parametrize("what", PLANTED)
