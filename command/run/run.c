@@ -311,7 +311,7 @@ int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_progra
 
 /* Becomes ld.so with the program at PATH as its argument.  Returns only when that fails. */
 static int become_linker(const char *linker, const char *path, char **program) {
-    size_t n = 0;
+    size_t n = 1; /* its own name */
     while (program[n] != NULL)
         n++;
     char **arguments = hl_xmalloc((n + 4) * sizeof *arguments);
