@@ -51,6 +51,7 @@ static bool is_system_store(const char *path) { return geteuid() == 0 && strcmp(
 
 /* Why the folder at PATH could not be opened. */
 static void say_unusable(const char *path, int result) {
+    struct stat status;
     switch (-result) {
     case EACCES:
         hl_warn("%s: not used as a store: it must be owned and writable by you alone, and readable; remove "
@@ -59,10 +60,14 @@ static void say_unusable(const char *path, int result) {
                 path);
         break;
     case EOVERFLOW:
-        hl_warn("%s: not used as a store: it belongs to a user that this user namespace does not map; name "
-                "another with "
-                "--store",
-                path);
+        if (lstat(path, &status) == 0 && status.st_uid == geteuid())
+            hl_warn("%s: not used as a store: user %u stands for all that a user namespace does not map, so "
+                    "it can have no store of its own; run hugeld as another user",
+                    path, geteuid());
+        else
+            hl_warn("%s: not used as a store: it belongs to a user that this user namespace does not map; "
+                    "name another with --store",
+                    path);
         break;
     case EOPNOTSUPP:
         hl_warn("%s: it does not lie on tmpfs, where pages can be huge; name a folder in XDG_RUNTIME_DIR, or "
@@ -241,7 +246,11 @@ static int take_lock(struct hl_store *store, bool waits) {
 }
 
 static int say_no_lock(const struct hl_store *store, int result) {
-    if (result != 0 && result != -EWOULDBLOCK)
+    if (result == -EACCES)
+        hl_warn("%s: only its owner can change this store; run hugeld as its owner, or name another with "
+                "--store",
+                store->path);
+    else if (result != 0 && result != -EWOULDBLOCK)
         hl_warn("%s: the store cannot be locked: %s; make it writable, or name another with --store",
                 store->path, strerror(-result));
     return result;
@@ -285,6 +294,7 @@ static bool wants_mount(const char *path, const char *size) { return is_system_s
 
 int hl_make_store(struct hl_store *store, const char *path, const char *size, bool waits) {
     int result = -ESTALE;
+    bool is_made = false;
     if (!has_path(path))
         return -ENOENT;
     if (size != NULL && geteuid() != 0) {
@@ -292,15 +302,20 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
         return -EPERM;
     }
     while (result == -ESTALE) {
-        if (mkdir(path, is_system_store(path) ? 0755 : 0700) != 0 && errno != EEXIST) {
+        if (mkdir(path, is_system_store(path) ? 0755 : 0700) == 0) {
+            is_made = true;
+        } else if (errno != EEXIST) {
             int error = errno;
             hl_warn("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
             return -error;
         }
         result = open_and_lock(store, path, size, wants_mount(path, size), waits);
     }
-    if (result != 0)
+    if (result != 0) {
+        if (is_made)
+            rmdir(path); /* unless it is in use meanwhile */
         return result;
+    }
     hl_remove_leftovers(store);
     result = examine_folder(store);
     if (result != 0)

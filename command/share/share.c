@@ -432,6 +432,10 @@ static void add_named(struct request *request, const char *store_path) {
 }
 
 static int add(struct request *request, const char *path) {
+    if ((request->way & HL_ADD_IN_PLACE) && geteuid() != 0) {
+        hl_warn("share add: only root can put files in place; run hugeld as root, or leave --way=place out");
+        return HL_EXIT_NO;
+    }
     hl_enter_slice();
     for (size_t i = 0; i < request->names.n && request->running; i++)
         add_running(request, path, request->names.word[i]);
@@ -649,11 +653,13 @@ static void remove_images(struct request *request, const struct hl_store *store)
 static int remove_some(struct request *request, const char *path) {
     struct hl_store store;
     int result = hl_find_store(&store, path);
-    if (result == -ENOENT && (request->all || request->unused))
+    if (path == NULL)
+        hl_warn("XDG_RUNTIME_DIR is not set, so there is no store of your own; only root removes what "
+                "is in " HL_SYSTEM_STORE);
+    else if (result == -ENOENT && (request->all || request->unused))
         return HL_EXIT_DONE;
-    if (result == -ENOENT)
-        hl_warn("%s: there is no store, so nothing can be removed from it",
-                path != NULL ? path : "XDG_RUNTIME_DIR");
+    else if (result == -ENOENT)
+        hl_warn("%s: there is no store, so nothing can be removed from it", path);
     if (result != 0)
         return HL_EXIT_NO;
     result = hl_lock_store(&store, true);

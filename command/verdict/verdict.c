@@ -427,9 +427,11 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
     add_store(&add, "--store=", verdict);
     hl_add_word(&add, "add");
     hl_add_word(&add, verdict->path);
-    if (run == NULL)
-        return add;
-    char *both = hl_xasprintf("%s, then %s", add, run);
+    char *own = hl_default_store();
+    bool has_store = verdict->store != NULL || own != NULL;
+    char *both = hl_xasprintf("%s%s%s%s", add, has_store ? "" : " (as root, or with XDG_RUNTIME_DIR set)",
+                              run != NULL ? ", then " : "", run != NULL ? run : "");
+    free(own);
     free(run);
     free(add);
     return both;

@@ -284,6 +284,36 @@ def test_store_taken_by_another_user(world, how):
 def test_no_place_for_a_store(world):
     result = world.run("env", "-u", "XDG_RUNTIME_DIR", "/run/bin/hugeld", "share", "add", APP, user=USER)
     refused(result, "XDG_RUNTIME_DIR is not set", "--store")
+    for which in ("--all", "--unused", APP):
+        result = world.run("env", "-u", "XDG_RUNTIME_DIR", "/run/bin/hugeld", "share", "remove", which, user=USER)
+        refused(result, "XDG_RUNTIME_DIR is not set", "only root removes what is in /run/hugeld")
+    best = world.run("env", "-u", "XDG_RUNTIME_DIR", "/run/bin/hugeld", "inspect", APP, user=USER).stdout
+    assert f"hugeld share add {APP} (as root, or with XDG_RUNTIME_DIR set), then hugeld run -- {APP}" in best
+
+
+def test_store_of_nobody(world):
+    """The number of who is no user that a user namespace maps: what belongs to it is trusted nowhere."""
+    folder, nobody = "/dev/shm/nobody", int(pathlib.Path("/proc/sys/kernel/overflowuid").read_text())
+    world.path(folder).mkdir(mode=0o700)
+    os.chown(world.path(folder), nobody, nobody)
+    result = world.run("env", f"XDG_RUNTIME_DIR={folder}", "/run/bin/hugeld", "share", "add", APP, user=nobody)
+    refused(result, f"user {nobody} stands for all", "run hugeld as another user")
+    assert list(world.path(folder).iterdir()) == []
+    listed = world.run("env", f"XDG_RUNTIME_DIR={folder}", "/run/bin/hugeld", "share", "list", user=nobody)
+    assert (listed.returncode, listed.stderr) == (0, "")
+
+
+def test_what_only_root_does(world):
+    world.add(APP)
+    refused(world.share("add", "--store", SYSTEM, APP, user=USER), "only its owner can change this store")
+    for environment in (["env", "-u", "XDG_RUNTIME_DIR"], []):
+        result = world.run(*environment, "/run/bin/hugeld", "share", "add", "--way=place", APP, user=USER)
+        refused(result, "only root can put files in place")
+
+
+def test_refused_store_leaves_no_folder(world, tmp_path):
+    refused(world.share("add", "--store", tmp_path / "store", APP), "does not lie on tmpfs")
+    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.parametrize("how", ["owner", "group", "others", "folder", "sticky", "hard link", "user's folder"])
