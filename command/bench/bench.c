@@ -203,6 +203,13 @@ static int try_first(struct hl_bench *bench, bool ignore_failure) {
     bench->reference = trial;
     if (code != 0 || trial.status == 0 || (ignore_failure && WIFEXITED(trial.status)))
         return code;
+    if (trial.said[0] != '\0' && WIFEXITED(trial.status) &&
+        (WEXITSTATUS(trial.status) == HL_EXIT_CANNOT_RUN || WEXITSTATUS(trial.status) == HL_EXIT_NOT_FOUND)) {
+        char *line = choose_line(&trial); /* hl_refuse_program's: it was not started */
+        hl_warn("%s", line);
+        free(line);
+        return HL_EXIT_NO;
+    }
     char *how = describe_status(trial.status);
     hl_warn("%s: %s when run plainly; give it work that succeeds, or --ignore-failure",
             bench->subject->argv[0], how);

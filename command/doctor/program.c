@@ -22,6 +22,8 @@
 #include "command/file/elf-file.h"
 #include "command/file/forecast.h"
 #include "command/file/libraries.h"
+#include "command/proc/process.h"
+#include "command/run/run.h"
 #include "command/run/way.h"
 #include "elf/skip.h"
 #include "command/image/store.h"
@@ -212,27 +214,42 @@ static void read_options(struct hl_needs *needs, const struct hl_needs_request *
     needs->makes_copy = is_preloaded() || !hl_shares_only(&run, &needs->options, needs->options_text);
 }
 
-/* Whether NAME is a process's number: then its executable is judged, as it would be started again. */
-static bool find_process(struct hl_needs *needs, const char *name) {
+/* Whether NAME is a process's number: then its executable is judged, as it would be started again.  0 or a negated errno. */
+static int find_process(struct hl_needs *needs, const char *name) {
     char path[PATH_MAX], *link;
     pid_t pid = hl_parse_pid(name);
     if (pid == 0)
-        return false;
+        return -ENOENT;
     link = hl_xasprintf("/proc/%d/exe", pid);
     ssize_t bytes = readlink(link, path, sizeof path - 1);
+    int result = bytes > 0 ? 0 : -errno;
     free(link);
     path[bytes > 0 ? bytes : 0] = '\0';
     needs->is_running = bytes > 0 && hl_open_program(&needs->program, path);
-    return needs->is_running;
+    return needs->is_running ? 0 : result != 0 ? result : -ENOENT;
+}
+
+/* Why PROGRAM has no executable; static. */
+static const char *explain_no_program(const struct hl_program *program) {
+    if (program->is_script || program->problem == HL_ELF_OTHER)
+        return "neither an ELF file nor a script that names one as its interpreter";
+    if (program->fd < 0)
+        access(program->path, R_OK); /* errno, of which the sentence speaks */
+    return hl_elf_problem_sentence(program->problem);
 }
 
 /* 0, or the exit code. */
 static int find_executable(struct hl_needs *needs, char *const *program) {
     const char *name = program[0];
     if (!hl_open_program(&needs->program, name)) {
-        int error = errno;
-        if (!find_process(needs, name)) {
-            hl_warn("%s: %s; check the name and PATH", name[0] != '\0' ? name : "''", strerror(error));
+        int error = errno, result = find_process(needs, name);
+        if (result == -EACCES) {
+            hl_say_unreadable(hl_parse_pid(name), result);
+            return HL_EXIT_USAGE;
+        }
+        if (result != 0) {
+            errno = error;
+            hl_refuse_program(name);
             return HL_EXIT_USAGE;
         }
     }
@@ -244,7 +261,7 @@ static int find_executable(struct hl_needs *needs, char *const *program) {
     }
     needs->executable = needs->target.program->executable;
     if (needs->executable == NULL) {
-        hl_warn("%s: neither an ELF file nor a script that names one as its interpreter", name);
+        hl_warn("%s: %s", name, explain_no_program(needs->target.program));
         return HL_EXIT_USAGE;
     }
     return 0;

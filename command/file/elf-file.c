@@ -36,6 +36,8 @@ static const char *const sentences[HL_ELF_PROBLEMS] = {
 const char *hl_elf_problem_sentence(enum hl_elf_problem problem) {
     if (problem == HL_ELF_UNREADABLE && errno == ENOENT)
         return "No such file or directory; check the name and PATH";
+    if (problem == HL_ELF_UNREADABLE && errno == EACCES)
+        return "Permission denied; run hugeld as a user who may read it";
     return problem == HL_ELF_UNREADABLE ? strerror(errno) : sentences[problem];
 }
 

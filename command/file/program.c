@@ -109,8 +109,7 @@ const char *hl_explain_plain_run(struct hl_program *program) {
 
 /* --- the file --- */
 
-/* The path of the interpreter in "#!/bin/sh"; NULL: there is none.  The caller frees it. */
-static char *find_interpreter(const char *line) {
+char *hl_find_interpreter(const char *line) {
     const char *name = line + 2 + strspn(line + 2, " \t");
     size_t bytes = strcspn(name, " \t\n");
     return bytes > 0 ? hl_xasprintf("%.*s", (int)bytes, name) : NULL;
@@ -131,7 +130,7 @@ static void follow_script(struct hl_program *program) {
     program->fd = -1;
     memcpy(line, program->first_line, sizeof line);
     for (int i = 0; strncmp(line, "#!", 2) == 0; i++) {
-        char *interpreter = i < INTERPRETERS_MAX ? find_interpreter(line) : NULL;
+        char *interpreter = i < INTERPRETERS_MAX ? hl_find_interpreter(line) : NULL;
         if (program->fd >= 0)
             close(program->fd);
         program->fd = interpreter != NULL ? open_interpreter(interpreter) : -1;

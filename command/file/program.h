@@ -37,6 +37,9 @@ char *hl_find_program(const char *name);
    caller owns it. */
 char *hl_find_named_file(const char *name);
 
+/* The path of the interpreter in LINE, as in "#!/bin/sh"; NULL: there is none.  The caller frees it. */
+char *hl_find_interpreter(const char *line);
+
 /* Whether the kernel will start PROGRAM in secure mode, in which the dynamic linker takes no library from
    LD_PRELOAD. */
 bool hl_is_privileged(const struct hl_program *program);

@@ -41,6 +41,7 @@
 #include <linux/limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 extern char **environ;
@@ -87,10 +88,35 @@ int hl_take_linker(void *run_, const char *path) {
     return 0;
 }
 
+/* The interpreter that the program NAME wants and that is not there, or NULL.  The caller frees it. */
+static char *find_missing_interpreter(const char *name) {
+    struct hl_program program;
+    char *path = NULL;
+    if (hl_open_program(&program, name))
+        path = program.is_script           ? hl_find_interpreter(program.first_line)
+               : hl_read_program(&program) ? hl_read_interpreter(&program.file)
+                                           : NULL;
+    hl_close_program(&program);
+    if (path == NULL || access(path, F_OK) != 0)
+        return path;
+    free(path);
+    return NULL;
+}
+
 int hl_refuse_program(const char *name) {
+    struct stat status;
     int error = errno;
+    char *interpreter = error == ENOENT ? find_missing_interpreter(name) : NULL;
+    if (error == EACCES && strchr(name, '/') != NULL && stat(name, &status) == 0 && S_ISDIR(status.st_mode))
+        error = EISDIR;
+    if (interpreter != NULL) {
+        hl_warn("%s: its interpreter %s is not there; install it", name, interpreter);
+        free(interpreter);
+        return HL_EXIT_NOT_FOUND;
+    }
     const char *remedy = error == ENOENT    ? "check the name and PATH"
                          : error == EACCES  ? "make it an executable file (chmod +x)"
+                         : error == EISDIR  ? "name a program"
                          : error == ENOEXEC ? "it is no program for this machine"
                                             : "check the file";
     hl_warn("%s: %s; %s", name[0] != '\0' ? name : "''", strerror(error), remedy);

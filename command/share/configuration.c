@@ -216,6 +216,9 @@ static FILE *open_configuration(const char *path, int *error) {
                                (stat.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
         *error = -EPERM;
         hl_warn("%s: other users can write it, so it is not believed; chown root, chmod 644", path);
+    } else if (*error == -ENOENT && strcmp(path, HL_CONFIGURATION) != 0) {
+        *error = -EINVAL; /* of the one that was not named: nothing is configured */
+        hl_warn("%s: there is no such configuration; check its name", path);
     } else if (*error != 0 && *error != -ENOENT) {
         hl_warn("%s: it cannot be read: %s", path, strerror(-*error));
     }

@@ -268,3 +268,8 @@ def test_mistakes(tmp_path, root, line, words):
     (tmp_path / "hugeld.conf").write_text(f"{line}\n")
     result = helpers.hugeld("service", "--dry-run", "--config", tmp_path / "hugeld.conf")
     helpers.one_line(result, 2, words)
+
+
+def test_no_such_configuration(tmp_path, root):
+    result = helpers.hugeld("service", "--dry-run", "--config", tmp_path / "hugeld.conf")
+    helpers.one_line(result, 2, "hugeld.conf: there is no such configuration; check its name")

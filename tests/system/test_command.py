@@ -163,6 +163,39 @@ def test_run_missing_program():
     one_line(hugeld("run", ""), 127)
 
 
+def test_missing_interpreter(tmp_path):
+    script = tmp_path / "script"
+    script.write_text("#! /no/such/shell -x\n")
+    script.chmod(0o755)
+    one_line(hugeld("run", script), 127, f"{script}: its interpreter /no/such/shell is not there; install it")
+    one_line(hugeld("bench", "--", script), 1, f"{script}: its interpreter /no/such/shell is not there; install it")
+
+
+def test_folder_is_no_program(tmp_path):
+    one_line(hugeld("run", tmp_path), 126, "Is a directory; name a program")
+    one_line(hugeld("doctor", "--", tmp_path), 2, "Is a directory; name a program")
+    text = tmp_path / "text"
+    text.write_text("x\n")
+    one_line(hugeld("doctor", "--", text), 2, "make it an executable file (chmod +x)")
+
+
+def test_doctor_of_what_cannot_be_read(tmp_path, builder, root):
+    text = tmp_path / "empty"
+    text.write_text("")
+    text.chmod(0o755)
+    one_line(hugeld("doctor", "--", text), 2, "is empty; build or install it again")
+    user = [*helpers.become(12345), helpers.HUGELD]
+    one_line(helpers.run([*user, "doctor", "1"]), 2, "1: ", "root")
+    hidden = shutil.copy(builder.executable("nopie"), "/run/hugeld-hidden")
+    try:
+        os.chmod(hidden, 0o711)
+        for arguments in ["doctor", "--"], ["inspect"]:
+            result = helpers.run([*user, *arguments, hidden])
+            assert "Permission denied; run hugeld as a user who may read it" in result.stderr, result
+    finally:
+        os.unlink(hidden)
+
+
 @pytest.mark.parametrize("options", ["verbose=0", "verbose=1", "strict=on"])
 @pytest.mark.parametrize("arguments", [[], ["--copy"], ["--via=preload"]], ids=" ".join)
 def test_run_opens_the_program_once(builder, pool, tmp_path, arguments, options):
