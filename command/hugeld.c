@@ -109,17 +109,21 @@ static void become_command(char **argv, char **variables) {
             strerror(errno));
 }
 
-/* Becomes the program as it is, unless it is to run on huge pages or not at all.  Returns otherwise. */
-static void start_as_it_is(const struct request *request) {
+/* Becomes the program as it is, unless it is to run on huge pages or not at all.  Otherwise the exit code. */
+static int start_as_it_is(const struct request *request) {
     struct hl_options options;
     char *text = hl_join_options(getenv("LD_HUGEPAGES_OPTIONS"), request->run.options);
-    char *path = hl_find_program(request->program[0]);
+    int code = HL_EXIT_NO;
     bool is_right = parse_options(&options, request->run.options != NULL ? request->run.options : "");
     parse_options(&options, text); /* mistakes of the environment count nowhere */
-    if (is_right && options.strict == 0 && path != NULL)
-        execve(path, request->program, request->variables);
-    free(path);
+    if (is_right && options.strict == 0) {
+        environ = request->variables;
+        execvp(request->program[0], request->program);
+        code = errno == ENOENT ? HL_EXIT_NOT_FOUND : HL_EXIT_CANNOT_RUN;
+        hl_warn("%s: %s", request->program[0], strerror(errno));
+    }
     free(text);
+    return code;
 }
 
 int main(int argc, char **argv) {
@@ -128,8 +132,7 @@ int main(int argc, char **argv) {
     if (is_read)
         start_program(&request);
     become_command(argv, request.variables);
-    if (is_read)
-        start_as_it_is(&request);
+    int code = is_read ? start_as_it_is(&request) : HL_EXIT_NO;
     free(request.run.options);
-    return HL_EXIT_NO;
+    return code;
 }

@@ -14,19 +14,24 @@
 #define LAUNCHERS_MAX 5
 #define WORDS_MAX 16
 
-static bool is_shell(const char *name) {
-    static const char *const shells[] = {"sh", "dash", "bash", "ksh", "mksh", "zsh", "busybox"};
-    for (size_t i = 0; i < sizeof shells / sizeof shells[0]; i++)
-        if (strcmp(name, shells[i]) == 0)
-            return true;
-    return false;
+static const char *const shells[] = {"sh", "dash", "bash", "ksh", "mksh", "zsh", "busybox", NULL};
+
+/* Programs that become another one, which their arguments name, or may do so: coreutils can be env or nice. */
+static const char *const others[] = {
+    "env",     "coreutils", "toybox", "gosu", "su-exec", "setpriv", "chpst",  "nice",    "ionice", "nohup",
+    "timeout", "setsid",    "stdbuf", "chrt", "taskset", "numactl", "chroot", "runuser", NULL};
+
+static bool is_one_of(const char *name, const char *const *list) {
+    while (*list != NULL && strcmp(name, *list) != 0)
+        list++;
+    return *list != NULL;
 }
 
 /* The word in which env(1) names its program, among WORDS; NULL if that cannot be told. */
 static char *const *find_env_program(char *const *words) {
     static const char *const without_value[] = {"-", "-i", "-S", "-v", "--", "--ignore-environment"};
     for (; *words != NULL; words++) {
-        bool is_skipped = strchr(*words, '=') != NULL;
+        bool is_skipped = (*words)[0] != '-' && strchr(*words, '=') != NULL;
         for (size_t i = 0; i < sizeof without_value / sizeof without_value[0]; i++)
             is_skipped |= strcmp(*words, without_value[i]) == 0;
         if (strcmp(*words, "-u") == 0 || strcmp(*words, "-C") == 0)
@@ -67,9 +72,9 @@ static char *find_in_script(int file) {
     char *text = read_script(file), *name = NULL, *rest;
     for (char *line = strtok_r(text, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
         char *at = line + strspn(line, " \t");
-        if (strncmp(at, "exec ", 5) != 0)
+        if (strncmp(at, "exec", 4) != 0 || (at[4] != ' ' && at[4] != '\t'))
             continue;
-        at += 5 + strspn(at + 5, " \t\"'");
+        at += 4 + strspn(at + 4, " \t\"'");
         free(name);
         name = hl_xasprintf("%.*s", (int)strcspn(at, " \t\"';&|<>"), at);
     }
@@ -84,8 +89,8 @@ static char *find_in_script(int file) {
 static char *find_next(struct hl_target *target) {
     const struct hl_program *program = target->program;
     const char *name = program->executable != NULL ? hl_base_name(program->executable) : "";
-    target->is_unknown = is_shell(name);
-    if (target->is_unknown)
+    target->is_unknown = is_one_of(name, shells) || is_one_of(name, others);
+    if (is_one_of(name, shells))
         return program->is_script ? find_in_script(program->script) : NULL;
     if (strcmp(name, "env") != 0)
         return NULL;

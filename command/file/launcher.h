@@ -10,7 +10,7 @@ struct hl_target {
     struct hl_program own;
     char *const *argv; /* PROGRAM's, as far as it is part of the one that was given */
     bool followed;     /* what was given is a launcher, and starts PROGRAM */
-    bool is_unknown;   /* PROGRAM is a shell, and what that starts cannot be told */
+    bool is_unknown;   /* PROGRAM is a shell, env, nice or the like, and what that starts cannot be told */
 };
 
 /* Follows the open PROGRAM with the argv ARGV: "#!" lines of env(1), env itself, and shell scripts whose last exec names a file

@@ -30,7 +30,7 @@ static bool is_executable(const char *path) {
         errno = EACCES;
         return false;
     }
-    return access(path, X_OK) == 0;
+    return faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0; /* as the kernel decides, unlike access(2) */
 }
 
 char *hl_find_program(const char *name) {
@@ -81,6 +81,11 @@ bool hl_is_privileged(const struct hl_program *program) {
 
 static const char privileged[] =
     "set-user-ID, set-group-ID or with file capabilities, where hugeld does nothing";
+#define SANITIZED "built with AddressSanitizer, which aborts with any preloaded library"
+
+static bool is_sanitized(const struct hl_elf_file *file) {
+    return hl_needs_library(file, "libasan.so") || hl_needs_library(file, "libclang_rt.asan");
+}
 
 const char *hl_explain_plain_file(enum hl_elf_problem problem, const struct hl_elf_file *file) {
     bool is_fine = problem == HL_ELF_FINE;
@@ -95,16 +100,19 @@ const char *hl_explain_plain_file(enum hl_elf_problem problem, const struct hl_e
         return "a program for another machine";
     if (!file->has_interpreter)
         return "static, the dynamic linker never runs";
-    return hl_needs_library(file, "libasan.so")
-               ? "built with AddressSanitizer, which aborts with any preloaded library"
-               : NULL;
+    return is_sanitized(file) ? SANITIZED : NULL;
 }
 
 const char *hl_explain_plain_run(struct hl_program *program) {
     if (hl_is_privileged(program))
         return privileged;
     hl_read_program(program);
-    return program->is_script ? NULL : hl_explain_plain_file(program->problem, &program->file);
+    if (program->problem == HL_ELF_UNREADABLE)
+        return "the file that runs cannot be read, and some programs abort with a preloaded library";
+    if (!program->is_script)
+        return hl_explain_plain_file(program->problem, &program->file);
+    return program->problem == HL_ELF_FINE && is_sanitized(&program->file) ? "its interpreter is " SANITIZED
+                                                                           : NULL;
 }
 
 /* --- the file --- */

@@ -44,8 +44,8 @@ char *hl_find_interpreter(const char *line);
    LD_PRELOAD. */
 bool hl_is_privileged(const struct hl_program *program);
 
-/* Why libhugeld.so would not work in PROGRAM; NULL if nothing speaks against it.  A script is fine: what its interpreter starts
-   inherits the variables. */
+/* Why libhugeld.so would not work in PROGRAM; NULL if nothing speaks against it.  A script is fine unless its interpreter would
+   abort: what that starts inherits the variables. */
 const char *hl_explain_plain_run(struct hl_program *program);
 
 /* The same for a file that hl_open_elf or hl_read_elf has found PROBLEM with. */

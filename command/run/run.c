@@ -238,9 +238,9 @@ static void tell_of_start(struct hl_program *program, char *const *argv, struct 
     hl_free_target(&target);
 }
 
-/* strict=on, for PROGRAM with the argv ARGV: why nothing of what it runs in the end can be on huge pages, wherever the kernel
-   loads it; NULL: something may be, or that is not known.  A program that has a whole huge page only at some of its addresses is
-   not refused, nor is a small one that it starts: both would end a service by chance. */
+/* strict=on, for PROGRAM with the argv ARGV: why nothing of it can be on huge pages, wherever the kernel loads it; NULL: something
+   may be, or it is a launcher.  A program that has a whole huge page only at some of its addresses is not refused, nor is a small
+   one that it starts: both would end a service by chance. */
 static const char *explain_never(const struct hl_options *options, struct hl_program *program,
                                  char *const *argv) {
     struct hl_forecast forecast;
@@ -248,7 +248,8 @@ static const char *explain_never(const struct hl_options *options, struct hl_pro
     struct hl_target target;
     hl_follow_launchers(&target, program, argv);
     const struct hl_program *last = target.program;
-    if (hl_read_program(target.program) && !target.is_unknown && hl_acts_in(options, last->executable)) {
+    bool is_known = !target.followed && !target.is_unknown;
+    if (hl_read_program(target.program) && is_known && hl_acts_in(options, last->executable)) {
         hl_forecast_file(&forecast, last->executable, &last->file, options, 0);
         hl_measure_starts(&starts, &forecast, options);
     }
@@ -349,27 +350,26 @@ static int become_linker(const char *linker, const char *path, char **program) {
     return hl_refuse_program(program[0]);
 }
 
-/* Only what is no ELF file may be a script without "#!", which execvp gives to the shell: another machine's
-   program ends there in syntax errors. */
+/* The last resort is execvp(3) with the plain environment, since it also takes a later match in PATH.  It gives to the shell what the
+   kernel cannot execute: a script without "#!", but another machine's program would end there in syntax errors. */
 int hl_become_program(struct hl_way *way, struct hl_program *program, char **argv, char **plain_variables) {
     if (way->linker != NULL)
         return become_linker(way->linker, program->path, argv);
     execv(program->path, argv);
-    if (errno == E2BIG && plain_variables != NULL) {
-        environ = plain_variables;
-        execv(program->path, argv);
-    }
     if (way->stop != NULL) { /* a security module may have been against its being traced */
         hl_cancel_exec_stop(way->stop);
         way->stop = NULL;
         execv(program->path, argv);
     }
-    if (errno == ENOEXEC) {
-        hl_read_program(program);
-        if (program->problem == HL_ELF_OTHER && !program->is_script)
-            execvp(argv[0], argv);
-        errno = ENOEXEC;
-    }
+    int error = errno;
+    hl_read_program(program);
+    bool is_text = program->is_script || program->problem == HL_ELF_EMPTY || program->problem == HL_ELF_OTHER;
+    if (error != ENOEXEC && plain_variables != NULL)
+        environ = plain_variables;
+    if (error == ENOEXEC ? is_text : plain_variables != NULL)
+        execvp(argv[0], argv);
+    else
+        errno = error;
     return hl_refuse_program(argv[0]);
 }
 
@@ -496,12 +496,14 @@ int hl_run_program(int argc, char **argv) {
         goto out;
     }
     char **command_line = request.program;
+    request.run.makes_no_copy = !request.copies;
+    request.text = read_options(&request.options, &request.run);
     if (!hl_open_program(&program, command_line[0])) {
+        if (request.options.strict == 0 && !request.is_first_use)
+            execvp(command_line[0], command_line); /* what may be executed, the kernel knows best */
         code = hl_refuse_program(command_line[0]);
         goto out;
     }
-    request.run.makes_no_copy = !request.copies;
-    request.text = read_options(&request.options, &request.run);
     request.variables = hl_keep_environment();
     if (request.is_first_use) {
         share_missing(&request.run, &program, command_line, &request.options, true);

@@ -33,8 +33,8 @@ int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_progra
 /* "auto", "preload", "ldso" or "image"; static. */
 const char *hl_via_name(const struct hl_run *run);
 
-/* Becomes PROGRAM with the argv ARGV.  Where the kernel has no room for the variables that were added, with PLAIN_VARIABLES, unless
-   that is NULL.  Returns only when that fails, with the exit code. */
+/* Becomes PROGRAM with the argv ARGV.  Where the kernel does not execute it so, as execvp(3) with PLAIN_VARIABLES, unless that is
+   NULL.  Returns only when that fails, with the exit code. */
 int hl_become_program(struct hl_way *way, struct hl_program *program, char **argv, char **plain_variables);
 
 /* Why the program NAME can't be run (errno), in the words and with the exit codes of env(1). */

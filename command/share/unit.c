@@ -145,18 +145,17 @@ static bool has_own_files(const char *unit) {
 
 /* --- the drop-in --- */
 
-/* The script at PATH, which EXECUTABLE runs, does not tell which program it starts.  What UNIT runs now is the best guess that
-   there is. */
+/* The file at PATH, which EXECUTABLE runs, starts another program, and does not tell which.  What UNIT runs now is the best guess
+   that there is. */
 static void say_unknown(const char *path, const char *executable, const char *unit, const char *command) {
     char *running = find_running(unit);
     bool is_script = running == NULL || (executable != NULL && strcmp(running, executable) == 0);
     if (is_script)
-        hl_warn(
-            "%s: it runs a script, and which program that starts cannot be told; name it: hugeld %s PROGRAM",
-            path, command);
+        hl_warn("%s: it starts another program, and which one cannot be told; name it: hugeld %s PROGRAM",
+                path, command);
     else
-        hl_warn("%s: it is a script; its service runs %s now, so name that: hugeld %s %s", path, running,
-                command, running);
+        hl_warn("%s: it starts another program; its service runs %s now, so name that: hugeld %s %s", path,
+                running, command, running);
     free(running);
 }
 

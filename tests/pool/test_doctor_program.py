@@ -197,7 +197,7 @@ def test_script(builder, tmp_path):
 
 LAUNCHERS = {
     "env": "#!/usr/bin/env app-nopie\n", "env-S": "#!/usr/bin/env -S T_ANY=1 app-nopie -x\n",
-    "exec": "#!/bin/sh\nexec {app} \"$@\"\n",
+    "exec": "#!/bin/sh\nexec {app} \"$@\"\n", "tab": "#!/bin/sh\nexec true\n\texec\t{app}\n",
     "last": "#!/bin/bash\n# exec true\nif [ \"$DEBUG\" ]; then\n    exec $DEBUGGER $0\nelse\n    exec \"{app}\" $FLAGS\nfi\n",
 }
 
@@ -224,13 +224,19 @@ def test_env_as_the_program(builder):
     assert (told["path"], told["our_pages_max"]) == (str(app), APP)
 
 
+def test_words_that_env_splits(builder):
+    """The program is in the option's value."""
+    assert ask("--", "env", "--split-string=true a", builder.executable("nopie"))[1]["starts_unknown"]
+
+
 def test_program_behind_env_is_asked(postgres):
     argv, answers = postgres
     answer(answers, huge_pages="on\n", huge_page_size="0\n", shared_memory_size_in_huge_pages="77\n")
     assert ask("--", "env", "T_ANY=1", *argv)[1]["own_pages"] == 77
 
 
-@pytest.mark.parametrize("word", ["$(dirname $0)/$PROGRAM", '"$PROGRAM"', "-a name true", "no-such-program-anywhere", "tr*e"])
+@pytest.mark.parametrize("word", ["$(dirname $0)/$PROGRAM", '"$PROGRAM"', "-a name true", "no-such-program-anywhere", "tr*e",
+                                  "nice true", "env A=1 true"])
 def test_script_that_starts_something_unknown(tmp_path, word):
     script = tmp_path / "launcher"
     script.write_text(f"#!/bin/sh\nexec true\nexec {word}\n")

@@ -73,6 +73,47 @@ def test_address_sanitizer(asan_program):
                              "it runs on small pages\n")
 
 
+def test_address_sanitizer_of_an_interpreter(asan_program, tmp_path):
+    script = tmp_path / "script"
+    script.write_text(f"#!{asan_program}\n")
+    script.chmod(0o755)
+    result = helpers.hugeld("run", "--copy", "--", script)
+    assert (result.returncode, result.stdout) == (6, "sanitized\n")
+    assert f"{script}: its interpreter is built with AddressSanitizer, " in result.stderr
+
+
+@pytest.mark.parametrize("how", ["program", "interpreter"])
+def test_program_that_cannot_be_read(asan_program, root, shared_folder, library, how):
+    """It may be one that aborts with any preloaded library, and this one is."""
+    app, script = shared_folder / "unreadable", shared_folder / "script"
+    shutil.copy(asan_program, app)
+    app.chmod(0o711)
+    script.write_text(f"#!{app}\n")
+    script.chmod(0o755)
+    program = {"program": app, "interpreter": script}[how]
+    nobody = helpers.become(65534)
+    assert helpers.run([*nobody, program]).stdout == "sanitized\n"
+    result = helpers.run([*nobody, library.parent / "hugeld", "run", "--copy", "--", program])
+    assert (result.returncode, result.stdout) == (6, "sanitized\n"), result
+    assert result.stderr == (f"hugeld: {program}: the file that runs cannot be read, and some programs abort with a preloaded "
+                             "library; it runs on small pages\n")
+    strict = helpers.run([*nobody, library.parent / "hugeld", "run", "--copy", "-o", "strict=on", "--", program])
+    assert (strict.returncode, strict.stdout) == (127, "") and "cannot be read" in strict.stderr, strict
+
+
+def test_shared_address_sanitizer_of_clang(builder):
+    """Its runtime is a library, and aborts as gcc's does."""
+    if not shutil.which("clang"):
+        pytest.skip("clang is not installed")
+    source = builder.write("shared-asan.c", '#include <stdio.h>\nint main(void) { puts("sanitized"); return 6; }\n')
+    folder = helpers.run(["clang", "-print-runtime-dir"]).stdout.strip()
+    app = builder.once("shared-asan", lambda to: builder.compile(
+        to / "shared-asan", source, "-fsanitize=address", "-shared-libasan", f"-Wl,-rpath,{folder}", compiler="clang"))
+    assert helpers.run_preloaded([app]).returncode not in (0, 6)
+    result = helpers.hugeld("run", "--copy", "--", app)
+    assert (result.returncode, result.stdout) == (6, "sanitized\n") and "AddressSanitizer" in result.stderr, result
+
+
 def test_address_sanitizer_of_clang(builder, pool):
     """Its runtime is in the executable, with a __tls_get_addr that is not the dynamic linker's."""
     if not shutil.which("clang"):

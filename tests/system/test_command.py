@@ -125,6 +125,53 @@ def test_strict_refuses_what_never_fits(pool):
     assert hugeld("run", "--copy", "-o", "strict=on,exe=other", "true").returncode == 0
 
 
+@pytest.mark.parametrize("text", ["#!/bin/sh\nexec env A=1 true\n", "#!/bin/sh\nexec nice -n 1 true\n", "#!/bin/sh\nexec true\n",
+                                  "#!/usr/bin/env -Strue -x\n"])
+def test_strict_does_not_judge_launchers(tmp_path, text):
+    """What a script starts is not judged by its size, nor is the program between them."""
+    script = write_program(tmp_path / "script", text)
+    result = hugeld("run", "--copy", "-o", "strict=on", "--", script)
+    assert outcome(result) == (0, "", "")
+    assert outcome(hugeld("run", "--copy", "-o", "strict=on", "--", "nice", "-n", "1", "true")) == (0, "", "")
+
+
+def write_program(path, text, mode=0o755):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+RAN = "#!/bin/sh\necho ran\n"
+PRIVATE = {"bin/t-program": (RAN, 0o700), "other/t-program": ("#!/bin/sh\necho another\n", 0o755)}
+AS_NOBODY_WITH = "setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=+dac_override --ambient-caps=+dac_override"
+# What env(1) starts: the files, and a command prefix.
+STARTED = {
+    "an empty file": ({"bin/t-program": ("", 0o755)}, ""),
+    "no interpreter's name": ({"bin/t-program": ("#!\necho ran\n", 0o755)}, ""),
+    "an interpreter without one": ({"bin/t-program": ("#!{folder}/inner\necho ran\n", 0o755), "inner": ("echo inner\n", 0o755)}, ""),
+    "a later match": ({"bin/t-program": ("#!/no/such/interpreter\n", 0o755), "other/t-program": (RAN, 0o755)}, ""),
+    "the effective user's": (PRIVATE, "setpriv --ruid=65534"),
+    "not the real user's": (PRIVATE, "setpriv --euid=65534 --inh-caps=-all --bounding-set=-all"),
+    "an ambient capability's": (PRIVATE, AS_NOBODY_WITH),
+}
+
+
+@pytest.mark.parametrize("words", [[], ["--copy"], ["-o", "verbose=1"]], ids=str)
+@pytest.mark.parametrize("what", STARTED)
+def test_runs_what_env_runs(root, shared_folder, library, tmp_path_factory, what, words):
+    files, prefix = STARTED[what]
+    folder = shared_folder / tmp_path_factory.mktemp("started").name
+    folder.mkdir()
+    for name, (text, mode) in files.items():
+        write_program(folder / name, text.format(folder=folder), mode)
+    env = helpers.environment(PATH=f"{folder}/bin:{folder}/other:{os.environ['PATH']}")
+    plain = helpers.run([*prefix.split(), "env", "t-program"], env)
+    assert plain.returncode == 0, plain
+    result = helpers.run([*prefix.split(), library.parent / "hugeld", "run", *words, "--", "t-program"], env)
+    assert (result.returncode, result.stdout) == (0, plain.stdout), result
+
+
 def test_did_you_mean():
     one_line(hugeld("shar"), 2, "shar: no such command; did you mean 'share'?")
     one_line(hugeld("inspct"), 2, "did you mean 'inspect'?")
@@ -843,6 +890,9 @@ def test_program_begins_without_the_command(tmp_path):
     assert (result.returncode, result.stdout) == (0, "begins\n") and "install hugeld again" in result.stderr, result
     result = helpers.run([alone, "run", "-o", "strict=on", "echo", "begins"])
     assert (result.returncode, result.stdout) == (1, "") and "install hugeld again" in result.stderr, result
+    for name, status in ("no-such-program", 127), ("/etc/passwd", 126):
+        result = helpers.run([alone, "run", "--", name])
+        assert result.returncode == status and result.stderr.splitlines()[1].startswith(f"hugeld: {name}: "), result
 
 
 @pytest.mark.parametrize("arguments", ["undo --dry-run", "--seconds=5", "status --once", "undo --json", "undo --config=/x", "restart",
