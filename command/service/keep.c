@@ -41,6 +41,8 @@
 
 #define NOT_DUE INFINITY
 #define FOLDERS_MAX 64
+/* Lines about files that appear, until hl_keep_all_anew. */
+#define APPEARED_MAX 20
 
 struct held {
     ino_t inode;
@@ -69,6 +71,7 @@ struct hl_keeper {
     int events;
     int store; /* the watch of the store's folder, or -1 */
     bool changed;
+    unsigned said_appeared;    /* of files that appeared, since hl_keep_all_anew */
     int watch_said, lock_said; /* why the store cannot be watched or locked; it is not said again */
     size_t n;
     struct kept *kept;
@@ -534,6 +537,15 @@ static void note_pending(struct hl_keeper *keeper, const struct hl_store *store,
     addition->sentence = NULL;
 }
 
+/* Says what is wrong with a file that appeared.  Who may write such files could fill the log by them. */
+static void say_appeared(struct hl_keeper *keeper, const char *path, const char *sentence) {
+    if (keeper->said_appeared++ < APPEARED_MAX)
+        hl_warn("%s: %s", path, sentence);
+    else if (keeper->said_appeared == APPEARED_MAX + 1)
+        hl_warn("service: of enabled files that appear, no more is said within this hour; "
+                "hugeld service status lists them");
+}
+
 /* Adds the file at PATH, which was not there before, to the open STORE. */
 static void add(struct hl_keeper *keeper, const struct hl_store *store, const char *path, bool is_inside,
                 bool was_there) {
@@ -543,7 +555,7 @@ static void add(struct hl_keeper *keeper, const struct hl_store *store, const ch
                 disk | (is_inside ? HL_ADD_IF_WORTH : 0) | HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM);
     bool failed = addition.result == HL_SHARE_FAILED;
     if (!was_there && (failed || (addition.result == HL_SHARE_NOTHING && !is_inside)))
-        hl_warn("%s: %s", path, addition.sentence);
+        say_appeared(keeper, path, addition.sentence);
     if (failed)
         note_pending(keeper, store, &addition, disk);
     keeper->counts.failed += failed;
@@ -655,6 +667,7 @@ void hl_keep_configured(struct hl_keeper *keeper) { hl_look_out_anew(keeper->loo
 
 void hl_keep_all_anew(struct hl_keeper *keeper, bool all) {
     keeper->changed = true;
+    keeper->said_appeared = 0;
     for (size_t i = 0; i < keeper->n; i++)
         if (all || keeper->kept[i].due == NOT_DUE)
             set_due(&keeper->kept[i], 0);

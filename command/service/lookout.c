@@ -3,14 +3,15 @@
    his way until the file is another one. */
 #include "command/service/lookout.h"
 #include "command/base/common.h"
+#include "command/base/local.h"
 
-#include <fcntl.h>
-#include <fts.h>
+#include <dirent.h>
 #include <glob.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -21,12 +22,20 @@
 #define STEP 10
 #define PACE 100
 #define REST 100
+/* In enabled folders, and in those that patterns go through. */
+#define NAMES_MAX 65536
 
 struct seen {
     uint64_t hash;
     dev_t device;
     double since; /* hl_now_ms */
     bool was_there, is_taken;
+};
+
+/* To be looked at. */
+struct left {
+    char *path;
+    unsigned level; /* of folders in it, below what an entry means */
 };
 
 struct list {
@@ -37,9 +46,13 @@ struct list {
 struct hl_lookout {
     bool is_first, is_looking; /* of the looks since the configuration was read; one is under way */
     double next, began;        /* hl_now_ms: of the next step, and when this look has begun */
-    size_t entry;              /* of the enabled ones: those before it were looked at */
-    FTS *tree;                 /* what the last of them means, as far as that is left, or NULL */
-    struct list old, now;      /* of the last look, by their hashes, and of this one */
+    size_t entry;              /* of the enabled ones: those before it were looked at, */
+    size_t n_left, room_left;
+    struct left *left;          /* but for these, of the last of them */
+    size_t names;               /* that were listed in this look */
+    bool is_remote, is_exposed; /* as in struct hl_local, of that last one */
+    bool said_full;             /* and is not said again */
+    struct list old, now;       /* of the last look, by their hashes, and of this one */
 };
 
 /* --- what was seen --- */
@@ -70,70 +83,105 @@ static uint64_t hash_file(const char *path, const struct stat *stat) {
 
 /* --- one look --- */
 
-/* Whether root alone can write in FOLDER.  What others can put there is never taken, and could be without end. */
-static bool is_of_root(const FTSENT *folder) {
-    struct stat stat;
-    return fstatat(AT_FDCWD, folder->fts_accpath, &stat, folder->fts_level > 0 ? AT_SYMLINK_NOFOLLOW : 0) ==
-               0 &&
-           stat.st_uid == 0 && (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
+enum step { NOT_YET, FOUND, NO_MORE };
 
-/* Says once that nothing is looked for in FOLDER, which was named. */
-static void leave_out(const struct hl_lookout *lookout, const FTSENT *folder) {
-    if (folder->fts_level == 0 && lookout->is_first)
-        hl_warn("service: %s: users other than root can write in it, so nothing in it is taken; chown root, "
-                "chmod 755, then reload the service",
-                folder->fts_path);
-}
-
-/* The next file of the tree, or NULL: it has none any more, and is closed. */
-static FTSENT *read_tree(struct hl_lookout *lookout) {
-    FTSENT *file;
-    while (lookout->tree != NULL && (file = fts_read(lookout->tree)) != NULL) {
-        if (file->fts_info == FTS_F || file->fts_info == FTS_NSOK)
-            return file;
-        if (file->fts_info == FTS_D && !is_of_root(file)) {
-            leave_out(lookout, file);
-            fts_set(lookout->tree, file, FTS_SKIP);
-        }
+static void push(struct hl_lookout *lookout, char *path, unsigned level) {
+    if (lookout->n_left == lookout->room_left) {
+        lookout->room_left = lookout->room_left > 0 ? 2 * lookout->room_left : 16;
+        lookout->left = hl_xrealloc(lookout->left, lookout->room_left * sizeof *lookout->left);
     }
-    if (lookout->tree != NULL)
-        fts_close(lookout->tree);
-    lookout->tree = NULL;
-    return NULL;
+    lookout->left[lookout->n_left++] = (struct left){path, level};
 }
 
-/* Files and folders that ENTRY means now; symbolic links in folders are not followed.  The files of a folder are asked for one by
-   one (FTS_NOSTAT), since a disk may be slow. */
-static FTS *open_tree(const char *entry) {
-    glob_t found;
-    FTS *tree = NULL;
-    if (hl_is_unit(entry) || glob(entry, 0, NULL, &found) != 0)
-        return NULL;
-    tree = fts_open(found.gl_pathv, FTS_PHYSICAL | FTS_NOCHDIR | FTS_NOSTAT | FTS_COMFOLLOW, NULL);
+/* Says once that something of ENTRY is not looked for. */
+static void leave_out(const struct hl_lookout *lookout, const char *entry, const char *why) {
+    if (lookout->is_first)
+        hl_warn("service: %s: %s, then reload the service", entry, why);
+}
+
+/* Files and folders that ENTRY means now. */
+static void expand(struct hl_lookout *lookout, struct hl_local *local, const char *entry) {
+    glob_t found = {0};
+    if (!hl_is_unit(entry))
+        hl_glob_local(local, entry, &found);
+    for (size_t i = found.gl_pathc; i-- > 0;)
+        push(lookout, hl_xasprintf("%s", found.gl_pathv[i]), 0);
     globfree(&found);
-    return tree;
 }
 
-/* The next file that is enabled, or NULL: that was all. */
-static FTSENT *find_file(struct hl_lookout *lookout, const struct hl_configuration *configuration) {
-    FTSENT *file = read_tree(lookout);
-    while (file == NULL && lookout->entry < configuration->enabled.n) {
-        lookout->tree = open_tree(configuration->enabled.text[lookout->entry++]);
-        file = read_tree(lookout);
+/* Adds what is in the folder at PATH.  Others may write in folders below those that entries mean, and nothing is said of that. */
+static void list(struct hl_lookout *lookout, struct hl_local *local, const char *path, unsigned level) {
+    const struct dirent *name;
+    bool is_exposed = local->is_exposed;
+    DIR *folder = hl_open_folder(local, path, level == 0);
+    local->is_exposed &= is_exposed || level == 0;
+    while (folder != NULL && (name = hl_read_folder(local, folder)) != NULL)
+        if (name->d_type == DT_REG || name->d_type == DT_DIR || name->d_type == DT_UNKNOWN)
+            push(lookout, hl_xasprintf("%s/%s", path, name->d_name), level + 1);
+    if (folder != NULL)
+        closedir(folder);
+}
+
+/* Says what was left out of the last entry. */
+static void end_entry(struct hl_lookout *lookout, struct hl_local *local, const char *entry) {
+    if (local->is_remote)
+        leave_out(lookout, entry,
+                  "what of it lies on a file system that may not answer, as FUSE and NFS, is not looked for; "
+                  "keep it on a local disk");
+    if (local->is_exposed)
+        leave_out(lookout, entry,
+                  "users other than root can write in a folder of it, so nothing in that is taken; chown "
+                  "root, chmod 755");
+    local->is_remote = local->is_exposed = false;
+}
+
+static void say_full(struct hl_lookout *lookout, const struct hl_local *local, const char *entry) {
+    if (local->is_full && !lookout->said_full)
+        hl_warn("service: %s: the enabled folders and patterns have more than %d names, and the others are "
+                "not looked at; name fewer, then reload the service",
+                entry, NAMES_MAX);
+    lookout->said_full |= local->is_full;
+}
+
+/* The path that is left.  Symbolic links in folders are not followed, and nothing in a folder that others can write is taken: it could
+   be without end. */
+static enum step look_at_path(struct hl_lookout *lookout, struct hl_local *local, struct left *found,
+                              struct stat *status) {
+    *found = lookout->left[--lookout->n_left];
+    int file = hl_open_local(local, found->path, found->level == 0, status);
+    if (file >= 0)
+        close(file);
+    if (file >= 0 && S_ISREG(status->st_mode))
+        return FOUND;
+    if (file >= 0 && S_ISDIR(status->st_mode))
+        list(lookout, local, found->path, found->level);
+    free(found->path);
+    return NOT_YET;
+}
+
+/* Looks for the next regular file that is enabled, and has its STATUS then. */
+static enum step find_file(struct hl_lookout *lookout, struct hl_local *local,
+                           const struct hl_configuration *configuration, struct left *found,
+                           struct stat *status) {
+    if (lookout->n_left > 0) {
+        enum step step = look_at_path(lookout, local, found, status);
+        say_full(lookout, local, configuration->enabled.text[lookout->entry - 1]);
+        return step;
     }
-    return file;
+    if (lookout->entry > 0)
+        end_entry(lookout, local, configuration->enabled.text[lookout->entry - 1]);
+    if (lookout->entry == configuration->enabled.n)
+        return NO_MORE;
+    expand(lookout, local, configuration->enabled.text[lookout->entry++]);
+    say_full(lookout, local, configuration->enabled.text[lookout->entry - 1]);
+    return NOT_YET;
 }
 
-/* Whether the file was shown. */
-static bool look_at(struct hl_lookout *lookout, const FTSENT *file, const char *entry, hl_take_file *take,
-                    void *data) {
-    struct stat stat;
-    if (fstatat(AT_FDCWD, file->fts_path, &stat, file->fts_level > 0 ? AT_SYMLINK_NOFOLLOW : 0) != 0 ||
-        !S_ISREG(stat.st_mode))
-        return false;
-    struct seen seen = {.hash = hash_file(file->fts_path, &stat),
-                        .device = stat.st_dev,
+/* Whether the file was shown, which may take long, so that LOCAL is closed. */
+static bool look_at(struct hl_lookout *lookout, struct hl_local *local, const struct left *file,
+                    const struct stat *status, const char *entry, hl_take_file *take, void *data) {
+    struct seen seen = {.hash = hash_file(file->path, status),
+                        .device = status->st_dev,
                         .since = hl_now_ms(),
                         .was_there = lookout->is_first};
     const struct seen *known =
@@ -141,17 +189,19 @@ static bool look_at(struct hl_lookout *lookout, const FTSENT *file, const char *
     if (known != NULL)
         seen = *known;
     bool shows = !seen.is_taken && hl_now_ms() - seen.since >= SETTLES;
-    if (shows)
-        seen.is_taken = take(data, file->fts_path, entry, file->fts_level > 0, seen.was_there);
+    if (shows) {
+        hl_close_local(local);
+        seen.is_taken = take(data, file->path, entry, file->level > 0, seen.was_there);
+    }
     add(&lookout->now, &seen);
     return shows;
 }
 
 static void begin_look(struct hl_lookout *lookout) {
-    if (lookout->tree != NULL)
-        fts_close(lookout->tree);
-    lookout->tree = NULL;
-    lookout->entry = 0;
+    while (lookout->n_left > 0)
+        free(lookout->left[--lookout->n_left].path);
+    lookout->entry = lookout->names = 0;
+    lookout->is_remote = lookout->is_exposed = false;
     clear(&lookout->now);
     lookout->began = hl_now_ms();
 }
@@ -178,12 +228,13 @@ struct hl_lookout *hl_start_looking_out(void) {
 void hl_stop_looking_out(struct hl_lookout *lookout) {
     begin_look(lookout);
     clear(&lookout->old);
+    free(lookout->left);
     free(lookout);
 }
 
 void hl_look_out_anew(struct hl_lookout *lookout) {
     lookout->is_first = true;
-    lookout->is_looking = false;
+    lookout->is_looking = lookout->said_full = false;
 }
 
 void hl_forget_device(struct hl_lookout *lookout, dev_t device) {
@@ -205,19 +256,33 @@ void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *conf
                  void *data) {
     double now = hl_now_ms(), began = now, took;
     bool shown = false;
-    FTSENT *file = NULL;
+    enum step step;
     if (now < hl_find_look(lookout, configuration))
         return;
     if (!lookout->is_looking)
         begin_look(lookout);
     lookout->is_looking = true;
+    struct hl_local local = {.only_roots = true,
+                             .entries_max = NAMES_MAX,
+                             .entries = lookout->names,
+                             .is_remote = lookout->is_remote,
+                             .is_exposed = lookout->is_exposed};
     do {
-        file = find_file(lookout, configuration);
+        struct left file;
+        struct stat status;
+        step = find_file(lookout, &local, configuration, &file, &status);
         took = hl_now_ms() - began; /* which is not what TAKE takes */
-        if (file != NULL)
-            shown = look_at(lookout, file, configuration->enabled.text[lookout->entry - 1], take, data);
-    } while (file != NULL && !shown && took < STEP);
+        if (step == FOUND) {
+            shown = look_at(lookout, &local, &file, &status, configuration->enabled.text[lookout->entry - 1],
+                            take, data);
+            free(file.path);
+        }
+    } while (step != NO_MORE && !shown && took < STEP);
+    hl_close_local(&local);
+    lookout->names = local.entries;
+    lookout->is_remote = local.is_remote;
+    lookout->is_exposed = local.is_exposed;
     lookout->next = hl_now_ms() + fmax(PACE, REST * took);
-    if (file == NULL)
+    if (step == NO_MORE)
         end_look(lookout);
 }

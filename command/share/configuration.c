@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include "command/share/configuration.h"
 #include "command/base/common.h"
+#include "command/base/local.h"
 #include "command/base/lock.h"
 #include "command/share/unit.h"
 
@@ -271,6 +272,7 @@ void hl_free_configuration(struct hl_configuration *configuration) {
 
 bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *configuration) {
     glob_t found;
+    struct hl_local local = {0};
     *files = (struct hl_texts){0};
     if (hl_is_unit(entry)) {
         char *program = hl_find_unit_program(entry, "enable");
@@ -278,14 +280,24 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
             add_text(files, program);
         return program != NULL;
     }
-    if (glob(entry, 0, NULL, &found) != 0) {
-        hl_warn("%s: %s: there is no such file", configuration, entry);
-        return false;
+    bool is_found = hl_glob_local(&local, entry, &found) == 0;
+    for (size_t i = 0; i < found.gl_pathc; i++) {
+        struct stat status;
+        int file = hl_open_local(&local, found.gl_pathv[i], true, &status);
+        if (file != -EREMOTE)
+            add_text(files, hl_xasprintf("%s", found.gl_pathv[i]));
+        if (file >= 0)
+            close(file);
     }
-    for (size_t i = 0; i < found.gl_pathc; i++)
-        add_text(files, hl_xasprintf("%s", found.gl_pathv[i]));
+    hl_close_local(&local);
+    if (local.is_remote)
+        hl_warn("%s: %s: what of it lies on a file system that may not answer, as FUSE and NFS, is left out; "
+                "keep it on a local disk",
+                configuration, entry);
+    else if (!is_found)
+        hl_warn("%s: %s: there is no such file", configuration, entry);
     globfree(&found);
-    return true;
+    return is_found && !local.is_remote;
 }
 
 /* --- changing it --- */

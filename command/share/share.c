@@ -3,6 +3,7 @@
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
+#include "command/base/local.h"
 #include "command/share/configuration.h"
 #include "command/image/eligible.h"
 #include "command/image/find.h"
@@ -15,9 +16,9 @@
 #include "command/image/slice.h"
 #include "command/image/store.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fts.h>
 #include <glob.h>
 #include <inttypes.h>
 #include <linux/limits.h>
@@ -266,31 +267,56 @@ static void add_file(struct request *request, const struct hl_store *store, cons
     hl_free_addition(&addition);
 }
 
-/* Every regular file below the folder PATH; symbolic links are not followed. */
-static void add_folder(struct request *request, const struct hl_store *store, const char *path) {
-    char *paths[] = {(char *)path, NULL};
-    FTS *tree = fts_open(paths, FTS_PHYSICAL | FTS_NOCHDIR | FTS_COMFOLLOW, NULL);
-    for (FTSENT *entry; tree != NULL && (entry = fts_read(tree)) != NULL;) {
-        if (entry->fts_info == FTS_F) {
-            add_file(request, store, entry->fts_path, true);
-        } else if (entry->fts_info == FTS_DNR || entry->fts_info == FTS_ERR) {
-            hide_progress(request);
-            hl_warn("%s: cannot be read: %s; its files are left out", entry->fts_path,
-                    strerror(entry->fts_errno));
-            request->failed = true;
-        }
+static void add_folder(struct request *request, const struct hl_store *store, struct hl_local *local,
+                       const char *path, bool is_named);
+
+/* The file or folder at PATH, in one that was named; symbolic links there are not followed. */
+static void add_inner(struct request *request, const struct hl_store *store, struct hl_local *local,
+                      const char *path) {
+    struct stat status;
+    int file = hl_open_local(local, path, false, &status);
+    if (file >= 0)
+        close(file);
+    hl_close_local(local); /* to add a file may take long */
+    if (file == -EREMOTE || (file >= 0 && S_ISDIR(status.st_mode)))
+        add_folder(request, store, local, path, false);
+    else if (file >= 0 && S_ISREG(status.st_mode))
+        add_file(request, store, path, true);
+}
+
+/* Every regular file below the folder PATH. */
+static void add_folder(struct request *request, const struct hl_store *store, struct hl_local *local,
+                       const char *path, bool is_named) {
+    const struct dirent *name;
+    DIR *folder = hl_open_folder(local, path, is_named);
+    if (folder == NULL) {
+        hide_progress(request);
+        hl_warn("%s: cannot be read: %s; its files are left out", path,
+                errno == EREMOTE ? HL_LOCAL_PROBLEM : strerror(errno));
+        request->failed = true;
+        return;
     }
-    if (tree != NULL)
-        fts_close(tree);
+    while ((name = hl_read_folder(local, folder)) != NULL) {
+        char *inner = hl_xasprintf("%s/%s", path, name->d_name);
+        add_inner(request, store, local, inner);
+        free(inner);
+    }
+    closedir(folder);
 }
 
 static void add_path(struct request *request, const struct hl_store *store, const char *name) {
-    struct stat stat_;
+    struct stat status;
+    struct hl_local local = {0};
     char *path = hl_find_named_file(name);
-    if (stat(path, &stat_) == 0 && S_ISDIR(stat_.st_mode))
-        add_folder(request, store, path);
+    int file = hl_open_local(&local, path, true, &status);
+    if (file >= 0)
+        close(file);
+    hl_close_local(&local);
+    if (file >= 0 && S_ISDIR(status.st_mode))
+        add_folder(request, store, &local, path, true);
     else
         add_file(request, store, path, false);
+    hl_close_local(&local);
     free(path);
 }
 

@@ -212,13 +212,103 @@ def test_costs(world, tmp_path):
     folder.mkdir()
     for i in range(3000):
         (folder / str(i)).touch()
-    enable(world, *(f"/run/programs/none-{i}" for i in range(100)), "/run/programs/many")
+    enable(world, "/run/programs/many", *(f"/run/programs/none-{i}" for i in range(100)))
     world.add("--way=image", APP)
-    slow = ["strace", "-D", "-f", "-qq", "-o", trace, "-e", "trace=newfstatat", "-e", "inject=newfstatat:delay_exit=1000"]
+    slow = ["strace", "-D", "-f", "-qq", "-o", trace, "-e", "trace=openat,statx", "-e", "inject=statx:delay_exit=1000"]
     with service(world, slow, ["--keep-only"], stderr=subprocess.DEVNULL) as process:
-        helpers.wait_until(lambda: trace.exists() and "/run/programs/many/" in trace.read_text(), what="a look")
-        before, ticks = trace.read_text().count("/run/programs/many/"), helpers.ticks(process.pid)
+        helpers.wait_until(lambda: trace.exists() and '"many"' in trace.read_text(), what="a look")
+        before, ticks = trace.read_text().count("statx("), helpers.ticks(process.pid)
         time.sleep(10)
         # Steps of 10 ms, and a second of rest after each.
-        assert trace.read_text().count("/run/programs/many/") - before < 300
+        assert 0 < trace.read_text().count("statx(") - before < 300
         assert helpers.ticks(process.pid) - ticks < 0.05 * 10 * os.sysconf("SC_CLK_TCK")
+
+
+# A FUSE that answers nothing, at $1.
+HUNG = """
+mkdir -p "$1" && exec 3<>/dev/fuse && mount -i -t fuse -o fd=3,rootmode=40000,user_id=0,group_id=0,allow_other none "$1" &&
+echo ready && exec sleep 1000
+"""
+
+
+@contextlib.contextmanager
+def hung(world, path):
+    holder = helpers.start(world.command("sh", "-c", HUNG, "sh", path))
+    try:
+        if holder.stdout.readline() != "ready\n":
+            pytest.skip(f"no FUSE here: {holder.stderr.read()}")
+        yield
+    finally:
+        world.run("umount", "-l", path)
+        helpers.end_process(holder)
+
+
+@pytest.mark.parametrize(("entry", "way"), [
+    ("/run/programs/hung/late", "file"), ("/run/programs/*/late", "pattern"), ("/run/programs/new", "folder"), ("/run/programs/link", "link")],
+    ids=lambda value: None if value[0] == "/" else value)
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_does_not_answer(world, fast, tmp_path, entry, way, when):
+    """A file system of which nothing comes, at a place that is enabled: the rest is looked for, made and ended as ever, and a line says so
+    if it was there when the configuration was read."""
+    place = "/run/programs/new/hung" if way == "folder" else "/run/programs/hung"
+    if way == "link":
+        world.path("/run/programs/link").symlink_to("hung/late")
+    world.path(place).mkdir(parents=True)
+    with contextlib.ExitStack() as stack, open(tmp_path / "said", "w") as log:
+        if when == "before":
+            stack.enter_context(hung(world, place))
+        process = stack.enter_context(looking(world, fast, entry, LATE, log=log))
+        if when == "after":
+            stack.enter_context(hung(world, place))
+            time.sleep(2)
+        put(world, LATE)
+        image = wait_for(world, is_fresh)
+        assert image["path"] == LATE and holds(process, image)
+        assert world.run("/run/bin/hugeld", "service", "--once").returncode == 1
+        assert world.run("timeout", "-s", "KILL", "20", "/run/bin/hugeld", "service", "--dry-run").returncode in (0, 1)
+    said = (tmp_path / "said").read_text()
+    if when == "before":
+        assert "may not answer" in said and entry in said and said.count("\n") == 1, said
+    else:
+        assert said == ""
+
+
+def test_more_than_it_looks_at(world, tmp_path):
+    """It is said once, while the service goes on, and takes little memory."""
+    folder = world.path("/run/programs/many")
+    folder.mkdir()
+    for i in range(67000):
+        if i % 60000 == 0:  # a file of ext4 has 65000 names at most
+            (folder / str(i)).touch()
+        else:
+            os.link(folder / str(i // 60000 * 60000), folder / str(i))
+    enable(world, "/run/programs/many/*")
+    world.add("--way=image", APP)
+    with open(tmp_path / "said", "w") as log, service(world, options=["--keep-only"], stderr=log) as process:
+        helpers.wait_until((tmp_path / "said").read_text, what="a line")
+        assert status(world)["process"] == process.pid
+        [peak] = [int(line.split()[1]) for line in open(f"/proc/{process.pid}/status") if line.startswith("VmHWM:")]
+        assert peak < 64 << 10
+    said = (tmp_path / "said").read_text()
+    assert "more than 65536 names" in said and said.count("\n") == 1, said
+
+
+def test_files_of_a_user(world, fast, tmp_path):
+    """A folder in which he can write is left out, and that is said once; of his files in root's folder, twenty lines are said in an hour."""
+    home = world.path("/run/programs/home/user")
+    home.mkdir(parents=True)
+    os.chown(home, USER, USER)
+    folder = world.path("/run/programs/new")
+    with open(tmp_path / "said", "w") as log, looking(world, fast, "/run/programs/home/*/*", "/run/programs/new/*", log=log):
+        shutil.copy(world.path(APP), home / "theirs")
+        (folder / "x").mkdir(parents=True)
+        for i in range(30):
+            name = folder / "x" / str(i)
+            shutil.copy(world.path(APP), name)
+            os.chown(name, USER, USER)
+        helpers.wait_until(lambda: len(world.list()) == 30, what="all that are pending")
+        assert all(image["state"] == "pending" and image["path"].startswith("/run/programs/new/x/") for image in world.list())
+    said = (tmp_path / "said").read_text()
+    assert said.count("/run/programs/home") == said.count("/run/programs/home/*/*: users other than root") == 1, said
+    assert said.count("hugeld: /run/programs/new/x/") == 20 and said.count("no more is said within this hour") == 1, said
+    assert said.count("\n") == 22, said

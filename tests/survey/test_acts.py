@@ -6,6 +6,7 @@ join pages that processes map reads the file anew.  What is huge is read from sm
 
 import collections
 import contextlib
+import mmap
 import os
 import pathlib
 import re
@@ -114,13 +115,26 @@ def huge_or_skip(acting):
     return found
 
 
-def test_acts(acting, program):
-    """Page by page, each in a line; the program is the same; status and metrics say so."""
-    with acting() as service:
+def joins(path):
+    """Whether this kernel joins pages of the file, which processes may map meanwhile: of less than a huge page there are none."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC) as mapping:
+        try:
+            mapping.madvise(25, 0, helpers.PAGE)  # MADV_COLLAPSE
+        except OSError:
+            return False
+        return True
+
+
+def test_acts(acting, program, tmp_path):
+    """Page by page, each in a line, after the file was unmapped for ten seconds; the program is the same; status and metrics say so."""
+    metrics = tmp_path / "hugeld.prom"
+    with acting(f"metrics = {metrics}") as service:
         before = program.read_bytes()
         assert huge_bytes(program) == 0
+        began = time.monotonic()
         service.configure()
         acts = huge_or_skip(service)
+        assert time.monotonic() - began > 10 or joins(program)
         assert acts["kept_bytes"] == acts["huge"] * helpers.HUGE and acts["lost"] == 0
         line = service.lines_until("put in place")[-1]
         assert re.fullmatch(rf"hugeld: service: {re.escape(str(program))}: bytes (\d+) to (\d+) put in place in \d+\.\d ms, "
@@ -129,6 +143,12 @@ def test_acts(acting, program):
         assert first % helpers.HUGE == 0 and end - first == helpers.HUGE
         assert huge_bytes(program) >= helpers.HUGE and program.read_bytes() == before
         assert "put in place: " in service.service.run("status").stdout
+        service.configure("canary = 0")  # so that the numbers are of one moment
+        acts = service.wait(lambda acts: acts["reason"] is not None or acts["huge"] == 2)
+        service.configure("canary = 0")
+        numbers = {"huge_total": "huge", "failed_total": "failed", "lost_total": "lost", "kept_bytes": "kept_bytes"}
+        lines = {f"hugeld_acts_{name} {acts[key]}" for name, key in numbers.items()}
+        helpers.wait_until(lambda: lines <= set(metrics.read_text().splitlines()), what=f"{lines} in the metrics")
 
 
 def system_calls(*names):
@@ -168,14 +188,18 @@ def test_not_by_default(observe, program):
 
 
 @pytest.mark.whole
-def test_budget(acting, program):
-    """No more than it allows."""
-    with acting("rate = 60", "budget = 2") as service:
+@pytest.mark.parametrize("line", ["budget = 2", None], ids=["configured", "default"])
+def test_budget(acting, program, tmp_path, line):
+    """No more than it allows, by default 2 % of the memory."""
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 150000 kB\nMemFree: 140000 kB\nMemAvailable: 140000 kB\n")
+    with acting("rate = 60", *([line] if line else []), covers=[] if line else [(meminfo, "/proc/meminfo")]) as service:
         service.configure()
         huge_or_skip(service)
         acts = service.wait(lambda acts: "budget" in (acts["reason"] or ""))
         assert acts["huge"] == 1 and acts["kept_bytes"] == helpers.HUGE
-        assert "2 MiB are in place, and the budget is 2 MiB" in acts["reason"] and huge_bytes(program) == helpers.HUGE
+        budget = 2 if line else 3
+        assert f"2 MiB are in place, and the budget is {budget} MiB" in acts["reason"] and huge_bytes(program) == helpers.HUGE
 
 
 @pytest.mark.parametrize(("what", "words"), [
@@ -217,6 +241,30 @@ def test_gates(acting, program, tmp_path, what, words):
         if what == "canary":
             service.configure("act = no")
             assert service.wait(lambda acts: acts["reason"] is None)
+
+
+def draw(machine):
+    """Which per cent of all machines this one is among, by FNV-1a of its machine-id(5)."""
+    value = 0xcbf29ce484222325
+    for byte in machine.encode():
+        value = (value ^ byte) * 0x100000001b3 % 2**64
+    return value % 10000 / 100
+
+
+@pytest.mark.whole
+def test_canary_is_drawn(acting, tmp_path):
+    """By the machine's id: one begins at a percentage that another one does not, and both at a larger one."""
+    early, late = sorted((f"{i:032x}" for i in range(100)), key=draw)[5::89]
+    assert draw(early) < 20 and draw(late) > 80
+    file = tmp_path / "machine-id"
+    file.write_text(f"{late}\n")
+    with acting(covers=[(file, "/etc/machine-id")]) as service:
+        service.configure("canary = 50")
+        acts = service.wait(lambda acts: "none of the 50 %" in (acts["reason"] or ""))
+        assert acts["huge"] + acts["failed"] == 0
+        file.write_text(f"{early}\n")
+        service.configure("canary = 50")
+        service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
 
 
 @contextlib.contextmanager
@@ -362,11 +410,15 @@ def test_lost(acting, program):
         service.configure()
         huge_or_skip(service)
         service.configure("canary = 0")
+        done = service.wait(lambda acts: acts["reason"] is not None or acts["huge"] == 2)
         scatter(program)
         write_configuration(service.service.configuration, program, lines=[*OBSERVES, "canary = 100"])
         service.service.process.send_signal(signal.SIGHUP)
         with running([str(program), FOREVER]):
             acts = service.wait(lambda acts: acts["lost"] > 0)
+            began = time.monotonic()
+            after = service.service.next_windows(2)["acts"]
+            assert all(after[key] == done[key] for key in ("huge", "failed")) or time.monotonic() - began > 50
         assert acts["kept_bytes"] == 0 or acts["huge"] > acts["lost"]
 
 
@@ -378,9 +430,9 @@ def test_another_file(acting, program, six):
         new.rename(program)
         scatter(program)
         service.configure()
-        assert "it is another file now" in service.lines_until("not put in place")[-1]
-        acts = service.wait(lambda acts: acts["failed"] > 0)
+        acts = service.wait(lambda acts: acts["huge"] + acts["failed"] > 0)
         assert acts["huge"] == 0 and huge_bytes(program) == 0
+        assert "it is another file now" in service.lines_until("not put in place")[-1]
 
 
 @pytest.mark.whole

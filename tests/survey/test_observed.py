@@ -130,6 +130,18 @@ def test_stopped_and_configured_anew(observe, calls):
         assert helpers.wait_until(lambda: is_quiet(service), SECONDS, "its rest")
 
 
+def test_windows_and_rests(observe, calls):
+    """One window is as long as the configuration says, and the next one begins when that says, within a quarter."""
+    with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*", lines=["window = 3", "interval = 12"]) as service:
+        helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
+        began = time.monotonic()
+        helpers.wait_until(lambda: not rings(service.process), SECONDS, "its end")
+        ended = time.monotonic()
+        helpers.wait_until(lambda: rings(service.process), SECONDS, "the next one")
+        # What a busy machine shows late is shorter than it was.
+        assert ended - began > 1 and time.monotonic() - began > 6
+
+
 def is_quiet(service):
     """Whether two or three windows would have been and were not.  Where nothing is to be observed, nothing is said of it."""
     before = service.look() or {"windows": 0}
@@ -223,6 +235,25 @@ def test_metrics(observe, calls, tmp_path):
         assert not path.exists()
     finally:
         name.unlink()
+
+
+@pytest.mark.whole
+def test_metrics_of_many_files(observe, tmp_path, roots_folder):
+    """The twenty with most samples; who collects them keeps each series for years."""
+    folder, path = roots_folder / "many", tmp_path / "hugeld.prom"
+    folder.mkdir()
+    programs = [folder / str(i) for i in range(24)]
+    for program in programs:
+        shutil.copy("/bin/dash", program)
+    try:
+        with running(*([program, "-c", "while :; do :; done"] for program in programs)), \
+                observe(f"{folder}/*", lines=[f"metrics = {path}"]) as service:
+            service.wait(lambda observed: observed["unlisted"] == 0 and observed["samples"] > 1000)
+            service.process.send_signal(signal.SIGHUP)
+            helpers.wait_until(lambda: path.exists() and "hugeld_file_info{" in path.read_text(), SECONDS, "metrics")
+            assert path.read_text().count("\nhugeld_file_info{") == 20
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_metrics_that_cannot_be_written(observe, tmp_path):

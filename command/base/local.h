@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+/* Looks at paths without asking any server.
+
+   What lies on NFS or a FUSE may not answer, and who asks waits for ever.  So each part of a path is opened by O_PATH, which asks
+   only the file system of the folder before it, and nothing is looked up in it before mountinfo says that it is of a local one. */
+#ifndef HL_LOCAL_H
+#define HL_LOCAL_H
+
+#include <dirent.h>
+#include <glob.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/stat.h>
+
+#define HL_LOCAL_MOUNTS 16
+
+/* What is wrong with all others. */
+#define HL_LOCAL_PROBLEM "it lies on a file system that may not answer, as FUSE and NFS"
+
+/* What was found out about mounts; zero at first, apart from what the caller sets.  It keeps them busy until hl_close_local, so that is
+   called soon. */
+struct hl_local {
+    bool only_roots;    /* set by the caller: no folder is listed that others can write */
+    size_t entries_max; /* set by the caller: names that are listed at most; 0: any number */
+    size_t entries;     /* that were listed */
+    bool is_remote;     /* something was left out for its file system, */
+    bool is_exposed;    /* or because others can write the folder, */
+    bool is_full;       /* or for entries_max */
+    char *folder;       /* the one that was looked into last, */
+    int folder_file;    /* which is open */
+    size_t n;
+    struct {
+        uint64_t number;
+        int file; /* as long as it is open, no other mount has its number */
+        bool is_local;
+    } mount[HL_LOCAL_MOUNTS];
+};
+void hl_close_local(struct hl_local *local);
+
+/* Opens PATH by O_PATH, and has its STATUS; FOLLOWS: if that is a symbolic link, what it leads to.  A descriptor;
+   -EREMOTE: part of it may not answer, as is_remote then says; or another negated errno. */
+int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
+
+/* The folder that PATH leads to, or NULL and errno: EREMOTE or EACCES if it was left out.  closedir(3) closes it.  And its next entry, never
+   "." and "..", or NULL. */
+DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows);
+struct dirent *hl_read_folder(struct hl_local *local, DIR *folder);
+
+/* glob(3) of an absolute pattern without flags; what is left out does not count. */
+int hl_glob_local(struct hl_local *local, const char *pattern, glob_t *found);
+
+#endif
