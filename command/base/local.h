@@ -18,8 +18,8 @@
 /* What is wrong with all others. */
 #define HL_LOCAL_PROBLEM "it lies on a file system that may not answer, as FUSE and NFS"
 
-/* What was found out about mounts; zero at first, apart from what the caller sets.  It keeps them busy until hl_close_local, so that is
-   called soon. */
+/* What was found out about mounts; zero at first, apart from what the caller sets.  It keeps them busy until hl_close_local, so
+   that is called soon. */
 struct hl_local {
     bool only_roots;    /* set by the caller: no folder is listed that others can write */
     size_t entries_max; /* set by the caller: names that are listed at most; 0: any number */
@@ -42,8 +42,8 @@ void hl_close_local(struct hl_local *local);
    -EREMOTE: part of it may not answer, as is_remote then says; or another negated errno. */
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
 
-/* The folder that PATH leads to, or NULL and errno: EREMOTE or EACCES if it was left out.  closedir(3) closes it.  And its next entry, never
-   "." and "..", or NULL. */
+/* The folder that PATH leads to, or NULL and errno: EREMOTE or EACCES if it was left out.  closedir(3) closes it.  And its next
+   entry, never "." and "..", or NULL. */
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows);
 struct dirent *hl_read_folder(struct hl_local *local, DIR *folder);
 

@@ -143,8 +143,8 @@ static void say_full(struct hl_lookout *lookout, const struct hl_local *local, c
     lookout->said_full |= local->is_full;
 }
 
-/* The path that is left.  Symbolic links in folders are not followed, and nothing in a folder that others can write is taken: it could
-   be without end. */
+/* The path that is left.  Symbolic links in folders are not followed, and nothing in a folder that others can write is taken: it
+   could be without end. */
 static enum step look_at_path(struct hl_lookout *lookout, struct hl_local *local, struct left *found,
                               struct stat *status) {
     *found = lookout->left[--lookout->n_left];

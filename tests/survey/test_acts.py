@@ -409,8 +409,8 @@ def test_lost(acting, program):
     with acting() as service:
         service.configure()
         huge_or_skip(service)
+        done = service.wait(lambda acts: acts["huge"] == 2)
         service.configure("canary = 0")
-        done = service.wait(lambda acts: acts["reason"] is not None or acts["huge"] == 2)
         scatter(program)
         write_configuration(service.service.configuration, program, lines=[*OBSERVES, "canary = 100"])
         service.service.process.send_signal(signal.SIGHUP)

@@ -237,25 +237,6 @@ def test_metrics(observe, calls, tmp_path):
         name.unlink()
 
 
-@pytest.mark.whole
-def test_metrics_of_many_files(observe, tmp_path, roots_folder):
-    """The twenty with most samples; who collects them keeps each series for years."""
-    folder, path = roots_folder / "many", tmp_path / "hugeld.prom"
-    folder.mkdir()
-    programs = [folder / str(i) for i in range(24)]
-    for program in programs:
-        shutil.copy("/bin/dash", program)
-    try:
-        with running(*([program, "-c", "while :; do :; done"] for program in programs)), \
-                observe(f"{folder}/*", lines=[f"metrics = {path}"]) as service:
-            service.wait(lambda observed: observed["unlisted"] == 0 and observed["samples"] > 1000)
-            service.process.send_signal(signal.SIGHUP)
-            helpers.wait_until(lambda: path.exists() and "hugeld_file_info{" in path.read_text(), SECONDS, "metrics")
-            assert path.read_text().count("\nhugeld_file_info{") == 20
-    finally:
-        shutil.rmtree(folder)
-
-
 def test_metrics_that_cannot_be_written(observe, tmp_path):
     """It is said once."""
     with observe("/usr/*", lines=[f"metrics = {tmp_path}/none/hugeld.prom"]) as service:
