@@ -4,6 +4,7 @@
 import contextlib
 import os
 import pathlib
+import re
 import select
 import shutil
 import signal
@@ -38,7 +39,7 @@ def test_ranking(observe, calls):
         assert dry.returncode == 0 and str(calls) in dry.stdout
 
 
-@pytest.mark.parametrize("what", ["user's", "writable", "excluded", "elsewhere", "disguised"])
+@pytest.mark.parametrize("what", ["user's", "writable", "excluded", "elsewhere", "disguised", "linked"])
 def test_what_is_not_eligible(observe, calls, what):
     """No user gets a file into the table: not by owning it, and not by giving it the name of another one."""
     folder = pathlib.Path(calls).parent / "others"
@@ -54,13 +55,19 @@ def test_what_is_not_eligible(observe, calls, what):
         if what == "disguised":
             script = f"mount --bind {copy} {calls} && exec {calls} {FOREVER}"
             command = ["unshare", "-m", "sh", "-c", script]
-        pattern = {"excluded": f"{folder.parent}/*", "disguised": calls}.get(what, folder.parent if what == "elsewhere" else f"{folder}/*")
+        if what == "linked":  # by a link, which is a folder where it runs, the same file has a name that a user gave it
+            (folder.parent / "linked").symlink_to("others")
+            script = (f"mount -t tmpfs none /mnt && mkdir /mnt/linked && mount --bind {folder} /mnt/linked && "
+                      f"mount --rbind /mnt {folder.parent} && exec {folder.parent}/linked/copy {FOREVER}")
+            command = ["unshare", "-m", "sh", "-c", script]
+        pattern = {"excluded": f"{folder.parent}/*", "disguised": calls, "linked": f"{folder.parent}/linked/*"}.get(what, folder.parent if what == "elsewhere" else f"{folder}/*")
         lines = [f"excluded = {folder}/*"] if what == "excluded" else []
         with running(command), observe(pattern, lines=lines) as service:
             observed = service.wait(lambda observed: observed["ineligible"] >= 10)
             assert observed["files"] == []
     finally:
         shutil.rmtree(folder)
+        (folder.parent / "linked").unlink(missing_ok=True)
 
 
 def test_hostile_name(observe, roots_folder, calls):
@@ -116,8 +123,13 @@ def test_many_executables(observe, calls, roots_folder):
         shutil.rmtree(folder)
 
 
-def test_stopped_and_configured_anew(observe, calls):
-    """The kill switch ends a window, and nothing is sampled while it is there; `observe = no` the same."""
+def windows(path):
+    """How many there were, as the metrics say."""
+    return int(re.search(r"^hugeld_windows_total (\d+)$", path.read_text(), re.M)[1])
+
+
+def test_stopped_and_configured_anew(observe, calls, tmp_path):
+    """Nothing is sampled while the kill switch is there; `observe = no` the same, also if something else wakes the service."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
         service.wait_for(calls, 1)
         stop = service.root / STOP.lstrip("/")
@@ -125,9 +137,30 @@ def test_stopped_and_configured_anew(observe, calls):
         assert helpers.wait_until(lambda: is_quiet(service), SECONDS, "its rest")
         stop.unlink()
         service.next_windows()
-        service.configuration.write_text("observe = no\n")
+        metrics = tmp_path / "hugeld.prom"
+        service.configuration.write_text(f"observe = no\nwindow = 1\ninterval = 2\nmetrics = {metrics}\n")
         service.process.send_signal(signal.SIGHUP)
-        assert helpers.wait_until(lambda: is_quiet(service), SECONDS, "its rest")
+        assert helpers.wait_until(lambda: is_quiet(service) and metrics.exists(), SECONDS, "its rest")
+        before = windows(metrics)
+        for _ in range(4):
+            time.sleep(1.5)
+            metrics.unlink()
+            service.process.send_signal(signal.SIGHUP)
+            helpers.wait_until(metrics.exists, SECONDS, "metrics")
+        assert windows(metrics) == before
+
+
+@pytest.mark.parametrize("how", ["kill switch", "configuration"])
+def test_ended_in_a_window(observe, calls, how):
+    """At once, however long the window would be."""
+    with running([calls, FOREVER]), observe("/none/*", lines=["window = 60", "interval = 120"]) as service:
+        helpers.wait_until(lambda: rings(service.process), SECONDS, "a window")
+        if how == "kill switch":
+            (service.root / STOP.lstrip("/")).touch()
+        else:
+            service.configuration.write_text("observe = no\n")
+            service.process.send_signal(signal.SIGHUP)
+        helpers.wait_until(lambda: not rings(service.process), what="its end")
 
 
 def test_windows_and_rests(observe, calls):
