@@ -60,7 +60,8 @@ def test_what_is_not_eligible(observe, calls, what):
             script = (f"mount -t tmpfs none /mnt && mkdir /mnt/linked && mount --bind {folder} /mnt/linked && "
                       f"mount --rbind /mnt {folder.parent} && exec {folder.parent}/linked/copy {FOREVER}")
             command = ["unshare", "-m", "sh", "-c", script]
-        pattern = {"excluded": f"{folder.parent}/*", "disguised": calls, "linked": f"{folder.parent}/linked/*"}.get(what, folder.parent if what == "elsewhere" else f"{folder}/*")
+        pattern = {"excluded": f"{folder.parent}/*", "disguised": calls, "linked": f"{folder.parent}/linked/*",
+                   "elsewhere": folder.parent}.get(what, f"{folder}/*")
         lines = [f"excluded = {folder}/*"] if what == "excluded" else []
         with running(command), observe(pattern, lines=lines) as service:
             observed = service.wait(lambda observed: observed["ineligible"] >= 10)
