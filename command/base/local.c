@@ -46,7 +46,7 @@ static bool read_mount(uint64_t number) {
     return is_local;
 }
 
-/* The same for that of the open FILE, which was not always looked up. */
+/* The same for the mount of the open FILE, which has this NUMBER; it is asked once. */
 static bool is_mount_local(struct hl_local *local, int file, uint64_t number) {
     for (size_t i = 0; i < local->n; i++)
         if (local->mount[i].number == number)
