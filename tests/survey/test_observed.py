@@ -271,6 +271,17 @@ def test_metrics(observe, calls, tmp_path):
         name.unlink()
 
 
+def test_metrics_through_no_link(observe, tmp_path):
+    """Also not one that is made just after that was removed which was there."""
+    path, victim = tmp_path / "hugeld.prom", tmp_path / "victim"
+    victim.write_text("mine\n")
+    (tmp_path / "hugeld.prom.new").symlink_to(victim)
+    with observe("/none/*", lines=[f"metrics = {path}"], prefix=replaced({"unlink": (0, None)})) as service:
+        service.next_windows(1)
+        assert victim.read_text() == "mine\n" and not path.exists()
+        assert "the metrics cannot be written: File exists" in service.process.stderr.readline()
+
+
 def test_metrics_that_cannot_be_written(observe, tmp_path):
     """It is said once."""
     with observe("/usr/*", lines=[f"metrics = {tmp_path}/none/hugeld.prom"]) as service:
