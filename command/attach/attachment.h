@@ -37,6 +37,7 @@ struct hl_attached_text {
     int back_file; /* what is mapped there now, in the same way, for the case that it fails half-way; -1 where that
                         cannot be opened */
     bool owns_back_file;
+    dev_t back_device;
     ino_t back_inode;
     unsigned n_back;
     struct hl_piece_of_text back[HL_PIECES_MAX];
@@ -68,6 +69,7 @@ struct hl_attach_request {
 struct hl_attachment {
     struct hl_process process;
     int skip;              /* why nothing of it changes: as of a text */
+    uint64_t locked_kib;   /* of its memory, before its regions were read */
     enum hl_skip obstacle; /* what keeps its text from other huge pages than it has; or HL_MOVED */
     size_t n_texts;
     struct hl_attached_text *text; /* one for each object that is selected */

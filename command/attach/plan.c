@@ -62,6 +62,18 @@ static int check_status(const struct hl_attachment *attachment) {
     return result;
 }
 
+/* How much of its memory is locked, in KiB. */
+static uint64_t read_locked(const struct hl_process *process) {
+    char line[1024];
+    uint64_t kib = 0;
+    FILE *status = hl_open_text(process->folder, "status");
+    while (status != NULL && fgets(line, sizeof line, status) != NULL)
+        sscanf(line, "VmLck: %" SCNu64, &kib);
+    if (status != NULL)
+        fclose(status);
+    return kib;
+}
+
 /* --- its text --- */
 
 /* Flags of VmFlags that text has: readable and executable, may be made readable, writable and executable, is
@@ -84,12 +96,11 @@ static int check_flags(const struct hl_region *region) {
 /* Whether REGION maps LOADED's file as SEGMENT says; a part of it may lie in neighbours. */
 static int check_region(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                         const struct hl_segment *segment, const struct hl_region *region) {
-    if (region->of_image && !region->shared && !(region->flags & PF_W) &&
-        hl_answers(&attachment->process, region))
-        return 0; /* what an attach or detach has left that did not come to its end */
-    if (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
-        region->flags != segment->flags ||
-        region->offset - segment->offset != region->start - segment->first_page)
+    bool is_left = region->of_image && !region->shared && !(region->flags & PF_W) &&
+                   hl_answers(&attachment->process, region); /* by an attach or detach that was killed */
+    if (!is_left && (region->shared || region->inode != loaded->inode || region->device != loaded->device ||
+                     region->flags != segment->flags ||
+                     region->offset - segment->offset != region->start - segment->first_page))
         return HL_SKIP_MAPPING_CHANGED;
     return check_flags(region);
 }
@@ -316,10 +327,17 @@ static int plan_attach(const struct hl_attachment *attachment, struct hl_attache
 static void open_region(const struct hl_attachment *attachment, struct hl_attached_text *text,
                         const struct hl_region *region) {
     char *path = hl_xasprintf("map_files/%" PRIx64 "-%" PRIx64, region->start, region->end);
-    text->back_file = hl_open_process_file(&attachment->process, path);
-    text->owns_back_file = text->back_file >= 0;
-    text->back_inode = region->inode;
+    int file = hl_open_process_file(&attachment->process, path);
+    struct stat stat;
     free(path);
+    text->back_inode = region->inode;
+    text->back_device = region->device;
+    if (file >= 0 && fstat(file, &stat) == 0 && stat.st_ino == region->inode && stat.st_dev == region->device) {
+        text->back_file = file;
+        text->owns_back_file = true;
+    } else if (file >= 0) {
+        close(file); /* another one is mapped there by now */
+    }
 }
 
 /* REGION maps an image where TEXT's object is. */
@@ -329,12 +347,14 @@ static int plan_region_back(const struct hl_attachment *attachment, struct hl_at
     add_own_pieces(text->piece, &text->n_pieces, &text->loaded->object, region->start, region->end);
     if (text->n_pieces == before)
         return 0;
-    if (strstr(region->vm_flags, "bt") != NULL) /* PROT_BTI, which would be lost, as in check_flags */
-        return HL_SKIP_ATTACH_FLAGS;
+    int result = check_flags(region);
+    if (result != 0)
+        return result;
     text->huge_pages += (region->end - region->start) / geometry->huge_page_bytes;
     if (text->back_file < 0 && text->n_back == 0)
         open_region(attachment, text, region);
-    if (text->n_back < HL_PIECES_MAX && text->back_inode == region->inode)
+    if (text->n_back < HL_PIECES_MAX && text->back_inode == region->inode &&
+        text->back_device == region->device)
         text->back[text->n_back++] = (struct hl_piece_of_text){region->start, region->end, region->offset,
                                                                (region->flags & PF_R ? PROT_READ : 0) |
                                                                    (region->flags & PF_X ? PROT_EXEC : 0)};
@@ -424,9 +444,26 @@ static bool is_same_file(const struct hl_attachment *attachment, const struct hl
     return is_known && hl_is_same_state(&state, &text->state);
 }
 
+/* Whether TEXT was locked, or mapped in an unusual way, since it was planned.  For a library the kernel would count all that is resident
+   below it, while all threads stand still; so its flags are read only where more or less is locked than was. */
+static int check_flags_again(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
+    struct hl_process now = {.folder = -1};
+    struct hl_address_range range[HL_PIECES_MAX];
+    if (!text->loaded->object.is_main && read_locked(&attachment->process) == attachment->locked_kib)
+        return 0;
+    for (unsigned i = 0; i < text->n_pieces; i++)
+        range[i] = (struct hl_address_range){text->piece[i].start, text->piece[i].end};
+    int result = hl_read_some_regions(&now, &attachment->process, range, text->n_pieces);
+    for (size_t i = 0; i < now.n_regions && result == 0; i++)
+        result = check_flags(&now.region[i]);
+    hl_close_process(&now);
+    return result;
+}
+
 int hl_check_attached_text(const struct hl_attachment *attachment, const struct hl_attached_text *text,
                            const struct hl_process *now, const struct hl_geometry *geometry) {
-    int result = is_same_file(attachment, text, now) ? 0 : HL_SKIP_MAPPING_CHANGED;
+    int result =
+        is_same_file(attachment, text, now) ? check_flags_again(attachment, text) : HL_SKIP_MAPPING_CHANGED;
     for (unsigned i = 0; i < text->n_pieces && result == 0; i++) {
         const struct hl_piece_of_text *piece = &text->piece[i];
         if (!is_as_planned(attachment, now, piece->start, piece->end))
@@ -519,6 +556,7 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
         result = hl_check_attach_machine();
     if (result == 0)
         result = check_status(attachment);
+    attachment->locked_kib = read_locked(&attachment->process);
     if (result == 0)
         result = selects_main_alone(request) ? hl_read_process_for_main(&attachment->process)
                                              : hl_read_process(&attachment->process);

@@ -341,11 +341,17 @@ int hl_read_process_for_main(struct hl_process *process) {
     return result == 0 ? read_details(process, find_end_of_main(process)) : result;
 }
 
-int hl_read_mappings(struct hl_process *process, const struct hl_process *opened) {
+/* Makes PROCESS the process that OPENED is, of which nothing has been read. */
+static int open_again(struct hl_process *process, const struct hl_process *opened) {
     memset(process, 0, sizeof *process);
     process->pid = opened->pid;
     process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
-    return process->folder < 0 ? -errno : read_text_of_regions(process, "maps");
+    return process->folder < 0 ? -errno : 0;
+}
+
+int hl_read_mappings(struct hl_process *process, const struct hl_process *opened) {
+    int result = open_again(process, opened);
+    return result == 0 ? read_text_of_regions(process, "maps") : result;
 }
 
 /* include/uapi/linux/fs.h of Linux 6.11. */
@@ -399,18 +405,30 @@ static int query_range(struct hl_process *process, const struct hl_process *open
     return 0;
 }
 
-/* Reads the text as far as that is needed. */
-static int search_ranges(struct hl_process *process, const struct hl_address_range *range, size_t n) {
-    FILE *text = open_text(process, "maps");
+/* Reads the text NAME, maps or smaps, as far as that is needed, and little at a time: of what a call of ours asks for, the kernel
+   looks at all. */
+static int search_ranges(struct hl_process *process, const char *name, const struct hl_address_range *range,
+                         size_t n) {
+    FILE *text = open_text(process, name);
     struct hl_region region;
     size_t size = 0, i = 0;
-    char *line = NULL;
+    bool is_wanted = false;
+    char *line = NULL, few[256];
     if (text == NULL)
         return -errno;
-    while (i < n && hl_next_region(&region, text, &line, &size)) {
+    if (strcmp(name, "smaps") == 0)
+        setvbuf(text, few, _IOFBF, sizeof few);
+    while (i < n && getline(&line, &size, text) >= 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (!parse_region(&region, line)) {
+            if (is_wanted)
+                parse_field(&process->region[process->n_regions - 1], line);
+            continue;
+        }
         while (i < n && range[i].end <= region.start)
             i++;
-        if (i == n || region.end <= range[i].start)
+        is_wanted = i < n && region.end > range[i].start;
+        if (!is_wanted)
             continue;
         region.name = hl_xasprintf("%s", region.name);
         add_region(process, &region);
@@ -425,19 +443,24 @@ static int compare_ranges(const void *a, const void *b) {
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
+int hl_read_some_regions(struct hl_process *process, const struct hl_process *opened,
+                         struct hl_address_range *range, size_t n) {
+    int result = open_again(process, opened);
+    qsort(range, n, sizeof *range, compare_ranges);
+    return result == 0 ? search_ranges(process, "smaps", range, n) : result;
+}
+
 int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
                           struct hl_address_range *range, size_t n) {
+    int result = open_again(process, opened);
+    int maps = result == 0 ? hl_open_process_file(process, "maps") : result;
     qsort(range, n, sizeof *range, compare_ranges);
-    memset(process, 0, sizeof *process);
-    process->pid = opened->pid;
-    process->folder = fcntl(opened->folder, F_DUPFD_CLOEXEC, 0);
-    int maps = process->folder >= 0 ? hl_open_process_file(process, "maps") : -errno, result = 0;
     if (maps < 0)
         return maps;
     for (size_t i = 0; i < n && result == 0; i++)
         result = query_range(process, opened, maps, &range[i]);
     close(maps);
-    return result == -ENOTTY ? search_ranges(process, range, n) : result;
+    return result == -ENOTTY ? search_ranges(process, "maps", range, n) : result;
 }
 
 const struct hl_region *hl_find_region(const struct hl_process *process, uint64_t at) {

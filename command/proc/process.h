@@ -140,6 +140,10 @@ struct hl_address_range {
 int hl_read_some_mappings(struct hl_process *process, const struct hl_process *opened,
                           struct hl_address_range *range, size_t n);
 
+/* The same with what smaps has of these regions; before that, the kernel counts what is resident in each that lies below. */
+int hl_read_some_regions(struct hl_process *process, const struct hl_process *opened,
+                         struct hl_address_range *range, size_t n);
+
 /* The soft limit that /proc/PID/limits has under NAME, "Max ...": UINT64_MAX if there is none, 0 if it is not known. */
 uint64_t hl_read_limit(const struct hl_process *process, const char *name);
 

@@ -113,7 +113,7 @@ static bool has_code(const struct hl_tracee *tracee, const struct hl_process *pr
                      const struct hl_code *code) {
     char found[16];
     const struct hl_region *region = hl_find_region(process, at);
-    return region != NULL && (region->flags & PF_X) && hl_read_tracee(tracee, at, found, code->n) == 0 &&
+    return region != NULL && region->flags == (PF_R | PF_X) && !region->shared && hl_read_tracee(tracee, at, found, code->n) == 0 &&
            memcmp(found, code->at, code->n) == 0;
 }
 
@@ -159,12 +159,13 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
     return result;
 }
 
-/* Both come from one object if that is possible: the libc, which is never unloaded. */
+/* Both come from one object if that is possible: the libc, which is never unloaded.  Nor is what the kernel and the dynamic linker have
+   loaded at first, above all that came later; so the highest come first. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
     struct hl_gadgets any = {0, 0};
     for (int avoided = 0; avoided < 2; avoided++) {
-        for (size_t i = 0; i < process->n_regions; i++) {
+        for (size_t i = process->n_regions; i-- > 0;) {
             const struct hl_region *region = &process->region[i];
             bool is_vdso = strcmp(region->name, "[vdso]") == 0;
             if (region->flags != (PF_R | PF_X) || region->shared || (region->inode == 0 && !is_vdso) ||
@@ -329,13 +330,14 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const st
         tracee->call = *call;
         tracee->rest = hl_find_rest(call);
     }
-    if (tracee->rest != 0 && hl_read_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
-        tracee->rest = 0;
     int result = call == NULL && !HL_STOPS_RUNNING ? HL_SKIP_ATTACH_UNFIT : seize(tracee);
     if (result == -EPERM)
         return find_denial(tracee);
     if (result == 0)
         hl_look_before_stop(tracee);
+    /* as late as that goes: it may wake, and write something else there before it sleeps again */
+    if (tracee->rest != 0 && hl_read_tracee(tracee, tracee->rest, tracee->rest_bytes, HL_REST_BYTES) != 0)
+        tracee->rest = 0;
     if (result == 0)
         result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0);
     if (result == 0)

@@ -8,6 +8,7 @@
    wrong. */
 #define _GNU_SOURCE
 #include <alloca.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/filter.h>
@@ -149,6 +150,17 @@ static void wait_nanosleep_rest(void) {
              "nanosleep");
         want(read_clock() - began >= 0.4, "nanosleep was short");
         want(time.tv_nsec == 200000000 && rest.tv_nsec == 7, "nanosleep has written the rest");
+    }
+}
+
+/* What is in the place of the rest is another value each time. */
+static void wait_nanosleep_varying(void) {
+    static struct timespec rest;
+    for (long i = 1; !shared->stop; i++) {
+        struct timespec time = {0, 20000000};
+        rest = (struct timespec){i, i};
+        want(nanosleep(&time, &rest) == 0, "nanosleep");
+        want(rest.tv_sec == i && rest.tv_nsec == i, "nanosleep has written the rest");
     }
 }
 
@@ -1172,6 +1184,40 @@ static void run_execs_beside(void) {
     pthread_join(thread, NULL);
 }
 
+/* What a thread does with the text when the FIFO NAME says so: l locks it, a advises something, s seals the last 6 MiB, S all;
+   u unloads the LIBRARY. */
+static void *library;
+
+static void *obey(void *data) {
+    size_t bytes = 1024 * FUNCTIONS, sealed = (size_t)6 << 20;
+    char byte, *from = (char *)((uintptr_t)functions & -4096UL);
+    want(read(open(victim, O_RDWR), &byte, 1) == 1, victim);
+    if (byte == 'l')
+        want(mlock(from, bytes) == 0, "mlock");
+    if (byte == 'a')
+        want(madvise(from, bytes, MADV_DONTFORK) == 0, "madvise");
+    if (byte == 's')
+        want(syscall(462 /* mseal */, from + bytes - sealed, sealed, 0) == 0, "mseal");
+    if (byte == 'S')
+        want(syscall(462, from, bytes, 0) == 0, "mseal");
+    if (byte == 'u')
+        want(dlclose(library) == 0, "dlclose");
+    prctl(PR_SET_NAME, "obeyed");
+    while (!shared->stop)
+        pause();
+    return data;
+}
+
+static void run_told(void) {
+    pthread_t thread;
+    const char *path = getenv("LIBRARY");
+    want(path == NULL || (library = dlopen(path, RTLD_NOW)) != NULL, "dlopen");
+    want(pthread_create(&thread, NULL, obey, NULL) == 0, "pthread_create");
+    wait_futex();
+    pthread_cancel(thread);
+    pthread_join(thread, NULL);
+}
+
 /* What it executes gets a signal that it ignores, at which a tracer would stop it. */
 static int run_executed(void) {
     char byte;
@@ -1426,6 +1472,7 @@ static const struct mode {
     WAIT(pwait_eintr),
     WAIT(uring_worker),
     WAIT(nanosleep_rest),
+    WAIT(nanosleep_varying),
 #ifdef __x86_64__
     WAIT(select_constant),
 #endif
@@ -1455,6 +1502,7 @@ static const struct mode {
     RUN(unanswered),
     RUN(unanswered_close),
     RUN(execs_beside),
+    RUN(told),
     RUN(execs_unanswered),
 };
 

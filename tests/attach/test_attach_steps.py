@@ -2,8 +2,10 @@
 """hugeld is killed before each of its steps, a signal that cannot be held back comes before each, and each call that it makes
 in the process fails with each errno that it may have: the program goes on, right, and what is left behind is bounded."""
 
+import contextlib
 import errno
 import os
+import platform
 import signal
 import subprocess
 
@@ -239,4 +241,94 @@ def test_file_changes(targets, library_target, steps, plain_output, tmp_path, ki
         assert code == 1 and "its mappings do not match" in said, said
         assert target.huge_bytes() == 0
         assert helpers.hugeld("attach", *words, target.pid).returncode == 0
+        assert target.finish() == plain_output
+
+
+# Tells it what to do with its text (target.c), and waits until it is done.
+TELL = """printf %s {word} > {fifo}
+for i in $(seq 500); do ! grep -qs obeyed /proc/{pid}/task/*/comm || exit 0; sleep 0.01; done; exit 1"""
+
+
+@contextlib.contextmanager
+def told(program, fifo, **options):
+    """A target that waits for TELL: its attach with a word before one of the steps."""
+    fifo.unlink(missing_ok=True)
+    os.mkfifo(fifo)
+    with attaching.running(program, "told", fifo, **options) as target:
+        attaching.wait_in_call(target.pid)
+        helpers.wait_until(lambda: len(os.listdir(f"/proc/{target.pid}/task")) == 2, what="its second thread")
+
+        def say(word, nth, steps, command="attach", *words):
+            script = TELL.format(word=word, fifo=fifo, pid=target.pid)
+            return step(steps, "run", nth, script, helpers.HUGELD, command, *words, target.pid)
+        yield target, say
+
+
+LOCKED, UNUSUAL = "its text is locked into memory", "its text is mapped in an unusual way"
+
+
+@pytest.mark.parametrize("command", ["attach", "detach"])
+@pytest.mark.parametrize("kind, word, sentence", [("exec", "l", LOCKED), ("exec", "a", UNUSUAL), ("library", "l", LOCKED)])
+def test_flags_that_come_late(targets, library_target, steps, plain_output, tmp_path, kind, command, word, sentence):
+    """After it was looked at, its text is locked into memory or mapped in an unusual way, which would be lost."""
+    program, library = (targets["exec"], None) if kind == "exec" else library_target
+    words = ["-p", "libtext.so"] if library else []
+    with told(program, tmp_path / "fifo") as (target, say):
+        target.path = str(library or target.path)
+        if command == "detach":
+            assert helpers.hugeld("attach", *words, target.pid).returncode == 0
+        _, code, said = say(word, ARMED, steps, command, *words)
+        assert code == 1 and sentence in said, said
+        assert (target.huge_bytes() > 0) == (command == "detach")
+        assert sentence in helpers.hugeld(command, *words, target.pid).stderr
+        assert target.finish() == plain_output
+
+
+@pytest.mark.parametrize("word", ["s", "S"])
+def test_sealed_halfway(steps, tmp_path, word):
+    """Its text is sealed while it moves, 8 MiB at a time: what has moved goes back, unless that was sealed too."""
+    program = attaching.compile_target(tmp_path, "target-large", 20, "-no-pie")
+    with attaching.running(program, "futex") as target:
+        plain = target.finish()
+    found = set()
+    with told(program, tmp_path / "fifo") as (target, say):
+        n, code, said = say("s", 10**6, steps)
+        assert code == 0 and target.huge_bytes() >= 8 * helpers.HUGE, said
+        assert target.finish() == plain
+    for nth in range(n - 50, n):
+        with told(program, tmp_path / "fifo") as (target, say):
+            _, code, said = say(word, nth, steps)
+            assert code == 0 or "sealed" in said, said
+            found.add((code, target.huge_bytes() // helpers.HUGE))
+            assert target.finish() == plain, said
+    moved = {pages for code, pages in found if code == 0}
+    stayed = {pages for code, pages in found if code == 1}
+    assert len(moved) == 1 and 0 in stayed, found
+    if word == "s":
+        assert stayed == {0}, found
+    else:
+        assert max(stayed) in range(1, max(moved)), found
+
+
+# What a thread makes calls with, and what restores it, as in a libc.
+INSTRUCTIONS = ".globl f\nf: syscall\nret\nmov $15, %rax\nsyscall\n.space 4 << 20\n"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the vdso has what restores it")
+def test_library_goes(targets, steps, plain_output, tmp_path):
+    """A library is unloaded in the middle of it, whose instructions would have done."""
+    (tmp_path / "library.S").write_text(INSTRUCTIONS)
+    subprocess.run(["gcc", "-shared", "-nostdlib", "-o", tmp_path / "library.so", tmp_path / "library.S"], check=True, timeout=60)
+    with told(targets["exec"], tmp_path / "fifo", env=helpers.environment(LIBRARY=tmp_path / "library.so")) as (target, say):
+        _, code, said = say("u", ARMED, steps)
+        assert code == 0 and "library.so" not in "".join(m.name for m in target.mappings()), said
+        assert target.finish() == plain_output
+
+
+def test_other_rest(targets, steps, plain_output):
+    """It sleeps again, with another value where the rest is written to, before it is stopped."""
+    with attaching.running(targets["exec"], "nanosleep_varying") as target:
+        attaching.wait_in_call(target.pid)
+        _, code, said = step(steps, "run", 1, "sleep 0.1", helpers.HUGELD, "attach", target.pid)
+        assert code == 0, said
         assert target.finish() == plain_output
