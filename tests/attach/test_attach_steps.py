@@ -245,8 +245,7 @@ def test_file_changes(targets, library_target, steps, plain_output, tmp_path, ki
 
 
 # Tells it what to do with its text (target.c), and waits until it is done.
-TELL = """printf %s {word} > {fifo}
-for i in $(seq 500); do ! grep -qs obeyed /proc/{pid}/task/*/comm || exit 0; sleep 0.01; done; exit 1"""
+TELL = 'printf %s {word} > {fifo}; while read -r name < {comm} && [ "$name" != obeyed ]; do sleep 0.01; done'
 
 
 @contextlib.contextmanager
@@ -256,10 +255,12 @@ def told(program, fifo, **options):
     os.mkfifo(fifo)
     with attaching.running(program, "told", fifo, **options) as target:
         attaching.wait_in_call(target.pid)
-        helpers.wait_until(lambda: len(os.listdir(f"/proc/{target.pid}/task")) == 2, what="its second thread")
+        folder = f"/proc/{target.pid}/task"
+        helpers.wait_until(lambda: len(os.listdir(folder)) == 2, what="its second thread")
+        (other,) = set(os.listdir(folder)) - {str(target.pid)}
 
         def say(word, nth, steps, command="attach", *words):
-            script = TELL.format(word=word, fifo=fifo, pid=target.pid)
+            script = TELL.format(word=word, fifo=fifo, comm=f"{folder}/{other}/comm")
             return step(steps, "run", nth, script, helpers.HUGELD, command, *words, target.pid)
         yield target, say
 
