@@ -132,6 +132,8 @@ static enum hl_skip reason_of(int skip) {
     case -ENOENT:
     case -ENODATA:
         return HL_SKIP_ATTACH_ENDED;
+    case -EFAULT: /* it is not mapped any more */
+        return HL_SKIP_MAPPING_CHANGED;
     default:
         return skip > 0 ? (enum hl_skip)skip : HL_MOVED;
     }

@@ -106,11 +106,14 @@ static int find_programs(struct hl_survey_filter *filter, const struct request *
     filter->program = hl_xmalloc(request->names.n * sizeof *filter->program);
     for (size_t i = 0; i < request->names.n; i++) {
         struct hl_program program;
-        bool found = hl_open_program(&program, request->names.word[i]) && hl_read_program(&program);
+        const char *name = request->names.word[i];
+        bool is_there = hl_open_program(&program, name), found = is_there && hl_read_program(&program);
         if (found)
             filter->program[i] = program.file.stat;
+        else if (is_there && program.problem == HL_ELF_32_BIT)
+            hl_warn("survey: --program %s: it is a 32-bit program, and hugeld is for 64-bit ones only", name);
         else
-            hl_warn("survey: --program %s: there is no such program; give its path", request->names.word[i]);
+            hl_warn("survey: --program %s: there is no such program; give its path", name);
         hl_close_program(&program);
         if (!found)
             return HL_EXIT_USAGE;

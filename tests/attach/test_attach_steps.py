@@ -12,6 +12,7 @@ import subprocess
 import helpers
 import attaching
 import pytest
+from pagecache import on_small_pages
 
 pytestmark = pytest.mark.beside
 
@@ -250,7 +251,7 @@ TELL = 'printf %s {word} > {fifo}; while read -r name < {comm} && [ "$name" != o
 
 @contextlib.contextmanager
 def told(program, fifo, **options):
-    """A target that waits for TELL: its attach with a word before one of the steps."""
+    """A target that waits for a word, and the script that says it."""
     fifo.unlink(missing_ok=True)
     os.mkfifo(fifo)
     with attaching.running(program, "told", fifo, **options) as target:
@@ -258,11 +259,7 @@ def told(program, fifo, **options):
         folder = f"/proc/{target.pid}/task"
         helpers.wait_until(lambda: len(os.listdir(folder)) == 2, what="its second thread")
         (other,) = set(os.listdir(folder)) - {str(target.pid)}
-
-        def say(word, nth, steps, command="attach", *words):
-            script = TELL.format(word=word, fifo=fifo, comm=f"{folder}/{other}/comm")
-            return step(steps, "run", nth, script, helpers.HUGELD, command, *words, target.pid)
-        yield target, say
+        yield target, lambda word: TELL.format(word=word, fifo=fifo, comm=f"{folder}/{other}/comm")
 
 
 LOCKED, UNUSUAL = "its text is locked into memory", "its text is mapped in an unusual way"
@@ -274,11 +271,11 @@ def test_flags_that_come_late(targets, library_target, steps, plain_output, tmp_
     """After it was looked at, its text is locked into memory or mapped in an unusual way, which would be lost."""
     program, library = (targets["exec"], None) if kind == "exec" else library_target
     words = ["-p", "libtext.so"] if library else []
-    with told(program, tmp_path / "fifo") as (target, say):
+    with told(program, tmp_path / "fifo") as (target, script):
         target.path = str(library or target.path)
         if command == "detach":
             assert helpers.hugeld("attach", *words, target.pid).returncode == 0
-        _, code, said = say(word, ARMED, steps, command, *words)
+        _, code, said = step(steps, "run", ARMED, script(word), helpers.HUGELD, command, *words, target.pid)
         assert code == 1 and sentence in said, said
         assert (target.huge_bytes() > 0) == (command == "detach")
         assert sentence in helpers.hugeld(command, *words, target.pid).stderr
@@ -292,13 +289,13 @@ def test_sealed_halfway(steps, tmp_path, word):
     with attaching.running(program, "futex") as target:
         plain = target.finish()
     found = set()
-    with told(program, tmp_path / "fifo") as (target, say):
-        n, code, said = say("s", 10**6, steps)
+    with told(program, tmp_path / "fifo") as (target, script):
+        n, code, said = step(steps, "run", 10**6, "", helpers.HUGELD, "attach", target.pid)
         assert code == 0 and target.huge_bytes() >= 8 * helpers.HUGE, said
         assert target.finish() == plain
     for nth in range(n - 50, n):
-        with told(program, tmp_path / "fifo") as (target, say):
-            _, code, said = say(word, nth, steps)
+        with told(program, tmp_path / "fifo") as (target, script):
+            _, code, said = step(steps, "run", nth, script(word), helpers.HUGELD, "attach", target.pid)
             assert code == 0 or "sealed" in said, said
             found.add((code, target.huge_bytes() // helpers.HUGE))
             assert target.finish() == plain, said
@@ -315,14 +312,31 @@ def test_sealed_halfway(steps, tmp_path, word):
 INSTRUCTIONS = ".globl f\nf: syscall\nret\nmov $15, %rax\nsyscall\n.space 4 << 20\n"
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="the vdso has what restores it")
-def test_library_goes(targets, steps, plain_output, tmp_path):
-    """A library is unloaded in the middle of it, whose instructions would have done."""
+@pytest.fixture
+def library(tmp_path):
     (tmp_path / "library.S").write_text(INSTRUCTIONS)
     subprocess.run(["gcc", "-shared", "-nostdlib", "-o", tmp_path / "library.so", tmp_path / "library.S"], check=True, timeout=60)
-    with told(targets["exec"], tmp_path / "fifo", env=helpers.environment(LIBRARY=tmp_path / "library.so")) as (target, say):
-        _, code, said = say("u", ARMED, steps)
+    on_small_pages(tmp_path / "library.so")
+    return tmp_path / "library.so"
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the vdso has what restores it")
+def test_library_goes(targets, steps, plain_output, tmp_path, library):
+    """A library is unloaded in the middle of it, whose instructions would have done."""
+    with told(targets["exec"], tmp_path / "fifo", env=helpers.environment(LIBRARY=library)) as (target, script):
+        _, code, said = step(steps, "run", ARMED, script("u"), helpers.HUGELD, "attach", target.pid)
         assert code == 0 and "library.so" not in "".join(m.name for m in target.mappings()), said
+        assert target.finish() == plain_output
+
+
+def test_library_goes_early(targets, plain_output, tmp_path, library):
+    """A library is unloaded before its text is read."""
+    preload = tmp_path / "other-text.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", preload, attaching.HERE / "other-text.c", "-ldl"], check=True)
+    with told(targets["exec"], tmp_path / "fifo", env=helpers.environment(LIBRARY=library)) as (target, script):
+        result = helpers.run([helpers.COMMAND, "attach", "-p", "library.so", target.pid],
+                             env=helpers.environment(LD_PRELOAD=preload, SCRIPT=script("u")))
+        helpers.one_line(result, 1, "its mappings do not match")
         assert target.finish() == plain_output
 
 

@@ -52,6 +52,13 @@ def test_survey_wrong_use(arguments):
     one_line(hugeld("survey", *arguments), 2)
 
 
+def test_survey_32_bit(tmp_path):
+    program = tmp_path / "program"
+    program.write_bytes(b"\x7fELF\1" + pathlib.Path("/bin/true").read_bytes()[5:])
+    program.chmod(0o755)
+    one_line(hugeld("survey", "--program", program), 2, "it is a 32-bit program")
+
+
 def test_survey_program_that_cannot_run(tmp_path):
     one_line(hugeld("survey", "--", "no-such-program-here"), 127, "no-such-program-here")
     one_line(hugeld("survey", "--", tmp_path), 126)
