@@ -332,7 +332,8 @@ static void open_region(const struct hl_attachment *attachment, struct hl_attach
     free(path);
     text->back_inode = region->inode;
     text->back_device = region->device;
-    if (file >= 0 && fstat(file, &stat) == 0 && stat.st_ino == region->inode && stat.st_dev == region->device) {
+    if (file >= 0 && fstat(file, &stat) == 0 && stat.st_ino == region->inode &&
+        stat.st_dev == region->device) {
         text->back_file = file;
         text->owns_back_file = true;
     } else if (file >= 0) {
@@ -444,8 +445,8 @@ static bool is_same_file(const struct hl_attachment *attachment, const struct hl
     return is_known && hl_is_same_state(&state, &text->state);
 }
 
-/* Whether TEXT was locked, or mapped in an unusual way, since it was planned.  For a library the kernel would count all that is resident
-   below it, while all threads stand still; so its flags are read only where more or less is locked than was. */
+/* Whether TEXT was locked, or mapped in an unusual way, since it was planned.  For a library the kernel would count all that is
+   resident below it, while all threads stand still; so its flags are read only where more or less is locked than was. */
 static int check_flags_again(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
     struct hl_process now = {.folder = -1};
     struct hl_address_range range[HL_PIECES_MAX];

@@ -93,10 +93,14 @@ static bool is_its_call(const struct hl_tracee *tracee, long number, const uint6
            memcmp(argument, tracee->call.argument, sizeof tracee->call.argument) == 0;
 }
 
-/* It may have left the call since, and mostly is there again soon. */
+/* It may have left the call since, and mostly is there again soon.  However late we come, it is looked at once: else it would be
+   interrupted for nothing. */
 void hl_look_before_stop(struct hl_tracee *tracee) {
     struct hl_call now;
-    for (double begun = hl_now_ms(); tracee->call.number >= 0 && hl_now_ms() - begun < LOOK_MS;) {
+    double begun = hl_now_ms();
+    if (tracee->call.number < 0)
+        return;
+    do {
         if (read_call(tracee, &now, &tracee->seen.stack, &tracee->seen.pc) &&
             is_its_call(tracee, now.number, now.argument)) {
             tracee->seen.is_asleep = true;
@@ -111,7 +115,7 @@ void hl_look_before_stop(struct hl_tracee *tracee) {
             hl_trace(tracee, PTRACE_CONT, 0, (uintptr_t)WSTOPSIG(status));
         else if (result == -ESRCH)
             return;
-    }
+    } while (hl_now_ms() - begun < LOOK_MS);
 }
 
 /* MOV X8, #NUMBER; SVC #0 */
@@ -191,7 +195,7 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
     int status, result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, 0);
     long number = -1;
     if (result == 0)
-        result = hl_await_stop(tracee, &status, HL_STOP_US);
+        result = hl_await_asked_stop(tracee, &status, HL_STOP_US);
     if (result == 0 && status >> 8 != (SIGTRAP | 0x80))
         return give_way(tracee, status, ended);
     if (result == 0 && !is_at(tracee, PTRACE_SYSCALL_INFO_ENTRY, &number))
@@ -203,7 +207,7 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
     if (result == 0)
         result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, 0);
     if (result == 0)
-        result = hl_await_stop(tracee, &status, HL_STOP_US);
+        result = hl_await_asked_stop(tracee, &status, HL_STOP_US);
     if (result == 0 && (status >> 8 != (SIGTRAP | 0x80) || !is_at(tracee, PTRACE_SYSCALL_INFO_EXIT, NULL)))
         return give_way(tracee, status, NULL);
     if (result == 0)

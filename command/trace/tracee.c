@@ -70,6 +70,8 @@
 /* How long a call may take, and what a thread may take for getting there, which in a frozen group is for ever. */
 #define CALL_US INT64_C(60000000)
 #define ENTER_US INT64_C(5000000)
+/* Between two looks at a thread that has not stopped in time. */
+#define LATE_US INT64_C(10000)
 /* What else is on the stack when a signal comes that cannot be blocked. */
 #define SPARE_BYTES 8192
 /* What the first thread may take of [stack] while a frame lies at its end. */
@@ -113,8 +115,8 @@ static bool has_code(const struct hl_tracee *tracee, const struct hl_process *pr
                      const struct hl_code *code) {
     char found[16];
     const struct hl_region *region = hl_find_region(process, at);
-    return region != NULL && region->flags == (PF_R | PF_X) && !region->shared && hl_read_tracee(tracee, at, found, code->n) == 0 &&
-           memcmp(found, code->at, code->n) == 0;
+    return region != NULL && region->flags == (PF_R | PF_X) && !region->shared &&
+           hl_read_tracee(tracee, at, found, code->n) == 0 && memcmp(found, code->at, code->n) == 0;
 }
 
 /* They were found while the process ran. */
@@ -159,8 +161,8 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
     return result;
 }
 
-/* Both come from one object if that is possible: the libc, which is never unloaded.  Nor is what the kernel and the dynamic linker have
-   loaded at first, above all that came later; so the highest come first. */
+/* Both come from one object if that is possible: the libc, which is never unloaded.  Nor is what the kernel and the dynamic linker
+   have loaded at first, above all that came later; so the highest come first. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
     struct hl_gadgets any = {0, 0};
@@ -231,17 +233,40 @@ static FILE *open_status(pid_t pid, pid_t tid) {
     return status;
 }
 
-pid_t hl_find_tracer(pid_t pid, pid_t tid) {
+/* Its state; 'X' if it has ended. */
+static char read_state(pid_t pid, pid_t tid, pid_t *tracer) {
     char line[256], state = 'X';
-    pid_t tracer = 0;
     FILE *status = open_status(pid, tid);
+    *tracer = 0;
     while (status != NULL && fgets(line, sizeof line, status) != NULL) {
         sscanf(line, "State: %c", &state);
-        sscanf(line, "TracerPid: %d", &tracer);
+        sscanf(line, "TracerPid: %d", tracer);
     }
     if (status != NULL)
         fclose(status);
+    return state;
+}
+
+pid_t hl_find_tracer(pid_t pid, pid_t tid) {
+    pid_t tracer;
+    char state = read_state(pid, tid, &tracer);
     return state == 'Z' || state == 'X' ? -ESRCH : tracer;
+}
+
+/* Whether TRACEE, which was asked to stop, comes to that when it gets a processor, or is there. */
+static bool is_coming(const struct hl_tracee *tracee) {
+    pid_t tracer;
+    char state = read_state(tracee->pid, tracee->tid, &tracer);
+    return state == 'R' || state == 't';
+}
+
+int hl_await_asked_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
+    double begun = hl_now_ms();
+    int result = hl_await_stop(tracee, status, patience_us);
+    while (result == HL_SKIP_ATTACH_BUSY && (hl_now_ms() - begun) * 1e3 < (double)ENTER_US &&
+           is_coming(tracee))
+        result = hl_await_stop(tracee, status, LATE_US);
+    return result;
 }
 
 bool hl_catches(const struct hl_tracee *tracee, int number) {
@@ -258,7 +283,7 @@ bool hl_catches(const struct hl_tracee *tracee, int number) {
 /* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile. */
 static int await_interrupt(struct hl_tracee *tracee, int64_t patience_us) {
     for (int status;;) {
-        int result = hl_await_stop(tracee, &status, patience_us);
+        int result = hl_await_asked_stop(tracee, &status, patience_us);
         if (result != 0 || is_our_stop(status))
             return result;
         if (hl_is_event(status))

@@ -157,7 +157,7 @@ static void wait_nanosleep_rest(void) {
 static void wait_nanosleep_varying(void) {
     static struct timespec rest;
     for (long i = 1; !shared->stop; i++) {
-        struct timespec time = {0, 20000000};
+        struct timespec time = {0, 100000000};
         rest = (struct timespec){i, i};
         want(nanosleep(&time, &rest) == 0, "nanosleep");
         want(rest.tv_sec == i && rest.tv_nsec == i, "nanosleep has written the rest");

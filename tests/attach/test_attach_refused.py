@@ -203,6 +203,22 @@ def test_realtime(targets, plain_output, root):
         assert target.finish() == plain_output
 
 
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="hugeld needs a processor, too")
+def test_no_processor(targets, plain_output, root):
+    """It gets a processor for 50 ms of each second: it stops late, and is waited for, since its call would return EINTR if it were let go."""
+    first = min(os.sched_getaffinity(0))
+    with attaching.running(targets["exec"], "epoll", prefix=["taskset", "-c", first]) as target:
+        attaching.wait_in_call(target.pid)
+        other = helpers.start(["taskset", "-c", first, "chrt", "--fifo", 50, "sh", "-c", "while :; do :; done"])
+        try:
+            for command in ["attach", "detach"] * 4:
+                result = helpers.hugeld(command, target.pid)
+                assert result.returncode == 0, result.stderr
+        finally:
+            helpers.end_process(other)
+        assert target.finish() == plain_output
+
+
 def test_shadow_stack(targets, plain_output, tmp_path, root):
     """As the kernel would say it of a processor that has them."""
     with attaching.running(targets["exec"], "futex") as target:

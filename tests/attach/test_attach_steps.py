@@ -340,10 +340,14 @@ def test_library_goes_early(targets, plain_output, tmp_path, library):
         assert target.finish() == plain_output
 
 
+# Longer than one of its sleeps.
+SLEEP = "sleep 0.15"
+
+
 def test_other_rest(targets, steps, plain_output):
     """It sleeps again, with another value where the rest is written to, before it is stopped."""
     with attaching.running(targets["exec"], "nanosleep_varying") as target:
         attaching.wait_in_call(target.pid)
-        _, code, said = step(steps, "run", 1, "sleep 0.1", helpers.HUGELD, "attach", target.pid)
+        _, code, said = step(steps, "run", 1, SLEEP, helpers.HUGELD, "attach", target.pid)
         assert code == 0, said
         assert target.finish() == plain_output

@@ -5,6 +5,7 @@ stopped in it."""
 import json
 import os
 import signal
+import subprocess
 
 import pytest
 
@@ -149,11 +150,31 @@ def test_failing_calls(targets, steps, plain_output):
 
 @pytest.mark.parametrize("command", ["attach", "detach"])
 def test_locked_late(targets, library_target, steps, plain_output, tmp_path, command):
-    killed.test_flags_that_come_late(targets, library_target, steps, plain_output, tmp_path, command, "exec", "l", killed.LOCKED)
+    killed.test_flags_that_come_late(targets, library_target, steps, plain_output, tmp_path, "exec", command, "l", killed.LOCKED)
 
 
 def test_other_rest(targets, steps, plain_output):
-    killed.test_other_rest(targets, steps, plain_output)
+    with attaching.running(targets["exec"], "nanosleep_varying") as target:
+        attaching.wait_in_call(target.pid)
+        _, code, said = insist(steps, "run", 1, killed.SLEEP, helpers.HUGELD, "attach", target.pid)
+        assert code == 0, said
+        assert target.finish() == plain_output
+
+
+@pytest.fixture(scope="session")
+def late(tmp_path_factory):
+    path = tmp_path_factory.mktemp("late") / "late-look.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", path, attaching.HERE / "late-look.c", "-ldl"], check=True, timeout=60)
+    return path
+
+
+def test_late_look(targets, plain_output, late):
+    """hugeld gets no processor for longer than it would look at the thread, whose call would end with EINTR unless it was looked at."""
+    with attaching.running(targets["exec"], "for_eintr") as target:
+        attaching.wait_in_call(target.pid)
+        result = helpers.run([helpers.COMMAND, "attach", target.pid], env=helpers.environment(LD_PRELOAD=late))
+        assert result.returncode == 0, result.stderr
+        assert target.finish() == plain_output
 
 
 def test_two_at_once(targets, plain_output):

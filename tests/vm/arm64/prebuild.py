@@ -25,7 +25,7 @@ from linkers import run_script  # noqa: E402
 from test_identity import segments  # noqa: E402
 
 no_exec, first, tool, opens = arm64.no_exec, arm64.first, arm64.tool, arm64.opens
-targets, library_target, steps = arm64_attach.targets, arm64_attach.library_target, arm64_attach.steps
+targets, library_target, steps, late = arm64_attach.targets, arm64_attach.library_target, arm64_attach.steps, arm64_attach.late
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def nothing_left():
     """Nothing here runs on huge pages, and others may while it is built."""
 
 
-def test_build(builder, pause_library, empty_library, no_exec, first, opens, targets, library_target, steps, tmp_path_factory):
+def test_build(builder, pause_library, empty_library, no_exec, first, opens, targets, library_target, steps, late, tmp_path_factory):
     for variant in [*arm64.VARIANTS, *([] if arm64.IS_SMALL else ["high"])]:
         builder.executable(variant)
     if arm64.IS_SMALL:
