@@ -161,8 +161,8 @@ static int search_region(struct hl_gadgets *found, const struct hl_process *proc
     return result;
 }
 
-/* Both come from one object if that is possible: the libc, which is never unloaded.  Nor is what the kernel and the dynamic linker
-   have loaded at first, above all that came later; so the highest come first. */
+/* Both come from one object if that is possible.  What the kernel and the dynamic linker have loaded at first, itself and the libc
+   among it, is never unloaded and lies above what came later; so the highest come first. */
 int hl_find_gadgets(struct hl_gadgets *gadgets, const struct hl_process *process,
                     bool (*avoid)(const void *data, const struct hl_region *region), const void *data) {
     struct hl_gadgets any = {0, 0};

@@ -1095,8 +1095,8 @@ static void run_supervised(void) {
     want(waitpid(supervisor, &status, 0) == supervisor && WEXITSTATUS(status) == 3, "the supervisor");
 }
 
-/* A filter forbids mkdir.  As soon as somebody traces the first thread, every syscall instruction of the libc that
-   somebody could use for calls leads to one. */
+/* A filter forbids mkdir.  As soon as somebody traces the first thread, the dynamic linker's syscall instruction that somebody
+   could use for calls leads to one. */
 static const char forbidden[] = "/tmp/hugeld-test-escaped";
 __asm__(".text\n"
         "escape: mov $83, %eax\n"
@@ -1117,8 +1117,8 @@ static void *escape_when_traced(void *data) {
     unsigned long start, end;
     FILE *maps = fopen("/proc/self/maps", "r");
     while (fgets(line, sizeof line, maps) != NULL)
-        if (sscanf(line, "%lx-%lx %7s", &start, &end, permissions) == 3 && strstr(line, "libc.so") != NULL &&
-            strcmp(permissions, "r-xp") == 0 && found == NULL)
+        if (sscanf(line, "%lx-%lx %7s", &start, &end, permissions) == 3 &&
+            strstr(line, "/ld-linux") != NULL && strcmp(permissions, "r-xp") == 0 && found == NULL)
             found = memmem((void *)start, end - start, "\x0f\x05\xc3", 3);
     fclose(maps);
     memcpy(jump + 2, &target, sizeof target);
