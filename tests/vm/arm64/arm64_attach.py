@@ -88,15 +88,6 @@ def test_many_times(targets, plain_output):
         assert target.finish() == plain_output
 
 
-def insist(*words):
-    """killed.step, again where it is refused for the moment: on a busy machine a thread that sleeps for 0.2 s has gone on."""
-    for _ in range(10):
-        n, code, said = killed.step(*words)
-        if code != 1 or "try again" not in said:
-            break
-    return n, code, said
-
-
 @pytest.mark.parametrize("mode", ["registers", "nanosleep", "registers_epoll"])
 @pytest.mark.parametrize("nth", range(1, 90, 8))
 def test_killed(targets, steps, plain_output, mode, nth):
@@ -106,7 +97,7 @@ def test_killed(targets, steps, plain_output, mode, nth):
     with attaching.running(targets["exec"], mode) as target:
         attaching.wait_in_call(target.pid)
         before, descriptors, masks = target.layout(), target.descriptors(), target.masks()
-        n, code, said = insist(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
+        n, code, said = killed.insist(steps, "kill", nth, helpers.HUGELD, "attach", target.pid)
         assert code == 99 or (code == 0 and n < nth), said
         killed.check_left(target, before, descriptors, masks)
         assert target.finish() == plain_output, said
@@ -127,7 +118,7 @@ def test_signal(targets, steps, plain_output, back):
     with attaching.running(targets["exec"], "for_eintr") as target:
         attaching.wait_in_call(target.pid)
         never, attach = 10**6, [helpers.HUGELD, "attach", target.pid]
-        n, code, said = insist(steps, "signal", never, target.pid, 0, *attach)
+        n, code, said = killed.insist(steps, "signal", never, target.pid, 0, *attach)
         assert code == 0 and n > 60, said
         assert kinds.detach(target.pid).returncode == 0
         _, _, said = killed.step(steps, "signal", n - back, target.pid, int(signal.SIGUSR1), *attach)
@@ -156,7 +147,7 @@ def test_locked_late(targets, library_target, steps, plain_output, tmp_path, com
 def test_other_rest(targets, steps, plain_output):
     with attaching.running(targets["exec"], "nanosleep_varying") as target:
         attaching.wait_in_call(target.pid)
-        _, code, said = insist(steps, "run", 1, killed.SLEEP, helpers.HUGELD, "attach", target.pid)
+        _, code, said = killed.insist(steps, "run", 1, killed.SLEEP, helpers.HUGELD, "attach", target.pid)
         assert code == 0, said
         assert target.finish() == plain_output
 
