@@ -224,8 +224,14 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
 
 int hl_settle_stop(struct hl_tracee *tracee) {
     struct user_regs_struct registers, again;
-    if (hl_read_registers(tracee, &registers) != 0 || !is_where_seen(tracee, &registers))
+    if (hl_read_registers(tracee, &registers) != 0)
         return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
+    if (!is_where_seen(tracee, &registers)) {
+        if (registers.regs[8] == SYS_restart_syscall && /* in the same sleep, or the next one */
+            memcmp(registers.regs, tracee->call.argument, sizeof tracee->call.argument) == 0)
+            put_rest_back(tracee);
+        return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
+    }
     bool ended = has_ended(tracee, &registers);
     if (!ended && !begins_again(tracee, &registers))
         return let_go_on(tracee, 0, HL_SKIP_ATTACH_UNFIT);
