@@ -161,6 +161,8 @@ def nothing_left(request):
         WATCH.begin()
     before = pool_counts()
     yield
+    with contextlib.suppress(AssertionError):
+        helpers.wait_until(lambda: not any(map(helpers.becomes_maker, helpers.marked_processes())))
     left = helpers.marked_processes()
     for pid in left:  # each was started by this test run: it carries our mark
         with contextlib.suppress(ProcessLookupError):
