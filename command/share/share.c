@@ -181,6 +181,14 @@ static void print_made(const char *name, const struct hl_addition *addition) {
     free(more);
 }
 
+/* How what ADDITION's file has was made, and how to have it otherwise. */
+static const char *describe_present(const struct request *request, const struct hl_addition *addition) {
+    if (addition->is_in_place)
+        return "in place; --way=image makes an image instead";
+    bool can_be_placed = geteuid() == 0 && request->way == 0;
+    return can_be_placed ? "as an image; --way=place tries to keep the file in place instead" : "as an image";
+}
+
 /* Tells what became of PATH; QUIET: it was only met in a folder, where most files are no use as images. */
 static void report_addition(struct request *request, const struct hl_store *store, const char *path,
                             const struct hl_addition *addition, bool quiet) {
@@ -198,7 +206,7 @@ static void report_addition(struct request *request, const struct hl_store *stor
     case HL_SHARE_PRESENT:
         request->present++;
         if (!request->json && !quiet)
-            hl_print("%s: there already", name);
+            hl_print("%s: there already, %s", name, describe_present(request, addition));
         break;
     case HL_SHARE_NOTHING:
         request->nothing++;

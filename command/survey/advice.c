@@ -95,12 +95,6 @@ static uint64_t count_pages(const struct prospect *prospect, enum hl_way_name wa
     return verdict->pages[way];
 }
 
-/* Whether what hugeld share add makes of PROSPECT's file is there. */
-static bool is_made(const struct prospect *prospect) {
-    const struct hl_verdict *verdict = &prospect->verdict;
-    return verdict->is_made && verdict->best == hl_shared_way(verdict);
-}
-
 /* --- the command --- */
 
 static char *format_share(const struct prospects *prospects) {
@@ -108,7 +102,7 @@ static char *format_share(const struct prospects *prospects) {
     bool any = false;
     for (size_t i = 0; i < prospects->n; i++) {
         const struct prospect *prospect = &prospects->prospect[i];
-        if (!is_named(prospect, HL_WAY_IMAGE) || is_made(prospect))
+        if (!is_named(prospect, HL_WAY_IMAGE) || prospect->verdict.is_made)
             continue;
         hl_add_word(&text, prospect->verdict.path);
         any = true;

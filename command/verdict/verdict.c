@@ -149,6 +149,8 @@ enum hl_way_name hl_choose_way(const double covered[HL_WAYS]) {
 }
 
 enum hl_way_name hl_shared_way(const struct hl_verdict *verdict) {
+    if (verdict->is_made)
+        return verdict->best;
     if (hl_is_place_enough(verdict->covered[HL_WAY_PLACE], verdict->text_bytes))
         return HL_WAY_PLACE;
     return verdict->covered[HL_WAY_IMAGE] > 0 ? HL_WAY_IMAGE : HL_WAY_NOTHING;
@@ -448,13 +450,14 @@ char *hl_format_best(const struct hl_verdict *verdict) {
 
 char *hl_format_verdict(const struct hl_verdict *verdict) {
     char *line = hl_format_best(verdict);
-    if (verdict->best == HL_WAY_NOTHING || verdict->is_gone || !verdict->is_main)
+    if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_PLACE || verdict->is_gone ||
+        !verdict->is_main) /* in place plain runs are on huge pages, too */
         return line;
     char *name = hl_xasprintf("hugeld bench --");
     hl_add_word(&name, verdict->path);
-    bool is_next = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
-    char *longer = hl_xasprintf("%s (the gain is not measured: %s%s)", line,
-                                is_next && !verdict->is_made ? "after that, " : "", name);
+    bool is_next = verdict->best == HL_WAY_IMAGE && !verdict->is_made;
+    char *longer =
+        hl_xasprintf("%s (the gain is not measured: %s%s)", line, is_next ? "after that, " : "", name);
     free(name);
     free(line);
     return longer;

@@ -61,7 +61,7 @@ enum hl_skip hl_find_obstacle(const struct hl_process *process);
 /* "moved at startup"; static. */
 const char *hl_now_sentence(enum hl_now now);
 
-/* What hugeld share add makes of the file: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
+/* What hugeld share add has made of the file, or else would make: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way_name hl_shared_way(const struct hl_verdict *verdict);
 
 /* The mildest way of which no other covers clearly more; COVERED may be in any unit. */

@@ -154,7 +154,7 @@ def test_scattered(place):
         assert status["objects"][0]["backends"]["file_pages"] * helpers.HUGE == whole
     assert "FilePmdMapped" in place.run(BIG, 0, "where").stdout and "FilePmdMapped" not in plain
     assert place.path(BIG).read_bytes() == before
-    assert "there already" in place.share("add", BIG).stdout
+    assert "there already, in place; --way=image" in place.share("add", BIG).stdout
     folder = place.path(SYSTEM) / stored["key"]
     assert {p.name for p in folder.iterdir()} == {".origin", ".in-place"}
 
@@ -224,6 +224,30 @@ def test_run(place):
         assert "libhugeld" in open(f"/proc/{process.pid}/maps").read()  # asked for by name
     finally:
         helpers.end_process(process)
+
+
+def test_bench(place):
+    """What is in place has no other side to measure: inspect does not name bench, and bench says why."""
+    add(place, BIG)
+    best = place.run("/run/bin/hugeld", "inspect", BIG).stdout
+    assert "best: in place, which is there" in best and "bench" not in best
+    result = place.run("/run/bin/hugeld", "bench", "-n", 6, "--", BIG, 0)
+    refused(result, "kept on huge pages in place", "plain runs are on the same pages")
+    assert "inspect" not in result.stderr
+
+
+def test_survey_of_an_image(place):
+    """Of what has an image survey advises what inspect does: what is there, although the file could be in place."""
+    assert "image" in place.share("add", "--way=image", BIG).stdout
+    commands = json.loads(place.run("/run/bin/hugeld", "inspect", "--json", BIG).stdout)["files"][0]["verdict"]["commands"]
+    assert commands == f"hugeld run -- {BIG}"
+    process = helpers.start(place.command(BIG, 10**9))
+    try:
+        result = place.run("/run/bin/hugeld", "survey", "--exact", "--seconds", "0.5", "--program", BIG, "--json")
+    finally:
+        helpers.end_process(process)
+    [row] = json.loads(result.stdout)["programs"]
+    assert (row["advice"]["way"], row["advice"]["commands"]) == ("image", [commands]), row
 
 
 def test_status_of_a_process_that_started_later(place):
@@ -371,7 +395,7 @@ def test_pie(place):
     assert "image" in place.share("add", APP).stdout
     assert "image" in place.share("add", "--way=image", BIG).stdout
     assert {image["way"] for image in place.list()} == {"image"}
-    assert "there already" in place.share("add", BIG).stdout
+    assert "there already, as an image; --way=place" in place.share("add", BIG).stdout
     add(place, BIG)  # instead of its image
     assert {i["path"]: i["way"] for i in place.list()} == {APP: "image", BIG: "place"}
     assert "image" in place.share("add", "--way=image", BIG).stdout
