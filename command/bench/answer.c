@@ -34,6 +34,26 @@ static uint64_t count_plain_bytes(const json_t *maps) {
     return bytes;
 }
 
+static const char of_copies[] = " of private copies";
+
+/* Whose huge pages the text in MAPS is on; static. */
+static const char *find_pages(const json_t *maps) {
+    bool is_copied = false, is_shared = false;
+    size_t i, j, k;
+    const json_t *map, *object, *range;
+    json_array_foreach((json_t *)maps, i, map) json_array_foreach(json_object_get(map, "objects"), j, object)
+        json_array_foreach(json_object_get(object, "ranges"), k, range) {
+        const char *backend = json_string_value(json_object_get(range, "backend"));
+        if (strchr(json_string_value(json_object_get(range, "flags")), 'x') == NULL)
+            continue;
+        is_shared |= backend != NULL && strcmp(backend, "shared") == 0;
+        is_copied |= backend != NULL && (strcmp(backend, "hugetlb") == 0 || strcmp(backend, "thp") == 0);
+    }
+    if (is_shared)
+        return is_copied ? " of images and private copies" : " of images";
+    return is_copied ? of_copies : "";
+}
+
 static const char *find_verdict(const struct hl_ratio *wall) {
     if (wall->known && wall->high < 1)
         return "faster";
@@ -57,8 +77,9 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
             verdict, verdict[0] == 'n' ? " seen" : "", pairs, options_text(subject->run.options), wall->ratio,
             options_text(subject->against), wall->low, wall->high);
     return hl_xasprintf(
-        "%s%s in %zu pairs: on huge pages it takes %.3f times as long, 95 %% interval %.3f to %.3f", verdict,
-        verdict[0] == 'n' ? " seen" : "", pairs, wall->ratio, wall->low, wall->high);
+        "%s%s in %zu pairs: on huge pages%s it takes %.3f times as long, 95 %% interval %.3f to %.3f",
+        verdict, verdict[0] == 'n' ? " seen" : "", pairs, find_pages(bench->maps[HL_ON_HUGE]), wall->ratio,
+        wall->low, wall->high);
 }
 
 /* What to say where the interval is wider than asked for, or NULL; the caller frees it. */
@@ -204,6 +225,10 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
     if (plain_bytes > 0 && !has_two)
         hl_print("the plain run has %" PRIu64 " KiB of text on huge pages of the page cache already",
                  plain_bytes / 1024);
+    if (!has_two && subject->run.via == HL_VIA_AUTO && subject->run.options == NULL &&
+        find_pages(bench->maps[HL_ON_HUGE]) == of_copies)
+        hl_print("hugeld run makes private copies only with --copy; 'hugeld inspect %s' says what is best",
+                 subject->path);
     const char *restless = json_string_value(json_object_get(answer, "restless"));
     if (restless != NULL)
         hl_print("%s", restless);

@@ -12,7 +12,9 @@
 #include "command/command.h"
 #include "command/base/flags.h"
 #include "command/base/html.h"
+#include "command/file/launcher.h"
 #include "command/file/program.h"
+#include "command/verdict/verdict.h"
 #include "elf/skip.h"
 
 #include <errno.h>
@@ -158,14 +160,46 @@ static void look_for_unsaid_pages(struct hl_bench *bench, const json_t *maps, co
     bench->unsaid_pages = trial->value[HL_PAGES] == 0 && huge > plain ? huge - plain : 0;
 }
 
+/* What to do with SUBJECT, of which nothing moved though LINE was said; the caller frees it. */
+static char *find_remedy(const struct hl_subject *subject, const char *line) {
+    struct hl_program program;
+    struct hl_target target;
+    struct hl_verdict verdict;
+    struct hl_options options;
+    char *remedy = NULL;
+    if (strstr(line, HL_IN_PLACE_SENTENCE) != NULL)
+        return hl_xasprintf("plain runs are on the same pages: time it before and after hugeld share add");
+    if (!hl_open_program(&program, subject->path))
+        return hl_xasprintf("check %s", subject->path);
+    hl_follow_launchers(&target, &program, subject->argv);
+    hl_default_options(&options);
+    hl_parse_options(&options, subject->run.options, NULL);
+    if (target.is_unknown) {
+        remedy = hl_xasprintf("which programs it starts is not known: measure one of those");
+    } else if (!hl_read_program(target.program)) {
+        const char *reason = hl_explain_plain_run(target.program);
+        remedy =
+            hl_xasprintf("leave it as it is%s%s", reason != NULL ? ": " : "", reason != NULL ? reason : "");
+    } else {
+        hl_judge_file(&verdict, target.program->executable, &target.program->file, true, &options);
+        char *best = hl_format_best(&verdict);
+        remedy = hl_xasprintf("best: %s", best);
+        free(best);
+        hl_free_verdict(&verdict);
+    }
+    hl_free_target(&target);
+    hl_close_program(&program);
+    return remedy;
+}
+
 static int check_pages(const struct hl_bench *bench, enum hl_side side, struct hl_trial *trial) {
     if (side == HL_ON_HUGE && trial->value[HL_PAGES] == 0)
         trial->value[HL_PAGES] = (double)bench->unsaid_pages;
     if (hl_is_plain(bench->subject, side) || trial->value[HL_PAGES] > 0)
         return 0;
-    char *line = choose_line(trial);
-    hl_warn("%s: nothing to measure, nothing moved: %s; 'hugeld inspect %s' says what is best",
-            bench->subject->argv[0], line, bench->subject->path);
+    char *line = choose_line(trial), *remedy = find_remedy(bench->subject, line);
+    hl_warn("%s: nothing to measure, nothing moved: %s; %s", bench->subject->argv[0], line, remedy);
+    free(remedy);
     free(line);
     return HL_EXIT_NO;
 }

@@ -296,7 +296,7 @@ static void check_place(struct hl_way *way, const struct hl_options *options, st
         way->reason = "its file was put in place, and the kernel has dropped its huge pages since (hugeld "
                       "share refresh)";
     else if (options->verbose >= 1)
-        hl_warn("%s: started as it is, because its file is kept on huge pages in place", name);
+        hl_warn("%s: started as it is, because " HL_IN_PLACE_SENTENCE, name);
 }
 
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,

@@ -25,6 +25,9 @@ extern const struct hl_choice hl_via_names[];
 int hl_refuse_loader(void *request, const char *name); /* --loader, as --via was called in snapshots */
 int hl_take_linker(void *run, const char *path);
 
+/* Part of the line that verbose=1 prints about a program that is started as it is. */
+#define HL_IN_PLACE_SENTENCE "its file is kept on huge pages in place"
+
 /* Sets this process's environment (and mounts) for the open PROGRAM with the argv ARGV, and chooses the
    way.  0, or the exit code when strict=on forbids what is left.  WAY is zeroed before. */
 int hl_prepare_run(const struct hl_run *run, char *const *argv, struct hl_program *program,

@@ -7,6 +7,7 @@ import os
 import pathlib
 import statistics
 import subprocess
+import sys
 
 import pytest
 
@@ -235,6 +236,15 @@ def test_bench_nothing_moves(bench, pool):
     one_line(hugeld("bench", "true"), 1, "nothing moved", "no whole huge page")
 
 
+def test_bench_says_what_is_best_instead(tmp_path):
+    options = f"backend=image,store={tmp_path}"
+    one_line(hugeld("bench", "true"), 1, "nothing moved", "best: leave it as it is")
+    result = hugeld("inspect", "-o", options, "--json", os.path.realpath(sys.executable))
+    commands = json.loads(result.stdout)["files"][0]["verdict"]["commands"]
+    assert commands, result
+    one_line(hugeld("bench", "-o", options, "--", sys.executable, "-c", "0"), 1, "nothing moved", commands)
+
+
 def test_bench_pool_runs_dry(bench, pool, tmp_path):
     """Pages that were there to warm up and are gone later."""
     thief = tmp_path / "thief"
@@ -439,7 +449,7 @@ def test_bench_table(bench):
     result = bench("spin", "20", "5")
     lines = result.stdout.splitlines()
     assert "huge pages reach the TLB" in lines[0]
-    assert result.returncode == 0 and lines[-1].startswith("faster in 6 pairs: on huge pages it takes 0.")
+    assert result.returncode == 0 and lines[-1].startswith("faster in 6 pairs: on huge pages of private copies it takes 0.")
     for word in ("wall", "user", "system", "minor faults", "major faults", "peak RSS", "huge pages"):
         assert any(line.startswith(word) for line in lines)
 
