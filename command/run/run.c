@@ -151,6 +151,18 @@ static void choose_linker(struct hl_way *way, const struct hl_run *run, const ch
     free(interpreter);
 }
 
+/* Why PROGRAM, which hl_read_program cannot read, has no image; the caller frees it. */
+static char *explain_unread(struct hl_program *program) {
+    const char *reason = hl_explain_plain_run(program);
+    return hl_xasprintf("%s%s", reason != NULL ? "it is " : "",
+                        reason != NULL ? reason : "what it runs cannot be found or read");
+}
+
+/* Whether TARGET is a script, itself or by way of env(1), and what it starts cannot be told. */
+static bool is_script_unknown(const struct hl_target *target) {
+    return target->is_unknown && (target->program->is_script || target->followed);
+}
+
 /* Executes the image of what PROGRAM runs in the end, if there is one, and preloads for other objects.
    Without an image it preloads. */
 static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
@@ -161,10 +173,10 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     hl_follow_launchers(&target, program, argv);
     if (hl_is_privileged(program))
         way->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
-    else if (target.is_unknown && target.program->is_script)
+    else if (is_script_unknown(&target))
         way->no_image = hl_xasprintf("it is not known which program this script starts; run that one");
     else if (!hl_read_program(target.program))
-        way->no_image = hl_xasprintf("what it runs cannot be found or read");
+        way->no_image = explain_unread(target.program);
     else if (!hl_selects_main(patterns, target.program->executable))
         way->no_image = hl_xasprintf("the objects that were named leave out the program itself");
     else
@@ -195,7 +207,9 @@ static int tell(struct hl_way *way, const char *name, bool acts, bool strict) {
 static void tell_of_best(const char *name, struct hl_program *program, const struct hl_options *options) {
     struct hl_verdict verdict;
     if (!hl_read_program(program)) {
-        hl_warn("%s: started as it is, because nothing of it is shared", name);
+        char *reason = explain_unread(program);
+        hl_warn("%s: started as it is: %s", name, reason);
+        free(reason);
         return;
     }
     hl_judge_file(&verdict, program->executable, &program->file, true, options);
@@ -203,7 +217,9 @@ static void tell_of_best(const char *name, struct hl_program *program, const str
     if (verdict.best == HL_WAY_NOTHING)
         hl_warn("%s: started as it is: %s", name, hl_explain_nothing(&verdict));
     else if (verdict.is_made)
-        hl_warn("%s: started as it is, because its image is of use only at the exec stop", name);
+        hl_warn("%s: started as it is, because the image of %s is of use only where hugeld run itself starts "
+                "that program, and can stop it at exec",
+                name, program->executable);
     else
         hl_warn("%s: started as it is, because nothing of it is shared; best: %s", name, best);
     free(best);
@@ -449,7 +465,7 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
     enum hl_use_of_images use = find_use(run);
     bool is_out_of_reach = target.followed && run->via == HL_VIA_AUTO;
     bool is_any = hl_acts_in(options, program->path) && hl_uses_images(options->backend);
-    bool is_unknown = target.is_unknown && target.program->is_script;
+    bool is_unknown = is_script_unknown(&target);
     if (is_any && (is_unknown || is_out_of_reach) &&
         !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
         if (!is_first_use && is_unknown)

@@ -204,6 +204,9 @@ static void print_image(const struct hl_forecast *report, const struct hl_found_
                  image->path, kib, range->starts);
     else if (image->is_unwanted)
         hl_print("  image: %s is not used with backend=%s%s", image->path, backend_value(options), help);
+    else if (image->is_placed_anywhere && image->skip == HL_SKIP_IMAGE_PLACE)
+        hl_print("  image: %s, on which it begins where hugeld run%s starts it", image->path,
+                 verdict->is_to_be_executed ? " --via=image" : "");
     else if (image->path != NULL)
         hl_print("  image: %s is not used: %s%s", image->path, hl_skip_sentence(image->skip), help);
     free(help);

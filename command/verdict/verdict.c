@@ -367,16 +367,18 @@ char *hl_describe_verdict(const struct hl_verdict *verdict) {
                                                " in each process", " in each process"};
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
-    if (verdict->best == HL_WAY_NOTHING)
-        return hl_xasprintf("leave it as it is: %s", hl_explain_nothing(verdict));
-    bool is_copy = verdict->best == HL_WAY_PRELOAD || verdict->best == HL_WAY_LDSO;
+    bool is_shared = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
     char *add = hl_xasprintf("hugeld share add"), *why = NULL;
     hl_add_word(&add, verdict->path);
-    if (is_copy && verdict->image_skip == HL_SKIP_IMAGE_INELIGIBLE)
-        why = hl_xasprintf(" (no image can be made of it: '%s' says why)", add);
-    char *text = hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
-                              verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
-                              hl_plural(pages), costs[verdict->best], why != NULL ? why : "");
+    why = !is_shared && verdict->image_skip == HL_SKIP_IMAGE_INELIGIBLE
+              ? hl_xasprintf(" (no image can be made of it: '%s' says why)", add)
+              : hl_xasprintf("%s", "");
+    char *text =
+        verdict->best == HL_WAY_NOTHING
+            ? hl_xasprintf("leave it as it is: %s%s", hl_explain_nothing(verdict), why)
+            : hl_xasprintf("%s%s: %u.%u %% of its text on %llu huge page%s%s%s", names[verdict->best],
+                           verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
+                           hl_plural(pages), costs[verdict->best], why);
     free(add);
     free(why);
     return text;

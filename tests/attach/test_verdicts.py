@@ -267,6 +267,15 @@ def test_small_programs(place):
             assert word not in text, text
 
 
+def test_static_program_of_which_no_image_can_be_made(targets, tmp_path):
+    """It is not static that makes it stay, but the folder that other users can write to."""
+    app = tmp_path / "app"
+    shutil.copy(targets["static"], app)
+    tmp_path.chmod(0o777)
+    text = helpers.hugeld("inspect", app).stdout
+    assert "leave it as it is" in text and f"no image can be made of it: 'hugeld share add {app}' says why" in text, text
+
+
 def test_no_whole_page_of_text(place, tmp_path):
     """Each way of using the image of a text without a whole huge page puts all of it there."""
     source, app = tmp_path / "app.c", tmp_path / "app"

@@ -473,12 +473,14 @@ def test_filtered_with_the_preloader(images, program, run, variant):
     """What has its image's address anyway is mapped by libhugeld.so then, and makes no copy; what has not has no library in it."""
     app = program(variant)
     images.add(app)
+    inspected = helpers.hugeld("inspect", "-o", images.options(), app).stdout
+    assert "best: an image, which is there" in inspected and "is not used" not in inspected
     script = helpers.forbid_calls("ptrace") + "import os, sys\nos.execvp(sys.argv[1], sys.argv[1:])\n"
     for verbose in (0, 2):
         result = run([app, "x"], options=f"verbose={verbose}", prefix=[sys.executable, "-c", script])
         assert ("LD_PRELOAD" in result.stdout) == (variant == "nopie")
         assert bool(re.search(r": text \d pages? shared", result.stderr)) == (verbose == 2 and variant == "nopie")
-        assert ("started as it is, because its image is of use only at the exec stop" in result.stderr) == (verbose == 2 and variant == "pie")
+        assert (f"started as it is, because the image of {app} is of use only where hugeld run itself starts " in result.stderr) == (verbose == 2 and variant == "pie")
 
 
 def test_traced(images, program, run):

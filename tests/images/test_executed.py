@@ -599,10 +599,11 @@ def test_share_of_a_launcher(own_store, program, run, later):
     assert f"hugeld: /usr/bin/env: no image: it only starts {app}, " in result.stderr and not list(own_store.glob(f"*/{app.name}"))
 
 
-def test_share_for_a_script(run, tmp_path):
+@pytest.mark.parametrize("shell", ["/bin/sh", "/usr/bin/env sh"])
+def test_share_for_a_script(run, tmp_path, shell):
     """Of a shell script that names no program at its end none is known, and the shell's image would be of no use to it."""
     script = tmp_path / "starts"
-    script.write_text("#!/bin/sh\nfor program in true; do $program; done\n")
+    script.write_text(f"#!{shell}\nfor program in true; do $program; done\n")
     script.chmod(0o755)
     result = run([script], "--share", options="verbose=1", loader=())
     assert result.returncode == 0

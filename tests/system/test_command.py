@@ -311,6 +311,8 @@ def test_run_32_bit_program(tmp_path):
     result = hugeld("run", "--copy", program)
     assert result.stderr.startswith("hugeld: ") and "32-bit" in result.stderr
     assert "wrong ELF class" not in result.stderr
+    for words in (["-o", "verbose=2"], ["--via=image"]):
+        assert "it is a 32-bit program" in hugeld("run", *words, program).stderr
 
 
 # --- inspect ---
