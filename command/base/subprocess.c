@@ -36,6 +36,8 @@ static void run_child(const char *path, char *const *argv, uid_t owner, unsigned
     if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0 ||
         (owner != (uid_t)-1 && !become_user(owner)))
         _exit(HL_EXIT_CANNOT_RUN);
+    if (owner == HL_NOBODY)
+        clearenv();
     setenv("LD_HUGEPAGES", "", 1);
     setenv("LC_ALL", "C", 1);
     alarm(seconds);

@@ -6,6 +6,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
+/* The overflow user, who owns nothing, without an environment: for what reads files that other users wrote. */
+#define HL_NOBODY ((uid_t)65534)
+
 struct hl_answer {
     bool succeeded; /* it exited with 0 */
     char *output, *errors;

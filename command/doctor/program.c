@@ -92,7 +92,7 @@ static void count_object(struct hl_needs *needs, const char *path, const struct 
 
 static void count_libraries(struct hl_needs *needs) {
     struct hl_libraries libraries;
-    hl_list_libraries(&libraries, needs->executable, &needs->target.program->file);
+    hl_list_libraries(&libraries, needs->executable, &needs->target.program->file, !needs->is_running);
     if (libraries.problem != NULL)
         needs->reason = hl_xasprintf("%s, so only the executable is counted", libraries.problem);
     for (size_t i = 0; i < libraries.n; i++) {
@@ -403,7 +403,8 @@ static void print_images(const struct hl_needs *needs) {
 static void print_larger_library(const struct hl_needs *needs) {
     struct hl_verdict verdict;
     if (needs->target.is_unknown || needs->idle || !selects_just_main(needs) ||
-        !hl_judge_larger_library(&verdict, needs->executable, &needs->target.program->file, &needs->options))
+        !hl_judge_larger_library(&verdict, needs->executable, &needs->target.program->file, &needs->options,
+                                 !needs->is_running))
         return;
     char *words = hl_format_verdict(&verdict);
     hl_print("  best for %s, which has more text: %s", verdict.path, words);

@@ -18,6 +18,9 @@
 /* No path is longer. */
 #define STRING_MAX 4096
 
+/* A dynamic section has some hundred entries of 16 bytes at most.  A sparse file can say that it has a gigabyte of them. */
+#define DYNAMIC_MAX (1 << 20)
+
 static const char *const sentences[HL_ELF_PROBLEMS] = {
     [HL_ELF_FINE] = "nothing is wrong",
     [HL_ELF_DIRECTORY] = "is a directory; name a program or a library",
@@ -140,24 +143,13 @@ static enum hl_elf_problem read_header(struct hl_elf_file *file) {
     }
 }
 
-/* Where there are too many for the header, section 0 has their number. */
-static bool count_program_headers(struct hl_elf_file *file) {
-    Elf64_Shdr first;
-    file->phnum = file->header.e_phnum;
-    if (file->phnum != PN_XNUM || file->header.e_shoff == 0)
-        return true;
-    if (!read_exactly(file, file->header.e_shoff, &first, sizeof first))
-        return false;
-    file->phnum = is_swapped(file) ? swap_4(first.sh_info) : first.sh_info;
-    return true;
-}
-
 static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
     uint64_t bytes = (uint64_t)file->stat.st_size;
     bool any = false;
     if (file->header.e_phoff == 0)
         return HL_ELF_NO_SEGMENTS;
-    if (!count_program_headers(file) || file->header.e_phoff > bytes ||
+    file->phnum = file->header.e_phnum; /* neither the kernel nor glibc reads PN_XNUM */
+    if (file->header.e_phoff > bytes ||
         file->phnum > (bytes - file->header.e_phoff) / sizeof(Elf64_Phdr))
         return HL_ELF_TRUNCATED;
     file->phdr = calloc(file->phnum + 1, sizeof *file->phdr);
@@ -239,7 +231,7 @@ static void read_dynamic(struct hl_elf_file *file) {
     size_t bytes;
     for (size_t i = 0; i < file->phnum && file->dyn == NULL; i++) {
         const Elf64_Phdr *ph = &file->phdr[i];
-        if (ph->p_type != PT_DYNAMIC)
+        if (ph->p_type != PT_DYNAMIC || ph->p_filesz > DYNAMIC_MAX)
             continue;
         uint64_t whole = ph->p_filesz - ph->p_filesz % sizeof(Elf64_Dyn);
         file->dyn = read_chunk(file, ph->p_offset, whole, &bytes);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* What a program is linked with, as its dynamic linker lists it.
 
-   Only the system's own is asked, the one that runs this command: a file's PT_INTERP could name anything. */
+   Only the system's own is asked, the one that runs this command: a file's PT_INTERP could name anything.  Other files take
+   the place of the one that was judged whenever their owner likes, so what the linker could be made to execute has nobody's
+   rights. */
 #include "command/file/libraries.h"
 #include "command/base/subprocess.h"
 #include "command/base/common.h"
@@ -9,6 +11,7 @@
 #include <link.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* Finds in the first object, this command, its PT_INTERP. */
 static int find_own_interpreter(struct dl_phdr_info *info, size_t size, void *data) {
@@ -44,8 +47,15 @@ static void add_library(struct hl_libraries *libraries, const char *path) {
     libraries->path[libraries->n++] = hl_xasprintf("%s", path);
 }
 
-void hl_list_libraries(struct hl_libraries *libraries, const char *executable,
-                       const struct hl_elf_file *file) {
+static bool is_audited(const struct hl_elf_file *file) {
+    for (size_t i = 0; i < file->n_dyn && file->dyn[i].d_tag != DT_NULL; i++)
+        if (file->dyn[i].d_tag == DT_AUDIT || file->dyn[i].d_tag == DT_DEPAUDIT)
+            return true;
+    return false;
+}
+
+void hl_list_libraries(struct hl_libraries *libraries, const char *executable, const struct hl_elf_file *file,
+                       bool is_ours) {
     const char *linker = find_linker(file);
     const char *const argv[] = {linker, "--list", executable, NULL};
     struct hl_answer answer;
@@ -55,7 +65,12 @@ void hl_list_libraries(struct hl_libraries *libraries, const char *executable,
         libraries->problem = hl_xasprintf("its dynamic linker is not the system's");
         return;
     }
-    hl_ask_program(&answer, linker, (char *const *)argv, (uid_t)-1);
+    if (is_audited(file)) {
+        libraries->problem = hl_xasprintf(
+            "its libraries cannot be listed: it names an auditing library, which would be executed");
+        return;
+    }
+    hl_ask_program(&answer, linker, (char *const *)argv, geteuid() == 0 && !is_ours ? HL_NOBODY : (uid_t)-1);
     if (!answer.succeeded)
         libraries->problem = hl_xasprintf("its libraries cannot be listed (%.*s)",
                                           (int)strcspn(answer.errors, "\n"), answer.errors);

@@ -402,7 +402,7 @@ static void free_way(struct hl_way *way) {
 static void tell_of_larger_library(const char *name, const struct hl_program *program,
                                    const struct hl_options *options) {
     struct hl_verdict verdict;
-    if (!hl_judge_larger_library(&verdict, program->executable, &program->file, options))
+    if (!hl_judge_larger_library(&verdict, program->executable, &program->file, options, true))
         return;
     char *best = hl_format_best(&verdict);
     hl_warn("%s: more text is in %s than in the program; best for that: %s", name, hl_base_name(verdict.path),

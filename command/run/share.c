@@ -69,7 +69,7 @@ static void list_wanted(struct hl_libraries *wanted, const struct hl_program *pr
     if (is_wanted(program->executable, &program->file, true, patterns, options, use))
         add_list_entry(wanted, program->executable);
     if (hl_selects_other_objects(patterns))
-        hl_list_libraries(&libraries, program->executable, &program->file);
+        hl_list_libraries(&libraries, program->executable, &program->file, true);
     for (size_t i = 0; i < libraries.n; i++) {
         struct hl_elf_file file;
         if (hl_open_elf(&file, AT_FDCWD, libraries.path[i]) != HL_ELF_FINE)

@@ -574,7 +574,6 @@ static bool take_file(void *keeper_, const char *path, const char *entry, bool i
         return false;
     add(keeper, &store, path, is_inside, was_there);
     hl_close_store(&store);
-    keeper->next = hl_now_ms() + PACE;
     return true;
 }
 
@@ -651,12 +650,12 @@ void hl_keep(struct hl_keeper *keeper, bool makes) {
     for (size_t i = 0; i < keeper->n; i++)
         if (keeper->kept[i].is_unmounted && keeper->kept[i].due <= now)
             drop(keeper, &keeper->kept[i]);
-    struct kept *first = find_next(keeper);
     if (!makes) {
         put_off(keeper);
         return;
     }
     hl_look_out(keeper->lookout, keeper->configuration, take_file, keeper);
+    struct kept *first = find_next(keeper); /* not before: what is kept may have moved */
     if (first == NULL || first->due > now || keeper->next > now)
         return;
     refresh(keeper, first);

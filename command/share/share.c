@@ -377,7 +377,7 @@ static bool add_objects(struct request *request, const char *store_path, struct 
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     read_executable(process, executable);
     if (!is_named && hl_open_elf(&file, process->folder, "exe") == HL_ELF_FINE) {
-        hl_list_libraries(&libraries, executable, &file);
+        hl_list_libraries(&libraries, executable, &file, false);
         hl_close_elf(&file);
     }
     hl_find_loaded(process, &geometry);

@@ -199,9 +199,14 @@ char *hl_find_unit_program(const char *unit, const char *command) {
 }
 
 static bool can_be_named(const char *path) {
-    if (strpbrk(path, " \t:\"'\\$%;") == NULL)
+    bool is_printable = true;
+    for (const char *at = path; *at != '\0'; at++)
+        is_printable = is_printable && hl_hidden_bytes(at) == 0;
+    if (is_printable && strpbrk(path, " :\"'\\$%;") == NULL)
         return true;
-    hl_warn("%s: a drop-in cannot name this path, which has a blank, a colon, a quote, \\, $, %% or ;", path);
+    hl_warn("%s: a drop-in cannot name this path, which has a blank, a control character, a colon, a quote, \\, $, "
+            "%% or ;",
+            path);
     return false;
 }
 

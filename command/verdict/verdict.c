@@ -223,12 +223,12 @@ static uint64_t count_text_bytes(const char *path, const struct hl_elf_file *fil
 }
 
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options) {
+                             const struct hl_elf_file *file, const struct hl_options *options, bool is_ours) {
     struct hl_libraries libraries;
     struct hl_elf_file library;
     const char *larger = NULL;
     uint64_t most = count_text_bytes(executable, file, options);
-    hl_list_libraries(&libraries, executable, file);
+    hl_list_libraries(&libraries, executable, file, is_ours);
     for (size_t i = 0; i < libraries.n; i++) {
         if (hl_open_elf(&library, AT_FDCWD, libraries.path[i]) != HL_ELF_FINE)
             continue;

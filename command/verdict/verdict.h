@@ -38,10 +38,10 @@ void hl_judge_file(struct hl_verdict *verdict, const char *path, const struct hl
                    const struct hl_options *options);
 
 /* Judges the library with most text of those that FILE at EXECUTABLE is linked with, if something can be done for it, and its text
-   is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.  The dynamic linker is
-   asked for the libraries. */
+   is more than FILE's.  False: there is none, or it is kept in place already, and there is nothing to free.  hl_list_libraries
+   says what IS_OURS means. */
 bool hl_judge_larger_library(struct hl_verdict *verdict, const char *executable,
-                             const struct hl_elf_file *file, const struct hl_options *options);
+                             const struct hl_elf_file *file, const struct hl_options *options, bool is_ours);
 
 /* The same for LOADED in PROCESS, after hl_find_loaded, and finds what its text is on now.  OBSTACLE is hl_find_obstacle's. */
 void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *process,

@@ -142,6 +142,56 @@ def test_running(world):
         helpers.end_process(compiler)
 
 
+AUDITOR = """
+#include <stdio.h>
+#include <unistd.h>
+unsigned int la_version(unsigned int version) {
+    FILE *file = fopen("%s", "a");
+    fprintf(file, "%%d\\n", (int)geteuid());
+    fclose(file);
+    return version;
+}
+"""
+
+
+def test_auditing_library(world, tmp_path):
+    """The dynamic linker executes what DT_AUDIT names, when it lists libraries, too: not by root for another's program."""
+    said = world.path("/run/said")
+    said.touch()
+    said.chmod(0o666)
+    auditor = world.path("/run/programs/auditor.so")
+    source = tmp_path / "auditor.c"
+    source.write_text(AUDITOR % "/run/said")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", auditor, source], check=True)
+    source.write_text("#include <unistd.h>\nint main(void) { return (int)read(0, (char[1]){0}, 1); }\n")
+    audited = world.path("/run/programs/audited")
+    subprocess.run(["cc", "-o", audited, source, "-Wl,--audit=/run/programs/auditor.so"], check=True)
+    process = helpers.start(world.command("/run/programs/audited"), stdin=subprocess.PIPE)
+    try:
+        helpers.wait_until(lambda: said.read_text() == "0\n", what="the auditor")
+        world.share("add", "--running", "audited")
+        for what in (["/run/programs/audited"], [process.pid]):
+            told = world.run("/run/bin/hugeld", "doctor", "-p", "*", "--", *what)
+            assert "it names an auditing library" in told.stdout, told
+        assert said.read_text() == "0\n"
+    finally:
+        helpers.end_process(process)
+
+
+def test_libraries_are_listed_as_nobody(world):
+    """The file may be another one by then."""
+    app = world.path("/run/programs/private/app")
+    app.parent.mkdir(mode=0o700)
+    shutil.copy("/bin/cat", app)
+    process = helpers.start(world.command("/run/programs/private/app"), stdin=subprocess.PIPE)
+    try:
+        helpers.wait_until(lambda: os.readlink(f"/proc/{process.pid}/exe").endswith("private/app"), what="the program")
+        told = world.run("/run/bin/hugeld", "doctor", "-p", "*", process.pid)
+        assert "its libraries cannot be listed" in told.stdout, told
+    finally:
+        helpers.end_process(process)
+
+
 def asks_fuse(pid):
     """Whether PID waits for the server of a FUSE."""
     with contextlib.suppress(OSError):
