@@ -92,3 +92,15 @@ def test_libraries(builder, pool, tmp_path, ways, variant, one_field):
     os.symlink(f"{library.name}", tmp_path / f"{library.name}.1")
     worked = compare(tmp_path, library, lambda copy: [program], ways, one_field)
     assert worked > 10
+
+
+def test_much_that_is_not_there(builder, tmp_path):
+    """A sparse file may say that its dynamic section has gigabytes."""
+    elf = hostile.Elf(builder.executable("pie").read_bytes())
+    dynamic = next(ph for ph in elf.phdr if ph["type"] == 2)
+    dynamic["filesz"] = 1 << 31
+    sparse = tmp_path / "sparse"
+    sparse.write_bytes(elf.pack())
+    os.truncate(sparse, 1 << 32)
+    limited = helpers.run(["prlimit", "--data=300000000", helpers.HUGELD, "inspect", sparse])
+    assert limited.returncode in (0, 1) and f"{sparse}" in limited.stdout, limited

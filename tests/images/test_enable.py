@@ -82,6 +82,18 @@ def test_unit_with_other_files(world, setting):
     assert same.returncode == 0 and f":{APP}\n" in same.stdout
 
 
+@pytest.mark.parametrize("character", ["\n", "\r", "\x1b", " ", "%", ";", "\u202e"])
+def test_unit_that_cannot_be_named(world, character):
+    """A drop-in is root's: a link of the service's user names the program, and a line in its name would be a line of root's."""
+    path = f"/run/programs/app{character}ExecStartPre=+evil"
+    shutil.copy(world.path(APP), world.path(path))
+    world.path("/run/programs/current").symlink_to(path.rpartition("/")[2])
+    for named in path, "/run/programs/current":
+        result = world.share("unit", "demo", named)
+        assert (result.returncode, result.stdout) == (1, "") and "cannot name this path" in result.stderr, result
+        assert result.stderr.count("\n") == 1
+
+
 @pytest.mark.parametrize("what", ["small", "user's", "nothing", "unit"])
 def test_what_cannot_be_enabled(world, what):
     """One line says why, and the configuration does not change."""
