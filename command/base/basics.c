@@ -159,3 +159,18 @@ double hl_now_ms(void) {
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec * 1e3 + (double)time.tv_nsec / 1e6;
 }
+
+void hl_add_word(char **text, const char *word) {
+    char *quoted = hl_xmalloc(2 * strlen(word) + 1), *to = quoted;
+    for (; *word != '\0'; word++) {
+        if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%", *word) ==
+                NULL &&
+            !((unsigned char)*word & 0x80))
+            *to++ = '\\';
+        *to++ = *word;
+    }
+    char *longer = hl_xasprintf("%s%s%s", *text, (*text)[0] != '\0' ? " " : "", quoted);
+    free(quoted);
+    free(*text);
+    *text = longer;
+}

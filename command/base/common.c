@@ -42,21 +42,6 @@ bool hl_is_near(const char *word, const char *other) {
     return edits <= 2 && edits < strlen(other) / 2 + 1;
 }
 
-void hl_add_word(char **text, const char *word) {
-    char *quoted = hl_xmalloc(2 * strlen(word) + 1), *to = quoted;
-    for (; *word != '\0'; word++) {
-        if (strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%", *word) ==
-                NULL &&
-            !((unsigned char)*word & 0x80))
-            *to++ = '\\';
-        *to++ = *word;
-    }
-    char *longer = hl_xasprintf("%s%s%s", *text, (*text)[0] != '\0' ? " " : "", quoted);
-    free(quoted);
-    free(*text);
-    *text = longer;
-}
-
 pid_t hl_parse_pid(const char *text) {
     char *end;
     if (text[0] < '1' || text[0] > '9')

@@ -15,9 +15,6 @@ size_t hl_count_edits(const char *a, const char *b);
 /* Whether WORD may be OTHER with a mistake or two. */
 bool hl_is_near(const char *word, const char *other);
 
-/* Adds WORD to *TEXT, from malloc, as a shell reads it, after a space if there is something before it. */
-void hl_add_word(char **text, const char *word);
-
 /* A process ID: digits only, and in range.  0 if TEXT is none. */
 pid_t hl_parse_pid(const char *text);
 

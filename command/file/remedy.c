@@ -22,8 +22,13 @@ static const struct {
 
 char *hl_name_file(const char *remedy, const char *path) {
     const char *word = strstr(remedy, "FILE");
-    return word == NULL ? hl_xasprintf("%s", remedy)
-                        : hl_xasprintf("%.*s%s%s", (int)(word - remedy), remedy, path, word + strlen("FILE"));
+    if (word == NULL)
+        return hl_xasprintf("%s", remedy);
+    char *quoted = hl_xasprintf("%s", "");
+    hl_add_word(&quoted, path);
+    char *named = hl_xasprintf("%.*s%s%s", (int)(word - remedy), remedy, quoted, word + strlen("FILE"));
+    free(quoted);
+    return named;
 }
 
 char *hl_explain_skip(enum hl_skip skip, const char *path) {

@@ -5,7 +5,7 @@
 
 #include "command/file/forecast.h"
 
-/* REMEDY of skip.def with PATH in the place of FILE; the caller frees it. */
+/* REMEDY of skip.def with PATH, as a shell reads it, in the place of FILE; the caller frees it. */
 char *hl_name_file(const char *remedy, const char *path);
 
 /* What skip.def says about SKIP, with its remedy if it has one and PATH in the place of FILE; the caller frees it. */
