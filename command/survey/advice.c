@@ -10,6 +10,7 @@
 #include "command/trace/tracee.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,14 +61,10 @@ static bool is_named(const struct prospect *prospect, enum hl_way_name way) {
     return prospect->covered[way] * prospect->hot >= PART_MIN;
 }
 
-static void add_prospect(struct prospects *prospects, const struct hl_process *process,
-                         const struct hl_loaded *loaded, enum hl_skip obstacle, double hot) {
-    struct hl_options options;
-    struct prospect prospect = {.hot = hot};
-    const char *path = loaded->object.path;
-    hl_default_options(&options);
-    hl_judge_loaded(&prospect.verdict, process, loaded, obstacle, &options);
-    prospect.is_here = is_at(path, loaded->file->stat.st_dev, loaded->file->stat.st_ino);
+/* VERDICT becomes PROSPECTS'. */
+static void add_prospect(struct prospects *prospects, const struct hl_verdict *verdict, bool is_here,
+                         double hot) {
+    struct prospect prospect = {.verdict = *verdict, .is_here = is_here, .hot = hot};
     for (unsigned way = HL_WAY_PLACE; way < HL_WAYS; way++)
         prospect.covered[way] = share(prospect.verdict.covered[way], prospect.verdict.text_bytes);
     /* What hugeld share add makes is one way here; the executable of what nothing can be preloaded into is moved by no other. */
@@ -160,6 +157,9 @@ static double hot_of(const struct hl_surveyed *program, const struct hl_loaded *
 static bool find_prospects(struct prospects *prospects, struct hl_surveyed *program) {
     struct hl_process process;
     struct hl_geometry geometry;
+    struct hl_options options;
+    struct hl_verdict verdict;
+    hl_default_options(&options);
     if (hl_open_process(&process, program->pid) != 0)
         return false;
     struct stat executable;
@@ -176,12 +176,51 @@ static bool find_prospects(struct prospects *prospects, struct hl_surveyed *prog
         enum hl_skip obstacle = hl_find_obstacle(&process);
         for (size_t i = 0; i < process.n_loaded; i++) {
             double hot = hot_of(program, &process.loaded[i]);
-            if (hot > 0 && !process.loaded[i].is_image)
-                add_prospect(prospects, &process, &process.loaded[i], obstacle, hot);
+            const struct hl_loaded *loaded = &process.loaded[i];
+            if (hot == 0 || loaded->is_image)
+                continue;
+            hl_judge_loaded(&verdict, &process, loaded, obstacle, &options);
+            add_prospect(prospects, &verdict,
+                         is_at(loaded->object.path, loaded->file->stat.st_dev, loaded->file->stat.st_ino),
+                         hot);
         }
     }
     hl_close_process(&process);
     return known;
+}
+
+/* Opens the file ID, which has been at PATH.  False: it is there no more, or cannot be read. */
+static bool open_seen_file(struct hl_elf_file *file, const char *path, const struct hl_file_id *id) {
+    if (id->inode == 0 || !is_at(path, id->device, id->inode) ||
+        hl_open_elf(file, AT_FDCWD, path) != HL_ELF_FINE)
+        return false;
+    bool is_same = file->stat.st_ino == id->inode && file->stat.st_dev == id->device;
+    if (!is_same)
+        hl_close_elf(file);
+    return is_same;
+}
+
+/* The same by the paths of PROGRAM's files, once its processes have ended.  False: its executable is not there any more. */
+static bool find_prospects_of_files(struct prospects *prospects, const struct hl_surveyed *program) {
+    struct hl_options options;
+    struct hl_verdict verdict;
+    struct hl_elf_file file;
+    hl_default_options(&options);
+    if (!open_seen_file(&file, program->path, &program->id))
+        return false;
+    prospects->plain_reason = hl_explain_plain_file(HL_ELF_FINE, &file);
+    hl_close_elf(&file);
+    for (size_t i = 0; i < program->n_objects; i++) {
+        const struct hl_hot_object *object = &program->object[i];
+        if (object->share == 0 || !open_seen_file(&file, object->path, &object->id))
+            continue;
+        bool is_main = object->id.inode == program->id.inode && object->id.device == program->id.device;
+        hl_judge_file(&verdict, object->path, &file, is_main, &options);
+        hl_set_program(&verdict, program->path);
+        add_prospect(prospects, &verdict, true, object->share);
+        hl_close_elf(&file);
+    }
+    return true;
 }
 
 /* Another process of PROGRAM, where the one that was watched has ended: compilers are run again and again.  False: there
@@ -303,10 +342,12 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
     bool known = find_prospects(&prospects, program);
     for (unsigned i = 0; !known && i < ATTEMPTS && find_another(program); i++)
         known = find_prospects(&prospects, program);
+    known = known || find_prospects_of_files(&prospects, program);
     if (known)
         choose_way(advice, &prospects, program);
     else
-        advice->reason = hl_xasprintf("its processes have ended, or may not be read");
+        advice->reason = hl_xasprintf(
+            "its processes have ended or may not be read, and its file is not found by its path");
     advice->gain = estimate(advice, program, survey, advice->share);
     if (advice->way != HL_WAY_NOTHING && survey->curve.n > 0 && advice->gain < GAIN_MIN) {
         free(advice->reason);
