@@ -135,7 +135,7 @@ installed = 644:$B/libhugeld.so:$(libdir)/hugeld/libhugeld.so link:hugeld/libhug
     644:$B/doc/hugeld.pc:$(libdir)/pkgconfig/hugeld.pc \
     644:$B/doc/hugeld.7:$(mandir)/man7/hugeld.7 644:$B/doc/libhugeld.so.8:$(mandir)/man8/libhugeld.so.8 \
     link:libhugeld.so.8:$(mandir)/man8/ld-hugeld.so.8 \
-    $(foreach file,README.md NEWS.md $(wildcard doc/*.md) bench/RESULTS.md,644:$(file):$(docdir)/$(file))
+    $(foreach file,README.md NEWS.md CONTRIBUTING.md $(wildcard doc/*.md) bench/RESULTS.md,644:$(file):$(docdir)/$(file))
 ifeq ($(COMMAND),yes)
 installed += 755:$B/hugeld:$(bindir)/hugeld 755:$B/hugeld-command:$(libdir)/hugeld/hugeld-command \
     644:$B/doc/hugeld.1:$(mandir)/man1/hugeld.1 \

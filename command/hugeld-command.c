@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #ifndef HL_VERSION
 #define HL_VERSION "0.1.0"
@@ -84,6 +85,8 @@ static int dispatch(int argc, char **argv) {
     static const struct argp argp = {NULL, parse_argument, "COMMAND ...", doc, NULL, NULL, NULL};
     int index = 0;
     argv[0] = (char *)"hugeld"; /* what getopt puts before its messages */
+    if (argc > 1 && strcmp(argv[1], "-h") == 0)
+        argv[1] = (char *)"--help";
     if (argp_parse(&argp, argc, argv, ARGP_IN_ORDER, NULL, &index) != 0)
         return HL_EXIT_USAGE;
     if (index == 0) {
@@ -127,14 +130,18 @@ static void print_version(FILE *stream, struct argp_state *state) {
     free(reason);
 }
 
+/* At the exit, also from argp's help. */
+static void check_output(void) {
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return;
+    hl_warn("cannot write the answer: %s; check where the output goes", strerror(errno));
+    _exit(HL_EXIT_NO);
+}
+
 int main(int argc, char **argv) {
     static char *no_arguments[] = {(char *)"hugeld", NULL};
     argp_program_version_hook = print_version;
     argp_err_exit_status = HL_EXIT_USAGE;
-    int code = argc > 0 ? dispatch(argc, argv) : dispatch(1, no_arguments);
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        hl_warn("cannot write the answer: %s; check where the output goes", strerror(errno));
-        return HL_EXIT_NO;
-    }
-    return code;
+    atexit(check_output);
+    return argc > 0 ? dispatch(argc, argv) : dispatch(1, no_arguments);
 }

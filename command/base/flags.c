@@ -143,8 +143,8 @@ static void describe_options(void) {
     for (size_t i = 0; i < hl_option_row_count; i++) {
         const struct hl_option_row *row = &hl_option_rows[i];
         printf("  %s=%s", row->name,
-               row->type == HL_NUMBER   ? "N"
-               : row->type == HL_GLOB   ? "GLOB"
+               row->type == HL_NUMBER   ? "0|N"
+               : row->type == HL_GLOB   ? "*|GLOB"
                : row->type == HL_FOLDER ? "FOLDER"
                                         : "");
         for (size_t j = 0; row->values != NULL && row->values[j] != NULL; j++)

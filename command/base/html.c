@@ -21,7 +21,11 @@ static void say_why(const char *path, int error) {
 }
 
 int hl_check_report(const char *path) {
-    int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666) : -1;
+    int fd = path != NULL ? open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666) : -1;
+    if (fd >= 0)
+        unlink(path); /* there may be no answer to write */
+    else if (path != NULL && errno == EEXIST)
+        fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
     if (path != NULL && fd < 0) {
         say_why(path, errno);
         return HL_EXIT_USAGE;

@@ -70,16 +70,23 @@ static char *make_sentence(const struct hl_bench *bench, const struct hl_ratio *
     if (!wall->known)
         return hl_xasprintf("no difference seen in %zu pairs: the program is too short to be timed", pairs);
     const struct hl_subject *subject = bench->subject;
-    if (subject->against != NULL)
-        return hl_xasprintf(
-            "%s%s in %zu pairs: with %s it takes %.3f times as long as with %s, 95 %% interval %.3f "
-            "to %.3f",
-            verdict, verdict[0] == 'n' ? " seen" : "", pairs, options_text(subject->run.options), wall->ratio,
-            options_text(subject->against), wall->low, wall->high);
-    return hl_xasprintf(
-        "%s%s in %zu pairs: on huge pages%s it takes %.3f times as long, 95 %% interval %.3f to %.3f",
-        verdict, verdict[0] == 'n' ? " seen" : "", pairs, find_pages(bench->maps[HL_ON_HUGE]), wall->ratio,
-        wall->low, wall->high);
+    bool is_seen = verdict[0] != 'n';
+    char *how = is_seen ? hl_xasprintf("takes %.3f", wall->ratio)
+                        : hl_xasprintf("may take %.3f to %.3f", wall->low, wall->high),
+         *interval = is_seen ? hl_xasprintf(", 95 %% interval %.3f to %.3f", wall->low, wall->high)
+                             : hl_xasprintf(" (95 %% interval)"),
+         *with = subject->against != NULL
+                     ? hl_xasprintf("with %s", options_text(subject->run.options))
+                     : hl_xasprintf("on huge pages%s", find_pages(bench->maps[HL_ON_HUGE])),
+         *against = subject->against != NULL ? hl_xasprintf(" as with %s", options_text(subject->against))
+                                             : hl_xasprintf("%s", "");
+    char *sentence = hl_xasprintf("%s%s in %zu pairs: %s it %s times as long%s%s", verdict,
+                                  is_seen ? "" : " seen", pairs, with, how, against, interval);
+    free(how);
+    free(interval);
+    free(with);
+    free(against);
+    return sentence;
 }
 
 /* What to say where the interval is wider than asked for, or NULL; the caller frees it. */

@@ -132,11 +132,12 @@ static void find_pool(struct request *request, const struct machine *machine) {
         return;
     }
     char *remedy = hl_xasprintf("sysctl vm.nr_hugepages=%" PRIu64, pool->total_pages + PAGES_SUGGESTED);
-    add_finding(request, "pool", machine->available_pages > 0 ? OK : BAD,
+    add_finding(request, "pool", machine->available_pages > 0 ? OK : WARN,
                 hl_xasprintf("%" PRIu64 " huge pages of %" PRIu64 " KiB, %" PRIu64 " free, %" PRIu64
-                             " reserved; %" PRIu64 " available for this process",
+                             " reserved; %" PRIu64 " available for this process%s",
                              pool->total_pages, machine->geometry.huge_page_bytes / 1024, pool->free_pages,
-                             pool->reserved_pages, machine->available_pages),
+                             pool->reserved_pages, machine->available_pages,
+                             machine->available_pages > 0 ? "" : "; only private copies take them (--copy)"),
                 machine->available_pages > 0 ? NULL : remedy);
     add_finding(request, "overcommit", OK,
                 hl_xasprintf("the pool may grow by %" PRIu64

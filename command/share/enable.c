@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct request {
@@ -80,6 +81,14 @@ static bool add_image(const struct request *request, const char *path) {
     const char *const steady[] = {"hugeld", "share", "add", "--json", "--", path, NULL};
     const char *const any[] = {"hugeld", "share", "add", "--json", "--any-disk", "--", path, NULL};
     struct hl_answer answer;
+    struct stat status;
+    if (stat(path, &status) == 0 && S_ISDIR(status.st_mode) &&
+        (status.st_uid != 0 || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+        hl_warn("%s: users other than root can write in this folder, so nothing in it is shared; name files "
+                "and folders in which only root can write",
+                path);
+        return false;
+    }
     hl_ask_itself(&answer, request->any_disk ? any : steady);
     fputs(answer.errors, stderr);
     json_t *file = parse_answer(&answer);

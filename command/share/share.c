@@ -204,7 +204,7 @@ static void report_addition(struct request *request, const struct hl_store *stor
             print_made(name, addition);
         break;
     case HL_SHARE_PRESENT:
-        request->present++;
+        request->present += !request->is_enabled; /* else refresh_store has counted it */
         if (!request->json && !quiet)
             hl_print("%s: there already, %s", name, describe_present(request, addition));
         break;

@@ -327,8 +327,9 @@ void hl_print_survey(const struct hl_survey *survey) {
             shown++;
         }
     if (survey->n_programs > shown)
-        print_wrapped(hl_xasprintf("%zu programs execute no more text than the TLB reaches",
-                                   survey->n_programs - shown));
+        print_wrapped(hl_xasprintf("%zu program%s no more text than the TLB reaches",
+                                   survey->n_programs - shown,
+                                   survey->n_programs - shown == 1 ? " executes" : "s execute"));
     print_left_out(survey);
     for (size_t i = 0; i < survey->n_programs; i++)
         if (is_shown(survey, &survey->program[i]))

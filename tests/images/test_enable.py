@@ -50,6 +50,20 @@ def test_enable_and_disable(world):
     refused(world.run(HUGELD, "disable", APP), "was not enabled")
 
 
+def test_folder_that_others_can_write_to(world):
+    """One line, not one for each file."""
+    world.path("/run/programs").chmod(0o1777)
+    shutil.copy(world.path(APP), world.path("/run/programs/second"))
+    refused(world.run(HUGELD, "enable", "/run/programs"), "/run/programs: users other than root can write in this folder")
+    assert not world.path(CONFIGURATION).exists() and world.left() == []
+
+
+def test_refresh_counts_an_image_once(world):
+    done(world.run(HUGELD, "enable", APP))
+    said = done(world.share("refresh"))
+    assert said.startswith(f"{APP}: there already") and said.count("\n") == 1
+
+
 START = f"ExecStart={{ path={APP} ; argv[]={APP} --serve ; ignore_errors=no }}"
 
 

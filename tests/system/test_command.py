@@ -210,6 +210,19 @@ def test_run_missing_program():
     one_line(hugeld("run", ""), 127)
 
 
+def test_help_by_letter():
+    assert hugeld("-h").stdout == hugeld("--help").stdout != ""
+    for command in ["-h"], ["--help"], ["run", "--help"]:
+        with open("/dev/full", "w", encoding="ascii") as full:
+            result = subprocess.run([helpers.HUGELD, *command], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        assert result.returncode == 1 and "cannot write the answer" in result.stderr, result
+
+
+def test_no_empty_report(tmp_path):
+    assert hugeld("bench", "--report", tmp_path / "report.html", "--", "false").returncode == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_missing_interpreter(tmp_path):
     script = tmp_path / "script"
     script.write_text("#! /no/such/shell -x\n")
