@@ -49,7 +49,8 @@ class Guest:
     modules: typing.Sequence[str] = ()  # of the kernel, by name, in an archive that is the last disk, or in the initramfs (vmguest.load_modules)
     words: typing.Sequence[str] = ()  # more for the kernel's command line
     in_all: bool = True  # False: only when it is named, or with --all
-    leave: str = ""  # a pattern for files of tests that are left out then, because another guest has them and they take long
+    # What is left out then, because another guest has it and it takes long: arm64: a pattern for files; amd64: those of vm_choice.py.
+    leave: str = ""
     native: str = ""  # the machine (uname -m) on which KVM can run it
     limit: int = 1800  # seconds: several times what it takes on an idle machine
 
