@@ -35,6 +35,8 @@ from strict import fail_if_skipped  # noqa: E402
 
 NR_HUGEPAGES = strangers.NR_HUGEPAGES
 WATCH = strangers.Watch()
+# Its lock is that of all settings of the machine but the pool's: tests that are beside others share it.
+SETTINGS = pathlib.Path("/proc/sys/vm/overcommit_memory")
 SYSTEM_STORE = "/run/hugeld"
 
 
@@ -138,6 +140,27 @@ class Pool:
     def will_change(self):
         """The test sets vm.nr_hugepages by itself, which is no stranger's doing."""
         WATCH.expect_total(False)
+
+
+@contextlib.contextmanager
+def settings_locked(how):
+    with open(SETTINGS) as file:
+        fcntl.flock(file, how)
+        yield
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_protocol(item):
+    """While a test runs that is beside others, with all of its fixtures, no setting changes."""
+    with settings_locked(fcntl.LOCK_SH) if is_beside(item) else contextlib.nullcontext():
+        yield
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """For tests that change a setting of the machine other than the pool: from here to the module's last test none runs beside them."""
+    with settings_locked(fcntl.LOCK_EX):
+        yield
 
 
 @pytest.fixture

@@ -159,9 +159,11 @@ def test_pairs(request, name):
 @pytest.mark.parametrize("command", ["attach", "detach"])
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_killed(request, steps, name, command):
-    """hugeld is killed before each step, or with T_ATTACH unset before each fifth one, in a process of its own each time."""
+    """hugeld is killed before steps, in a process of its own each time: with T_ATTACH before each one, without it before each second one in
+    one or the other program."""
     argv, patterns = request.getfixturevalue(f"{name}_program")
-    nth, killed = 1, True
+    first, stride = (1, 1) if "T_ATTACH" in os.environ else (1 + 2 * PROGRAMS.index(name), 2 * len(PROGRAMS))
+    nth, killed = first, True
     while killed:
         with pulsing(argv) as process:
             if command == "detach":
@@ -171,7 +173,7 @@ def test_killed(request, steps, name, command):
             assert process.poll() is None
             assert len(os.listdir(f"/proc/{process.pid}/fd")) <= before + 3 + 10  # its own come and go
             finish(process)
-        nth += 1 if "T_ATTACH" in os.environ else 5
+        nth += stride
     assert nth > 50
 
 

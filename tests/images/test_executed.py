@@ -268,6 +268,7 @@ def test_namespace_is_left_alone(images, builder, tmp_path, how, outside):
     assert (seen, renamed, inside.split()[0]) == ("1", "renamed", before) if outside else seen == "0"
 
 
+@TAKES_PAGES
 def test_private_mounts(images, program, run):
     """There the program would not see later mounts, and would keep unmounted devices busy: refused, with the reason."""
     app = program("pie")
@@ -501,6 +502,7 @@ def test_share_libraries(own_store, builder, run, later):
 
 @pytest.mark.parametrize("variant, arguments, made", [
     ("pie", (), True), ("pie", ("-l", "preload"), False), ("nopie", ("-l", "preload"), True), ("nopie", ("-o", "backend=thp"), False)], ids=str)
+@TAKES_PAGES
 def test_share_of_what_is_used(own_store, program, run, later, variant, arguments, made):
     """libhugeld.so cannot use the image of what lies anywhere, and another backend none."""
     app = program(variant)
@@ -625,6 +627,7 @@ def test_lines_that_are_not_read(own_store, program, words):
     assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
 
 
+@TAKES_PAGES
 def test_no_room_for_variables(program):
     """The kernel takes no more of them than the program has: it runs without hugeld's."""
     app, tried = program("nopie"), 0

@@ -204,6 +204,7 @@ def test_dropped(place):
         assert place.share("check").returncode == 0 and huge_bytes(place) == whole
 
 
+@pytest.mark.usefixtures("pool")  # takes pages where some are free
 def test_run(place):
     """Nothing of hugeld gets into a program that is in place."""
     add(place, BIG)

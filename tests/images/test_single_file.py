@@ -110,6 +110,7 @@ def attach(argv):
     return attached, (process.returncode, stdout)
 
 
+@pytest.mark.usefixtures("pool")  # what has no image takes pages where some are free
 @pytest.mark.parametrize("kind", KINDS)
 def test_finds_what_it_carries(images, own_store, later, single, kind):
     app = single(kind)

@@ -5,6 +5,8 @@ import pytest
 
 import helpers
 
+pytestmark = pytest.mark.beside
+
 CONF = helpers.ROOT / "debian/needrestart.conf"
 SCRIPT = r"""
 our %nrconf = (blacklist_mappings => [qr(^/(SYSV00000000( \(deleted\))?|drm(\s|$)|dev/)), qr#^(/var)?/tmp/#, qr#^(/var)?/run/#]);

@@ -12,7 +12,9 @@ import pytest
 import clean
 import helpers
 
-pytestmark = [pytest.mark.whole, pytest.mark.skipif(platform.machine() != "x86_64", reason="hugeld-ldso is for amd64")]
+# In one worker, which builds the packages once.
+pytestmark = [pytest.mark.beside, pytest.mark.xdist_group("packages"), pytest.mark.whole,
+              pytest.mark.skipif(platform.machine() != "x86_64", reason="hugeld-ldso is for amd64")]
 
 FOLDER = "/usr/lib/x86_64-linux-gnu/hugeld"
 LINK = f"{FOLDER}/ld-hugeld.so"

@@ -2,7 +2,7 @@
 """Many starts of each real program, at addresses that are random, while another process drains and refills the pool at
 random: what it prints and its exit status are always the plain run's, and nothing is left (tests/conftest.py).
 
-T_STARTS says how many of each in each way, if not 50."""
+T_STARTS says how many of each in each way, if not 20."""
 
 import collections
 import concurrent.futures
@@ -21,7 +21,7 @@ from installed import find_cc1plus, find_node
 sys.path.append(str(helpers.ROOT / "tests/ldso"))
 from linkers import BY_ROOT, build_linker, interpreter, over_interpreter  # noqa: E402
 
-STARTS = int(os.environ.get("T_STARTS", "50"))
+STARTS = int(os.environ.get("T_STARTS", "20"))
 POOL = 48
 
 SOURCE = "int f(int a, int b) { int x = 0; for (int i = a; i < b; i++) x = x * 31 + i; return x; }\n"

@@ -22,7 +22,7 @@ BACKENDS = [("thp", 64, False), ("auto", 0, False), ("auto", 64, True), ("hugetl
 
 @pytest.mark.parametrize("backend, free, moves", BACKENDS)
 @pytest.mark.parametrize("how", ["enabled", "hugepages-2048kB/enabled", "prctl"])
-def test_switched_off(builder, surround, root, pool, thp, confine, how, backend, free, moves):
+def test_switched_off(builder, surround, root, pool, thp, alone, confine, how, backend, free, moves):
     """Nothing of the text, the read-only or the writable data becomes transparent huge pages."""
     pool(free)
     app = builder.executable("nopie", words=6 * 2**17)
