@@ -249,19 +249,19 @@ def compile_shared(source, output):
     return output
 
 
-def open_to_others(folder):
-    """Lets other users enter FOLDER, a temporary one of pytest's."""
-    depth = 4 if folder.parent.name.startswith("popen-") else 3  # a worker of xdist has a folder of its own
-    for parent in [folder, *folder.parents][:depth]:
-        if parent.stat().st_uid == os.getuid() and str(parent) != "/tmp":
-            parent.chmod(0o755)
+@pytest.fixture(scope="session", autouse=True)
+def base_is_open(tmp_path_factory):
+    """A test opens its own folder to other users, and need not know how many are above it: a worker of xdist has one more."""
+    base = tmp_path_factory.getbasetemp()
+    for folder in base, *(parent for parent in base.parents if parent.name.startswith("pytest-")):
+        folder.chmod(0o755)
 
 
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory):
     """A folder that other users may enter too, with libhugeld.so, pause.so and noop/libhugeld.so."""
     folder = tmp_path_factory.mktemp("shared")
-    open_to_others(folder)
+    folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
 
@@ -359,7 +359,7 @@ def image_store(tmp_path_factory):
     if os.getuid() != 0:
         pytest.skip("needs root: mounts a tmpfs")
     folder = tmp_path_factory.mktemp("store")
-    open_to_others(folder)
+    folder.chmod(0o755)
     options = "huge=always,size=1g,mode=0755,nosuid,nodev"
     result = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True, text=True)
     if result.returncode != 0:
