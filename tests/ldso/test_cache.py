@@ -12,7 +12,8 @@ import pytest
 import helpers
 from linkers import PATCHES, WORK, run_script
 
-pytestmark = pytest.mark.beside
+# In one worker: they build glibc in the same folders.
+pytestmark = [pytest.mark.beside, pytest.mark.xdist_group("glibc")]
 
 
 @contextlib.contextmanager

@@ -15,7 +15,8 @@ from elftools.elf.elffile import ELFFile
 import helpers
 from linkers import PATCHES, WORK, run_script
 
-pytestmark = pytest.mark.beside
+# In one worker: they build glibc in the same folders.
+pytestmark = [pytest.mark.beside, pytest.mark.xdist_group("glibc")]
 
 
 def refusals(*arguments):

@@ -4,6 +4,7 @@
 The clean one lies in ${XDG_CACHE_HOME:-~/.cache}/hugeld/clean/SUITE and is made anew when it is older than a week; the
 packages that tests install in it are kept beside it."""
 
+import contextlib
 import fcntl
 import os
 import pathlib
@@ -93,8 +94,19 @@ class Clean:
                      "DEBIAN_FRONTEND": "noninteractive", helpers.MARK: helpers.MARK_VALUE, **variables}
         argv = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-euc", ENTER, "sh", self.base, self.folder,
                 self.packages, "sh", "-euc", script]
-        return subprocess.run([str(a) for a in argv], env=variables, timeout=timeout, stdin=subprocess.DEVNULL, check=False,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        with self.packages_locked():
+            return subprocess.run([str(a) for a in argv], env=variables, timeout=timeout, stdin=subprocess.DEVNULL, check=False,
+                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+
+    @contextlib.contextmanager
+    def packages_locked(self):
+        """apt in there would not wait for another one that keeps its packages in the same folder."""
+        folder = os.open(self.packages, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(folder)
 
     def do(self, script, **options):
         """The same, and it must succeed; what it printed."""
