@@ -127,9 +127,10 @@ static void find_postgres(struct hl_own_pages *own, const char *executable, char
     char *wanted = NULL, *size = NULL, *pages = NULL;
     uid_t asker;
     if (!find_asker(&asker, program)) {
-        set_problem(own, hl_xasprintf(
-                             "postgres does not answer root, and no data directory (-D, PGDATA) says who its "
-                             "user is; run hugeld doctor as that user"));
+        set_problem(
+            own, hl_xasprintf(
+                     "postgres does not answer root, and no data directory that is there (-D, PGDATA) says "
+                     "who its user is; name it, or run hugeld doctor as that user"));
         return;
     }
     wanted = ask_postgres(own, executable, program, asker, "huge_pages");

@@ -270,11 +270,16 @@ static void print_too_large(const struct hl_survey *survey) {
 }
 
 /* Who was not looked at: once for all of them. */
-static void print_left_out(const struct hl_survey *survey) {
-    bool is_root = geteuid() == 0;
+static void print_others(const struct hl_survey *survey) {
     if (survey->others > 0)
         print_wrapped(hl_xasprintf("%u %s of other users left out; fix: run hugeld survey --all-users%s",
-                                   survey->others, processes(survey->others), is_root ? "" : " as root"));
+                                   survey->others, processes(survey->others),
+                                   geteuid() == 0 ? "" : " as root"));
+}
+
+static void print_left_out(const struct hl_survey *survey) {
+    bool is_root = geteuid() == 0;
+    print_others(survey);
     if (survey->refused > 0)
         print_wrapped(hl_xasprintf("%u %s may not be looked at%s", survey->refused,
                                    processes(survey->refused),
@@ -314,6 +319,7 @@ void hl_print_survey(const struct hl_survey *survey) {
     }
     if (!has_gain(survey)) {
         print_no_gain(survey);
+        print_others(survey);
         print_too_large(survey);
         return;
     }

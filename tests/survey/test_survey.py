@@ -481,3 +481,14 @@ def test_it_changes_nothing(calls):
         assert maps.read_text() == before
         helpers.wait_until(lambda: ticks(process.pid) > worked + 5)
         assert helpers.state_of(process.pid) in "RS"
+
+
+def test_others_are_told_of(root):
+    """Also where nothing is to be gained: the programs of other users may gain."""
+    other = helpers.start([*helpers.become(12345), "sleep", "60"])
+    try:
+        helpers.wait_until(lambda: pathlib.Path(f"/proc/{other.pid}").stat().st_uid == 12345)
+        assert re.search(r"\b\d+ process(es)? of other users left out; fix: run hugeld survey\s+--all-users", hugeld("survey", "--seconds", "0.5").stdout)
+    finally:
+        other.kill()
+        other.communicate()
