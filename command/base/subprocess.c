@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #define SECONDS_MAX 30
+#define NOBODY 65534
 
 /* For good: real, effective and saved IDs, and the groups. */
 static bool become_user(uid_t uid) {
@@ -34,7 +35,7 @@ static void run_child(const char *path, char *const *argv, uid_t owner, unsigned
                       int errors) {
     int input = open("/dev/null", O_RDONLY);
     if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0 ||
-        (owner != (uid_t)-1 && !become_user(owner)))
+        (owner != (uid_t)-1 && !become_user(owner == HL_NOBODY ? NOBODY : owner)))
         _exit(HL_EXIT_CANNOT_RUN);
     if (owner == HL_NOBODY)
         clearenv();

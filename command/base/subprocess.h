@@ -6,8 +6,9 @@
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* The overflow user, who owns nothing, without an environment: for what reads files that other users wrote. */
-#define HL_NOBODY ((uid_t)65534)
+/* The overflow user, who owns nothing, without an environment: for what reads files that other users wrote.  It is no number of a
+   user: 65534 itself may own a database, and is asked with the environment that there is. */
+#define HL_NOBODY ((uid_t)-2)
 
 struct hl_answer {
     bool succeeded; /* it exited with 0 */
