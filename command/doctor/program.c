@@ -233,8 +233,9 @@ static int find_process(struct hl_needs *needs, const char *name) {
 static const char *explain_no_program(const struct hl_program *program) {
     if (program->is_script || program->problem == HL_ELF_OTHER)
         return "neither an ELF file nor a script that names one as its interpreter";
-    if (program->fd < 0)
-        access(program->path, R_OK); /* errno, of which the sentence speaks */
+    /* errno, of which the sentence speaks */
+    if (program->problem == HL_ELF_UNREADABLE && access(program->path, R_OK) == 0)
+        errno = EIO;
     return hl_elf_problem_sentence(program->problem);
 }
 

@@ -36,8 +36,8 @@ struct hl_configuration {
         excluded; /* fnmatch(3) of paths, where '*' goes across '/': which files are looked at */
 };
 
-/* Reads PATH; without a file at HL_CONFIGURATION everything is as it is by default.  hl_free_configuration frees it, after 0 only.  0; or
-   -EINVAL, or another negated errno: what is wrong was said in one line, and CONFIGURATION is as it was. */
+/* Reads PATH; without a file at HL_CONFIGURATION everything is as it is by default.  hl_free_configuration frees it, after 0 only.
+   0; or -EINVAL, or another negated errno: what is wrong was said in one line, and CONFIGURATION is as it was. */
 int hl_read_configuration(struct hl_configuration *configuration, const char *path);
 void hl_free_configuration(struct hl_configuration *configuration);
 
