@@ -479,6 +479,13 @@ static size_t prepare_texts(struct mover *all, size_t *next, const struct work *
     return n;
 }
 
+/* Nothing becomes of the libraries from the text NEXT on. */
+static void leave_rest(const struct hl_attachment *attachment, size_t next, int result) {
+    for (; next < attachment->n_texts; next++)
+        if (attachment->text[next].skip == 0 && !attachment->text[next].loaded->object.is_main)
+            attachment->text[next].skip = result;
+}
+
 /* The other threads stand still while libraries are replaced, and no longer. */
 static void move_texts(const struct work *work, struct hl_threads *threads, struct hl_tracee *tracee,
                        bool is_main) {
@@ -498,6 +505,10 @@ static void move_texts(const struct work *work, struct hl_threads *threads, stru
                 finish(&all[i]);
         if (n_others >= work->attachment->stopped_threads)
             work->attachment->stopped_threads = n_others + 1;
+        if (result == HL_SKIP_ATTACH_BUSY) { /* they would only stand still once more */
+            leave_rest(work->attachment, next, result);
+            return;
+        }
     }
 }
 

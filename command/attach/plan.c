@@ -30,6 +30,8 @@
 
 /* Of the address space that a limit leaves, no more than one part of so many is reserved. */
 #define ROOM_SHARE 10
+/* Of small pages the kernel counts some 50 MiB in a millisecond or two. */
+#define BELOW_MAX (UINT64_C(64) << 20)
 
 /* --- the process --- */
 
@@ -445,13 +447,21 @@ static bool is_same_file(const struct hl_attachment *attachment, const struct hl
     return is_known && hl_is_same_state(&state, &text->state);
 }
 
-/* Whether TEXT was locked, or mapped in an unusual way, since it was planned.  For a library the kernel would count all that is
-   resident below it, while all threads stand still; so its flags are read only where more or less is locked than was. */
+/* Bytes that are resident below ADDRESS, as far as they were counted before. */
+static uint64_t count_below(const struct hl_process *process, uint64_t address) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < process->n_regions && process->region[i].start < address; i++)
+        bytes += process->region[i].resident_bytes;
+    return bytes;
+}
+
+/* Whether TEXT was locked, or mapped in an unusual way, since it was planned.  For that the kernel counts all that is resident below
+   it, while threads stand still; where that is much, nothing else may be locked or unlocked meanwhile. */
 static int check_flags_again(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
     struct hl_process now = {.folder = -1};
     struct hl_address_range range[HL_PIECES_MAX];
-    if (!text->loaded->object.is_main && read_locked(&attachment->process) == attachment->locked_kib)
-        return 0;
+    if (count_below(&attachment->process, text->piece[0].start) > BELOW_MAX)
+        return read_locked(&attachment->process) == attachment->locked_kib ? 0 : HL_SKIP_MAPPING_CHANGED;
     for (unsigned i = 0; i < text->n_pieces; i++)
         range[i] = (struct hl_address_range){text->piece[i].start, text->piece[i].end};
     int result = hl_read_some_regions(&now, &attachment->process, range, text->n_pieces);

@@ -314,7 +314,7 @@ static int take_one(struct hl_threads *threads, struct hl_tracee **taken, const 
             first = result;
         *taken = &ranked[i]->tracee;
         if (result == 0 || result == -EPERM || result == HL_SKIP_ATTACH_STOPPED ||
-            result == HL_SKIP_MAPPING_CHANGED)
+            result == HL_SKIP_MAPPING_CHANGED || result == HL_SKIP_ATTACH_BUSY)
             break;
     }
     free(ranked);
@@ -400,15 +400,16 @@ static int stop_others(struct hl_threads *threads, const struct hl_tracee *taken
     return left > 0 ? HL_SKIP_ATTACH_UNFIT_THREAD : HL_SKIP_ATTACH_BUSY;
 }
 
-/* Those that have not stopped are let go when this thread ends. */
+/* Those that stand still first, since a late one is waited for.  Those that have not stopped then are let go when this thread ends. */
 static void release_others(struct hl_threads *threads, const struct hl_tracee *taken) {
-    for (size_t i = 0; i < threads->n; i++) {
-        struct hl_tracee *tracee = &threads->thread[i]->tracee;
-        if (tracee == taken)
-            continue;
-        hl_release_tracee(tracee);
-        tracee->stage = HL_TRACEE_GONE;
-    }
+    for (int late = 0; late < 2; late++)
+        for (size_t i = 0; i < threads->n; i++) {
+            struct hl_tracee *tracee = &threads->thread[i]->tracee;
+            if (tracee == taken || (!late && tracee->stage == HL_TRACEE_ASKED))
+                continue;
+            hl_release_tracee(tracee);
+            tracee->stage = HL_TRACEE_GONE;
+        }
 }
 
 /* Our second thread. */
@@ -430,7 +431,16 @@ static void *hold_others(void *data) {
     return NULL;
 }
 
+static void join_others(struct hl_threads *threads) {
+    if (threads->others == NULL)
+        return;
+    pthread_join(threads->others->thread, NULL);
+    free(threads->others);
+    threads->others = NULL;
+}
+
 int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
+    join_others(threads);
     struct hl_others *others = hl_xmalloc(sizeof *others);
     *others = (struct hl_others){.threads = threads, .taken = taken};
     sem_init(&others->are_stopped, 0, 0);
@@ -450,13 +460,14 @@ int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, un
 void hl_release_others(struct hl_threads *threads) {
     if (threads->others == NULL)
         return;
+    bool is_late = threads->others->result == HL_SKIP_ATTACH_BUSY;
     sem_post(&threads->others->may_run);
-    pthread_join(threads->others->thread, NULL);
-    free(threads->others);
-    threads->others = NULL;
+    if (!is_late)
+        join_others(threads);
 }
 
 void hl_release_threads(struct hl_threads *threads) {
+    join_others(threads);
     for (size_t i = 0; i < threads->n; i++) {
         hl_release_tracee(&threads->thread[i]->tracee);
         free(threads->thread[i]);

@@ -149,8 +149,7 @@ static enum hl_elf_problem read_program_headers(struct hl_elf_file *file) {
     if (file->header.e_phoff == 0)
         return HL_ELF_NO_SEGMENTS;
     file->phnum = file->header.e_phnum; /* neither the kernel nor glibc reads PN_XNUM */
-    if (file->header.e_phoff > bytes ||
-        file->phnum > (bytes - file->header.e_phoff) / sizeof(Elf64_Phdr))
+    if (file->header.e_phoff > bytes || file->phnum > (bytes - file->header.e_phoff) / sizeof(Elf64_Phdr))
         return HL_ELF_TRUNCATED;
     file->phdr = calloc(file->phnum + 1, sizeof *file->phdr);
     if (file->phdr == NULL)

@@ -70,7 +70,8 @@ void hl_list_libraries(struct hl_libraries *libraries, const char *executable, c
             "its libraries cannot be listed: it names an auditing library, which would be executed");
         return;
     }
-    hl_ask_program(&answer, linker, (char *const *)argv, geteuid() == 0 && !is_ours ? HL_NOBODY : (uid_t)-1);
+    bool is_nobodys = geteuid() == 0 && (!is_ours || file->stat.st_uid != 0);
+    hl_ask_program(&answer, linker, (char *const *)argv, is_nobodys ? HL_NOBODY : (uid_t)-1);
     if (!answer.succeeded)
         libraries->problem = hl_xasprintf("its libraries cannot be listed (%.*s)",
                                           (int)strcspn(answer.errors, "\n"), answer.errors);

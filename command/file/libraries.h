@@ -13,7 +13,7 @@ struct hl_libraries {
 
 /* Lists the libraries that the dynamic linker loads for the program at EXECUTABLE, which is FILE, in its order and without
    itself.  The linker would execute the auditing libraries that a program names (DT_AUDIT), so such a program's are not listed,
-   and root asks as nobody, unless the program IS_OURS: named to be started as we would start it.  hl_free_libraries frees
+   and root asks as nobody, unless the program is root's and IS_OURS: named to be started as we would start it.  hl_free_libraries frees
    LIBRARIES. */
 void hl_list_libraries(struct hl_libraries *libraries, const char *executable, const struct hl_elf_file *file,
                        bool is_ours);

@@ -123,14 +123,15 @@ static bool is_service(void) {
 }
 
 /* Whether another process may be begun, and will be another one's child: not where orphans become this one's, not in a service,
-   not under a filter, which may kill for it, and not where a tracer follows it.  In a container no image could be made, and its
+   not under a filter, which may kill for it, and not where a tracer follows it, as that of an exec stop does not (HAS_STOP).  In a container no image could be made, and its
    process 1 may leave zombies. */
-static bool may_begin(void) {
+static bool may_begin(bool has_stop) {
     struct hl_status status;
     int is_subreaper = 0;
     hl_read_status(&status, &hl_system_roots);
-    return hl_is_outermost() && getpid() != 1 && !is_service() && status.filters == 0 && !status.is_traced &&
-           prctl(PR_GET_CHILD_SUBREAPER, &is_subreaper, 0, 0, 0) == 0 && is_subreaper == 0;
+    return hl_is_outermost() && getpid() != 1 && !is_service() && status.filters == 0 &&
+           (has_stop || !status.is_traced) && prctl(PR_GET_CHILD_SUBREAPER, &is_subreaper, 0, 0, 0) == 0 &&
+           is_subreaper == 0;
 }
 
 /* fork(2), of which the parent gets no signal when the child ends. */
@@ -213,11 +214,11 @@ static bool begin_maker(const char *command, char **arguments, char **variables)
 
 /* Whether it is time for another attempt, for PROGRAM; then it is not for a while.  What is asked first is what says no in most
    starts. */
-static bool claim_turn(const char *lock_path, const struct hl_program *program) {
+static bool claim_turn(const char *lock_path, const struct hl_program *program, bool has_stop) {
     int lock = open_lock(lock_path, false);
     bool is_missing = lock < 0 && errno == ENOENT && geteuid() != 0;
-    bool takes =
-        (is_missing || (lock >= 0 && is_due(lock))) && (program == NULL || is_large(program)) && may_begin();
+    bool takes = (is_missing || (lock >= 0 && is_due(lock))) && (program == NULL || is_large(program)) &&
+                 may_begin(has_stop);
     if (takes && is_missing)
         lock = open_lock(lock_path, true);
     if (takes && lock >= 0)
@@ -228,9 +229,9 @@ static bool claim_turn(const char *lock_path, const struct hl_program *program) 
 }
 
 bool hl_share_later(const struct hl_options *options, const struct hl_program *program, char **arguments,
-                    char **variables) {
+                    char **variables, bool has_stop) {
     char *lock = hl_uses_images(options->backend) ? find_lock(options) : NULL;
-    bool takes = lock != NULL && claim_turn(lock, program);
+    bool takes = lock != NULL && claim_turn(lock, program, has_stop);
     free(lock);
     if (!takes)
         return false;

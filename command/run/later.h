@@ -11,11 +11,12 @@
 
 /* Before this process becomes a program: has the images that are missing of it made by another process, which is no child of this
    one and is waited for by none.  ARGUMENTS are those of `run`, and VARIABLES the environment before any were set for the program,
-   of which few are passed on; PROGRAM's images are worth being made unasked if it is large; NULL: that is not asked.  True: it was
+   of which few are passed on; PROGRAM's images are worth being made unasked if it is large; NULL: that is not asked.  HAS_STOP: hl_start_exec_stop has
+   been called.  True: it was
    begun.  False: there is no store that this user fills, a store was named, it is not time for it yet (hl_note_sharing), or
    something speaks against another process here; nothing is said. */
 bool hl_share_later(const struct hl_options *options, const struct hl_program *program, char **arguments,
-                    char **variables);
+                    char **variables, bool has_stop);
 
 /* That process has worked for MS: until it may be begun again in the store of OPTIONS, so much time passes that it takes one
    hundredth of one processor at most. */

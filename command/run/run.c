@@ -372,7 +372,8 @@ int hl_become_program(struct hl_way *way, struct hl_program *program, char **arg
     if (way->linker != NULL)
         return become_linker(way->linker, program->path, argv);
     execv(program->path, argv);
-    if (way->stop != NULL) { /* a security module may have been against its being traced */
+    if (way->stop != NULL &&
+        plain_variables != NULL) { /* a security module may be against its being traced */
         hl_cancel_exec_stop(way->stop);
         way->stop = NULL;
         execv(program->path, argv);
@@ -382,7 +383,7 @@ int hl_become_program(struct hl_way *way, struct hl_program *program, char **arg
     bool is_text = program->is_script || program->problem == HL_ELF_EMPTY || program->problem == HL_ELF_OTHER;
     if (error != ENOEXEC && plain_variables != NULL)
         environ = plain_variables;
-    if (error == ENOEXEC ? is_text : plain_variables != NULL)
+    if (error == ENOEXEC ? is_text : plain_variables != NULL && way->image == NULL)
         execvp(argv[0], argv);
     else
         errno = error;

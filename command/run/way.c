@@ -197,5 +197,5 @@ bool hl_share_missing_later(const struct hl_way *way, const struct hl_run *run,
     bool others = hl_selects_other_objects(hl_find_patterns(run->patterns));
     return hl_acts_in(options, program->path) && hl_shares_only(run, options, text) &&
            (others || way->is_unknown) &&
-           hl_share_later(options, others ? NULL : program, arguments, variables);
+           hl_share_later(options, others ? NULL : program, arguments, variables, way->stop != NULL);
 }

@@ -204,7 +204,8 @@ static bool can_be_named(const char *path) {
         is_printable = is_printable && hl_hidden_bytes(at) == 0;
     if (is_printable && strpbrk(path, " :\"'\\$%;") == NULL)
         return true;
-    hl_warn("%s: a drop-in cannot name this path, which has a blank, a control character, a colon, a quote, \\, $, "
+    hl_warn("%s: a drop-in cannot name this path, which has a blank, a control character, a colon, a quote, "
+            "\\, $, "
             "%% or ;",
             path);
     return false;

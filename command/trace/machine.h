@@ -60,9 +60,9 @@ void hl_close_memory(struct hl_tracee *tracee);
 
 /* Waits for its next stop.  0: *STATUS is waitpid's; HL_SKIP_ATTACH_BUSY; or -ESRCH. */
 int hl_await_stop(struct hl_tracee *tracee, int *status, int64_t patience_us);
-/* The same of one that was asked for: a thread that only waits for a processor is waited for longer, since it has been thrown out of
-   its call already. */
-int hl_await_asked_stop(struct hl_tracee *tracee, int *status, int64_t patience_us);
+/* The same of a thread that was asked to stop, and so has left its call: one that only waits for a processor is waited for until five
+   seconds after that. */
+int hl_await_late_stop(struct hl_tracee *tracee, int *status, int64_t patience_us);
 /* Whether STATUS is a stop of ptrace's own, which PTRACE_INTERRUPT asks for; a group stop names another signal. */
 bool hl_is_event(int status);
 /* Whether a handler of the thread's process would run for the signal NUMBER. */

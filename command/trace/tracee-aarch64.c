@@ -195,7 +195,7 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
     int status, result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, 0);
     long number = -1;
     if (result == 0)
-        result = hl_await_asked_stop(tracee, &status, HL_STOP_US);
+        result = hl_await_late_stop(tracee, &status, HL_STOP_US);
     if (result == 0 && status >> 8 != (SIGTRAP | 0x80))
         return give_way(tracee, status, ended);
     if (result == 0 && !is_at(tracee, PTRACE_SYSCALL_INFO_ENTRY, &number))
@@ -207,7 +207,7 @@ static int enter_again(struct hl_tracee *tracee, struct user_regs_struct *regist
     if (result == 0)
         result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, 0);
     if (result == 0)
-        result = hl_await_asked_stop(tracee, &status, HL_STOP_US);
+        result = hl_await_late_stop(tracee, &status, HL_STOP_US);
     if (result == 0 && (status >> 8 != (SIGTRAP | 0x80) || !is_at(tracee, PTRACE_SYSCALL_INFO_EXIT, NULL)))
         return give_way(tracee, status, NULL);
     if (result == 0)

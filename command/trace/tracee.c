@@ -260,10 +260,9 @@ static bool is_coming(const struct hl_tracee *tracee) {
     return state == 'R' || state == 't';
 }
 
-int hl_await_asked_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
-    double begun = hl_now_ms();
+int hl_await_late_stop(struct hl_tracee *tracee, int *status, int64_t patience_us) {
     int result = hl_await_stop(tracee, status, patience_us);
-    while (result == HL_SKIP_ATTACH_BUSY && (hl_now_ms() - begun) * 1e3 < (double)ENTER_US &&
+    while (result == HL_SKIP_ATTACH_BUSY && (hl_now_ms() - tracee->asked_ms) * 1e3 < (double)ENTER_US &&
            is_coming(tracee))
         result = hl_await_stop(tracee, status, LATE_US);
     return result;
@@ -280,10 +279,12 @@ bool hl_catches(const struct hl_tracee *tracee, int number) {
     return (caught >> (number - 1) & 1) != 0;
 }
 
-/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile. */
-static int await_interrupt(struct hl_tracee *tracee, int64_t patience_us) {
+/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile.  Whoever else stands still
+   waits for that, so it IS_LAST that a late one is waited for. */
+static int await_interrupt(struct hl_tracee *tracee, bool is_last) {
     for (int status;;) {
-        int result = hl_await_asked_stop(tracee, &status, patience_us);
+        int result =
+            is_last ? hl_await_late_stop(tracee, &status, 0) : hl_await_stop(tracee, &status, HL_STOP_US);
         if (result != 0 || is_our_stop(status))
             return result;
         if (hl_is_event(status))
@@ -365,6 +366,7 @@ int hl_interrupt_tracee(struct hl_tracee *tracee, pid_t pid, pid_t tid, const st
         tracee->rest = 0;
     if (result == 0)
         result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0);
+    tracee->asked_ms = hl_now_ms();
     if (result == 0)
         tracee->stage = HL_TRACEE_ASKED;
     return result;
@@ -381,8 +383,8 @@ int hl_write_registers(const struct hl_tracee *tracee, struct user_regs_struct *
     return (int)hl_trace(tracee, PTRACE_SETREGSET, NT_PRSTATUS, (uintptr_t)&data);
 }
 
-static int await_tracee(struct hl_tracee *tracee, int64_t patience_us) {
-    int result = await_interrupt(tracee, patience_us);
+static int await_tracee(struct hl_tracee *tracee, bool is_last) {
+    int result = await_interrupt(tracee, is_last);
     if (result == 0) {
         tracee->stage = HL_TRACEE_STOPPED;
         tracee->stopped_ms = hl_now_ms();
@@ -394,7 +396,7 @@ static int await_tracee(struct hl_tracee *tracee, int64_t patience_us) {
     return result;
 }
 
-int hl_await_tracee(struct hl_tracee *tracee) { return await_tracee(tracee, HL_STOP_US); }
+int hl_await_tracee(struct hl_tracee *tracee) { return await_tracee(tracee, false); }
 
 /* Whether system calls of the thread may end in a SIGSYS of its own (Linux 5.11).  A kernel that has that but
    cannot tell shows it at the first call. */
@@ -715,7 +717,7 @@ static void let_go(struct hl_tracee *tracee) {
 void hl_release_tracee(struct hl_tracee *tracee) {
     struct hl_tracee_state *state = tracee->state;
     if (tracee->stage == HL_TRACEE_ASKED)
-        await_tracee(tracee, 0);
+        await_tracee(tracee, true);
     if (tracee->stage >= HL_TRACEE_STOPPED)
         let_go(tracee);
     if (state != NULL)

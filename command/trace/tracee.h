@@ -39,9 +39,9 @@ enum hl_tracee_stage {
 struct hl_tracee {
     pid_t pid, tid;
     enum hl_tracee_stage stage;
-    double stopped_ms; /* when it stopped, as of hl_now_ms */
-    int memory;        /* an open /proc/TID/mem, after hl_arm_tracee: of no program that is executed later */
-    uint64_t data;     /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
+    double asked_ms, stopped_ms; /* when it was asked to stop, and when it did, as of hl_now_ms */
+    int memory;    /* an open /proc/TID/mem, after hl_arm_tracee: of no program that is executed later */
+    uint64_t data; /* HL_TRACEE_DATA_BYTES of its memory for arguments, after hl_arm_tracee */
     struct hl_gadgets gadgets;
     struct hl_tracee_state *state; /* from hl_arm_tracee on */
     struct hl_call call;           /* in which it slept when it was asked to stop, */

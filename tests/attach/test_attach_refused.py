@@ -205,15 +205,16 @@ def test_realtime(targets, plain_output, root):
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="hugeld needs a processor, too")
 def test_no_processor(targets, plain_output, root):
-    """It gets a processor for 50 ms of each second: it stops late, and is waited for, since its call would return EINTR if it were let go."""
+    """It gets a processor for 50 ms of each second: it stops late, and is waited for, since its call would return EINTR if it were let go.
+    What it does not do in half a second is refused for now."""
     first = min(os.sched_getaffinity(0))
     with attaching.running(targets["exec"], "epoll", prefix=["taskset", "-c", first]) as target:
         attaching.wait_in_call(target.pid)
         other = helpers.start(["taskset", "-c", first, "chrt", "--fifo", 50, "sh", "-c", "while :; do :; done"])
         try:
-            for command in ["attach", "detach"] * 4:
+            for command in ["attach", "detach"] * 8:
                 result = helpers.hugeld(command, target.pid)
-                assert result.returncode == 0, result.stderr
+                assert result.returncode == 0 or "try again" in result.stderr or "nothing to do" in result.stderr, result
         finally:
             helpers.end_process(other)
         assert target.finish() == plain_output
