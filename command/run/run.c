@@ -228,10 +228,11 @@ static void tell_of_best(const char *name, struct hl_program *program, const str
 
 /* The program called NAME is on huge pages, and nothing is preloaded for what PATTERNS select besides. */
 static void tell_of_no_library(const char *name, struct hl_string patterns) {
-    hl_warn("%s: there is no image of a library that is named; 'hugeld doctor -p %.*s -- %s' says what is "
-            "best for "
-            "each object",
-            name, (int)patterns.bytes, patterns.at, name);
+    hl_warn(
+        "%s: there is no image of a library that is named; 'hugeld doctor -p \"%.*s\" -- %s' says what is "
+        "best for "
+        "each object",
+        name, (int)patterns.bytes, patterns.at, name);
 }
 
 /* The same for PROGRAM with the argv ARGV, which may be a script. */
@@ -240,10 +241,10 @@ static void tell_of_start(struct hl_program *program, char *const *argv, struct 
     struct hl_target target;
     hl_follow_launchers(&target, program, argv);
     if (hl_selects_other_objects(patterns))
-        hl_warn(
-            "%s: started as it is, because nothing of it is shared; 'hugeld doctor -p %.*s -- %s' says what "
-            "is best for each object",
-            argv[0], (int)patterns.bytes, patterns.at, argv[0]);
+        hl_warn("%s: started as it is, because nothing of it is shared; 'hugeld doctor -p \"%.*s\" -- %s' "
+                "says what "
+                "is best for each object",
+                argv[0], (int)patterns.bytes, patterns.at, argv[0]);
     else if (target.program->executable == NULL || target.is_unknown)
         hl_warn(
             "%s: started as it is: which programs it starts is not known; 'hugeld survey' shows what they "

@@ -321,7 +321,7 @@ def test_sealed_halfway(steps, tmp_path, word):
             assert target.finish() == plain, said
     moved = {pages for code, pages in found if code == 0}
     stayed = {pages for code, pages in found if code == 1}
-    assert len(moved) == 1 and 0 in stayed, found
+    assert min(moved) >= 8 and 0 in stayed, found  # one more or less, as memory lies in pieces
     if word == "s":
         assert stayed == {0}, found
     else:

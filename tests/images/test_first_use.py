@@ -242,6 +242,14 @@ def test_first_use_of_what_is_too_young(world, store):
     assert run(world, "--first-use", "--", APP).returncode == 0 and not images(world, "app")
 
 
+def test_libraries_beside_an_image(world, store, stock):
+    """What helps the program to begin on its image traces it meanwhile, and is no reason to make none of its libraries."""
+    world.add("--way=image", stock)
+    allow_again(store)
+    result = run(world, "-p", "*", "-o", "verbose=2", "--", stock, "--version")
+    assert result.returncode == 0 and "at the exec stop from" in result.stderr and "it is made meanwhile" in result.stderr, result
+
+
 # --- what is preloaded ---
 
 

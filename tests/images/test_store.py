@@ -188,6 +188,11 @@ def test_libraries_are_listed_as_nobody(world):
         helpers.wait_until(lambda: os.readlink(f"/proc/{process.pid}/exe").endswith("private/app"), what="the program")
         told = world.run("/run/bin/hugeld", "doctor", "-p", "*", process.pid)
         assert "its libraries cannot be listed" in told.stdout, told
+        named = world.run("/run/bin/hugeld", "doctor", "-p", "*", "--", "/run/programs/private/app")
+        assert "cannot be listed" not in named.stdout, named
+        os.chown(app, USER, USER)
+        named = world.run("/run/bin/hugeld", "doctor", "-p", "*", "--", "/run/programs/private/app")
+        assert "its libraries cannot be listed" in named.stdout, named
     finally:
         helpers.end_process(process)
 
