@@ -265,9 +265,10 @@ int hl_lock_store(struct hl_store *store, bool waits) {
     return result;
 }
 
-/* Opens and locks what is at PATH, and mounts a tmpfs there first if MOUNTS.  -ESTALE: it is another folder by now. */
-static int open_and_lock(struct hl_store *store, const char *path, const char *size, bool mounts,
-                         bool waits) {
+/* Opens and locks what is at PATH, and mounts a tmpfs there first if MOUNTS.  In a folder that IS_MADE just now no lock stays after
+   an error.  -ESTALE: it is another folder by now. */
+static int open_and_lock(struct hl_store *store, const char *path, const char *size, bool is_made,
+                         bool mounts, bool waits) {
     int result = open_folder(store, path);
     if (result != 0)
         /* An ordinary folder on a disk is where a tmpfs is mounted. */
@@ -285,6 +286,8 @@ static int open_and_lock(struct hl_store *store, const char *path, const char *s
     } else if (result == 0 && size != NULL) {
         result = resize(store, size);
     }
+    if (result != 0 && result != -ESTALE && is_made && store->lock >= 0)
+        unlinkat(store->folder, HL_LOCK_FILE, 0);
     if (result != 0)
         hl_close_store(store);
     return result;
@@ -302,14 +305,13 @@ int hl_make_store(struct hl_store *store, const char *path, const char *size, bo
         return -EPERM;
     }
     while (result == -ESTALE) {
-        if (mkdir(path, is_system_store(path) ? 0755 : 0700) == 0) {
-            is_made = true;
-        } else if (errno != EEXIST) {
+        is_made = mkdir(path, is_system_store(path) ? 0755 : 0700) == 0;
+        if (!is_made && errno != EEXIST) {
             int error = errno;
             hl_warn("%s: the store cannot be made: %s; name another with --store", path, strerror(error));
             return -error;
         }
-        result = open_and_lock(store, path, size, wants_mount(path, size), waits);
+        result = open_and_lock(store, path, size, is_made, wants_mount(path, size), waits);
     }
     if (result != 0) {
         if (is_made)
