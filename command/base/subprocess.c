@@ -34,9 +34,12 @@ static bool become_user(uid_t uid) {
 static void run_child(const char *path, char *const *argv, uid_t owner, unsigned seconds, int output,
                       int errors) {
     int input = open("/dev/null", O_RDONLY);
-    if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0 ||
-        (owner != (uid_t)-1 && !become_user(owner == HL_NOBODY ? NOBODY : owner)))
+    if (dup2(input, STDIN_FILENO) < 0 || dup2(output, STDOUT_FILENO) < 0 || dup2(errors, STDERR_FILENO) < 0)
         _exit(HL_EXIT_CANNOT_RUN);
+    if (owner != (uid_t)-1 && !become_user(owner == HL_NOBODY ? NOBODY : owner)) {
+        dprintf(STDERR_FILENO, "another user's rights cannot be taken on: %s\n", strerror(errno));
+        _exit(HL_EXIT_CANNOT_RUN);
+    }
     if (owner == HL_NOBODY)
         clearenv();
     setenv("LD_HUGEPAGES", "", 1);
