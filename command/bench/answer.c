@@ -233,9 +233,12 @@ static void print_answer(const struct hl_bench *bench, const struct hl_ratio *ra
         hl_print("the plain run has %" PRIu64 " KiB of text on huge pages of the page cache already",
                  plain_bytes / 1024);
     if (!has_two && subject->run.via == HL_VIA_AUTO && subject->run.options == NULL &&
-        find_pages(bench->maps[HL_ON_HUGE]) == of_copies)
-        hl_print("hugeld run makes private copies only with --copy; 'hugeld inspect %s' says what is best",
-                 subject->path);
+        find_pages(bench->maps[HL_ON_HUGE]) == of_copies) {
+        char *inspect = hl_xasprintf("hugeld inspect");
+        hl_add_word(&inspect, subject->path);
+        hl_print("hugeld run makes private copies only with --copy; '%s' says what is best", inspect);
+        free(inspect);
+    }
     const char *restless = json_string_value(json_object_get(answer, "restless"));
     if (restless != NULL)
         hl_print("%s", restless);

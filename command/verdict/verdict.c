@@ -368,11 +368,13 @@ char *hl_describe_verdict(const struct hl_verdict *verdict) {
     unsigned share = hl_permille(verdict->covered[verdict->best], verdict->text_bytes);
     unsigned long long pages = verdict->pages[verdict->best];
     bool is_shared = verdict->best == HL_WAY_PLACE || verdict->best == HL_WAY_IMAGE;
-    char *add = hl_xasprintf("hugeld share add"), *why = NULL;
+    char *add = hl_xasprintf("hugeld share add"), *own = hl_default_store(), *why = NULL;
+    bool needs_store = is_shared && !verdict->is_made && verdict->store == NULL && own == NULL;
     hl_add_word(&add, verdict->path);
     why = !is_shared && verdict->image_skip == HL_SKIP_IMAGE_INELIGIBLE
               ? hl_xasprintf(" (no image can be made of it: '%s' says why)", add)
-              : hl_xasprintf("%s", "");
+          : needs_store ? hl_xasprintf(" (root can make it, or a user with XDG_RUNTIME_DIR set)")
+                        : hl_xasprintf("%s", "");
     char *text =
         verdict->best == HL_WAY_NOTHING
             ? hl_xasprintf("leave it as it is: %s%s", hl_explain_nothing(verdict), why)
@@ -380,6 +382,7 @@ char *hl_describe_verdict(const struct hl_verdict *verdict) {
                            verdict->is_made ? ", which is there" : "", share / 10, share % 10, pages,
                            hl_plural(pages), costs[verdict->best], why);
     free(add);
+    free(own);
     free(why);
     return text;
 }
@@ -431,11 +434,7 @@ char *hl_format_commands(const struct hl_verdict *verdict) {
     add_store(&add, "--store=", verdict);
     hl_add_word(&add, "add");
     hl_add_word(&add, verdict->path);
-    char *own = hl_default_store();
-    bool has_store = verdict->store != NULL || own != NULL;
-    char *both = hl_xasprintf("%s%s%s%s", add, has_store ? "" : " (as root, or with XDG_RUNTIME_DIR set)",
-                              run != NULL ? ", then " : "", run != NULL ? run : "");
-    free(own);
+    char *both = hl_xasprintf("%s%s%s", add, run != NULL ? ", then " : "", run != NULL ? run : "");
     free(run);
     free(add);
     return both;

@@ -240,6 +240,23 @@ def test_running_unanswered(world, builder):
         helpers.end_process(server)
 
 
+def test_folder_that_may_not_answer(world):
+    """Of a folder on a FUSE one line is said, and nothing is made; a file there is tried."""
+    if not shutil.which("bindfs"):
+        pytest.skip("bindfs is not installed")
+    world.path("/run/served").mkdir()
+    server = helpers.start(world.command("bindfs", "-f", "/run/programs", "/run/served"))
+    try:
+        helpers.wait_until(lambda: world.path("/run/served/app").exists() or server.poll() is not None, what="the FUSE")
+        if server.poll() is not None:
+            pytest.skip(f"no FUSE here: {server.stderr.read()}")
+        refused(world.share("add", "/run/served"), "/run/served is left out", "may not answer, such as FUSE or NFS; keep it on a local disk")
+        refused(world.share("add", "/run/served/app"), "/run/served/app: no image: its file system does not tell")
+    finally:
+        world.run("umount", "-l", "/run/served")
+        helpers.end_process(server)
+
+
 def test_per_node(world):
     nodes = pathlib.Path("/sys/devices/system/node/has_memory").read_text().strip()
     numbers = [n for part in nodes.split(",") for n in range(int(part.split("-")[0]), int(part.split("-")[-1]) + 1)]
@@ -341,9 +358,9 @@ def test_no_place_for_a_store(world):
     refused(result, "XDG_RUNTIME_DIR is not set", "--store")
     for which in ("--all", "--unused", APP):
         result = world.run("env", "-u", "XDG_RUNTIME_DIR", "/run/bin/hugeld", "share", "remove", which, user=USER)
-        refused(result, "XDG_RUNTIME_DIR is not set", "only root removes what is in /run/hugeld")
+        refused(result, "XDG_RUNTIME_DIR is not set", "only root can remove what is in /run/hugeld")
     best = world.run("env", "-u", "XDG_RUNTIME_DIR", "/run/bin/hugeld", "inspect", APP, user=USER).stdout
-    assert f"hugeld share add {APP} (as root, or with XDG_RUNTIME_DIR set), then hugeld run -- {APP}" in best
+    assert f"(root can make it, or a user with XDG_RUNTIME_DIR set); hugeld share add {APP}, then hugeld run -- {APP}" in best
 
 
 def test_store_of_nobody(world):
