@@ -87,6 +87,9 @@ def needs_linker(item):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        if is_beside(item) and "alone" in item.fixturenames:
+            raise pytest.UsageError(f"{item.nodeid} is beside others and uses alone, so it would wait for itself; take one away")
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
         if not is_beside(item):
             item.add_marker(pytest.mark.xdist_group("pool"))
