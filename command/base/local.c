@@ -82,6 +82,13 @@ static bool is_roots(const struct stat *status) {
     return status->st_uid == 0 && (status->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
+/* PATH is left out, for others can change it.  -EPERM */
+static int leave_out(struct hl_local *local, const char *path) {
+    if (local->exposed == NULL)
+        local->exposed = hl_xasprintf("%s", path);
+    return -EPERM;
+}
+
 /* The same as hl_open_local, for NAME in FOLDER. */
 static int open_part(struct hl_local *local, int folder, const char *name, struct stat *status) {
     struct statx about;
@@ -147,7 +154,10 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
         int part = open_part(local, folder, at, status);
         at = next;
         if (part >= 0 && S_ISLNK(status->st_mode) && (follows || !is_last)) {
-            int error = ++links > LINKS_MAX ? -ELOOP : follow(part, left, next);
+            bool is_left_out = local->only_roots && status->st_uid != 0;
+            int error = is_left_out           ? leave_out(local, path)
+                        : ++links > LINKS_MAX ? -ELOOP
+                                              : follow(part, left, next);
             close(part);
             at = left;
             part = error != 0       ? error
@@ -183,8 +193,9 @@ DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {
     int part = hl_open_local(local, path, follows, &status);
     bool is_left_out = part >= 0 && local->only_roots && !is_roots(&status);
     int file = part >= 0 && !is_left_out ? openat(part, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    int error = part < 0 ? -part : is_left_out ? EACCES : errno;
-    local->is_exposed |= is_left_out && S_ISDIR(status.st_mode);
+    int error = part < 0 ? -part : is_left_out ? EPERM : errno;
+    if (is_left_out && S_ISDIR(status.st_mode) && follows)
+        leave_out(local, path);
     if (part >= 0)
         close(part);
     DIR *folder = file >= 0 ? fdopendir(file) : NULL;
@@ -194,9 +205,10 @@ DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {
 
 struct dirent *hl_read_folder(struct hl_local *local, DIR *folder) {
     struct dirent *entry;
-    do
+    do {
+        errno = 0;
         entry = readdir(folder);
-    while (entry != NULL && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0));
+    } while (entry != NULL && (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0));
     local->is_full |= entry != NULL && local->entries_max > 0 && local->entries == local->entries_max;
     local->entries += entry != NULL && !local->is_full;
     return local->is_full ? NULL : entry;

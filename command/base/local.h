@@ -16,17 +16,22 @@
 #define HL_LOCAL_MOUNTS 16
 
 /* What is wrong with all others. */
-#define HL_LOCAL_PROBLEM "it lies on a file system that may not answer, as FUSE and NFS"
+#define HL_LOCAL_PROBLEM "it lies on a file system that may not answer, such as FUSE or NFS"
+/* And with a folder or link that others can change, for only_roots. */
+#define HL_LOCAL_EXPOSED                                                                                     \
+    "is left out, since users other than root can change it; name files, or folders in which only root can " \
+    "write"
 
 /* What was found out about mounts; zero at first, apart from what the caller sets.  It keeps them busy until hl_close_local, so
    that is called soon. */
 struct hl_local {
-    bool only_roots;    /* set by the caller: no folder is listed that others can write */
+    bool
+        only_roots; /* set by the caller: what others can change is no folder to list, and no link to follow */
     size_t entries_max; /* set by the caller: names that are listed at most; 0: any number */
     size_t entries;     /* that were listed */
     bool is_remote;     /* something was left out for its file system, */
-    bool is_exposed;    /* or because others can write the folder, */
-    bool is_full;       /* or for entries_max */
+    bool is_full;       /* or for entries_max, */
+    char *exposed;      /* or for only_roots: the first path that was to be followed; the caller frees it */
     char *folder;       /* the one that was looked into last, */
     int folder_file;    /* which is open */
     size_t n;
@@ -39,11 +44,11 @@ struct hl_local {
 void hl_close_local(struct hl_local *local);
 
 /* Opens PATH by O_PATH, and has its STATUS; FOLLOWS: if that is a symbolic link, what it leads to.  A descriptor;
-   -EREMOTE: part of it may not answer, as is_remote then says; or another negated errno. */
+   -EREMOTE: part of it may not answer, as is_remote then says; -EPERM: for only_roots; or another negated errno. */
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
 
-/* The folder that PATH leads to, or NULL and errno: EREMOTE or EACCES if it was left out.  closedir(3) closes it.  And its next
-   entry, never "." and "..", or NULL. */
+/* The folder that PATH leads to, or NULL and errno: EREMOTE, or for only_roots EPERM, if it was left out.  closedir(3) closes it.  And its next
+   entry, never "." and "..", or NULL, and errno is 0 at the end. */
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows);
 struct dirent *hl_read_folder(struct hl_local *local, DIR *folder);
 

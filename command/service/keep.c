@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define ORIGIN_EVENTS (IN_ATTRIB | IN_MODIFY | IN_DELETE_SELF | IN_MOVE_SELF)
@@ -77,7 +78,8 @@ struct hl_keeper {
     struct kept *kept;
     double next; /* no file before that */
     const struct hl_configuration *configuration;
-    const char *source; /* the path of that */
+    const char *source;       /* the path of that, */
+    struct timespec mistaken; /* and its ctime when it could not be read, which was said */
     struct hl_lookout *lookout;
     struct hl_placer placer;
     struct hl_keeper_counts counts;
@@ -499,15 +501,24 @@ static void refresh(struct hl_keeper *keeper, struct kept *kept) {
 
 /* --- what appears --- */
 
-/* Whether the configuration has ENTRY still, although it was not read again: `hugeld disable` took it out, perhaps. */
-static bool is_enabled(const struct hl_keeper *keeper, const char *entry) {
-    struct hl_configuration configuration;
-    bool found = false;
-    if (hl_read_configuration(&configuration, keeper->source) != 0)
+/* Whether the file of the configuration can be read now, which may be about to be replaced, or to be corrected.  What is wrong with
+   it is said once.  hl_free_configuration frees it. */
+static bool read_source(struct hl_keeper *keeper, struct hl_configuration *configuration) {
+    struct stat status;
+    if (stat(keeper->source, &status) != 0 ||
+        memcmp(&status.st_ctim, &keeper->mistaken, sizeof keeper->mistaken) == 0)
         return false;
-    for (size_t i = 0; i < configuration.enabled.n && !found; i++)
-        found = strcmp(configuration.enabled.text[i], entry) == 0;
-    hl_free_configuration(&configuration);
+    if (hl_read_configuration(configuration, keeper->source) == 0)
+        return true;
+    keeper->mistaken = status.st_ctim;
+    return false;
+}
+
+/* Whether ENTRY is in what was read just now: `hugeld disable` took it out, perhaps, and the service was not reloaded. */
+static bool is_enabled(const struct hl_configuration *configuration, const char *entry) {
+    bool found = false;
+    for (size_t i = 0; i < configuration->enabled.n && !found; i++)
+        found = strcmp(configuration->enabled.text[i], entry) == 0;
     return found;
 }
 
@@ -542,19 +553,21 @@ static void say_appeared(struct hl_keeper *keeper, const char *path, const char 
     if (keeper->said_appeared++ < APPEARED_MAX)
         hl_warn("%s: %s", path, sentence);
     else if (keeper->said_appeared == APPEARED_MAX + 1)
-        hl_warn("service: of enabled files that appear, no more is said within this hour; "
-                "hugeld service status lists them");
+        hl_warn(
+            "service: nothing more is said about enabled files that appear until the hour is over; hugeld "
+            "service status lists those that are pending");
 }
 
-/* Adds the file at PATH, which was not there before, to the open STORE. */
-static void add(struct hl_keeper *keeper, const struct hl_store *store, const char *path, bool is_inside,
-                bool was_there) {
+/* Adds the file at PATH, which was not there before, to the open STORE.  Of what a folder or a pattern means, most is no use. */
+static void add(struct hl_keeper *keeper, const struct hl_store *store, const char *path, const char *entry,
+                bool is_inside, bool was_there) {
     struct hl_addition addition;
     unsigned disk = keeper->configuration->any_disk ? HL_ADD_ANY_DISK : 0;
     hl_add_path(&addition, store, path,
                 disk | (is_inside ? HL_ADD_IF_WORTH : 0) | HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM);
     bool failed = addition.result == HL_SHARE_FAILED;
-    if (!was_there && (failed || (addition.result == HL_SHARE_NOTHING && !is_inside)))
+    bool is_named = strcmp(path, entry) == 0;
+    if (!was_there && (failed || (addition.result == HL_SHARE_NOTHING && is_named)))
         say_appeared(keeper, path, addition.sentence);
     if (failed)
         note_pending(keeper, store, &addition, disk);
@@ -567,12 +580,19 @@ static void add(struct hl_keeper *keeper, const struct hl_store *store, const ch
 /* hl_take_file */
 static bool take_file(void *keeper_, const char *path, const char *entry, bool is_inside, bool was_there) {
     struct hl_keeper *keeper = keeper_;
+    struct hl_configuration configuration;
     struct hl_store store;
-    if (has_origin(keeper, path) || !is_enabled(keeper, entry))
+    if (has_origin(keeper, path))
+        return true;
+    if (!read_source(keeper, &configuration))
+        return false;
+    bool is_meant = is_enabled(&configuration, entry);
+    hl_free_configuration(&configuration);
+    if (!is_meant)
         return true;
     if (open_store(keeper, &store) != 0)
         return false;
-    add(keeper, &store, path, is_inside, was_there);
+    add(keeper, &store, path, entry, is_inside, was_there);
     hl_close_store(&store);
     return true;
 }

@@ -22,8 +22,6 @@
 #define STEP 10
 #define PACE 100
 #define REST 100
-/* In enabled folders, and in those that patterns go through. */
-#define NAMES_MAX 65536
 
 struct seen {
     uint64_t hash;
@@ -48,11 +46,12 @@ struct hl_lookout {
     double next, began;        /* hl_now_ms: of the next step, and when this look has begun */
     size_t entry;              /* of the enabled ones: those before it were looked at, */
     size_t n_left, room_left;
-    struct left *left;          /* but for these, of the last of them */
-    size_t names;               /* that were listed in this look */
-    bool is_remote, is_exposed; /* as in struct hl_local, of that last one */
-    bool said_full;             /* and is not said again */
-    struct list old, now;       /* of the last look, by their hashes, and of this one */
+    struct left *left; /* but for these, of the last of them */
+    size_t names;      /* that were listed of that last one, */
+    bool is_remote;    /* and as in struct hl_local */
+    char *exposed;
+    bool said_full;       /* and is not said again */
+    struct list old, now; /* of the last look, by their hashes, and of this one */
 };
 
 /* --- what was seen --- */
@@ -93,12 +92,6 @@ static void push(struct hl_lookout *lookout, char *path, unsigned level) {
     lookout->left[lookout->n_left++] = (struct left){path, level};
 }
 
-/* Says once that something of ENTRY is not looked for. */
-static void leave_out(const struct hl_lookout *lookout, const char *entry, const char *why) {
-    if (lookout->is_first)
-        hl_warn("service: %s: %s, then reload the service", entry, why);
-}
-
 /* Files and folders that ENTRY means now. */
 static void expand(struct hl_lookout *lookout, struct hl_local *local, const char *entry) {
     glob_t found = {0};
@@ -112,9 +105,7 @@ static void expand(struct hl_lookout *lookout, struct hl_local *local, const cha
 /* Adds what is in the folder at PATH.  Others may write in folders below those that entries mean, and nothing is said of that. */
 static void list(struct hl_lookout *lookout, struct hl_local *local, const char *path, unsigned level) {
     const struct dirent *name;
-    bool is_exposed = local->is_exposed;
     DIR *folder = hl_open_folder(local, path, level == 0);
-    local->is_exposed &= is_exposed || level == 0;
     while (folder != NULL && (name = hl_read_folder(local, folder)) != NULL)
         if (name->d_type == DT_REG || name->d_type == DT_DIR || name->d_type == DT_UNKNOWN)
             push(lookout, hl_xasprintf("%s/%s", path, name->d_name), level + 1);
@@ -122,24 +113,27 @@ static void list(struct hl_lookout *lookout, struct hl_local *local, const char 
         closedir(folder);
 }
 
-/* Says what was left out of the last entry. */
-static void end_entry(struct hl_lookout *lookout, struct hl_local *local, const char *entry) {
-    if (local->is_remote)
-        leave_out(lookout, entry,
-                  "what of it lies on a file system that may not answer, as FUSE and NFS, is not looked for; "
-                  "keep it on a local disk");
-    if (local->is_exposed)
-        leave_out(lookout, entry,
-                  "users other than root can write in a folder of it, so nothing in that is taken; chown "
-                  "root, chmod 755");
-    local->is_remote = local->is_exposed = false;
+/* Says once what was left out of the last entry, and forgets it. */
+static void end_entry(const struct hl_lookout *lookout, struct hl_local *local, const char *entry) {
+    if (local->is_remote && lookout->is_first)
+        hl_warn("service: %s: the part of it that lies on a file system that may not answer, such as FUSE or "
+                "NFS, is "
+                "left out; keep it on a local disk, then reload the service",
+                entry);
+    if (local->exposed != NULL && lookout->is_first)
+        hl_warn("service: %s: %s " HL_LOCAL_EXPOSED ", then reload the service", entry, local->exposed);
+    free(local->exposed);
+    local->exposed = NULL;
+    local->is_remote = local->is_full = false;
+    local->entries = 0;
 }
 
 static void say_full(struct hl_lookout *lookout, const struct hl_local *local, const char *entry) {
     if (local->is_full && !lookout->said_full)
-        hl_warn("service: %s: the enabled folders and patterns have more than %d names, and the others are "
-                "not looked at; name fewer, then reload the service",
-                entry, NAMES_MAX);
+        hl_warn(
+            "service: %s: it has more than %d names, and only the first %d are looked at; name fewer, then "
+            "reload the service",
+            entry, HL_ENABLED_NAMES_MAX, HL_ENABLED_NAMES_MAX);
     lookout->said_full |= local->is_full;
 }
 
@@ -201,7 +195,9 @@ static void begin_look(struct hl_lookout *lookout) {
     while (lookout->n_left > 0)
         free(lookout->left[--lookout->n_left].path);
     lookout->entry = lookout->names = 0;
-    lookout->is_remote = lookout->is_exposed = false;
+    lookout->is_remote = false;
+    free(lookout->exposed);
+    lookout->exposed = NULL;
     clear(&lookout->now);
     lookout->began = hl_now_ms();
 }
@@ -263,10 +259,10 @@ void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *conf
         begin_look(lookout);
     lookout->is_looking = true;
     struct hl_local local = {.only_roots = true,
-                             .entries_max = NAMES_MAX,
+                             .entries_max = HL_ENABLED_NAMES_MAX,
                              .entries = lookout->names,
                              .is_remote = lookout->is_remote,
-                             .is_exposed = lookout->is_exposed};
+                             .exposed = lookout->exposed};
     do {
         struct left file;
         struct stat status;
@@ -281,7 +277,7 @@ void hl_look_out(struct hl_lookout *lookout, const struct hl_configuration *conf
     hl_close_local(&local);
     lookout->names = local.entries;
     lookout->is_remote = local.is_remote;
-    lookout->is_exposed = local.is_exposed;
+    lookout->exposed = local.exposed;
     lookout->next = hl_now_ms() + fmax(PACE, REST * took);
     if (step == NO_MORE)
         end_look(lookout);

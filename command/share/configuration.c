@@ -272,7 +272,7 @@ void hl_free_configuration(struct hl_configuration *configuration) {
 
 bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *configuration) {
     glob_t found;
-    struct hl_local local = {0};
+    struct hl_local local = {.only_roots = true, .entries_max = HL_ENABLED_NAMES_MAX};
     *files = (struct hl_texts){0};
     if (hl_is_unit(entry)) {
         char *program = hl_find_unit_program(entry, "enable");
@@ -280,24 +280,33 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
             add_text(files, program);
         return program != NULL;
     }
-    bool is_found = hl_glob_local(&local, entry, &found) == 0;
+    bool is_found = hl_glob_local(&local, entry, &found) == 0, is_whole = true;
     for (size_t i = 0; i < found.gl_pathc; i++) {
         struct stat status;
         int file = hl_open_local(&local, found.gl_pathv[i], true, &status);
-        if (file != -EREMOTE)
+        bool is_left_out = file == -EREMOTE || file == -EPERM;
+        is_whole &= !is_left_out;
+        if (!is_left_out)
             add_text(files, hl_xasprintf("%s", found.gl_pathv[i]));
         if (file >= 0)
             close(file);
     }
     hl_close_local(&local);
     if (local.is_remote)
-        hl_warn("%s: %s: what of it lies on a file system that may not answer, as FUSE and NFS, is left out; "
-                "keep it on a local disk",
-                configuration, entry);
-    else if (!is_found)
+        hl_warn(
+            "%s: %s: the part of it that lies on a file system that may not answer, such as FUSE or NFS, is "
+            "left out; keep it on a local disk",
+            configuration, entry);
+    if (local.exposed != NULL)
+        hl_warn("%s: %s: %s " HL_LOCAL_EXPOSED, configuration, entry, local.exposed);
+    if (local.is_full)
+        hl_warn("%s: %s: it has more names than %d, and only the first %d are looked at; name fewer",
+                configuration, entry, HL_ENABLED_NAMES_MAX, HL_ENABLED_NAMES_MAX);
+    if (!is_found && !local.is_remote && local.exposed == NULL)
         hl_warn("%s: %s: there is no such file", configuration, entry);
     globfree(&found);
-    return is_found && !local.is_remote;
+    free(local.exposed);
+    return is_found && is_whole;
 }
 
 /* --- changing it --- */

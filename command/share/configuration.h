@@ -41,8 +41,11 @@ struct hl_configuration {
 int hl_read_configuration(struct hl_configuration *configuration, const char *path);
 void hl_free_configuration(struct hl_configuration *configuration);
 
-/* The files that ENTRY of the enabled ones means now.  False, and one line says it: there are none.  The caller frees them by
-   hl_free_texts in each case. */
+/* Of one entry so many names are looked at. */
+#define HL_ENABLED_NAMES_MAX 65536
+
+/* The files that ENTRY of the enabled ones means now.  False, and one line says it: there are none, or one is left out.  The
+   caller frees them by hl_free_texts in each case. */
 bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *configuration);
 void hl_free_texts(struct hl_texts *texts);
 

@@ -84,8 +84,8 @@ static bool add_image(const struct request *request, const char *path) {
     struct stat status;
     if (stat(path, &status) == 0 && S_ISDIR(status.st_mode) &&
         (status.st_uid != 0 || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
-        hl_warn("%s: users other than root can write in this folder, so nothing in it is shared; name files "
-                "and folders in which only root can write",
+        hl_warn("%s: users other than root can write in this folder, so nothing in it is shared; name files, "
+                "or folders in which only root can write",
                 path);
         return false;
     }

@@ -275,6 +275,18 @@ static void add_file(struct request *request, const struct hl_store *store, cons
     hl_free_addition(&addition);
 }
 
+/* Says that PATH, or what is in that folder, is not added, for ERROR. */
+static void leave_out(struct request *request, const char *path, int error) {
+    hide_progress(request);
+    if (error == EPERM)
+        hl_warn("%s " HL_LOCAL_EXPOSED, path);
+    else if (error == EREMOTE)
+        hl_warn("%s is left out, since " HL_LOCAL_PROBLEM "; keep it on a local disk", path);
+    else
+        hl_warn("%s: it cannot be read: %s; the files in it are left out", path, strerror(error));
+    request->failed = true;
+}
+
 static void add_folder(struct request *request, const struct hl_store *store, struct hl_local *local,
                        const char *path, bool is_named);
 
@@ -285,7 +297,6 @@ static void add_inner(struct request *request, const struct hl_store *store, str
     int file = hl_open_local(local, path, false, &status);
     if (file >= 0)
         close(file);
-    hl_close_local(local); /* to add a file may take long */
     if (file == -EREMOTE || (file >= 0 && S_ISDIR(status.st_mode)))
         add_folder(request, store, local, path, false);
     else if (file >= 0 && S_ISREG(status.st_mode))
@@ -297,35 +308,54 @@ static void add_folder(struct request *request, const struct hl_store *store, st
                        const char *path, bool is_named) {
     const struct dirent *name;
     DIR *folder = hl_open_folder(local, path, is_named);
-    if (folder == NULL) {
-        hide_progress(request);
-        hl_warn("%s: cannot be read: %s; its files are left out", path,
-                errno == EREMOTE ? HL_LOCAL_PROBLEM : strerror(errno));
-        request->failed = true;
+    if (folder == NULL && (is_named || errno != EPERM))
+        leave_out(request, path, errno);
+    if (folder == NULL)
         return;
-    }
     while ((name = hl_read_folder(local, folder)) != NULL) {
         char *inner = hl_xasprintf("%s/%s", path, name->d_name);
         add_inner(request, store, local, inner);
         free(inner);
     }
+    if (errno != 0)
+        leave_out(request, path, errno);
     closedir(folder);
 }
 
-static void add_path(struct request *request, const struct hl_store *store, const char *name) {
+/* The file or folder at PATH.  No folder on a file system that may not answer: is_left_out has said that of those that were named. */
+static void add_path(struct request *request, const struct hl_store *store, const char *path) {
     struct stat status;
+    struct hl_local local = {.only_roots = request->is_enabled,
+                             .entries_max = request->is_enabled ? HL_ENABLED_NAMES_MAX : 0};
+    int file = hl_open_local(&local, path, true, &status);
+    if (file >= 0)
+        close(file);
+    hl_close_local(&local); /* to add a file may take long */
+    if (file >= 0 && S_ISDIR(status.st_mode))
+        add_folder(request, store, &local, path, true);
+    else if (request->is_enabled && (file == -EREMOTE || file == -EPERM))
+        leave_out(request, path, -file);
+    else
+        add_file(request, store, path, false);
+    if (local.is_full)
+        hl_warn("%s: it has more than %d names, and only the first %d are looked at; name fewer", path,
+                HL_ENABLED_NAMES_MAX, HL_ENABLED_NAMES_MAX);
+    hl_close_local(&local);
+    free(local.exposed);
+}
+
+/* Whether PATH is a folder that may not answer, as is said then.  That is asked of itself, which may take long. */
+static bool is_left_out(struct request *request, const char *path) {
     struct hl_local local = {0};
-    char *path = hl_find_named_file(name);
+    struct stat status;
     int file = hl_open_local(&local, path, true, &status);
     if (file >= 0)
         close(file);
     hl_close_local(&local);
-    if (file >= 0 && S_ISDIR(status.st_mode))
-        add_folder(request, store, &local, path, true);
-    else
-        add_file(request, store, path, false);
-    hl_close_local(&local);
-    free(path);
+    if (file != -EREMOTE || stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
+        return false;
+    leave_out(request, path, EREMOTE);
+    return true;
 }
 
 /* Where PROCESS's executable is; "" where that cannot be read. */
@@ -455,14 +485,25 @@ static void print_sum(const struct request *request) {
 
 static void add_named(struct request *request, const char *store_path) {
     struct hl_store store;
-    if (hl_make_store(&store, store_path, request->size, true) != 0) {
-        request->failed = true;
-        return;
+    struct hl_list paths = {0};
+    for (size_t i = 0; i < request->names.n; i++) { /* before the store is locked */
+        char *path = hl_find_named_file(request->names.word[i]);
+        if (!is_left_out(request, path))
+            hl_add_to_list(&paths, path);
+        else
+            free(path);
     }
-    store.placer = &request->placer;
-    for (size_t i = 0; i < request->names.n; i++)
-        add_path(request, &store, request->names.word[i]);
-    hl_close_store(&store);
+    if (paths.n > 0 && hl_make_store(&store, store_path, request->size, true) == 0) {
+        store.placer = &request->placer;
+        for (size_t i = 0; i < paths.n; i++)
+            add_path(request, &store, paths.word[i]);
+        hl_close_store(&store);
+    } else {
+        request->failed = true;
+    }
+    for (size_t i = 0; i < paths.n; i++)
+        free((char *)paths.word[i]);
+    free(paths.word);
 }
 
 static int add(struct request *request, const char *path) {
@@ -688,7 +729,7 @@ static int remove_some(struct request *request, const char *path) {
     struct hl_store store;
     int result = hl_find_store(&store, path);
     if (path == NULL)
-        hl_warn("XDG_RUNTIME_DIR is not set, so there is no store of your own; only root removes what "
+        hl_warn("XDG_RUNTIME_DIR is not set, so there is no store of your own; only root can remove what "
                 "is in " HL_SYSTEM_STORE);
     else if (result == -ENOENT && (request->all || request->unused))
         return HL_EXIT_DONE;

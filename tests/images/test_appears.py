@@ -137,6 +137,57 @@ def test_folder_of_others(world, fast, tmp_path):
     assert (tmp_path / "said").read_text() == ""
 
 
+@pytest.mark.parametrize(("entry", "left_out"), [
+    ("/run/programs/theirs", "theirs"), ("/run/programs/new", None), ("/run/programs/home/*/*", "home/user"), ("/run/programs/li*", "link")],
+    ids=["folder", "inside", "pattern", "link"])
+def test_others_at_boot(world, entry, left_out):
+    """What another user can change is left out by share refresh too: of what is named a line says so, and of a folder in it nothing."""
+    for folder in ("theirs", "new/shared", "home/user"):
+        put(world, f"/run/programs/{folder}/late")
+        world.path(f"/run/programs/{folder}").chmod(0o777)
+    world.path("/run/programs/link").symlink_to(APP)
+    os.lchown(world.path("/run/programs/link"), USER, USER)
+    enable(world, entry)
+    result = world.share("refresh")
+    assert world.list() == [] and "late" not in result.stdout, result
+    if left_out is None:
+        assert (result.returncode, result.stderr) == (0, ""), result
+    else:
+        assert result.returncode == 1 and result.stderr.count("\n") == 1 and "chown" not in result.stderr, result
+        assert f"/run/programs/{left_out} is left out, since users other than root can change it" in result.stderr
+
+
+def test_link_of_others(world, fast, tmp_path):
+    """Where it leads is not looked at, and that is said once, until it is root's."""
+    link = world.path("/run/programs/link")
+    link.symlink_to("late")
+    os.lchown(link, USER, USER)
+    with open(tmp_path / "said", "w") as log, looking(world, fast, "/run/programs/link", log=log) as process:
+        put(world, LATE)
+        time.sleep(20 * LOOK)
+        assert world.list() == [] and held(process) == 0
+        os.lchown(link, 0, 0)
+        assert holds(process, wait_for(world, is_fresh))
+    said = (tmp_path / "said").read_text()
+    assert "/run/programs/link is left out" in said and said.count("\n") == 1, said
+
+
+def test_mistake_meanwhile(world, fast, tmp_path):
+    """A file appears while the configuration has a mistake, which is said once: it is made when that is gone."""
+    right = f"enabled = {LATE}\n"
+    with open(tmp_path / "said", "w") as log, looking(world, fast, LATE, log=log) as process:
+        world.path(CONFIGURATION).write_text("enabled = \n")
+        put(world, LATE)
+        time.sleep(20 * LOOK)
+        world.path(CONFIGURATION).unlink()
+        time.sleep(20 * LOOK)
+        assert world.list() == []
+        world.path(CONFIGURATION).write_text(right)
+        assert holds(process, wait_for(world, is_fresh))
+    said = (tmp_path / "said").read_text()
+    assert "no value" in said and said.count("\n") == 1, said
+
+
 def test_written_slowly(world, fast, tmp_path):
     """Nothing is tried, and said, as long as it is not whole."""
     data = world.path(APP).read_bytes()
@@ -275,15 +326,38 @@ def test_does_not_answer(world, fast, tmp_path, entry, way, when):
         assert said == ""
 
 
-def test_more_than_it_looks_at(world, tmp_path):
-    """It is said once, while the service goes on, and takes little memory."""
-    folder = world.path("/run/programs/many")
+def test_passes_what_does_not_answer(world):
+    """A pattern goes through a file system of which nothing comes: what it means elsewhere is made, and a line tells of the rest."""
+    put(world, "/run/programs/new/late")
+    world.path("/run/programs/hung").mkdir()
+    enable(world, "/run/programs/*/late")
+    with hung(world, "/run/programs/hung"):
+        result = world.share("refresh")
+        assert result.returncode == 0 and result.stderr.count("\n") == 1 and "may not answer" in result.stderr, result
+        assert [image["path"] for image in world.list()] == ["/run/programs/new/late"]
+
+
+def make_names(folder):
+    """More than it looks at."""
     folder.mkdir()
     for i in range(67000):
         if i % 60000 == 0:  # a file of ext4 has 65000 names at most
             (folder / str(i)).touch()
         else:
             os.link(folder / str(i // 60000 * 60000), folder / str(i))
+
+
+def test_after_one_with_many_names(world, fast):
+    """One entry has more names than are looked at; what comes after that is found all the same."""
+    make_names(world.path("/run/programs/many"))
+    with looking(world, fast, "/run/programs/many/none-*", "/run/programs/new") as process:
+        put(world, "/run/programs/new/late")
+        assert holds(process, wait_for(world, is_fresh))
+
+
+def test_more_than_it_looks_at(world, tmp_path):
+    """It is said once, while the service goes on, and takes little memory."""
+    make_names(world.path("/run/programs/many"))
     enable(world, "/run/programs/many/*")
     world.add("--way=image", APP)
     with open(tmp_path / "said", "w") as log, service(world, options=["--keep-only"], stderr=log) as process:
@@ -313,6 +387,7 @@ def test_files_of_a_user(world, fast, tmp_path):
         assert all(image["state"] == "pending" and image["path"].startswith("/run/programs/new/x/") for image in theirs)
         assert process.poll() is None and len(theirs) == 30
     said = (tmp_path / "said").read_text()
-    assert said.count("/run/programs/home") == said.count("/run/programs/home/*/*: users other than root") == 1, said
-    assert said.count("hugeld: /run/programs/new/x/") == 20 and said.count("no more is said within this hour") == 1, said
+    left_out = "/run/programs/home/*/*: /run/programs/home/user is left out, since users other than root can change it"
+    assert said.count("/run/programs/home/*/*") == said.count(left_out) == 1 and "chown" not in said, said
+    assert said.count("hugeld: /run/programs/new/x/") == 20 and said.count("nothing more is said about enabled files") == 1, said
     assert said.count("\n") == 22, said
