@@ -47,8 +47,8 @@ void hl_close_local(struct hl_local *local);
    -EREMOTE: part of it may not answer, as is_remote then says; -EPERM: for only_roots; or another negated errno. */
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
 
-/* The folder that PATH leads to, or NULL and errno: EREMOTE, or for only_roots EPERM, if it was left out.  closedir(3) closes it.  And its next
-   entry, never "." and "..", or NULL, and errno is 0 at the end. */
+/* The folder that PATH leads to, or NULL and errno: EREMOTE, or for only_roots EPERM, if it was left out.  closedir(3) closes it.
+   And its next entry, never "." and "..", or NULL, and errno is 0 at the end. */
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows);
 struct dirent *hl_read_folder(struct hl_local *local, DIR *folder);
 

@@ -322,7 +322,7 @@ static void add_folder(struct request *request, const struct hl_store *store, st
     closedir(folder);
 }
 
-/* The file or folder at PATH.  No folder on a file system that may not answer: is_left_out has said that of those that were named. */
+/* The file or folder at PATH, but no folder on a file system that may not answer: is_left_out has said so of one that was named. */
 static void add_path(struct request *request, const struct hl_store *store, const char *path) {
     struct stat status;
     struct hl_local local = {.only_roots = request->is_enabled,

@@ -240,6 +240,16 @@ def test_running_unanswered(world, builder):
         helpers.end_process(server)
 
 
+def test_store_that_cannot_be_mounted(world):
+    """Nothing of it stays; a folder that was there does."""
+    add = ["setpriv", "--bounding-set=-sys_admin", "/run/bin/hugeld", "share", "add", "--store=/run/own", "--size=64M", APP]
+    refused(world.run(*add), "a store cannot be mounted here")
+    assert not world.path("/run/own").exists()
+    world.path("/run/own").mkdir()
+    refused(world.run(*add), "a store cannot be mounted here")
+    assert world.path("/run/own").exists()
+
+
 def test_folder_that_may_not_answer(world):
     """Of a folder on a FUSE one line is said, and nothing is made; a file there is tried."""
     if not shutil.which("bindfs"):
