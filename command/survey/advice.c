@@ -347,7 +347,7 @@ void hl_advise(struct hl_surveyed *program, const struct hl_survey *survey) {
         choose_way(advice, &prospects, program);
     else
         advice->reason = hl_xasprintf(
-            "its processes have ended or may not be read, and its file is not found by its path");
+            "its processes have ended or may not be read, and its file is no longer at its path");
     advice->gain = estimate(advice, program, survey, advice->share);
     if (advice->way != HL_WAY_NOTHING && survey->curve.n > 0 && advice->gain < GAIN_MIN) {
         free(advice->reason);
