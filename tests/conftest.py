@@ -3,8 +3,8 @@
 
 A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.  With T_SAMPLE=1, as in `make check`,
 each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test
-marked `whole` is left to `make check-all`.  With several workers (pytest-xdist, in both) one of them has everything that could
-take a page of the pool, one after the other, and what is marked `beside` runs beside it.
+marked `whole` is left to `make check-all`.  With several workers (pytest-xdist, in `make check`) one of them has everything that
+could take a page of the pool, one after the other, and what is marked `beside` runs beside it.
 """
 
 import contextlib
@@ -119,7 +119,7 @@ def pool_lock():
 
 def set_total(pages):
     """vm.nr_hugepages becomes PAGES: where memory is in pieces, some cannot be had before it was put together."""
-    for _ in range(3):
+    for _ in range(10):
         NR_HUGEPAGES.write_text(str(pages))
         if int(NR_HUGEPAGES.read_text()) == pages:
             break

@@ -109,8 +109,11 @@ static char *explain_canary(double percent) {
 
 /* Why there is no memory for another huge page; NULL: there is. */
 static char *explain_memory(const struct hl_actor *actor, const struct hl_configuration *configuration) {
-    double total_kib = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / 1024;
-    double budget = fmin(BUDGET_SHARE * total_kib, (double)BUDGET_MAX_KIB);
+    char meminfo[8192];
+    uint64_t total = 0;
+    if (hl_read_file("/proc/meminfo", meminfo, sizeof meminfo) > 0)
+        hl_find_number(meminfo, "MemTotal:", &total);
+    double budget = fmin(BUDGET_SHARE * (double)total, (double)BUDGET_MAX_KIB);
     if (configuration->budget_mib > 0)
         budget = 1024 * configuration->budget_mib;
     if (!hl_leaves_margin(actor->geometry.huge_page_bytes))
