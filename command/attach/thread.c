@@ -440,7 +440,6 @@ static void join_others(struct hl_threads *threads) {
 }
 
 int hl_stop_others(struct hl_threads *threads, const struct hl_tracee *taken, unsigned *n) {
-    join_others(threads);
     struct hl_others *others = hl_xmalloc(sizeof *others);
     *others = (struct hl_others){.threads = threads, .taken = taken};
     sem_init(&others->are_stopped, 0, 0);

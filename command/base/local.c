@@ -89,7 +89,7 @@ static int leave_out(struct hl_local *local, const char *path) {
     return -EPERM;
 }
 
-/* The same as hl_open_local, for NAME in FOLDER. */
+/* The same as open_path, for NAME in FOLDER. */
 static int open_part(struct hl_local *local, int folder, const char *name, struct stat *status) {
     struct statx about;
     int file = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -173,7 +173,8 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
     return folder;
 }
 
-int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+/* Opens it by O_PATH.  A descriptor, or a negated errno as hl_stat_local returns it. */
+static int open_path(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     const char *known = find_name(local, path);
     int file = known != NULL ? open_part(local, local->folder_file, known, status) : -1;
     if (known != NULL && (file < 0 || !follows || !S_ISLNK(status->st_mode)))
@@ -183,6 +184,13 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
     return walk(local, path, follows, status);
 }
 
+int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+    int file = open_path(local, path, follows, status);
+    if (file >= 0)
+        close(file);
+    return file < 0 ? file : 0;
+}
+
 /* --- patterns --- */
 
 /* glob(3) hands nothing on to these. */
@@ -190,7 +198,7 @@ static struct hl_local *globbing;
 
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {
     struct stat status;
-    int part = hl_open_local(local, path, follows, &status);
+    int part = open_path(local, path, follows, &status);
     bool is_left_out = part >= 0 && local->only_roots && !is_roots(&status);
     int file = part >= 0 && !is_left_out ? openat(part, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     int error = part < 0 ? -part : is_left_out ? EPERM : errno;
@@ -221,11 +229,9 @@ static struct dirent *read_globbed(void *folder) { return hl_read_folder(globbin
 static void close_globbed(void *folder) { closedir(folder); }
 
 static int look_at(const char *path, struct stat *status, bool follows) {
-    int file = hl_open_local(globbing, path, follows, status);
-    errno = file < 0 ? -file : 0;
-    if (file >= 0)
-        close(file);
-    return file < 0 ? -1 : 0;
+    int error = -hl_stat_local(globbing, path, follows, status);
+    errno = error;
+    return error != 0 ? -1 : 0;
 }
 
 static int stat_globbed(const char *path, struct stat *status) { return look_at(path, status, true); }

@@ -43,9 +43,9 @@ struct hl_local {
 };
 void hl_close_local(struct hl_local *local);
 
-/* Opens PATH by O_PATH, and has its STATUS; FOLLOWS: if that is a symbolic link, what it leads to.  A descriptor;
-   -EREMOTE: part of it may not answer, as is_remote then says; -EPERM: for only_roots; or another negated errno. */
-int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
+/* The STATUS of PATH; FOLLOWS: if that is a symbolic link, of what it leads to.  0; -EREMOTE: part of it may not answer, as is_remote
+   then says; -EPERM: for only_roots; or another negated errno. */
+int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
 
 /* The folder that PATH leads to, or NULL and errno: EREMOTE, or for only_roots EPERM, if it was left out.  closedir(3) closes it.
    And its next entry, never "." and "..", or NULL, and errno is 0 at the end. */

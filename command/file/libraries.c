@@ -2,8 +2,8 @@
 /* What a program is linked with, as its dynamic linker lists it.
 
    Only the system's own is asked, the one that runs this command: a file's PT_INTERP could name anything.  Other files take
-   the place of the one that was judged whenever their owner likes, so what the linker could be made to execute has nobody's
-   rights. */
+   the place of the one that was judged whenever their owner likes, so what the linker could be made to execute has the rights
+   of the user nobody. */
 #include "command/file/libraries.h"
 #include "command/base/subprocess.h"
 #include "command/base/common.h"

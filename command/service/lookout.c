@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -142,12 +141,10 @@ static void say_full(struct hl_lookout *lookout, const struct hl_local *local, c
 static enum step look_at_path(struct hl_lookout *lookout, struct hl_local *local, struct left *found,
                               struct stat *status) {
     *found = lookout->left[--lookout->n_left];
-    int file = hl_open_local(local, found->path, found->level == 0, status);
-    if (file >= 0)
-        close(file);
-    if (file >= 0 && S_ISREG(status->st_mode))
+    bool is_there = hl_stat_local(local, found->path, found->level == 0, status) == 0;
+    if (is_there && S_ISREG(status->st_mode))
         return FOUND;
-    if (file >= 0 && S_ISDIR(status->st_mode))
+    if (is_there && S_ISDIR(status->st_mode))
         list(lookout, local, found->path, found->level);
     free(found->path);
     return NOT_YET;

@@ -283,13 +283,11 @@ bool hl_expand_enabled(struct hl_texts *files, const char *entry, const char *co
     bool is_found = hl_glob_local(&local, entry, &found) == 0, is_whole = true;
     for (size_t i = 0; i < found.gl_pathc; i++) {
         struct stat status;
-        int file = hl_open_local(&local, found.gl_pathv[i], true, &status);
-        bool is_left_out = file == -EREMOTE || file == -EPERM;
+        int result = hl_stat_local(&local, found.gl_pathv[i], true, &status);
+        bool is_left_out = result == -EREMOTE || result == -EPERM;
         is_whole &= !is_left_out;
         if (!is_left_out)
             add_text(files, hl_xasprintf("%s", found.gl_pathv[i]));
-        if (file >= 0)
-            close(file);
     }
     hl_close_local(&local);
     if (local.is_remote)

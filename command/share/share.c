@@ -294,12 +294,10 @@ static void add_folder(struct request *request, const struct hl_store *store, st
 static void add_inner(struct request *request, const struct hl_store *store, struct hl_local *local,
                       const char *path) {
     struct stat status;
-    int file = hl_open_local(local, path, false, &status);
-    if (file >= 0)
-        close(file);
-    if (file == -EREMOTE || (file >= 0 && S_ISDIR(status.st_mode)))
+    int result = hl_stat_local(local, path, false, &status);
+    if (result == -EREMOTE || (result == 0 && S_ISDIR(status.st_mode)))
         add_folder(request, store, local, path, false);
-    else if (file >= 0 && S_ISREG(status.st_mode))
+    else if (result == 0 && S_ISREG(status.st_mode))
         add_file(request, store, path, true);
 }
 
@@ -327,14 +325,12 @@ static void add_path(struct request *request, const struct hl_store *store, cons
     struct stat status;
     struct hl_local local = {.only_roots = request->is_enabled,
                              .entries_max = request->is_enabled ? HL_ENABLED_NAMES_MAX : 0};
-    int file = hl_open_local(&local, path, true, &status);
-    if (file >= 0)
-        close(file);
+    int result = hl_stat_local(&local, path, true, &status);
     hl_close_local(&local); /* to add a file may take long */
-    if (file >= 0 && S_ISDIR(status.st_mode))
+    if (result == 0 && S_ISDIR(status.st_mode))
         add_folder(request, store, &local, path, true);
-    else if (request->is_enabled && (file == -EREMOTE || file == -EPERM))
-        leave_out(request, path, -file);
+    else if (request->is_enabled && (result == -EREMOTE || result == -EPERM))
+        leave_out(request, path, -result);
     else
         add_file(request, store, path, false);
     if (local.is_full)
@@ -348,11 +344,9 @@ static void add_path(struct request *request, const struct hl_store *store, cons
 static bool is_left_out(struct request *request, const char *path) {
     struct hl_local local = {0};
     struct stat status;
-    int file = hl_open_local(&local, path, true, &status);
-    if (file >= 0)
-        close(file);
+    int result = hl_stat_local(&local, path, true, &status);
     hl_close_local(&local);
-    if (file != -EREMOTE || stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
+    if (result != -EREMOTE || stat(path, &status) != 0 || !S_ISDIR(status.st_mode))
         return false;
     leave_out(request, path, EREMOTE);
     return true;

@@ -279,8 +279,8 @@ bool hl_catches(const struct hl_tracee *tracee, int number) {
     return (caught >> (number - 1) & 1) != 0;
 }
 
-/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile.  Whoever else stands still
-   waits for that, so it IS_LAST that a late one is waited for. */
+/* Lets the thread run until the stop that PTRACE_INTERRUPT asks for, with what signals it gets meanwhile.  All others that stand still
+   wait for that, so a late one is waited for only where it IS_LAST. */
 static int await_interrupt(struct hl_tracee *tracee, bool is_last) {
     for (int status;;) {
         int result =

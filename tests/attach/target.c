@@ -1095,7 +1095,7 @@ static void run_supervised(void) {
     want(waitpid(supervisor, &status, 0) == supervisor && WEXITSTATUS(status) == 3, "the supervisor");
 }
 
-/* A filter forbids mkdir.  As soon as somebody traces the first thread, the dynamic linker's syscall instruction that somebody
+/* A filter forbids mkdir.  As soon as a tracer has the first thread, the syscall instruction of the dynamic linker that the tracer
    could use for calls leads to one. */
 static const char forbidden[] = "/tmp/hugeld-test-escaped";
 __asm__(".text\n"
