@@ -33,6 +33,8 @@
 #define ALIGN_MAX ((uint64_t)64 << 10)
 /* An image's length beyond its original's.  Programs reach over 2 GiB only in the large code model. */
 #define HOLES_MAX ((uint64_t)4 << 30)
+/* Of a file that no header names and that is looked at. */
+#define UNNAMED_MAX ((uint64_t)64 << 20)
 
 /* Bytes of the original that no segment has: a section's, or a program header's. */
 struct extent {
@@ -166,14 +168,16 @@ static int has_data(const struct planner *p, uint64_t start, uint64_t end) {
 }
 
 /* Programs read what is appended to them by its offset, or by its distance from the end: in an image it would
-   lie elsewhere.  Linkers leave zeros between what they name (all of 3,806 files in /usr of a Debian 12). */
+   lie elsewhere.  Linkers leave zeros between what they name (all of 3,806 files in /usr of a Debian 12), and never more than
+   UNNAMED_MAX of them: more is appended, and is not read. */
 static int look_for_data(struct planner *p) {
-    uint64_t at = 0;
+    uint64_t at = 0, unnamed = 0;
     add_range(p, p->file_bytes, 0);
     qsort(p->range, p->n_ranges, sizeof *p->range, compare_ranges);
     for (size_t i = 0; i < p->n_ranges; i++) {
         const struct range *range = &p->range[i];
-        int data = range->start > at ? has_data(p, at, range->start) : 0;
+        unnamed += range->start > at ? range->start - at : 0;
+        int data = unnamed > UNNAMED_MAX ? 1 : has_data(p, at, range->start);
         if (data != 0)
             return data > 0 ? HL_SKIP_APPENDED_DATA : HL_SKIP_SOURCE_UNREADABLE;
         at = range->end > at ? range->end : at;
