@@ -10,7 +10,9 @@
 #include "elf/options.h"
 
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/types.h>
 
 enum {
@@ -35,6 +37,11 @@ char *hl_xasprintf(const char *format, ...) __attribute__((format(printf, 1, 2))
 
 /* Opens NAME in FOLDER to be read as text; NULL: it cannot be opened (errno). */
 FILE *hl_open_text(int folder, const char *name);
+
+/* Whether no user but OWNER and root can write what has STATUS.  An access control list shows in the group's bit. */
+static inline bool hl_only_writable_by(const struct stat *status, uint64_t owner) {
+    return (status->st_uid == owner || status->st_uid == 0) && (status->st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
 
 /* Where the open FILE lies, without symbolic links; NULL where that is unknown.  The caller frees it. */
 char *hl_find_file_path(int file);

@@ -29,20 +29,29 @@ static bool is_kind_local(const char *line) {
     return found;
 }
 
-/* Whether the mount NUMBER is there and of such a kind, as proc_pid_mountinfo(5) says. */
-static bool read_mount(uint64_t number) {
-    FILE *text = fopen("/proc/self/mountinfo", "re");
+/* Whether MOUNTINFO (proc_pid_mountinfo(5)) lists the mount NUMBER; *IS_LOCAL: it is of such a kind. */
+static bool find_mount(const char *mountinfo, uint64_t number, bool *is_local) {
+    FILE *text = fopen(mountinfo, "re");
     char *line = NULL;
     size_t size = 0;
     uint64_t at = 0;
-    bool is_local = false, found = false;
+    bool found = false;
     while (text != NULL && !found && getline(&line, &size, text) >= 0) {
         found = sscanf(line, "%" SCNu64, &at) == 1 && at == number;
-        is_local = found && is_kind_local(line);
+        *is_local = found && is_kind_local(line);
     }
     free(line);
     if (text != NULL)
         fclose(text);
+    return found;
+}
+
+/* A process is told only of mounts below its own root, so a mount that chroot(2) has left behind is looked for in what process 1
+   is told: the numbers are the same for all.  One that neither lists may be any. */
+static bool read_mount(uint64_t number) {
+    bool is_local = false;
+    if (!find_mount("/proc/self/mountinfo", number, &is_local))
+        find_mount("/proc/1/mountinfo", number, &is_local);
     return is_local;
 }
 
@@ -77,11 +86,6 @@ void hl_close_local(struct hl_local *local) {
 
 /* --- paths --- */
 
-/* Whether root alone can write it. */
-static bool is_roots(const struct stat *status) {
-    return status->st_uid == 0 && (status->st_mode & (S_IWGRP | S_IWOTH)) == 0;
-}
-
 /* PATH is left out, for others can change it.  -EPERM */
 static int leave_out(struct hl_local *local, const char *path) {
     if (local->exposed == NULL)
@@ -89,7 +93,7 @@ static int leave_out(struct hl_local *local, const char *path) {
     return -EPERM;
 }
 
-/* The same as open_path, for NAME in FOLDER. */
+/* The same as hl_open_local, for NAME in FOLDER. */
 static int open_part(struct hl_local *local, int folder, const char *name, struct stat *status) {
     struct statx about;
     int file = openat(folder, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
@@ -173,8 +177,7 @@ static int walk(struct hl_local *local, const char *path, bool follows, struct s
     return folder;
 }
 
-/* Opens it by O_PATH.  A descriptor, or a negated errno as hl_stat_local returns it. */
-static int open_path(struct hl_local *local, const char *path, bool follows, struct stat *status) {
+int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     const char *known = find_name(local, path);
     int file = known != NULL ? open_part(local, local->folder_file, known, status) : -1;
     if (known != NULL && (file < 0 || !follows || !S_ISLNK(status->st_mode)))
@@ -185,7 +188,7 @@ static int open_path(struct hl_local *local, const char *path, bool follows, str
 }
 
 int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
-    int file = open_path(local, path, follows, status);
+    int file = hl_open_local(local, path, follows, status);
     if (file >= 0)
         close(file);
     return file < 0 ? file : 0;
@@ -198,8 +201,8 @@ static struct hl_local *globbing;
 
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows) {
     struct stat status;
-    int part = open_path(local, path, follows, &status);
-    bool is_left_out = part >= 0 && local->only_roots && !is_roots(&status);
+    int part = hl_open_local(local, path, follows, &status);
+    bool is_left_out = part >= 0 && local->only_roots && !hl_only_writable_by(&status, 0);
     int file = part >= 0 && !is_left_out ? openat(part, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
     int error = part < 0 ? -part : is_left_out ? EPERM : errno;
     if (is_left_out && S_ISDIR(status.st_mode) && follows)

@@ -2,7 +2,8 @@
 /* Looks at paths without asking any server.
 
    What lies on NFS or a FUSE may not answer, and who asks waits for ever.  So each part of a path is opened by O_PATH, which asks
-   only the file system of the folder before it, and nothing is looked up in it before mountinfo says that it is of a local one. */
+   only the file system of the folder before it, and nothing is looked up in it before mountinfo says that it is of a local one.  A
+   mount that is not listed, neither for this process nor for process 1, counts as one that may not answer. */
 #ifndef HL_LOCAL_H
 #define HL_LOCAL_H
 
@@ -46,6 +47,9 @@ void hl_close_local(struct hl_local *local);
 /* The STATUS of PATH; FOLLOWS: if that is a symbolic link, of what it leads to.  0; -EREMOTE: part of it may not answer, as is_remote
    then says; -EPERM: for only_roots; or another negated errno. */
 int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
+
+/* The same, and opens it by O_PATH.  A descriptor, which the caller closes, or the same negated errno. */
+int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
 
 /* The folder that PATH leads to, or NULL and errno: EREMOTE, or for only_roots EPERM, if it was left out.  closedir(3) closes it.
    And its next entry, never "." and "..", or NULL, and errno is 0 at the end. */

@@ -241,7 +241,11 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
         [HL_GONE] = "the file is gone",
         [HL_BROKEN] = "it is incomplete, or another user could write to it",
         [HL_PENDING] = "the file has changed, and its new image could not be made yet",
-        [HL_UNREADABLE] = "the file, or the image's folder, cannot be read now"};
+        [HL_UNREADABLE] = "the file, or the image's folder, cannot be read now",
+        [HL_REMOTE] =
+            "the file's path leads to a file system that may not answer, such as FUSE or NFS, so the "
+            "file is not looked at; unmount that, or remove what the store has of the file: hugeld "
+            "share remove"};
     struct hl_elf_file file;
     struct expected expected = {.store = store, .file = &file, .how = how};
     *only_small = false;
@@ -299,7 +303,7 @@ enum hl_refresh hl_refresh_stored(struct hl_addition *addition, const struct hl_
     char *problem = hl_check_stored(store, stored, how, &only_small);
     if (problem == NULL)
         return HL_REFRESH_FINE;
-    if (stored->freshness == HL_UNREADABLE) {
+    if (stored->freshness == HL_UNREADABLE || stored->freshness == HL_REMOTE) {
         memset(addition, 0, sizeof *addition);
         addition->result = HL_SHARE_FAILED;
         addition->is_for_place = stored->is_in_place;

@@ -144,7 +144,7 @@ static bool has_acl(int file) {
 static const char *examine_part(int part, struct stat *at, bool readable) {
     if (part < 0 || fstat(part, at) != 0 || S_ISLNK(at->st_mode))
         return "changed while it was looked at";
-    if (at->st_uid != 0 || (at->st_mode & (S_IWGRP | S_IWOTH)) != 0)
+    if (!hl_only_writable_by(at, 0))
         return "can be written by users other than root";
     unsigned needed = S_ISDIR(at->st_mode) ? ENTERABLE : READABLE;
     if (readable && ((at->st_mode & needed) != needed || has_acl(part)))

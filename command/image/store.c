@@ -6,6 +6,7 @@
    in .new and .old when the lock is taken is what a process left that was killed. */
 #include "command/image/store.h"
 #include "command/base/common.h"
+#include "command/base/local.h"
 #include "command/base/lock.h"
 #include "command/proc/process.h"
 #include "elf/kernel.h"
@@ -150,7 +151,7 @@ static int open_mount_point(struct hl_store *store, const char *path) {
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (folder < 0)
         return -errno;
-    if (fstat(folder, &stat) != 0 || stat.st_uid != 0 || (stat.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    if (fstat(folder, &stat) != 0 || !hl_only_writable_by(&stat, 0)) {
         close(folder);
         return -EACCES;
     }
@@ -433,7 +434,8 @@ int hl_set_pending(const struct hl_store *store, const struct hl_stored *stored)
 /* --- looking through it --- */
 
 const char *hl_freshness_name(enum hl_freshness freshness) {
-    static const char *const names[] = {"fresh", "changed", "ctime", "gone", "broken", "pending", "unknown"};
+    static const char *const names[] = {"fresh",  "changed", "ctime",   "gone",
+                                        "broken", "pending", "unknown", "unknown"};
     return names[freshness];
 }
 
@@ -444,17 +446,19 @@ static bool is_same_inode(const char *key, const struct hl_file_state *state) {
            device == state->device && inode == state->inode && bytes == state->bytes;
 }
 
-/* IMAGE_TIME: the modification time of the original when its image was made, which the image has kept. */
-static enum hl_freshness compare_origin(const struct hl_stored *stored, const struct timespec *image_time) {
+/* LOCAL: what asks for the original; NULL: it is not asked for.  IMAGE_TIME: the modification time of the original when its image was
+   made, which the image has kept. */
+static enum hl_freshness compare_origin(struct hl_local *local, const struct hl_stored *stored,
+                                        const struct timespec *image_time) {
     struct hl_file_state state;
     struct hl_line key;
     struct stat stat;
-    int file = open(stored->origin, O_PATH | O_CLOEXEC);
+    int file = local != NULL ? hl_open_local(local, stored->origin, true, &stat) : -EREMOTE;
     if (file < 0)
-        return errno == ENOENT || errno == ENOTDIR ? HL_GONE : HL_UNREADABLE;
+        return file == -EREMOTE ? HL_REMOTE : file == -ENOENT || file == -ENOTDIR ? HL_GONE : HL_UNREADABLE;
     int result = hl_read_file_state(&state, file);
-    bool is_unwritten = fstat(file, &stat) == 0 && stat.st_mtim.tv_sec == image_time->tv_sec &&
-                        stat.st_mtim.tv_nsec == image_time->tv_nsec;
+    bool is_unwritten =
+        stat.st_mtim.tv_sec == image_time->tv_sec && stat.st_mtim.tv_nsec == image_time->tv_nsec;
     close(file);
     if (result != 0)
         return HL_UNREADABLE;
@@ -469,7 +473,7 @@ static bool add_replica(const struct hl_store *store, struct hl_stored *stored, 
                         struct timespec *time) {
     struct stat stat;
     if (fstatat(folder, link, &stat, 0) != 0 || !S_ISREG(stat.st_mode) ||
-        (stat.st_mode & (S_IWGRP | S_IWOTH)) || (stat.st_uid != store->owner && stat.st_uid != 0))
+        !hl_only_writable_by(&stat, store->owner))
         return false;
     *time = stat.st_mtim;
     stored->last_use = stat.st_atime;
@@ -510,32 +514,38 @@ static bool is_open_to_users(const struct hl_store *store, int folder) {
     return !store->for_all || (fstat(folder, &stat) == 0 && (stat.st_mode & S_IXOTH) != 0);
 }
 
-static enum hl_freshness read_image(const struct hl_store *store, struct hl_stored *stored, int folder,
-                                    bool is_pending) {
+static enum hl_freshness read_image(const struct hl_store *store, struct hl_local *local,
+                                    struct hl_stored *stored, int folder, bool is_pending) {
     bool whole = true;
     struct timespec time = {0};
     if (!read_names(store, stored, folder, &whole, &time))
         return HL_UNREADABLE;
-    if (is_pending)
-        return compare_origin(stored, &time) == HL_GONE ? HL_GONE : HL_PENDING;
-    if (stored->replicas == 0)
+    if (!is_pending && stored->replicas == 0)
         whole = add_replica(store, stored, folder, HL_IMAGE_LINK, &time);
-    return whole && is_open_to_users(store, folder) ? compare_origin(stored, &time) : HL_BROKEN;
+    enum hl_freshness freshness = compare_origin(local, stored, &time);
+    if (freshness == HL_REMOTE)
+        return freshness; /* whatever else is wrong: nothing can be made of it now */
+    if (is_pending)
+        return freshness == HL_GONE ? freshness : HL_PENDING;
+    return whole && is_open_to_users(store, folder) ? freshness : HL_BROKEN;
 }
 
 /* A file in place is its path, whatever version of it is there. */
-static void read_file_in_place(struct hl_stored *stored) {
-    struct stat stat_;
-    stored->freshness = stored->origin[0] == '/' && stat(stored->origin, &stat_) == 0 ? HL_FRESH : HL_GONE;
-    if (stored->freshness != HL_FRESH)
+static void read_file_in_place(struct hl_local *local, struct hl_stored *stored) {
+    struct stat stat;
+    if (hl_stat_local(local, stored->origin, true, &stat) != 0) {
+        stored->freshness = HL_GONE;
         return;
+    }
+    stored->freshness = HL_FRESH;
     stored->inode = hl_xmalloc(sizeof *stored->inode);
-    stored->inode[0] = stat_.st_ino;
+    stored->inode[0] = stat.st_ino;
     stored->n_inodes = 1;
-    stored->device = stat_.st_dev;
+    stored->device = stat.st_dev;
 }
 
-static void read_stored(const struct hl_store *store, struct hl_stored *stored, const char *key) {
+static void read_stored(const struct hl_store *store, struct hl_local *local, struct hl_stored *stored,
+                        const char *key) {
     memset(stored, 0, sizeof *stored);
     stored->key = hl_xasprintf("%s", key);
     stored->device = store->device;
@@ -550,10 +560,10 @@ static void read_stored(const struct hl_store *store, struct hl_stored *stored, 
     stored->freshness = HL_UNREADABLE;
     if (is_known)
         stored->freshness =
-            origin[0] != '/' ? HL_BROKEN : read_image(store, stored, folder, image[0] == '\0');
+            origin[0] != '/' ? HL_BROKEN : read_image(store, local, stored, folder, image[0] == '\0');
     stored->is_in_place = is_known && image[0] == '\0' && (stored->marks & HL_ADD_IN_PLACE) != 0;
-    if (stored->is_in_place && stored->freshness != HL_UNREADABLE)
-        read_file_in_place(stored);
+    if (stored->is_in_place && stored->freshness == HL_PENDING)
+        read_file_in_place(local, stored);
     free(image);
     if (folder >= 0)
         close(folder);
@@ -565,7 +575,8 @@ static int compare_stored(const void *a, const void *b) {
     return order != 0 ? order : strcmp(x->key, y->key);
 }
 
-bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n) {
+static bool read_store(const struct hl_store *store, struct hl_local *local, struct hl_stored **stored,
+                       size_t *n) {
     int again = openat(store->folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = again >= 0 ? fdopendir(again) : NULL;
     *stored = NULL;
@@ -576,7 +587,7 @@ bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size
             continue;
         if (*n % 64 == 0)
             *stored = hl_xrealloc(*stored, (*n + 64) * sizeof **stored);
-        read_stored(store, &(*stored)[(*n)++], entry->d_name);
+        read_stored(store, local, &(*stored)[(*n)++], entry->d_name);
     }
     int error = errno;
     if (entries != NULL)
@@ -588,6 +599,17 @@ bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size
     if (error != 0)
         hl_warn("%s: the store cannot be read: %s", store->path, strerror(error));
     return error == 0;
+}
+
+bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n) {
+    struct hl_local local = {0};
+    bool is_read = read_store(store, &local, stored, n);
+    hl_close_local(&local);
+    return is_read;
+}
+
+bool hl_list_store(const struct hl_store *store, struct hl_stored **stored, size_t *n) {
+    return read_store(store, NULL, stored, n);
 }
 
 size_t hl_count_images(const struct hl_stored *stored, size_t n) {

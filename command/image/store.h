@@ -78,9 +78,10 @@ enum hl_freshness {
     HL_CHANGED, /* the original is another one now, so no process finds the image */
     HL_TOUCHED, /* the same, but only its ctime is another one (a hard link, chmod): the bytes may be the same */
     HL_GONE,    /* there is no original any more */
-    HL_BROKEN,    /* the image itself is missing, or another user could have written to it */
-    HL_PENDING,   /* the original has changed, and its new image could not be made yet */
-    HL_UNREADABLE /* the original or the folder of the image cannot be read now */
+    HL_BROKEN,     /* the image itself is missing, or another user could have written to it */
+    HL_PENDING,    /* the original has changed, and its new image could not be made yet */
+    HL_UNREADABLE, /* the original or the folder of the image cannot be read now */
+    HL_REMOTE      /* the original lies where it may not answer (base/local.h), and was not asked for */
 };
 const char *hl_freshness_name(enum hl_freshness freshness);
 
@@ -111,6 +112,10 @@ struct hl_stored {
 /* Reads what is in STORE, in the order of the originals' paths; hl_free_stored frees it.  False: that was not possible, or not
    in full, which was said. */
 bool hl_read_store(const struct hl_store *store, struct hl_stored **stored, size_t *n);
+
+/* The same, and asks for no original: what is there is HL_REMOTE, and nothing is known of who maps a file in place. */
+bool hl_list_store(const struct hl_store *store, struct hl_stored **stored, size_t *n);
+
 void hl_free_stored(struct hl_stored *stored, size_t n);
 
 /* How many of these are images: the others are in place. */

@@ -7,6 +7,7 @@
    every three seconds, and one at a time, since a backup touches all of them. */
 #include "command/service/keep.h"
 #include "command/base/common.h"
+#include "command/base/local.h"
 #include "command/image/in-place.h"
 #include "command/image/store.h"
 #include "command/service/lookout.h"
@@ -165,20 +166,40 @@ static void say_once(struct kept *kept, char *sentence) {
     kept->said = sentence;
 }
 
+/* As inotify_add_watch(2), of PATH, if that may be asked for. */
+static int watch_path(const struct hl_keeper *keeper, struct hl_local *local, const char *path, bool follows,
+                      uint32_t events) {
+    struct stat status;
+    char name[64];
+    int file = hl_open_local(local, path, follows, &status);
+    if (file < 0) {
+        errno = -file;
+        return -1;
+    }
+    snprintf(name, sizeof name, "/proc/self/fd/%d", file);
+    int watch = inotify_add_watch(keeper->events, name, events);
+    int error = errno;
+    close(file);
+    errno = error;
+    return watch;
+}
+
 static void watch_origin(struct hl_keeper *keeper, struct kept *kept) {
+    struct hl_local local = {0};
     if (kept->origin[0] != '/')
         return;
-    kept->watch = inotify_add_watch(keeper->events, kept->origin, ORIGIN_EVENTS | IN_DONT_FOLLOW);
+    kept->watch = watch_path(keeper, &local, kept->origin, false, ORIGIN_EVENTS);
     if (kept->watch < 0 && errno == ENOSPC)
         say_once(kept, hl_xasprintf("it cannot be watched; raise fs.inotify.max_user_watches"));
     char *path = hl_xasprintf("%s", kept->origin);
     kept->n_folders = 0;
     for (char *end; (end = strrchr(path, '/')) != NULL && kept->n_folders < FOLDERS_MAX;) {
         *end = '\0';
-        int watch = inotify_add_watch(keeper->events, path[0] != '\0' ? path : "/", FOLDER_EVENTS);
+        int watch = watch_path(keeper, &local, path[0] != '\0' ? path : "/", true, FOLDER_EVENTS);
         if (watch >= 0)
             kept->folder[kept->n_folders++] = watch;
     }
+    hl_close_local(&local);
     free(path);
 }
 
@@ -337,6 +358,7 @@ static void judge(struct kept *kept, enum hl_freshness freshness) {
         break;
     case HL_PENDING:
     case HL_UNREADABLE:
+    case HL_REMOTE:
         set_due(kept, fmax(kept->patience, PATIENCE));
         break;
     default:

@@ -5,6 +5,7 @@
    so many files.  What one has found counts half in the next, so that a file that is not used any more leaves the table. */
 #include "command/service/observe.h"
 #include "command/base/common.h"
+#include "command/base/local.h"
 #include "elf/kernel.h"
 #include "command/survey/sample-resolve.h"
 #include "command/survey/sample.h"
@@ -82,17 +83,37 @@ bool hl_is_eligible_path(const struct hl_configuration *configuration, const cha
            !matches(&configuration->excluded, path);
 }
 
+/* Opens PATH by O_PATH where that may be asked for, STATUS is its then.  A descriptor, or -1. */
+static int open_local(const char *path, struct stat *status) {
+    struct hl_local local = {0};
+    int file = hl_open_local(&local, path, false, status);
+    hl_close_local(&local);
+    return file < 0 ? -1 : file;
+}
+
+static bool is_same_file(int descriptor, const char *path, const struct hl_file_id *wanted) {
+    char *name = hl_xasprintf("/proc/self/fd/%d", descriptor);
+    struct hl_file_id id;
+    bool is_same = hl_read_file_id(&id, AT_FDCWD, name, path) == 0 && hl_is_same_file_id(&id, wanted);
+    free(name);
+    return is_same;
+}
+
 /* Whether the file of PLACE is this machine's own, under the same path, and no user but root can write it.  The path has no
    symbolic link, which a user may have made: another user's mount namespace can have a folder where this one has a link. */
 static bool is_eligible(const struct hl_observer *observer, const struct hl_place *place) {
-    struct hl_file_id id;
     struct stat stat;
-    char real[PATH_MAX];
-    return hl_is_eligible_path(observer->configuration, place->path) && realpath(place->path, real) != NULL &&
-           strcmp(real, place->path) == 0 && lstat(place->path, &stat) == 0 && S_ISREG(stat.st_mode) &&
-           stat.st_uid == 0 && (stat.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
-           hl_read_file_id(&id, AT_FDCWD, place->path, place->path) == 0 &&
-           hl_is_same_file_id(&id, &place->file);
+    if (!hl_is_eligible_path(observer->configuration, place->path))
+        return false;
+    int file = open_local(place->path, &stat);
+    if (file < 0)
+        return false;
+    char *real = hl_find_file_path(file);
+    bool is = real != NULL && strcmp(real, place->path) == 0 && S_ISREG(stat.st_mode) &&
+              hl_only_writable_by(&stat, 0) && is_same_file(file, place->path, &place->file);
+    free(real);
+    close(file);
+    return is;
 }
 
 /* A place in the table: a new one, or that of a file that was hardly seen; NULL: there is none. */
@@ -328,12 +349,21 @@ struct hl_observed_file *hl_list_observed(struct hl_observer *observer, size_t *
 bool hl_is_observing(const struct hl_observer *observer) { return observer->sampler != NULL; }
 
 bool hl_is_observed(const struct hl_observed_file *file, int descriptor) {
-    char *name = hl_xasprintf("/proc/self/fd/%d", descriptor);
-    struct hl_file_id id;
-    bool is_same = hl_read_file_id(&id, AT_FDCWD, name, file->path) == 0 && id.device == file->device &&
-                   id.inode == file->inode && id.generation == file->generation;
+    const struct hl_file_id id = {
+        .device = file->device, .inode = file->inode, .generation = file->generation};
+    return is_same_file(descriptor, file->path, &id);
+}
+
+enum hl_elf_problem hl_open_observed(struct hl_elf_file *elf, const struct hl_observed_file *file) {
+    struct stat stat;
+    int path = open_local(file->path, &stat);
+    if (path < 0)
+        return HL_ELF_UNREADABLE;
+    char *name = hl_xasprintf("/proc/self/fd/%d", path);
+    enum hl_elf_problem problem = hl_open_elf(elf, AT_FDCWD, name);
     free(name);
-    return is_same;
+    close(path);
+    return problem;
 }
 
 static json_t *make_json_chunks(const struct hl_observed_file *file) {

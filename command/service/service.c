@@ -7,6 +7,7 @@
 #include "command/command.h"
 #include "command/base/common.h"
 #include "command/base/flags.h"
+#include "command/base/local.h"
 #include "command/base/lock.h"
 #include "command/image/eligible.h"
 #include "command/service/act.h"
@@ -147,16 +148,20 @@ static bool read_configuration(struct service *service) {
 /* Why the file at PATH is in no store; NULL: it is in that which STORED are of, or would be.  The caller frees it. */
 static char *explain_file(const char *path, bool any_disk, bool *is_there, const struct hl_stored *stored,
                           size_t n) {
-    char real[PATH_MAX];
-    int file = realpath(path, real) != NULL ? open(real, O_RDONLY | O_NONBLOCK | O_CLOEXEC) : -1;
+    struct hl_local local = {0};
+    struct stat status;
+    int file = hl_open_local(&local, path, true, &status);
+    hl_close_local(&local);
     *is_there = false;
     if (file < 0)
-        return hl_xasprintf("%s", strerror(errno));
-    for (size_t i = 0; i < n; i++)
+        return hl_xasprintf("%s", file == -EREMOTE ? HL_LOCAL_PROBLEM : strerror(-file));
+    char *real = hl_find_file_path(file);
+    for (size_t i = 0; i < n && real != NULL; i++)
         *is_there |= strcmp(stored[i].origin, real) == 0 && stored[i].freshness == HL_FRESH;
     char *sentence = *is_there ? NULL : hl_explain_unsteady(file, any_disk);
     if (!*is_there && sentence == NULL)
-        sentence = hl_explain_private(file, real);
+        sentence = hl_explain_private(file, real != NULL ? real : path);
+    free(real);
     close(file);
     return sentence;
 }

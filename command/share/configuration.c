@@ -213,8 +213,7 @@ static FILE *open_configuration(const char *path, int *error) {
     } else if (*error == 0 && stat.st_size > BYTES_MAX) {
         *error = -EFBIG;
         hl_warn("%s: it has more than 1 MiB; write patterns instead of files", path);
-    } else if (*error == 0 && ((stat.st_uid != 0 && stat.st_uid != geteuid()) ||
-                               (stat.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+    } else if (*error == 0 && !hl_only_writable_by(&stat, geteuid())) {
         *error = -EPERM;
         hl_warn("%s: other users can write it, so it is not believed; chown root, chmod 644", path);
     } else if (*error == -ENOENT && strcmp(path, HL_CONFIGURATION) != 0) {

@@ -82,8 +82,7 @@ static bool add_image(const struct request *request, const char *path) {
     const char *const any[] = {"hugeld", "share", "add", "--json", "--any-disk", "--", path, NULL};
     struct hl_answer answer;
     struct stat status;
-    if (stat(path, &status) == 0 && S_ISDIR(status.st_mode) &&
-        (status.st_uid != 0 || (status.st_mode & (S_IWGRP | S_IWOTH)) != 0)) {
+    if (stat(path, &status) == 0 && S_ISDIR(status.st_mode) && !hl_only_writable_by(&status, 0)) {
         hl_warn("%s: users other than root can write in this folder, so nothing in it is shared; name files, "
                 "or folders in which only root can write",
                 path);
@@ -110,7 +109,7 @@ static bool is_shared(const char *path) {
     bool found = false;
     if (hl_find_store(&store, HL_SYSTEM_STORE) != 0)
         return false;
-    hl_read_store(&store, &stored, &n);
+    hl_list_store(&store, &stored, &n);
     for (size_t i = 0; i < n && !found; i++)
         found = strcmp(stored[i].origin, path) == 0;
     hl_free_stored(stored, n);

@@ -647,15 +647,23 @@ static int check(struct request *request, const char *path) {
 
 /* --- remove --- */
 
-/* Whether NAME, of a file that may be gone, or of a key, means STORED. */
-static bool is_meant(const struct hl_stored *stored, const char *name) {
-    char path[PATH_MAX];
-    if (strcmp(stored->key, name) == 0 || strcmp(stored->origin, name) == 0)
-        return true;
-    char *file = hl_find_named_file(name);
-    bool is = realpath(file, path) != NULL && strcmp(stored->origin, path) == 0;
-    free(file);
-    return is;
+/* Whether NAME is the key of STORED, or its original's path, which may be gone. */
+static bool is_named(const struct hl_stored *stored, const char *name) {
+    return strcmp(stored->key, name) == 0 || strcmp(stored->origin, name) == 0;
+}
+
+/* Where NAME leads to, without symbolic links.  NULL: nowhere, or to where it may not answer.  The caller frees it. */
+static char *find_path(const char *name) {
+    struct hl_local local = {0};
+    struct stat status;
+    char *named = hl_find_named_file(name);
+    int file = hl_open_local(&local, named, true, &status);
+    char *path = file >= 0 ? hl_find_file_path(file) : NULL;
+    if (file >= 0)
+        close(file);
+    hl_close_local(&local);
+    free(named);
+    return path;
 }
 
 static void remove_image(struct request *request, const struct hl_store *store,
@@ -692,29 +700,40 @@ static void remove_image(struct request *request, const struct hl_store *store,
                  request->force ? "; its memory stays until no process maps it" : "");
 }
 
+/* Whether NAME means any of the N that are STORED. */
+static bool remove_named(struct request *request, const struct hl_store *store,
+                         const struct hl_stored *stored, size_t n, const char *name) {
+    bool found = false;
+    for (size_t i = 0; i < n; i++) {
+        if (!is_named(&stored[i], name))
+            continue;
+        found = true;
+        remove_image(request, store, &stored[i]);
+    }
+    return found;
+}
+
 static void remove_images(struct request *request, const struct hl_store *store) {
     struct hl_stored *stored;
     size_t n;
-    request->failed |= !hl_read_store(store, &stored, &n);
+    bool counts = !request->force || request->unused;
+    request->failed |= !(counts ? hl_read_store : hl_list_store)(store, &stored, &n);
     /* The kernel may make who reads a process's maps wait for as long as that process does. */
-    if (!request->force || request->unused)
+    if (counts)
         hl_count_processes(stored, n);
     for (size_t i = 0; i < n; i++)
         if (request->all || (request->unused && stored[i].processes == 0 && !stored[i].is_in_place))
             remove_image(request, store, &stored[i]);
     for (size_t j = 0; j < request->names.n; j++) {
-        bool found = false;
-        for (size_t i = 0; i < n; i++) {
-            if (!is_meant(&stored[i], request->names.word[j]))
-                continue;
-            found = true;
-            remove_image(request, store, &stored[i]);
-        }
-        if (!found) {
-            hl_warn("%s: the store has no image of it; 'hugeld share list' shows what it has",
-                    request->names.word[j]);
+        const char *name = request->names.word[j];
+        if (remove_named(request, store, stored, n, name))
+            continue;
+        char *path = find_path(name);
+        if (path == NULL || !remove_named(request, store, stored, n, path)) {
+            hl_warn("%s: the store has no image of it; 'hugeld share list' shows what it has", name);
             request->failed = true;
         }
+        free(path);
     }
     hl_free_stored(stored, n);
 }

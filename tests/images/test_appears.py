@@ -4,8 +4,10 @@
 Here a second is a minute."""
 
 import contextlib
+import json
 import os
 import shutil
+import signal
 import subprocess
 import time
 
@@ -324,6 +326,82 @@ def test_does_not_answer(world, fast, tmp_path, entry, way, when):
         assert "may not answer" in said and entry in said and said.count("\n") == 1, said
     else:
         assert said == ""
+
+
+def in_time(world, *arguments):
+    """What it answers, and not by waiting for a file system."""
+    return world.run("timeout", "-s", "KILL", "30", "/run/bin/hugeld", *arguments)
+
+
+def states(world):
+    result = in_time(world, "share", "list", "--json")
+    assert result.returncode == 0, result
+    return {image["path"]: image["state"] for image in json.loads(result.stdout)["stores"][0]["images"]}
+
+
+@pytest.mark.parametrize(("when", "end"), [
+    ("after", ["share", "remove", "/run/programs/new/late"]), ("before", ["share", "remove", "--all", "--force"]),
+    ("before", ["service", "undo"]), ("after", ["reset"])], ids=lambda value: value if isinstance(value, str) else value[-1])
+def test_original_does_not_answer(world, fast, tmp_path, when, end):
+    """A file system of which nothing comes, over a file with an image: nothing waits for it, all else goes on, and the image stays."""
+    app, late = APP, "/run/programs/new/late"
+    put(world, late)
+    world.add("--way=image", app, late)
+    before = {image["path"]: image["key"] for image in world.list()}
+    with contextlib.ExitStack() as stack, open(tmp_path / "said", "w") as log:
+        if when == "before":
+            stack.enter_context(hung(world, "/run/programs/new"))
+        with service(world, fast, ["--keep-only"], stderr=log) as process:
+            helpers.wait_until(lambda: held(process) > 0, what="an image to be held")
+            if when == "after":
+                stack.enter_context(hung(world, "/run/programs/new"))
+            assert states(world) == {app: "fresh", late: "unknown"}
+            for _ in range(2):
+                replace(world, app)
+                helpers.wait_until(lambda: states(world) == {app: "fresh", late: "unknown"} and before[app] not in world.left(), what="its image")
+                before[app] = next(image["key"] for image in world.list() if image["path"] == app)
+                process.send_signal(signal.SIGHUP)
+            assert before[late] in world.left()
+            checked = in_time(world, "share", "check")
+            assert checked.returncode == 1 and f"{late}: its image {before[late]}: the file's path leads to a file system" in checked.stderr, checked
+            assert in_time(world, "share", "refresh").returncode == 1 and before[late] in world.left()
+            assert in_time(world, "service", "status").returncode == 0
+        assert in_time(world, *end).returncode == 0 and before[late] not in world.left()
+    said = (tmp_path / "said").read_text()
+    assert said.count(f"{late}: the file's path leads to a file system that may not answer") == said.count("\n") <= 1, said
+
+
+def test_original_answers_again(world, fast):
+    """The image was held meanwhile, and is good for the file that is there again."""
+    put(world, LATE)
+    world.add("--way=image", LATE)
+    world.path("/run/programs/new").mkdir()
+    with service(world, fast, ["--keep-only"], stderr=subprocess.DEVNULL) as process:
+        [image] = world.list()
+        assert holds(process, image)
+        with hung(world, "/run/programs"):
+            helpers.wait_until(lambda: states(world) == {LATE: "unknown"}, what="its state")
+            process.send_signal(signal.SIGHUP)
+            time.sleep(20 * LOOK)
+            assert holds(process, image)
+        assert states(world) == {LATE: "fresh"} and holds(process, image)
+        replace(world, LATE)
+        after = wait_for(world, lambda found: is_fresh(found) and found["key"] != image["key"])
+        assert holds(process, after)
+
+
+def test_in_a_chroot(world):
+    """The mount of its / is not listed for a process in there, but for process 1."""
+    root = "/run/programs/root"
+    put(world, f"{root}/app")
+    script = """
+        cd "$1" && mkdir -p proc run bin lib lib64 usr dev etc && mount -t proc none proc && mount --bind /dev dev && mount --bind /usr usr &&
+        mount --bind /run/bin bin && mount --bind /lib lib && mount --bind /lib64 lib64 && mount --bind /run run || exit 77
+        chroot . /bin/hugeld share add --any-disk --way=image --store=/run/own --size=256M /app && chroot . /bin/hugeld share list --json --store=/run/own
+        umount -l proc dev usr bin lib lib64 run
+    """
+    result = world.run("unshare", "-m", "-p", "-f", "sh", "-c", script, "sh", root)
+    assert '"state": "fresh"' in result.stdout, result
 
 
 def test_passes_what_does_not_answer(world):

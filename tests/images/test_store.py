@@ -1075,7 +1075,7 @@ def test_original_cannot_be_opened(world, error):
     world.add(APP)
     before = world.list()
     for action in ("refresh", "check"):
-        world.share(action, strace=["-P", APP, "-e", f"inject=openat:error={error}"])
+        world.share(action, strace=["-P", APP, "-P", "/run/programs", "-e", f"inject=openat:error={error}"])
         assert world.list() == before, action
 
 
