@@ -83,6 +83,9 @@ struct hl_attachment {
 void hl_plan_attachment(struct hl_attachment *attachment, struct hl_attach_request *request, pid_t pid);
 void hl_free_attachment(struct hl_attachment *attachment);
 
+/* How much of PROCESS's memory is locked, in KiB. */
+uint64_t hl_read_locked(const struct hl_process *process);
+
 /* Joins the text of LOADED, an object of ATTACHMENT's process, in the page cache of its own file, where the kernel does that and the
    process has it at such addresses.  True: it maps huge pages in JOINED now, and no small one.  REQUEST's placer notes what was
    found out. */

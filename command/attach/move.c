@@ -223,8 +223,10 @@ static int pass_file(struct mover *m, int file) {
 
 static uint64_t piece_bytes(const struct hl_piece_of_text *piece) { return piece->end - piece->start; }
 
+/* mlockall(MCL_FUTURE) is seen at what is mapped then: the new text would be locked into memory, and count so. */
 static int reserve_room(struct mover *m) {
     uint64_t unit = m->geometry->huge_page_bytes, bytes = unit;
+    uint64_t locked_kib = hl_read_locked(&m->attachment->process);
     long room;
     for (unsigned i = 0; i < m->text->n_pieces; i++)
         bytes += hl_round_up(piece_bytes(&m->text->piece[i]), unit) + unit;
@@ -240,7 +242,7 @@ static int reserve_room(struct mover *m) {
         m->scratch[i] = at + piece->start % unit;
         at = hl_round_up(m->scratch[i] + piece_bytes(piece), unit);
     }
-    return 0;
+    return hl_read_locked(&m->attachment->process) < locked_kib + bytes / 1024 ? 0 : HL_SKIP_ATTACH_LOCKED;
 }
 
 static int map_piece(const struct mover *m, const struct hl_piece_of_text *piece, uint64_t at, int more) {

@@ -64,8 +64,7 @@ static int check_status(const struct hl_attachment *attachment) {
     return result;
 }
 
-/* How much of its memory is locked, in KiB. */
-static uint64_t read_locked(const struct hl_process *process) {
+uint64_t hl_read_locked(const struct hl_process *process) {
     char line[1024];
     uint64_t kib = 0;
     FILE *status = hl_open_text(process->folder, "status");
@@ -461,7 +460,7 @@ static int check_flags_again(const struct hl_attachment *attachment, const struc
     struct hl_process now = {.folder = -1};
     struct hl_address_range range[HL_PIECES_MAX];
     if (count_below(&attachment->process, text->piece[0].start) > BELOW_MAX)
-        return read_locked(&attachment->process) == attachment->locked_kib ? 0 : HL_SKIP_MAPPING_CHANGED;
+        return hl_read_locked(&attachment->process) == attachment->locked_kib ? 0 : HL_SKIP_MAPPING_CHANGED;
     for (unsigned i = 0; i < text->n_pieces; i++)
         range[i] = (struct hl_address_range){text->piece[i].start, text->piece[i].end};
     int result = hl_read_some_regions(&now, &attachment->process, range, text->n_pieces);
@@ -567,7 +566,7 @@ static int look_at(struct hl_attachment *attachment, struct hl_attach_request *r
         result = hl_check_attach_machine();
     if (result == 0)
         result = check_status(attachment);
-    attachment->locked_kib = read_locked(&attachment->process);
+    attachment->locked_kib = hl_read_locked(&attachment->process);
     if (result == 0)
         result = selects_main_alone(request) ? hl_read_process_for_main(&attachment->process)
                                              : hl_read_process(&attachment->process);

@@ -27,6 +27,9 @@
 /* A mode that sigaltstack(2) refuses, so that sigreturn leaves the alternate stack alone. */
 #define HL_NO_ALTERNATE_STACK 7
 
+/* So many signals come of what a thread does itself, and are not blocked. */
+#define HL_SYNCHRONOUS 6
+
 /* What the kernel returns inside of itself for calls that begin again (include/linux/errno.h). */
 enum { HL_RESTART_SYS = 512, HL_RESTART_NOINTR = 513, HL_RESTART_NOHAND = 514, HL_RESTART_BLOCK = 516 };
 
@@ -41,8 +44,9 @@ struct hl_tracee_state {
     uint64_t stack;                    /* the stack pointer for calls; 0: it makes none */
     uint64_t low, high;                /* what was taken for it */
     bool suspends;                     /* no filter sees what it calls */
-    siginfo_t held;                    /* a signal to be sent again; si_signo is 0: none */
-    size_t vector_bytes;               /* of its vector registers, as a signal frame has them */
+    siginfo_t held[HL_SYNCHRONOUS];    /* signals to be sent again, in the order in which they came */
+    unsigned n_held;
+    size_t vector_bytes; /* of its vector registers, as a signal frame has them */
     char *vectors;
 };
 

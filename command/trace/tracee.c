@@ -480,9 +480,9 @@ static uint64_t find_room(const struct hl_tracee *tracee, const struct hl_proces
 /* Signals that come of what a thread does itself: the kernel ends a process that gets one and has it
    blocked. */
 static uint64_t blockable(uint64_t mask) {
-    static const int synchronous[] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
+    static const int synchronous[HL_SYNCHRONOUS] = {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS};
     uint64_t all = ~UINT64_C(0);
-    for (size_t i = 0; i < sizeof synchronous / sizeof synchronous[0]; i++)
+    for (size_t i = 0; i < HL_SYNCHRONOUS; i++)
         all &= ~(UINT64_C(1) << (synchronous[i] - 1));
     return all | mask;
 }
@@ -594,18 +594,27 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
 /* --- calls --- */
 
 /* A signal that a process sent is sent again when the thread is let go; one that the thread's own instruction is to
-   blame for is of ours. */
+   blame for is of ours.  More may come while what was done is taken back; of those of one number the first counts, as in the kernel. */
 static void hold_signal(struct hl_tracee *tracee) {
+    struct hl_tracee_state *state = tracee->state;
     siginfo_t info = {0};
-    if (hl_trace(tracee, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0)
-        tracee->state->held = info;
+    bool is_new = hl_trace(tracee, PTRACE_GETSIGINFO, 0, (uintptr_t)&info) == 0 && info.si_code <= 0;
+    for (unsigned i = 0; i < state->n_held; i++)
+        is_new = is_new && state->held[i].si_signo != info.si_signo;
+    if (is_new && state->n_held < HL_SYNCHRONOUS)
+        state->held[state->n_held++] = info;
 }
 
 /* Of kill(2) and tgkill(2) the kernel lets no other process say who sent them. */
 static void send_again(const struct hl_tracee *tracee, siginfo_t *held) {
-    if (held->si_signo != 0 &&
-        syscall(SYS_rt_tgsigqueueinfo, tracee->pid, tracee->tid, held->si_signo, held) != 0)
+    if (syscall(SYS_rt_tgsigqueueinfo, tracee->pid, tracee->tid, held->si_signo, held) != 0)
         syscall(SYS_tgkill, tracee->pid, tracee->tid, held->si_signo);
+}
+
+/* Waits for a thread that was resumed and has not stopped in time, where it can stop without running anything. */
+static int await_instead(struct hl_tracee *tracee, int *status) {
+    int result = (int)hl_trace(tracee, PTRACE_INTERRUPT, 0, 0);
+    return result == 0 ? hl_await_stop(tracee, status, HL_STOP_US) : result;
 }
 
 /* Runs the thread to where it enters or leaves a system call. */
@@ -615,12 +624,17 @@ static int run_to_call(struct hl_tracee *tracee, int64_t patience_us) {
         result = (int)hl_trace(tracee, PTRACE_SYSCALL, 0, (uintptr_t)signal);
         if (result == 0)
             result = hl_await_stop(tracee, &status, patience_us);
+        bool is_late = result == HL_SKIP_ATTACH_BUSY;
+        if (is_late)
+            result = await_instead(tracee, &status);
         if (result != 0)
             break;
         bool in_call = WSTOPSIG(status) == (SIGTRAP | 0x80);
         tracee->stage = in_call ? HL_TRACEE_IN_CALL : HL_TRACEE_ARMED;
         if (in_call)
             return 0;
+        if (is_late && hl_is_event(status))
+            return HL_SKIP_ATTACH_FROZEN;
         /* A stop for all threads of the process takes effect when this one is let go. */
         signal = hl_is_event(status) ? 0 : WSTOPSIG(status);
         if (signal != 0 && signal != SIGSTOP) {
@@ -667,7 +681,7 @@ int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const
     if (!tracee->state->suspends && has_filter(tracee))
         return HL_SKIP_ATTACH_FILTER; /* another thread has just set it for all */
     int error = hl_make_call(tracee, result, number, argument);
-    if (error == HL_SKIP_ATTACH_TAMPERED)
+    if (error == HL_SKIP_ATTACH_TAMPERED || error == HL_SKIP_ATTACH_FROZEN)
         hl_release_tracee(tracee);
     return error;
 }
@@ -709,8 +723,8 @@ static void let_go(struct hl_tracee *tracee) {
     else
         restore(tracee);
     hl_trace(tracee, PTRACE_DETACH, 0, 0);
-    if (state != NULL)
-        send_again(tracee, &state->held);
+    for (unsigned i = 0; state != NULL && i < state->n_held; i++)
+        send_again(tracee, &state->held[i]);
     tracee->stage = HL_TRACEE_GONE;
 }
 

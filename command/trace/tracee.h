@@ -94,7 +94,8 @@ int hl_arm_tracee(struct hl_tracee *tracee, const struct hl_gadgets *gadgets,
                   const struct hl_process *process, bool suspends);
 
 /* Makes a system call.  0: *RESULT is what it returned.  HL_SKIP_ATTACH_TAMPERED: it was about to make another one, which the
-   thread did not make if that could have been forbidden to it; it has been let go. */
+   thread did not make if that could have been forbidden to it; HL_SKIP_ATTACH_FROZEN: its control group is frozen, and it made none.
+   After both it has been let go. */
 int hl_call_in_tracee(struct hl_tracee *tracee, long *result, long number, const uint64_t argument[6]);
 
 /* Its memory, as far as itself could read it; it is written only after hl_arm_tracee.  0, or a negated errno. */

@@ -505,6 +505,15 @@ static void wait_faulted(void) {
     want(handled == 1, "the signal was lost, or came twice");
 }
 
+/* The same of two that come at once. */
+static void wait_faulted_twice(void) {
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
+    sigaction(SIGSEGV, &action, NULL);
+    sigaction(SIGBUS, &action, NULL);
+    wait_futex();
+    want(handled == 2, "a signal was lost, or came twice");
+}
+
 static void wait_semop(void) {
     struct sembuf down = {0, -1, 0};
     want(semop(semaphores, &down, 1) == 0, "semop");
@@ -983,6 +992,11 @@ static void run_locked(void) {
     wait_futex();
 }
 
+static void run_locked_later(void) {
+    want(mlockall(MCL_FUTURE) == 0, "mlockall");
+    wait_futex();
+}
+
 static void run_advised(void) {
     want(madvise((void *)functions, 1024 * FUNCTIONS, MADV_NOHUGEPAGE) == 0, "madvise");
     wait_futex();
@@ -1435,6 +1449,7 @@ static const struct mode {
     WAIT(for_eintr),
     WAIT(every_eintr),
     WAIT(faulted),
+    WAIT(faulted_twice),
     WAIT(semop),
     WAIT(semtimedop),
     WAIT(msgrcv),
@@ -1459,6 +1474,7 @@ static const struct mode {
     RUN(memory),
     RUN(forks),
     RUN(locked),
+    RUN(locked_later),
     RUN(advised),
     RUN(sealed),
     RUN(patched),

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import signal
@@ -20,6 +21,8 @@ from pagecache import on_small_pages
 
 pytestmark = pytest.mark.beside
 
+RESTART_SYSCALL = 219  # of x86-64
+
 
 def refused(target, reason, *prefix, command="attach", words=()):
     """The reason that attaching to TARGET gives, which changes nothing."""
@@ -33,7 +36,7 @@ def refused(target, reason, *prefix, command="attach", words=()):
 
 
 @pytest.mark.parametrize("mode, reason", [
-    ("locked", "attach-locked"), ("advised", "attach-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "attach-dispatch"), ("small", "attach-thp-disabled"),
+    ("locked", "attach-locked"), ("locked_later", "attach-locked"), ("advised", "attach-flags"), ("patched", "text-modified"), ("sealed", "sealed"), ("dispatch", "attach-dispatch"), ("small", "attach-thp-disabled"),
     ("pipe_write", "attach-unfit"), ("select_constant", "attach-unfit"), ("socket_lowat", "attach-unfit"), ("io_getevents", "attach-unfit"),
     ("io_uring", "attach-unfit"), ("terminal", "attach-unfit"), ("supervised", "attach-unfit")])
 def test_modes(targets, plain_output, mode, reason):
@@ -187,6 +190,35 @@ def test_stopped(targets, plain_output):
         assert helpers.state_of(target.pid) == "T"
         os.kill(target.pid, signal.SIGCONT)
         assert target.finish() == plain_output
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="AArch64 enters the thread's own call first")
+def test_frozen(targets, plain_output, root):
+    """Its control group is frozen: it gets no descriptor, and a timeout ends when it would have ended."""
+    mounts = [line.split() for line in pathlib.Path("/proc/mounts").read_text().splitlines()]
+    mount = next((pathlib.Path(m[1]) for m in mounts if m[2] == "cgroup2"), None)
+    if mount is None:
+        pytest.skip("no cgroup of version 2")
+    group = mount / f"hugeld-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        with attaching.running(targets["exec"], "poll_timed") as target:
+            attaching.wait_in_call(target.pid)
+            descriptors, masks = target.descriptors(), target.masks()
+            (group / "cgroup.procs").write_text(str(target.pid))
+            (group / "cgroup.freeze").write_text("1")
+            helpers.wait_until(lambda: "frozen 1" in (group / "cgroup.events").read_text(), what="the freeze")
+            try:
+                refused(target, "attach-frozen")
+            finally:
+                (group / "cgroup.freeze").write_text("0")
+            helpers.wait_until(lambda: attaching.call_of(target.pid) == RESTART_SYSCALL, what="the rest of its call")
+            assert (target.descriptors(), target.masks()) == (descriptors, masks)
+            assert helpers.hugeld("attach", target.pid).returncode == 0
+            assert target.finish() == plain_output
+    finally:
+        helpers.wait_until(lambda: not (group / "cgroup.procs").read_text(), what="the group becoming empty")
+        group.rmdir()
 
 
 def test_realtime(targets, plain_output, root):

@@ -156,6 +156,17 @@ def test_faulted_sample(targets, steps, plain_output):
         assert n >= nth
 
 
+@pytest.mark.parametrize("nth", [ARMED, 25, 30, 40, *[pytest.param(i, marks=pytest.mark.whole) for i in range(16, 60, 3)]])
+def test_faulted_twice(targets, steps, plain_output, nth):
+    """Two signals that cannot wait come at once: the second while what the first one has ended is taken back."""
+    with attaching.running(targets["exec"], "faulted_twice") as target:
+        attaching.wait_in_call(target.pid)
+        script = f"kill -SEGV {target.pid}; kill -BUS {target.pid}"
+        n, code, said = step(steps, "run", nth, script, helpers.HUGELD, "attach", target.pid)
+        assert n >= nth and (code == 0 or "a signal arrived during the move" in said), said
+        assert target.finish() == plain_output, said
+
+
 @pytest.mark.parametrize("then", ["T", "S"])
 @pytest.mark.parametrize("nth", [1, 12, 30, 47, 60, *[pytest.param(i, marks=pytest.mark.whole) for i in range(3, 60, 7)]])
 def test_stopped(targets, steps, plain_output, nth, then):
