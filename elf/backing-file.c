@@ -100,7 +100,7 @@ static bool map_source(struct hl_backing_file *source, const struct hl_context *
     unsigned i = 0;
     next_run(object, span, &i, &run, &offset);
     bool is_one = i == object->n_segments;
-    if (!is_one && (source->at = find_room(object, span, context->geometry.huge_page_bytes)) == 0)
+    if (!is_one && (source->at = find_room(object, span, context->config->geometry.huge_page_bytes)) == 0)
         return false;
     i = 0;
     while (next_run(object, span, &i, &run, &offset)) {
@@ -147,7 +147,7 @@ static bool is_mapped_file(const struct hl_backing_file *source, const struct hl
     struct hl_maps own, its;
     struct hl_range part;
     uint64_t offset, bytes;
-    bool may_query = context->status.filters == 0;
+    bool may_query = context->probed.status.filters == 0;
     if (hl_read_maps(&own, source->at, source->at + hl_span_bytes(span), may_query) != 0)
         return false;
     bool same = hl_read_maps(&its, span->start, span->end, may_query) == 0;
@@ -185,12 +185,12 @@ bool hl_is_mapped_from(const struct hl_context *context, const struct hl_work *w
     if (maps->mapping[i].inode == state->inode && maps->mapping[i].device == mapped_device(state->device))
         return true;
     /* overlayfs and btrfs have other numbers in maps than in stat: so the file is mapped, and looked up. */
-    long at = hl_mmap(0, context->geometry.page_bytes, PROT_READ, MAP_PRIVATE, file, segment->offset);
+    long at = hl_mmap(0, context->config->geometry.page_bytes, PROT_READ, MAP_PRIVATE, file, segment->offset);
     if (hl_is_error(at))
         return false;
-    uint64_t page_bytes = context->geometry.page_bytes;
+    uint64_t page_bytes = context->config->geometry.page_bytes;
     bool same =
-        hl_read_maps(&now, (uint64_t)at, (uint64_t)at + page_bytes, context->status.filters == 0) == 0;
+        hl_read_maps(&now, (uint64_t)at, (uint64_t)at + page_bytes, context->probed.status.filters == 0) == 0;
     if (same) {
         same = find_same_file(maps, segment->first_page, &now, (uint64_t)at) > 0;
         hl_free_maps(&now);
@@ -245,8 +245,8 @@ bool hl_is_cold(const struct hl_backing_file *source, const struct hl_context *c
                 const struct hl_object *object, const struct hl_span *span) {
     struct hl_range part;
     uint64_t offset;
-    uint64_t next = span->start;      /* one in each huge page is asked for */
-    if (context->status.filters != 0) /* it may kill for preadv2 */
+    uint64_t next = span->start;             /* one in each huge page is asked for */
+    if (context->probed.status.filters != 0) /* it may kill for preadv2 */
         return false;
     for (unsigned i = 0; i < object->n_segments; i++) {
         if (!find_part(&object->segment[i], span, &part, &offset))
@@ -254,7 +254,7 @@ bool hl_is_cold(const struct hl_backing_file *source, const struct hl_context *c
         for (uint64_t at = next > part.start ? next : part.start; at < part.end; at = next) {
             if (is_cold(source->file, offset + (at - part.start)))
                 return true;
-            next = at + context->geometry.huge_page_bytes;
+            next = at + context->config->geometry.huge_page_bytes;
         }
     }
     return false;
@@ -262,7 +262,7 @@ bool hl_is_cold(const struct hl_backing_file *source, const struct hl_context *c
 
 void hl_read_into_cache(const struct hl_context *context, const struct hl_object *object,
                         const struct hl_span *span) {
-    uint64_t huge = context->geometry.huge_page_bytes;
+    uint64_t huge = context->config->geometry.huge_page_bytes;
     struct hl_backing_file source;
     hl_open_backing_file(&source, context, object, span);
     if (source.file >= 0 && hl_is_cold(&source, context, object, span) &&

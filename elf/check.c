@@ -100,13 +100,13 @@ static bool are_all_unmodified(const struct hl_context *context, const struct hl
         start = end == 0 ? span->start : start;
         end = span->end;
     }
-    return context->status.filters == 0 && context->pagemap >= 0 && start < end &&
-           hl_scan_unmodified((int)context->pagemap, start, end);
+    return context->probed.status.filters == 0 && context->probed.pagemap >= 0 && start < end &&
+           hl_scan_unmodified((int)context->probed.pagemap, start, end);
 }
 
 static int check_source(const struct hl_context *context, const struct hl_object *object,
                         const struct hl_span *span) {
-    int result = context->pagemap < 0 ? HL_SKIP_NO_PROC : 0;
+    int result = context->probed.pagemap < 0 ? HL_SKIP_NO_PROC : 0;
     for (unsigned i = 0; result == 0 && i < object->n_segments;) {
         const struct hl_segment *segment = &object->segment[i];
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start, end;
@@ -115,8 +115,9 @@ static int check_source(const struct hl_context *context, const struct hl_object
         while (i < object->n_segments && object->segment[i].first_page == end);
         end = end < span->end ? end : span->end;
         if (start < end)
-            result = hl_check_unmodified((int)context->pagemap, start, end, context->geometry.page_bytes,
-                                         context->status.filters == 0);
+            result = hl_check_unmodified((int)context->probed.pagemap, start, end,
+                                         context->config->geometry.page_bytes,
+                                         context->probed.status.filters == 0);
     }
     return result;
 }
@@ -136,19 +137,20 @@ static int choose_protection(struct hl_move *move, const struct hl_span *span) {
     return result;
 }
 
-int hl_look_at_object(struct hl_context *context, struct hl_work *work) {
+int hl_look_at_object(const struct hl_context *context, struct hl_work *work) {
     const struct hl_object *object = &work->object;
     int result = 0;
     if (!hl_holds_its_place(object) && work->maps.n == 0)
         result = hl_read_maps(&work->maps, object->segment[0].first_page,
-                              object->segment[object->n_segments - 1].end_page, context->status.filters == 0);
+                              object->segment[object->n_segments - 1].end_page,
+                              context->probed.status.filters == 0);
     return result;
 }
 
 int hl_check_object(struct hl_context *context, struct hl_work *work) {
     int result = hl_look_at_object(context, work);
-    if (result == 0 && context->pagemap < 0)
-        context->pagemap = hl_open_pagemap();
+    if (result == 0 && context->probed.pagemap < 0)
+        context->probed.pagemap = hl_open_pagemap();
     bool are_unmodified = result == 0 && are_all_unmodified(context, work);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
@@ -169,10 +171,10 @@ int hl_check_object(struct hl_context *context, struct hl_work *work) {
 }
 
 bool hl_helps_to_keep_edges(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
-    struct hl_options options = context->options;
+    struct hl_options options = context->config->options;
     struct hl_plan plan;
     options.edges = HL_EDGES_SMALL;
-    hl_plan_object(&plan, &work->object, &options, &context->geometry);
+    hl_plan_object(&plan, &work->object, &options, &context->config->geometry);
     for (unsigned i = 0; i < plan.n_spans; i++)
         if (!hl_is_writable(&plan.span[i]) && check_mappings(&work->maps, &work->object, &plan.span[i]) != 0)
             return false;

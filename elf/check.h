@@ -7,7 +7,7 @@
 
 /* Reads what is mapped in the object's place, unless that is known or the object holds its place.
    0, HL_SKIP_NO_PROC or HL_SKIP_NO_MEMORY. */
-int hl_look_at_object(struct hl_context *context, struct hl_work *work);
+int hl_look_at_object(const struct hl_context *context, struct hl_work *work);
 
 /* Between plan and prepare: whether the object's mappings are what its program headers say and nothing wrote
    to its read-only pages.  0, or the reason why the object stays. */

@@ -112,7 +112,7 @@ static void list_steps(struct commit *c, unsigned i) {
 
 /* Everything that needs memory, before the first step. */
 static int allocate(struct commit *c) {
-    uint64_t page = c->context->geometry.page_bytes, aside_bytes = 0;
+    uint64_t page = c->context->config->geometry.page_bytes, aside_bytes = 0;
     if (hl_grow_area(&c->step_area, hl_round_up(count_steps(c) * sizeof *c->step, page)) != 0)
         return HL_SKIP_NO_MEMORY;
     c->step = (struct step *)c->step_area.start;
@@ -206,7 +206,7 @@ static int place_file(const struct hl_context *context, struct hl_move *move, co
     move->placed = true;
     bool is_mapped =
         !can_populate || !hl_is_error(hl_madvise(span->start, hl_span_bytes(span), MADV_POPULATE_READ));
-    return is_mapped || context->status.has_threads ? 0 : HL_SKIP_POOL_SHORT;
+    return is_mapped || context->probed.status.has_threads ? 0 : HL_SKIP_POOL_SHORT;
 }
 
 static int place(const struct hl_context *context, struct hl_work *work, unsigned i) {
@@ -220,9 +220,9 @@ static int check_old_pages(const struct commit *c) {
     int result = 0;
     for (size_t i = 0; result == 0 && i < c->n_steps; i++)
         if (!c->step[i].is_gap && !hl_is_writable(&c->work->plan.span[c->step[i].span]))
-            result = hl_check_unmodified((int)c->context->pagemap, c->step[i].aside,
-                                         c->step[i].aside + c->step[i].bytes, c->context->geometry.page_bytes,
-                                         c->context->status.filters == 0);
+            result = hl_check_unmodified(
+                (int)c->context->probed.pagemap, c->step[i].aside, c->step[i].aside + c->step[i].bytes,
+                c->context->config->geometry.page_bytes, c->context->probed.status.filters == 0);
     return result;
 }
 
@@ -230,7 +230,7 @@ static int check_old_pages(const struct commit *c) {
 static bool is_untouched(const struct commit *c, unsigned i) {
     const struct hl_span *span = &c->work->plan.span[i];
     struct hl_maps now;
-    if (hl_read_maps(&now, span->start, span->end, c->context->status.filters == 0) != 0)
+    if (hl_read_maps(&now, span->start, span->end, c->context->probed.status.filters == 0) != 0)
         return true;
     bool same = hl_same_maps(&c->work->maps, &now, span->start, span->end);
     hl_free_maps(&now);
@@ -301,7 +301,7 @@ static void compare_with_before(struct commit *c) {
     struct hl_maps now;
     const struct hl_object *object = &c->work->object;
     uint64_t start = object->segment[0].first_page, end = object->segment[object->n_segments - 1].end_page;
-    if (hl_read_maps(&now, start, end, c->context->status.filters == 0) != 0)
+    if (hl_read_maps(&now, start, end, c->context->probed.status.filters == 0) != 0)
         return;
     if (!hl_same_maps(&c->work->maps, &now, start, end))
         hl_report_broken(c->context, c->work);
@@ -345,7 +345,8 @@ static int commit_new(struct hl_context *context, struct hl_work *work) {
             continue;
         result = place(context, work, i);
         if (result != 0 && !move->placed &&
-            hl_map_again(&work->object, work->object.file, NULL, span, move->prot, &context->geometry) != 0)
+            hl_map_again(&work->object, work->object.file, NULL, span, move->prot,
+                         &context->config->geometry) != 0)
             result = HL_SKIP_LOST;
         if (result == HL_SKIP_LOST && move->memfd < 0) /* a part may have been moved away */
             leave_memory(move, span);
@@ -377,10 +378,10 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     }
     result = allocate(&c);
     if (result == 0)
-        result = hl_take_ballast(&c.ballast, context->geometry.page_bytes);
+        result = hl_take_ballast(&c.ballast, context->config->geometry.page_bytes);
     if (result == 0)
         result = claim_gaps(&c);
-    if (result == 0 && context->status.has_threads) {
+    if (result == 0 && context->probed.status.has_threads) {
         result = replace(&c);
     } else if (result == 0) {
         result = swap(&c);
@@ -392,7 +393,7 @@ int hl_commit_object(struct hl_context *context, struct hl_work *work) {
     free_aside(&c);
     free_scratch(work);
     hl_free_area(&c.step_area);
-    if (result != 0 && !context->status.has_threads)
+    if (result != 0 && !context->probed.status.has_threads)
         compare_with_before(&c);
     return result;
 }

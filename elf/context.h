@@ -58,10 +58,17 @@ enum hl_way_in {
     HL_LINKER     /* takes nothing then; knows backend=file, because it can choose addresses */
 };
 
-struct hl_context {
+/* What is wanted, and in what pages: hl_begin writes it, in memory of its caller's, who alone may change it.  Everything else
+   sees it through hl_context, where it is const. */
+struct hl_config {
     enum hl_way_in way_in;
     struct hl_geometry geometry;
-    struct hl_options options;        /* written by hl_begin alone */
+    struct hl_options options;
+    bool is_traced; /* hl_trace_line gets what verbose=3 says, whatever verbose= is; hl_begin clears it */
+};
+
+/* What was found out about the process and its kernel, when it was needed first. */
+struct hl_probed {
     struct hl_file_id standard_error; /* at the start */
     struct hl_kernel kernel;
     bool knows_hugetlb;   /* what KERNEL says of hugetlb was tried; false again when objects come later: */
@@ -74,7 +81,13 @@ struct hl_context {
     bool filters_are_known;
     uint64_t filters; /* of system calls, when the status was read first */
     struct hl_placement placement;
-    long pagemap; /* descriptor, or a negated errno */
+    long pagemap; /* descriptor, or a negated errno; hl_end closes it */
+};
+
+/* Both, and the work in progress. */
+struct hl_context {
+    const struct hl_config *config;
+    struct hl_probed probed;
     struct hl_work *work;
     size_t n_work;
     size_t n_room;            /* for so many works there is room, */
@@ -86,12 +99,11 @@ struct hl_context {
     bool
         others_ran; /* code of others than the dynamic linker may have run since that loaded what moves now */
     bool dropped_named; /* an object that strict=on means was dropped: no memory to plan it */
-    bool is_traced;     /* hl_trace_line gets what verbose=3 says, whatever verbose= is */
 };
 
 /* Whether strict=on ends the program for what happens now: that is for the start. */
 static inline bool hl_is_strict(const struct hl_context *context) {
-    return context->options.strict && !context->has_started;
+    return context->config->options.strict && !context->has_started;
 }
 
 /* Whether SPAN is writable data. */
@@ -100,9 +112,9 @@ static inline bool hl_is_writable(const struct hl_span *span) { return (span->fl
 /* Whether MOVE's new memory, anonymous or a memfd's, is kept from children until it is placed: another thread may
    fork. */
 static inline bool hl_is_kept_from_children(const struct hl_context *context, const struct hl_move *move) {
-    if (!context->status.has_threads)
+    if (!context->probed.status.has_threads)
         return false;
-    return move->backend != HL_HUGETLB || move->memfd >= 0 || context->kernel.hugetlb_dofork;
+    return move->backend != HL_HUGETLB || move->memfd >= 0 || context->probed.kernel.hugetlb_dofork;
 }
 
 /* Whether WORK is one of many that a wildcard selected, and too small: only verbose=3 has a line for it. */

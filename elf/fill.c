@@ -38,7 +38,7 @@
 #define COPY_TRIES 100
 
 struct filler {
-    struct hl_context *context;
+    const struct hl_context *context;
     const struct hl_object *object;
     const struct hl_span *span;
     uint64_t memory; /* the span's new memory */
@@ -171,7 +171,7 @@ static int fill_gap(struct filler *f, uint64_t start, uint64_t end) {
 
 /* Composes the huge page at address FROM: segments' pages, and what is between them. */
 static int compose_page(struct filler *f, uint64_t from) {
-    uint64_t end = from + f->context->geometry.huge_page_bytes, gap = from;
+    uint64_t end = from + f->context->config->geometry.huge_page_bytes, gap = from;
     int result = 0;
     for (unsigned i = 0; result == 0 && i < f->object->n_segments; i++) {
         const struct hl_segment *segment = &f->object->segment[i];
@@ -189,14 +189,14 @@ static int compose_page(struct filler *f, uint64_t from) {
 
 /* Whether the segments fill the huge page at ADDRESS without a gap. */
 static bool is_whole(const struct filler *f, uint64_t address) {
-    uint64_t bytes = f->context->geometry.huge_page_bytes, filled = 0;
+    uint64_t bytes = f->context->config->geometry.huge_page_bytes, filled = 0;
     for (unsigned i = 0; i < f->object->n_segments; i++)
         filled += hl_segment_overlap(&f->object->segment[i], address, address + bytes);
     return filled == bytes;
 }
 
 static int fill_whole_pages(struct filler *f) {
-    uint64_t huge = f->context->geometry.huge_page_bytes;
+    uint64_t huge = f->context->config->geometry.huge_page_bytes;
     int result = 0;
     for (uint64_t at = f->span->start, run; result == 0 && at < f->span->end; at = run) {
         for (run = at; run < f->span->end && is_whole(f, run); run += huge)
@@ -210,7 +210,7 @@ static int fill_whole_pages(struct filler *f) {
 }
 
 static int fill_other_pages(struct filler *f) {
-    uint64_t huge = f->context->geometry.huge_page_bytes;
+    uint64_t huge = f->context->config->geometry.huge_page_bytes;
     int result = 0;
     for (uint64_t at = f->span->start; result == 0 && at < f->span->end; at += huge)
         if (!is_whole(f, at))
@@ -237,13 +237,13 @@ static void close_userfaultfd(struct filler *f) {
     struct uffdio_range range = {f->memory, f->span->end - f->span->start};
     if (f->userfaultfd < 0)
         return;
-    if (f->context->status.has_threads)
+    if (f->context->probed.status.has_threads)
         hl_ioctl(f->userfaultfd, UFFDIO_UNREGISTER, &range);
     hl_close(f->userfaultfd);
     f->userfaultfd = -1;
 }
 
-int hl_fill_span(struct hl_context *context, const struct hl_object *object, const struct hl_span *span,
+int hl_fill_span(const struct hl_context *context, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move) {
     struct filler f;
     f.context = context;
@@ -251,9 +251,9 @@ int hl_fill_span(struct hl_context *context, const struct hl_object *object, con
     f.span = span;
     f.memory = move->memory;
     f.userfaultfd = f.memory_file = -1;
-    f.reads_by_call = context->status.filters == 0;
+    f.reads_by_call = context->probed.status.filters == 0;
     hl_open_backing_file(&f.source, context, object, span);
-    if (move->backend == HL_HUGETLB && context->status.filters == 0 &&
+    if (move->backend == HL_HUGETLB && context->probed.status.filters == 0 &&
         (f.source.file < 0 || (!hl_is_cold(&f.source, context, object, span) &&
                                hl_map_backing_file(&f.source, context, object, span))))
         open_userfaultfd(&f);

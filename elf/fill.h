@@ -7,7 +7,7 @@
 
 /* Step 4: fills MOVE's memory with what SPAN holds.  0, HL_SKIP_POOL_SHORT, HL_SKIP_SOURCE_UNREADABLE,
    HL_SKIP_NO_MEMORY, HL_SKIP_NO_PROC. */
-int hl_fill_span(struct hl_context *context, const struct hl_object *object, const struct hl_span *span,
+int hl_fill_span(const struct hl_context *context, const struct hl_object *object, const struct hl_span *span,
                  struct hl_move *move);
 
 #endif

@@ -61,33 +61,33 @@ static enum hl_skip explain_store(long result) {
 /* The node that this thread runs on.  Where it may use only one, there are no others' replicas; and a filter may kill for
    asking. */
 static unsigned find_node(const struct hl_context *context) {
-    const uint64_t *bits = context->status.nodes.bits;
+    const uint64_t *bits = context->probed.status.nodes.bits;
     unsigned processor, node = 0;
     bool is_one = (bits[0] & (bits[0] - 1)) == 0;
     for (unsigned i = 1; i < HL_NODE_NUMBERS / 64; i++)
         is_one = is_one && bits[i] == 0;
-    if (context->status.filters == 0 && !is_one)
+    if (context->probed.status.filters == 0 && !is_one)
         HL_CALL(__NR_getcpu, &processor, &node, 0, 0, 0, 0);
     return node;
 }
 
 bool hl_open_stores(struct hl_stores *stores, struct hl_context *context) {
-    struct hl_string named = context->options.store;
+    struct hl_string named = context->config->options.store;
     stores->store[0].folder = stores->store[1].folder = -ENOENT;
     stores->store[0].owner = stores->store[1].owner = 0;
-    if (context->has_no_store)
+    if (context->probed.has_no_store)
         return false;
     if (named.bytes > 0) {
         hl_set_line(&context->path, "");
         hl_add_bytes(&context->path, named.at, named.bytes);
-        stores->store[0].owner = hl_find_trusted_user(&context->status);
+        stores->store[0].owner = hl_find_trusted_user(&context->probed.status);
         stores->store[0].folder = hl_open_store(context->path.at, stores->store[0].owner);
     }
     stores->is_second_open = hl_is_error(stores->store[0].folder);
     if (stores->is_second_open)
         stores->store[1].folder = hl_open_store(HL_SYSTEM_STORE, 0);
-    context->has_no_store = stores->store[0].folder == -ENOENT && stores->store[1].folder == -ENOENT;
-    return !context->has_no_store;
+    context->probed.has_no_store = stores->store[0].folder == -ENOENT && stores->store[1].folder == -ENOENT;
+    return !context->probed.has_no_store;
 }
 
 void hl_close_stores(const struct hl_stores *stores) {
@@ -251,8 +251,8 @@ static int open_source(struct hl_context *context, const struct hl_object *objec
     struct hl_stores stores;
     if (object->no_image != HL_MOVED)
         return (int)object->no_image;
-    if (object->load_bias % context->geometry.huge_page_bytes != 0 && !hl_is_wanted(context, 1) &&
-        !context->options.strict)
+    if (object->load_bias % context->config->geometry.huge_page_bytes != 0 && !hl_is_wanted(context, 1) &&
+        !context->config->options.strict)
         return HL_SKIP_IMAGE_PLACE; /* else it is said whether there is one */
     if (!hl_open_stores(&stores, context))
         return HL_SKIP_NO_IMAGE;
@@ -264,9 +264,9 @@ static int open_source(struct hl_context *context, const struct hl_object *objec
 }
 
 /* Whether the image is OBJECT laid out, and what is mapped in its place is the file that it is an image of. */
-static int check_files(struct hl_context *context, struct hl_work *work, struct source *source) {
+static int check_files(const struct hl_context *context, struct hl_work *work, struct source *source) {
     const struct hl_object *object = &work->object;
-    int result = check_image(object, (int)source->image, &context->geometry, &source->image_bytes);
+    int result = check_image(object, (int)source->image, &context->config->geometry, &source->image_bytes);
     if (result == 0)
         result = hl_look_at_object(context, work);
     if (result == 0 && !hl_holds_its_place(object) && !is_as_loaded(&work->maps, object))
@@ -288,7 +288,8 @@ static bool has_zeros(const struct hl_object *object, const struct hl_span *span
 
 static void plan_with(const struct hl_context *context, struct hl_work *work,
                       const struct hl_options *options) {
-    work->skip = (enum hl_skip)hl_plan_object(&work->plan, &work->object, options, &context->geometry);
+    work->skip =
+        (enum hl_skip)hl_plan_object(&work->plan, &work->object, options, &context->config->geometry);
     hl_clear_moves(work);
 }
 
@@ -299,7 +300,7 @@ void hl_set_image_options(struct hl_options *options) {
 }
 
 static void plan_spans(const struct hl_context *context, struct hl_work *work) {
-    struct hl_options options = context->options;
+    struct hl_options options = context->config->options;
     hl_set_image_options(&options);
     plan_with(context, work, &options);
 }
@@ -307,7 +308,7 @@ static void plan_spans(const struct hl_context *context, struct hl_work *work) {
 /* All that the image would have to have, before anything is mapped. */
 static int check_spans(const struct hl_context *context, const struct hl_work *work,
                        const struct source *source) {
-    uint64_t base = hl_find_image_base(&work->object, &context->geometry);
+    uint64_t base = hl_find_image_base(&work->object, &context->config->geometry);
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (!hl_is_writable(span) &&
@@ -333,11 +334,11 @@ static int check_way(const struct hl_context *context, const struct hl_work *wor
         }
     for (unsigned i = 0; i < object->n_segments && !(text->flags & PF_X); i++)
         text = &object->segment[i];
-    if (hl_map_file_area(&page, context->geometry.page_bytes, prot, MAP_PRIVATE, (int)source->file,
+    if (hl_map_file_area(&page, context->config->geometry.page_bytes, prot, MAP_PRIVATE, (int)source->file,
                          text->offset) != 0)
         return HL_SKIP_NO_WAY_BACK;
     int result = 0;
-    if (context->others_ran || context->status.has_locked)
+    if (context->others_ran || context->probed.status.has_locked)
         result = hl_check_flags(object->segment[0].first_page, end);
     if (result == 0 && context->others_ran) /* all that is new may be locked: mlockall(MCL_FUTURE) */
         result = hl_check_flags(page.start, page.end);
@@ -363,7 +364,7 @@ static int map_over(const struct hl_context *context, const struct hl_work *work
                      offset);
     if (!hl_is_error(at))
         return 0;
-    int result = hl_map_again(&work->object, file, was, part, prot, &context->geometry);
+    int result = hl_map_again(&work->object, file, was, part, prot, &context->config->geometry);
     return result != 0 ? result : explain_mapping(at, image);
 }
 
@@ -392,8 +393,8 @@ static uint64_t find_original_headers(const struct source *source, uint64_t huge
 static int map_span(const struct hl_context *context, const struct hl_work *work, unsigned i,
                     const struct source *source) {
     const struct hl_span *span = &work->plan.span[i];
-    uint64_t header = find_header_page(&work->object), huge = context->geometry.huge_page_bytes;
-    uint64_t base = hl_find_image_base(&work->object, &context->geometry), original = 0;
+    uint64_t header = find_header_page(&work->object), huge = context->config->geometry.huge_page_bytes;
+    uint64_t base = hl_find_image_base(&work->object, &context->config->geometry), original = 0;
     struct hl_span part[3] = {*span, *span, *span};
     bool is_any = false;
     int result = 0;
@@ -402,7 +403,7 @@ static int map_span(const struct hl_context *context, const struct hl_work *work
     else if (header % huge == 0)
         original = find_original_headers(source, huge);
     part[0].end = part[2].start = header;
-    part[2].end = part[1].start = header + (original != 0 ? huge : context->geometry.page_bytes);
+    part[2].end = part[1].start = header + (original != 0 ? huge : context->config->geometry.page_bytes);
     for (unsigned j = 0; result == 0 && j < 3; j++) {
         uint64_t offset = j == 2 ? original : part[j].start - base;
         if (part[j].start >= part[j].end || (j == 2 && original == 0))
@@ -452,7 +453,7 @@ int hl_use_image(struct hl_context *context, struct hl_work *work) {
     close_source(&source, &work->object);
     work->no_image = (enum hl_skip)result;
     if (result != 0 && is_planned_anew)
-        plan_with(context, work, &context->options);
+        plan_with(context, work, &context->config->options);
     return result;
 }
 
@@ -485,7 +486,7 @@ static int join_span(const struct hl_context *context, const struct hl_work *wor
     if (result == 0 && HL_PROT_BTI != 0 && (span->flags & PF_X))
         result = hl_read_branch_protection(span->start, span->end, &branches);
     int prot = hl_protection(span->flags) | branches, image = work->object.file;
-    uint64_t offset = span->start - hl_find_image_base(&work->object, &context->geometry);
+    uint64_t offset = span->start - hl_find_image_base(&work->object, &context->config->geometry);
     return result != 0 ? result : map_over(context, work, span, prot, image, offset, image);
 }
 

@@ -45,16 +45,16 @@ static void tell_mistake(void *context, struct hl_string option, const char *wha
 }
 
 /* What the table of options has and this way in cannot do. */
-static void drop_unsupported(struct hl_context *context, struct hl_options *options, enum hl_way_in way_in) {
-    if (options->backend == HL_BACKEND_FILE && way_in != HL_LINKER) {
+static void drop_unsupported(struct hl_context *context, struct hl_config *config) {
+    if (config->options.backend == HL_BACKEND_FILE && config->way_in != HL_LINKER) {
         tell_mistake(context, (struct hl_string){"backend=file", 12}, "needs the patched linker");
-        options->backend = HL_BACKEND_AUTO;
+        config->options.backend = HL_BACKEND_AUTO;
     }
 }
 
 /* Nothing is taken. */
 static void clear_process(struct hl_context *context) {
-    context->pagemap = -1;
+    context->probed.pagemap = -1;
     context->work = NULL;
     context->n_work = context->n_room = 0;
     hl_clear_area(&context->work_area);
@@ -62,46 +62,50 @@ static void clear_process(struct hl_context *context) {
 }
 
 void hl_forget_process(struct hl_context *context) {
-    context->status_holds = context->knows_hugetlb = context->knows_execution = context->knows_placement =
-        false;
-    context->has_no_store = false;
+    context->probed.status_holds = context->probed.knows_hugetlb = context->probed.knows_execution =
+        context->probed.knows_placement = false;
+    context->probed.has_no_store = false;
 }
 
-/* The standard error of CONTEXT is noted. */
-static bool begin(struct hl_context *context, const struct hl_options *options, const char *executable,
-                  enum hl_way_in way_in, uint64_t page_bytes) {
-    clear_process(context);
-    context->way_in = way_in;
-    context->filters_are_known = context->has_started = context->is_traced = false;
-    context->others_ran = false;
+static void clear_context(struct hl_context *context, const struct hl_config *config) {
+    context->config = config;
+    context->probed.standard_error = (struct hl_file_id){0, 0};
+    context->probed.filters_are_known = context->has_started = context->others_ran = false;
     context->matched = context->n_small = 0;
+    clear_process(context);
     hl_forget_process(context);
-    context->options = *options;
-    if (options->objects.bytes == 0 || !hl_acts_in(options, executable))
-        return false;
-    hl_set_geometry(&context->geometry, page_bytes);
-    hl_fit_geometry(&context->geometry, &context->options, &hl_system_roots);
-    return true;
 }
 
-bool hl_begin(struct hl_context *context, const char *const *envp, const char *executable,
-              enum hl_way_in way_in, uint64_t page_bytes) {
-    struct hl_options options;
-    context->standard_error = (struct hl_file_id){0, 0};
-    hl_default_options(&options);
+/* What ENVP says. */
+static void read_config(struct hl_context *context, struct hl_config *config, const char *const *envp) {
+    struct hl_options *options = &config->options;
+    hl_default_options(options);
     const char *text = find_variable(envp, options_name);
     if (text != NULL) {
         const struct hl_complaints complaints = {tell_mistake, context};
-        hl_parse_options(&options, text, &complaints);
+        hl_parse_options(options, text, &complaints);
     }
-    drop_unsupported(context, &options, way_in);
-    if (options.verbose >= 1 || options.strict)
-        hl_note_stderr(context);
+    drop_unsupported(context, config);
     const char *objects = find_variable(envp, "LD_HUGEPAGES");
     if (objects == NULL)
-        objects = way_in == HL_PRELOADER ? "main" : "";
-    options.objects = (struct hl_string){objects, hl_strlen(objects)};
-    return begin(context, &options, executable, way_in, page_bytes);
+        objects = config->way_in == HL_PRELOADER ? "main" : "";
+    options->objects = (struct hl_string){objects, hl_strlen(objects)};
+}
+
+bool hl_begin(struct hl_context *context, struct hl_config *config, const char *const *envp,
+              const char *executable, enum hl_way_in way_in, uint64_t page_bytes) {
+    const struct hl_options *options = &config->options;
+    config->way_in = way_in;
+    config->is_traced = false;
+    clear_context(context, config);
+    read_config(context, config, envp);
+    if (options->verbose >= 1 || options->strict)
+        hl_note_stderr(context);
+    if (options->objects.bytes == 0 || !hl_acts_in(options, executable))
+        return false;
+    hl_set_geometry(&config->geometry, page_bytes);
+    hl_fit_geometry(&config->geometry, options, &hl_system_roots);
+    return true;
 }
 
 /* The bytes from the first to the last address of an object with headers PHDR. */
@@ -163,7 +167,8 @@ static struct hl_work *grow_work(struct hl_context *context) {
 }
 
 void *hl_make_room(struct hl_context *context) {
-    uint64_t bytes = hl_round_up(sizeof *context->work, context->geometry.page_bytes) + HL_STACK_BYTES;
+    uint64_t bytes =
+        hl_round_up(sizeof *context->work, context->config->geometry.page_bytes) + HL_STACK_BYTES;
     if (hl_grow_area(&context->work_area, bytes) != 0)
         return NULL;
     hl_use_room(context, (struct hl_work *)context->work_area.start, 1);
@@ -172,7 +177,7 @@ void *hl_make_room(struct hl_context *context) {
 
 void hl_add_object(struct hl_context *context, const struct hl_object *object, const Elf64_Phdr *phdr,
                    size_t phnum) {
-    enum hl_selection selection = hl_select_object(context->options.objects, object);
+    enum hl_selection selection = hl_select_object(context->config->options.objects, object);
     if (selection == HL_NOT_SELECTED)
         return;
     struct hl_work *work = grow_work(context);
@@ -186,7 +191,7 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
     work->object.path = object->path;
     work->object.soname = object->soname;
     work->object.is_main = object->is_main;
-    int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &context->geometry);
+    int result = hl_read_segments(&work->object, phdr, phnum, object->load_bias, &context->config->geometry);
     work->object.text_relocations = object->text_relocations;
     work->object.is_new = object->is_new;
     work->object.has_holes = object->has_holes;
@@ -194,7 +199,8 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
     work->object.is_image = object->is_image;
     work->object.no_image = object->no_image;
     if (result == 0 && !object->is_image) {
-        result = hl_plan_object(&work->plan, &work->object, &context->options, &context->geometry);
+        result =
+            hl_plan_object(&work->plan, &work->object, &context->config->options, &context->config->geometry);
     } else {
         work->object.n_segments = result == 0 ? work->object.n_segments : 0;
         work->plan.n_spans = 0;
@@ -208,25 +214,25 @@ void hl_add_object(struct hl_context *context, const struct hl_object *object, c
 }
 
 static int read_status(struct hl_context *context) {
-    bool was_known = context->filters_are_known && context->filters != HL_FILTERS_UNKNOWN;
-    if (context->filters_are_known || context->has_started)
-        hl_read_status(&context->status, &hl_system_roots);
+    bool was_known = context->probed.filters_are_known && context->probed.filters != HL_FILTERS_UNKNOWN;
+    if (context->probed.filters_are_known || context->has_started)
+        hl_read_status(&context->probed.status, &hl_system_roots);
     else /* this is it */
-        hl_read_first_status(&context->status, &hl_system_roots);
-    if (!context->filters_are_known)
-        context->filters = context->status.filters;
-    context->filters_are_known = true;
-    if (context->status.filters == HL_FILTERS_UNKNOWN)
+        hl_read_first_status(&context->probed.status, &hl_system_roots);
+    if (!context->probed.filters_are_known)
+        context->probed.filters = context->probed.status.filters;
+    context->probed.filters_are_known = true;
+    if (context->probed.status.filters == HL_FILTERS_UNKNOWN)
         return was_known ? HL_SKIP_RESTRICTED : HL_SKIP_NO_PROC;
-    bool same = context->status.filters == context->filters;
-    return same || context->status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
+    bool same = context->probed.status.filters == context->probed.filters;
+    return same || context->probed.status.filters == 0 ? 0 : HL_SKIP_RESTRICTED;
 }
 
 int hl_read_process_status(struct hl_context *context) {
-    if (!context->status_holds)
-        context->status_result = read_status(context);
-    context->status_holds = true;
-    return context->status_result;
+    if (!context->probed.status_holds)
+        context->probed.status_result = read_status(context);
+    context->probed.status_holds = true;
+    return context->probed.status_result;
 }
 
 /* Whether a span of KIND waits for new memory. */
@@ -246,7 +252,8 @@ static void prepare_kind(struct hl_context *context, enum hl_kind kind) {
 
 /* Another thread could write between filling and commit; but not to an object that it does not see yet. */
 static void leave_data(const struct hl_context *context, struct hl_work *work) {
-    for (unsigned i = 0; i < work->plan.n_spans && context->status.has_threads && !work->object.is_new; i++)
+    for (unsigned i = 0; i < work->plan.n_spans && context->probed.status.has_threads && !work->object.is_new;
+         i++)
         if (hl_is_writable(&work->plan.span[i]))
             work->move[i].skip = HL_SKIP_THREADS;
 }
@@ -260,7 +267,7 @@ static bool has_data(const struct hl_work *work) {
 
 /* The image first, because it costs nothing.  Where only that is wanted and is not there, all that could move is data. */
 static void check_work(struct hl_context *context, struct hl_work *work) {
-    unsigned backend = context->options.backend;
+    unsigned backend = context->config->options.backend;
     if (hl_uses_images(backend) && !work->object.is_image && hl_use_image(context, work) == 0) {
         leave_data(context, work);
     } else {
@@ -294,7 +301,7 @@ static void move_planned(struct hl_context *context) {
         if (work->skip == HL_MOVED && is_anything_prepared(work))
             work->skip = (enum hl_skip)hl_commit_object(context, work);
     }
-    for (size_t i = 0; i < context->n_work && context->options.backend == HL_BACKEND_FILE; i++)
+    for (size_t i = 0; i < context->n_work && context->config->options.backend == HL_BACKEND_FILE; i++)
         if (context->work[i].skip == HL_MOVED)
             hl_collapse_spans(context, &context->work[i]);
     prepare_kind(context, HL_BSS); /* last: advice splits mappings, and commit compares them */
@@ -303,12 +310,12 @@ static void move_planned(struct hl_context *context) {
 #define PATTERNS_MAX 64
 
 static bool speaks_of_names(const struct hl_context *context) {
-    return context->options.verbose >= 1 || hl_is_strict(context);
+    return context->config->options.verbose >= 1 || hl_is_strict(context);
 }
 
 void hl_note_object(struct hl_context *context, const struct hl_object *object) {
     const struct hl_names names = {object->path, object->soname, object->is_main};
-    struct hl_string patterns = context->options.objects;
+    struct hl_string patterns = context->config->options.objects;
     struct hl_pattern pattern;
     if (!speaks_of_names(context))
         return;
@@ -319,7 +326,7 @@ void hl_note_object(struct hl_context *context, const struct hl_object *object) 
 
 /* A pattern with a comma is more likely meant as several names than as one. */
 static int check_names(const struct hl_context *context) {
-    struct hl_string patterns = context->options.objects;
+    struct hl_string patterns = context->config->options.objects;
     struct hl_pattern pattern;
     int status = 0;
     if (!speaks_of_names(context))
@@ -353,13 +360,13 @@ static bool is_anything_planned(const struct hl_context *context) {
 /* An image fits only where the object lies on a boundary. */
 static bool is_out_of_reach(const struct hl_context *context, const struct hl_work *work,
                             const struct hl_span *span) {
-    return context->options.backend == HL_BACKEND_IMAGE &&
+    return context->config->options.backend == HL_BACKEND_IMAGE &&
            (span->kind == HL_TEXT || span->kind == HL_RODATA) &&
-           work->object.load_bias % context->geometry.huge_page_bytes != 0;
+           work->object.load_bias % context->config->geometry.huge_page_bytes != 0;
 }
 
 bool hl_is_anything_to_do(const struct hl_context *context) {
-    if (hl_is_wanted(context, 1) || context->options.strict || context->options.perf_map)
+    if (hl_is_wanted(context, 1) || context->config->options.strict || context->config->options.perf_map)
         return true;
     for (size_t i = 0; i < context->n_work; i++) {
         const struct hl_work *work = &context->work[i];
@@ -441,7 +448,7 @@ void hl_end(struct hl_context *context) {
     for (size_t i = 0; i < context->n_work; i++)
         hl_free_maps(&context->work[i].maps);
     hl_free_area(&context->work_area);
-    if (context->pagemap >= 0)
-        hl_close((int)context->pagemap);
+    if (context->probed.pagemap >= 0)
+        hl_close((int)context->probed.pagemap);
     clear_process(context);
 }

@@ -14,11 +14,11 @@ bool hl_has_nothing_to_do(const char *const *envp, const Elf64_Phdr *phdr, size_
    exe= compares it, and so on.  It makes no system call. */
 bool hl_needs_path(const char *const *envp);
 
-/* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel.
-   False if hugeld has nothing to do in this process (exe=, or no patterns); then nothing was taken.  ENVP's
+/* Begins: reads LD_HUGEPAGES and LD_HUGEPAGES_OPTIONS from ENVP and the page sizes from the kernel into CONFIG.
+   False if hugeld has nothing to do in this process (exe=, or no patterns); then nothing was taken.  CONFIG and ENVP's
    strings must live as long as CONTEXT is used. */
-bool hl_begin(struct hl_context *context, const char *const *envp, const char *executable,
-              enum hl_way_in way_in, uint64_t page_bytes);
+bool hl_begin(struct hl_context *context, struct hl_config *config, const char *const *envp,
+              const char *executable, enum hl_way_in way_in, uint64_t page_bytes);
 
 /* N works of the caller's, for the first objects that are added, until hl_end. */
 void hl_use_room(struct hl_context *context, struct hl_work *work, size_t n);

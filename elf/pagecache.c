@@ -43,7 +43,7 @@ uint64_t hl_congruent_bytes(const struct hl_object *object, const struct hl_span
    fault maps such a page whole, and not much where there is none (128 MiB: 64 faults, not 2048, or 18 ms). */
 static uint64_t read_huge_bytes(const struct hl_context *context, const struct hl_object *object,
                                 const struct hl_span *span) {
-    uint64_t huge = context->geometry.huge_page_bytes;
+    uint64_t huge = context->config->geometry.huge_page_bytes;
     if (hl_congruent_bytes(object, span, huge) == 0)
         return 0;
     hl_read_into_cache(context, object, span);
@@ -52,7 +52,7 @@ static uint64_t read_huge_bytes(const struct hl_context *context, const struct h
         uint64_t bytes = hl_segment_overlap(segment, span->start, span->end);
         uint64_t start = segment->first_page > span->start ? segment->first_page : span->start;
         for (uint64_t at = start; at < start + bytes; at += huge)
-            if (hl_is_error(hl_madvise(at, context->geometry.page_bytes, MADV_POPULATE_READ)))
+            if (hl_is_error(hl_madvise(at, context->config->geometry.page_bytes, MADV_POPULATE_READ)))
                 return 0;
     }
     uint64_t huge_bytes = read_file_huge_bytes(span->start, span->end);
@@ -61,7 +61,7 @@ static uint64_t read_huge_bytes(const struct hl_context *context, const struct h
 
 bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = 0, huge_bytes = 0;
-    if (work->object.alignment < context->geometry.huge_page_bytes || !hl_can_populate())
+    if (work->object.alignment < context->config->geometry.huge_page_bytes || !hl_can_populate())
         return false;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
@@ -76,7 +76,7 @@ bool hl_is_huge_already(const struct hl_context *context, const struct hl_work *
 static int collapse_span(const struct hl_context *context, const struct hl_object *object,
                          const struct hl_span *span) {
     uint64_t bytes = hl_span_bytes(span);
-    if (hl_congruent_bytes(object, span, context->geometry.huge_page_bytes) < bytes)
+    if (hl_congruent_bytes(object, span, context->config->geometry.huge_page_bytes) < bytes)
         return HL_SKIP_FILE_PLACE;
     hl_madvise(span->start, bytes, MADV_HUGEPAGE);
     hl_madvise(span->start, bytes, MADV_POPULATE_READ);
@@ -85,7 +85,7 @@ static int collapse_span(const struct hl_context *context, const struct hl_objec
 }
 
 void hl_collapse_spans(const struct hl_context *context, struct hl_work *work) {
-    int policy = hl_check_thp_policy(&hl_system_roots, &context->geometry, &context->status);
+    int policy = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         struct hl_move *move = &work->move[i];

@@ -38,27 +38,29 @@ void hl_free_memory(struct hl_move *move) {
 }
 
 bool hl_find_hugetlb(struct hl_context *context, uint64_t pages) {
-    if (context->knows_hugetlb)
-        return pages > 0 && hl_grants_pages(&context->geometry, pages);
-    bool granted = hl_probe_hugetlb(&context->kernel, &context->geometry, context->status.has_threads, pages);
-    context->knows_hugetlb = true;
-    context->knows_execution = context->kernel.executable_memory;
+    if (context->probed.knows_hugetlb)
+        return pages > 0 && hl_grants_pages(&context->config->geometry, pages);
+    bool granted = hl_probe_hugetlb(&context->probed.kernel, &context->config->geometry,
+                                    context->probed.status.has_threads, pages);
+    context->probed.knows_hugetlb = true;
+    context->probed.knows_execution = context->probed.kernel.executable_memory;
     return granted;
 }
 
 static bool may_execute_written(struct hl_context *context) {
-    if (!context->knows_execution)
-        context->kernel.executable_memory = hl_may_execute_written(context->geometry.page_bytes);
-    context->knows_execution = true;
-    return context->kernel.executable_memory;
+    if (!context->probed.knows_execution)
+        context->probed.kernel.executable_memory =
+            hl_may_execute_written(context->config->geometry.page_bytes);
+    context->probed.knows_execution = true;
+    return context->probed.kernel.executable_memory;
 }
 
 /* Where the process may take memory from, for those who count it. */
 static const struct hl_placement *find_placement(struct hl_context *context) {
-    if (!context->knows_placement)
-        hl_read_placement(&context->placement, &context->status, context->options.numa);
-    context->knows_placement = true;
-    return &context->placement;
+    if (!context->probed.knows_placement)
+        hl_read_placement(&context->probed.placement, &context->probed.status, context->config->options.numa);
+    context->probed.knows_placement = true;
+    return &context->probed.placement;
 }
 
 void hl_clear_moves(struct hl_work *work) {
@@ -76,19 +78,19 @@ void hl_clear_moves(struct hl_work *work) {
 /* A filter that was there at the start may be one that kills.  memfd_create is more than what programs do in
    general; who names hugetlb wants that way tried too. */
 static bool may_create_memfd(const struct hl_context *context) {
-    return context->status.filters == 0 || context->options.backend == HL_BACKEND_HUGETLB;
+    return context->probed.status.filters == 0 || context->config->options.backend == HL_BACKEND_HUGETLB;
 }
 
 /* Maps room for hugetlb pages: anonymous, which mremap brings into place, or a memfd's, which mmap does. */
 static int map_hugetlb(struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
-    const struct hl_kernel *kernel = &context->kernel;
+    const struct hl_kernel *kernel = &context->probed.kernel;
     bool by_mremap = kernel->hugetlb_mremap && (!(span->flags & PF_X) || may_execute_written(context));
-    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&context->geometry);
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | hl_hugetlb_flags(&context->config->geometry);
     if (!by_mremap) {
         int reason = kernel->hugetlb_mremap ? HL_SKIP_EXEC_DENIED : HL_SKIP_NO_MREMAP;
         if (!may_create_memfd(context))
             return reason;
-        long fd = hl_create_hugetlb_memfd(&context->geometry);
+        long fd = hl_create_hugetlb_memfd(&context->config->geometry);
         if (hl_is_error(fd))
             return reason;
         move->memfd = (int)fd;
@@ -106,10 +108,10 @@ static int map_hugetlb(struct hl_context *context, struct hl_move *move, const s
 /* Maps room for transparent huge pages: aligned, with a margin of unusable address space on both sides, so
    that it remains a mapping of its own and smaps says something about it alone. */
 static int map_thp(const struct hl_context *context, struct hl_move *move, const struct hl_span *span) {
-    uint64_t huge = context->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
+    uint64_t huge = context->config->geometry.huge_page_bytes, bytes = hl_span_bytes(span);
     if (hl_map_area(&move->area, bytes + 2 * huge, PROT_NONE, MAP_NORESERVE) != 0)
         return HL_SKIP_NO_MEMORY;
-    move->memory = hl_round_up(move->area.start + context->geometry.page_bytes, huge);
+    move->memory = hl_round_up(move->area.start + context->config->geometry.page_bytes, huge);
     if (hl_is_error(hl_mprotect(move->memory, bytes, PROT_READ | PROT_WRITE)))
         return HL_SKIP_NO_MEMORY;
     if (hl_is_error(hl_madvise(move->memory, bytes, MADV_HUGEPAGE)))
@@ -164,7 +166,7 @@ static int prepare_span(struct hl_context *context, const struct hl_object *obje
         result = HL_SKIP_NO_MEMORY;
     if (result != 0)
         return result;
-    if (context->options.numa != HL_NUMA_ANY)
+    if (context->config->options.numa != HL_NUMA_ANY)
         result = hl_bind_memory(find_placement(context), move->memory, hl_span_bytes(span));
     if (result == 0)
         result = hl_fill_span(context, object, span, move);
@@ -202,7 +204,7 @@ static void free_kind(struct hl_work *work, enum hl_kind kind) {
    not where particular nodes are asked for, where the numbers are printed, and where pages are to be left to
    others, whom it would deprive of them for a moment. */
 static bool is_kernel_asked(const struct hl_context *context) {
-    return context->options.numa == HL_NUMA_ANY && context->options.reserve_pages == 0 &&
+    return context->config->options.numa == HL_NUMA_ANY && context->config->options.reserve_pages == 0 &&
            !hl_is_wanted(context, 3);
 }
 
@@ -210,17 +212,18 @@ static bool is_kernel_asked(const struct hl_context *context) {
    better, because only reserving is forbidden (a control group), or pages can be added on other nodes. */
 static int check_pool(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
     struct hl_pool pool;
-    uint64_t needed = bytes_of_kind(work, kind) / context->geometry.huge_page_bytes;
+    uint64_t needed = bytes_of_kind(work, kind) / context->config->geometry.huge_page_bytes;
     bool granted = hl_find_hugetlb(context, is_kernel_asked(context) ? needed : 0);
-    if (context->kernel.hugetlb_denied)
+    if (context->probed.kernel.hugetlb_denied)
         return HL_SKIP_HUGETLB_DENIED;
     if (granted)
         return 0;
-    if (!context->kernel.hugetlb ||
-        hl_read_pool(&pool, &hl_system_roots, &context->geometry, find_placement(context)) != 0)
+    if (!context->probed.kernel.hugetlb ||
+        hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, find_placement(context)) != 0)
         return HL_SKIP_NO_HUGETLB;
     hl_report_pool(context, work, kind, needed, &pool);
-    return needed <= hl_pool_available(&pool, context->options.reserve_pages) ? 0 : HL_SKIP_POOL_SHORT;
+    return needed <= hl_pool_available(&pool, context->config->options.reserve_pages) ? 0
+                                                                                      : HL_SKIP_POOL_SHORT;
 }
 
 /* Writes the byte at ADDRESS, whose page is there, as a debugger would: its protection is no obstacle. */
@@ -238,7 +241,7 @@ static bool force_byte(uint64_t address) {
    pages there must be one left for the private copy.  A kernel that lets only debuggers force a write (Linux
    6.12, proc_mem.force_override=ptrace) does not tell, and counts as no. */
 static bool takes_breakpoints(const struct hl_context *context, const struct hl_move *move) {
-    uint64_t bytes = context->geometry.huge_page_bytes;
+    uint64_t bytes = context->config->geometry.huge_page_bytes;
     struct hl_area page;
     if (move->memfd < 0)
         return force_byte(move->memory);
@@ -262,10 +265,10 @@ static int check_debugger(const struct hl_context *context, const struct hl_work
    afterwards.  data=thp, the default, is not what the user has asked for. */
 static int check_thp(struct hl_context *context, const struct hl_work *work, enum hl_kind kind) {
     uint64_t bytes = bytes_of_kind(work, kind);
-    int result = hl_check_thp_policy(&hl_system_roots, &context->geometry, &context->status);
+    int result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
     if (result != 0)
         return result;
-    if (context->options.backend != HL_BACKEND_THP)
+    if (context->config->options.backend != HL_BACKEND_THP)
         return hl_check_memory_limit(&hl_system_roots, find_placement(context), bytes);
     uint64_t headroom = hl_read_memory_headroom(&hl_system_roots, find_placement(context));
     return 2 * bytes <= headroom ? 0 : HL_SKIP_MEMORY_FULL;
@@ -280,8 +283,8 @@ static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_
         work->move[i].backend = backend;
         result = prepare_span(context, &work->object, &work->move[i], &work->plan.span[i]);
     }
-    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && context->status.is_traced &&
-        context->options.backend == HL_BACKEND_AUTO)
+    if (result == 0 && backend == HL_HUGETLB && kind == HL_TEXT && context->probed.status.is_traced &&
+        context->config->options.backend == HL_BACKEND_AUTO)
         result = check_debugger(context, work);
     if (result != 0)
         free_kind(work, kind);
@@ -292,7 +295,7 @@ static int prepare_on(struct hl_context *context, struct hl_work *work, enum hl_
 
 /* bss=thp: the kernel gives huge pages as the program touches them. */
 static int advise_spans(const struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
-    int result = hl_check_thp_policy(&hl_system_roots, &context->geometry, &context->status);
+    int result = hl_check_thp_policy(&hl_system_roots, &context->config->geometry, &context->probed.status);
     for (unsigned i = 0; result == 0 && i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         if (!is_of_kind(work, i, kind))
@@ -353,7 +356,7 @@ static int prepare_wanted(struct hl_context *context, struct hl_work *work, enum
 }
 
 int hl_prepare_spans(struct hl_context *context, struct hl_work *work, enum hl_kind kind) {
-    const struct hl_options *options = &context->options;
+    const struct hl_options *options = &context->config->options;
     int result;
     bool is_read_only = kind == HL_TEXT || kind == HL_RODATA;
     if (is_read_only && (options->backend == HL_BACKEND_FILE || work->no_image == HL_MOVED))

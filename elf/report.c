@@ -34,8 +34,8 @@ static struct hl_file_id find_stderr(void) {
 }
 
 void hl_note_stderr(struct hl_context *context) {
-    if (context->standard_error.inode == 0)
-        context->standard_error = find_stderr();
+    if (context->probed.standard_error.inode == 0)
+        context->probed.standard_error = find_stderr();
 }
 
 /* Whether a write to standard error would end the program: it is a pipe that is read no more.  Not known where a filter may kill for
@@ -43,16 +43,16 @@ void hl_note_stderr(struct hl_context *context) {
 static bool is_broken(const struct hl_context *context) {
     const struct __kernel_timespec now = {0, 0};
     struct pollfd readers = {.fd = 2};
-    return context->filters_are_known && context->status.filters == 0 &&
+    return context->probed.filters_are_known && context->probed.status.filters == 0 &&
            HL_CALL(__NR_ppoll, &readers, 1, &now, 0, 0, 0) == 1 && (readers.revents & POLLERR) != 0;
 }
 
 void hl_write_line(const struct hl_context *context, struct hl_line *line) {
-    if (context->standard_error.inode == 0)
+    if (context->probed.standard_error.inode == 0)
         return;
     struct hl_file_id now = find_stderr();
-    if (now.inode != context->standard_error.inode || now.device != context->standard_error.device ||
-        is_broken(context))
+    if (now.inode != context->probed.standard_error.inode ||
+        now.device != context->probed.standard_error.device || is_broken(context))
         return;
     hl_add_text(line, "\n");
     line->at[line->bytes - 1] = '\n'; /* also where the line was too long */
@@ -60,7 +60,7 @@ void hl_write_line(const struct hl_context *context, struct hl_line *line) {
 }
 
 bool hl_is_wanted(const struct hl_context *context, unsigned verbose) {
-    return context->options.verbose >= verbose || context->is_traced;
+    return context->config->options.verbose >= verbose || context->config->is_traced;
 }
 
 /* Where no other object has one. */
@@ -68,9 +68,9 @@ __attribute__((weak)) void hl_trace_line(const char *line) { (void)line; }
 
 /* Writes a line that belongs to verbose=VERBOSE where it is wanted. */
 static void tell(const struct hl_context *context, unsigned verbose, struct hl_line *line) {
-    if (context->is_traced)
+    if (context->config->is_traced)
         hl_trace_line(line->at);
-    if (context->options.verbose >= verbose)
+    if (context->config->options.verbose >= verbose)
         hl_write_line(context, line);
 }
 
@@ -113,16 +113,16 @@ static uint64_t count_short_pages(const struct hl_context *context) {
         for (unsigned j = 0; j < context->work[i].plan.n_spans; j++)
             if (context->work[i].move[j].skip == HL_SKIP_POOL_SHORT)
                 bytes += hl_span_bytes(&context->work[i].plan.span[j]);
-    return bytes / context->geometry.huge_page_bytes;
+    return bytes / context->config->geometry.huge_page_bytes;
 }
 
 /* How many pages are missing, and the command that adds them: enough for every object of this process. */
 static void add_pool_remedy(struct hl_line *line, const struct hl_context *context, uint64_t needed) {
     struct hl_pool pool;
-    if (!context->knows_placement ||
-        hl_read_pool(&pool, &hl_system_roots, &context->geometry, &context->placement) != 0)
+    if (!context->probed.knows_placement ||
+        hl_read_pool(&pool, &hl_system_roots, &context->config->geometry, &context->probed.placement) != 0)
         return;
-    uint64_t available = hl_pool_available(&pool, context->options.reserve_pages);
+    uint64_t available = hl_pool_available(&pool, context->config->options.reserve_pages);
     hl_add_text(line, "; ");
     if (available >= needed) {
         hl_add_number(line, available);
@@ -145,7 +145,7 @@ static void add_pool_remedy(struct hl_line *line, const struct hl_context *conte
     hl_add_text(line, " > /sys/devices/system/node/node");
     hl_add_number(line, node->node);
     hl_add_text(line, "/hugepages/hugepages-");
-    hl_add_number(line, context->geometry.huge_page_bytes / 1024);
+    hl_add_number(line, context->config->geometry.huge_page_bytes / 1024);
     hl_add_text(line, "kB/nr_hugepages");
 }
 
@@ -166,7 +166,7 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
     hl_add_text(&line, hl_kind_name(kind));
     hl_add_text(&line, " needs ");
     add_pages(&line, needed);
-    add_count(&line, ", ", hl_pool_available(pool, context->options.reserve_pages), " available: ");
+    add_count(&line, ", ", hl_pool_available(pool, context->config->options.reserve_pages), " available: ");
     add_count(&line, "", hl_subtract(pool->free_pages, pool->reserved_pages), " free and not reserved");
     for (unsigned i = 0; i < pool->n_nodes; i++) {
         const struct hl_pool_node *node = &pool->node[i];
@@ -177,8 +177,8 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
     hl_add_text(&line, pool->n_nodes > 0 ? ")" : "");
     if (pool->overcommit_pages > 0)
         add_count(&line, ", ", hl_pool_growth(pool), " by overcommit");
-    if (context->options.reserve_pages > 0)
-        add_count(&line, ", less ", context->options.reserve_pages, " (reserve_pages)");
+    if (context->config->options.reserve_pages > 0)
+        add_count(&line, ", less ", context->config->options.reserve_pages, " (reserve_pages)");
     tell(context, 3, &line);
 }
 
@@ -186,7 +186,7 @@ void hl_report_pool(const struct hl_context *context, const struct hl_work *work
 static const char *find_remedy(const struct hl_context *context, const struct hl_work *work,
                                enum hl_kind kind, enum hl_skip skip) {
     const char *remedy = hl_skip_remedy(skip);
-    bool is_hugetlb = context->options.backend == HL_BACKEND_HUGETLB;
+    bool is_hugetlb = context->config->options.backend == HL_BACKEND_HUGETLB;
     switch (skip) {
     case HL_SKIP_GAP_OCCUPIED:
         return hl_helps_to_keep_edges(context, work, kind) ? remedy : NULL;
@@ -195,7 +195,8 @@ static const char *find_remedy(const struct hl_context *context, const struct hl
     case HL_SKIP_NO_MREMAP:
         return is_hugetlb ? "use backend=thp, or Linux 5.16 or newer" : remedy;
     case HL_SKIP_FILE_PLACE:
-        return work->object.alignment >= context->geometry.huge_page_bytes ? "use backend=hugetlb" : remedy;
+        return work->object.alignment >= context->config->geometry.huge_page_bytes ? "use backend=hugetlb"
+                                                                                   : remedy;
     case HL_SKIP_MEMORY_FULL:
         return kind == HL_DATA ? "raise the memory limit, or free memory" : remedy;
     case HL_SKIP_NO_MEMORY:
@@ -260,8 +261,8 @@ static void report_stand_ins(const struct hl_context *context, const struct hl_w
 static void report_no_image(const struct hl_context *context, const struct hl_work *work) {
     struct hl_line line;
     bool is_usual = work->no_image == HL_SKIP_NO_IMAGE || work->no_image == HL_SKIP_IMAGE_PLACE;
-    if (context->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 || context->has_no_store ||
-        work->no_image == HL_MOVED)
+    if (context->config->options.backend != HL_BACKEND_AUTO || work->plan.n_spans == 0 ||
+        context->probed.has_no_store || work->no_image == HL_MOVED)
         return;
     begin_line(&line, &work->object);
     hl_add_text(&line, "not mapped from an image: ");
@@ -276,7 +277,7 @@ static uint64_t pages_moved(const struct hl_context *context, const struct hl_wo
     for (unsigned i = 0; i < work->plan.n_spans; i++)
         if (work->plan.span[i].kind == kind && work->move[i].backend == backend)
             bytes += hl_span_bytes(&work->plan.span[i]);
-    return bytes / context->geometry.huge_page_bytes;
+    return bytes / context->config->geometry.huge_page_bytes;
 }
 
 static void report_summary(const struct hl_context *context, const struct hl_work *work) {
@@ -317,7 +318,7 @@ static void report_details(const struct hl_context *context, const struct hl_wor
         hl_add_text(&line, " ");
         hl_add_text(&line, hl_kind_name(span->kind));
         hl_add_text(&line, " ");
-        add_pages(&line, hl_span_bytes(span) / context->geometry.huge_page_bytes);
+        add_pages(&line, hl_span_bytes(span) / context->config->geometry.huge_page_bytes);
         hl_add_text(&line, " ");
         hl_add_text(&line, backend_name(work->move[i].backend));
         tell(context, 3, &line);
@@ -348,7 +349,7 @@ void hl_report_object(const struct hl_context *context, const struct hl_work *wo
 
 void hl_report_small(const struct hl_context *context) {
     struct hl_line line;
-    if (context->n_small == 0 || context->options.verbose != 2)
+    if (context->n_small == 0 || context->config->options.verbose != 2)
         return;
     hl_set_line(&line, "hugeld: ");
     hl_add_number(&line, context->n_small);
@@ -365,7 +366,7 @@ void hl_report_dropped(const struct hl_context *context, const struct hl_object 
     add_reason(&line, skip);
     if (skip == HL_SKIP_RESTRICTED)
         add_remedy(&line, hl_skip_remedy(skip));
-    if (context->options.verbose >= 1 || hl_is_strict(context))
+    if (context->config->options.verbose >= 1 || hl_is_strict(context))
         hl_write_line(context, &line);
 }
 

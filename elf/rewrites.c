@@ -72,7 +72,7 @@ static const Elf64_Ehdr *find_header(const struct hl_object *object) {
    do. */
 static bool is_its_file(const struct hl_context *context, const struct hl_work *work, int file) {
     struct hl_file_state state;
-    return context->status.filters != 0 ||
+    return context->probed.status.filters != 0 ||
            (hl_read_file_state(&state, file) == 0 && hl_is_mapped_from(context, work, file, &state));
 }
 

@@ -63,6 +63,7 @@ struct link_namespace {
 
 static struct {
     const struct debug *debug;
+    struct hl_config config;
     struct hl_context context;
     struct link_namespace link_namespace[NAMESPACES_MAX];
     unsigned n_namespaces;
@@ -109,7 +110,7 @@ static bool is_selected(struct hl_object *object, const struct link_map *map) {
     object->is_main = false;
     object->path = map->l_name;
     object->soname = soname_offset != 0 ? (const char *)(strtab + soname_offset) : NULL;
-    return hl_select_object(watch.context.options.objects, object) != HL_NOT_SELECTED;
+    return hl_select_object(watch.context.config->options.objects, object) != HL_NOT_SELECTED;
 }
 
 /* Says why watch.first and what was added after it stay. */
@@ -232,7 +233,7 @@ static int find_debug(struct dl_phdr_info *info, size_t size, void *data) {
 
 /* From now on objects come later: a program is not ended in the middle. */
 static void note_options(const struct hl_options *options) {
-    watch.context.options.objects.at = patterns;
+    watch.config.options.objects.at = patterns;
     for (size_t i = 0; i < options->objects.bytes; i++)
         patterns[i] = options->objects.at[i];
     watch.context.has_started = true;
@@ -243,28 +244,30 @@ static int start_watching(const struct hl_context *context) {
     dl_iterate_phdr(find_debug, &debug);
     if (debug == NULL || debug->base.r_brk == 0)
         return HL_SKIP_NO_NOTICE;
-    if (context->options.objects.bytes > sizeof patterns)
+    if (context->config->options.objects.bytes > sizeof patterns)
         return HL_SKIP_NO_MEMORY;
     watch.debug = debug;
+    watch.config = *context->config;
     watch.context = *context;
+    watch.context.config = &watch.config;
     watch.context.others_ran = false; /* what comes will be looked at as soon as it is mapped */
-    int result = watch.context.filters_are_known ? 0 : hl_read_process_status(&watch.context);
+    int result = watch.context.probed.filters_are_known ? 0 : hl_read_process_status(&watch.context);
     if (result != 0)
         return result;
-    if (watch.context.status.filters == 0) /* else one may kill for fstat */
+    if (watch.context.probed.status.filters == 0) /* else one may kill for fstat */
         hl_note_stderr(&watch.context);
-    if (watch.context.status.has_threads) /* another could be running r_brk */
+    if (watch.context.probed.status.has_threads) /* another could be running r_brk */
         return HL_SKIP_THREADS;
-    note_options(&context->options);
+    note_options(&context->config->options);
     struct link_namespace *base = find_namespace(debug);
     note_last(base);
     return take_notification(debug->base.r_brk);
 }
 
 void hl_watch_for_objects(const struct hl_context *context) {
-    if (!hl_selects_other_objects(context->options.objects))
+    if (!hl_selects_other_objects(context->config->options.objects))
         return;
     int result = start_watching(context);
-    if (result != 0 && context->options.verbose >= 1)
+    if (result != 0 && context->config->options.verbose >= 1)
         hl_report_unwatched(context, (enum hl_skip)result);
 }

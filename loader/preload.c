@@ -72,7 +72,7 @@ static int find_first_name(struct dl_phdr_info *info, size_t size, void *data) {
 
 /* What else is loaded is not known, so the executable stands for all that is named. */
 static void leave_executable(struct hl_context *context, const char *path) {
-    struct hl_string patterns = context->options.objects;
+    struct hl_string patterns = context->config->options.objects;
     struct hl_pattern pattern;
     struct hl_object object;
     object.path = path;
@@ -99,6 +99,7 @@ static const char *find_executable(char *buffer, bool can_iterate) {
 }
 
 struct start {
+    struct hl_config config;
     struct hl_context context;
     bool is_ready; /* dl_iterate_phdr can be called */
     int status;
@@ -112,7 +113,7 @@ static bool find_objects(struct start *start, const char *const *envp) {
     start->is_ready = !is_of_executable((uintptr_t)dl_iterate_phdr);
     if (finder.executable == NULL || hl_needs_path(envp))
         finder.executable = find_executable(path, start->is_ready);
-    if (!hl_begin(context, envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ)))
+    if (!hl_begin(context, &start->config, envp, finder.executable, HL_PRELOADER, getauxval(AT_PAGESZ)))
         return false;
     hl_use_room(context, hl_first_work, HL_FIRST_WORKS);
     if (start->is_ready)

@@ -67,7 +67,7 @@ static void tell_failure(const struct hl_context *context, const char *what, con
                          int result) {
     struct hl_line line;
     const char *sentence = error_sentence(result);
-    if (context->options.verbose < 1)
+    if (context->config->options.verbose < 1)
         return;
     hl_set_line(&line, "hugeld: ");
     hl_add_foreign(&line, (struct hl_string){what, hl_strlen(what)});
@@ -285,7 +285,7 @@ static int append_map(const struct hl_context *context, int folder, uint64_t *li
 static void tell_written(const struct hl_context *context, uint64_t lines) {
     struct hl_line line;
     char name[HL_MAP_NAME_BYTES];
-    if (context->options.verbose < 2)
+    if (context->config->options.verbose < 2)
         return;
     hl_name_map(name, (uint64_t)hl_getpid());
     hl_set_line(&line, "hugeld: /tmp/");
@@ -300,7 +300,7 @@ void hl_write_own_map(const struct hl_context *context) {
     char name[HL_MAP_NAME_BYTES];
     uint64_t lines = 0;
     bool is_first = mapped_process == 0;
-    if (!context->options.perf_map || (!is_first && mapped_process != (uint64_t)hl_getpid()))
+    if (!context->config->options.perf_map || (!is_first && mapped_process != (uint64_t)hl_getpid()))
         return;
     long folder = hl_open("/tmp", O_PATH | O_DIRECTORY | O_CLOEXEC);
     int result = hl_is_error(folder) ? (int)folder : 0;

@@ -48,13 +48,14 @@ bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry
 
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options) {
-    static struct hl_context context; /* hl_open_image looks at the options, the user and the filters */
+    static struct hl_config config; /* hl_open_image looks at the options, the user and the filters */
+    static struct hl_context context = {.config = &config};
     char *path;
-    context.options = name_store(options, &path);
-    context.status = *status;
+    config.options = name_store(options, &path);
+    context.probed.status = *status;
     struct hl_stores stores;
     long image = -HL_SKIP_NO_IMAGE;
-    context.has_no_store = false;
+    context.probed.has_no_store = false;
     if (hl_open_stores(&stores, &context)) {
         image = hl_open_image(&stores, &context, state);
         hl_close_stores(&stores);

@@ -56,6 +56,13 @@
 bool _dl_hugepages_active attribute_hidden attribute_relro;
 static struct hl_context *context attribute_relro;
 
+/* What is allocated for it, after the scratch.  */
+struct state
+{
+  struct hl_config config;
+  struct hl_context context;
+};
+
 /* What is needed for a moment, with dl_load_lock held.  The thread that
    calls dlopen may have a small stack.  */
 #define SONAME_MAX 256
@@ -142,17 +149,19 @@ begin (const char *program)
   variables[1] = copy_variable (VARIABLES "_OPTIONS");
   executable = program != NULL ? program : read_executable ();
   /* By one mmap of ld.so's own allocator.  */
-  scratch = malloc (sizeof *scratch + sizeof *context);
+  scratch = malloc (sizeof *scratch + sizeof (struct state));
   if (executable == NULL || scratch == NULL)
     return;
-  context = (struct hl_context *) (scratch + 1);
+  struct state *state = (struct state *) (scratch + 1);
+  context = &state->context;
   _dl_hugepages_headers = scratch->phdr;
-  _dl_hugepages_active = hl_begin (context, variables, executable,
-				    HL_LINKER, GLRO (dl_pagesize));
+  _dl_hugepages_active = hl_begin (context, &state->config, variables,
+				    executable, HL_LINKER,
+				    GLRO (dl_pagesize));
   if (_dl_hugepages_active)
     /* Before the program can restrict itself.  */
     hl_read_process_status (context);
-  context->is_traced = (GLRO (dl_debug_mask) & DL_DEBUG_FILES) != 0;
+  state->config.is_traced = (GLRO (dl_debug_mask) & DL_DEBUG_FILES) != 0;
 }
 
 void
@@ -211,7 +220,7 @@ select_mapped (const struct link_map *l, const char *path, bool is_main)
 {
   const struct hl_names names =
     { .path = path, .soname = read_soname (l), .is_main = is_main };
-  return hl_select_names (context->options.objects, &names);
+  return hl_select_names (context->config->options.objects, &names);
 }
 
 /* Clear the object in the scratch, and fill in what is known of L.  */
@@ -241,7 +250,7 @@ move_object (const struct link_map *l, enum hl_selection selection)
 {
   const struct hl_object *object = &scratch->object;
   struct task task = { .l = l };
-  if (!hl_holds_its_place (object) && context->status.filters == 0)
+  if (!hl_holds_its_place (object) && context->probed.status.filters == 0)
     /* There may be something to complain of.  */
     hl_note_stderr (context);
   void *stack = hl_make_room (context);
@@ -309,7 +318,7 @@ read_headers (struct headers *h, int fd, size_t length)
 	   != (ssize_t) size)
     return false;
   return hl_read_segments (&h->object, h->phdr, phnum, 0,
-			   &context->geometry) == 0;
+			   &context->config->geometry) == 0;
 }
 
 /* Return true if B, which is the image's PT_LOAD for A, may be mapped.
@@ -324,7 +333,7 @@ is_same_segment (const ElfW(Phdr) *a, const ElfW(Phdr) *b, bool is_main)
     return may_differ;
   if (b->p_type != PT_LOAD || b->p_flags != a->p_flags
       || !powerof2 (b->p_align) || b->p_align < a->p_align
-      || b->p_align < context->geometry.huge_page_bytes)
+      || b->p_align < context->config->geometry.huge_page_bytes)
     return false;
   return (may_differ
 	  || (b->p_vaddr == a->p_vaddr && b->p_paddr == a->p_paddr
@@ -391,10 +400,10 @@ check_image (struct comparison *c, int to, int fd, const char *start,
       || hl_read_file_state (&state, to) != 0)
     return HL_SKIP_IMAGE_MISMATCH;
   int result = hl_compare_image (&original->object, &laid_out->object,
-				 state.bytes, &context->geometry);
+				 state.bytes, &context->config->geometry);
   if (result == 0
       && (laid_out->object.segment[0].first_page
-	  & (context->geometry.huge_page_bytes - 1)) != 0)
+	  & (context->config->geometry.huge_page_bytes - 1)) != 0)
     /* glibc would put its first page on a boundary.  */
     result = HL_SKIP_IMAGE_PLACE;
   return result != 0 ? result : try_mapping (to);
@@ -464,7 +473,7 @@ read_file_soname (int fd, const char *start, size_t length)
 static bool
 asks_for_soname (bool excludes)
 {
-  struct hl_string patterns = context->options.objects;
+  struct hl_string patterns = context->config->options.objects;
   struct hl_pattern pattern;
   while (hl_take_pattern (&patterns, &pattern))
     if (pattern.excludes == excludes && hl_is_like_soname (&pattern))
@@ -482,7 +491,7 @@ is_selected (const char *path, int fd, const char *start, size_t length,
   struct hl_names names =
     { .path = path, .is_main = (mode & __RTLD_OPENEXEC) != 0 };
   bool is_opened_later = (mode & __RTLD_DLOPEN) != 0;
-  bool result = (hl_select_names (context->options.objects, &names)
+  bool result = (hl_select_names (context->config->options.objects, &names)
 		 != HL_NOT_SELECTED);
   if ((!result && !is_opened_later) || !asks_for_soname (result))
     return result;
@@ -492,7 +501,7 @@ is_selected (const char *path, int fd, const char *start, size_t length,
     return false;
   if (scratch->soname[0] != '\0')
     names.soname = scratch->soname;
-  return (hl_select_names (context->options.objects, &names)
+  return (hl_select_names (context->config->options.objects, &names)
 	  != HL_NOT_SELECTED);
 }
 
@@ -527,7 +536,7 @@ _dl_hugepages_open_image (struct dl_hugepages_object *mapped, int fd,
   mapped->is_image = mapped->is_for_core = false;
   mapped->no_image = HL_MOVED;
   mapped->is_selected = is_selected (path, fd, start, length, mode);
-  if (!hl_uses_images (context->options.backend)
+  if (!hl_uses_images (context->config->options.backend)
       || length > START_MAX
       /* Its address is its own.  The core knows what else may be there.  */
       || ((const ElfW(Ehdr) *) start)->e_type != ET_DYN
@@ -664,18 +673,19 @@ _dl_hugepages_choose_place (const struct dl_hugepages_object *mapped,
   /* An image's p_align says where it goes, and one that was linked for an
      address of its own gets that, if it is free.  */
   if (!mapped->is_selected || mapped->is_image
-      || context->geometry.huge_page_bytes > HUGE_PAGE_MAX
-      || hl_read_segments (object, phdr, phnum, 0, &context->geometry) != 0
+      || context->config->geometry.huge_page_bytes > HUGE_PAGE_MAX
+      || hl_read_segments (object, phdr, phnum, 0,
+			   &context->config->geometry) != 0
       || object->segment[0].first_page != 0
       || (!mapped->is_for_core
-	  && !hl_choose_load_bias (&bias, object, &context->options,
-				   &context->geometry,
+	  && !hl_choose_load_bias (&bias, object, &context->config->options,
+				   &context->config->geometry,
 				   find_alignment (phdr, phnum)))
       /* A filter of the program's own may kill for munmap.  */
       || ((mode & __RTLD_DLOPEN) != 0
 	  && hl_read_process_status (context) != 0))
     return;
-  bias &= context->geometry.huge_page_bytes - 1;
+  bias &= context->config->geometry.huge_page_bytes - 1;
   scratch->residue = bias / GLRO (dl_pagesize) + 1;
 }
 
@@ -690,7 +700,7 @@ _dl_hugepages_map (size_t length, ElfW(Addr) align, int prot, int fd,
   /* A hint for mmap would not do: kernels align large mappings of files
      as they like.  So look where there is room, and take it unless another
      thread was faster.  */
-  size_t huge = context->geometry.huge_page_bytes;
+  size_t huge = context->config->geometry.huge_page_bytes;
   struct hl_area room;
   length = ALIGN_UP (length, GLRO (dl_pagesize));
   if (hl_map_area (&room, length + huge, PROT_NONE, MAP_NORESERVE) != 0)

@@ -165,6 +165,7 @@ static void start_timer(void) {
 }
 
 int main(int argc, char **argv) {
+    struct hl_config config;
     struct hl_context context;
     char text[96];
     pthread_t thread[THREADS];
@@ -174,7 +175,7 @@ int main(int argc, char **argv) {
     snprintf(text, sizeof text, "LD_HUGEPAGES_OPTIONS=segments=text+rodata,edges=small,data=off,backend=%s",
              argv[3]);
     const char *const environment[] = {"LD_HUGEPAGES=*", text, NULL};
-    if (!hl_begin(&context, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))
+    if (!hl_begin(&context, &config, environment, argv[0], HL_PRELOADER, getauxval(AT_PAGESZ)))
         fail("nothing to do");
     int fd = open(argv[2], O_RDONLY | O_CLOEXEC);
     if (fd < 0)
