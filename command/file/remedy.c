@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 /* Which remedy helps a segment of a file is not a question of the reason alone: another value of an option
    may be set already, and would not help where the segment is too short.  So each remedy is tried, by
-   planning again, and the first one that covers more of the segment is named. */
+   planning again, and the first one that covers more of the segment is named.  What an option would move stays because of that
+   option; what none would move lies outside whole huge pages. */
 #include "command/file/remedy.h"
 #include "command/base/basics.h"
 #include "elf/plan.h"
@@ -11,14 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Each for segments with that flag. */
+/* Each for segments with that flag.  What the option would move stays for this reason; HL_MOVED: it lies outside whole huge pages. */
 static const struct {
-    uint32_t flag;
     const char *option;
+    uint32_t flag;
+    enum hl_skip skip;
 } settings[] = {
-    {PF_X, "edges=merge"}, {PF_X, "sparse_text=on"}, {PF_R, "segments=text+rodata"},
-    {PF_W, "data=thp"},    {PF_W, "bss=thp"},
+    {"edges=merge", PF_X, HL_MOVED},
+    {"sparse_text=on", PF_X, HL_SKIP_SPARSE_TEXT},
+    {"segments=text+rodata", PF_R, HL_SKIP_OPTION_SEGMENTS},
+    {"sparse_text=on", PF_R, HL_SKIP_SPARSE_TEXT},
+    {"data=thp", PF_W, HL_SKIP_OPTION_DATA},
+    {"bss=thp", PF_W, HL_SKIP_OPTION_BSS},
 };
+#define N_SETTINGS (sizeof settings / sizeof settings[0])
 
 char *hl_name_file(const char *remedy, const char *path) {
     const char *word = strstr(remedy, "FILE");
@@ -40,6 +47,115 @@ char *hl_explain_skip(enum hl_skip skip, const char *path) {
     free(named);
     return text;
 }
+
+/* --- parts --- */
+
+/* An object's plan, and that with each of the settings. */
+struct alternatives {
+    const struct hl_object *object;
+    const struct hl_plan *plan;
+    struct hl_plan with[N_SETTINGS];
+};
+
+static bool is_in_span(const struct hl_plan *plan, uint64_t at) {
+    for (unsigned i = 0; i < plan->n_spans; i++)
+        if (at >= plan->span[i].start && at < plan->span[i].end)
+            return true;
+    return false;
+}
+
+/* Whether an option is all that keeps the rest of segment I from huge pages. */
+static bool is_of_option(const struct hl_plan *plan, unsigned i) {
+    switch (plan->skip[i]) {
+    case HL_MOVED:
+    case HL_SKIP_TOO_SMALL:
+    case HL_SKIP_SPARSE_TEXT:
+    case HL_SKIP_OPTION_SEGMENTS:
+    case HL_SKIP_OPTION_DATA:
+    case HL_SKIP_OPTION_BSS:
+        return true;
+    default:
+        return false;
+    }
+}
+
+/* Whether anything of segment I is moved, or would be by an option. */
+static bool has_whole_page(const struct alternatives *all, unsigned i) {
+    bool any = all->plan->covered_bytes[i] > 0;
+    for (size_t j = 0; j < N_SETTINGS; j++)
+        any |= (all->object->segment[i].flags & settings[j].flag) && all->with[j].covered_bytes[i] > 0;
+    return any;
+}
+
+/* Why the byte at PART's start stays. */
+static void explain_part(struct hl_part *part, const struct alternatives *all) {
+    const struct hl_object *object = all->object;
+    bool is_open = is_of_option(all->plan, part->segment);
+    if (is_in_span(all->plan, part->start))
+        return;
+    for (size_t i = 0; i < N_SETTINGS && is_open && part->option == NULL; i++) {
+        if (!(object->segment[part->segment].flags & settings[i].flag) ||
+            !is_in_span(&all->with[i], part->start))
+            continue;
+        part->skip = settings[i].skip;
+        part->option = settings[i].option;
+    }
+    if (!is_open)
+        part->skip = all->plan->skip[part->segment];
+    else if (part->option == NULL && part->start >= object->relro_start && part->start < object->relro_end)
+        part->skip = HL_SKIP_RELRO;
+    else if (part->option == NULL && !has_whole_page(all, part->segment))
+        part->skip = HL_SKIP_TOO_SMALL;
+    part->reason = part->skip == HL_MOVED ? "outside whole huge pages" : hl_skip_sentence(part->skip);
+}
+
+static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
+    if (candidate > at && candidate < *limit)
+        *limit = candidate;
+}
+
+static void lower_to_spans(uint64_t *limit, const struct hl_plan *plan, uint64_t at) {
+    for (unsigned i = 0; i < plan->n_spans; i++) {
+        lower_to(limit, plan->span[i].start, at);
+        lower_to(limit, plan->span[i].end, at);
+    }
+}
+
+/* The next address after AT, in SEGMENT, where something else may begin. */
+static uint64_t find_change(const struct alternatives *all, const struct hl_segment *segment, uint64_t at) {
+    uint64_t limit = segment->end;
+    lower_to(&limit, all->object->relro_start, at);
+    lower_to(&limit, all->object->relro_end, at);
+    lower_to_spans(&limit, all->plan, at);
+    for (size_t i = 0; i < N_SETTINGS; i++)
+        lower_to_spans(&limit, &all->with[i], at);
+    return limit;
+}
+
+size_t hl_list_parts(struct hl_part **parts, const struct hl_object *object, const struct hl_plan *plan,
+                     const struct hl_options *options, const struct hl_geometry *geometry) {
+    struct alternatives all = {.object = object, .plan = plan};
+    size_t n = 0;
+    *parts = NULL;
+    for (size_t i = 0; i < N_SETTINGS; i++) {
+        struct hl_options with = *options;
+        hl_parse_options(&with, settings[i].option, NULL);
+        hl_plan_object(&all.with[i], object, &with, geometry);
+    }
+    for (unsigned i = 0; i < object->n_segments; i++) {
+        const struct hl_segment *segment = &object->segment[i];
+        for (uint64_t at = segment->start, next; at < segment->end; at = next) {
+            next = find_change(&all, segment, at);
+            struct hl_part part = {.start = at, .end = next, .segment = i};
+            explain_part(&part, &all);
+            *parts = hl_xrealloc(*parts, (n + 1) * sizeof **parts);
+            (*parts)[n++] = part;
+        }
+    }
+    return n;
+}
+
+/* --- remedies --- */
 
 static uint64_t count_covered(const struct hl_forecast *forecast, const struct hl_object *object, unsigned i,
                               const struct hl_options *options) {
@@ -78,7 +194,7 @@ static bool helps_to_relink(const struct hl_forecast *forecast, unsigned i,
 }
 
 static char *try_remedies(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options) {
-    for (size_t j = 0; j < sizeof settings / sizeof settings[0]; j++) {
+    for (size_t j = 0; j < N_SETTINGS; j++) {
         struct hl_options with = *options;
         hl_parse_options(&with, settings[j].option, NULL);
         if (forecast->object.segment[i].flags & settings[j].flag &&
@@ -96,16 +212,8 @@ static char *copy_remedy(enum hl_skip skip) {
 }
 
 char *hl_find_remedy(const struct hl_forecast *forecast, unsigned i, const struct hl_options *options) {
-    switch (forecast->plan.skip[i]) {
-    case HL_MOVED:
-    case HL_SKIP_TOO_SMALL:
-    case HL_SKIP_OPTION_SEGMENTS:
-    case HL_SKIP_OPTION_DATA:
-    case HL_SKIP_OPTION_BSS:
-        return try_remedies(forecast, i, options);
-    default:
-        return copy_remedy(forecast->plan.skip[i]);
-    }
+    return is_of_option(&forecast->plan, i) ? try_remedies(forecast, i, options)
+                                            : copy_remedy(forecast->plan.skip[i]);
 }
 
 char *hl_find_object_remedy(const struct hl_forecast *forecast, const struct hl_options *options) {

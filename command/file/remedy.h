@@ -11,6 +11,20 @@ char *hl_name_file(const char *remedy, const char *path);
 /* What skip.def says about SKIP, with its remedy if it has one and PATH in the place of FILE; the caller frees it. */
 char *hl_explain_skip(enum hl_skip skip, const char *path);
 
+/* A part of a segment that is planned as one: to be moved, or to stay for one reason. */
+struct hl_part {
+    uint64_t start, end;
+    unsigned segment;
+    enum hl_skip skip;  /* why it stays; HL_MOVED where it is moved, or lies outside whole huge pages */
+    const char *reason; /* the same in words; NULL: it is moved; static */
+    const char *option; /* that would move it, "sparse_text=on"; or NULL; static */
+};
+
+/* The parts of all segments of OBJECT, in the order of addresses, where PLAN was made with OPTIONS: how many, and *PARTS, which the
+   caller frees. */
+size_t hl_list_parts(struct hl_part **parts, const struct hl_object *object, const struct hl_plan *plan,
+                     const struct hl_options *options, const struct hl_geometry *geometry);
+
 /* These are NULL where nothing would help; the caller frees them. */
 
 /* What would put more of segment I onto huge pages.  FORECAST was made with OPTIONS. */

@@ -10,8 +10,6 @@
    than another. */
 #include "command/show/draw.h"
 #include "command/base/common.h"
-#include "elf/plan.h"
-#include "elf/skip.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -33,58 +31,16 @@ void hl_add_stretch(struct hl_drawing *drawing, uint64_t start, uint64_t end, ch
         (struct hl_stretch){start, end, huge_bytes, mark, hl_xasprintf("%s", words)};
 }
 
-static bool is_in_span(const struct hl_plan *plan, uint64_t at) {
-    for (unsigned i = 0; i < plan->n_spans; i++)
-        if (at >= plan->span[i].start && at < plan->span[i].end)
-            return true;
-    return false;
-}
-
-/* Why AT, in the INDEX-th segment, is on small pages.  FULL is the plan with sparse_text=on. */
-static const char *explain_small(const struct hl_drawing *drawing, const struct hl_object *object,
-                                 const struct hl_plan *plan, const struct hl_plan *full,
-                                 const struct hl_options *options, unsigned index, uint64_t at) {
-    const struct hl_segment *segment = &object->segment[index];
-    if (is_in_span(plan, at))
-        return drawing->why_not_moved;
-    if (is_in_span(full, at))
-        return hl_skip_sentence(HL_SKIP_SPARSE_TEXT);
-    if (plan->skip[index] != HL_MOVED)
-        return hl_skip_sentence(plan->skip[index]);
-    if (at >= object->relro_start && at < object->relro_end)
-        return hl_skip_sentence(HL_SKIP_RELRO);
-    if (segment->flags & PF_W && at >= segment->file_end && options->bss == HL_BSS_OFF)
-        return hl_skip_sentence(HL_SKIP_OPTION_BSS);
-    if (!(segment->flags & (PF_W | PF_X)) && options->segments == HL_SEGMENTS_TEXT)
-        return hl_skip_sentence(HL_SKIP_OPTION_SEGMENTS);
-    return "outside whole huge pages";
-}
-
 static void lower_to(uint64_t *limit, uint64_t candidate, uint64_t at) {
     if (candidate > at && candidate < *limit)
         *limit = candidate;
 }
 
-static void lower_to_spans(uint64_t *limit, const struct hl_plan *plan, uint64_t at) {
-    for (unsigned i = 0; i < plan->n_spans; i++) {
-        lower_to(limit, plan->span[i].start, at);
-        lower_to(limit, plan->span[i].end, at);
-    }
-}
-
-/* The next address after AT, in SEGMENT, where something else may begin. */
-static uint64_t find_change(const struct hl_drawing *drawing, size_t n_huge, const struct hl_object *object,
-                            const struct hl_plan *plan, const struct hl_plan *full,
-                            const struct hl_segment *segment, uint64_t at) {
-    uint64_t limit = segment->end;
-    lower_to(&limit, segment->file_end, at);
-    lower_to(&limit, object->relro_start, at);
-    lower_to(&limit, object->relro_end, at);
-    lower_to_spans(&limit, plan, at);
-    lower_to_spans(&limit, full, at);
-    for (size_t i = 0; i < n_huge; i++)
-        lower_to(&limit, drawing->stretch[i].start, at);
-    return limit;
+/* From AT to END, or to where the first N stretches go on. */
+static uint64_t find_next(const struct hl_drawing *drawing, size_t n, uint64_t at, uint64_t end) {
+    for (size_t i = 0; i < n; i++)
+        lower_to(&end, drawing->stretch[i].start, at);
+    return end;
 }
 
 /* The end of the stretch that AT is in; 0 if it is in none. */
@@ -95,23 +51,17 @@ static uint64_t find_end(const struct hl_drawing *drawing, size_t n, uint64_t at
     return 0;
 }
 
-void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_object *object,
-                            const struct hl_plan *plan, const struct hl_options *options) {
+void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_part *parts, size_t n_parts) {
     size_t n_huge = drawing->n;
-    struct hl_geometry geometry = {.huge_page_bytes = drawing->huge_page_bytes}; /* all that a plan needs */
-    struct hl_options all = *options;
-    struct hl_plan full;
-    all.sparse_text = HL_SPARSE_TEXT_ON;
-    hl_plan_object(&full, object, &all, &geometry);
-    for (unsigned i = 0; i < object->n_segments; i++) {
-        const struct hl_segment *segment = &object->segment[i];
-        for (uint64_t at = segment->start, next; at < segment->end; at = next) {
+    for (size_t i = 0; i < n_parts; i++) {
+        const struct hl_part *part = &parts[i];
+        for (uint64_t at = part->start, next; at < part->end; at = next) {
             next = find_end(drawing, n_huge, at);
             if (next != 0)
                 continue;
-            next = find_change(drawing, n_huge, object, plan, &full, segment, at);
+            next = find_next(drawing, n_huge, at, part->end);
             hl_add_stretch(drawing, at, next, HL_MARK_SMALL, 0,
-                           explain_small(drawing, object, plan, &full, options, i, at));
+                           part->reason != NULL ? part->reason : drawing->why_not_moved);
         }
     }
 }
@@ -176,6 +126,7 @@ static const char *find_colour(char mark) {
     case HL_MARK_FILE:
         return "\033[30;45m"; /* on magenta */
     case NOTHING:
+    case HL_MARK_UNTOUCHED:
         return "\033[2m";
     default:
         return "\033[33m"; /* yellow */
@@ -231,7 +182,8 @@ static void print_legend(const struct hl_drawing *drawing, size_t index, bool co
     if (first->huge_bytes > 0)
         hl_print("  %" PRIu64 " %s: %s", pages, hl_pages_word(pages), first->words);
     else
-        hl_print("  %" PRIu64 " KiB small: %s", bytes / 1024 + (bytes % 1024 != 0), first->words);
+        hl_print("  %" PRIu64 " KiB %s: %s", bytes / 1024 + (bytes % 1024 != 0),
+                 first->mark == HL_MARK_UNTOUCHED ? "not touched yet" : "small", first->words);
 }
 
 void hl_finish_drawing(struct hl_drawing *drawing) {

@@ -3,8 +3,7 @@
 #ifndef HL_DRAW_H
 #define HL_DRAW_H
 
-#include "elf/hugeld.h"
-#include "elf/options.h"
+#include "command/file/remedy.h"
 
 /* Marks of what is on huge pages; what is on small ones gets a letter of its own for each reason. */
 enum {
@@ -12,7 +11,9 @@ enum {
     HL_MARK_HUGETLB = 'H',
     HL_MARK_THP = 'T',
     HL_MARK_SHARED = 'S',
-    HL_MARK_FILE = 'F'
+    HL_MARK_FILE = 'F',
+    HL_MARK_PARTS = '?',    /* some of it is on huge pages */
+    HL_MARK_UNTOUCHED = '-' /* mapped, and without a page yet */
 };
 
 /* A part of the object that is on one kind of pages for one reason. */
@@ -35,9 +36,8 @@ struct hl_drawing {
 void hl_add_stretch(struct hl_drawing *drawing, uint64_t start, uint64_t end, char mark, uint64_t huge_bytes,
                     const char *words);
 
-/* After those on huge pages: what OBJECT has beside them, on small pages, and why PLAN leaves it there. */
-void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_object *object,
-                            const struct hl_plan *plan, const struct hl_options *options);
+/* After those on huge pages: what the N_PARTS of an object (hl_list_parts) have beside them, on small pages, and why. */
+void hl_add_small_stretches(struct hl_drawing *drawing, const struct hl_part *parts, size_t n_parts);
 
 /* Writes map and legend to standard output, and empties the drawing. */
 void hl_finish_drawing(struct hl_drawing *drawing);

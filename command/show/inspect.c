@@ -64,6 +64,12 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "FILE...", NULL, HL_LIST(struct request, paths)},
 };
 
+/* All of a file's segments, by hl_list_parts. */
+struct parts {
+    size_t n;
+    struct hl_part *part;
+};
+
 /* Whose load address is planned. */
 enum address { OWN, OF_PROCESS, OF_KERNEL, EXAMPLE };
 
@@ -95,47 +101,55 @@ static void print_span(const struct hl_forecast *report, const struct hl_span *s
     free(segments);
 }
 
-/* Whether sparse_text=on would take the rest of segment I. */
-static bool is_rest_sparse(const struct hl_forecast *report, unsigned i, const struct hl_options *options) {
-    const struct hl_segment *segment = &report->object.segment[i];
-    struct hl_options all = *options;
-    struct hl_plan plan;
-    all.sparse_text = HL_SPARSE_TEXT_ON;
-    hl_plan_object(&plan, &report->object, &all, &report->geometry);
-    return plan.covered_bytes[i] == segment->end - segment->start;
+/* How many bytes of PART's segment stay for its reason. */
+static uint64_t count_alike(const struct parts *parts, const struct hl_part *part) {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < parts->n; i++)
+        if (parts->part[i].segment == part->segment && parts->part[i].reason == part->reason &&
+            parts->part[i].option == part->option)
+            bytes += parts->part[i].end - parts->part[i].start;
+    return bytes;
 }
 
-/* Why a part of segment I stays. */
-static const char *explain_part(const struct hl_forecast *report, unsigned i,
-                                const struct hl_options *options) {
-    const struct hl_segment *segment = &report->object.segment[i];
-    if (segment->flags & PF_W)
-        return "edges, RELRO, zero-initialised data";
-    if (segment->flags & PF_X && is_rest_sparse(report, i, options))
-        return hl_skip_sentence(HL_SKIP_SPARSE_TEXT);
-    if (segment->flags & PF_X || options->segments != HL_SEGMENTS_TEXT)
-        return "edges, outside whole huge pages";
-    return hl_skip_sentence(HL_SKIP_OPTION_SEGMENTS);
+static bool is_first_alike(const struct parts *parts, size_t index) {
+    const struct hl_part *part = &parts->part[index];
+    for (size_t i = 0; i < index; i++)
+        if (parts->part[i].segment == part->segment && parts->part[i].reason == part->reason &&
+            parts->part[i].option == part->option)
+            return false;
+    return part->reason != NULL;
 }
 
-/* What of segment I stays, and why. */
-static void print_segment(const struct hl_forecast *report, unsigned i, const struct hl_options *options) {
-    const struct hl_segment *segment = &report->object.segment[i];
-    uint64_t bytes = segment->end - segment->start, covered = report->plan.covered_bytes[i];
-    enum hl_skip skip = report->plan.skip[i];
-    if (skip == HL_MOVED && covered >= bytes)
-        return;
-    char *head = hl_xasprintf("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64, i, hl_flags_text(segment->flags),
-                              segment->start, segment->end);
-    char *found = hl_find_remedy(report, i, options), *remedy = format_remedy(found);
-    if (skip == HL_MOVED)
-        hl_print("%s stays: %" PRIu64 " of %" PRIu64 " KiB: %s%s", head, to_kib(bytes - covered),
-                 to_kib(bytes), explain_part(report, i, options), remedy);
-    else
-        hl_print("%s stays: %s%s", head, hl_skip_sentence(skip), remedy);
-    free(remedy);
-    free(found);
-    free(head);
+/* What helps PART; the caller frees it.  Where an option helps another part of its segment, nothing else is proposed. */
+static char *find_part_remedy(const struct hl_forecast *report, const struct parts *parts,
+                              const struct hl_part *part, const struct hl_options *options) {
+    if (part->option != NULL)
+        return hl_xasprintf("set %s", part->option);
+    for (size_t i = 0; i < parts->n; i++)
+        if (parts->part[i].segment == part->segment && parts->part[i].option != NULL)
+            return NULL;
+    return hl_find_remedy(report, part->segment, options);
+}
+
+/* What of each segment stays, and why. */
+static void print_segments(const struct hl_forecast *report, const struct parts *parts,
+                           const struct hl_options *options) {
+    for (size_t i = 0; i < parts->n; i++) {
+        const struct hl_part *part = &parts->part[i];
+        const struct hl_segment *segment = &report->object.segment[part->segment];
+        uint64_t bytes = segment->end - segment->start, small = count_alike(parts, part);
+        if (!is_first_alike(parts, i))
+            continue;
+        char *found = find_part_remedy(report, parts, part, options), *remedy = format_remedy(found),
+             *amount = small == bytes
+                           ? hl_xasprintf("%s", "")
+                           : hl_xasprintf("%" PRIu64 " of %" PRIu64 " KiB: ", to_kib(small), to_kib(bytes));
+        hl_print("    segment %u %s 0x%" PRIx64 "-0x%" PRIx64 " stays: %s%s%s", part->segment,
+                 hl_flags_text(segment->flags), segment->start, segment->end, amount, part->reason, remedy);
+        free(amount);
+        free(remedy);
+        free(found);
+    }
 }
 
 static void print_range(const struct hl_forecast *report, const struct hl_starts *range, const char *where) {
@@ -168,7 +182,8 @@ static const char *backend_value(const struct hl_options *options) {
     return "";
 }
 
-static void draw_plan(const struct hl_forecast *report, const struct hl_options *options) {
+static void draw_plan(const struct hl_forecast *report, const struct parts *parts,
+                      const struct hl_options *options) {
     struct hl_drawing drawing = {.huge_page_bytes = report->geometry.huge_page_bytes};
     for (unsigned i = 0; i < report->plan.n_spans; i++) {
         const struct hl_span *span = &report->plan.span[i];
@@ -178,7 +193,7 @@ static void draw_plan(const struct hl_forecast *report, const struct hl_options 
         hl_add_stretch(&drawing, span->start, span->end, mark, hl_span_bytes(span), words);
         free(words);
     }
-    hl_add_small_stretches(&drawing, &report->object, &report->plan, options);
+    hl_add_small_stretches(&drawing, parts->part, parts->n);
     hl_finish_drawing(&drawing);
 }
 
@@ -241,7 +256,7 @@ static void print_plan(const struct hl_forecast *report, const struct hl_starts 
 }
 
 static void print_report(const struct hl_forecast *report, const struct hl_found_image *image,
-                         const struct hl_starts *range, enum address address,
+                         const struct hl_starts *range, enum address address, const struct parts *parts,
                          const struct hl_options *options, const struct hl_verdict *verdict) {
     const struct hl_plan *plan = &report->plan;
     const char *machine = machine_name(report->file->header.e_machine);
@@ -260,11 +275,10 @@ static void print_report(const struct hl_forecast *report, const struct hl_found
     print_image(report, image, range, options, verdict);
     if (verdict->best != HL_WAY_NOTHING || hl_count_pages(plan) > 0)
         print_plan(report, range, address);
-    draw_plan(report, options);
+    draw_plan(report, parts, options);
     for (unsigned i = 0; i < plan->n_spans; i++)
         print_span(report, &plan->span[i]);
-    for (unsigned i = 0; i < report->object.n_segments; i++)
-        print_segment(report, i, options);
+    print_segments(report, parts, options);
     if (report->skip != 0 && report->object.n_segments == 0) {
         char *remedy = format_remedy(hl_skip_remedy((enum hl_skip)report->skip));
         hl_print("    stays: %s%s", hl_skip_sentence((enum hl_skip)report->skip), remedy);
@@ -292,7 +306,22 @@ static json_t *make_json_spans(const struct hl_forecast *report) {
     return spans;
 }
 
-static json_t *make_json_segments(const struct hl_forecast *report, const struct hl_options *options) {
+/* Why segment I stays: what most of it stays for; HL_MOVED: some of it is moved. */
+static enum hl_skip find_skip(const struct hl_forecast *report, const struct parts *parts, unsigned i) {
+    enum hl_skip skip = report->plan.skip[i];
+    uint64_t most = 0;
+    for (size_t j = 0; j < parts->n && report->plan.skip[i] != HL_MOVED; j++) {
+        uint64_t bytes = count_alike(parts, &parts->part[j]);
+        if (parts->part[j].segment != i || parts->part[j].skip == HL_MOVED || bytes <= most)
+            continue;
+        most = bytes;
+        skip = parts->part[j].skip;
+    }
+    return skip;
+}
+
+static json_t *make_json_segments(const struct hl_forecast *report, const struct parts *parts,
+                                  const struct hl_options *options) {
     json_t *segments = json_array();
     for (unsigned i = 0; i < report->object.n_segments; i++) {
         const struct hl_segment *segment = &report->object.segment[i];
@@ -300,7 +329,7 @@ static json_t *make_json_segments(const struct hl_forecast *report, const struct
                                 hl_json_hex(segment->end), "flags", hl_flags_text(segment->flags),
                                 "covered_bytes", (json_int_t)report->plan.covered_bytes[i]);
         char *remedy = hl_find_remedy(report, i, options);
-        add_json_skip(row, report->plan.skip[i], remedy);
+        add_json_skip(row, find_skip(report, parts, i), remedy);
         free(remedy);
         json_array_append_new(segments, row);
     }
@@ -331,7 +360,7 @@ static json_t *make_json_image(const struct hl_forecast *report, const struct hl
 }
 
 static json_t *make_json(const struct hl_forecast *report, const struct hl_found_image *image,
-                         const struct hl_starts *range, enum address address,
+                         const struct hl_starts *range, enum address address, const struct parts *parts,
                          const struct hl_options *options, const struct hl_verdict *verdict) {
     static const char *const names[] = {"own", "process", "kernel", "example"};
     const char *machine = machine_name(report->file->header.e_machine);
@@ -345,7 +374,7 @@ static json_t *make_json(const struct hl_forecast *report, const struct hl_found
     add_json_skip(json_plan, (enum hl_skip)report->skip, remedy);
     free(remedy);
     json_object_set_new(json_plan, "spans", make_json_spans(report));
-    json_object_set_new(json_plan, "segments", make_json_segments(report, options));
+    json_object_set_new(json_plan, "segments", make_json_segments(report, parts, options));
 
     json_t *json =
         json_pack("{s:o, s:s, s:s, s:b, s:I, s:I, s:I, s:o}", "path", hl_json_text(report->path), "type",
@@ -409,11 +438,14 @@ static void report_file(struct request *request, const char *path, const struct 
         options.backend = HL_BACKEND_IMAGE;
         hl_forecast_file(&report, path, file, &options, report.object.load_bias);
     }
+    struct parts parts;
+    parts.n = hl_list_parts(&parts.part, &report.object, &report.plan, &options, &report.geometry);
     if (request->json)
-        json_array_append_new(
-            request->files, make_json(&report, &image, ranges ? &range : NULL, address, &options, &verdict));
+        json_array_append_new(request->files, make_json(&report, &image, ranges ? &range : NULL, address,
+                                                        &parts, &options, &verdict));
     else
-        print_report(&report, &image, ranges ? &range : NULL, address, &options, &verdict);
+        print_report(&report, &image, ranges ? &range : NULL, address, &parts, &options, &verdict);
+    free(parts.part);
     hl_free_verdict(&verdict);
     hl_free_found_image(&image);
 }

@@ -4,8 +4,8 @@
    The numbers are the kernel's (smaps and numa_maps), never a plan's.  A moved range has lost its file's
    name, so it is attributed by address: a huge mapping inside a PT_LOAD of an object is that object's; every
    other huge page (heap, shared memory, JIT) is the program's own.  Where only a part of a mapping is on huge
-   pages (THP may be split), smaps doesn't say which, and the text's share counts the same part of the text in
-   it.
+   pages (THP may be split, an image's come as they are touched), smaps doesn't say which: pagemap does since
+   Linux 6.7.  Without that the text's share counts the same part of the text in it.
 
    What is mapped from an image (elf/image.c) is a backend of its own, whatever pages the store has: all
    processes share one copy, so it is no memory of this one.
@@ -17,7 +17,9 @@
 #include "command/base/flags.h"
 #include "command/file/remedy.h"
 #include "command/show/draw.h"
+#include "elf/context.h"
 #include "elf/kernel.h"
+#include "elf/maps.h"
 #include "elf/pool.h"
 #include "command/run/ldso.h"
 #include "elf/plan.h"
@@ -34,6 +36,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Huge pages of a mapping that are looked at one by one. */
+#define LOOKED_AT_MAX 4096
+
 enum backend { HUGETLB, THP, SHARED, FILE_CACHE, BACKENDS };
 static const char *const backend_names[BACKENDS] = {"hugetlb", "thp", "shared", "file"};
 
@@ -43,13 +48,16 @@ struct range {
     enum hl_kind kind;
     enum backend backend;
     uint64_t huge_bytes, pages;
+    bool is_known; /* which part of it is huge: */
+    size_t n_runs;
+    struct hl_range *run; /* ascending; whole huge pages, no farther than the object goes */
 };
 
 /* One object's share. */
 struct tally {
     const struct hl_loaded *loaded;
     struct hl_verdict verdict; /* of what has something on huge pages, and of the executable */
-    uint64_t text_bytes, text_huge_bytes;
+    uint64_t text_bytes, text_huge_bytes, text_untouched_bytes;
     uint64_t private_hugetlb_bytes, shared_hugetlb_bytes, anon_huge_bytes, file_pmd_bytes;
     uint64_t image_bytes; /* of the same: those that an image has */
     const char *image;    /* the name of what is mapped from one, or NULL */
@@ -63,6 +71,7 @@ struct tally {
 struct picture {
     struct hl_process process;
     struct hl_geometry geometry;
+    int pagemap; /* or negative */
     size_t n_tallies;
     struct tally *tally; /* one for each loaded object, in their order */
     uint64_t own_hugetlb_bytes, own_thp_bytes, own_file_bytes, own_shmem_bytes;
@@ -84,15 +93,14 @@ static const struct hl_flag command_flags[] = {
     {NULL, 0, "PID|NAME...", NULL, HL_LIST(struct request, who)},
 };
 
-/* Bytes of [start, end) in the segments of OBJECT that have all of FLAGS; only initialised if FILE_PART. */
-static uint64_t overlap_segments(const struct hl_object *object, const struct hl_region *region,
-                                 uint32_t flags, bool file_part) {
+/* Bytes of [START, END) in the segments of OBJECT that have all of FLAGS; only initialised if FILE_PART. */
+static uint64_t overlap_segments(const struct hl_object *object, uint64_t start, uint64_t end, uint32_t flags,
+                                 bool file_part) {
     uint64_t bytes = 0;
     for (unsigned i = 0; i < object->n_segments; i++) {
         const struct hl_segment *segment = &object->segment[i];
         if ((segment->flags & flags) == flags)
-            bytes += hl_overlap(region->start, region->end, segment->start,
-                                file_part ? segment->file_end : segment->end);
+            bytes += hl_overlap(start, end, segment->start, file_part ? segment->file_end : segment->end);
     }
     return bytes;
 }
@@ -105,7 +113,7 @@ static bool is_of_object(const struct hl_region *region, const struct hl_loaded 
     if (hl_hugetlb_bytes(region) == 0 && region->inode != 0 && !region->of_image &&
         (region->inode != loaded->inode || region->device != loaded->device))
         return false;
-    return overlap_segments(&loaded->object, region, 0, false) > 0;
+    return overlap_segments(&loaded->object, region->start, region->end, 0, false) > 0;
 }
 
 static enum hl_kind find_kind(const struct hl_region *region, const struct hl_object *object) {
@@ -113,26 +121,88 @@ static enum hl_kind find_kind(const struct hl_region *region, const struct hl_ob
         return HL_TEXT;
     if (!(region->flags & PF_W))
         return HL_RODATA;
-    return overlap_segments(object, region, PF_W, true) > 0 ? HL_DATA : HL_BSS;
+    return overlap_segments(object, region->start, region->end, PF_W, true) > 0 ? HL_DATA : HL_BSS;
+}
+
+static uint64_t count_huge_bytes(const struct hl_region *region) {
+    return hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
+           region->shmem_pmd_bytes;
+}
+
+/* Whether what is not huge in REGION has no page yet. */
+static bool is_rest_untouched(const struct hl_region *region) {
+    return hl_hugetlb_bytes(region) > 0 || region->resident_bytes <= count_huge_bytes(region);
+}
+
+static void add_run(struct range *range, uint64_t start, uint64_t end) {
+    struct hl_range *last = range->n_runs > 0 ? &range->run[range->n_runs - 1] : NULL;
+    if (last != NULL && last->end == start) {
+        last->end = end;
+        return;
+    }
+    range->run = hl_xrealloc(range->run, (range->n_runs + 1) * sizeof *range->run);
+    range->run[range->n_runs++] = (struct hl_range){start, end};
+}
+
+/* The part of RANGE that is OBJECT's, in whole huge pages around it: a mapping may hold the heap, or another object, too. */
+static struct hl_range clip(const struct range *range, const struct hl_object *object, uint64_t page) {
+    uint64_t first = hl_round_down(object->segment[0].first_page, page),
+             last = hl_round_up(object->segment[object->n_segments - 1].end_page, page);
+    const struct hl_region *region = range->region;
+    return (struct hl_range){region->start > first ? region->start : first,
+                             region->end < last ? region->end : last};
+}
+
+/* Finds which part of RANGE is huge. */
+static void find_runs(struct range *range, const struct hl_object *object, int pagemap, uint64_t page) {
+    struct hl_range part = clip(range, object, page);
+    range->is_known = true;
+    if (range->huge_bytes >= range->region->end - range->region->start) {
+        add_run(range, part.start, part.end);
+        return;
+    }
+    range->is_known = pagemap >= 0 && range->huge_bytes == count_huge_bytes(range->region) &&
+                      (part.end - part.start) / page <= LOOKED_AT_MAX;
+    for (uint64_t at = hl_round_up(part.start, page); range->is_known && at + page <= part.end; at += page) {
+        int result = hl_check_huge(pagemap, at, at + page);
+        range->is_known = result >= 0;
+        if (result == 0)
+            add_run(range, at, at + page);
+    }
+}
+
+/* Bytes of the text that are huge in RANGE. */
+static uint64_t count_text(const struct range *range, const struct hl_object *object) {
+    const struct hl_region *region = range->region;
+    uint64_t bytes = 0, size = region->end - region->start;
+    for (size_t i = 0; range->is_known && i < range->n_runs; i++)
+        bytes += overlap_segments(object, range->run[i].start, range->run[i].end, PF_X, false);
+    if (!range->is_known)
+        bytes = (uint64_t)((long double)overlap_segments(object, region->start, region->end, PF_X, false) *
+                           (long double)range->huge_bytes / (long double)size);
+    return bytes;
 }
 
 static void add_range(struct tally *tally, const struct hl_region *region, enum backend backend,
-                      uint64_t huge_bytes, uint64_t page_bytes) {
+                      uint64_t huge_bytes, const struct picture *picture, uint64_t page_bytes) {
     if (huge_bytes == 0)
         return;
     const struct hl_object *object = &tally->loaded->object;
-    uint64_t text = overlap_segments(object, region, PF_X, false), size = region->end - region->start;
-    tally->text_huge_bytes +=
-        huge_bytes >= size ? text
-                           : (uint64_t)((long double)text * (long double)huge_bytes / (long double)size);
     uint64_t pages = huge_bytes / page_bytes;
     tally->pages[backend] += pages;
     tally->range = hl_xrealloc(tally->range, (tally->n_ranges + 1) * sizeof *tally->range);
-    tally->range[tally->n_ranges++] =
-        (struct range){region, find_kind(region, object), backend, huge_bytes, pages};
+    struct range *range = &tally->range[tally->n_ranges++];
+    *range = (struct range){.region = region,
+                            .kind = find_kind(region, object),
+                            .backend = backend,
+                            .huge_bytes = huge_bytes,
+                            .pages = pages};
+    find_runs(range, object, picture->pagemap, picture->geometry.huge_page_bytes);
+    tally->text_huge_bytes += count_text(range, object);
 }
 
-static void add_region(struct tally *tally, const struct hl_region *region, uint64_t huge_page_bytes) {
+static void add_region(struct tally *tally, const struct hl_region *region, const struct picture *picture) {
+    uint64_t huge_page_bytes = picture->geometry.huge_page_bytes, text_huge_bytes = tally->text_huge_bytes;
     tally->private_hugetlb_bytes += region->private_hugetlb_bytes;
     tally->shared_hugetlb_bytes += region->shared_hugetlb_bytes;
     tally->anon_huge_bytes += region->anon_huge_bytes;
@@ -142,23 +212,24 @@ static void add_region(struct tally *tally, const struct hl_region *region, uint
         tally->image = region->name;
         tally->image_bytes += hl_hugetlb_bytes(region) + file_bytes;
     }
-    add_range(tally, region, region->of_image ? SHARED : HUGETLB, hl_hugetlb_bytes(region),
+    add_range(tally, region, region->of_image ? SHARED : HUGETLB, hl_hugetlb_bytes(region), picture,
               region->page_bytes > 0 ? region->page_bytes : huge_page_bytes);
-    add_range(tally, region, THP, region->anon_huge_bytes, huge_page_bytes);
-    add_range(tally, region, region->of_image ? SHARED : FILE_CACHE, file_bytes, huge_page_bytes);
+    add_range(tally, region, THP, region->anon_huge_bytes, picture, huge_page_bytes);
+    add_range(tally, region, region->of_image ? SHARED : FILE_CACHE, file_bytes, picture, huge_page_bytes);
+    if (is_rest_untouched(region))
+        tally->text_untouched_bytes +=
+            hl_subtract(overlap_segments(&tally->loaded->object, region->start, region->end, PF_X, false),
+                        tally->text_huge_bytes - text_huge_bytes);
     for (unsigned node = 0; region->node_bytes != NULL && node < HL_PROCESS_NODES; node++)
         tally->node_bytes[node] += region->node_bytes[node];
 }
 
-static void attribute_region(struct picture *picture, const struct hl_region *region,
-                             uint64_t huge_page_bytes) {
-    if (hl_hugetlb_bytes(region) + region->anon_huge_bytes + region->file_pmd_bytes +
-            region->shmem_pmd_bytes ==
-        0)
+static void attribute_region(struct picture *picture, const struct hl_region *region) {
+    if (count_huge_bytes(region) == 0)
         return;
     for (size_t i = 0; i < picture->n_tallies; i++) {
         if (is_of_object(region, picture->tally[i].loaded)) {
-            add_region(&picture->tally[i], region, huge_page_bytes);
+            add_region(&picture->tally[i], region, picture);
             return;
         }
     }
@@ -176,6 +247,7 @@ static int read_picture(struct picture *picture, const struct hl_geometry *geome
     if (result != 0)
         return result;
     hl_find_loaded(process, geometry);
+    picture->pagemap = hl_open_process_file(process, "pagemap");
     picture->n_tallies = process->n_loaded;
     picture->tally = hl_xmalloc(process->n_loaded * sizeof *picture->tally);
     for (size_t i = 0; i < process->n_loaded; i++) {
@@ -187,10 +259,12 @@ static int read_picture(struct picture *picture, const struct hl_geometry *geome
         }
     }
     for (size_t i = 0; i < process->n_regions; i++)
-        attribute_region(picture, &process->region[i], geometry->huge_page_bytes);
+        attribute_region(picture, &process->region[i]);
     for (size_t i = 0; i < picture->n_tallies; i++)
         for (size_t j = 0; j < picture->tally[i].n_ranges; j++)
             picture->moved |= picture->tally[i].range[j].kind != HL_BSS;
+    if (picture->pagemap >= 0)
+        close(picture->pagemap);
     return 0;
 }
 
@@ -214,6 +288,8 @@ static void judge(struct picture *picture) {
 
 static void discard_picture(struct picture *picture) {
     for (size_t i = 0; i < picture->n_tallies; i++) {
+        for (size_t j = 0; j < picture->tally[i].n_ranges; j++)
+            free(picture->tally[i].range[j].run);
         free(picture->tally[i].range);
         hl_free_verdict(&picture->tally[i].verdict);
     }
@@ -263,11 +339,12 @@ static json_t *make_json_object(const struct tally *tally) {
     uint64_t total = 0;
     for (unsigned i = 0; i < BACKENDS; i++)
         total += pages[i];
-    json_t *json = json_pack(
-        "{s:o, s:o, s:b, s:I, s:I, s:o, s:I}", "path", hl_json_text(object->path), "load_bias",
-        hl_json_hex(object->load_bias), "is_main", object->is_main, "text_bytes",
-        (json_int_t)tally->text_bytes, "text_huge_bytes", (json_int_t)tally->text_huge_bytes, "text_share",
-        hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages", (json_int_t)total);
+    json_t *json =
+        json_pack("{s:o, s:o, s:b, s:I, s:I, s:I, s:o, s:I}", "path", hl_json_text(object->path), "load_bias",
+                  hl_json_hex(object->load_bias), "is_main", object->is_main, "text_bytes",
+                  (json_int_t)tally->text_bytes, "text_huge_bytes", (json_int_t)tally->text_huge_bytes,
+                  "text_untouched_bytes", (json_int_t)tally->text_untouched_bytes, "text_share",
+                  hl_json_share(tally->text_huge_bytes, tally->text_bytes), "pages", (json_int_t)total);
     json_t *bytes = json_pack(
         "{s:I, s:I, s:I, s:I, s:I}", "private_hugetlb_bytes", (json_int_t)tally->private_hugetlb_bytes,
         "shared_hugetlb_bytes", (json_int_t)tally->shared_hugetlb_bytes, "anon_huge_bytes",
@@ -326,30 +403,43 @@ static void print_range(const struct range *range) {
     free(nodes);
 }
 
-/* What is mapped from a file comes as it is touched. */
-static const char *describe_rest(const struct range *range) {
-    const struct hl_region *region = range->region;
-    if (range->huge_bytes >= region->end - region->start)
-        return "";
-    bool untouched = (range->backend == SHARED && hl_hugetlb_bytes(region) > 0) ||
-                     ((range->backend == SHARED || range->backend == FILE_CACHE) &&
-                      region->resident_bytes <= range->huge_bytes);
-    return untouched ? ", the rest of it not touched yet" : ", the rest of it small";
+/* Of what is huge in parts and not known where, one line for the whole. */
+static void draw_unknown(struct hl_drawing *drawing, const struct range *range, const struct hl_range *part) {
+    char *words = hl_xasprintf("%s, %s, and small pages; where cannot be known (Linux 6.7 and later say it)",
+                               hl_kind_name(range->kind), backend_names[range->backend]);
+    uint64_t bytes = part->end - part->start;
+    hl_add_stretch(drawing, part->start, part->end, HL_MARK_PARTS,
+                   range->huge_bytes < bytes ? range->huge_bytes : bytes, words);
+    free(words);
 }
 
-/* A mapping may hold more than the object's part of it: the heap, another object. */
+/* What lies between the runs of huge pages, in PART. */
+static void draw_rest(struct hl_drawing *drawing, const struct range *range, const struct hl_range *part) {
+    bool is_untouched = is_rest_untouched(range->region);
+    char *words = hl_xasprintf("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
+                               is_untouched ? "" : ": on small pages now, or not touched yet");
+    uint64_t at = part->start;
+    for (size_t i = 0; i <= range->n_runs; i++) {
+        hl_add_stretch(drawing, at, i < range->n_runs ? range->run[i].start : part->end,
+                       is_untouched ? HL_MARK_UNTOUCHED : HL_MARK_SMALL, 0, words);
+        at = i < range->n_runs ? range->run[i].end : at;
+    }
+    free(words);
+}
+
 static void draw_range(struct hl_drawing *drawing, const struct hl_object *object,
                        const struct range *range) {
     static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_SHARED, HL_MARK_FILE};
-    uint64_t page = drawing->huge_page_bytes;
-    uint64_t first = hl_round_down(object->segment[0].first_page, page),
-             last = hl_round_up(object->segment[object->n_segments - 1].end_page, page);
-    uint64_t start = range->region->start > first ? range->region->start : first,
-             end = range->region->end < last ? range->region->end : last;
-    char *words = hl_xasprintf("%s, %s%s", hl_kind_name(range->kind), backend_names[range->backend],
-                               describe_rest(range));
-    hl_add_stretch(drawing, start, end, marks[range->backend],
-                   range->huge_bytes < end - start ? range->huge_bytes : end - start, words);
+    struct hl_range part = clip(range, object, drawing->huge_page_bytes);
+    if (!range->is_known) {
+        draw_unknown(drawing, range, &part);
+        return;
+    }
+    char *words = hl_xasprintf("%s, %s", hl_kind_name(range->kind), backend_names[range->backend]);
+    for (size_t i = 0; i < range->n_runs; i++)
+        hl_add_stretch(drawing, range->run[i].start, range->run[i].end, marks[range->backend],
+                       range->run[i].end - range->run[i].start, words);
+    draw_rest(drawing, range, &part);
     free(words);
 }
 
@@ -447,8 +537,11 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
     hl_plan_object(&plan, object, &options, &geometry);
     for (size_t i = 0; i < tally->n_ranges; i++)
         draw_range(&drawing, object, &tally->range[i]);
-    hl_add_small_stretches(&drawing, object, &plan, &options);
+    struct hl_part *parts;
+    size_t n_parts = hl_list_parts(&parts, object, &plan, &options, &geometry);
+    hl_add_small_stretches(&drawing, parts, n_parts);
     hl_finish_drawing(&drawing);
+    free(parts);
     if (plan.text_covered_bytes == 0)
         print_next_start(&tally->verdict);
     free(why);
@@ -467,10 +560,14 @@ static void print_verdict(const struct hl_verdict *verdict) {
 
 static void print_tally(const struct picture *picture, const struct tally *tally) {
     unsigned share = hl_permille(tally->text_huge_bytes, tally->text_bytes);
-    hl_print("  %s: %u.%u %% of the text on huge pages; hugetlb %" PRIu64 ", thp %" PRIu64 ", shared %" PRIu64
-             ", file %" PRIu64 " pages",
-             tally->loaded->object.path, share / 10, share % 10, tally->pages[HUGETLB], tally->pages[THP],
-             tally->pages[SHARED], tally->pages[FILE_CACHE]);
+    unsigned untouched = hl_permille(tally->text_untouched_bytes, tally->text_bytes);
+    char *rest = untouched > 0 ? hl_xasprintf(", %u.%u %% not touched yet", untouched / 10, untouched % 10)
+                               : hl_xasprintf("%s", "");
+    hl_print("  %s: %u.%u %% of the text on huge pages%s; hugetlb %" PRIu64 ", thp %" PRIu64
+             ", shared %" PRIu64 ", file %" PRIu64 " pages",
+             tally->loaded->object.path, share / 10, share % 10, rest, tally->pages[HUGETLB],
+             tally->pages[THP], tally->pages[SHARED], tally->pages[FILE_CACHE]);
+    free(rest);
     print_verdict(&tally->verdict);
     draw_tally(picture, tally);
     if (tally->n_ranges == 0)

@@ -127,6 +127,30 @@ def test_status(shared_app):
     assert row.split()[4:8] == ["0", "0", str(pages), "0"]
 
 
+def test_status_tells_untouched_text_from_small(builder, store, library, pause_library):
+    """An image's pages come as they are touched: of a program that has not begun, none has yet."""
+    app = builder.executable("nopie")
+    image = store.add(app)
+    env = helpers.preload(library, pause_library, options=store.options())
+    with helpers.paused([*store.inside, app], env, app.name) as process:
+        with open(f"/proc/{process.pid}/mem", "rb", buffering=0) as memory:
+            memory.seek(0x600000)
+            memory.read(1)
+        told, text = status_of(process), helpers.hugeld("status", process.pid).stdout
+        [mapping] = [m for m in read_smaps(process.pid) if m.name == str(image) and m.start <= 0x600000 < m.end]
+    [main] = [o for o in told["objects"] if o["is_main"]]
+    huge = mapping.kb["ShmemPmdMapped"] * KIB + mapping.hugetlb_bytes
+    if mapping.kb["Rss"] * KIB > huge:
+        pytest.skip("the kernel mapped small pages of the image")
+    [row] = re.findall(r"^    0x000000400000 (\S+)$", text, re.M)
+    if "?" not in row:  # since Linux 6.7
+        assert row[1] == "S" and row[:6].count("S") == huge // HUGE, text
+        assert row.count("-") == row[:5].count("-") == 5 - huge // HUGE, text
+    assert main["text_huge_bytes"] == huge < main["text_bytes"]
+    assert 0 < main["text_untouched_bytes"] <= mapping.end - mapping.start - huge
+    assert f"{main['text_untouched_bytes'] / main['text_bytes'] * 100:.1f} % not touched yet" in text
+
+
 def test_status_of_a_removed_image(shared_app, store):
     """It stays mapped, and nothing at its path says any more what it is."""
     process, app, image = shared_app

@@ -23,7 +23,7 @@ def read_map(text):
     last = None
     for line in text.splitlines():
         row, similar = ROW.match(line), SIMILAR.match(line)
-        entry = re.match(r"^      ([A-Za-z])  (\d+) (pages?|KiB small): (.*)$", line)
+        entry = re.match(r"^      ([A-Za-z-])  (\d+) (pages?|KiB small|KiB not touched yet): (.*)$", line)
         if row:
             last = int(row[1], 16), row[2]
             cells.update({last[0] + i * helpers.HUGE: mark for i, mark in enumerate(last[1])})
@@ -61,7 +61,7 @@ def on_terminal(argv, columns, **changes):
 @pytest.mark.parametrize("backend", ["hugetlb", "thp"])
 def test_status_draws_what_smaps_says(builder, library, pause_library, pool, thp, backend):
     pool(64)
-    app = builder.executable("aligned")
+    app = builder.executable("aligned", words=6 * 2**17)
     env = helpers.preload(library, pause_library, options=f"backend={backend},data=off")
     with helpers.paused([app], env, app.name) as process:
         cells, legend = read_map(helpers.hugeld("status", process.pid).stdout)
@@ -96,6 +96,79 @@ def test_inspect_draws_the_plan(builder):
     total = sum(int(s["end"], 16) - int(s["start"], 16) for s in plan["plan"]["segments"])
     covered = sum(s["covered_bytes"] for s in plan["plan"]["segments"])
     assert 0 <= small - (total - covered) / 1024 < len(legend) + 1  # each line rounds up
+
+
+def reasons_by_segment(text):
+    """[(KiB or None for all of it, words)] of the lines that say what of a segment stays."""
+    lines = re.findall(r"^    segment \d+ \S+ \S+ stays: (?:(\d+) of \d+ KiB: )?(.*)$", text, re.M)
+    return [(kib, re.sub(r" \((set|link) [^)]*\)$", "", words)) for kib, words in lines]
+
+
+@pytest.mark.parametrize("options", ["segments=text", "edges=small,data=thp", "bss=thp"])
+def test_map_and_segments_give_the_same_reasons(builder, options):
+    apps = [builder.executable("nopie"), builder.executable("aligned"), builder.tiny(), "/bin/sh", os.path.realpath("/usr/bin/python3")]
+    for app in apps:
+        text = helpers.hugeld("inspect", "-o", options, app).stdout
+        _, legend = read_map(text)
+        drawn = {words for mark, lines in legend.items() if mark.islower() for _, words in lines}
+        assert drawn == {words for _, words in reasons_by_segment(text)}, text
+
+
+def test_no_option_is_blamed_for_what_it_would_not_move(builder):
+    """Read-only data in which no whole huge page lies stays with each value of segments=."""
+    app = builder.tiny()
+    for options in ("segments=text", "segments=text+rodata"):
+        text = helpers.hugeld("inspect", "-o", options, app).stdout
+        assert "segments=text leaves" not in text and "no whole huge page lies inside" in text
+        [file] = helpers.hugeld_json("inspect", "-o", options, app)["files"]
+        assert {s["skip"] for s in file["plan"]["segments"] if "w" not in s["flags"]} == {"too-small"}
+
+
+def test_status_and_inspect_give_the_same_reasons(builder, pause_library):
+    app = builder.executable("nopie")
+    with helpers.paused([app], helpers.environment(LD_PRELOAD=pause_library), app.name) as process:
+        told = [helpers.hugeld(*command, process.pid).stdout for command in (("status",), ("inspect", "--pid"))]
+    of_status, of_inspect = (read_map(text)[1] for text in told)
+    small = [{line for mark, lines in legend.items() if mark.islower() for line in lines} for legend in (of_status, of_inspect)]
+    assert small[1] <= small[0], told
+    assert all(words.startswith("could be on huge pages") for _, words in small[0] - small[1]), told  # what is planned
+
+
+PARTLY = """
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+enum { HUGE = 2 << 20, PAGES = 6 };
+static char array[PAGES * HUGE] __attribute__((aligned(HUGE)));
+int main(void) {
+    if (madvise(array, sizeof array, MADV_HUGEPAGE) != 0)
+        return 1;
+    array[1 * HUGE] = array[3 * HUGE] = 1;
+    printf("%p\\n", (void *)array);
+    fflush(stdout);
+    return (int)pause();
+}
+"""
+
+
+def test_status_draws_no_more_than_is_huge(builder, thp, tmp_path):
+    """A mapping of six huge pages of which two were touched."""
+    (tmp_path / "partly.c").write_text(PARTLY)
+    app = builder.compile(tmp_path / "partly", "-no-pie", tmp_path / "partly.c")
+    process = helpers.start([app])
+    try:
+        array = int(process.stdout.readline(), 16)
+        huge = sum(m.thp_bytes for m in read_smaps(process.pid)) // helpers.HUGE
+        cells, legend = read_map(helpers.hugeld("status", process.pid).stdout)
+    finally:
+        helpers.end_process(process)
+    if huge != 2:
+        pytest.skip("the kernel had no huge pages")
+    if "?" in cells.values():  # before Linux 6.7
+        assert "T" not in cells.values()
+        return
+    assert [cells[array + i * helpers.HUGE] for i in range(6)] == list("-T-T--")
+    assert legend["T"] == [(2, "bss, thp")] and legend["-"] == [(8192, "bss, thp")]
 
 
 @pytest.mark.parametrize("options, marks", [("backend=thp", "T"), ("segments=text,data=off,bss=thp", "HT"), ("backend=file", "F")])
