@@ -10,6 +10,7 @@ import pty
 import re
 import signal
 import subprocess
+import threading
 import time
 import uuid
 
@@ -207,6 +208,16 @@ def descriptors(pid, kind):
                 if kind in os.readlink(entry.path):
                     found.append(entry.name)
     return found
+
+
+def next_line(process, timeout=60):
+    """The next line that PROCESS says on stderr; "" if it has ended, as it has when it said nothing for so long."""
+    timer = threading.Timer(timeout, process.kill)
+    timer.start()
+    try:
+        return process.stderr.readline()
+    finally:
+        timer.cancel()
 
 
 def wait_until(condition, timeout=30, what="it"):

@@ -235,15 +235,20 @@ static int resize(const struct hl_store *store, const char *size) {
 
 /* Takes the lock in the open folder.  Only the store's owner can open the file, so no other user can hold it. */
 static int take_lock(struct hl_store *store, bool waits) {
-    int lock = openat(store->folder, HL_LOCK_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    if (lock < 0)
-        return -errno;
-    int result = hl_lock_file(lock, waits);
-    if (result != 0)
-        close(lock);
-    else
-        store->lock = lock;
-    return result;
+    for (;;) {
+        struct stat status;
+        int lock = openat(store->folder, HL_LOCK_FILE, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+        if (lock < 0)
+            return -errno;
+        int result = hl_lock_file(lock, waits);
+        if (result == 0 && fstat(lock, &status) == 0 && status.st_nlink > 0) {
+            store->lock = lock;
+            return 0;
+        }
+        close(lock); /* the process that had it has removed it */
+        if (result != 0)
+            return result;
+    }
 }
 
 static int say_no_lock(const struct hl_store *store, int result) {

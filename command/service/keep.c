@@ -65,6 +65,7 @@ struct kept {
     double
         patience; /* until it is tried again, after attempts in vain; 0: there was none since the last success */
     double gone_since; /* the original; 0: it is there */
+    bool has_appeared; /* lines about it are limited */
     char *said;        /* what was wrong with it, which is not said again */
 };
 
@@ -158,10 +159,28 @@ static void hold(struct kept *kept, const struct hl_store *store, const struct h
 
 /* --- watching --- */
 
+/* Says what is wrong with a file that appeared.  Who may write such files could fill the log by them.  False: it was not said. */
+static bool say_appeared(struct hl_keeper *keeper, const char *path, const char *sentence) {
+    if (keeper->said_appeared++ < APPEARED_MAX) {
+        hl_warn("%s: %s", path, sentence);
+        return true;
+    }
+    if (keeper->said_appeared == APPEARED_MAX + 1)
+        hl_warn(
+            "service: nothing more is said about enabled files that appear until the hour is over; hugeld "
+            "service status lists those that are pending");
+    return false;
+}
+
 /* Takes SENTENCE over; NULL: nothing is wrong any more. */
-static void say_once(struct kept *kept, char *sentence) {
-    if (sentence != NULL && (kept->said == NULL || strcmp(kept->said, sentence) != 0))
+static void say_once(struct hl_keeper *keeper, struct kept *kept, char *sentence) {
+    bool is_new = sentence != NULL && (kept->said == NULL || strcmp(kept->said, sentence) != 0);
+    if (is_new && kept->has_appeared && !say_appeared(keeper, kept->origin, sentence)) {
+        free(sentence);
+        sentence = NULL;
+    } else if (is_new && !kept->has_appeared) {
         hl_warn("%s: %s", kept->origin, sentence);
+    }
     free(kept->said);
     kept->said = sentence;
 }
@@ -190,7 +209,7 @@ static void watch_origin(struct hl_keeper *keeper, struct kept *kept) {
         return;
     kept->watch = watch_path(keeper, &local, kept->origin, false, ORIGIN_EVENTS);
     if (kept->watch < 0 && errno == ENOSPC)
-        say_once(kept, hl_xasprintf("it cannot be watched; raise fs.inotify.max_user_watches"));
+        say_once(keeper, kept, hl_xasprintf("it cannot be watched; raise fs.inotify.max_user_watches"));
     char *path = hl_xasprintf("%s", kept->origin);
     kept->n_folders = 0;
     for (char *end; (end = strrchr(path, '/')) != NULL && kept->n_folders < FOLDERS_MAX;) {
@@ -465,7 +484,7 @@ static void note_addition(struct hl_keeper *keeper, struct kept *kept, struct hl
     kept->patience = failed ? fmin(fmax(2 * kept->patience, PATIENCE), PATIENCE_MAX) : 0;
     if (failed)
         set_due(kept, kept->patience);
-    say_once(kept, addition->sentence != NULL ? hl_xasprintf("%s", addition->sentence) : NULL);
+    say_once(keeper, kept, addition->sentence != NULL ? hl_xasprintf("%s", addition->sentence) : NULL);
     hl_free_addition(addition);
 }
 
@@ -554,10 +573,10 @@ static bool has_origin(const struct hl_keeper *keeper, const char *path) {
     return found;
 }
 
-/* What could not be made, as ADDITION says, is pending, and tried again, unless the store has that file by another path.  Takes
-   over what was said of it. */
+/* What could not be made, as ADDITION says, is pending, and tried again, unless the store has that file by another path.  IS_SAID:
+   why not, and what was said of it is taken over. */
 static void note_pending(struct hl_keeper *keeper, const struct hl_store *store, struct hl_addition *addition,
-                         unsigned marks) {
+                         unsigned marks, bool is_said) {
     struct hl_stored pending = {.key = addition->key.at, .origin = addition->path, .marks = marks};
     if (addition->path == NULL || find_key(keeper, addition->key.at) != NULL ||
         hl_set_pending(store, &pending) != 0)
@@ -566,18 +585,11 @@ static void note_pending(struct hl_keeper *keeper, const struct hl_store *store,
     struct kept *kept = find_key(keeper, addition->key.at);
     if (kept == NULL)
         return;
+    kept->has_appeared = true;
+    if (!is_said)
+        return;
     kept->said = addition->sentence;
     addition->sentence = NULL;
-}
-
-/* Says what is wrong with a file that appeared.  Who may write such files could fill the log by them. */
-static void say_appeared(struct hl_keeper *keeper, const char *path, const char *sentence) {
-    if (keeper->said_appeared++ < APPEARED_MAX)
-        hl_warn("%s: %s", path, sentence);
-    else if (keeper->said_appeared == APPEARED_MAX + 1)
-        hl_warn(
-            "service: nothing more is said about enabled files that appear until the hour is over; hugeld "
-            "service status lists those that are pending");
 }
 
 /* Adds the file at PATH, which was not there before, to the open STORE.  Of what a folder or a pattern means, most is no use. */
@@ -588,11 +600,11 @@ static void add(struct hl_keeper *keeper, const struct hl_store *store, const ch
     hl_add_path(&addition, store, path,
                 disk | (is_inside ? HL_ADD_IF_WORTH : 0) | HL_ADD_UNATTENDED | HL_ADD_WHEN_CALM);
     bool failed = addition.result == HL_SHARE_FAILED;
-    bool is_named = strcmp(path, entry) == 0;
+    bool is_named = strcmp(path, entry) == 0, is_said = was_there;
     if (!was_there && (failed || (addition.result == HL_SHARE_NOTHING && is_named)))
-        say_appeared(keeper, path, addition.sentence);
+        is_said = say_appeared(keeper, path, addition.sentence);
     if (failed)
-        note_pending(keeper, store, &addition, disk);
+        note_pending(keeper, store, &addition, disk, is_said);
     keeper->counts.failed += failed;
     keeper->counts.refreshed += addition.result == HL_SHARE_MADE;
     keeper->changed |= addition.result != HL_SHARE_NOTHING;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: LGPL-2.1-or-later */
 #include "command/service/metrics.h"
 #include "command/base/common.h"
+#include "command/base/local.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -137,12 +138,35 @@ char *hl_format_metrics(const struct hl_keeper_counts *kept, struct hl_observer 
     return text;
 }
 
-/* The folder may be another user's: what is written is a new file, and never one that a link there leads to. */
-int hl_write_metrics(const char *path, const char *text) {
-    char *fresh = hl_xasprintf("%s.new", path);
+/* The folder of PATH, by O_PATH, and its last component through NAME; or a negated errno as hl_write_metrics returns it. */
+static int open_folder(const char *path, const char **name) {
+    struct hl_local local = {.only_roots = true};
+    struct stat status;
+    const char *slash = strrchr(path, '/');
+    char *folder = hl_xasprintf("%.*s/", (int)(slash - path), path);
+    int file = hl_open_local(&local, folder, true, &status);
+    hl_close_local(&local);
+    free(local.exposed);
+    free(folder);
+    *name = slash + 1;
+    return file == -EPERM ? -ELOOP : file;
+}
+
+void hl_remove_metrics(const char *path) {
+    const char *name;
+    int folder = open_folder(path, &name);
+    if (folder < 0)
+        return;
+    unlinkat(folder, name, 0);
+    close(folder);
+}
+
+/* What is written is a new file. */
+static int write_in(int folder, const char *name, const char *text) {
+    char *fresh = hl_xasprintf("%s.new", name);
     size_t bytes = strlen(text);
-    unlink(fresh);
-    int file = open(fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    unlinkat(folder, fresh, 0);
+    int file = openat(folder, fresh, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     int result = file < 0 ? -errno : 0;
     if (result == 0)
         fchmod(file, 0644); /* whatever the umask: node_exporter is another user */
@@ -151,10 +175,19 @@ int hl_write_metrics(const char *path, const char *text) {
         result = written < 0 ? -errno : -ENOSPC;
     if (file >= 0)
         close(file);
-    if (result == 0 && rename(fresh, path) != 0)
+    if (result == 0 && renameat(folder, fresh, folder, name) != 0)
         result = -errno;
     if (result != 0 && file >= 0)
-        unlink(fresh);
+        unlinkat(folder, fresh, 0);
     free(fresh);
+    return result;
+}
+
+int hl_write_metrics(const char *path, const char *text) {
+    const char *name;
+    int folder = open_folder(path, &name);
+    int result = folder < 0 ? folder : write_in(folder, name, text);
+    if (folder >= 0)
+        close(folder);
     return result;
 }

@@ -137,7 +137,7 @@ static bool read_configuration(struct service *service) {
     if (hl_read_configuration(&fresh, service->path) != 0)
         return false;
     if (metrics != NULL && (fresh.metrics == NULL || strcmp(metrics, fresh.metrics) != 0))
-        unlink(metrics);
+        hl_remove_metrics(metrics);
     hl_free_configuration(&service->configuration);
     service->configuration = fresh;
     return true;
@@ -287,8 +287,11 @@ static void write_metrics(struct service *service) {
         hl_format_metrics(&counts, service->observer, hl_read_acts(service->actor), hl_is_service_stopped());
     int result = hl_write_metrics(path, text);
     if (result != 0 && result != service->metrics_said)
-        hl_warn("service: %s: the metrics cannot be written: %s%s", path, strerror(-result),
-                result == -EACCES || result == -EROFS
+        hl_warn("service: %s: the metrics cannot be written: %s%s", path,
+                result == -EREMOTE ? HL_LOCAL_PROBLEM
+                : result == -ELOOP ? "a symbolic link in its path is another user's"
+                                   : strerror(-result),
+                result == -EACCES || result == -EROFS || result == -ELOOP
                     ? "; use a folder of root's that ReadWritePaths= of hugeld.service has"
                     : "");
     service->metrics_said = result;
@@ -341,7 +344,7 @@ static int stay(struct service *service) {
     notify(service, "STOPPING=1");
     free(service->notified);
     if (service->configuration.metrics != NULL)
-        unlink(service->configuration.metrics);
+        hl_remove_metrics(service->configuration.metrics);
     hl_stop_keeping(service->keeper);
     hl_stop_acting(service->actor);
     hl_stop_observing(service->observer);

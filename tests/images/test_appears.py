@@ -339,6 +339,30 @@ def states(world):
     return {image["path"]: image["state"] for image in json.loads(result.stdout)["stores"][0]["images"]}
 
 
+def test_metrics_elsewhere(world, fast, tmp_path):
+    """They are written through links of root's, not through another user's, and not to where nothing answers."""
+    for folder in ("mine", "theirs", "victim"):
+        world.path(f"/run/{folder}").mkdir()
+    world.path("/run/theirs/link").symlink_to("/run/victim")
+    for path in ("theirs", "theirs/link"):
+        os.lchown(world.path(f"/run/{path}"), USER, USER)
+    world.path("/run/link").symlink_to("mine")
+    with open(tmp_path / "said", "w") as log, hung(world, "/run/served"), service(world, fast, ["--keep-only"], stderr=log) as process:
+        helpers.wait_until(lambda: stays(process), what="its start")
+        for path, words in (("theirs/link", "a symbolic link in its path is another user's"), ("served", "may not answer")):
+            enable(world, lines=[f"metrics = /run/{path}/one.prom"])
+            process.send_signal(signal.SIGHUP)
+            helpers.wait_until(lambda words=words: words in (tmp_path / "said").read_text(), what=words)
+        enable(world, lines=["metrics = /run/link/one.prom"])
+        process.send_signal(signal.SIGHUP)
+        helpers.wait_until(world.path("/run/mine/one.prom").exists, what="metrics")
+        enable(world, lines=["metrics = /run/theirs/one.prom"])
+        process.send_signal(signal.SIGHUP)
+        helpers.wait_until(lambda: world.path("/run/theirs/one.prom").exists() and not world.path("/run/mine/one.prom").exists(), what="metrics")
+        assert os.listdir(world.path("/run/victim")) == []
+    assert not world.path("/run/theirs/one.prom").exists()
+
+
 @pytest.mark.parametrize(("when", "end"), [
     ("after", ["share", "remove", "/run/programs/new/late"]), ("before", ["share", "remove", "--all", "--force"]),
     ("before", ["service", "undo"]), ("after", ["reset"])], ids=lambda value: value if isinstance(value, str) else value[-1])
@@ -469,3 +493,16 @@ def test_files_of_a_user(world, fast, tmp_path):
     assert said.count("/run/programs/home/*/*") == said.count(left_out) == 1 and "chown" not in said, said
     assert said.count("hugeld: /run/programs/new/x/") == 20 and said.count("nothing more is said about enabled files") == 1, said
     assert said.count("\n") == 22, said
+
+
+def test_said_when_the_hour_is_over(world, fast, tmp_path):
+    """What was not said, since too much was, is said later, if it still is so."""
+    faster = [word.replace("x60", "x600") for word in fast]
+    folder = world.path("/run/programs/new/x")
+    with open(tmp_path / "said", "w") as log, looking(world, faster, "/run/programs/new/*", log=log):
+        folder.mkdir(parents=True)
+        for i in range(30):
+            shutil.copy(world.path(APP), folder / str(i))
+            os.chown(folder / str(i), USER, USER)
+        helpers.wait_until(lambda: "nothing more is said" in (tmp_path / "said").read_text(), what="the limit")
+        helpers.wait_until(lambda: (tmp_path / "said").read_text().count("hugeld: /run/programs/new/x/") == 30, 60, "the rest")

@@ -186,7 +186,7 @@ def test_makes_none_while_it_is_short(world, what):
             pytest.skip("this kernel has no pressure information")
         replace(world, APP)
         helpers.wait_until(lambda: state(world) == ("pending", 0), what="a pending image")
-        assert {"memory": "less than 15 % of the memory", "waiting": "waited for memory"}[what] in process.stderr.readline()
+        assert {"memory": "less than 15 % of the memory", "waiting": "waited for memory"}[what] in helpers.next_line(process)
         if what == "memory":
             helpers.one_line(world.share("refresh", "--unattended"), 1, "less than 15 % of the memory", "hugeld share refresh")
             assert state(world) == ("pending", 0)
@@ -533,7 +533,7 @@ def test_mistake(world, line, words):
         shutil.copy(world.path(APP), world.path("/run/programs/another"))
         enable(world, "/run/programs/another", lines=["# mine", line])
         process.send_signal(signal.SIGHUP)
-        assert words[1] in process.stderr.readline()
+        assert words[1] in helpers.next_line(process)
         time.sleep(0.3)
         assert holds(process, image) and world.list() == [image]
 
@@ -643,7 +643,7 @@ def test_kill_switch(world):
         shutil.copy(world.path(APP), world.path("/run/programs/another"))
         enable(world, "/run/programs/another")
         process.send_signal(signal.SIGHUP)
-        assert STOP in process.stderr.readline()
+        assert STOP in helpers.next_line(process)
         helpers.one_line(world.share("refresh", "--unattended"), 1, STOP)
         time.sleep(1)
         assert [(i["path"], i["state"]) for i in world.list()] == [(APP, "ctime")] and holds(process, image)
@@ -668,7 +668,7 @@ def test_undo(world):
         assert undoing.returncode == 0 and "all is back" in output, (output, errors)
         assert not world.path(SYSTEM).exists() and held(process) == 0
         process.send_signal(signal.SIGHUP)
-        assert STOP in process.stderr.readline() and not world.path(SYSTEM).exists()
+        assert STOP in helpers.next_line(process) and not world.path(SYSTEM).exists()
     assert world.run("/run/bin/hugeld", "service", "undo", user=USER).returncode == 1
     assert world.run("/run/bin/hugeld", "service", "--once").returncode == 1
     world.path(STOP).unlink()
@@ -719,7 +719,7 @@ def test_metrics_move(world):
         assert world.run("sh", "-c", "mkdir /run/full && mount -t tmpfs -o size=64k none /run/full && ! cat /dev/zero > /run/full/zeros").returncode == 0
         enable(world, lines=["metrics = /run/full/three.prom"])
         process.send_signal(signal.SIGHUP)
-        assert "No space left on device" in process.stderr.readline()
+        assert "No space left on device" in helpers.next_line(process)
         assert not two.exists()
 
 
@@ -749,7 +749,7 @@ def test_keep_only_without_a_store(world):
     """In a container, nothing makes what is enabled; the service says so."""
     enable(world, APP)
     with service(world, options=["--keep-only"]) as process:
-        assert "--keep-only makes nothing" in process.stderr.readline()
+        assert "--keep-only makes nothing" in helpers.next_line(process)
         helpers.wait_until(lambda: stays(process), what="its start")
         assert not world.path(SYSTEM).exists()
 

@@ -240,6 +240,31 @@ def test_running_unanswered(world, builder):
         helpers.end_process(server)
 
 
+def test_lock_that_is_removed(world):
+    """While it is waited for: what has a new one is waited for, too."""
+    world.add(APP)
+    holder = ["flock", f"{SYSTEM}/.lock", "sh", "-c", "echo ready; exec cat"]
+    with contextlib.ExitStack() as stack:
+        def start(*arguments, **options):
+            process = helpers.start(world.command(*arguments), **options)
+            stack.callback(helpers.end_process, process)
+            return process
+
+        first = start(*holder, stdin=subprocess.PIPE)
+        assert first.stdout.readline() == "ready\n"
+        removing = start("/run/bin/hugeld", "share", "remove", "--all")
+        helpers.wait_until(lambda: pathlib.Path(f"/proc/{removing.pid}/wchan").read_text() not in ("0", ""), what="its wait")
+        helpers.wait_until(lambda: any(name.endswith(".lock") for name in map(os.readlink, pathlib.Path(f"/proc/{removing.pid}/fd").iterdir())), what="its wait")
+        world.path(f"{SYSTEM}/.lock").unlink()
+        second = start(*holder, stdin=subprocess.PIPE)
+        assert second.stdout.readline() == "ready\n"
+        helpers.end_process(first)
+        time.sleep(1)
+        assert removing.poll() is None and len(world.left()) == 1
+        helpers.end_process(second)
+        assert removing.wait(30) == 0 and world.left() == []
+
+
 def test_store_that_cannot_be_mounted(world):
     """Nothing of it stays; a folder that was there does."""
     add = ["setpriv", "--bounding-set=-sys_admin", "/run/bin/hugeld", "share", "add", "--store=/run/own", "--size=64M", APP]

@@ -72,7 +72,7 @@ class Acting:
     def lines_until(self, words):
         """What was said, up to a line with WORDS."""
         while not self.said or words not in self.said[-1]:
-            line = self.service.process.stderr.readline()
+            line = helpers.next_line(self.service.process)
             assert line, self.said
             self.said.append(line)
         return self.said

@@ -276,7 +276,7 @@ def test_metrics_through_no_link(observe, tmp_path):
     path, victim = tmp_path / "hugeld.prom", tmp_path / "victim"
     victim.write_text("mine\n")
     (tmp_path / "hugeld.prom.new").symlink_to(victim)
-    with observe("/none/*", lines=[f"metrics = {path}"], prefix=replaced({"unlink": (0, None)})) as service:
+    with observe("/none/*", lines=[f"metrics = {path}"], prefix=replaced({"unlinkat": (0, None)})) as service:
         service.next_windows(1)
         assert victim.read_text() == "mine\n" and not path.exists()
         assert "the metrics cannot be written: File exists" in service.process.stderr.readline()
