@@ -21,6 +21,7 @@
 #include "elf/sys.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
@@ -114,6 +115,13 @@ static void stay_beside(int processor) {
     HL_CALL(__NR_sched_setaffinity, 0, sizeof one, &one, 0, 0, 0);
 }
 
+/* Its copies of the descriptors are of no use to it but for what it has to say: where they were all that RLIMIT_NOFILE allows,
+   it could open nothing. */
+static void close_copies(void) {
+    HL_CALL(__NR_close_range, 0, STDERR_FILENO - 1, 0, 0, 0, 0);
+    HL_CALL(__NR_close_range, STDERR_FILENO + 1, UINT_MAX, 0, 0, 0, 0);
+}
+
 /* Whether this process ends with the one that is to be helped, which may have ended already: its pipes would stay open.  What
    stops all of a process group is for that one alone: stopped as well, this one could not let it go on. */
 static bool stays_with(pid_t parent) {
@@ -128,6 +136,7 @@ static int help(void *data) {
     struct hl_exec_thread thread = {.pid = stop->pid};
     if (!stays_with(stop->pid))
         return 0;
+    close_copies();
     if (!seize(stop))
         return 0;
     stay_beside(stop->processor);

@@ -492,6 +492,15 @@ def test_traced(images, program, run):
     assert result.returncode == 3
 
 
+def test_few_descriptors(images, program, run):
+    """The helper needs some, too, and the program waits for it all the same."""
+    app = program("static")
+    images.add(app)
+    for n in range(5, 12):
+        prefix = ["sh", "-c", f'ulimit -n {n}; exec "$@"', "sh"]
+        check_same(run([app, "x"], prefix=prefix), plainly([app, "x"], prefix), "children ")
+
+
 def test_no_process_for_the_helper(program, library, shared_folder, image_store):
     """RLIMIT_NPROC, or a full cgroup."""
     app = pathlib.Path(shutil.copy(program("static"), shared_folder))
