@@ -191,18 +191,18 @@ demo:
 
 check:
 	@tools/install-packages build check
-	@echo "== make check: about 8 minutes on 2 processors, once packages are installed (make check-all: 35)"
+	@echo "== make check: about 5 minutes on 2 processors, once packages are installed (make check-all: 25)"
 	@$(MAKE) -j2 all unit-tests
-	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tools/with-pool 1024 -- $(PYTEST) -n 2 --dist loadgroup $(TESTS)
+	@$(if $(filter tests,$(TESTS)),T_SAMPLE=1) tools/with-pool 1024 -- $(PYTEST) -n 3 --dist loadgroup $(TESTS)
 
 # Another suite's linker is for the container of tests/programs.
 check-all:
 	@tools/install-packages build check ldso rfc suites real peers package programs
-	@echo "== make check-all: about 35 minutes on 2 processors, once packages are installed"
+	@echo "== make check-all: about 25 minutes on 2 processors, once packages are installed"
 	@$(MAKE) -j2 all unit-tests
 	@glibc-patches/build -d $B/ldso
 	@tests/ldso/suite trixie -- sh -euc 'tools/install-packages build ldso && make ldso'
-	@tools/with-pool 1024 -- $(PYTEST) $(TESTS)
+	@tools/with-pool 1024 -- $(PYTEST) -n 2 --dist loadgroup $(TESTS)
 
 check-fuzz:
 	@tools/install-packages build sanitizers fuzz

@@ -23,6 +23,10 @@ ALL_SEGMENTS = "segments=text+rodata,sparse_text=on"
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
+# Seconds, after which a process is said to hang, and after which what a test waits for is said not to happen: less than the minute
+# after which the service looks again by itself.  On a busy machine all takes ten times as long as on an idle one.
+PATIENCE, SOON = 180, 50
+
 
 def huge_page_bytes():
     """What one PMD maps."""
@@ -72,7 +76,7 @@ def end_process(process):
     long system call takes a moment to end."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(timeout=30)
+    process.wait(timeout=PATIENCE)
     wait_until(lambda: group_is_gone(process.pid), what="the end of its group")
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
@@ -89,7 +93,7 @@ def start(argv, env=None, **options):
     )
 
 
-def run(argv, env=None, timeout=60, **options):
+def run(argv, env=None, timeout=PATIENCE, **options):
     """Runs ARGV to its end; the result has returncode, stdout and stderr."""
     text = options.pop("input", None)
     if text is not None:
@@ -124,7 +128,7 @@ def shown_on_terminal(argv):
     os.close(slave)
     shown = b""
     try:
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
         while chunk := os.read(master, 65536):
             shown += chunk
     except OSError as error:  # all has been read of a terminal that no process has open
@@ -160,7 +164,7 @@ def preload(*libraries, patterns=None, options=None, **changes):
     )
 
 
-def run_preloaded(argv, patterns=None, options=None, library=LIBRARY, timeout=60, **changes):
+def run_preloaded(argv, patterns=None, options=None, library=LIBRARY, timeout=PATIENCE, **changes):
     """Runs ARGV the way a user would: LD_PRELOAD=libhugeld.so ARGV."""
     return run(argv, preload(library, patterns=patterns, options=options, **changes), timeout)
 
@@ -210,7 +214,7 @@ def descriptors(pid, kind):
     return found
 
 
-def next_line(process, timeout=60):
+def next_line(process, timeout=PATIENCE):
     """The next line that PROCESS says on stderr; "" if it has ended, as it has when it said nothing for so long."""
     timer = threading.Timer(timeout, process.kill)
     timer.start()
@@ -220,7 +224,7 @@ def next_line(process, timeout=60):
         timer.cancel()
 
 
-def wait_until(condition, timeout=30, what="it"):
+def wait_until(condition, timeout=SOON, what="it"):
     """Waits until CONDITION() is true and returns what it returned."""
     end = time.monotonic() + timeout
     while True:
@@ -231,7 +235,7 @@ def wait_until(condition, timeout=30, what="it"):
         time.sleep(0.002)
 
 
-def wait_for(look, condition, timeout=30, pause=0):
+def wait_for(look, condition, timeout=SOON, pause=0):
     """What LOOK() gives, asked every PAUSE seconds, once that is something and CONDITION is true of it."""
     found = []
 
@@ -245,7 +249,7 @@ def wait_for(look, condition, timeout=30, pause=0):
 
 
 @contextlib.contextmanager
-def paused(argv, env, name, timeout=60, **options):
+def paused(argv, env, name, timeout=PATIENCE, **options):
     """Starts ARGV, whose environment preloads pause.so, and stops at the end of the constructors of the program NAME.
 
     Gives a Popen with resume(), which lets it go on, and finish(), which also waits for its end and returns
@@ -279,7 +283,7 @@ def at_end(command, *arguments):
     try:
         yield
     finally:
-        _, stderr = guard.communicate(timeout=30)
+        _, stderr = guard.communicate(timeout=PATIENCE)
     assert guard.returncode == 0, stderr
 
 

@@ -6,6 +6,8 @@ import os
 import pathlib
 import re
 
+import locks
+
 
 def pool_counts():
     """(total, free, reserved, surplus) huge pages of the machine."""
@@ -42,10 +44,10 @@ WANTED = 64
 
 def put_memory_together():
     """So that huge pages can be had.  Where memory is full of files' pages, putting it together does not help, and those that are
-    clean go; but not beside another worker's tests, which may look at such pages, and not in a guest, which has few."""
+    clean go; but not in `make check`, where several workers' tests look at such pages, and not in a guest, which has few."""
     if count_free_huge_pages() < WANTED:
         compact_memory()
-    if count_free_huge_pages() < WANTED and not {"PYTEST_XDIST_WORKER", "T_VM"} & os.environ.keys():
-        with contextlib.suppress(OSError):
+    if count_free_huge_pages() < WANTED and os.environ.get("T_SAMPLE") != "1" and "T_VM" not in os.environ:
+        with contextlib.suppress(OSError), locks.locked(locks.CACHE, alone=True):
             pathlib.Path("/proc/sys/vm/drop_caches").write_text("1")
         compact_memory()

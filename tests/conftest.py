@@ -3,8 +3,8 @@
 
 A skipped test says why; with STRICT=1 in the environment, as in CI, it is a failure.  With T_SAMPLE=1, as in `make check`,
 each test runs with as few of its cases as it takes for every value of every parameter to occur; a parameter or a test
-marked `whole` is left to `make check-all`.  With several workers (pytest-xdist, in `make check`) one of them has everything that
-could take a page of the pool, one after the other, and what is marked `beside` runs beside it.
+marked `whole` is left to `make check-all`.  With several workers (pytest-xdist) one of them has everything that could take a page of
+the pool, one after the other, and what is marked `beside` runs beside it; in `make check-all` only what is marked `waits`, too.
 """
 
 import contextlib
@@ -25,6 +25,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "system"), str(HERE.parent / "harness")]
 
 import helpers  # noqa: E402  (their folders have just been added)
+import locks  # noqa: E402
 import programs  # noqa: E402
 import strangers  # noqa: E402
 import uprobes  # noqa: E402
@@ -35,8 +36,6 @@ from strict import fail_if_skipped  # noqa: E402
 
 NR_HUGEPAGES = strangers.NR_HUGEPAGES
 WATCH = strangers.Watch()
-# Its lock is that of all settings of the machine but the pool's: tests that are beside others share it.
-SETTINGS = pathlib.Path("/proc/sys/vm/overcommit_memory")
 SYSTEM_STORE = "/run/hugeld"
 
 
@@ -71,18 +70,22 @@ def sample(cases):
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "whole: left out of `make check` (T_SAMPLE=1), as what needs the patched linker is")
+    config.addinivalue_line("markers", "whole: left out of `make check` (T_SAMPLE=1), as what needs the patched linker or tests stock "
+                                       "programs is")
     config.addinivalue_line("markers", "beside: takes no page of the pool and changes no setting of the machine, unless it has "
                                        "the fixture pool")
+    config.addinivalue_line("markers", "waits: beside, and asleep for most of its time, with little memory")
 
 
 def is_beside(item):
     return item.get_closest_marker("beside") is not None and "pool" not in item.fixturenames
 
 
-def needs_linker(item):
-    """Whether it needs the patched linker, which takes minutes to build the first time: `make check` leaves that out."""
-    return "ldso" in item.nodeid or "ldso" in item.fixturenames
+def is_left_out(item):
+    """Whether `make check` leaves it to `make check-all`: what is marked so, what needs the patched linker, which takes minutes to
+    build the first time, and programs that `make check` does not install."""
+    return (item.get_closest_marker("whole") is not None or "ldso" in item.nodeid or "ldso" in item.fixturenames
+            or not {"real", "peers", "programs"}.isdisjoint(item.path.relative_to(HERE.parent).parts))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -90,14 +93,15 @@ def pytest_collection_modifyitems(config, items):
     for item in items:
         if is_beside(item) and "alone" in item.fixturenames:
             raise pytest.UsageError(f"{item.nodeid} is beside others and uses alone, so it would wait for itself; take one away")
+    is_sample = os.environ.get("T_SAMPLE") == "1"
     for item in items if config.pluginmanager.hasplugin("xdist") else ():
-        if not is_beside(item):
+        if not is_beside(item) or not (is_sample or item.get_closest_marker("waits")):
             item.add_marker(pytest.mark.xdist_group("pool"))
-    if os.environ.get("T_SAMPLE") != "1":
+    if not is_sample:
         return
     tests = {}
     for item in items:
-        if not item.get_closest_marker("whole") and not needs_linker(item):
+        if not is_left_out(item):
             tests.setdefault((item.path, item.originalname), []).append(item)
     chosen = set()
     for cases in tests.values():
@@ -145,24 +149,19 @@ class Pool:
         WATCH.expect_total(False)
 
 
-@contextlib.contextmanager
-def settings_locked(how):
-    with open(SETTINGS) as file:
-        fcntl.flock(file, how)
-        yield
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_protocol(item):
-    """While a test runs that is beside others, with all of its fixtures, no setting changes."""
-    with settings_locked(fcntl.LOCK_SH) if is_beside(item) else contextlib.nullcontext():
-        yield
+    """While a test runs that is beside others, with all of its fixtures, no setting changes; and while one has a worker of its own in
+    `make check-all`, nothing is dropped from the page cache."""
+    with locks.locked(locks.SETTINGS, alone=False) if is_beside(item) else contextlib.nullcontext():
+        with locks.locked(locks.CACHE, alone=False) if item.get_closest_marker("waits") else contextlib.nullcontext():
+            yield
 
 
 @pytest.fixture(scope="module")
 def alone():
     """For tests that change a setting of the machine other than the pool: from here to the module's last test none runs beside them."""
-    with settings_locked(fcntl.LOCK_EX):
+    with locks.locked(locks.SETTINGS, alone=True):
         yield
 
 
@@ -245,6 +244,16 @@ def pytest_report_header():
     total, free, reserved, _ = pool_counts()
     kernel = os.uname().release
     return f"hugeld: {helpers.BUILD}, Linux {kernel}, pool {total} pages, {free} free, {reserved} reserved"
+
+
+def pytest_terminal_summary(terminalreporter):
+    """What tests have measured, in whichever worker."""
+    reports = [report for found in terminalreporter.stats.values() for report in found if getattr(report, "when", "") == "teardown"]
+    figures = [figure for report in reports for figure in report.user_properties]
+    for title in dict.fromkeys(title for title, _ in figures):
+        terminalreporter.section(title)
+        for line in [text for name, text in figures if name == title]:
+            terminalreporter.write_line(line)
 
 
 def compile_shared(source, output):

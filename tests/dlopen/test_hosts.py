@@ -148,7 +148,7 @@ def apache(folder, env):
     try:
         yield process.pid, port
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
 
@@ -188,7 +188,7 @@ def postgres(folder, binaries, argv, env):
         helpers.wait_until(lambda: helpers.run([*psql, "-c", "SELECT 1"]).returncode == 0, what="postgres answering")
         yield psql
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
 
@@ -204,7 +204,7 @@ def query(psql, look=lambda pid: None):
         session.stdin.flush()
         answer = [session.stdout.readline().strip() for _ in range(3)]
         look(int(answer[2]))
-        session.communicate(timeout=30)
+        session.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(session)
     return answer[:2]

@@ -53,7 +53,7 @@ def test_gdb_later(workshop, later, pool, gdb, tmp_path):
         told = gdb(["-p", str(process.pid)], ["set breakpoint pending on", "x/1xb _dl_debug_state", "break dlclose",
                                               f"shell (sleep 0.5; echo > {fifo}) &", "continue", "info sharedlibrary",
                                               "delete", "detach"])
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
     assert re.search(r"_dl_debug_state>:\s+0xe9", told) and re.search(r"Breakpoint 1.*dlclose", told), told

@@ -314,7 +314,7 @@ def test_reset_detaches(world):
         assert f"{SYSTEM}/" in maps(process.pid)
         assert f"{process.pid} {pathlib.Path(python).name}: {python}: back on its own file\n" in done(world.run(HUGELD, "reset"))
         assert f"{SYSTEM}/" not in maps(process.pid) and not world.path(SYSTEM).exists()
-        assert process.communicate("bye", timeout=30)[0] == "bye\n"
+        assert process.communicate("bye", timeout=helpers.PATIENCE)[0] == "bye\n"
     finally:
         helpers.end_process(process)
 
@@ -341,7 +341,7 @@ def test_reset_while_the_service_runs(world):
         refused(world.run(HUGELD, "reset"), "stop it first")
         assert len(world.list()) == 1
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        assert process.wait(helpers.PATIENCE) == 0
     finally:
         helpers.end_process(process)
     done(world.run(HUGELD, "reset"))

@@ -421,7 +421,7 @@ def test_ended_by_a_signal(images, program):
     process = helpers.start([helpers.HUGELD, "run", "-o", f"store={images.folder}", "--", app, "wait"], stdin=subprocess.PIPE)
     try:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=30) == -signal.SIGTERM
+        assert process.wait(timeout=helpers.PATIENCE) == -signal.SIGTERM
     finally:
         helpers.end_process(process)
 

@@ -215,7 +215,7 @@ def test_run(place):
             assert process.stdout.readline()
             assert huge_text(process) == (expected(place), huge_text(process)[1])
             assert "libhugeld" not in open(f"/proc/{process.pid}/maps").read()
-            _, stderr = process.communicate(timeout=30)
+            _, stderr = process.communicate(timeout=helpers.PATIENCE)
             assert said in stderr and (said or not stderr)
         finally:
             helpers.end_process(process)

@@ -68,7 +68,7 @@ class Space:
 
     def end(self):
         self.keeper.stdin.close()
-        self.keeper.wait(timeout=30)
+        self.keeper.wait(timeout=helpers.PATIENCE)
 
 
 @contextlib.contextmanager
@@ -311,7 +311,7 @@ def test_header_that_is_not_loaded(builder, images, tmp_path):
         helpers.wait_until(lambda: process.poll() is not None or exec_mappings(process.pid, image), what="its start")
         assert process.poll() is None, process.stderr.read()
         helpers.wait_until(lambda: any(m.kb["ShmemPmdMapped"] for m in exec_mappings(process.pid, image)), what="a huge page")
-        process.communicate("x", timeout=30)
+        process.communicate("x", timeout=helpers.PATIENCE)
         assert process.returncode == 3
     finally:
         helpers.end_process(process)

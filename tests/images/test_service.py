@@ -53,7 +53,7 @@ def service(world, prefix=(), options=(), **streams):
         yield process
         assert process.poll() is None, process.stderr.read()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0, process.stderr.read()
+        assert process.wait(helpers.PATIENCE) == 0, process.stderr.read()
     finally:
         helpers.end_process(process)
 
@@ -75,7 +75,7 @@ def wait_for(world, condition):
         found[:] = world.list()
         return len(found) == 1 and condition(found[0])
 
-    assert helpers.wait_until(look, 30), found
+    assert helpers.wait_until(look), found
     return found[0]
 
 
@@ -485,7 +485,7 @@ def test_full_store(world, tmp_path):
     world.add("--size=32M", APP)
     enable(world, "/run/programs/*")
     with open(tmp_path / "said", "w") as log, service(world, stderr=log) as process:
-        helpers.wait_until(lambda: held(process) > 0, 30, "what it holds")
+        helpers.wait_until(lambda: held(process) > 0, what="what it holds")
         fits = [image for image in world.list() if image["state"] == "fresh"]
         assert 1 < len(fits) < len(names) and {image["state"] for image in world.list()} == {"fresh", "pending"}
         assert held(process) == sum(image["huge_pages"] for image in fits) * helpers.HUGE

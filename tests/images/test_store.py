@@ -123,7 +123,7 @@ def test_json_of_add(world):
 
 def test_running(world):
     process = helpers.start(world.command("/run/programs/app"), stdin=subprocess.PIPE)
-    process.communicate(timeout=30)  # the program runs at all
+    process.communicate(timeout=helpers.PATIENCE)  # the program runs at all
     with world.mapped(APP):
         result = world.share("add", "--running", "no-such-process")
         refused(result, "no-such-process", "no process")
@@ -228,7 +228,7 @@ def test_running_unanswered(world, builder):
                 helpers.wait_until(lambda: adding.poll() is not None or asks_fuse(adding.pid), what="its question")
                 assert adding.poll() is None and world.share("refresh").returncode == 0
                 os.kill(server.pid, signal.SIGCONT)
-                _, stderr = adding.communicate(timeout=30)
+                _, stderr = adding.communicate(timeout=helpers.PATIENCE)
                 assert adding.returncode == 1 and f"{served}: no image: its file system does not tell" in stderr, stderr
             finally:
                 os.kill(server.pid, signal.SIGCONT)
@@ -676,7 +676,7 @@ def test_changed_while_it_is_added(world, how, call):
             path.chmod(0o777)
         else:
             path.unlink()
-        stdout, stderr = adding.communicate(timeout=30)
+        stdout, stderr = adding.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(adding)
     refused(subprocess.CompletedProcess([], adding.returncode, stdout, stderr), "changed or replaced meanwhile")
@@ -945,7 +945,7 @@ def test_waits_for_another(world):
         await_new(world)
         result = world.share("refresh")
         assert result.returncode == 0 and adding.poll() is not None, "it did not wait"
-        stdout, stderr = adding.communicate(timeout=30)
+        stdout, stderr = adding.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(adding)
     assert adding.returncode == 0, stderr
@@ -995,7 +995,7 @@ def test_full_for_real(world):
         with contextlib.suppress(OSError), open(world.path(f"{SYSTEM}/filler"), "wb", buffering=0) as file:
             while file.write(bytes(1 << 20)):
                 pass
-        stdout, stderr = adding.communicate(timeout=30)
+        stdout, stderr = adding.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(adding)
     refused(subprocess.CompletedProcess([], adding.returncode, stdout, stderr), "the store is full", "--size")

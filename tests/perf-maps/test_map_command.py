@@ -170,7 +170,7 @@ def test_wrong_use(arguments):
 
 def test_no_process():
     process = helpers.start(["true"])
-    process.wait(timeout=30)
+    process.wait(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     one_line(hugeld("perf-map", process.pid), 1, "no such process")
 
@@ -460,7 +460,7 @@ def test_children(builder, pool, library, clean_tmp):
 
 def dead_pid():
     process = helpers.start(["true"])
-    process.wait(timeout=30)
+    process.wait(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     return process.pid
 

@@ -2,6 +2,7 @@
 """Programs to be recorded, and the figures that are printed after the tests."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import shutil
@@ -17,20 +18,12 @@ from profiles import Program
 from proof import read_image, read_plans
 
 HERE = pathlib.Path(__file__).resolve().parent
-FIGURES = []
 
 
 @pytest.fixture
-def figure():
+def figure(record_property):
     """figure(text): a measured figure; all of them are printed at the end."""
-    return FIGURES.append
-
-
-def pytest_terminal_summary(terminalreporter):
-    if FIGURES:
-        terminalreporter.section("measured with perf")
-        for line in FIGURES:
-            terminalreporter.write_line(line)
+    return functools.partial(record_property, "measured with perf")
 
 
 @pytest.fixture(scope="session")

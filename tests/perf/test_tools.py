@@ -205,7 +205,7 @@ def test_strace_stacks(stopped, tmp_path):
             try:
                 helpers.wait_until(lambda: "TracerPid:\t0\n" not in pathlib.Path(f"/proc/{process.pid}/status").read_text())
                 process.finish()
-                tracer.communicate(timeout=30)
+                tracer.communicate(timeout=helpers.PATIENCE)
             finally:
                 helpers.end_process(tracer)
         said[options] = chain(trace.read_text().replace("(", " "))

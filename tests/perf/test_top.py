@@ -28,7 +28,7 @@ def top(pid, folder):
                 found.append((float(match[1]), match[2], match[3]))
         process.stdin.write("q")
         process.stdin.flush()
-        process.communicate(timeout=30)
+        process.communicate(timeout=helpers.PATIENCE)
     finally:
         helpers.end_process(process)
     return found

@@ -25,7 +25,7 @@ from smaps import read_smaps
 from test_samples import replaced
 from watching import FOREVER, NOBODY, observed_row, observing, running, write_configuration
 
-pytestmark = pytest.mark.beside
+pytestmark = [pytest.mark.beside, pytest.mark.waits]
 
 CALM = "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
 WAITING = CALM.replace("avg10=0.00", "avg10=60.00").replace("total=0", "total=100000000000")
@@ -179,7 +179,7 @@ def test_sandbox(acting, tmp_path):
 
 def test_not_by_default(observe, program):
     """Observing alone changes nothing."""
-    with observe(program) as service:
+    with observe(program, lines=["window = 4", "interval = 8"]) as service:
         with running([str(program), FOREVER]):
             service.wait_for(program, ENOUGH)
         acts = service.next_windows(1)["acts"]
@@ -492,18 +492,19 @@ sys.stdin.read()
 @pytest.mark.whole
 def test_mappings_of_a_user(acting, program):
     """A user with processes of very many mappings keeps the service from acting, and from nothing else: it answers within a second."""
-    with acting() as service, contextlib.ExitStack() as stack:
-        for _ in range(12):
+    with contextlib.ExitStack() as stack:
+        for _ in range(12):  # before the program is observed: on a busy machine that would be long ago when they are ready
             process = helpers.start([*NOBODY, sys.executable, "-c", MAPPINGS], stdin=subprocess.PIPE)
             stack.callback(helpers.end_process, process)
             assert int(process.stdout.readline()) > 30000
+        service = stack.enter_context(acting())
+        began = helpers.ticks(service.service.process.pid)
         service.configure()
         acts = service.wait(lambda acts: acts["failed"] + acts["huge"] > 0)
         if acts["huge"] == 0:
             assert "to look takes too long" in service.lines_until("not put in place")[-1]
-        else:
-            assert float(re.search(r"put in place in ([\d.]+) ms", service.lines_until("put in place")[-1])[1]) < 1000
         before = helpers.ticks(service.service.process.pid)
+        assert before - began < os.sysconf("SC_CLK_TCK")  # of a processor: how long it waits for one is the machine's
         time.sleep(10)
         assert helpers.ticks(service.service.process.pid) - before < 0.2 * 10 * os.sysconf("SC_CLK_TCK")
 

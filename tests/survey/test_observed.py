@@ -17,7 +17,7 @@ import helpers
 from test_samples import replaced
 from watching import FOREVER, NOBODY, SECONDS, observed_row as row, running
 
-pytestmark = pytest.mark.beside
+pytestmark = [pytest.mark.beside, pytest.mark.waits]
 
 HUGE = 2 << 20
 STOP = "/run/hugeld-service/stop"
@@ -129,6 +129,7 @@ def windows(path):
     return int(re.search(r"^hugeld_windows_total (\d+)$", path.read_text(), re.M)[1])
 
 
+@pytest.mark.whole
 def test_stopped_and_configured_anew(observe, calls, tmp_path):
     """Nothing is sampled while the kill switch is there; `observe = no` the same, also if something else wakes the service."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*") as service:
@@ -161,7 +162,7 @@ def test_ended_in_a_window(observe, calls, how):
         else:
             service.configuration.write_text("observe = no\n")
             service.process.send_signal(signal.SIGHUP)
-        helpers.wait_until(lambda: not rings(service.process), what="its end")
+        helpers.wait_until(lambda: not rings(service.process), 30, "its end")
 
 
 def test_windows_and_rests(observe, calls):
@@ -200,6 +201,7 @@ def test_suspended(observe, calls):
         assert observed["windows_lost"] < observed["windows"]
 
 
+@pytest.mark.whole
 def test_lost(observe, calls):
     """Of a window that has lost too many samples nothing counts, and of those before it neither."""
     with running([calls, FOREVER]), observe(f"{pathlib.Path(calls).parent}/*", lines=["window = 4", "interval = 8"]) as service:
@@ -213,6 +215,7 @@ def test_lost(observe, calls):
         service.wait_for(calls)
 
 
+@pytest.mark.whole
 def test_too_costly(observe, calls, tmp_path):
     """A window that takes too much of a processor is ended, and the next one comes much later."""
     burn = tmp_path / "burn.so"
@@ -232,7 +235,7 @@ def test_killed_in_a_window(observe, calls):
             with contextlib.suppress(AssertionError), observe(f"{pathlib.Path(calls).parent}/*") as service:
                 assert helpers.wait_until(lambda s=service: rings(s.process), SECONDS, "a window")
                 service.process.kill()
-                service.process.wait(20)
+                service.process.wait(helpers.PATIENCE)
         with observe(f"{pathlib.Path(calls).parent}/*") as service:
             service.wait_for(calls, 1)
 

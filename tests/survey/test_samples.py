@@ -19,7 +19,7 @@ from pagecache import on_small_pages
 from reports import Drawing, answer_of
 from watching import FOREVER, NOBODY, row, running, ticks
 
-pytestmark = pytest.mark.beside
+pytestmark = [pytest.mark.beside, pytest.mark.waits]
 
 MIB = 1 << 20
 HUGE = 2 * MIB

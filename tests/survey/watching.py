@@ -84,7 +84,7 @@ def observing(configuration, *eligible, lines=(), prefix=(), covers=()):
         yield Observed(process, configuration)
         assert process.poll() is None, process.stderr.read()
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 0, process.stderr.read()
+        assert process.wait(helpers.PATIENCE) == 0, process.stderr.read()
     finally:
         helpers.end_process(process)
 

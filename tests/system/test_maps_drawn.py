@@ -53,7 +53,7 @@ def on_terminal(argv, columns, **changes):
     except OSError:  # the other side was closed
         pass
     os.close(master)
-    process.wait(timeout=30)
+    process.wait(timeout=helpers.PATIENCE)
     helpers.end_process(process)
     return output.decode().replace("\r\n", "\n")
 
