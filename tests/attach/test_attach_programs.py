@@ -139,10 +139,10 @@ def is_killed(steps, nth, command, *arguments):
 
 
 PROGRAMS = ["go", "musl", "java", "node", "python", "erlang", "qemu"]
-SLOW = [pytest.param(name, marks=pytest.mark.whole) for name in PROGRAMS[2:]]
+SLOW = [pytest.param(name, marks=pytest.mark.whole) for name in PROGRAMS if name != "musl"]
 
 
-@pytest.mark.parametrize("name", [*PROGRAMS[:2], *SLOW])
+@pytest.mark.parametrize("name", [*SLOW, "musl"])
 def test_pairs(request, name):
     argv, patterns = request.getfixturevalue(f"{name}_program")
     with pulsing(argv) as process:
