@@ -138,8 +138,20 @@ static void check_output(void) {
     _exit(HL_EXIT_NO);
 }
 
+/* Of the standard descriptors those that are closed become ones that cannot be read or written: else the next file that is opened
+   would be among them, and get what is said.  A program that is executed finds them closed. */
+static void keep_standard_numbers(void) {
+    int fd;
+    do
+        fd = open("/", O_PATH | O_CLOEXEC);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd >= 0)
+        close(fd);
+}
+
 int main(int argc, char **argv) {
     static char *no_arguments[] = {(char *)"hugeld", NULL};
+    keep_standard_numbers();
     argp_program_version_hook = print_version;
     argp_err_exit_status = HL_EXIT_USAGE;
     atexit(check_output);

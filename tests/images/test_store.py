@@ -1180,3 +1180,12 @@ def test_run_tells_of_attributes(world):
     assert "attributes changed" not in world.run(*command).stderr
     os.link(world.path(APP), world.path("/run/programs/linked"))
     assert "attributes changed since (a hard link, chmod); run hugeld share refresh" in world.run(*command).stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_descriptors(own_store, closed):
+    """What is said where output is closed goes into no file of the store."""
+    command = f'exec "$0" share add "--store=$1" "$2" /nonexistent {closed}'
+    result = helpers.run(["sh", "-c", command, helpers.HUGELD, own_store, os.path.realpath("/usr/bin/python3")])
+    assert result.returncode == 1, result
+    assert (own_store / ".lock").read_bytes() == b""
