@@ -2,7 +2,8 @@
 /* A program that is started for the first time is not kept waiting for its image, which takes about a millisecond for each MiB:
    another process makes it meanwhile, for the next start.
 
-   It must not be noticed.  It is no child of the program's, since it is begun by a process that ends at once and sends no signal.
+   It must not be noticed.  It is no child of the program's, since it is begun by a process that ends at once and sends no signal, and
+   goes on only where another one's child is no surprise.
    It has no descriptor of this one's, because who reads a pipe to its end would wait for it; of the environment, which may make a
    library write its file, only what it needs; it is in a session of its own; and it comes after everything else: on processors
    (SCHED_IDLE, also if this process is a real-time one, and its session counts no more than that) and on disks.  hl_add_image does
@@ -23,6 +24,7 @@
 #include <linux/magic.h>
 #include <sched.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -199,11 +201,23 @@ static char **complete(char **arguments) {
     return all;
 }
 
+/* Whether this process, whose parent was STARTER, is given to a process that expects others' children when that ends: to process 1, or to
+   a user's systemd.  Any other one that asked for them (PR_SET_CHILD_SUBREAPER), as a build's sandbox does, may wait for all. */
+static bool is_given_away(pid_t starter) {
+    char name[32], path[32];
+    pid_t parent = getppid();
+    for (; parent == starter; parent = getppid())
+        sched_yield();
+    snprintf(path, sizeof path, "/proc/%d/comm", parent);
+    return parent == 1 || (hl_read_file(path, name, sizeof name) > 0 && strcmp(name, "systemd\n") == 0);
+}
+
 static bool begin_maker(const char *command, char **arguments, char **variables) {
     long child = begin_process();
     if (child == 0) {
+        pid_t starter = getpid();
         setsid();
-        if (begin_process() == 0)
+        if (begin_process() == 0 && is_given_away(starter))
             become_maker(command, arguments, variables);
         _exit(0);
     }

@@ -209,6 +209,20 @@ def test_where_orphans_come(world, store, maker, stock):
     stays_away(world, store, maker, stock, "--", stock, "--version", prefix=prefix)
 
 
+def test_below_a_process_that_waits_for_orphans(world, store, maker, stock):
+    """A build's sandbox is the parent of all that is left over, and ends after it."""
+    world.path("/run/hold").touch()
+    script = "import ctypes, os, subprocess, sys\nctypes.CDLL(None).prctl(36, 1)\nsubprocess.run(sys.argv[1:])\n" \
+             "while True:\n    try:\n        os.wait()\n    except ChildProcessError:\n        break\n"
+    allow_again(store)
+    result = run(world, "--", stock, "--version", prefix=["timeout", "60", "python3", "-c", script])
+    world.path("/run/hold").unlink()
+    assert result.returncode == 0 and (store / ".lock").stat().st_mtime > 0
+    allow_again(store)
+    run(world, "--", stock, "--version")
+    assert len(maker(1)) == 1
+
+
 def test_in_a_service(world, store, maker, stock):
     """systemd would take it for the service's main process, or wait for it."""
     prefix = ["sh", "-c", 'SYSTEMD_EXEC_PID=$$ exec "$@"', "sh"]
