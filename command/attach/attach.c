@@ -139,9 +139,11 @@ static enum hl_skip reason_of(int skip) {
     }
 }
 
-/* Of the file at PATH; NULL: it is not known. */
-static char *format_reason(int skip, const char *path) {
+/* Of the file at PATH, or NULL where that is not known, in the process PID.  Root is told what keeps root from it. */
+static char *format_reason(int skip, pid_t pid, const char *path) {
     enum hl_skip reason = reason_of(skip);
+    if (reason == HL_SKIP_ATTACH_DENIED && geteuid() == 0)
+        return hl_xasprintf("%s", hl_explain_denial(pid));
     if (reason == HL_MOVED)
         return hl_xasprintf("%s", strerror(-skip));
     return hl_explain_skip(reason, path != NULL ? path : "FILE");
@@ -193,7 +195,7 @@ static void print_text(const struct request *request, const struct hl_attachment
         print_joined(attachment, text);
     if (text->skip != 0 && !is_there) {
         what = text->skip == HL_SKIP_TOO_SMALL ? explain_too_small(request, attachment, text->loaded)
-                                               : format_reason(text->skip, path);
+                                               : format_reason(text->skip, attachment->process.pid, path);
         hl_warn("%d %s: %s: %s stays: %s", attachment->process.pid, attachment->process.name, path,
                 text->joined_pages > 0 ? "the rest of the text" : "text", what);
         free(what);
@@ -216,32 +218,32 @@ static void print_text(const struct request *request, const struct hl_attachment
 
 static json_t *json_or_null(const char *text) { return text != NULL ? hl_json_text(text) : json_null(); }
 
-static void set_reason(json_t *json, int skip, const char *path) {
+static void set_reason(json_t *json, int skip, pid_t pid, const char *path) {
     enum hl_skip reason = skip != 0 ? reason_of(skip) : HL_MOVED;
-    char *sentence = skip != 0 ? format_reason(skip, path) : NULL;
+    char *sentence = skip != 0 ? format_reason(skip, pid, path) : NULL;
     json_object_set_new(json, "reason", json_or_null(reason != HL_MOVED ? hl_skip_name(reason) : NULL));
     json_object_set_new(json, "sentence", json_or_null(sentence));
     free(sentence);
 }
 
-static json_t *make_json_text(const struct hl_attached_text *text) {
+static json_t *make_json_text(const struct hl_attached_text *text, pid_t pid) {
     json_t *json = json_pack("{s:o, s:b, s:b, s:I, s:I, s:o}", "path",
                              hl_json_text(text->loaded->object.path), "is_main", text->loaded->object.is_main,
                              "moves", text->skip == 0, "joined_pages", (json_int_t)text->joined_pages,
                              "huge_pages", (json_int_t)text->huge_pages, "image", json_or_null(text->image));
-    set_reason(json, text->skip, text->loaded->object.path);
+    set_reason(json, text->skip, pid, text->loaded->object.path);
     return json;
 }
 
 static json_t *make_json(const struct request *request, const struct hl_attachment *attachment) {
     json_t *texts = json_array();
     for (size_t i = 0; i < attachment->n_texts; i++)
-        json_array_append_new(texts, make_json_text(&attachment->text[i]));
+        json_array_append_new(texts, make_json_text(&attachment->text[i], attachment->process.pid));
     json_t *json = json_pack("{s:i, s:o, s:b, s:I, s:I, s:o}", "pid", (int)attachment->process.pid, "name",
                              json_or_null(attachment->process.name), "dry_run", request->attachment.dry_run,
                              "stopped_us", (json_int_t)attachment->stopped_us, "stopped_threads",
                              (json_int_t)attachment->stopped_threads, "objects", texts);
-    set_reason(json, attachment->skip, attachment->process.executable);
+    set_reason(json, attachment->skip, attachment->process.pid, attachment->process.executable);
     return json;
 }
 
@@ -258,7 +260,7 @@ static void say_refused(const struct request *request, const struct hl_attachmen
             if (!request->json)
                 print_joined(attachment, &attachment->text[i]);
         }
-    char *reason = format_reason(attachment->skip, attachment->process.executable);
+    char *reason = format_reason(attachment->skip, attachment->process.pid, attachment->process.executable);
     hl_warn("%d %s: %s stays: %s", attachment->process.pid,
             attachment->process.name != NULL ? attachment->process.name : "?",
             is_joined ? "the rest of the text" : "text", reason);

@@ -168,7 +168,7 @@ static const char *find_near_option(const struct argp_option *options, const cha
 }
 
 /* Ends the command where a long option is one with a mistake in it: getopt would only say that it knows none of this name. */
-static void find_misspelled(const struct argp_state *state) {
+static void find_misspelled(const struct argp_state *state, const char *command) {
     for (int i = 1; i < state->argc; i++) {
         const char *word = state->argv[i];
         bool is_option = strncmp(word, "--", 2) == 0;
@@ -177,7 +177,7 @@ static void find_misspelled(const struct argp_state *state) {
         char *name = hl_xasprintf("%.*s", (int)strcspn(word, "="), word);
         const char *near = is_option ? find_near_option(state->root_argp->options, name + 2) : NULL;
         if (near != NULL) {
-            hl_warn("unrecognized option '%s'; did you mean '--%s'?", name, near);
+            hl_warn("%s: unrecognized option '%s'; did you mean '--%s'?", command, name, near);
             exit(HL_EXIT_USAGE);
         }
         free(name);
@@ -218,7 +218,7 @@ static error_t parse_argument(int key, char *argument, struct argp_state *state)
     if (key != ARGP_KEY_INIT)
         return ARGP_ERR_UNKNOWN;
     state->err_stream = NULL; /* getopt has said what is wrong; argp would add "Try ..." */
-    find_misspelled(state);
+    find_misspelled(state, reading->command->name);
     return 0;
 }
 
@@ -237,7 +237,11 @@ int hl_read_flags(const struct hl_command *command, int argc, char **argv, void 
         .options = options, .parser = parse_argument, .args_doc = last->argument, .doc = command->doc};
     struct reading reading = {command, request};
     unsigned order = last->kind == HL_FLAG_PROGRAM ? ARGP_IN_ORDER : 0; /* what follows it is the program's */
+    char *own_name = argv[0], *name = hl_xasprintf("hugeld: see 'hugeld %s --help'", command->name);
+    argv[0] = name; /* what getopt puts before its messages */
     error_t result = argp_parse(&argp, argc, argv, ARGP_NO_HELP | order, NULL, &reading);
+    argv[0] = own_name;
+    free(name);
     free(options);
     return result == 0 ? 0 : HL_EXIT_USAGE;
 }

@@ -519,8 +519,7 @@ static bool may_trace(void) {
     return syscall(SYS_capget, &header, data) == 0 && (data[0].effective & CAP_TO_MASK(CAP_SYS_PTRACE)) != 0;
 }
 
-/* Why PID may not be read, and what to do. */
-static const char *explain_denial(pid_t pid) {
+const char *hl_explain_denial(pid_t pid) {
     if (geteuid() != 0)
         return read_owner(pid) == (long)geteuid()
                    ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
@@ -541,7 +540,7 @@ void hl_say_unreadable(pid_t pid, int result) {
         break;
     case EACCES:
     case EPERM:
-        hl_warn("%d: %s", pid, explain_denial(pid));
+        hl_warn("%d: %s", pid, hl_explain_denial(pid));
         break;
     case ENODATA:
         hl_warn("%d: the process has no memory: it is a kernel thread, or has just ended; name another", pid);

@@ -163,6 +163,9 @@ bool hl_answers(const struct hl_process *process, const struct hl_region *region
    not be asked.  The caller owns it. */
 char *hl_read_variable(const struct hl_process *process, const char *name);
 
+/* Why PID may not be read or traced by this user, and what to do; static. */
+const char *hl_explain_denial(pid_t pid);
+
 /* Says in one line why PROCESS could not be read, RESULT being the negated errno. */
 void hl_say_unreadable(pid_t pid, int result);
 

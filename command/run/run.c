@@ -163,6 +163,13 @@ static bool is_script_unknown(const struct hl_target *target) {
     return target->is_unknown && (target->program->is_script || target->followed);
 }
 
+/* PROGRAM, which ends in TARGET, may be the env of "env bash -c x", which is no script.  The caller frees it. */
+static char *explain_unknown(const struct hl_program *program, const struct hl_target *target) {
+    bool is_script = program->is_script || target->program->is_script;
+    return hl_xasprintf("it is not known which program %s starts; run that one",
+                        is_script ? "this script" : hl_base_name(target->program->executable));
+}
+
 /* Executes the image of what PROGRAM runs in the end, if there is one, and preloads for other objects.
    Without an image it preloads. */
 static void choose_image(struct hl_way *way, const struct hl_run *run, const struct hl_options *options,
@@ -174,7 +181,7 @@ static void choose_image(struct hl_way *way, const struct hl_run *run, const str
     if (hl_is_privileged(program))
         way->no_image = hl_xasprintf("%s", hl_skip_sentence(HL_SKIP_PRIVILEGED));
     else if (is_script_unknown(&target))
-        way->no_image = hl_xasprintf("it is not known which program this script starts; run that one");
+        way->no_image = explain_unknown(program, &target);
     else if (!hl_read_program(target.program))
         way->no_image = explain_unread(target.program);
     else if (!hl_selects_main(patterns, target.program->executable))
@@ -470,9 +477,11 @@ static void share_missing(const struct hl_run *run, struct hl_program *program, 
     bool is_unknown = is_script_unknown(&target);
     if (is_any && (is_unknown || is_out_of_reach) &&
         !hl_selects_other_objects(hl_find_patterns(run->patterns))) {
-        if (!is_first_use && is_unknown)
-            hl_warn("%s: no image: it is not known which program this script starts; run that one", argv[0]);
-        else if (!is_first_use)
+        if (!is_first_use && is_unknown) {
+            char *why = explain_unknown(program, &target);
+            hl_warn("%s: no image: %s", argv[0], why);
+            free(why);
+        } else if (!is_first_use)
             hl_warn("%s: no image: it only starts %s, which does not begin on one that way; use --via=image, "
                     "or run that program",
                     argv[0], target.program->executable);

@@ -293,7 +293,9 @@ static void write_metrics(struct service *service) {
                                    : strerror(-result),
                 result == -EACCES || result == -EROFS || result == -ELOOP
                     ? "; use a folder of root's that ReadWritePaths= of hugeld.service has"
-                    : "");
+                : result == -ENOENT ? "; make the folder"
+                : result == -ENOSPC ? "; free space there"
+                                    : "; name another file with metrics=");
     service->metrics_said = result;
     free(text);
 }

@@ -170,12 +170,13 @@ int hl_show_service(const struct hl_configuration *configuration, const char *pa
 
 static bool stop_service(void) {
     if (mkdir(HL_SERVICE_FOLDER, 0755) != 0 && errno != EEXIST) {
-        hl_warn("service undo: " HL_SERVICE_FOLDER ": %s", strerror(errno));
+        hl_warn("service undo: " HL_SERVICE_FOLDER ": %s; make /run writable, and undo again",
+                strerror(errno));
         return false;
     }
     int file = open(HL_SERVICE_STOP, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (file < 0)
-        hl_warn("service undo: " HL_SERVICE_STOP ": %s", strerror(errno));
+        hl_warn("service undo: " HL_SERVICE_STOP ": %s; make it by hand, and undo again", strerror(errno));
     else
         close(file);
     return file >= 0;
@@ -195,7 +196,7 @@ int hl_undo_service(double seconds) {
                 "them open; undo again when they have ended",
                 seconds);
     else if (result != 0)
-        hl_warn("service undo: " HL_SYSTEM_STORE ": %s", strerror(-result));
+        hl_warn("service undo: " HL_SYSTEM_STORE ": %s; umount " HL_SYSTEM_STORE, strerror(-result));
     if (!fine || result != 0)
         return HL_EXIT_NO;
     hl_print("all is back: no process has a page of an image, and the store is unmounted");

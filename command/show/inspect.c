@@ -255,6 +255,15 @@ static void print_plan(const struct hl_forecast *report, const struct hl_starts 
         print_range(report, range, "on other kernels and file systems, over its");
 }
 
+/* The map, what is moved, and what stays. */
+static void print_parts(const struct hl_forecast *report, const struct parts *parts,
+                        const struct hl_options *options) {
+    draw_plan(report, parts, options);
+    for (unsigned i = 0; i < report->plan.n_spans; i++)
+        print_span(report, &report->plan.span[i]);
+    print_segments(report, parts, options);
+}
+
 static void print_report(const struct hl_forecast *report, const struct hl_found_image *image,
                          const struct hl_starts *range, enum address address, const struct parts *parts,
                          const struct hl_options *options, const struct hl_verdict *verdict) {
@@ -273,12 +282,12 @@ static void print_report(const struct hl_forecast *report, const struct hl_found
     if (report->object.n_segments > 0 && hl_is_native(report->file))
         print_verdict(verdict);
     print_image(report, image, range, options, verdict);
-    if (verdict->best != HL_WAY_NOTHING || hl_count_pages(plan) > 0)
+    /* What is static takes no private copy, so a plan applies to it only on an image. */
+    bool is_planned = !is_static(report->file) || options->backend == HL_BACKEND_IMAGE;
+    if (is_planned && (verdict->best != HL_WAY_NOTHING || hl_count_pages(plan) > 0))
         print_plan(report, range, address);
-    draw_plan(report, parts, options);
-    for (unsigned i = 0; i < plan->n_spans; i++)
-        print_span(report, &plan->span[i]);
-    print_segments(report, parts, options);
+    if (is_planned)
+        print_parts(report, parts, options);
     if (report->skip != 0 && report->object.n_segments == 0) {
         char *remedy = format_remedy(hl_skip_remedy((enum hl_skip)report->skip));
         hl_print("    stays: %s%s", hl_skip_sentence((enum hl_skip)report->skip), remedy);

@@ -454,7 +454,10 @@ char *hl_format_verdict(const struct hl_verdict *verdict) {
     if (verdict->best == HL_WAY_NOTHING || verdict->best == HL_WAY_PLACE || verdict->is_gone ||
         !verdict->is_main) /* in place plain runs are on huge pages, too */
         return line;
-    char *name = hl_xasprintf("hugeld bench --");
+    char *name = hl_xasprintf("hugeld bench");
+    if (verdict->best == HL_WAY_IMAGE)
+        add_store(&name, "-ostore=", verdict);
+    hl_add_word(&name, "--");
     hl_add_word(&name, verdict->path);
     bool is_next = verdict->best == HL_WAY_IMAGE && !verdict->is_made;
     char *longer =

@@ -924,3 +924,40 @@ def test_service_options(arguments):
     """What an option would not do is refused: nothing begins, and nothing is undone."""
     result = helpers.run([helpers.HUGELD, "service", *arguments.split()], timeout=10)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result
+
+
+@pytest.mark.parametrize("arguments, line", [
+    (["run", "--frob"], "see 'hugeld run --help': unrecognized option '--frob'"),
+    (["status", "-z"], "see 'hugeld status --help': invalid option -- 'z'"),
+    (["inspect", "--optoins=x"], "inspect: unrecognized option '--optoins'; did you mean '--options'?"),
+    (["run", "--via=frob", "true"], "run: --via frob: give auto, preload, ldso or image"),
+])
+def test_wrong_options_name_the_command(arguments, line):
+    result = hugeld(*arguments)
+    assert (result.returncode, result.stderr.splitlines()) == (2, [f"hugeld: {line}"])
+
+
+def test_inspect_plans_nothing_for_static(builder):
+    """The dynamic linker, which would move it, never runs."""
+    text = hugeld("inspect", builder.tiny("-static")).stdout
+    assert "static, the dynamic linker never runs" in text and "plan:" not in text and "small:" not in text, text
+
+
+def test_inspect_names_the_store_for_bench(builder, tmp_path):
+    store = tmp_path / "store"
+    text = hugeld("inspect", "-o", f"store={store}", builder.executable("nopie")).stdout
+    [commands] = re.findall(r"^  best: an image.*$", text, re.M)
+    assert f"hugeld bench -ostore={store} -- " in commands, text
+
+
+def test_unknown_program_of_no_script():
+    result = hugeld("run", "--via=image", "env", "bash", "-c", "true")
+    assert result.returncode == 0 and "it is not known which program bash starts" in result.stderr, result
+
+
+def test_attach_tells_root_what_denies(root):
+    """JSON has the sentence of the text, and no advice that was followed already."""
+    text, told = hugeld("attach", "1"), json.loads(hugeld("attach", "--json", "1").stdout)["processes"][0]
+    if told["reason"] != "attach-denied":
+        pytest.skip("root may trace process 1")
+    assert told["sentence"] in text.stderr and "run hugeld as root" not in told["sentence"], told
