@@ -16,7 +16,7 @@ import time
 import numpy
 
 import pagecache
-from helpers import BUILD, LIBRARY
+from helpers import BUILD, HUGELD, LIBRARY
 
 OUT = BUILD / "bench"
 LINKER = BUILD / "ldso/ld.so"
@@ -97,18 +97,24 @@ def unchanged(measure):
     return inner
 
 
+def time_commands(rounds, ways, prints, *flags):
+    """{name: ms, or what the program prints first; name:cpu: ms} from `hugeld bench`, of {name: way}."""
+    words = []
+    for name, way in ways.items():
+        variables = [f"{k}={v}" for k, v in way.variables.items()]
+        words += ["--", "@" * (prints or way.prints) + name, *variables, *way.argv]
+    result = subprocess.run([HUGELD, "bench", *flags, "--commands", str(rounds), *words], env=environment(), capture_output=True, text=True)
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["hugeld bench failed"])[-1]
+        raise RuntimeError(f"{last} ({' '.join(way.argv)[:200]})")
+    return {name: [float(n) for n in numbers] for name, *numbers in map(str.split, result.stdout.splitlines())}
+
+
 @unchanged
 def pairs(ways, rounds, prints=False):
-    """{name: values} from bench/pairs: ms, or what the program prints first."""
-    words = []
-    for way in ways:
-        words += ["--"] * bool(words) + ["@" * way.prints + way.name, *(f"{k}={v}" for k, v in way.variables.items()), *way.argv]
-    command = [OUT / "pairs", *(["-p"] if prints else []), str(rounds), *words]
-    result = subprocess.run(command, env=environment(), capture_output=True, text=True)
-    if result.returncode != 0:
-        last = (result.stderr.strip().splitlines() or ["pairs failed"])[-1]
-        raise RuntimeError(f"{last} ({' '.join(map(str, ways[0].argv))[:200]})")
-    return {line[0]: [float(w) for w in line[1:]] for line in map(str.split, result.stdout.splitlines())}
+    """{name: values}, all in turns: ms, or what the program prints first."""
+    found = time_commands(rounds, {way.name: way for way in ways}, prints)
+    return {way.name: found[way.name] for way in ways}
 
 
 @unchanged
@@ -118,18 +124,10 @@ def at_once(ways, rounds, prints=False):
     by_name, found = {way.name: way for way in ways}, {}
     for way in ways:
         base = by_name.get(way.base)
-        if base is None or base is way:
-            continue
-        words = []
-        for name, one in ("pair", base), ("values", way):
-            words += ["--"] * bool(words) + [name, *(f"{k}={v}" for k, v in one.variables.items()), *one.argv]
-        result = subprocess.run([OUT / "pairs", *(["-p"] if prints else []), "-2", str(rounds), *words], env=environment(),
-                                capture_output=True, text=True)
-        if result.returncode != 0:
-            raise RuntimeError(f"{way.name}: {(result.stderr.strip().splitlines() or ['pairs failed'])[-1]}")
-        lines = {line[0]: [float(w) for w in line[1:]] for line in map(str.split, result.stdout.splitlines())}
-        found[way.name] = {"values": lines["values"], "pair": lines["pair"],
-                           "cpu": lines["values:cpu"], "pair_cpu": lines["pair:cpu"]}
+        if base is not None and base is not way:
+            lines = time_commands(rounds, {"pair": base, "values": way}, prints, "--at-once")
+            found[way.name] = {"values": lines["values"], "pair": lines["pair"],
+                               "cpu": lines["values:cpu"], "pair_cpu": lines["pair:cpu"]}
     return found
 
 

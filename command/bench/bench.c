@@ -47,6 +47,7 @@ struct request {
     double seconds; /* 0: not given */
     bool toggles;
     struct hl_toggle_settings settings;
+    size_t rounds;  /* of --commands; 0: not given */
     char **program; /* or NULL */
 };
 
@@ -71,12 +72,14 @@ static const struct hl_flag command_flags[] = {
     {"keep", 0, NULL, "With --toggle: leave it attached", HL_SWITCH(struct request, settings.keep)},
     {"running-threads", 0, NULL, "With --toggle: interrupt threads that run, too",
      HL_SWITCH(struct request, settings.takes_running)},
+    /* Not for users: bench/ and tools/demo measure with it. */
+    {"commands", 0, "N", NULL, HL_COUNT(struct request, rounds, 1, PAIRS_MAX)},
     {NULL, 0, "[--] PROGRAM [ARGUMENT...]", NULL, HL_PROGRAM(struct request, program)},
 };
 
 /* --- what each run must be --- */
 
-static char *describe_status(int status) {
+char *hl_describe_status(int status) {
     if (WIFSIGNALED(status))
         return hl_xasprintf("signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     return hl_xasprintf("exit status %d", WEXITSTATUS(status));
@@ -127,7 +130,7 @@ static int check_status(const struct hl_bench *bench, enum hl_side side, const s
     const char *name = bench->subject->argv[0];
     if (trial->status == bench->reference.status)
         return 0;
-    char *plain = describe_status(bench->reference.status), *now = describe_status(trial->status);
+    char *plain = hl_describe_status(bench->reference.status), *now = hl_describe_status(trial->status);
     char *line = side == HL_ON_HUGE ? choose_line(trial) : NULL;
     const char *plainly = bench->subject->against != NULL ? "with --against's options" : "plainly";
     if (side == HL_PLAIN)
@@ -244,7 +247,7 @@ static int try_first(struct hl_bench *bench, bool ignore_failure) {
         free(line);
         return HL_EXIT_NO;
     }
-    char *how = describe_status(trial.status);
+    char *how = hl_describe_status(trial.status);
     hl_warn("%s: %s when run plainly; give it work that succeeds, or --ignore-failure",
             bench->subject->argv[0], how);
     free(how);
@@ -316,9 +319,12 @@ static int measure_in_turns(struct hl_bench *bench, size_t pair) {
 
 /* One pair at the same time: the sides swap processors each time, and each second time who is first. */
 static int measure_at_once(struct hl_bench *bench, size_t pair) {
-    int processors[HL_SIDES] = {bench->processors[pair % 2], bench->processors[(pair + 1) % 2]};
+    const struct hl_runner runners[HL_SIDES] = {
+        {bench->subject, HL_PLAIN, bench->processors[pair % 2]},
+        {bench->subject, HL_ON_HUGE, bench->processors[(pair + 1) % 2]},
+    };
     struct hl_trial trials[HL_SIDES];
-    int result = hl_try_pair(bench->subject, pair / 2 % 2 == 0 ? HL_PLAIN : HL_ON_HUGE, processors, trials);
+    int result = hl_try_pair(runners, pair / 2 % 2, trials);
     int code = result != 0 ? refuse_start(bench, -result) : 0;
     for (int side = 0; side < HL_SIDES; side++) {
         if (code == 0)
@@ -357,19 +363,18 @@ static int measure_pairs(struct hl_bench *bench) {
     return code;
 }
 
-/* The processors that two sides at once have; 0, or the exit code after one line. */
-static int find_processors(struct hl_bench *bench) {
+bool hl_find_processors(int processors[HL_SIDES]) {
     cpu_set_t set;
     int n = 0;
     CPU_ZERO(&set);
     sched_getaffinity(0, sizeof set, &set);
     for (int i = 0; i < CPU_SETSIZE && n < HL_SIDES; i++)
         if (CPU_ISSET((size_t)i, &set))
-            bench->processors[n++] = i;
+            processors[n++] = i;
     if (n == HL_SIDES)
-        return 0;
+        return true;
     hl_warn("bench: --at-once needs two processors; leave it out, and both sides take turns");
-    return HL_EXIT_NO;
+    return false;
 }
 
 /* Where the measured runs could not say what they moved: whether the program still is on huge pages. */
@@ -401,7 +406,7 @@ static int measure_program(struct request *request) {
         .at_once = request->at_once,
         .precision = request->precision,
     };
-    if (bench.at_once && find_processors(&bench) != 0)
+    if (bench.at_once && !hl_find_processors(bench.processors))
         return HL_EXIT_NO;
     for (unsigned side = 0; side < HL_SIDES; side++) {
         bench.maps[side] = json_array();
@@ -489,6 +494,10 @@ int hl_measure_program(int argc, char **argv) {
     code = check_request(&request);
     if (code != 0)
         goto out;
+    if (request.rounds > 0) {
+        code = hl_time_commands(request.program, request.rounds, request.at_once);
+        goto out;
+    }
     if (request.pairs == 0)
         request.pairs = request.precision > 0 ? PAIRS_MAX : PAIRS_DEFAULT;
     if (request.toggles) {

@@ -21,7 +21,7 @@ enum hl_metric {
 };
 #define HL_TIMES (HL_SYSTEM + 1) /* the first metrics are times in ms */
 
-/* How a run's environment is made.  PLAIN: without libhugeld.so, or as --against says.  AS_IS: not changed. */
+/* How a run's environment is made.  PLAIN: without libhugeld.so, or as --against says.  AS_IS: only the subject's variables are set. */
 enum hl_side { HL_PLAIN, HL_ON_HUGE, HL_SIDES, HL_AS_IS = HL_SIDES };
 
 /* The program and how it runs on huge pages. */
@@ -32,6 +32,7 @@ struct hl_subject {
     char *against; /* options: the other side is on huge pages too, with these; NULL: it is plain */
     int input;     /* what it reads: a file, from where the command's standard input stood; or -1 */
     off_t input_from;
+    char **variables; /* "NAME=VALUE", which AS_IS sets, up to a word without "=" or NULL; or NULL */
 };
 
 struct hl_bytes {
@@ -64,11 +65,22 @@ struct hl_trial {
 int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *maps, int log,
                    struct hl_trial *trial);
 
-/* Runs both sides of SUBJECT at the same time, each on its PROCESSOR; FIRST is started first, but neither
+/* Runs two at the same time, each on its processor; the one with the index FIRST is started first, but neither
    before both are there.  0, or a negated errno; hl_free_trial frees what each TRIAL has. */
-int hl_try_pair(const struct hl_subject *subject, enum hl_side first, const int processor[HL_SIDES],
-                struct hl_trial trial[HL_SIDES]);
+struct hl_runner {
+    const struct hl_subject *subject;
+    enum hl_side side;
+    int processor;
+};
+int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl_trial trial[HL_SIDES]);
 void hl_free_trial(struct hl_trial *trial);
+
+/* The processors that two runs at once have: the first two that this process may use.  False after one line if there is
+   only one. */
+bool hl_find_processors(int processors[HL_SIDES]);
+
+/* "exit status 1", of a STATUS of waitpid(2); the caller frees it. */
+char *hl_describe_status(int status);
 
 /* Waits for CHILD, which waits for GO to be closed, and describes it and its children as they exit.  Where
    tracing is not allowed it only waits. */
@@ -129,6 +141,13 @@ struct hl_bench {
 /* Prints what was measured, as JSON or for people, and writes the page to REPORT if that is not NULL; the
    exit code. */
 int hl_tell_answer(const struct hl_bench *bench, const char *report, bool json);
+
+#define HL_COMMANDS_MAX 16
+
+/* Times the commands in WORDS, no more than that, in so many ROUNDS, each [@]NAME [VARIABLE=VALUE]... PROGRAM [ARGUMENT]..., with "--" between them,
+   in turns, or two AT_ONCE, and prints two lines for each: NAME and its times in ms, or with @ the numbers that it prints; NAME:cpu
+   and the processor time in ms, its children's included.  WORDS are changed.  The exit code; one that fails ends it. */
+int hl_time_commands(char **words, size_t rounds, bool at_once);
 
 /* Counts in the process PID for SECONDS and prints it; the exit code. */
 int hl_bench_process(pid_t pid, double seconds, bool json);

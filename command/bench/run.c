@@ -73,6 +73,11 @@ static void make_plain(void) {
     free(kept);
 }
 
+static void set_variables(char **variable) {
+    for (; variable != NULL && *variable != NULL && strchr(*variable, '=') != NULL; variable++)
+        putenv(*variable);
+}
+
 /* The file is opened anew, since two runs at once must not share a position. */
 static void redirect(int input, off_t input_from, const int *stream) {
     char path[32] = "/dev/null";
@@ -102,6 +107,8 @@ __attribute__((noreturn)) static void run_child(const struct hl_subject *subject
         make_plain();
     else if (side != HL_AS_IS)
         code = hl_prepare_run(&run, subject->argv, &program, &way);
+    else
+        set_variables(subject->variables);
     atomic_store(&stamp->is_prepared, true);
     while (go >= 0 && read(go, &byte, 1) < 0 && errno == EINTR)
         ;
@@ -261,9 +268,8 @@ int hl_try_program(const struct hl_subject *subject, enum hl_side side, json_t *
     return result;
 }
 
-/* Starts SIDE on PROCESSOR, and a process that waits for it there.  Its process ID, or -1. */
-static pid_t start_keeper(const struct hl_subject *subject, enum hl_side side, int processor,
-                          const struct effort *effort, const int gate[2]) {
+/* Starts RUNNER on its processor, and a process that waits for it there.  Its process ID, or -1. */
+static pid_t start_keeper(const struct hl_runner *runner, const struct effort *effort, const int gate[2]) {
     cpu_set_t set;
     fflush(stdout);
     pid_t keeper = fork();
@@ -272,20 +278,19 @@ static pid_t start_keeper(const struct hl_subject *subject, enum hl_side side, i
     if (keeper != 0)
         return keeper;
     CPU_ZERO(&set);
-    CPU_SET((size_t)processor, &set);
+    CPU_SET((size_t)runner->processor, &set);
     if (sched_setaffinity(0, sizeof set, &set) != 0) {
         effort->stamp->error = errno;
         _exit(HL_EXIT_NO);
     }
-    pid_t child = start_child(subject, side, effort, -1, gate);
+    pid_t child = start_child(runner->subject, runner->side, effort, -1, gate);
     close(gate[1]);
     if (child > 0)
         wait_for_child(child, effort->stamp);
     _exit(HL_EXIT_DONE);
 }
 
-int hl_try_pair(const struct hl_subject *subject, enum hl_side first, const int processor[HL_SIDES],
-                struct hl_trial trial[HL_SIDES]) {
+int hl_try_pair(const struct hl_runner runner[HL_SIDES], size_t first, struct hl_trial trial[HL_SIDES]) {
     struct effort effort[HL_SIDES];
     int gate[2], result = 0;
     pid_t keeper[HL_SIDES] = {-1, -1};
@@ -297,9 +302,9 @@ int hl_try_pair(const struct hl_subject *subject, enum hl_side first, const int 
         result = result == 0 ? error : result;
         clear_trial(&trial[side]);
     }
-    for (int turn = 0; turn < HL_SIDES && result == 0; turn++) {
-        enum hl_side side = turn == 0 ? first : (enum hl_side)(HL_ON_HUGE - first);
-        keeper[side] = start_keeper(subject, side, processor[side], &effort[side], gate);
+    for (size_t turn = 0; turn < HL_SIDES && result == 0; turn++) {
+        size_t i = turn ^ first;
+        keeper[i] = start_keeper(&runner[i], &effort[i], gate);
     }
     for (int i = 0; i < 2 && has_gate; i++)
         close(gate[i]);
