@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 struct hl_string hl_find_patterns(const char *given) {
@@ -79,6 +80,21 @@ void hl_exclude_main(struct hl_string patterns) {
     free(without);
 }
 
+/* Whether a process of this user's would take the image of FILE, which a store has. */
+static bool is_usable(const struct hl_elf_file *file, const struct hl_options *options) {
+    struct hl_file_state state;
+    long image = hl_read_file_state(&state, file->fd) == 0 ? hl_open_image_of(&state, options) : -ENOENT;
+    if (image >= 0)
+        close((int)image);
+    return image >= 0;
+}
+
+/* A preloaded library takes some, which may be what the program lacks in the end. */
+static bool has_address_space(void) {
+    struct rlimit all;
+    return getrlimit(RLIMIT_AS, &all) == 0 && all.rlim_cur == RLIM_INFINITY;
+}
+
 /* Whether a store knows FILE, and libhugeld.so could map its image, since it is always at the same address.  Where it
    is to be said why it cannot, also if none can be preloaded. */
 static bool is_preloadable(const struct hl_elf_file *file, const struct hl_options *options) {
@@ -86,7 +102,8 @@ static bool is_preloadable(const struct hl_elf_file *file, const struct hl_optio
     hl_set_geometry(&geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     bool is_quiet = options->verbose == 0 && options->strict == 0;
     return !hl_gets_any_address(file, &geometry) && hl_is_in_store(file->fd, options) &&
-           (!is_quiet || hl_explain_plain_file(HL_ELF_FINE, file) == NULL);
+           (!is_quiet || (hl_explain_plain_file(HL_ELF_FINE, file) == NULL && has_address_space() &&
+                          is_usable(file, options)));
 }
 
 /* Whether there is anything to be done for objects other than the executable: PATTERNS select some, and, where nothing but what

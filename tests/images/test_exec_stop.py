@@ -483,6 +483,19 @@ def test_filtered_with_the_preloader(images, program, run, variant):
         assert (f"started as it is, because the image of {app} is of use only where hugeld run itself starts " in result.stderr) == (verbose == 2 and variant == "pie")
 
 
+@pytest.mark.parametrize("how", ["foreign store", "address space"])
+def test_not_preloaded_for_nothing(images, program, run, how):
+    """Where the exec stop is refused and libhugeld.so could not map the image either, or takes what the program needs."""
+    app = program("nopie")
+    images.add(app)
+    script = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n" + helpers.forbid_calls("ptrace") + \
+             "os.execvp(sys.argv[1], sys.argv[1:])\n"
+    prefix = ["unshare", "--user"] if how == "foreign store" else [sys.executable, "-c", script]
+    if helpers.run([*prefix, "true"]).returncode != 0:
+        pytest.skip("no user namespaces here")
+    check_same(run([app, "x"], prefix=prefix), plainly([app, "x"], prefix), "children ", "/proc/self/ns/user ")
+
+
 def test_traced(images, program, run):
     if not shutil.which("strace"):
         pytest.skip("strace is not installed")
