@@ -161,9 +161,11 @@ static bool is_beside_the_point(const struct request *request, const struct hl_a
                HL_SELECTED_BY_WILDCARD;
 }
 
-static void print_joined(const struct hl_attachment *attachment, const struct hl_attached_text *text) {
-    hl_print("%d %s: %s: on %" PRIu64 " huge %s of its own file", attachment->process.pid,
-             attachment->process.name, text->loaded->object.path, text->joined_pages,
+static void print_joined(const struct request *request, const struct hl_attachment *attachment,
+                         const struct hl_attached_text *text) {
+    hl_print("%d %s: %s: %son %" PRIu64 " huge %s of its own file", attachment->process.pid,
+             attachment->process.name, text->loaded->object.path,
+             request->attachment.dry_run ? "would be " : "", text->joined_pages,
              hl_pages_word(text->joined_pages));
 }
 
@@ -192,7 +194,7 @@ static void print_text(const struct request *request, const struct hl_attachment
     bool is_there = is_there_already(request, text->skip);
     char *what;
     if (text->joined_pages > 0)
-        print_joined(attachment, text);
+        print_joined(request, attachment, text);
     if (text->skip != 0 && !is_there) {
         what = text->skip == HL_SKIP_TOO_SMALL ? explain_too_small(request, attachment, text->loaded)
                                                : format_reason(text->skip, attachment->process.pid, path);
@@ -258,7 +260,7 @@ static void say_refused(const struct request *request, const struct hl_attachmen
         if (attachment->text[i].joined_pages > 0) {
             is_joined = true;
             if (!request->json)
-                print_joined(attachment, &attachment->text[i]);
+                print_joined(request, attachment, &attachment->text[i]);
         }
     char *reason = format_reason(attachment->skip, attachment->process.pid, attachment->process.executable);
     hl_warn("%d %s: %s stays: %s", attachment->process.pid,

@@ -87,8 +87,8 @@ void hl_free_attachment(struct hl_attachment *attachment);
 uint64_t hl_read_locked(const struct hl_process *process);
 
 /* Joins the text of LOADED, an object of ATTACHMENT's process, in the page cache of its own file, where the kernel does that and the
-   process has it at such addresses.  True: it maps huge pages in JOINED now, and no small one.  REQUEST's placer notes what was
-   found out. */
+   process has it at such addresses.  True: it maps huge pages in JOINED now, and no small one; of a dry run: it would.  REQUEST's
+   placer notes what was found out. */
 bool hl_join_attached_text(const struct hl_attachment *attachment, const struct hl_loaded *loaded,
                            struct hl_attach_request *request, struct hl_range *joined);
 

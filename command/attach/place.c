@@ -23,14 +23,18 @@ static uint64_t find_address(const struct hl_object *object, uint64_t offset) {
     return 0;
 }
 
-/* The addresses of all chunks of PLACE, if they are huge and one run. */
+/* The addresses of all chunks of PLACE, if they are one run. */
 static bool find_run(const struct hl_place *place, const struct hl_object *object, struct hl_range *run) {
     *run = (struct hl_range){find_address(object, place->chunk[0].offset), 0};
     run->end = run->start;
     for (size_t i = 0; i < place->n_chunks; i++, run->end += place->chunk_bytes)
-        if (!place->chunk[i].is_huge || find_address(object, place->chunk[i].offset) != run->end)
+        if (find_address(object, place->chunk[i].offset) != run->end)
             return false;
     return run->start != 0;
+}
+
+static bool is_huge(const struct hl_place *place) {
+    return hl_huge_text_bytes(place) == place->n_chunks * place->chunk_bytes;
 }
 
 /* Whether ATTACHMENT's process maps RUN by huge entries once it has looked at each of them.  Reading a byte of it does that. */
@@ -55,9 +59,12 @@ bool hl_join_attached_text(const struct hl_attachment *attachment, const struct 
     int result = hl_look_in_place(&place, loaded->file, &request->geometry);
     bool is_joined = false;
     if (result == 0 && path != NULL) {
+        request->placer.only_looks = request->dry_run;
         why = hl_make_huge_in_place(&request->placer, &place, loaded->file, path);
         is_joined = find_run(&place, &loaded->object, joined) &&
-                    is_mapped_huge(attachment, joined, request->geometry.huge_page_bytes);
+                    (request->dry_run ? why == NULL
+                                      : is_huge(&place) && is_mapped_huge(attachment, joined,
+                                                                          request->geometry.huge_page_bytes));
     }
     if (result == 0 || result == -EPERM)
         hl_free_place(&place);

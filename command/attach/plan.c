@@ -312,8 +312,7 @@ static int plan_attach(const struct hl_attachment *attachment, struct hl_attache
         return (int)attachment->obstacle;
     struct hl_range joined = {0, 0};
     int result = plan_with_edges(attachment, text, request, &joined);
-    if (result == 0 && request->joins && !request->dry_run &&
-        hl_join_attached_text(attachment, text->loaded, request, &joined)) {
+    if (result == 0 && request->joins && hl_join_attached_text(attachment, text->loaded, request, &joined)) {
         text->joined_pages = (joined.end - joined.start) / request->geometry.huge_page_bytes;
         result = plan_with_edges(attachment, text, request, &joined);
     }

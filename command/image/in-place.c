@@ -601,12 +601,17 @@ static const char *const sentences[] = {
     [FILE_SYSTEM] = "its file system keeps files on small pages; make an image: hugeld share add --way=image",
 };
 
-/* Joins the pages of CHUNK, if the kernel does that and not too many processes would wait for it. */
-static enum obstacle try_collapse(struct work *work, struct hl_chunk *chunk) {
+/* Whether the kernel joins the pages of CHUNK, and not too many processes would wait for it. */
+static enum obstacle check_joined(const struct work *work, const struct hl_chunk *chunk) {
     if (work->joined_prot == PROT_NONE)
         return IN_USE;
-    if (chunk->mappers * MICROSECONDS_PER_MAPPER > PAUSE_BUDGET_MICROSECONDS)
-        return TOO_MANY;
+    return chunk->mappers * MICROSECONDS_PER_MAPPER > PAUSE_BUDGET_MICROSECONDS ? TOO_MANY : NONE;
+}
+
+static enum obstacle try_collapse(struct work *work, struct hl_chunk *chunk) {
+    enum obstacle obstacle = check_joined(work, chunk);
+    if (obstacle != NONE)
+        return obstacle;
     collapse(work, chunk);
     return look_at(work, chunk) ? NONE : NO_PAGE;
 }
@@ -657,7 +662,7 @@ static enum obstacle try_reading(const struct work *work, struct hl_superblock *
 
 static enum obstacle make_huge(const struct hl_placer *placer, struct work *work,
                                struct hl_superblock *superblock, struct hl_chunk *chunk) {
-    enum obstacle obstacle = try_collapse(work, chunk);
+    enum obstacle obstacle = placer->only_looks ? check_joined(work, chunk) : try_collapse(work, chunk);
     return obstacle == NONE || work->place->is_mapped || placer->only_joins
                ? obstacle
                : try_reading(work, superblock, chunk);

@@ -67,10 +67,15 @@ def test_own_file_first(targets, plain_output, place):
     with attaching.running(program, "futex", 3) as target:
         attaching.wait_in_call(target.pid)
         assert bytes_by_source(target) == (0, 0)
+        (would,) = json.loads(attach(place, "--json", "--dry-run", target.pid).stdout)["processes"]
+        said = attach(place, "--dry-run", target.pid).stdout
+        assert bytes_by_source(target) == (0, 0)
         result = attach(place, "--json", target.pid)
         assert result.returncode == 0, result
         (process,) = json.loads(result.stdout)["processes"]
         (text,) = process["objects"]
+        assert would["objects"] == [text] and would["reason"] == process["reason"]
+        assert ("huge pages of its own file" in said) == joins and "would be on" in said
         assert bytes_by_source(target) == (text["joined_pages"] * helpers.HUGE, text["huge_pages"] * helpers.HUGE)
         assert (text["joined_pages"] >= 2) == joins and text["joined_pages"] + text["huge_pages"] >= 3
         again = attach(place, target.pid)
