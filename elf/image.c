@@ -107,8 +107,12 @@ long hl_open_image(struct hl_stores *stores, struct hl_context *context, const s
         long image = stores->store[i].folder;
         if (!hl_is_error(image))
             image = hl_open_stored_image((int)image, stores->store[i].owner, node, state, &context->path);
-        if (!hl_is_error(image))
+        if (!hl_is_error(image) && !context->probed.status.thp_disabled)
             return image;
+        if (!hl_is_error(image)) {
+            hl_close((int)image);
+            return -(long)HL_SKIP_THP_DISABLED;
+        }
         skip = skip == HL_SKIP_NO_IMAGE ? explain_store(image) : skip;
     }
     return -(long)skip;

@@ -39,8 +39,9 @@ bool hl_open_stores(struct hl_stores *stores, struct hl_context *context);
 void hl_close_stores(const struct hl_stores *stores);
 
 /* Opens the image of a file with STATE in the first of the STORES that has one.  A descriptor for reading that the caller
-   closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE, or why a store is not used (HL_SKIP_STORE_UNSAFE,
-   HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM). */
+   closes, or a negated enum hl_skip: HL_SKIP_NO_IMAGE, why a store is not used (HL_SKIP_STORE_UNSAFE,
+   HL_SKIP_STORE_FOREIGN, HL_SKIP_STORE_FILE_SYSTEM), or HL_SKIP_THP_DISABLED: the kernel would map its huge pages by small
+   entries. */
 long hl_open_image(struct hl_stores *stores, struct hl_context *context, const struct hl_file_state *state);
 
 /* The address of the first byte of OBJECT's image, a multiple of a huge page.  An image begins with the ELF header, so where no

@@ -177,8 +177,6 @@ static int check_self(const struct hl_status *status) {
         return HL_SKIP_ATTACH_TRACED;
     if (!has_room())
         return HL_SKIP_NO_MEMORY;
-    if (status->thp_disabled)
-        return HL_SKIP_THP_DISABLED;
     return has_other_children() ? HL_SKIP_ATTACH_DENIED : 0;
 }
 
@@ -246,10 +244,10 @@ static char *explain(int result, const char *executable) {
                       : hl_explain_skip((enum hl_skip)result, executable);
 }
 
-/* Whether it is the store that no process here would use: a refusal, where no image is none. */
-static bool is_of_store(int result) {
+/* Whether it is a refusal of what no process here would use, where no image is none. */
+static bool is_refusal(int result) {
     return result == HL_SKIP_STORE_UNSAFE || result == HL_SKIP_STORE_FOREIGN ||
-           result == HL_SKIP_STORE_FILE_SYSTEM;
+           result == HL_SKIP_STORE_FILE_SYSTEM || result == HL_SKIP_THP_DISABLED;
 }
 
 char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *program,
@@ -266,7 +264,7 @@ char *hl_start_exec_stop(struct hl_exec_stop **stop, const struct hl_program *pr
         *stop = new;
         return NULL;
     }
-    char *reason = new->plan.image >= 0 || is_of_store(result) ? explain(result, program->executable) : NULL;
+    char *reason = new->plan.image >= 0 || is_refusal(result) ? explain(result, program->executable) : NULL;
     if (started == 0)
         hl_cancel_exec_stop(new);
     else

@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import sys
 
 import pytest
 
@@ -159,6 +160,15 @@ def test_auto_where_no_image_fits(images, builder, pool, library):
         if all("pages hugetlb" in r.stderr for r in results):
             break # at one start in 512 it lies on a boundary
     assert "image" not in results[0].stderr and "its load address does not fit its image" in results[1].stderr
+
+
+def test_process_without_huge_pages(images, builder, moved):
+    """PR_SET_THP_DISABLE, which is inherited: the kernel would map the image by small entries."""
+    app = builder.executable("nopie")
+    images.add(app)
+    script = "import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); os.execv(sys.argv[1], sys.argv[1:])"
+    result, kinds = moved([sys.executable, "-c", script, app], plain=[app])
+    assert not kinds and f"hugeld: {app.name}: text stays: transparent huge pages are disabled for this process" in result.stderr, result
 
 
 def test_no_image_of_a_pie(images, builder, moved):

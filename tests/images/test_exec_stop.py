@@ -483,13 +483,15 @@ def test_filtered_with_the_preloader(images, program, run, variant):
         assert (f"started as it is, because the image of {app} is of use only where hugeld run itself starts " in result.stderr) == (verbose == 2 and variant == "pie")
 
 
-@pytest.mark.parametrize("how", ["foreign store", "address space"])
+@pytest.mark.parametrize("how", ["foreign store", "address space", "no huge pages"])
 def test_not_preloaded_for_nothing(images, program, run, how):
     """Where the exec stop is refused and libhugeld.so could not map the image either, or takes what the program needs."""
     app = program("nopie")
     images.add(app)
     script = "import os, resource, sys\nresource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30))\n" + helpers.forbid_calls("ptrace") + \
              "os.execvp(sys.argv[1], sys.argv[1:])\n"
+    if how == "no huge pages":
+        script = "import ctypes, os, sys\nctypes.CDLL(None).prctl(41, 1, 0, 0, 0)\nos.execvp(sys.argv[1], sys.argv[1:])\n"
     prefix = ["unshare", "--user"] if how == "foreign store" else [sys.executable, "-c", script]
     if helpers.run([*prefix, "true"]).returncode != 0:
         pytest.skip("no user namespaces here")
