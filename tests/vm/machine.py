@@ -13,6 +13,7 @@ The guest writes its results to a serial port, one line each, fields separated b
 
 and then reboots, which ends QEMU (-no-reboot).  The kernel's messages go to another serial port, where there is one."""
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -28,7 +29,8 @@ from image import DISK_SIGNATURE
 
 ACCELERATED_BEGIN_SECONDS = 30  # KVM may be there and useless
 BOOTS = 3  # a kernel panics now and then that patches itself while it is emulated, most often before it runs /init
-SILENT_SECONDS = 180  # more than a test takes, on a busy machine too
+SILENT_SECONDS = 360  # more than a test takes, on a busy machine too
+ASK_SECONDS = 20  # more than a guest sleeps
 
 stop = threading.Event()  # set: guests are killed, nothing more is said
 
@@ -118,6 +120,27 @@ class Output:
         return [line.decode(errors="replace").rstrip("\r") for line in whole]
 
 
+class Monitor:
+    """QEMU's monitor.  On a busy machine a guest can be asleep only after the alarm that would wake it: what QEMU has called suspended
+    twice is woken."""
+
+    def __init__(self, process, output):
+        self.process, self.output, self.asked, self.asleep = process, output, 0, 0
+
+    def watch(self, seconds):
+        for line in self.output.lines():
+            if "VM status:" in line:
+                self.asleep = self.asleep + 1 if "suspended" in line else 0
+        if seconds < self.asked + ASK_SECONDS:
+            return
+        self.asked = seconds
+        command = b"info status\n" if self.asleep < 2 else b"system_wakeup\n"
+        if self.asleep >= 2:
+            self.asleep = 0
+        with contextlib.suppress(OSError):  # it has ended
+            self.process.stdin.write(command)
+
+
 class Lines:
     """What the guest's lines say."""
 
@@ -167,25 +190,28 @@ def boot(guest, kernel, image, folder, arguments=()):
 def boot_with(accelerator, guest, kernel, image, folder, arguments, is_last):
     """False if the guest did not begin, and should be tried again unless this IS_LAST."""
     console = folder / "console.log"
-    ports = ["-serial", f"file:{console}"]
+    ports = ["-monitor", "stdio", "-serial", f"file:{console}"]
     output = Output(console)
     if guest.results != guest.console:
         ports += ["-serial", f"file:{folder}/results.log"]
         output = Output(folder / "results.log")
     command = qemu_command(guest, kernel, image, accelerator, arguments, ports)
     lines, start, heard, why = Lines(), time.monotonic(), 0, None
-    with open(folder / "qemu.log", "w") as log:
+    said_by_qemu = Output(folder / "qemu.log")
+    with open(folder / "qemu.log", "a") as log:
         log.write(" ".join(command) + "\n")
         log.flush()
         # However this process ends, the guest ends with it.
         process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *command],
-                                   stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+                                   stdin=subprocess.PIPE, stdout=log, stderr=log, bufsize=0)
+    monitor = Monitor(process, said_by_qemu)
     try:
         while why is None:
             running, seconds = process.poll() is None, time.monotonic() - start
             for line in output.lines():
                 heard = seconds
                 yield from lines.take(line)
+            monitor.watch(seconds)
             if stop.is_set():
                 return True
             if not running:
@@ -198,6 +224,7 @@ def boot_with(accelerator, guest, kernel, image, folder, arguments, is_last):
     finally:
         process.kill()
         process.wait()
+        process.stdin.close()
     said = console.read_text(errors="replace") if console.exists() else ""
     if why is None or not (lines.begun or is_last) or (why and EMULATED_INT3 in said and accelerator != "kvm" and not is_last):
         return False
