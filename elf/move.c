@@ -39,8 +39,14 @@ static const char *find_variable(const char *const *envp, const char *name) {
 
 static const char options_name[] = "LD_HUGEPAGES_OPTIONS";
 
-static void tell_mistake(void *context, struct hl_string option, const char *what) {
+/* Before the first line: hl_write_line leaves out a pipe that is read no more, if the filters let it ask. */
+static void expect_lines(struct hl_context *context) {
+    hl_read_process_status(context);
     hl_note_stderr(context);
+}
+
+static void tell_mistake(void *context, struct hl_string option, const char *what) {
+    expect_lines(context);
     hl_report_mistake(context, options_name, option, what);
 }
 
@@ -100,7 +106,7 @@ bool hl_begin(struct hl_context *context, struct hl_config *config, const char *
     clear_context(context, config);
     read_config(context, config, envp);
     if (options->verbose >= 1 || options->strict)
-        hl_note_stderr(context);
+        expect_lines(context);
     if (options->objects.bytes == 0 || !hl_acts_in(options, executable))
         return false;
     hl_set_geometry(&config->geometry, page_bytes);

@@ -5,6 +5,7 @@ exe=, children, and secure mode, in which nothing happens."""
 import os
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -112,6 +113,17 @@ def test_wrong_option(builder, option):
     complaint, said = result.stderr.splitlines(keepends=True)
     assert complaint.startswith(f"hugeld: LD_HUGEPAGES_OPTIONS: {option}: ")
     assert said == TINY
+
+
+@pytest.mark.parametrize("option", ["verbose=7", "backend=file", "verbose=2"])
+def test_a_line_that_nothing_reads_ends_no_program(builder, option):
+    """Standard error is a pipe without a reader: a write there would be SIGPIPE."""
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    result = subprocess.run([builder.tiny()], env=helpers.preload(helpers.LIBRARY, options=option), stdout=subprocess.PIPE,
+                            stderr=write_end, timeout=helpers.PATIENCE)
+    os.close(write_end)
+    assert (result.returncode, result.stdout) == (4, b"tiny\n")
 
 
 def test_wrong_option_keeps_the_default(builder, pool):
