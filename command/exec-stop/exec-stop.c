@@ -162,6 +162,12 @@ static bool has_other_children(void) {
            own.st_ino != children.st_ino; /* it is not there before the first of them is */
 }
 
+/* Whether /proc has this process by the number that it has here: it may be that of another PID namespace. */
+static bool is_in_proc(void) {
+    char number[16] = "";
+    return readlink("/proc/self", number, sizeof number - 1) > 0 && strtol(number, NULL, 10) == getpid();
+}
+
 /* Whether the process may have as much memory as the helper needs, which would end without it. */
 static bool has_room(void) {
     struct rlimit data, all;
@@ -175,6 +181,8 @@ static int check_self(const struct hl_status *status) {
         return HL_SKIP_RUN_FILTER;
     if (status->is_traced)
         return HL_SKIP_ATTACH_TRACED;
+    if (!is_in_proc())
+        return HL_SKIP_NO_PROC;
     if (!has_room())
         return HL_SKIP_NO_MEMORY;
     return has_other_children() ? HL_SKIP_ATTACH_DENIED : 0;

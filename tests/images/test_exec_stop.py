@@ -533,6 +533,15 @@ def test_other_pid_namespace(images, program, run):
     left_alone(run, app, "may not be traced", ["unshare", "--pid", "sh", "-c", 'exec "$@"', "sh"])
 
 
+def test_proc_of_another_pid_namespace(images, program, run):
+    """The helper would look at another process there, and could not even be waited for."""
+    app = program("static")
+    images.add(app)
+    prefix = ["unshare", "--pid", "--fork", "sh", "-c", '"$@"; exit $?', "sh"]
+    assert "wait -1 errno 10\n" in run([app, "x"], prefix=prefix).stdout
+    left_alone(run, app, "/proc", prefix)
+
+
 def test_process_one(images, program, run):
     """As in a container: no orphan is left that it would have to wait for."""
     app = program("static")
