@@ -137,7 +137,7 @@ def test_state(images, program, run, variant, before):
     result = run([app, "x"], options="verbose=2", prefix=prefix)
     assert on_image(result, app, image) >= 4
     check_same(result, plainly([app, "x"], prefix), "children ")
-    assert result.returncode == 3 and "TracerPid:\t0\n" in result.stdout and "wait -1 errno 10\n" in result.stdout
+    assert result.returncode == 3 and "TracerPid:\t0\n" in result.stdout and "\nwait -1 errno 10\n" in result.stdout
 
 
 @pytest.mark.parametrize("command", [helpers.HUGELD, helpers.COMMAND], ids=["hugeld", "hugeld-command"])
@@ -538,7 +538,7 @@ def test_proc_of_another_pid_namespace(images, program, run):
     app = program("static")
     images.add(app)
     prefix = ["unshare", "--pid", "--fork", "sh", "-c", '"$@"; exit $?', "sh"]
-    assert "wait -1 errno 10\n" in run([app, "x"], prefix=prefix).stdout
+    assert "\nwait -1 errno 10\n" in run([app, "x"], prefix=prefix).stdout
     left_alone(run, app, "/proc", prefix)
 
 
@@ -547,7 +547,7 @@ def test_process_one(images, program, run):
     app = program("static")
     image = images.add(app)
     result = run([app, "x"], options="verbose=2", prefix=["unshare", "--pid", "--fork", "--mount-proc"])
-    assert on_image(result, app, image) >= 4 and "wait -1 errno 10\n" in result.stdout
+    assert on_image(result, app, image) >= 4 and "\nwait -1 errno 10\n" in result.stdout
 
 
 def test_subreaper(images, program, run):
@@ -555,7 +555,7 @@ def test_subreaper(images, program, run):
     image = images.add(app)
     script = "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); os.execvp(sys.argv[1], sys.argv[1:])"
     result = run([app, "x"], options="verbose=2", prefix=[sys.executable, "-c", script])
-    assert on_image(result, app, image) >= 4 and "wait -1 errno 10\n" in result.stdout and "reaper 1" in result.stdout
+    assert on_image(result, app, image) >= 4 and "\nwait -1 errno 10\n" in result.stdout and "reaper 1" in result.stdout
 
 
 def test_children_that_are_there(images, program, run):
