@@ -487,9 +487,8 @@ int hl_check_attached_text(const struct hl_attachment *attachment, const struct 
 static void plan_text(struct hl_attachment *attachment, struct hl_attach_request *request,
                       const struct hl_loaded *loaded) {
     struct hl_attached_text *text = &attachment->text[attachment->n_texts++];
-    uint64_t huge_bytes;
     *text = (struct hl_attached_text){.loaded = loaded, .file = -1, .back_file = -1};
-    text->now = hl_find_now(&attachment->process, loaded, &huge_bytes);
+    text->now = hl_find_now(&attachment->process, loaded, NULL, NULL);
     int result = read_state(loaded->file->fd, &text->state);
     text->skip = result != 0          ? result
                  : request->is_detach ? plan_detach(attachment, text, request)

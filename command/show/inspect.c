@@ -229,10 +229,11 @@ static void print_image(const struct hl_forecast *report, const struct hl_found_
 }
 
 static void print_verdict(const struct hl_verdict *verdict) {
-    char *words = hl_format_verdict(verdict);
+    char *words = hl_format_verdict(verdict), *now = hl_describe_now(verdict);
     if (verdict->now != HL_NOW_UNKNOWN)
-        hl_print("  now: %s", hl_now_sentence(verdict->now));
+        hl_print("  now: %s", now);
     hl_print("  best: %s", words);
+    free(now);
     free(words);
 }
 

@@ -550,12 +550,14 @@ static void draw_tally(const struct picture *picture, const struct tally *tally)
 
 static void print_verdict(const struct hl_verdict *verdict) {
     bool is_disabled = verdict->obstacle != HL_MOVED;
+    char *now = hl_describe_now(verdict);
     hl_print(
-        "    now: %s%s%s%s", hl_now_sentence(verdict->now), is_disabled ? "; " : "",
+        "    now: %s%s%s%s", now, is_disabled ? "; " : "",
         is_disabled ? hl_skip_sentence(verdict->obstacle) : "",
         verdict->now == HL_NOW_EXECUTED && verdict->covered[HL_WAY_IMAGE] == 0
             ? "; no whole huge page of text lies in the image; start it with hugeld run without --via=image"
             : "");
+    free(now);
 }
 
 static void print_tally(const struct picture *picture, const struct tally *tally) {

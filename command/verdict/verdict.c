@@ -42,7 +42,17 @@ static const char *const now_sentences[HL_NOWS] = {
 
 const char *hl_way_name(enum hl_way_name way) { return way_names[way]; }
 
-const char *hl_now_sentence(enum hl_now now) { return now_sentences[now]; }
+char *hl_describe_now(const struct hl_verdict *verdict) {
+    char *text = hl_xasprintf("%s", now_sentences[verdict->now]);
+    for (unsigned now = verdict->now; now-- > HL_NOW_SMALL + 1;) {
+        if (!(verdict->now_parts & 1u << now))
+            continue;
+        char *longer = hl_xasprintf("%s, and %s", text, now_sentences[now]);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
 
 /* --- the ways --- */
 
@@ -271,10 +281,11 @@ static enum hl_now find_now_of(const struct hl_region *region, const struct hl_l
     return region->anon_huge_bytes + hl_hugetlb_bytes(region) > 0 ? HL_NOW_MOVED : HL_NOW_SMALL;
 }
 
-enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded,
+enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts,
                         uint64_t *huge_bytes) {
     enum hl_now now = HL_NOW_SMALL;
-    *huge_bytes = 0;
+    unsigned all = 0;
+    uint64_t bytes = 0;
     for (size_t i = 0; i < process->n_regions; i++) {
         const struct hl_region *region = &process->region[i];
         uint64_t text = region->flags & PF_X ? find_text_overlap(&loaded->object, region) : 0;
@@ -282,11 +293,17 @@ enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded
                         region->shmem_pmd_bytes;
         if (text == 0)
             continue;
-        *huge_bytes += huge < text ? huge : text;
+        bytes += huge < text ? huge : text;
         enum hl_now of_region = find_now_of(region, loaded);
         now = of_region > now ? of_region : now;
+        all |= 1u << of_region;
     }
-    return loaded->is_image ? HL_NOW_EXECUTED : now;
+    now = loaded->is_image ? HL_NOW_EXECUTED : now;
+    if (parts != NULL)
+        *parts = loaded->is_image || all == 0 ? 1u << now : all;
+    if (huge_bytes != NULL)
+        *huge_bytes = bytes;
+    return now;
 }
 
 /* Linux maps no file by huge entries into a process with PR_SET_THP_DISABLE, and MADV_COLLAPSE is EINVAL; huge entries that it
@@ -336,7 +353,7 @@ void hl_judge_loaded(struct hl_verdict *verdict, const struct hl_process *proces
     else
         hl_judge_file(verdict, loaded->object.path, loaded->file, loaded->object.is_main, options);
     hl_set_program(verdict, process->executable);
-    verdict->now = hl_find_now(process, loaded, &verdict->huge_bytes);
+    verdict->now = hl_find_now(process, loaded, &verdict->now_parts, &verdict->huge_bytes);
     verdict->obstacle = obstacle;
     verdict->is_gone = loaded->file->stat.st_nlink == 0;
 }
@@ -475,6 +492,11 @@ json_t *hl_json_verdict(const struct hl_verdict *verdict) {
                   (json_int_t)verdict->pages[verdict->best], "is_made", verdict->is_made, "commands",
                   commands != NULL ? hl_json_text(commands) : json_null(), "now", now_names[verdict->now],
                   "sentence", words);
+    json_t *parts = json_array();
+    for (unsigned now = HL_NOW_SMALL; now < HL_NOWS; now++)
+        if (verdict->now_parts & 1u << now)
+            json_array_append_new(parts, json_string(now_names[now]));
+    json_object_set_new(json, "now_parts", parts);
     json_object_set_new(json, "obstacle",
                         verdict->obstacle != HL_MOVED ? json_string(hl_skip_name(verdict->obstacle))
                                                       : json_null());

@@ -28,6 +28,7 @@ struct hl_verdict {
     enum hl_skip
         image_skip; /* why there is no image and none can be made, or it would not be used; or HL_MOVED */
     enum hl_now now;
+    unsigned now_parts;    /* 1 << of each enum hl_now that a part of the process's text is */
     uint64_t huge_bytes;   /* of a process's text */
     enum hl_skip obstacle; /* what keeps a process's text from other huge pages than it has; or HL_MOVED */
 };
@@ -51,15 +52,16 @@ void hl_free_verdict(struct hl_verdict *verdict);
 /* Notes that the program to be started, where VERDICT is on a library, is EXECUTABLE, if that is there; it may be NULL. */
 void hl_set_program(struct hl_verdict *verdict, const char *executable);
 
-/* Where the text of LOADED is in PROCESS, after hl_find_loaded; *HUGE_BYTES of it are on huge pages. */
-enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded,
+/* Where the text of LOADED is in PROCESS, after hl_find_loaded: the last in enum hl_now of what its parts are.  *PARTS has the bit
+   1 << of each, and *HUGE_BYTES of it are on huge pages; either may be NULL. */
+enum hl_now hl_find_now(const struct hl_process *process, const struct hl_loaded *loaded, unsigned *parts,
                         uint64_t *huge_bytes);
 
 /* What the kernel says of PROCESS that keeps its text from huge pages: HL_SKIP_ATTACH_THP_DISABLED, or HL_MOVED. */
 enum hl_skip hl_find_obstacle(const struct hl_process *process);
 
-/* "moved at startup"; static. */
-const char *hl_now_sentence(enum hl_now now);
+/* "moved at startup", or "on a copy that attach made for it, and on huge pages in the page cache"; the caller frees it. */
+char *hl_describe_now(const struct hl_verdict *verdict);
 
 /* What hugeld share add has made of the file, or else would make: HL_WAY_PLACE, HL_WAY_IMAGE, or HL_WAY_NOTHING. */
 enum hl_way_name hl_shared_way(const struct hl_verdict *verdict);

@@ -5,6 +5,7 @@ import ctypes
 import json
 import mmap
 import pathlib
+import re
 import shutil
 import tempfile
 
@@ -78,6 +79,11 @@ def test_own_file_first(targets, plain_output, place):
         assert ("huge pages of its own file" in said) == joins and "would be on" in said
         assert bytes_by_source(target) == (text["joined_pages"] * helpers.HUGE, text["huge_pages"] * helpers.HUGE)
         assert (text["joined_pages"] >= 2) == joins and text["joined_pages"] + text["huge_pages"] >= 3
+        (main,) = [o for o in helpers.hugeld_json("status", target.pid)["processes"][0]["objects"] if o["is_main"]]
+        now = re.search("^    now: (.*)$", helpers.hugeld("status", target.pid).stdout, re.M)[1]
+        both = {"cached": text["joined_pages"], "copied": text["huge_pages"]}
+        assert set(main["verdict"]["now_parts"]) - {"small"} == {name for name, pages in both.items() if pages}, main["verdict"]
+        assert ("page cache" in now, "copy that attach made" in now) == tuple(pages > 0 for pages in both.values()), now
         again = attach(place, target.pid)
         assert again.returncode == 0 and "text stays" not in again.stderr, again
         if joins:
