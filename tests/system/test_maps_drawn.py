@@ -181,7 +181,7 @@ def test_marks_follow_the_options(builder, options, marks):
 def build_sparse(builder, folder, bytes_):
     source = folder / "sparse.s"
     source.write_text(f".globl _start\n_start: nop\n.bss\n.space {bytes_}\n")
-    return builder.compile(folder / "sparse", "-nostdlib", "-no-pie", "-mcmodel=large", source)
+    return builder.compile(folder / "sparse", "-nostartfiles", "-Wl,--no-as-needed", "-no-pie", "-mcmodel=large", source)
 
 
 def test_width_follows_the_window(builder, tmp_path):
