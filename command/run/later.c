@@ -2,8 +2,8 @@
 /* A program that is started for the first time is not kept waiting for its image, which takes about a millisecond for each MiB:
    another process makes it meanwhile, for the next start.
 
-   It must not be noticed.  It is no child of the program's, since it is begun by a process that ends at once and sends no signal, and
-   goes on only where another one's child is no surprise.
+   It must not be noticed.  It is no child of the program's, since it is begun by a process that ends at once and sends no
+   signal, and goes on only where its new parent expects the children of others.
    It has no descriptor of this one's, because who reads a pipe to its end would wait for it; of the environment, which may make a
    library write its file, only what it needs; it is in a session of its own; and it comes after everything else: on processors
    (SCHED_IDLE, also if this process is a real-time one, and its session counts no more than that) and on disks.  hl_add_image does
@@ -201,8 +201,8 @@ static char **complete(char **arguments) {
     return all;
 }
 
-/* Whether this process, whose parent was STARTER, is given to a process that expects others' children when that ends: to process 1, or to
-   a user's systemd.  Any other one that asked for them (PR_SET_CHILD_SUBREAPER), as a build's sandbox does, may wait for all. */
+/* Whether this process, which STARTER began, has a parent that expects the children of others once that has ended: process 1 or a
+   user's systemd.  Any other one that asked for them (PR_SET_CHILD_SUBREAPER), as a build's sandbox does, may wait for all. */
 static bool is_given_away(pid_t starter) {
     char name[32], path[32];
     pid_t parent = getppid();
