@@ -26,6 +26,7 @@
 #include "command/base/common.h"
 #include "command/image/eligible.h"
 #include "command/proc/process.h"
+#include "command/proc/reading.h"
 #include "elf/kernel.h"
 #include "elf/maps.h"
 #include "elf/memory-limit.h"
@@ -435,6 +436,10 @@ static bool count_mappers(const struct work *work, double ms_max) {
         pid_t pid = hl_parse_pid(entry->d_name);
         if (pid == 0 || pid == getpid())
             continue;
+        if (!hl_begin_reading(pid)) {
+            is_hidden = true;
+            continue;
+        }
         char *path = hl_xasprintf("/proc/%s/maps", entry->d_name);
         FILE *maps = fopen(path, "re");
         int error = maps == NULL ? errno : 0;
@@ -446,6 +451,7 @@ static bool count_mappers(const struct work *work, double ms_max) {
             in_time &= count_process(place, maps, &own, end);
             fclose(maps);
         }
+        hl_end_reading();
     }
     bool is_whole = folder != NULL && in_time && errno == 0;
     free(own_line);

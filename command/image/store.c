@@ -9,6 +9,7 @@
 #include "command/base/local.h"
 #include "command/base/lock.h"
 #include "command/proc/process.h"
+#include "command/proc/reading.h"
 #include "elf/kernel.h"
 #include "elf/status.h"
 #include "elf/sys.h"
@@ -667,15 +668,17 @@ static void count_process(struct hl_stored *stored, size_t n, FILE *maps) {
 void hl_count_processes(struct hl_stored *stored, size_t n) {
     DIR *folder = n > 0 ? opendir("/proc") : NULL;
     for (struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
-        if (hl_parse_pid(entry->d_name) == 0)
+        pid_t pid = hl_parse_pid(entry->d_name);
+        if (pid == 0 || !hl_begin_reading(pid))
             continue;
         char *path = hl_xasprintf("/proc/%s/maps", entry->d_name);
         FILE *maps = fopen(path, "re");
         free(path);
-        if (maps == NULL)
-            continue;
-        count_process(stored, n, maps);
-        fclose(maps);
+        if (maps != NULL) {
+            count_process(stored, n, maps);
+            fclose(maps);
+        }
+        hl_end_reading();
     }
     if (folder != NULL)
         closedir(folder);

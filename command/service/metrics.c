@@ -2,6 +2,7 @@
 #include "command/service/metrics.h"
 #include "command/base/common.h"
 #include "command/base/local.h"
+#include "command/proc/reading.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +23,9 @@ static void print_number(FILE *out, const char *name, const char *type, const ch
 
 static void print_kept(FILE *out, const struct hl_keeper_counts *kept, bool is_stopped) {
     print_number(out, "service_stopped", "gauge", "Whether the kill switch is there.", is_stopped);
+    print_number(out, "users_left_out", "gauge",
+                 "Users whose processes are not looked at, since one of them did not answer.",
+                 hl_count_left_out());
     print_number(out, "stored_files", "gauge", "Images and files in place that are kept.", kept->images);
     print_number(out, "stored_pending", "gauge", "Those of them that could not be made yet.", kept->pending);
     print_number(out, "stored_huge_pages", "gauge", "Huge pages of images.", kept->huge_pages);

@@ -206,6 +206,7 @@ static bool reset_system(void) {
     fine &= unmount_store();
     fine &= remove_folder(hl_xasprintf("/run/hugeld-units"));
     hl_forget_observed();
+    unlink(HL_SERVICE_READING);
     hl_drop_lock(HL_SERVICE_LOCK, lock);
     rmdir(
         HL_SERVICE_FOLDER); /* unless it has the switch that stops the service, which is the administrator's */

@@ -8,6 +8,7 @@
 #include "command/base/common.h"
 #include "command/base/flags.h"
 #include "command/base/local.h"
+#include "command/proc/reading.h"
 #include "command/base/lock.h"
 #include "command/image/eligible.h"
 #include "command/service/act.h"
@@ -222,6 +223,7 @@ static bool prepare(struct service *service) {
     sigaddset(&signals, SIGHUP);
     signal(SIGCHLD, SIG_DFL);
     sigprocmask(SIG_BLOCK, &signals, NULL);
+    hl_watch_readings(HL_SERVICE_READING);
     service->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     /* Without this, the switch is looked at when something else happens. */
     service->switches = inotify_init1(IN_NONBLOCK | IN_CLOEXEC);
@@ -351,6 +353,7 @@ static int stay(struct service *service) {
     hl_stop_acting(service->actor);
     hl_stop_observing(service->observer);
     hl_forget_observed();
+    unlink(HL_SERVICE_READING);
     return HL_EXIT_DONE;
 }
 

@@ -13,6 +13,8 @@
 #define HL_SERVICE_OBSERVED HL_SERVICE_FOLDER "/observed.json" /* as hl_json_observed says */
 #define HL_SERVICE_OBSERVED_NEW HL_SERVICE_OBSERVED ".new"
 
+#define HL_SERVICE_READING HL_SERVICE_FOLDER "/reading" /* as hl_watch_readings has it */
+
 /* Removes what a service has published, or left when it was killed; the caller holds the lock. */
 void hl_forget_observed(void);
 

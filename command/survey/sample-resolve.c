@@ -8,6 +8,7 @@
 #include "command/survey/sample-resolve.h"
 #include "command/base/common.h"
 #include "command/proc/process.h"
+#include "command/proc/reading.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -308,15 +309,10 @@ static int find_mapping(struct hl_resolver *resolver, struct known *known, uint6
     return look_up(known, address, mapping);
 }
 
-void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample, struct hl_place *place) {
+/* The same as hl_resolve_sample, for a process of which find_known has said RESULT. */
+static void resolve_known(struct hl_resolver *resolver, const struct hl_sample *sample, struct known *known,
+                          int result, struct hl_place *place) {
     struct mapping mapping;
-    int result = -ESRCH;
-    struct known *known = sample->process > 0 ? find_known(resolver, sample, &result) : NULL;
-    *place = (struct hl_place){.kind = HL_PLACE_ENDED, .process = sample->process};
-    if (known == NULL)
-        return;
-    place->started = known->started;
-    place->owner = known->owner;
     if (result == 0)
         result = find_mapping(resolver, known, sample->address, &mapping);
     if (result != 0) {
@@ -338,6 +334,22 @@ void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sam
     read_generation(&place->file, file, mapping.name);
     if (file >= 0)
         close(file);
+}
+
+void hl_resolve_sample(struct hl_resolver *resolver, const struct hl_sample *sample, struct hl_place *place) {
+    int result = -ESRCH;
+    struct known *known = sample->process > 0 ? find_known(resolver, sample, &result) : NULL;
+    *place = (struct hl_place){.kind = HL_PLACE_ENDED, .process = sample->process};
+    if (known == NULL)
+        return;
+    place->started = known->started;
+    place->owner = known->owner;
+    if (!hl_begin_reading(known->pid)) {
+        place->kind = HL_PLACE_REFUSED;
+        return;
+    }
+    resolve_known(resolver, sample, known, result, place);
+    hl_end_reading();
 }
 
 struct hl_resolver *hl_open_resolver(bool uses_maps) {

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: LGPL-2.1-or-later */
+#include "command/proc/reading.h"
+#include "command/base/basics.h"
+#include "command/proc/process.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SECONDS_MAX 30
+/* Then everything is left out: users of a user namespace cost nothing. */
+#define LEFT_OUT_MAX 64
+
+struct left_out {
+    uid_t user;
+    pid_t process;    /* of root's this one alone, */
+    uint64_t started; /* in ticks since boot */
+};
+
+/* The file. */
+static struct note {
+    volatile pid_t process; /* whose maps are being read, or 0, */
+    uint64_t since;         /* in ticks since boot */
+    unsigned n;
+    struct left_out left_out[LEFT_OUT_MAX];
+} * note;
+
+static uint64_t read_ticks(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return ((uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000) * (uint64_t)sysconf(_SC_CLK_TCK) /
+           1000;
+}
+
+/* Who has started PROCESS, also if that has more rights by now.  False: it has ended. */
+static bool identify(pid_t process, struct left_out *found) {
+    struct hl_usage usage;
+    char *line = NULL, *path = hl_xasprintf("/proc/%d/status", process);
+    size_t size = 0;
+    bool is_known = false;
+    FILE *text = fopen(path, "re");
+    while (text != NULL && !is_known && getline(&line, &size, text) >= 0)
+        is_known = sscanf(line, "Uid: %u", &found->user) == 1;
+    if (text != NULL)
+        fclose(text);
+    free(line);
+    free(path);
+    is_known &= hl_read_usage(process, &usage) == 0;
+    found->process = process;
+    found->started = is_known ? usage.started : 0;
+    return is_known;
+}
+
+static bool is_same(const struct left_out *a, const struct left_out *b) {
+    return a->user == b->user && (a->user != 0 || (a->process == b->process && a->started == b->started));
+}
+
+static bool is_left_out(pid_t process) {
+    struct left_out own;
+    bool found = note->n == LEFT_OUT_MAX;
+    if (!found && identify(process, &own))
+        for (unsigned i = 0; i < note->n && !found; i++)
+            found = is_same(&own, &note->left_out[i]);
+    return found;
+}
+
+/* PROCESS was read when the process before this one ended. */
+static void leave_out(pid_t process) {
+    struct left_out own;
+    if (note->n == LEFT_OUT_MAX || !identify(process, &own) || own.started > note->since)
+        return;
+    note->left_out[note->n++] = own;
+    hl_warn("service: to look at what process %d of user %u has mapped took more than %d s, as with a FUSE "
+            "that does "
+            "not answer, which ended the service before this one; %s left out until the service is stopped",
+            process, own.user, SECONDS_MAX,
+            note->n == LEFT_OUT_MAX ? "it is the last of very many, so all processes are"
+            : own.user == 0         ? "it is"
+                                    : "all processes of this user are");
+}
+
+void hl_watch_readings(const char *path) {
+    sigset_t clock;
+    int file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+    void *at = file >= 0 && ftruncate(file, sizeof *note) == 0
+                   ? mmap(NULL, sizeof *note, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
+                   : MAP_FAILED;
+    if (file >= 0)
+        close(file);
+    if (at == MAP_FAILED)
+        return;
+    note = at;
+    signal(SIGALRM, SIG_DFL);
+    sigemptyset(&clock);
+    sigaddset(&clock, SIGALRM);
+    sigprocmask(SIG_UNBLOCK, &clock, NULL);
+    if (note->n > LEFT_OUT_MAX)
+        note->n = 0;
+    if (note->process > 0)
+        leave_out(note->process);
+    note->process = 0;
+}
+
+bool hl_begin_reading(pid_t process) {
+    if (note == NULL)
+        return true;
+    if (note->n > 0 && is_left_out(process))
+        return false;
+    note->since = read_ticks();
+    note->process = process;
+    alarm(SECONDS_MAX);
+    return true;
+}
+
+void hl_end_reading(void) {
+    if (note == NULL)
+        return;
+    alarm(0);
+    note->process = 0;
+}
+
+unsigned hl_count_left_out(void) { return note != NULL ? note->n : 0; }
