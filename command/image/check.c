@@ -243,9 +243,7 @@ char *hl_check_stored(const struct hl_store *store, const struct hl_stored *stor
         [HL_PENDING] = "the file has changed, and its new image could not be made yet",
         [HL_UNREADABLE] = "the file, or the image's folder, cannot be read now",
         [HL_REMOTE] =
-            "the file's path leads to a file system that may not answer, such as FUSE or NFS, so the "
-            "file is not looked at; unmount that, or remove what the store has of the file: hugeld "
-            "share remove"};
+            "the file's path leads to a file system that may not answer; unmount that, or remove the image"};
     struct hl_elf_file file;
     struct expected expected = {.store = store, .file = &file, .how = how};
     *only_small = false;

@@ -87,7 +87,7 @@ static void leave_out(pid_t process) {
 void hl_watch_readings(const char *path) {
     sigset_t clock;
     int file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
-    void *at = file >= 0 && ftruncate(file, sizeof *note) == 0
+    void *at = file >= 0 && posix_fallocate(file, 0, sizeof *note) == 0
                    ? mmap(NULL, sizeof *note, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
                    : MAP_FAILED;
     if (file >= 0)
