@@ -67,6 +67,7 @@ long hl_open_image_as(const struct hl_status *status, const struct hl_file_state
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options) {
     struct hl_status status;
     hl_read_status(&status, &hl_system_roots);
+    status.thp_disabled = false; /* of this process: who asks may ask for another */
     return hl_open_image_as(&status, state, options);
 }
 

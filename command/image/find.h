@@ -27,7 +27,7 @@ struct hl_found_image {
    is made only where it is asked for by name (share add --way=image). */
 bool hl_has_enough_text(const struct hl_object *object, const struct hl_geometry *geometry);
 
-/* hl_open_image, as a process of this user with OPTIONS would call it.  The same for who knows the STATUS of this process. */
+/* hl_open_image, as a process of this user with OPTIONS would call it that may have huge pages; or that has STATUS. */
 long hl_open_image_of(const struct hl_file_state *state, const struct hl_options *options);
 long hl_open_image_as(const struct hl_status *status, const struct hl_file_state *state,
                       const struct hl_options *options);

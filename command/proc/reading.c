@@ -20,6 +20,7 @@ struct left_out {
     uid_t user;
     pid_t process;    /* of root's this one alone, */
     uint64_t started; /* in ticks since boot */
+    unsigned times;   /* that a service has ended while it read this; once may be chance */
 };
 
 /* The file. */
@@ -29,6 +30,8 @@ static struct note {
     unsigned n;
     struct left_out left_out[LEFT_OUT_MAX];
 } * note;
+
+static bool has_limit;
 
 static uint64_t read_ticks(void) {
     struct timespec now;
@@ -60,32 +63,55 @@ static bool is_same(const struct left_out *a, const struct left_out *b) {
     return a->user == b->user && (a->user != 0 || (a->process == b->process && a->started == b->started));
 }
 
+/* The entry that PROCESS, which OWN is of, belongs to; or NULL. */
+static struct left_out *find_entry(const struct left_out *own) {
+    for (unsigned i = 0; i < note->n; i++)
+        if (is_same(own, &note->left_out[i]))
+            return &note->left_out[i];
+    return NULL;
+}
+
 static bool is_left_out(pid_t process) {
     struct left_out own;
-    bool found = note->n == LEFT_OUT_MAX;
-    if (!found && identify(process, &own))
-        for (unsigned i = 0; i < note->n && !found; i++)
-            found = is_same(&own, &note->left_out[i]);
-    return found;
+    if (note->n == LEFT_OUT_MAX)
+        return true;
+    const struct left_out *entry = identify(process, &own) ? find_entry(&own) : NULL;
+    return entry != NULL && entry->times > 1;
 }
 
 /* PROCESS was read when the process before this one ended. */
-static void leave_out(pid_t process) {
+static void count_end(pid_t process) {
     struct left_out own;
     if (note->n == LEFT_OUT_MAX || !identify(process, &own) || own.started > note->since)
         return;
-    note->left_out[note->n++] = own;
-    hl_warn("service: to look at what process %d of user %u has mapped took more than %d s, as with a FUSE "
-            "that does "
-            "not answer, which ended the service before this one; %s left out until the service is stopped",
-            process, own.user, SECONDS_MAX,
-            note->n == LEFT_OUT_MAX ? "it is the last of very many, so all processes are"
-            : own.user == 0         ? "it is"
-                                    : "all processes of this user are");
+    struct left_out *entry = find_entry(&own);
+    if (entry == NULL) {
+        entry = &note->left_out[note->n++];
+        *entry = own;
+        entry->times = 0;
+    }
+    if (++entry->times < 2 && note->n < LEFT_OUT_MAX)
+        return;
+    hl_warn(
+        "service: it has ended twice while it looked at what process %d of user %u has mapped, as after %d s "
+        "of a FUSE that does not answer; %s left out until the service is stopped",
+        process, own.user, SECONDS_MAX,
+        note->n == LEFT_OUT_MAX ? "after very many of these, all processes are"
+        : own.user == 0         ? "it is"
+                                : "all processes of this user are");
+}
+
+/* The clock ends this process, whoever had forbidden it. */
+void hl_limit_readings(void) {
+    sigset_t clock;
+    signal(SIGALRM, SIG_DFL);
+    sigemptyset(&clock);
+    sigaddset(&clock, SIGALRM);
+    sigprocmask(SIG_UNBLOCK, &clock, NULL);
+    has_limit = true;
 }
 
 void hl_watch_readings(const char *path) {
-    sigset_t clock;
     int file = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     void *at = file >= 0 && posix_fallocate(file, 0, sizeof *note) == 0
                    ? mmap(NULL, sizeof *note, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0)
@@ -95,33 +121,36 @@ void hl_watch_readings(const char *path) {
     if (at == MAP_FAILED)
         return;
     note = at;
-    signal(SIGALRM, SIG_DFL);
-    sigemptyset(&clock);
-    sigaddset(&clock, SIGALRM);
-    sigprocmask(SIG_UNBLOCK, &clock, NULL);
+    hl_limit_readings();
     if (note->n > LEFT_OUT_MAX)
         note->n = 0;
     if (note->process > 0)
-        leave_out(note->process);
+        count_end(note->process);
     note->process = 0;
 }
 
 bool hl_begin_reading(pid_t process) {
-    if (note == NULL)
-        return true;
-    if (note->n > 0 && is_left_out(process))
+    if (note != NULL && note->n > 0 && is_left_out(process))
         return false;
-    note->since = read_ticks();
-    note->process = process;
-    alarm(SECONDS_MAX);
+    if (note != NULL) {
+        note->since = read_ticks();
+        note->process = process;
+    }
+    if (has_limit)
+        alarm(SECONDS_MAX);
     return true;
 }
 
 void hl_end_reading(void) {
-    if (note == NULL)
-        return;
-    alarm(0);
-    note->process = 0;
+    if (has_limit)
+        alarm(0);
+    if (note != NULL)
+        note->process = 0;
 }
 
-unsigned hl_count_left_out(void) { return note != NULL ? note->n : 0; }
+unsigned hl_count_left_out(void) {
+    unsigned n = 0;
+    for (unsigned i = 0; note != NULL && i < note->n; i++)
+        n += note->left_out[i].times > 1;
+    return n;
+}

@@ -77,11 +77,13 @@ static int check_image(const struct hl_elf_file *file, const char *path, int ima
 /* Opens the image of the open FILE.  A descriptor, or the negated reason why there is none. */
 static long find_image(const struct hl_elf_file *file, const char *path, const struct hl_options *options) {
     struct hl_file_state state;
+    struct hl_status status;
     if (hl_has_privileges(file)) /* the image would be executed without them */
         return -HL_SKIP_PRIVILEGED;
     if (hl_read_file_state(&state, file->fd) != 0)
         return -HL_SKIP_SOURCE_UNREADABLE;
-    long image = hl_open_image_of(&state, options);
+    hl_read_status(&status, &hl_system_roots);
+    long image = hl_open_image_as(&status, &state, options);
     if (image < 0) {
         struct hl_geometry geometry;
         uint64_t pages;

@@ -83,7 +83,10 @@ void hl_exclude_main(struct hl_string patterns) {
 /* Whether a process of this user's would take the image of FILE, which a store has. */
 static bool is_usable(const struct hl_elf_file *file, const struct hl_options *options) {
     struct hl_file_state state;
-    long image = hl_read_file_state(&state, file->fd) == 0 ? hl_open_image_of(&state, options) : -ENOENT;
+    struct hl_status status;
+    hl_read_status(&status, &hl_system_roots);
+    long image =
+        hl_read_file_state(&state, file->fd) == 0 ? hl_open_image_as(&status, &state, options) : -ENOENT;
     if (image >= 0)
         close((int)image);
     return image >= 0;

@@ -127,6 +127,9 @@ static bool refresh_all(struct service *service) {
     }
     while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR)
         ;
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM)
+        hl_warn("service: share refresh was ended: to see what a process has mapped took more than half a "
+                "minute, as with a FUSE that does not answer");
     notify(service, "");
     return status == 0;
 }

@@ -12,6 +12,7 @@
 #include "command/file/libraries.h"
 #include "command/file/program.h"
 #include "command/proc/process.h"
+#include "command/proc/reading.h"
 #include "command/share/unit.h"
 #include "command/image/slice.h"
 #include "command/image/store.h"
@@ -830,6 +831,8 @@ static int refresh(struct request *request, const char *path) {
         return HL_EXIT_NO;
     }
     hl_enter_slice();
+    if (request->unattended)
+        hl_limit_readings();
     request->placer.count_ms_max = COUNT_MS;
     read_enabled(request, path, &configuration);
     size_t n = configuration.enabled.n;
