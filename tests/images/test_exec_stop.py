@@ -277,7 +277,7 @@ def test_helper_killed(images, program, run, meddle, variant):
             continue
         check_same(result, plain, *same)
         untouched += "meddled" not in result.stderr
-        if untouched == 2:  # one in 512 lies on a boundary by itself, which takes fewer calls
+        if untouched == 3:  # one in 512 lies on a boundary by itself, which takes fewer calls, and two may
             break
     # A static one may lie on a boundary by itself: the kernel maps its file, as any.
     assert n > 20 and (killed > 10 or variant != "pie"), (n, killed, untouched)
