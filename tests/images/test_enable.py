@@ -337,7 +337,7 @@ def test_reset_while_the_service_runs(world):
     world.add(APP)
     process = helpers.start(world.command(HUGELD, "service"))
     try:
-        helpers.wait_until(lambda: any(m.name.startswith(SYSTEM) for m in read_smaps(process.pid)))
+        helpers.wait_until(lambda: any(m.name.startswith(f"{SYSTEM}/") for m in read_smaps(process.pid)))
         refused(world.run(HUGELD, "reset"), "stop it first")
         assert len(world.list()) == 1
         process.send_signal(signal.SIGTERM)

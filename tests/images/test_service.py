@@ -364,7 +364,7 @@ def test_store_is_exchanged(world):
     """Unmounted lazily, with another one mounted there: what is in that is held, and nothing of the old one's."""
     def devices():
         lines = pathlib.Path(f"/proc/{process.pid}/maps").read_text().splitlines()
-        return {line.split()[3] for line in lines if line.split()[-1].startswith(SYSTEM)}
+        return {line.split()[3] for line in lines if line.split()[-1].startswith(f"{SYSTEM}/")}
 
     enable(world, APP)
     with service(world) as process:
