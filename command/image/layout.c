@@ -34,7 +34,7 @@
 /* An image's length beyond its original's.  Programs reach over 2 GiB only in the large code model. */
 #define HOLES_MAX ((uint64_t)4 << 30)
 /* Of a file that no header names and that is looked at. */
-#define UNNAMED_MAX ((uint64_t)64 << 20)
+#define UNNAMED_MAX ((uint64_t)1 << 30)
 
 /* Bytes of the original that no segment has: a section's, or a program header's. */
 struct extent {
