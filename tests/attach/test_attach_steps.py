@@ -379,6 +379,6 @@ def test_other_rest(targets, steps, plain_output):
     """It sleeps again, with another value where the rest is written to, before it is stopped."""
     with attaching.running(targets["exec"], "nanosleep_varying") as target:
         attaching.wait_in_call(target.pid)
-        _, code, said = step(steps, "run", 1, SLEEP, helpers.HUGELD, "attach", target.pid)
+        _, code, said = insist(steps, "run", 1, SLEEP, helpers.HUGELD, "attach", target.pid)
         assert code == 0, said
         assert target.finish() == plain_output

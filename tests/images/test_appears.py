@@ -498,7 +498,7 @@ def test_files_of_a_user(world, fast, tmp_path):
 
 def test_said_when_the_hour_is_over(world, fast, tmp_path):
     """What was not said, since too much was, is said later, if it still is so."""
-    faster = [word.replace("x60", "x600") for word in fast]
+    faster = [word.replace("x60", "x100") for word in fast]
     folder = world.path("/run/programs/new/x")
     with open(tmp_path / "said", "w") as log, looking(world, faster, "/run/programs/new/*", log=log):
         folder.mkdir(parents=True)
@@ -506,4 +506,4 @@ def test_said_when_the_hour_is_over(world, fast, tmp_path):
             shutil.copy(world.path(APP), folder / str(i))
             os.chown(folder / str(i), USER, USER)
         helpers.wait_until(lambda: "nothing more is said" in (tmp_path / "said").read_text(), what="the limit")
-        helpers.wait_until(lambda: (tmp_path / "said").read_text().count("hugeld: /run/programs/new/x/") == 30, 60, "the rest")
+        helpers.wait_until(lambda: (tmp_path / "said").read_text().count("hugeld: /run/programs/new/x/") == 30, helpers.PATIENCE, "the rest")

@@ -253,8 +253,7 @@ def test_lock_that_is_removed(world):
         first = start(*holder, stdin=subprocess.PIPE)
         assert first.stdout.readline() == "ready\n"
         removing = start("/run/bin/hugeld", "share", "remove", "--all")
-        helpers.wait_until(lambda: pathlib.Path(f"/proc/{removing.pid}/wchan").read_text() not in ("0", ""), what="its wait")
-        helpers.wait_until(lambda: any(name.endswith(".lock") for name in map(os.readlink, pathlib.Path(f"/proc/{removing.pid}/fd").iterdir())), what="its wait")
+        helpers.wait_until(lambda: helpers.descriptors(removing.pid, ".lock"), what="its wait")
         world.path(f"{SYSTEM}/.lock").unlink()
         second = start(*holder, stdin=subprocess.PIPE)
         assert second.stdout.readline() == "ready\n"
@@ -262,7 +261,7 @@ def test_lock_that_is_removed(world):
         time.sleep(1)
         assert removing.poll() is None and len(world.left()) == 1
         helpers.end_process(second)
-        assert removing.wait(30) == 0 and world.left() == []
+        assert removing.wait(helpers.PATIENCE) == 0 and world.left() == []
 
 
 def test_store_that_cannot_be_mounted(world):

@@ -282,7 +282,7 @@ def test_metrics_through_no_link(observe, tmp_path):
     with observe("/none/*", lines=[f"metrics = {path}"], prefix=replaced({"unlinkat": (0, None)})) as service:
         service.next_windows(1)
         assert victim.read_text() == "mine\n" and not path.exists()
-        assert "the metrics cannot be written: File exists" in service.process.stderr.readline()
+        assert "the metrics cannot be written: File exists" in helpers.next_line(service.process)
 
 
 def test_metrics_that_cannot_be_written(observe, tmp_path):
