@@ -187,6 +187,13 @@ int hl_open_local(struct hl_local *local, const char *path, bool follows, struct
     return walk(local, path, follows, status);
 }
 
+int hl_open_local_path(const char *path, bool follows, struct stat *status) {
+    struct hl_local local = {0};
+    int file = hl_open_local(&local, path, follows, status);
+    hl_close_local(&local);
+    return file;
+}
+
 int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct stat *status) {
     int file = hl_open_local(local, path, follows, status);
     if (file >= 0)

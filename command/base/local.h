@@ -51,6 +51,9 @@ int hl_stat_local(struct hl_local *local, const char *path, bool follows, struct
 /* The same, and opens it by O_PATH.  A descriptor, which the caller closes, or the same negated errno. */
 int hl_open_local(struct hl_local *local, const char *path, bool follows, struct stat *status);
 
+/* The same for one path, of which no more is to be known. */
+int hl_open_local_path(const char *path, bool follows, struct stat *status);
+
 /* The folder that PATH leads to, or NULL and errno: EREMOTE, or for only_roots EPERM, if it was left out.  closedir(3) closes it.
    And its next entry, never "." and "..", or NULL, and errno is 0 at the end. */
 DIR *hl_open_folder(struct hl_local *local, const char *path, bool follows);

@@ -25,9 +25,9 @@ struct hl_place {
 
 /* What one command, or the service, has found out about this machine; zero at first. */
 struct hl_placer {
-    bool only_joins; /* set by the caller: what is cached is joined, and no file is read anew */
-    bool
-        only_looks; /* set by the caller, with only_joins: nothing is made; the answer is what would come of it */
+    /* Set by the caller: what is cached is joined, and no file is read anew; and, with that: nothing is made, and the answer is
+       what would come of it. */
+    bool only_joins, only_looks;
     double
         count_ms_max; /* set by the caller: to look who maps a file takes no longer; 0: as long as it takes */
     bool cannot_join; /* the file that was tried last can only be read anew here */

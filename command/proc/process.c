@@ -500,17 +500,16 @@ int hl_read_usage(pid_t pid, struct hl_usage *usage) {
     return result;
 }
 
-/* The effective user of the process, or -1. */
-static long read_owner(pid_t pid) {
+bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective) {
     char *path = hl_xasprintf("/proc/%d/status", pid), line[256];
     FILE *status = fopen(path, "re");
-    long owner = -1;
+    bool is_known = false;
     free(path);
-    while (status != NULL && owner < 0 && fgets(line, sizeof line, status) != NULL)
-        sscanf(line, "Uid: %*d %ld", &owner);
+    while (status != NULL && !is_known && fgets(line, sizeof line, status) != NULL)
+        is_known = sscanf(line, "Uid: %u %u", real, effective) == 2;
     if (status != NULL)
         fclose(status);
-    return owner;
+    return is_known;
 }
 
 static bool may_trace(void) {
@@ -520,8 +519,9 @@ static bool may_trace(void) {
 }
 
 const char *hl_explain_denial(pid_t pid) {
+    uid_t real, effective;
     if (geteuid() != 0)
-        return read_owner(pid) == (long)geteuid()
+        return hl_read_users(pid, &real, &effective) && effective == geteuid()
                    ? "its owner may not read it (it has more privileges, or PR_SET_DUMPABLE); run hugeld as "
                      "root"
                    : "the process belongs to someone else; run hugeld as its owner or as root";

@@ -127,6 +127,10 @@ struct hl_usage {
 
 /* 0, -ESRCH or another negated errno. */
 int hl_read_usage(pid_t pid, struct hl_usage *usage);
+
+/* Who has started the process PID, and as whom it runs.  False: it cannot be read, or has ended. */
+bool hl_read_users(pid_t pid, uid_t *real, uid_t *effective);
+
 /* Reads regions alone, and of them what /proc/PID/maps has, which takes the kernel no time, of the process that
    OPENED is; hl_close_process frees PROCESS.  The same results. */
 int hl_read_mappings(struct hl_process *process, const struct hl_process *opened);

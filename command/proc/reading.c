@@ -43,17 +43,8 @@ static uint64_t read_ticks(void) {
 /* Who has started PROCESS, also if that has more rights by now.  False: it has ended. */
 static bool identify(pid_t process, struct left_out *found) {
     struct hl_usage usage;
-    char *line = NULL, *path = hl_xasprintf("/proc/%d/status", process);
-    size_t size = 0;
-    bool is_known = false;
-    FILE *text = fopen(path, "re");
-    while (text != NULL && !is_known && getline(&line, &size, text) >= 0)
-        is_known = sscanf(line, "Uid: %u", &found->user) == 1;
-    if (text != NULL)
-        fclose(text);
-    free(line);
-    free(path);
-    is_known &= hl_read_usage(process, &usage) == 0;
+    uid_t effective;
+    bool is_known = hl_read_users(process, &found->user, &effective) && hl_read_usage(process, &usage) == 0;
     found->process = process;
     found->started = is_known ? usage.started : 0;
     return is_known;
@@ -101,7 +92,6 @@ static void count_end(pid_t process) {
                                 : "all processes of this user are");
 }
 
-/* The clock ends this process, whoever had forbidden it. */
 void hl_limit_readings(void) {
     sigset_t clock;
     signal(SIGALRM, SIG_DFL);

@@ -2,15 +2,15 @@
 /* Looks at what processes have mapped, without being stopped by one of them for good.
 
    A process can have its memory map locked (mmap_lock) for as long as it likes, by a FUSE that does not answer.  Who reads its maps
-   then waits, and only death ends that.  So a service notes in a file whose maps it reads, and a clock ends it; when it is started
-   again, it leaves that user's processes out.  Without hl_limit_readings or hl_watch_readings, nothing of this is done. */
+   then waits, and only death ends that.  So a service notes in a file whose maps it reads, and a clock ends it; after two such ends it
+   leaves that user's processes out.  Without hl_limit_readings or hl_watch_readings, nothing of this is done. */
 #ifndef HL_READING_H
 #define HL_READING_H
 
 #include <stdbool.h>
 #include <sys/types.h>
 
-/* From now on, this process ends by SIGALRM where a reading takes thirty seconds. */
+/* From now on, this process ends by SIGALRM where a reading takes thirty seconds, also if that was blocked or ignored. */
 void hl_limit_readings(void);
 
 /* The same, and what is being read is noted at PATH, in a folder of root's.  A user whose processes were being read at the end of two

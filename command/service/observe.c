@@ -12,7 +12,6 @@
 
 #include <fcntl.h>
 #include <fnmatch.h>
-#include <linux/limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -83,14 +82,6 @@ bool hl_is_eligible_path(const struct hl_configuration *configuration, const cha
            !matches(&configuration->excluded, path);
 }
 
-/* Opens PATH by O_PATH where that may be asked for, STATUS is its then.  A descriptor, or -1. */
-static int open_local(const char *path, struct stat *status) {
-    struct hl_local local = {0};
-    int file = hl_open_local(&local, path, false, status);
-    hl_close_local(&local);
-    return file < 0 ? -1 : file;
-}
-
 static bool is_same_file(int descriptor, const char *path, const struct hl_file_id *wanted) {
     char *name = hl_xasprintf("/proc/self/fd/%d", descriptor);
     struct hl_file_id id;
@@ -105,7 +96,7 @@ static bool is_eligible(const struct hl_observer *observer, const struct hl_plac
     struct stat stat;
     if (!hl_is_eligible_path(observer->configuration, place->path))
         return false;
-    int file = open_local(place->path, &stat);
+    int file = hl_open_local_path(place->path, false, &stat);
     if (file < 0)
         return false;
     char *real = hl_find_file_path(file);
@@ -356,7 +347,7 @@ bool hl_is_observed(const struct hl_observed_file *file, int descriptor) {
 
 enum hl_elf_problem hl_open_observed(struct hl_elf_file *elf, const struct hl_observed_file *file) {
     struct stat stat;
-    int path = open_local(file->path, &stat);
+    int path = hl_open_local_path(file->path, false, &stat);
     if (path < 0)
         return HL_ELF_UNREADABLE;
     char *name = hl_xasprintf("/proc/self/fd/%d", path);

@@ -152,10 +152,8 @@ static bool read_configuration(struct service *service) {
 /* Why the file at PATH is in no store; NULL: it is in that which STORED are of, or would be.  The caller frees it. */
 static char *explain_file(const char *path, bool any_disk, bool *is_there, const struct hl_stored *stored,
                           size_t n) {
-    struct hl_local local = {0};
     struct stat status;
-    int file = hl_open_local(&local, path, true, &status);
-    hl_close_local(&local);
+    int file = hl_open_local_path(path, true, &status);
     *is_there = false;
     if (file < 0)
         return hl_xasprintf("%s", file == -EREMOTE ? HL_LOCAL_PROBLEM : strerror(-file));

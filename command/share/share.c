@@ -655,14 +655,12 @@ static bool is_named(const struct hl_stored *stored, const char *name) {
 
 /* Where NAME leads to, without symbolic links.  NULL: nowhere, or to where it may not answer.  The caller frees it. */
 static char *find_path(const char *name) {
-    struct hl_local local = {0};
     struct stat status;
     char *named = hl_find_named_file(name);
-    int file = hl_open_local(&local, named, true, &status);
+    int file = hl_open_local_path(named, true, &status);
     char *path = file >= 0 ? hl_find_file_path(file) : NULL;
     if (file >= 0)
         close(file);
-    hl_close_local(&local);
     free(named);
     return path;
 }
