@@ -157,7 +157,7 @@ def pages_moved(way, **options):
     said = ",".join(filter(None, [way.variables.get("LD_HUGEPAGES_OPTIONS"), "verbose=2"]))
     result = subprocess.run(way.argv, env={**way.env, "LD_HUGEPAGES_OPTIONS": said}, capture_output=True, **options)
     sums = {}
-    for pages, backend in re.findall(r" (\d+) pages? (hugetlb|thp|file|shared)\b(?! \()", result.stderr.decode(errors="replace")):
+    for pages, backend in re.findall(r" (\d+) pages? (hugetlb|thp|file|image)\b(?! \()", result.stderr.decode(errors="replace")):
         sums[backend] = sums.get(backend, 0) + int(pages)
     already = "the page cache has it on huge pages already" in result.stderr.decode(errors="replace")
     return ", ".join([f"{n} {backend}" for backend, n in sums.items()] + ["left: page cache has it"] * already) or "nothing"

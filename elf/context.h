@@ -13,7 +13,7 @@ enum hl_backend {
     HL_HUGETLB,
     HL_THP,
     HL_ADVISED, /* bss=thp: nothing moves, the kernel is told, after commit */
-    HL_SHARED,  /* of an image, which other processes map too */
+    HL_IMAGE,   /* of an image, which other processes map too */
     HL_FILE,    /* backend=file: nothing moves, the page cache has huge pages */
     HL_BACKENDS
 };

@@ -430,7 +430,7 @@ static int map_spans(const struct hl_context *context, struct hl_work *work, con
         result = map_span(context, work, i, source);
         move->skip = (enum hl_skip)result;
         move->placed = result == 0;
-        move->backend = move->placed ? HL_SHARED : HL_NO_BACKEND;
+        move->backend = move->placed ? HL_IMAGE : HL_NO_BACKEND;
         is_any = is_any || move->placed;
     }
     if (result == HL_SKIP_LOST)
@@ -468,7 +468,7 @@ void hl_take_image(const struct hl_context *context, struct hl_work *work) {
         struct hl_move *move = &work->move[i];
         if (hl_is_writable(&work->plan.span[i]))
             continue;
-        move->backend = HL_SHARED;
+        move->backend = HL_IMAGE;
         move->placed = true;
     }
 }
@@ -498,7 +498,7 @@ void hl_join_image(const struct hl_context *context, struct hl_work *work) {
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
         struct hl_move *move = &work->move[i];
-        if (move->backend != HL_SHARED || is_one_mapping(&work->object, span))
+        if (move->backend != HL_IMAGE || is_one_mapping(&work->object, span))
             continue;
         move->skip = (enum hl_skip)join_span(context, work, span);
         if (move->skip != HL_MOVED)

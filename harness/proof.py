@@ -104,7 +104,7 @@ def check_span(image, span, backend, forked=False):
     """SPAN is covered by huge pages of BACKEND, all of them, with its protection, and by nothing else.  FORKED: children
     were alive, so writing to data has taken small pages."""
     inside = [m for m in image.mappings if m.end > span.start and m.start < span.end]
-    if backend == "shared" and span.kind in ("text", "rodata"):
+    if backend == "image" and span.kind in ("text", "rodata"):
         inside, start_ = without_header(inside, span.start)
         span = dataclasses.replace(span, start=start_)
     where = f"{span} on {backend}: {inside}"
@@ -112,7 +112,7 @@ def check_span(image, span, backend, forked=False):
     if backend == "hugetlb":
         assert all(m.is_hugetlb and m.start >= span.start and m.end <= span.end for m in inside), where
         assert sum(m.hugetlb_bytes for m in inside) == span.end - span.start, where
-    elif backend == "shared" and span.kind in ("text", "rodata"):
+    elif backend == "image" and span.kind in ("text", "rodata"):
         assert all(is_image(m.name) and (m.start - m.offset) % HUGE == 0 and m.kb["Anonymous"] == 0 for m in inside), where
         for mapping in inside:  # one that the patched linker made may reach further, with its segment
             small_bytes = (mapping.kb["Rss"] - mapping.kb["ShmemPmdMapped"]) * 1024

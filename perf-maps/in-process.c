@@ -88,7 +88,7 @@ static size_t find_ranges(const struct hl_work *work, uint32_t flag, struct hl_t
     size_t n = 0;
     for (unsigned i = 0; i < work->plan.n_spans; i++) {
         const struct hl_span *span = &work->plan.span[i];
-        bool has_file = work->move[i].backend == HL_SHARED;
+        bool has_file = work->move[i].backend == HL_IMAGE;
         if (!work->move[i].placed || has_file || !(span->flags & flag) || (span->flags & PF_W))
             continue;
         if (n > 0 && range[n - 1].end == span->start) {

@@ -38,7 +38,7 @@ static const char of_copies[] = " of private copies";
 
 /* Whose huge pages the text in MAPS is on; static. */
 static const char *find_pages(const json_t *maps) {
-    bool is_copied = false, is_shared = false;
+    bool is_copied = false, is_of_image = false;
     size_t i, j, k;
     const json_t *map, *object, *range;
     json_array_foreach((json_t *)maps, i, map) json_array_foreach(json_object_get(map, "objects"), j, object)
@@ -46,10 +46,10 @@ static const char *find_pages(const json_t *maps) {
         const char *backend = json_string_value(json_object_get(range, "backend"));
         if (strchr(json_string_value(json_object_get(range, "flags")), 'x') == NULL)
             continue;
-        is_shared |= backend != NULL && strcmp(backend, "shared") == 0;
+        is_of_image |= backend != NULL && strcmp(backend, "image") == 0;
         is_copied |= backend != NULL && (strcmp(backend, "hugetlb") == 0 || strcmp(backend, "thp") == 0);
     }
-    if (is_shared)
+    if (is_of_image)
         return is_copied ? " of images and private copies" : " of images";
     return is_copied ? of_copies : "";
 }

@@ -90,7 +90,7 @@ int hl_trace_program(pid_t child, int go, json_t *maps, struct rusage *usage);
 uint64_t hl_count_mapped_pages(const json_t *maps);
 
 /* What is where in the process PID: {executable, objects: [path, is_main, text_bytes, text_huge_bytes,
-   ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "shared", "file" or null), huge_bytes]]}, of the
+   ranges: [start, end ("0x..."), flags, backend ("hugetlb", "thp", "image", "file" or null), huge_bytes]]}, of the
    executable and the objects that have something on huge pages.  NULL if it can't be read. */
 json_t *hl_map_process(pid_t pid);
 

@@ -42,7 +42,7 @@ static json_t *backend_of(const struct hl_region *region) {
     if (region->anon_huge_bytes > 0)
         return json_string("thp");
     if (region->of_image && huge_bytes(region) > 0)
-        return json_string("shared");
+        return json_string("image");
     if (hl_hugetlb_bytes(region) > 0)
         return json_string("hugetlb");
     return huge_bytes(region) > 0 ? json_string("file") : json_null();

@@ -55,7 +55,7 @@ static void add_object(struct hl_needs *needs, const char *path, const struct hl
     needs->fits = needs->fits || (can_be_copied && starts->pages_max > 0) || verdict->best != HL_WAY_NOTHING;
     needs->our_pages_min += need->pages_min;
     needs->our_pages_max += need->pages_max;
-    needs->shared_pages += image->use == HL_IMAGE_USED ? hl_count_pages(&image->plan) : 0;
+    needs->image_pages += image->use == HL_IMAGE_USED ? hl_count_pages(&image->plan) : 0;
 }
 
 /* OPTIONS such that only what goes to hugetlb is planned. */
@@ -389,7 +389,7 @@ static void print_images(const struct hl_needs *needs) {
             continue;
         if (image->use == HL_IMAGE_USED) {
             char *words = hl_xasprintf("%s, from its image", need->path);
-            print_row("shared", hl_count_pages(&image->plan), hl_count_pages(&image->plan), words);
+            print_row("image", hl_count_pages(&image->plan), hl_count_pages(&image->plan), words);
             free(words);
             continue;
         }
@@ -424,7 +424,7 @@ void hl_print_needs(const struct hl_needs *needs) {
                       needs->object[i].path);
     print_images(needs);
     print_larger_library(needs);
-    if ((needs->our_pages_max == 0 && needs->shared_pages == 0) || needs->reason != NULL)
+    if ((needs->our_pages_max == 0 && needs->image_pages == 0) || needs->reason != NULL)
         print_row("hugeld", needs->our_pages_min, needs->our_pages_max,
                   needs->reason != NULL ? needs->reason : "no whole huge page lies inside what is selected");
     if (needs->own.problem != NULL)
@@ -473,7 +473,7 @@ json_t *hl_json_needs(const struct hl_needs *needs) {
     json_object_set_new(json, "own_pages",
                         own->problem != NULL ? json_null() : json_integer((json_int_t)own->pages));
     json_object_set_new(json, "own_source", hl_json_text(own->problem != NULL ? own->problem : own->source));
-    json_object_set_new(json, "shared_pages", json_integer((json_int_t)needs->shared_pages));
+    json_object_set_new(json, "image_pages", json_integer((json_int_t)needs->image_pages));
     json_object_set_new(json, "store", hl_json_text(needs->store.path));
     json_object_set_new(json, "launcher",
                         needs->target.followed ? hl_json_text(needs->program.path) : json_null());

@@ -47,7 +47,7 @@ struct hl_needs {
     struct hl_need *object;
     struct hl_own_pages own;
     uint64_t our_pages_min, our_pages_max, needed_pages, available_pages;
-    uint64_t shared_pages;       /* mapped from images */
+    uint64_t image_pages;        /* mapped from images */
     struct hl_store_state store; /* the one that images are made in */
     bool falls_back;             /* what the pool lacks, only hugeld does without */
     bool enough;  /* the pool has NEEDED_PAGES for a process started from here, now, or hugeld falls back */

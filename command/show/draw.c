@@ -121,7 +121,7 @@ static const char *find_colour(char mark) {
         return "\033[30;42m"; /* black on green */
     case HL_MARK_THP:
         return "\033[30;46m"; /* on cyan */
-    case HL_MARK_SHARED:
+    case HL_MARK_IMAGE:
         return "\033[30;44m"; /* on blue */
     case HL_MARK_FILE:
         return "\033[30;45m"; /* on magenta */

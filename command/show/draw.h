@@ -10,7 +10,7 @@ enum {
     HL_MARK_SMALL = 0,
     HL_MARK_HUGETLB = 'H',
     HL_MARK_THP = 'T',
-    HL_MARK_SHARED = 'S',
+    HL_MARK_IMAGE = 'I',
     HL_MARK_FILE = 'F',
     HL_MARK_PARTS = '?',    /* some of it is on huge pages */
     HL_MARK_UNTOUCHED = '-' /* mapped, and without a page yet */

@@ -167,8 +167,8 @@ static void print_range(const struct hl_forecast *report, const struct hl_starts
 
 /* What the options want for a span of this KIND: its mark, and in words. */
 static char plan_mark(const struct hl_options *options, enum hl_kind kind, const char **backend) {
-    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file", "shared"};
-    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE, HL_MARK_SHARED};
+    static const char *const names[] = {"hugetlb, or thp", "hugetlb", "thp", "file", "image"};
+    static const char marks[] = {HL_MARK_HUGETLB, HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_FILE, HL_MARK_IMAGE};
     unsigned choice = kind == HL_TEXT || kind == HL_RODATA ? options->backend : HL_BACKEND_THP;
     *backend = names[choice];
     return marks[choice];

@@ -39,8 +39,8 @@
 /* Huge pages of a mapping that are looked at one by one. */
 #define LOOKED_AT_MAX 4096
 
-enum backend { HUGETLB, THP, SHARED, FILE_CACHE, BACKENDS };
-static const char *const backend_names[BACKENDS] = {"hugetlb", "thp", "shared", "file"};
+enum backend { HUGETLB, THP, IMAGE, FILE_CACHE, BACKENDS };
+static const char *const backend_names[BACKENDS] = {"hugetlb", "thp", "image", "file"};
 
 /* One mapping of an object with huge pages in it. */
 struct range {
@@ -212,10 +212,10 @@ static void add_region(struct tally *tally, const struct hl_region *region, cons
         tally->image = region->name;
         tally->image_bytes += hl_hugetlb_bytes(region) + file_bytes;
     }
-    add_range(tally, region, region->of_image ? SHARED : HUGETLB, hl_hugetlb_bytes(region), picture,
+    add_range(tally, region, region->of_image ? IMAGE : HUGETLB, hl_hugetlb_bytes(region), picture,
               region->page_bytes > 0 ? region->page_bytes : huge_page_bytes);
     add_range(tally, region, THP, region->anon_huge_bytes, picture, huge_page_bytes);
-    add_range(tally, region, region->of_image ? SHARED : FILE_CACHE, file_bytes, picture, huge_page_bytes);
+    add_range(tally, region, region->of_image ? IMAGE : FILE_CACHE, file_bytes, picture, huge_page_bytes);
     if (is_rest_untouched(region))
         tally->text_untouched_bytes +=
             hl_subtract(overlap_segments(&tally->loaded->object, region->start, region->end, PF_X, false),
@@ -355,8 +355,8 @@ static json_t *make_json_object(const struct tally *tally) {
     json_object_set_new(json, "image", tally->image != NULL ? hl_json_text(tally->image) : json_null());
     json_object_set_new(json, "backends",
                         json_pack("{s:I, s:I, s:I, s:I}", "hugetlb_pages", (json_int_t)pages[HUGETLB],
-                                  "thp_pages", (json_int_t)pages[THP], "shared_pages",
-                                  (json_int_t)pages[SHARED], "file_pages", (json_int_t)pages[FILE_CACHE]));
+                                  "thp_pages", (json_int_t)pages[THP], "image_pages",
+                                  (json_int_t)pages[IMAGE], "file_pages", (json_int_t)pages[FILE_CACHE]));
     json_object_set_new(json, "verdict",
                         is_of_interest(tally) ? hl_json_verdict(&tally->verdict) : json_null());
     json_object_set_new(json, "nodes", make_json_nodes(tally->node_bytes));
@@ -429,7 +429,7 @@ static void draw_rest(struct hl_drawing *drawing, const struct range *range, con
 
 static void draw_range(struct hl_drawing *drawing, const struct hl_object *object,
                        const struct range *range) {
-    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_SHARED, HL_MARK_FILE};
+    static const char marks[BACKENDS] = {HL_MARK_HUGETLB, HL_MARK_THP, HL_MARK_IMAGE, HL_MARK_FILE};
     struct hl_range part = clip(range, object, drawing->huge_page_bytes);
     if (!range->is_known) {
         draw_unknown(drawing, range, &part);
@@ -566,9 +566,9 @@ static void print_tally(const struct picture *picture, const struct tally *tally
     char *rest = untouched > 0 ? hl_xasprintf(", %u.%u %% not touched yet", untouched / 10, untouched % 10)
                                : hl_xasprintf("%s", "");
     hl_print("  %s: %u.%u %% of the text on huge pages%s; hugetlb %" PRIu64 ", thp %" PRIu64
-             ", shared %" PRIu64 ", file %" PRIu64 " pages",
+             ", image %" PRIu64 ", file %" PRIu64 " pages",
              tally->loaded->object.path, share / 10, share % 10, rest, tally->pages[HUGETLB],
-             tally->pages[THP], tally->pages[SHARED], tally->pages[FILE_CACHE]);
+             tally->pages[THP], tally->pages[IMAGE], tally->pages[FILE_CACHE]);
     free(rest);
     print_verdict(&tally->verdict);
     draw_tally(picture, tally);
@@ -614,7 +614,7 @@ static void print_row(const struct picture *picture) {
             pages[j] += picture->tally[i].pages[j];
     hl_print("%8d  %-20s %4u.%u %% %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %8" PRIu64 " %12" PRIu64,
              picture->process.pid, picture->process.name, share / 10, share % 10, pages[HUGETLB], pages[THP],
-             pages[SHARED], pages[FILE_CACHE],
+             pages[IMAGE], pages[FILE_CACHE],
              (picture->own_hugetlb_bytes + picture->own_thp_bytes + picture->own_file_bytes +
               picture->own_shmem_bytes) /
                  1024);
@@ -699,7 +699,7 @@ static int report_all(struct request *request) {
     hl_set_geometry(&request->geometry, (uint64_t)sysconf(_SC_PAGESIZE));
     request->processes = json_array();
     if (request->all && !request->json)
-        hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "SHARED",
+        hl_print("%8s  %-20s %8s %8s %8s %8s %8s %12s", "PID", "NAME", "TEXT", "HUGETLB", "THP", "IMAGE",
                  "FILE", "OWN KiB");
     if (request->all)
         code = report_huge(request);

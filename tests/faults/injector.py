@@ -197,7 +197,7 @@ def is_huge(mappings, span):
     """SPAN is on huge pages, all of it, with its protection.  Writable data is accepted on any anonymous memory: after a
     fork, writing to it takes small pages."""
     inside = [m for m in mappings if m.start < span.end and m.end > span.start]
-    if span.backend == "shared":
+    if span.backend == "image":
         inside, start = proof.without_header(inside, span.start, helpers.HUGE)
         span = span._replace(start=start)
     if pieces(inside, span.start, span.end) != [(span.start, span.end, span.permissions)]:
@@ -205,7 +205,7 @@ def is_huge(mappings, span):
     if "w" in span.permissions:
         return all(m.inode == "0" for m in inside)
     exact = inside[0].start == span.start and inside[-1].end == span.end
-    if span.backend == "shared":
+    if span.backend == "image":
         return exact and all(is_image(m.name) for m in inside)
     return exact and sum(m.hugetlb + m.thp for m in inside) == span.end - span.start
 

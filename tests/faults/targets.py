@@ -89,7 +89,7 @@ SETTINGS = {
 }
 SETTINGS = {f"{name}-{backend}": (*setting[:3], f"backend={backend}") for name, setting in SETTINGS.items()
             for backend in ("hugetlb", "thp")}
-SETTINGS |= {f"{name}-shared": (*SETTINGS[f"{name}-thp"][:3], "backend=image")
+SETTINGS |= {f"{name}-image": (*SETTINGS[f"{name}-thp"][:3], "backend=image")
              for name in ("start", "start-threads", "dlopen", "dlopen-threads")}
 SETTINGS |= {
     "start-map": ("preload", ["target"], "main", "backend=hugetlb,perf_map=on"),

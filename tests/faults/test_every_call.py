@@ -22,10 +22,10 @@ ALL = os.environ.get("T_FAULTS") == "all"
 EACH = None if ALL else 1
 
 # One of each: the way back at start, and where other threads or the linker leave another one.
-SECOND = ["start-hugetlb", "start-thp", "start-shared", "dlopen-threads-hugetlb", "dlopen-threads-shared",
+SECOND = ["start-hugetlb", "start-thp", "start-image", "dlopen-threads-hugetlb", "dlopen-threads-image",
           "ldso-dlopen-hugetlb"]
 # What `make check` takes; the linker's take three times as long.
-SAMPLE = ["start-hugetlb", "start-shared"]
+SAMPLE = ["start-hugetlb", "start-image"]
 
 
 def settings(names):

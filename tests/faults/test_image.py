@@ -12,7 +12,7 @@ MAP_ANONYMOUS = 0x20
 GONE = "a failed system call unmapped it, and it cannot be mapped again, so the program ends"
 
 
-@pytest.fixture(params=["start-shared", "dlopen-shared"])
+@pytest.fixture(params=["start-image", "dlopen-image"])
 def one(request, sweep):
     return sweep(request.param)
 
@@ -24,8 +24,8 @@ def maps_over(calls):
     return kinds[0], len(kinds)
 
 
-def n_shared(one):
-    return sum(s.backend == "shared" for s in one.spans)
+def n_of_image(one):
+    return sum(s.backend == "image" for s in one.spans)
 
 
 def twice(kind, nth, error="ENOMEM"):
@@ -58,7 +58,7 @@ def test_from_the_file(one):
                 assert ("mmap", CLAIM) in outcome.calls
                 stayed = [s for s in one.spans if s not in one.compare(outcome.looks[0], 0, False)]
                 # The huge page with the headers is mapped by itself, and stays by itself.
-                assert [s.kind for s in stayed] in (["text"], ["rodata"]) or (n > n_shared(one) and not stayed), stayed
+                assert [s.kind for s in stayed] in (["text"], ["rodata"]) or (n > n_of_image(one) and not stayed), stayed
 
 
 def test_nothing_was_unmapped(one):
@@ -68,7 +68,7 @@ def test_nothing_was_unmapped(one):
         for nth in range(1, n + 1):
             faults = Fault(*kind, nth, "fail", "ENOMEM"), Fault(*kind, nth + 1, "fail", "ENOMEM")
             wrong, moved = one.judge(inject.run(*faults), faults)
-            assert not wrong and (not moved or n > n_shared(one)), f"{faults}: {wrong}"
+            assert not wrong and (not moved or n > n_of_image(one)), f"{faults}: {wrong}"
 
 
 @pytest.mark.parametrize("verbose", [False, True])

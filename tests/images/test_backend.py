@@ -45,7 +45,7 @@ def moved(images, library):
     def run(argv, patterns="main", options="", plain=None, **changes):
         result = helpers.run_preloaded(argv, patterns, images.options("verbose=3", *filter(None, [options])), library, **changes)
         assert result.stdout == helpers.run(plain or argv).stdout, result.stderr
-        return result, set(re.findall(r" (text|rodata) \d+ pages? shared$", result.stderr, re.M))
+        return result, set(re.findall(r" (text|rodata) \d+ pages? image$", result.stderr, re.M))
 
     return run
 
@@ -57,7 +57,7 @@ def moved(images, library):
 def test_executable(images, builder, prove, variant):
     app = builder.executable(variant)
     images.add(app)
-    proof = prove([app], {app.name: READ_ONLY}, "main", images.options("data=off"), backend="shared")
+    proof = prove([app], {app.name: READ_ONLY}, "main", images.options("data=off"), backend="image")
     assert proof.plans[app.name].pages("text") >= 3 and proof.plans[app.name].pages("rodata") >= 1
 
 
@@ -68,8 +68,8 @@ def test_library(images, builder, library, variant):
     images.add(dso)
     result = helpers.run_preloaded([app], "libbig*", images.options("verbose=2"), library)
     assert result.stdout == helpers.run([app]).stdout
-    shared = re.search(r"libbig.so.1: text \d+ pages shared, rodata \d+ pages? shared", result.stderr)
-    assert shared or ("does not fit its image" in result.stderr and variant != "dso-aligned"), result.stderr
+    mapped = re.search(r"libbig.so.1: text \d+ pages image, rodata \d+ pages? image", result.stderr)
+    assert mapped or ("does not fit its image" in result.stderr and variant != "dso-aligned"), result.stderr
 
 
 MOVED = "const char moved_headers[4096] __attribute__((aligned(4096))) = {1};\n"
@@ -140,7 +140,7 @@ def test_auto_takes_the_image_first(images, builder, pool, prove):
     pool(32)
     app = builder.executable("nopie")
     images.add(app)
-    prove([app], {app.name: READ_ONLY}, "main", f"data=off,store={images.folder}", backend="shared")
+    prove([app], {app.name: READ_ONLY}, "main", f"data=off,store={images.folder}", backend="image")
     assert free_pages() == 32
 
 
@@ -191,7 +191,7 @@ def test_read_only_data_of_an_image_is_free(images, builder, library):
     app = builder.executable("nopie")
     images.add(app)
     env = helpers.preload(library, patterns="main", options=images.options("segments=text,verbose=2"))
-    assert re.search(r"text \d+ pages shared, rodata \d+ pages? shared", helpers.run([app], env).stderr)
+    assert re.search(r"text \d+ pages image, rodata \d+ pages? image", helpers.run([app], env).stderr)
 
 
 LATER = r"""
@@ -236,7 +236,7 @@ def test_dlopen_with_threads(images, builder, moved, tmp_path):
     source.write_text(LATER)
     app = builder.compile(tmp_path / "later", source, "-pthread")
     result, kinds = moved([app, dso], "libbig*", "data=off")
-    assert kinds == {*READ_ONLY} and len(re.findall(r"libbig.so: text \d+ pages shared", result.stderr)) == 2, result.stderr
+    assert kinds == {*READ_ONLY} and len(re.findall(r"libbig.so: text \d+ pages image", result.stderr)) == 2, result.stderr
 
 
 def test_breakpoint(images, builder, library, tmp_path):
@@ -379,10 +379,10 @@ def run_with(store, app, library):
 ])
 def test_others_could_have_written(store_of_its_own, library, what, change):
     store, app, image = store_of_its_own
-    assert "pages shared" in run_with(store, app, library)
+    assert "pages image" in run_with(store, app, library)
     change(store.folder if what == "store" else image)
     told = run_with(store, app, library)
-    assert "shared" not in told.replace("hugeld share", "") and UNSAFE in told, told
+    assert "pages image" not in told and UNSAFE in told, told
 
 
 def test_auto_says_that_a_store_is_unsafe(store_of_its_own, library, pool):
@@ -400,7 +400,7 @@ def test_store_behind_a_link(store_of_its_own, library, tmp_path):
     link = tmp_path / "link"
     link.symlink_to(store.folder)
     told = run_with(Store(link), app, library)
-    assert "pages shared" not in told and UNSAFE in told, told
+    assert "pages image" not in told and UNSAFE in told, told
 
 
 def test_another_users_store(images, builder, library, tmp_path, shared_folder):
@@ -415,13 +415,13 @@ def test_another_users_store(images, builder, library, tmp_path, shared_folder):
     image = store.add(app)
     user = helpers.become(12345)
     env = helpers.preload(library, patterns="main", options=store.options("verbose=3", "data=off"))
-    assert "pages shared" in helpers.run([*user, app], env).stderr
+    assert "pages image" in helpers.run([*user, app], env).stderr
     for path in (store.folder, image.parent, image):
         os.chown(path, 1, 1)
     assert UNSAFE in helpers.run([*user, app], env).stderr
     for path in (store.folder, image.parent, image):
         os.chown(path, 12345, 12345)
-    assert "pages shared" in helpers.run([*user, app], env).stderr
+    assert "pages image" in helpers.run([*user, app], env).stderr
     shutil.rmtree(store.folder)
 
 

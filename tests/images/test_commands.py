@@ -68,7 +68,7 @@ def store(tmp_path, root):
         helpers.end_process(holder)
 
 
-def shared_bytes(mappings, name):
+def image_bytes_of(mappings, name):
     """What smaps says is on huge pages in the mappings of NAME."""
     return sum(m.kb["ShmemPmdMapped"] * KIB + m.hugetlb_bytes for m in mappings if m.name == str(name))
 
@@ -88,13 +88,13 @@ def status_of(process):
     return told
 
 
-def check_shared(told, mappings, path, image, name=None):
+def check_image(told, mappings, path, image, name=None):
     """What status TOLD has of the object at PATH is what smaps has of IMAGE, which is called NAME there."""
     [found] = [o for o in told["objects"] if o["path"] == str(path)]
-    expected = shared_bytes(mappings, name or image)
+    expected = image_bytes_of(mappings, name or image)
     assert expected > 0 and found["image_bytes"] == expected and found["image"] == str(name or image)
-    assert found["backends"]["shared_pages"] == expected // HUGE == found["pages"]
-    assert {r["backend"] for r in found["ranges"]} == {"shared"}
+    assert found["backends"]["image_pages"] == expected // HUGE == found["pages"]
+    assert {r["backend"] for r in found["ranges"]} == {"image"}
     assert found["text_huge_bytes"] > 0
     assert not any(told["own"].values())
     assert not any(str(image).startswith(o["path"]) for o in told["objects"])
@@ -104,7 +104,7 @@ def check_shared(told, mappings, path, image, name=None):
 
 
 @pytest.fixture
-def shared_app(builder, store, library, pause_library):
+def app_of_image(builder, store, library, pause_library):
     """A program that is mapped from its image, at the end of its constructors, and the image."""
     app = builder.executable("nopie")
     image = store.add(app)
@@ -114,16 +114,16 @@ def shared_app(builder, store, library, pause_library):
         yield process, app, image
 
 
-def test_status(shared_app):
-    process, app, image = shared_app
+def test_status(app_of_image):
+    process, app, image = app_of_image
     told, mappings = status_of(process), read_smaps(process.pid)
-    check_shared(told, mappings, app, image)
+    check_image(told, mappings, app, image)
     text = helpers.hugeld("status", process.pid).stdout
-    pages = told["objects"][0]["backends"]["shared_pages"]
-    assert f"hugetlb 0, thp 0, shared {pages}, file 0 pages" in text
+    pages = told["objects"][0]["backends"]["image_pages"]
+    assert f"hugetlb 0, thp 0, image {pages}, file 0 pages" in text
     assert f"{pages * HUGE // KIB} KiB of it belong to an image, of which all processes share one copy" in text
     [row] = re.findall(r"^    0x000000400000 (\S+)$", text, re.M)
-    assert row.count("S") == pages or "?" in row, text  # which of them, the kernel says since Linux 6.7
+    assert row.count("I") == pages or "?" in row, text  # which of them, the kernel says since Linux 6.7
     [row] = [line for line in helpers.hugeld("status", "--all").stdout.splitlines() if line.split()[0] == str(process.pid)]
     assert row.split()[4:8] == ["0", "0", str(pages), "0"]
 
@@ -145,19 +145,19 @@ def test_status_tells_untouched_text_from_small(builder, store, library, pause_l
         pytest.skip("the kernel mapped small pages of the image")
     [row] = re.findall(r"^    0x000000400000 (\S+)$", text, re.M)
     if "?" not in row:  # since Linux 6.7
-        assert row[1] == "S" and row[:6].count("S") == huge // HUGE, text
+        assert row[1] == "I" and row[:6].count("I") == huge // HUGE, text
         assert row.count("-") == row[:5].count("-") == 5 - huge // HUGE, text
     assert main["text_huge_bytes"] == huge < main["text_bytes"]
     assert 0 < main["text_untouched_bytes"] <= mapping.end - mapping.start - huge
     assert f"{main['text_untouched_bytes'] / main['text_bytes'] * 100:.1f} % not touched yet" in text
 
 
-def test_status_of_a_removed_image(shared_app, store):
+def test_status_of_a_removed_image(app_of_image, store):
     """It stays mapped, and nothing at its path says any more what it is."""
-    process, app, image = shared_app
+    process, app, image = app_of_image
     store.done("rm", "-r", pathlib.Path(image).parent)
     told, mappings = status_of(process), read_smaps(process.pid)
-    check_shared(told, mappings, app, image, f"{image} (deleted)")
+    check_image(told, mappings, app, image, f"{image} (deleted)")
 
 
 def test_status_of_library(builder, store, library, pause_library):
@@ -165,7 +165,7 @@ def test_status_of_library(builder, store, library, pause_library):
     image = store.add(big)
     env = helpers.preload(library, pause_library, options=store.options(), patterns="libbig*")
     with helpers.paused([*store.inside, app], env, app.name) as process:
-        check_shared(status_of(process), read_smaps(process.pid), big, image)
+        check_image(status_of(process), read_smaps(process.pid), big, image)
 
 
 def test_status_of_library_that_is_an_image(builder, store, pause_library):
@@ -175,7 +175,7 @@ def test_status_of_library_that_is_an_image(builder, store, pause_library):
     argv = ["env", f"LD_PRELOAD={image}:{pause_library}", app]
     with helpers.paused([*store.inside, *argv], helpers.environment(), app.name) as process:
         mappings = touch(process, image)
-        check_shared(status_of(process), mappings, big, image)
+        check_image(status_of(process), mappings, big, image)
         [file] = helpers.hugeld_json("inspect", "--pid", process.pid, big)["files"]
     assert file["image"]["used"] is True and file["plan"]["pages"] == file["image"]["pages"] > 0
 
@@ -195,7 +195,7 @@ def test_status_of_executed_image(builder, store, pause_library, variant, how):
         told = status_of(process)
         [file] = helpers.hugeld_json("inspect", "--pid", process.pid)["files"]
         said = helpers.hugeld("perf-map", process.pid)
-    check_shared(told, mappings, app, image, app if how == "mounted" else None)
+    check_image(told, mappings, app, image, app if how == "mounted" else None)
     assert told["objects"][0]["is_main"] and file["image"]["used"] is True
     assert (said.returncode, said.stdout) == (1, "") and "no map file" in said.stderr
 
@@ -208,12 +208,12 @@ def test_folder_that_is_called_almost_like_a_key(builder, store, pause_library):
     with helpers.paused([*store.inside, other], helpers.environment(LD_PRELOAD=pause_library), app.name) as process:
         touch(process, other)
         [main] = [o for o in status_of(process)["objects"] if o["is_main"]]
-    assert main["path"] == str(other) and main["image"] is None and main["backends"]["shared_pages"] == 0
+    assert main["path"] == str(other) and main["image"] is None and main["backends"]["image_pages"] == 0
     assert main["backends"]["file_pages"] > 0
 
 
-def test_perf_map(shared_app):
-    process, _, _ = shared_app
+def test_perf_map(app_of_image):
+    process, _, _ = app_of_image
     result = helpers.hugeld("perf-map", process.pid)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr == (f"hugeld: {process.pid}: nothing is written: perf needs no map file for what is mapped from images, "
@@ -225,7 +225,7 @@ def test_report_lines(builder, store, library):
     app = builder.executable("nopie")
     store.add(app)
     env = helpers.preload(library, options=store.options("verbose=2"))
-    line = "hugeld: app-nopie: text 5 pages shared, rodata 1 page shared"
+    line = "hugeld: app-nopie: text 5 pages image, rodata 1 page image"
     assert line in store.call(app, env=env).stderr.splitlines()
 
 
@@ -246,7 +246,7 @@ def test_inspect(builder, store):
     assert {s["kind"] for s in after["plan"]["spans"]} == {"text", "rodata"}
     assert after["plan"]["pages"] == after["image"]["pages"] == 6
     text = store.hugeld("inspect", "-o", store.options(), app).stdout
-    assert f"mapped from {image}" in text and "S  5 pages: text, shared" in text
+    assert f"mapped from {image}" in text and "I  5 pages: text, image" in text
 
 
 def test_inspect_without_use_for_it(builder, store):
@@ -381,7 +381,7 @@ def test_doctor_of_program(builder, store, pool):
     told, text = ask(0)  # hugeld takes other memory
     [main] = told["objects"]
     assert main["image"]["used"] is False and main["image"]["fits"] is True and main["image"]["skip"] == "no-image"
-    assert told["store"] == str(store.path) and told["our_pages_max"] > 0 == told["shared_pages"]
+    assert told["store"] == str(store.path) and told["our_pages_max"] > 0 == told["image_pages"]
     command, run = main["verdict"]["commands"].split(", then ")
     assert command in text and run in text and f"{store.path} has room for it" in text
     store.done("mount", "-o", "remount,size=4m", store.path)
@@ -390,19 +390,19 @@ def test_doctor_of_program(builder, store, pool):
     store.done("mount", "-o", "remount,size=64m", store.path)
     store.done("sh", "-c", command.replace("hugeld", str(helpers.HUGELD), 1))
     told, text = ask(0)
-    assert told["enough"] and told["our_pages_max"] == 0 and told["shared_pages"] == 6
-    assert told["objects"][0]["image"]["used"] is True and re.search(r"shared +6 pages  .*, from its image$", text, re.M)
+    assert told["enough"] and told["our_pages_max"] == 0 and told["image_pages"] == 6
+    assert told["objects"][0]["image"]["used"] is True and re.search(r"image +6 pages  .*, from its image$", text, re.M)
     told, text = ask(1, "-o", "backend=hugetlb")
-    assert told["our_pages_max"] > 0 == told["shared_pages"] and "image" not in text
+    assert told["our_pages_max"] > 0 == told["image_pages"] and "image" not in text
 
 
-def test_doctor_of_process(shared_app, store, pool):
+def test_doctor_of_process(app_of_image, store, pool):
     """Its program, as if it were started again."""
     pool(0)
-    process, app, image = shared_app
+    process, app, image = app_of_image
     told = store.json("doctor", "-o", f"store={store.path}", process.pid)["program"]
     [main] = told["objects"]
-    assert told["path"] == main["path"] == str(app) and main["image"]["path"] == image and told["shared_pages"] == 6
+    assert told["path"] == main["path"] == str(app) and main["image"]["path"] == image and told["image_pages"] == 6
     assert "--own-pages" in told["own_source"]
     none = store.hugeld("doctor", 2**31 - 1)
     assert none.returncode == 2 and none.stderr.startswith("hugeld: 2147483647: ")
@@ -411,7 +411,7 @@ def test_doctor_of_process(shared_app, store, pool):
 # --- bench ---
 
 
-def test_bench_compares_shared_with_private(builder, store, pool):
+def test_bench_compares_an_image_with_a_copy(builder, store, pool):
     pool(64)
     app = builder.executable("nopie")
     store.add(app)
@@ -421,6 +421,6 @@ def test_bench_compares_shared_with_private(builder, store, pool):
     assert set(told["runs"]["plain"]["pages"]) == {6} == set(told["runs"]["huge"]["pages"])
     backends = {side: {r["backend"] for m in told["maps"][side] for o in m["objects"] for r in o["ranges"]} - {None}
                 for side in ("plain", "huge")}
-    assert "shared" in backends["huge"] and "hugetlb" not in backends["huge"]
-    assert "hugetlb" in backends["plain"] and "shared" not in backends["plain"]
+    assert "image" in backends["huge"] and "hugetlb" not in backends["huge"]
+    assert "hugetlb" in backends["plain"] and "image" not in backends["plain"]
     assert told["against"] == "backend=hugetlb" and "with backend=hugetlb" in told["sentence"] or "too short" in told["sentence"]

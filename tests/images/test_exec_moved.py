@@ -58,7 +58,7 @@ def without_place(result):
 
 
 def check_moved(result, app):
-    assert re.match(rf"hugeld: {app.name}: text \d+ pages shared, .*at the exec stop from ", result.stderr), result.stderr
+    assert re.match(rf"hugeld: {app.name}: text \d+ pages image, .*at the exec stop from ", result.stderr), result.stderr
 
 
 @pytest.mark.parametrize("prefix", [[], FIXED, ["sh", "-c", 'ulimit -s unlimited; exec "$@"', "sh"]],
@@ -121,7 +121,7 @@ def test_detach(app, start):
     try:
         assert "at the exec stop" in process.stderr.readline()
         maps = pathlib.Path(f"/proc/{process.pid}/maps")
-        huge = re.compile(rf"{app}: .* % of the text on huge pages\b.*; .* shared [1-9]")
+        huge = re.compile(rf"{app}: .* % of the text on huge pages\b.*; .* image [1-9]")
         helpers.wait_until(lambda: huge.search(helpers.hugeld("status", process.pid).stdout), what="what hugeld status says")
         detached = helpers.hugeld("detach", "--running-threads", process.pid)
         assert detached.returncode == 0 and "back on its own file" in detached.stdout, detached

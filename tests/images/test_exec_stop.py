@@ -103,7 +103,7 @@ def check_same(result, plain, *without):
 
 def on_image(result, app, image):
     """How many huge pages of text the only line says are on IMAGE."""
-    pages = r"text (\d+) pages? shared, (?:rodata \d+ pages? shared, )?"
+    pages = r"text (\d+) pages? image, (?:rodata \d+ pages? image, )?"
     line = re.fullmatch(rf"hugeld: {os.path.basename(app)}: {pages}at the exec stop from {image}\n", result.stderr)
     assert line, result.stderr
     return int(line[1])
@@ -479,7 +479,7 @@ def test_filtered_with_the_preloader(images, program, run, variant):
     for verbose in (0, 2):
         result = run([app, "x"], options=f"verbose={verbose}", prefix=[sys.executable, "-c", script])
         assert ("LD_PRELOAD" in result.stdout) == (variant == "nopie")
-        assert bool(re.search(r": text \d pages? shared", result.stderr)) == (verbose == 2 and variant == "nopie")
+        assert bool(re.search(r": text \d pages? image", result.stderr)) == (verbose == 2 and variant == "nopie")
         assert (f"started as it is, because the image of {app} is of use only where hugeld run itself starts " in result.stderr) == (verbose == 2 and variant == "pie")
 
 

@@ -224,7 +224,7 @@ def test_unasked(images, program, run, variant):
     assert "executed from its image" not in result.stderr
     assert "at the exec stop from" in result.stderr
     result = run([app], loader=("-l", "preload"))
-    assert (" shared" in result.stderr) == (variant == "nopie")
+    assert ("pages image" in result.stderr) == (variant == "nopie")
 
 
 # Started with a folder as descriptor 3: mounts, and renames between that descriptor and a path.
@@ -319,7 +319,7 @@ def test_by_a_user(program, library, shared_folder):
         made = helpers.run([*user, command, "share", "add", app])
         assert made.returncode == 0, made.stderr
         result = helpers.run([*user, command, "run", "-o", "verbose=2", "--", app])
-        assert re.fullmatch(rf"hugeld: where-static: text \d pages shared, .*at the exec stop from {store}/.*/where-static\n", result.stderr), result.stderr
+        assert re.fullmatch(rf"hugeld: where-static: text \d pages image, .*at the exec stop from {store}/.*/where-static\n", result.stderr), result.stderr
         result = helpers.run([*user, command, "run", "-l", "image", "-o", "verbose=2", "--", app])
         assert re.fullmatch(rf"hugeld: {app}: executed from its image {store}/.*/where-static{APART}", result.stderr), result.stderr
         assert (result.returncode, result.stdout) == (3, helpers.run([app]).stdout)
@@ -338,7 +338,7 @@ def test_with_other_objects(images, program, run, variant):
     result = run([app], "-p", "main:libnothing*", options="verbose=2,backend=image")
     assert result.stdout == helpers.run([app]).stdout
     assert from_image(app, image) in result.stderr
-    assert "stays" not in result.stderr and " shared" not in result.stderr
+    assert "stays" not in result.stderr and "pages image" not in result.stderr
 
 
 def test_main_left_out(images, program, run):
@@ -496,7 +496,7 @@ def test_share_libraries(own_store, builder, run, later):
     app, _ = builder.with_library("dso-aligned")
     result = run([app], "--share", "-p", "libbig*", loader=(), prefix=later)
     assert result.stdout == helpers.run([app]).stdout
-    assert "libbig.so.1: text" in result.stderr and " shared" in result.stderr, result.stderr
+    assert "libbig.so.1: text" in result.stderr and "pages image" in result.stderr, result.stderr
     assert not list(own_store.glob(f"*/{app.name}"))
 
 

@@ -112,7 +112,7 @@ def test_what_is_measured_by(world, fixed):
     """Where root is mapped, all of it is shared."""
     for app in (fixed, APP):
         said = world.run("/run/bin/hugeld", "run", "-o", "verbose=2", "--", app).stderr
-        assert " shared, at the exec stop from /run/hugeld/" in said, said
+        assert " image, at the exec stop from /run/hugeld/" in said, said
 
 
 def test_run(inside, fixed):

@@ -124,12 +124,12 @@ def test_finds_what_it_carries(images, own_store, later, single, kind):
         return result.stderr
 
     gets_image = KINDS[kind][2]
-    assert "pages shared" not in run()
-    assert ("pages shared" in run("--share", prefix=later)) == gets_image
+    assert "pages image" not in run()
+    assert ("pages image" in run("--share", prefix=later)) == gets_image
     assert bool(list(own_store.glob(f"*/{app.name}"))) == gets_image
     added = helpers.hugeld("share", f"--store={own_store}", "add", app)
     assert (REFUSED in added.stderr) == (not gets_image), added
-    assert (" shared, at the exec stop" in run()) == gets_image
+    assert (" image, at the exec stop" in run()) == gets_image
     assert ("executed from its image" in run("--via=image")) == gets_image
     run("--copy", "--via=preload", "-o", "backend=thp")
     if os.uname().machine == "x86_64":

@@ -141,7 +141,7 @@ def test_finds_what_it_carries(own_store, later, tmp_path, kind):
     assert bool(list(own_store.glob(f"*/{app.name}"))) == (words is None)
     added = helpers.hugeld("share", f"--store={own_store}", "add", app, timeout=120)
     assert (added.returncode == 0) if words is None else words in added.stderr, added
-    assert (" shared, at the exec stop" in run()) == (words is None)
+    assert (" image, at the exec stop" in run()) == (words is None)
     assert ("executed from its image" in run("--via=image")) == (words is None)
     run("--copy", "--via=preload", "-o", "backend=thp")
     if kind != "unzipsfx":  # which waits for nothing

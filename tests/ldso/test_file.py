@@ -51,7 +51,7 @@ def check(linked, app, library):
         assert free_pages() == free
         [told] = [o for o in helpers.hugeld_json("status", str(process.pid))["processes"][0]["objects"]
                   if o["path"] == str(library)]
-        assert told["backends"] == {"hugetlb_pages": 0, "thp_pages": 0, "shared_pages": 0, "file_pages": 3}
+        assert told["backends"] == {"hugetlb_pages": 0, "thp_pages": 0, "image_pages": 0, "file_pages": 3}
         assert told["file_pmd_bytes"] == told["text_huge_bytes"] == 3 * helpers.HUGE
         return process.finish()
 

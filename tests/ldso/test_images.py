@@ -24,7 +24,7 @@ from stores import Store
 pytestmark = pytest.mark.beside
 
 HERE = pathlib.Path(__file__).resolve().parent
-SHARED = re.compile(r"^hugeld: (libbig\S*|app-\S*): text (\d+) pages shared, rodata \d+ pages? shared", re.M)
+IMAGE = re.compile(r"^hugeld: (libbig\S*|app-\S*): text (\d+) pages image, rodata \d+ pages? image", re.M)
 MISMATCH = "its image does not match the file"
 NO_IMAGE = "there is no image of it, or the file has changed since"
 UNSAFE = "another user could have written to the store, or to the image"
@@ -99,9 +99,9 @@ def waiting(linked, images):
 def test_library(images, builder, same, waiting, variant):
     app, [library] = builder.with_library(variant)
     image = images.add(library)
-    told = SHARED.search(same([app]) + "x")
+    told = IMAGE.search(same([app]) + "x")
     if variant in ("dso-norosegment", "dso-noseparate"):  # one segment has both
-        told = re.search(r"^hugeld: (libbig\S*): text (\d+) pages shared", same([app]), re.M)
+        told = re.search(r"^hugeld: (libbig\S*): text (\d+) pages image", same([app]), re.M)
     check_text(text_of(waiting(app).pid, image), int(told[2]))
 
 
@@ -112,7 +112,7 @@ def test_executable(images, builder, same, waiting, variant, way):
     takes what fits."""
     app = builder.executable(variant)
     image = images.add(app)
-    told = SHARED.search(same([app], "main", way=way))
+    told = IMAGE.search(same([app], "main", way=way))
     assert told[1] == app.name
     check_text(text_of(waiting(app, "main", way=way).pid, image), int(told[2]))
 
@@ -122,7 +122,7 @@ def test_nothing_else_changes(images, builder, linked, variant):
     """Protections, RELRO, descriptors and all other memory are those of a plain run."""
     app = builder.executable(variant)
     images.add(app)
-    proof = linked.prove([app], {app.name: ALL}, "main", images.options("data=off"), way=by_command, backend="shared",
+    proof = linked.prove([app], {app.name: ALL}, "main", images.options("data=off"), way=by_command, backend="image",
                          same=lambda plain, moved: list(map(without_loads, plain[1:])) == list(map(without_loads, moved[1:])))
     assert proof.plans[app.name].pages("text") >= 3
 
@@ -130,7 +130,7 @@ def test_nothing_else_changes(images, builder, linked, variant):
 def test_nothing_else_changes_around_a_library(images, builder, linked):
     app, [library] = builder.with_library("dso")
     images.add(library)
-    proof = linked.prove([app], {library.name: ALL}, "libbig*", images.options("data=off"), backend="shared")
+    proof = linked.prove([app], {library.name: ALL}, "libbig*", images.options("data=off"), backend="image")
     assert proof.plans[library.name].pages("text") == 5
 
 
@@ -148,7 +148,7 @@ def test_edges_keep(images, builder, same, waiting):
     """Boundary pages stay as they are: what is executable is the text alone."""
     app, [library] = builder.with_library("dso")
     image = images.add(library)
-    assert SHARED.search(same([app], options="edges=small"))
+    assert IMAGE.search(same([app], options="edges=small"))
     [text] = text_of(waiting(app, options="edges=small").pid, image)
     [header] = [h for h in read_headers(image) if h.type == PT_LOAD and h.flags & PF_X]
     assert text.bytes == page_up(header.vaddr + header.file_bytes) - page_down(header.vaddr)
@@ -170,7 +170,7 @@ def test_linked(images, features, loads, same, link):
     if helpers.run([loads, "once", library]).returncode != 0:
         return  # dlopen refuses an executable stack since glibc 2.41
     images.add(library)
-    assert SHARED.search(same([loads, "once", library], "*"))
+    assert IMAGE.search(same([loads, "once", library], "*"))
 
 
 @pytest.mark.parametrize("how, times", [("new", 2), ("thread", 1), ("threads", 1), ("small", 1), ("coroutine", 1), ("inside", 1),
@@ -178,7 +178,7 @@ def test_linked(images, features, loads, same, link):
 def test_opened(images, features, loads, same, how, times):
     """By dlopen and dlmopen, beside threads, on small stacks, again and again: nothing stays behind."""
     images.add(features())
-    assert len(SHARED.findall(same([loads, how, features(), "20" if how == "rounds" else "8"]))) == times
+    assert len(IMAGE.findall(same([loads, how, features(), "20" if how == "rounds" else "8"]))) == times
 
 
 def test_writable_data(images, features, loads, same, thp):
@@ -186,7 +186,7 @@ def test_writable_data(images, features, loads, same, thp):
     library = features(words=6 * 2**17)
     images.add(library)
     told = same([loads, "once", library], options="data=thp")
-    assert re.search(r"text 5 pages shared, rodata \d+ pages? shared, data \d+ pages? thp", told), told
+    assert re.search(r"text 5 pages image, rodata \d+ pages? image, data \d+ pages? thp", told), told
 
 
 def test_preloaded(images, builder, features, linked):
@@ -195,7 +195,7 @@ def test_preloaded(images, builder, features, linked):
     images.add(features())
     done = linked.run([app], "libbig*", images.options("verbose=2"), preloaded=[features()])
     assert done.stdout == helpers.run([app], helpers.preload(features())).stdout
-    assert len(SHARED.findall(done.stderr)) == 2
+    assert len(IMAGE.findall(done.stderr)) == 2
 
 
 def test_audited(images, builder, features, loads, same):
@@ -204,8 +204,8 @@ def test_audited(images, builder, features, loads, same):
     app, [library] = builder.with_library("dso")
     images.add(library)
     images.add(features())
-    assert len(SHARED.findall(same([app], LD_AUDIT=auditor))) == 1
-    assert len(SHARED.findall(same([loads, "new", features()], LD_AUDIT=auditor))) == 2
+    assert len(IMAGE.findall(same([app], LD_AUDIT=auditor))) == 1
+    assert len(IMAGE.findall(same([loads, "new", features()], LD_AUDIT=auditor))) == 2
 
 
 def test_debugger(images, features, loads, linked, root):
@@ -263,7 +263,7 @@ def test_same_object(images, own, same, asks, way):
     os.link(library, hard)  # that changes its ctime
     image = images.add(library)
     told = same([asks, library, link, hard, library.parent / "." / library.name, copy], way=way)
-    assert SHARED.search(told) and str(image) in told
+    assert IMAGE.search(told) and str(image) in told
 
 
 def test_origin(images, builder, same, asks, tmp_path):
@@ -272,7 +272,7 @@ def test_origin(images, builder, same, asks, tmp_path):
     library = builder.compile(tmp_path / "libbig-origin.so", "-shared", *builder.object(), "-Wl,--no-as-needed", "-x", "none", needed,
                               "-Wl,-rpath,$ORIGIN")
     images.add(library)
-    assert SHARED.search(same([asks, library]))
+    assert IMAGE.search(same([asks, library]))
 
 
 def test_soname(images, builder, same, asks):
@@ -296,7 +296,7 @@ def unused(images, linked, asks):
         plain = helpers.run([asks, library])
         done = linked.run([asks, library], "libbig*", options or images.options("verbose=3"))
         assert (done.returncode, done.stdout) == (plain.returncode, plain.stdout), done.stderr
-        assert reason in done.stderr and f" {library}\n" in done.stderr and "pages shared" not in done.stderr, done.stderr
+        assert reason in done.stderr and f" {library}\n" in done.stderr and "pages image" not in done.stderr, done.stderr
 
     return check
 

@@ -617,7 +617,7 @@ def test_status(builder, library, pause_library, pool, thp, backend):
     assert {r["backend"] for r in main["ranges"]} == {backend}
     assert [(int(r["start"], 16), int(r["end"], 16), r["kind"], r["pages"]) for r in main["ranges"]] == [
         (0x400000, 0xE00000, "text", 5), (0xE00000, 0x1000000, "rodata", 1)]
-    assert main["backends"] == {"hugetlb_pages": 0, "thp_pages": 0, "shared_pages": 0, "file_pages": 0, f"{backend}_pages": 6}
+    assert main["backends"] == {"hugetlb_pages": 0, "thp_pages": 0, "image_pages": 0, "file_pages": 0, f"{backend}_pages": 6}
     assert main["private_hugetlb_bytes"] == sum(m.hugetlb_bytes for m in mappings)
     assert main["anon_huge_bytes"] == sum(m.thp_bytes for m in mappings)
     assert sum(n["bytes"] for n in main["nodes"]) == 6 * helpers.HUGE

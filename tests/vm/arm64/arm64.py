@@ -188,7 +188,7 @@ def test_image(builder, prove, images, variant):
     """Mapped from an image, with the same protection; a PIE lies where no image goes with it."""
     app = builder.executable(variant)
     images.add(app)
-    proof = prove([app], {app.name: ALL}, options=images.options("data=off"), backend="shared")
+    proof = prove([app], {app.name: ALL}, options=images.options("data=off"), backend="image")
     assert proof.pages >= 2
     assert refuses(proof.moved) == variant.startswith("bti")
 

@@ -76,7 +76,7 @@ def test_image(builder, linked, images, variant):
     """glibc maps text again for PROT_BTI, from the file whose program headers are in memory: the image."""
     app = builder.executable(variant)
     images.add(app)
-    proof = linked.prove([app], {app.name: ALL}, "main", images.options("data=off"), way=by_command, backend="shared")
+    proof = linked.prove([app], {app.name: ALL}, "main", images.options("data=off"), way=by_command, backend="image")
     assert proof.pages >= 2
     assert refuses(proof.moved) == variant.startswith("bti")
 
@@ -88,7 +88,7 @@ def test_image_of_a_library(opens, images, variant):
     image = images.add(shared)
     options = images.options("data=off", "verbose=2")
     env = helpers.environment(LD_HUGEPAGES="libbig*", LD_HUGEPAGES_OPTIONS=options)
-    arm64.check_later(by_run(LDSO, "libbig*", options, [program, shared]), env, program, shared, variant, backend="shared", mapped=image)
+    arm64.check_later(by_run(LDSO, "libbig*", options, [program, shared]), env, program, shared, variant, backend="image", mapped=image)
 
 
 def test_pool_too_small(builder, linked, pool):
